@@ -1,0 +1,44 @@
+# What every target of llmq shares: language, warnings, sanitizers, and the one way to declare a folder as a library.
+
+# Language level, optimization and sanitizers for the whole build.
+function(llmq_global_settings)
+  set(CMAKE_CXX_STANDARD 20 PARENT_SCOPE)
+  set(CMAKE_CXX_STANDARD_REQUIRED ON PARENT_SCOPE)
+  set(CMAKE_CXX_EXTENSIONS OFF PARENT_SCOPE)
+  set(CMAKE_EXPORT_COMPILE_COMMANDS ON PARENT_SCOPE)
+  if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+    set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
+  endif()
+  # No contraction: the scalar reference and every ISA level must round in the same places. Kernels ask for FMA by name.
+  add_compile_options(-ffp-contract=off -fno-math-errno)
+  # -O2: -O3 buys nothing outside kernels/ and costs build time.
+  set(CMAKE_CXX_FLAGS_RELEASE "-O2 -DNDEBUG" PARENT_SCOPE)
+  if(LLMQ_SANITIZE)
+    add_compile_options(-fsanitize=${LLMQ_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
+    add_link_options(-fsanitize=${LLMQ_SANITIZE})
+  endif()
+endfunction()
+
+# Warnings are errors in our own code.
+function(llmq_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+endfunction()
+
+# llmq_library(base DEPENDS a b PRIVATE_DEPENDS c): every .cpp below this folder (not of nested folders with their own
+# CMakeLists.txt) as static library llmq_base. DEPENDS name folders below or libraries that headers need.
+function(llmq_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;DEPENDS;PRIVATE_DEPENDS" ${ARGN})
+  if(NOT ARG_SOURCES)
+    file(GLOB ARG_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
+  endif()
+  if(ARG_SOURCES)
+    add_library(llmq_${name} STATIC ${ARG_SOURCES})
+    target_include_directories(llmq_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+    target_link_libraries(llmq_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
+    llmq_warnings(llmq_${name})
+  else()  # headers only, so far
+    add_library(llmq_${name} INTERFACE)
+    target_include_directories(llmq_${name} INTERFACE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
+    target_link_libraries(llmq_${name} INTERFACE ${ARG_DEPENDS})
+  endif()
+endfunction()

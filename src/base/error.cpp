@@ -1,0 +1,44 @@
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+std::string sentence(const ErrorDetail& d) {
+  std::string text;
+  if (!d.file.empty()) text += d.file + ": ";
+  if (!d.where.empty()) text += d.where + ": ";
+  text += d.message;
+  if (!d.hint.empty()) text += "; " + d.hint;
+  return text;
+}
+
+}  // namespace
+
+Error::Error(ErrorKind kind, ErrorDetail detail)
+    : std::runtime_error(sentence(detail)), kind_(kind), detail_(std::move(detail)) {}
+
+const char* kind_name(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage: return "usage";
+    case ErrorKind::kBadInput: return "bad input";
+    case ErrorKind::kUnsupported: return "unsupported";
+    case ErrorKind::kIo: return "i/o";
+    case ErrorKind::kDevice: return "device";
+    case ErrorKind::kResource: return "resource";
+    case ErrorKind::kInternal: return "internal";
+  }
+  return "internal";
+}
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+    case ErrorKind::kBadInput:
+    case ErrorKind::kUnsupported: return 2;
+    default: return 1;
+  }
+}
+
+void fail(ErrorKind kind, ErrorDetail detail) { throw Error(kind, std::move(detail)); }
+
+}  // namespace llmq

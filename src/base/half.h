@@ -1,0 +1,49 @@
+// BF16 and FP16 as bits, and their exact conversions. Round to nearest, ties to even; NaN stays NaN (quiet).
+//
+// BF16 is the upper half of a binary32. FP16 has 5 exponent and 10 fraction bits, with subnormals.
+// Always-inlined and free of the standard library's templates, so that ISA-specific objects may include it.
+#pragma once
+#include <cstdint>
+
+namespace llmq {
+
+#define LLMQ_INLINE inline __attribute__((always_inline))
+
+struct BFloat16 { std::uint16_t bits; };
+struct Float16 { std::uint16_t bits; };
+
+LLMQ_INLINE float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+LLMQ_INLINE std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+
+LLMQ_INLINE float to_float(BFloat16 h) { return float_from_bits(static_cast<std::uint32_t>(h.bits) << 16); }
+
+LLMQ_INLINE BFloat16 to_bfloat16(float value) {
+  const std::uint32_t x = bits_from_float(value);
+  if ((x & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((x >> 16) | 0x40u)};
+  return {static_cast<std::uint16_t>((x + 0x7fffu + ((x >> 16) & 1u)) >> 16)};
+}
+
+LLMQ_INLINE float to_float(Float16 h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000u) << 16;
+  const std::uint32_t magnitude = h.bits & 0x7fffu;
+  if (magnitude >= 0x7c00u)  // infinity and NaN: widen the exponent
+    return float_from_bits(sign | 0x7f800000u | ((magnitude & 0x3ffu) << 13));
+  // 2^112 rebiases the exponent; the product is exact, subnormals included.
+  return float_from_bits(sign | bits_from_float(float_from_bits(magnitude << 13) * 0x1p112f));
+}
+
+LLMQ_INLINE Float16 to_float16(float value) {
+  const std::uint32_t x = bits_from_float(value);
+  const std::uint16_t sign = static_cast<std::uint16_t>((x >> 16) & 0x8000u);
+  const std::uint32_t magnitude = x & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u)};
+  if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // rounds to infinity
+  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves units of 2^-24 in the low fraction bits, rounded to even
+    const std::uint32_t rounded = bits_from_float(float_from_bits(magnitude) + 0.5f) - bits_from_float(0.5f);
+    return {static_cast<std::uint16_t>(sign | rounded)};
+  }
+  const std::uint32_t rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
+  return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
+}
+
+}  // namespace llmq

@@ -1,0 +1,68 @@
+// Every byte llmq reads or writes passes here, so that tests can count it, refuse it, or cut it short.
+//
+// Io opens files; File reads and writes at offsets. The system implementation is POSIX (O_CLOEXEC, 0644/0755, no symlink
+// followed in outputs). Tests wrap it: CountingIo counts, FailingIo fails the k-th call. Nothing else in src/ opens a file.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace llmq {
+
+using Path = std::filesystem::path;
+
+// A read-only view of a whole file; unmapped with the object. Bytes are hostile until checked.
+class Mapping {
+ public:
+  virtual ~Mapping() = default;
+  virtual std::span<const std::byte> bytes() const = 0;
+  // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set.
+  virtual void release(std::uint64_t offset, std::uint64_t size) const = 0;
+};
+
+class File {
+ public:
+  virtual ~File() = default;
+  virtual std::uint64_t size() = 0;
+  virtual void read_at(std::uint64_t offset, std::span<std::byte> into) = 0;  // all or Error(kIo): "ends at byte N"
+  virtual void write_at(std::uint64_t offset, std::span<const std::byte> from) = 0;
+  virtual void reserve(std::uint64_t size) = 0;  // posix_fallocate: no room is found before the hours are spent
+  virtual void sync() = 0;                       // fdatasync; an error is final, never retried
+  virtual std::unique_ptr<Mapping> map() = 0;    // whole file, read-only
+};
+
+struct IoCounters {
+  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_written = 0;
+};
+
+class Io {
+ public:
+  virtual ~Io() = default;
+  virtual std::unique_ptr<File> open(const Path& path) = 0;    // regular files only; a missing one is kBadInput
+  virtual std::unique_ptr<File> create(const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
+  virtual bool exists(const Path& path) = 0;
+  virtual bool is_directory(const Path& path) = 0;
+  virtual std::vector<std::string> list(const Path& directory) = 0;  // names, sorted, without . and ..
+  virtual void make_directory(const Path& path) = 0;                 // with parents; existing is fine
+  virtual void rename(const Path& from, const Path& to) = 0;
+  virtual void remove(const Path& path) = 0;                         // a file or an empty directory; missing is fine
+  virtual void sync_directory(const Path& directory) = 0;
+  virtual std::uint64_t free_bytes(const Path& directory) = 0;       // statvfs, for an unprivileged user
+  virtual IoCounters counters() const = 0;
+};
+
+Io& system_io();
+
+// The whole file as text; larger than `limit` bytes is kBadInput with both figures.
+std::string read_text(Io& io, const Path& path, std::uint64_t limit = 64u << 20);
+
+// Writes "<path>.partial-<pid>", syncs, renames over `path`, syncs the directory. A failure leaves no file of that name behind.
+void write_text_atomically(Io& io, const Path& path, std::string_view text);
+
+}  // namespace llmq

@@ -1,0 +1,36 @@
+// Calibration text -> token batches: samples of one length, seeded, their hash recorded.
+//
+// Sources: .txt/.utf8 (one text), .jsonl with `text` or `messages`, .ids.json / .jsonl of arrays (pre-made ids), "builtin:c4" and its like (base/builtin text that
+// ships with llmq). shuffle false: sample i is tokens [i*L, (i+1)*L) of the concatenation; true: a seeded permutation of all such samples.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq {
+
+struct CalibrationRequest {
+  std::vector<std::string> text = {"builtin:c4"};
+  std::int64_t samples = 128, sequence_length = 512;
+  std::uint64_t seed = 42;
+  bool shuffle = true;
+  bool chat_template = false;  // refused until chat templates exist
+  bool operator==(const CalibrationRequest&) const = default;
+};
+
+struct CalibrationSet {
+  std::vector<std::vector<std::int32_t>> samples;
+  std::string sha256;  // over the ids, little-endian int32, sample after sample
+  std::int64_t tokens() const;
+};
+
+// Error(kBadInput) when the text is too short: found and needed tokens, and what would do.
+CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer);
+
+// "builtin:NAME" -> path of a file under the installed or source share/ folder; other names are paths already. Error(kUsage) lists the builtin names.
+Path resolve_text(Io& io, const std::string& text);
+
+}  // namespace llmq

@@ -1,0 +1,42 @@
+// What calibration learned of one distinct linear input: mean and max of |x| per channel, the Gram matrix, the token count.
+//
+//   gram = sum_t x_t^T x_t (upper triangle kept),  mean_abs[k] = 1/T sum_t |x_t[k]|
+//
+// Chunks of kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order: bit-identical at any thread count. Merging is
+// in the caller's fixed order; save() and load() round-trip exactly.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+
+namespace llmq {
+
+inline constexpr std::int64_t kGramChunkRows = 4096;
+
+class InputStats {
+ public:
+  explicit InputStats(std::int64_t channels);
+  void add(Backend& backend, const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
+  void merge(const InputStats& other);
+  std::int64_t channels() const { return channels_; }
+  std::int64_t tokens() const { return tokens_; }
+  std::vector<double> mean_absolute() const;
+  std::span<const float> absolute_max() const { return absolute_max_; }
+  std::vector<float> gram_square() const;  // full symmetric [K, K] FP32
+  double gram_at(std::int64_t i, std::int64_t j) const;
+  // x -> x / s: what the statistics of the scaled input are, without seeing the tokens again.
+  void divide_channels(std::span<const float> s);
+  std::vector<std::byte> save() const;
+  static InputStats load(std::span<const std::byte> bytes, const std::string& file);
+
+ private:
+  std::int64_t channels_, tokens_ = 0;
+  std::vector<double> absolute_sum_;
+  std::vector<float> absolute_max_;
+  std::vector<double> triangle_;  // row i: columns i..K-1
+};
+
+}  // namespace llmq

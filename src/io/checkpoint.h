@@ -1,0 +1,51 @@
+// A checkpoint as one table: name -> checked view over mapped bytes, whatever the container (safetensors, sharded or not; GGUF).
+//
+// Every header rule is checked before a view is handed out (io/safetensors.h, io/gguf.h); names, offsets, sizes and dtypes are facts above.
+// Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted, when it is read as a model (io/gguf_model.h).
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+
+struct StoredTensor {
+  std::string name;
+  TensorView view;      // host, read-only, possibly a GGUF block dtype
+  int shard = 0;        // index into shards
+  std::uint64_t offset = 0;  // of its first byte in the shard
+};
+
+class Checkpoint {
+ public:
+  // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h). Errors: kBadInput.
+  static Checkpoint open(Io& io, const std::string& model);
+
+  const StoredTensor* find(std::string_view name) const;
+  const StoredTensor& at(std::string_view name) const;  // Error(kBadInput) naming the checkpoint and the tensor
+  const std::vector<StoredTensor>& tensors() const;     // sorted by name
+  const Json& config() const;                           // config.json; for a GGUF: the equal one built from its metadata
+  const Path& path() const;                             // directory or .gguf file
+  bool is_gguf() const;
+  std::uint64_t tensor_bytes() const;
+  const std::vector<Path>& shards() const;
+  // Files beside the weights that loaders read, for byte-for-byte copies: tokenizer*.json, special_tokens_map.json, generation_config.json,
+  // vocab/merges, chat_template*, LICENSE*... For a GGUF: empty; io/gguf_model.h makes them.
+  const std::vector<Path>& companion_files() const;
+  // Values as FP32, [rows*cols]; Llama q/k of a GGUF already un-permuted.
+  std::vector<float> read_float32(const StoredTensor& tensor) const;
+  // Lets the kernel drop the pages of this tensor.
+  void release(const StoredTensor& tensor) const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,55 @@
+// safetensors: 8 bytes of header length, a JSON header, the tensors back to back.
+//
+// Reader rules (the reference reader's, commit 24b0b28, and more): length >= 8 and inside the file and <= 100,000,000; header begins with '{'; UTF-8;
+// no duplicate key at any level; __metadata__ string -> string; offsets sorted leave no hole and no overlap; shape products and byte sizes checked;
+// the last end equals the file length; names <= 4 KiB without control characters; <= 1 M tensors. A file that is something else (Git LFS pointer,
+// HTML, zip/pickle, GGUF, gzip) is named as such. parse() sees memory only, so that the fuzz target needs no file.
+#pragma once
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+
+struct SafetensorsEntry {
+  std::string name;
+  DType dtype;
+  Shape shape;
+  std::uint64_t offset = 0, bytes = 0;  // from the first byte of the file
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsEntry> entries;        // by offset
+  std::map<std::string, std::string> metadata;
+};
+
+// `bytes` is the whole file; `file` names it in errors. Errors: kBadInput, kUnsupported for a dtype unknown here.
+SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std::string& file);
+
+struct TensorDeclaration {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+
+// Streams one .safetensors file: declared up front, fed in any order, given its name only by finish(). Layout: widest element first, then by name;
+// the header is padded to 8. The same input gives the same bytes. Bytes go to "<target>.partial-<pid>" and the destructor removes it unless finished.
+class SafetensorsWriter {
+ public:
+  SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations, const std::map<std::string, std::string>& metadata);
+  ~SafetensorsWriter();
+  SafetensorsWriter(SafetensorsWriter&&) noexcept;
+  void add(const std::string& name, std::span<const std::byte> bytes);
+  void finish();  // Error(kInternal) when a declared tensor never came
+  std::uint64_t file_bytes() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmq

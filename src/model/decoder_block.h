@@ -1,0 +1,67 @@
+// The forward pass of one decoder block, cut into the stages at whose borders the linears' inputs arise.
+//
+//   attention_input: x_attn = rms_norm(h)                         -> readers q, k, v
+//   attend:          x_o    = attention(rope(norm(q)), rope(norm(k)), v)   -> reader o
+//   mlp_input:       x_mlp  = rms_norm(h)                         -> readers gate, up
+//   gate:            x_down = act(gate) * up                      -> reader down
+//
+// Evaluation, generation and calibration run exactly these functions; calibration stops between them to take statistics and to swap a linear's
+// weight for its quantized one. All tensors on the backend's device; T = rows of the batch.
+#pragma once
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "model/linear_source.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+// One linear as a backend holds it.
+struct BlockLinear {
+  std::unique_ptr<PreparedWeight> weight;
+  Buffer bias;  // F32 [out], empty without
+};
+
+struct BlockWeights {
+  std::array<BlockLinear, kLinearRoles> linears;       // indexed by LinearRole
+  Buffer input_norm, post_attention_norm;              // F32 [hidden]
+  Buffer query_norm, key_norm;                         // F32 [head_dim] or empty
+  BlockLinear& linear(LinearRole role) { return linears[static_cast<std::size_t>(role)]; }
+  const BlockLinear& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
+};
+
+// Constant over a run: the model, the device, the arithmetic, the rope table on the device.
+struct ForwardContext {
+  const ModelSpec& spec;
+  Backend& backend;
+  Compute compute;
+  Buffer cosines, sines;  // F32 [positions, head_dim/2]
+  std::int64_t positions = 0;
+};
+ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute, std::int64_t positions);
+
+// The rows of a batch: which sequence, which positions, which KV slots.
+struct BatchRows {
+  std::vector<std::int32_t> positions;   // [T]
+  std::vector<std::int64_t> slots;       // [T]
+  std::vector<SequenceRows> sequences;
+};
+
+BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source, const LinearSpec& linear);
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec, int block);
+
+// Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
+void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden, const TensorView& x_attn);
+void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn, const BatchRows& rows, const KvPages& pages,
+            const TensorView& x_o);
+void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x, const TensorView& hidden);  // hidden += linear(x)
+void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden, const TensorView& x_mlp);
+void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp, const TensorView& x_down);
+
+// All stages in order: hidden F32 [T, hidden_size] in place.
+void forward_block(const ForwardContext& context, int block, const BlockWeights& weights, const BatchRows& rows, const KvPages& pages, const TensorView& hidden);
+
+}  // namespace llmq

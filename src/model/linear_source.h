@@ -1,0 +1,40 @@
+// Where a linear's weight comes from: dense tensors, or packed ones that are unpacked through tensor/packed_layout.h.
+//
+// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm) answers for its packed modules with the exact
+// dequantized FP32 values; every other module is read as it is stored. Used by the forward pass, convert, diff and inspect alike.
+#pragma once
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "model/model_spec.h"
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+// How a checkpoint stores its quantized modules.
+enum class PackedFormat : std::uint8_t { kNone, kCompressedTensors, kAwqGemm };
+const char* format_name(PackedFormat format);  // "dense", "compressed-tensors", "awq"
+
+class LinearSource {
+ public:
+  // Reads quantization_config; Error(kUnsupported) naming a format, scheme or key that is not known here.
+  static LinearSource open(const Checkpoint& checkpoint);
+  PackedFormat format() const;
+  bool is_packed(const std::string& module) const;
+  QuantizedMatrix quantized(const std::string& module) const;      // packed modules only
+  // FP32 [out, in]; packed modules dequantized exactly. Refuses NaN/Inf by tensor name unless allow_nonfinite.
+  std::vector<float> weight(const LinearSpec& linear, bool allow_nonfinite = false) const;
+  std::optional<std::vector<float>> bias(const LinearSpec& linear) const;
+  // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, safetensors); else nullopt.
+  std::optional<TensorView> stored(const LinearSpec& linear) const;
+  const Checkpoint& checkpoint() const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,29 @@
+// A method sees numbers only: weight, statistics, scheme, backend -> codes, scales, zeros. It never sees a file, a name or a model.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "calibration/input_stats.h"
+#include "device/backend.h"
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+struct RoundingProblem {
+  std::span<const float> weight;        // [out, in]
+  std::int64_t out_features = 0, in_features = 0;
+  const InputStats* stats = nullptr;    // of this linear's input; null without calibration
+  QuantScheme scheme;
+};
+
+class Method {
+ public:
+  virtual ~Method() = default;
+  virtual std::string name() const = 0;
+  virtual bool needs_statistics() const = 0;
+  virtual QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const = 0;
+};
+
+}  // namespace llmq

@@ -1,0 +1,51 @@
+// What the user asked for: strict YAML (llmq's own form or an llm-compressor recipe as it is), then flags and --set on top.
+//
+// Every error carries line and column. Four steps stay apart: defaults, file, edits, validation (the plan resolves names and shapes). cli.md, "Recipe".
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "calibration/calibration_text.h"
+#include "tensor/quant_scheme.h"
+
+namespace llmq {
+
+struct AwqOptions {
+  int grid = 20;
+  enum class Duo { kNo, kYes, kBoth } duo_scaling = Duo::kBoth;
+  bool clip = true;
+  bool operator==(const AwqOptions&) const = default;
+};
+
+struct SchemeOverride { std::string match; SchemeRequest scheme; };
+
+struct EvaluateRequest {
+  std::string text = "builtin:wikitext-2";
+  std::optional<double> max_ppl, max_delta_ppl, max_kl;
+  std::int64_t max_windows = 0;
+};
+
+struct Recipe {
+  std::string source;                      // file, or "command line"
+  std::string model, output;
+  std::vector<std::string> methods;        // "rtn" | "awq"; gptq and smoothquant are refused by name until they exist
+  std::optional<SchemeRequest> scheme;
+  std::string format = "compressed-tensors";
+  CalibrationRequest calibration;
+  std::vector<std::string> ignore = {"lm_head"};
+  std::vector<SchemeOverride> overrides;
+  AwqOptions awq;
+  std::optional<EvaluateRequest> evaluate;
+  std::vector<std::string> notes;          // what was read and has no effect here (llm-compressor keys), said in the report
+
+  static Recipe parse(std::string_view text, const std::string& file);
+  static Recipe load(Io& io, const Path& path);
+  // "key=value" with dotted keys ("calibration.samples=64"); the value is YAML. Error(kUsage) for an unknown key, listing those that exist.
+  void set(const std::string& assignment);
+  Json to_json() const;  // for the report: whole, in a fixed order
+};
+
+}  // namespace llmq

@@ -1,0 +1,32 @@
+// A quantized weight before packing: codes, scales, zeros and what the method says it lost.
+//
+// value(n, k) = (code - zero) * scale in FP32, with the scale exactly as stored: scales here are FP32 numbers that scheme.scale_dtype
+// represents exactly (stored_scale() rounds), so dequantize() equals what any loader computes. Writers pack it, readers unpack into it.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "tensor/quant_scheme.h"
+
+namespace llmq {
+
+struct QuantizedMatrix {
+  QuantScheme scheme;
+  std::int64_t out_features = 0, in_features = 0;
+  std::vector<std::uint8_t> codes;   // [out, in], 0 .. 2^bits-1
+  std::vector<float> scales;         // [out, groups]
+  std::vector<std::uint8_t> zeros;   // [out, groups]; symmetric: all scheme.middle()
+  double loss = 0;                   // tr(dW G dW^T) as the method measured it, 0 without statistics
+
+  std::int64_t group() const { return scheme.group_of(in_features); }
+  std::int64_t groups() const { return (in_features + group() - 1) / group(); }
+};
+
+// `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
+float stored_scale(float scale, DType scale_dtype);
+
+// [out, in] FP32 through kernels/common/code_value.h.
+void dequantize(const QuantizedMatrix& matrix, std::span<float> into);
+
+}  // namespace llmq
