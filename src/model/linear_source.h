@@ -1,7 +1,9 @@
-// Where a linear's weight comes from: dense tensors, or packed ones that are unpacked through tensor/packed_layout.h.
+// Where a linear's weight comes from: dense tensors, or packed ones that are unpacked through
+// tensor/packed_layout.h.
 //
-// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm) answers for its packed modules with the exact
-// dequantized FP32 values; every other module is read as it is stored. Used by the forward pass, convert, diff and inspect alike.
+// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm) answers for its
+// packed modules with the exact dequantized FP32 values; every other module is read as it is stored. Used by
+// the forward pass, convert, diff and inspect alike.
 #pragma once
 #include <memory>
 #include <optional>
@@ -24,13 +26,24 @@ class LinearSource {
   static LinearSource open(const Checkpoint& checkpoint);
   PackedFormat format() const;
   bool is_packed(const std::string& module) const;
-  QuantizedMatrix quantized(const std::string& module) const;      // packed modules only
-  // FP32 [out, in]; packed modules dequantized exactly. Refuses NaN/Inf by tensor name unless allow_nonfinite.
+  QuantizedMatrix quantized(
+      const std::string& module) const;  // packed modules only; refuses NaN/Inf scales by name
+  // FP32 [out, in]; packed modules dequantized exactly. Refuses NaN/Inf by tensor name unless
+  // allow_nonfinite.
   std::vector<float> weight(const LinearSpec& linear, bool allow_nonfinite = false) const;
-  std::optional<std::vector<float>> bias(const LinearSpec& linear) const;
-  // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, safetensors); else nullopt.
-  std::optional<TensorView> stored(const LinearSpec& linear) const;
+  std::optional<std::vector<float>> bias(const LinearSpec& linear, bool allow_nonfinite = false) const;
+  // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
+  std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;
+  // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
+  // safetensors); else nullopt.
+  std::optional<TensorView> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
   const Checkpoint& checkpoint() const;
+
+  // Shape checks against config.json without reading weights. check_packed returns the names of the module's
+  // tensors.
+  std::vector<std::string> check_packed(const LinearSpec& linear) const;
+  void check_dense(
+      const LinearSpec& linear) const;  // refuses a module that quantization_config says is packed
 
  private:
   struct State;

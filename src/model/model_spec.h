@@ -1,7 +1,9 @@
-// The structure of one model, read from config.json and checked against the tensors' shapes: built once, then constant.
+// The structure of one model, read from config.json and checked against the tensors' shapes: built once, then
+// constant.
 //
-// For every linear it names the input it shares; for every foldable producer, all readers of its output. One file per family
-// (model/family_*.cpp) fills it; an unknown family, or a known one with an unknown field that changes the mathematics, is refused by name.
+// For every linear it names the input it shares; for every foldable producer, all readers of its output. One
+// file per family (model/family_*.cpp) fills it; an unknown family, or a known one with an unknown field that
+// changes the mathematics, is refused by name.
 #pragma once
 #include <array>
 #include <cstdint>
@@ -14,8 +16,14 @@
 namespace llmq {
 
 // The distinct inputs of a block's linears, in the order in which they arise.
-enum class InputSite : std::uint8_t { kAttention, kOutput, kMlp, kDown };  // x_attn -> q,k,v; x_o -> o; x_mlp -> gate,up; x_down -> down
-inline constexpr std::array<InputSite, 4> kInputSites = {InputSite::kAttention, InputSite::kOutput, InputSite::kMlp, InputSite::kDown};
+enum class InputSite : std::uint8_t {
+  kAttention,
+  kOutput,
+  kMlp,
+  kDown
+};  // x_attn -> q,k,v; x_o -> o; x_mlp -> gate,up; x_down -> down
+inline constexpr std::array<InputSite, 4> kInputSites = {InputSite::kAttention, InputSite::kOutput,
+                                                         InputSite::kMlp, InputSite::kDown};
 const char* site_name(InputSite site);  // "x_attn", "x_o", "x_mlp", "x_down"
 
 enum class LinearRole : std::uint8_t { kQuery, kKey, kValue, kOutput, kGate, kUp, kDown };
@@ -31,21 +39,25 @@ struct LinearSpec {
 
 // A channel scale s on input `site` moves into its producer: producer output / s, readers' columns * s.
 struct FoldSpec {
-  enum class Producer : std::uint8_t { kNormGain, kLinearRows, kGroupedValueRows };  // kGroupedValueRows: v -> o, s shared by a query group
+  enum class Producer : std::uint8_t {
+    kNormGain,
+    kLinearRows,
+    kGroupedValueRows
+  };  // kGroupedValueRows: v -> o, s shared by a query group
   InputSite site;
   Producer producer;
-  std::string producer_module;        // "model.layers.3.input_layernorm" or "...v_proj", "...up_proj"
-  std::vector<LinearRole> readers;    // every reader of the producer's output
-  std::int64_t repeat = 1;            // query heads per KV head for kGroupedValueRows
+  std::string producer_module;      // "model.layers.3.input_layernorm" or "...v_proj", "...up_proj"
+  std::vector<LinearRole> readers;  // every reader of the producer's output
+  std::int64_t repeat = 1;          // query heads per KV head for kGroupedValueRows
 };
 
 struct BlockSpec {
-  std::string prefix;                          // "model.layers.3"
+  std::string prefix;                            // "model.layers.3"
   std::array<LinearSpec, kLinearRoles> linears;  // indexed by LinearRole
   std::string input_norm, post_attention_norm;   // tensor names
   std::string query_norm, key_norm;              // empty without q/k norm
   std::vector<FoldSpec> folds;
-  std::int64_t sliding_window = 0;             // 0: full attention
+  std::int64_t sliding_window = 0;  // 0: full attention
   const LinearSpec& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
 };
 
@@ -65,22 +77,24 @@ struct ModelSpec {
   std::int64_t hidden_size = 0, intermediate_size = 0, vocab_size = 0, max_position = 0;
   int heads = 0, kv_heads = 0, head_dim = 0;
   float rms_norm_eps = 1e-6f;
-  bool silu = true;          // else gelu (tanh)
+  bool silu = true;  // else gelu (tanh)
   bool tied_head = false;
   RopeSpec rope;
   std::vector<BlockSpec> blocks;
-  std::string embedding, final_norm, head;  // tensor names; head is the embedding's when tied (or the one stored)
+  std::string embedding, final_norm,
+      head;  // tensor names; head is the embedding's when tied (or the one stored)
   std::vector<std::int32_t> eos_ids;
   std::optional<std::int32_t> bos_id;
 
-  // Reads config.json and checks every shape against it; packed linears (quantization_config) are checked by their packed shapes.
-  // Errors: kUnsupported (family, field), kBadInput (config disagrees with tensor shapes: both named).
+  // Reads config.json and checks every shape against it; packed linears (quantization_config) are checked by
+  // their packed shapes. Errors: kUnsupported (family, field), kBadInput (config disagrees with tensor
+  // shapes: both named).
   static ModelSpec read(const Checkpoint& checkpoint);
   std::int64_t parameters() const;
 };
 
-// cos and sin of position * frequency, F32 [positions, head_dim/2], computed in FP64 or as Transformers does where that differs in FP32;
-// dynamic and yarn follow Transformers' modeling_rope_utils.
+// cos and sin of position * frequency, F32 [positions, head_dim/2], computed in FP64 or as Transformers does
+// where that differs in FP32; dynamic and yarn follow Transformers' modeling_rope_utils.
 struct RopeTable {
   std::vector<float> cosines, sines;
   std::int64_t positions = 0;

@@ -1,0 +1,47 @@
+// Which blocks attend through a sliding window: layer_types (Transformers 5) or Qwen's older three keys.
+#include "base/error.h"
+#include "model/family.h"
+
+namespace llmq {
+
+std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec) {
+  const Json* types = config.find("layer_types");
+  std::vector<bool> sliding;
+  if (types == nullptr) return sliding;
+  if (!types->is_array())
+    config.bad("layer_types", fmt::format("expected an array, found {}", types->kind()));
+  if (types->items().size() != spec.blocks.size())
+    config.bad("layer_types", fmt::format("has {} entries, num_hidden_layers is {}", types->items().size(),
+                                          spec.blocks.size()));
+  for (const Json& type : types->items()) {
+    const std::string name = type.is_string() ? type.as_string() : type.dump();
+    if (name != "full_attention" && name != "sliding_attention")
+      config.unsupported("layer_types", fmt::format("names the kind {}, which is not known here", name),
+                         "full_attention and sliding_attention are");
+    sliding.push_back(name == "sliding_attention");
+  }
+  return sliding;
+}
+
+std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec) {
+  const bool use = config.flag("use_sliding_window", false);
+  // A null window is none even when use_sliding_window is true; an absent one is the class's 4096.
+  const bool none = config.is_null("sliding_window");
+  const std::int64_t size = config.integer("sliding_window", {0, kPositionsRange.most}, 4096);
+  if (use && !none && size == 0) config.bad("sliding_window", "is 0, which leaves nothing to attend to");
+  const std::int64_t window = use && !none ? size : 0;
+  const std::int64_t first = config.integer("max_window_layers", {0, kPositionsRange.most}, 28);
+  const std::vector<bool> types = read_layer_types(config, spec);
+  std::vector<std::int64_t> windows;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    const bool sliding = types.empty() ? static_cast<std::int64_t>(i) >= first && window != 0 : types[i];
+    if (sliding && window == 0)
+      config.bad("layer_types",
+                 fmt::format("asks for sliding_attention in block {} without a sliding_window in use", i),
+                 "set use_sliding_window to true and sliding_window to its size");
+    windows.push_back(sliding ? window : 0);
+  }
+  return windows;
+}
+
+}  // namespace llmq

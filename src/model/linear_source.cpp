@@ -1,0 +1,380 @@
+// Packed tensors of a module -> codes, scales and zeros; dense ones as they are. Every shape and dtype is
+// checked against the scheme before a word is read. Cost: one pass over the packed words, one over the codes.
+#include "model/linear_source.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/half.h"
+#include "model/quantization_config.h"
+#include "tensor/packed_layout.h"
+
+namespace llmq {
+
+struct LinearSource::State {
+  Checkpoint checkpoint;
+  QuantizationConfig quantization;
+  std::string config_file;
+};
+
+namespace {
+
+constexpr const char* kPackedSuffix = ".weight_packed";
+constexpr const char* kAwqSuffix = ".qweight";
+constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
+
+[[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
+                             std::string hint = {}) {
+  fail(ErrorKind::kBadInput, {std::move(message), checkpoint.path().string(), name, std::move(hint)});
+}
+[[noreturn]] void unsupported_tensor(const Checkpoint& checkpoint, const std::string& name,
+                                     std::string message, std::string hint = {}) {
+  fail(ErrorKind::kUnsupported, {std::move(message), checkpoint.path().string(), name, std::move(hint)});
+}
+
+const StoredTensor& find_tensor(const Checkpoint& checkpoint, const std::string& name) {
+  const StoredTensor* tensor = checkpoint.find(name);
+  if (tensor == nullptr) bad_tensor(checkpoint, name, "is missing");
+  return *tensor;
+}
+
+const StoredTensor& expect(const Checkpoint& checkpoint, const std::string& name, DType dtype,
+                           const Shape& shape) {
+  const StoredTensor& tensor = find_tensor(checkpoint, name);
+  if (tensor.view.dtype != dtype)
+    unsupported_tensor(checkpoint, name,
+                       fmt::format("is stored as {}, expected {}", dtype_row(tensor.view.dtype).name,
+                                   dtype_row(dtype).name));
+  if (!(tensor.view.shape == shape))
+    bad_tensor(checkpoint, name,
+               fmt::format("has shape {}, expected {}", tensor.view.shape.text(), shape.text()));
+  return tensor;
+}
+
+const StoredTensor& expect_scales(const Checkpoint& checkpoint, const std::string& name,
+                                  std::initializer_list<Shape> shapes) {
+  const StoredTensor& tensor = find_tensor(checkpoint, name);
+  const DType dtype = tensor.view.dtype;
+  if (dtype != DType::kF32 && dtype != DType::kF16 && dtype != DType::kBF16)
+    unsupported_tensor(checkpoint, name,
+                       fmt::format("scales stored as {} are not known here", dtype_row(dtype).name),
+                       "F32, F16 and BF16 are");
+  if (std::none_of(shapes.begin(), shapes.end(),
+                   [&](const Shape& shape) { return shape == tensor.view.shape; }))
+    bad_tensor(checkpoint, name,
+               fmt::format("has shape {}, expected {}", tensor.view.shape.text(), shapes.begin()->text()));
+  return tensor;
+}
+
+// Bytes of a file need not be aligned for their type.
+template <typename T>
+std::vector<T> copy_elements(const StoredTensor& tensor) {
+  std::vector<T> values(tensor.view.bytes() / sizeof(T));
+  if (!values.empty()) std::memcpy(values.data(), tensor.view.pointer, values.size() * sizeof(T));
+  return values;
+}
+
+bool all_finite(std::span<const float> values) {
+  std::uint32_t bad = 0;
+  for (const float value : values) bad |= (bits_from_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  return bad == 0;
+}
+
+void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                      std::span<const float> values) {
+  if (all_finite(values)) return;
+  const auto first = std::find_if(values.begin(), values.end(), [](float v) { return !all_finite({&v, 1}); });
+  const auto index = first - values.begin();
+  const std::int64_t columns = std::max<std::int64_t>(tensor.view.cols(), 1);
+  bad_tensor(checkpoint, tensor.name,
+             fmt::format("holds {} at row {}, column {}", *first != *first ? "NaN" : "an infinity",
+                         index / columns, index % columns),
+             "--allow-nonfinite takes the tensor as it is");
+}
+
+std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                               bool allow_nonfinite) {
+  std::vector<float> values = checkpoint.read_float32(tensor);
+  if (!allow_nonfinite) refuse_nonfinite(checkpoint, tensor, values);
+  return values;
+}
+
+std::int64_t groups_of(const Checkpoint& checkpoint, const std::string& name, const QuantScheme& scheme,
+                       std::int64_t in_features) {
+  const std::int64_t group = scheme.group_of(in_features);
+  if (in_features % group != 0)
+    bad_tensor(checkpoint, name,
+               fmt::format("has {} input columns, which group_size {} does not divide", in_features, group));
+  return in_features / group;
+}
+
+// The tensors of one packed module, shapes checked.
+struct PackedTensors {
+  QuantScheme scheme;
+  std::int64_t out_features = 0, in_features = 0, groups = 0;
+  const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr;
+};
+
+void check_size(const Checkpoint& checkpoint, const std::string& name, std::int64_t out, std::int64_t in) {
+  const auto elements = checked_mul(static_cast<std::uint64_t>(std::max<std::int64_t>(out, 0)),
+                                    static_cast<std::uint64_t>(std::max<std::int64_t>(in, 0)));
+  if (out < 1 || in < 1 || out >= (std::int64_t{1} << 31) || in >= (std::int64_t{1} << 31) || !elements ||
+      *elements > kMostElements)
+    bad_tensor(checkpoint, name, fmt::format("describes a weight of {} x {}", out, in));
+}
+
+PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& module,
+                              const QuantScheme& scheme) {
+  PackedTensors packed;
+  packed.scheme = scheme;
+  const std::string shape_name = module + ".weight_shape";
+  const StoredTensor& shape = find_tensor(checkpoint, shape_name);
+  if ((shape.view.dtype != DType::kI64 && shape.view.dtype != DType::kI32) || !(shape.view.shape == Shape{2}))
+    bad_tensor(
+        checkpoint, shape_name,
+        fmt::format("is {} {}, expected I64 [2]", dtype_row(shape.view.dtype).name, shape.view.shape.text()));
+  if (shape.view.dtype == DType::kI64) {
+    const auto extents = copy_elements<std::int64_t>(shape);
+    packed.out_features = extents[0], packed.in_features = extents[1];
+  } else {
+    const auto extents = copy_elements<std::int32_t>(shape);
+    packed.out_features = extents[0], packed.in_features = extents[1];
+  }
+  check_size(checkpoint, shape_name, packed.out_features, packed.in_features);
+  const std::string codes_name = module + kPackedSuffix;
+  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  const auto words = [&](std::int64_t count) {
+    return static_cast<std::int64_t>(
+        ceil_div(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(scheme.bits), 32));
+  };
+  packed.shape = &shape;
+  packed.codes =
+      &expect(checkpoint, codes_name, DType::kI32, {packed.out_features, words(packed.in_features)});
+  const std::string scale_name = module + ".weight_scale";
+  packed.scales = scheme.granularity == Granularity::kTensor
+                      ? &expect_scales(checkpoint, scale_name, {Shape{1}, Shape{1, 1}, Shape{}})
+                      : &expect_scales(checkpoint, scale_name, {Shape{packed.out_features, packed.groups}});
+  if (!scheme.symmetric)
+    packed.zeros = &expect(checkpoint, module + ".weight_zero_point", DType::kI32,
+                           {words(packed.out_features), packed.groups});
+  packed.scheme.scale_dtype = packed.scales->view.dtype;
+  return packed;
+}
+
+PackedTensors open_awq(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
+  PackedTensors packed;
+  packed.scheme = scheme;
+  const std::string codes_name = module + kAwqSuffix;
+  const StoredTensor& codes = find_tensor(checkpoint, codes_name);
+  if (codes.view.shape.rank() != 2)
+    bad_tensor(checkpoint, codes_name,
+               fmt::format("has shape {}, expected [in, out/8]", codes.view.shape.text()));
+  packed.in_features = codes.view.shape[0];
+  const std::int64_t words = codes.view.shape[1];
+  if (words < 1 || words >= (std::int64_t{1} << 28))
+    bad_tensor(checkpoint, codes_name, fmt::format("has shape {}", codes.view.shape.text()));
+  packed.out_features = words * 8;
+  check_size(checkpoint, codes_name, packed.out_features, packed.in_features);
+  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  packed.codes = &expect(checkpoint, codes_name, DType::kI32, {packed.in_features, words});
+  packed.scales = &expect_scales(checkpoint, module + ".scales", {Shape{packed.groups, packed.out_features}});
+  packed.zeros = &expect(checkpoint, module + ".qzeros", DType::kI32, {packed.groups, words});
+  packed.scheme.scale_dtype = packed.scales->view.dtype;
+  return packed;
+}
+
+std::vector<std::uint8_t> read_zeros(const PackedTensors& packed, PackedFormat format) {
+  if (packed.zeros == nullptr)
+    return std::vector<std::uint8_t>(static_cast<std::size_t>(packed.out_features * packed.groups),
+                                     static_cast<std::uint8_t>(packed.scheme.middle()));
+  const auto words = copy_elements<std::uint32_t>(*packed.zeros);
+  if (format == PackedFormat::kAwqGemm) return unpack_awq_gemm(words, packed.out_features, packed.groups);
+  // Words run along the rows, one stream per group: transposed, that is the layout of the codes.
+  const std::int64_t per_column = packed.zeros->view.shape[0];
+  const auto streams = transposed<std::uint32_t>(words, per_column, packed.groups);
+  const auto by_group = unpack_bit_stream(streams, packed.groups, packed.out_features, packed.scheme.bits);
+  return transposed<std::uint8_t>(by_group, packed.groups, packed.out_features);
+}
+
+std::vector<float> read_scales(const Checkpoint& checkpoint, const PackedTensors& packed, PackedFormat format,
+                               bool allow_nonfinite) {
+  std::vector<float> scales = read_finite(checkpoint, *packed.scales, allow_nonfinite);
+  if (format == PackedFormat::kAwqGemm) return transposed<float>(scales, packed.groups, packed.out_features);
+  if (packed.scheme.granularity == Granularity::kTensor)
+    scales.assign(static_cast<std::size_t>(packed.out_features), scales.at(0));
+  return scales;
+}
+
+QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& packed, PackedFormat format,
+                            bool allow_nonfinite) {
+  QuantizedMatrix matrix;
+  matrix.scheme = packed.scheme;
+  matrix.out_features = packed.out_features;
+  matrix.in_features = packed.in_features;
+  const auto words = copy_elements<std::uint32_t>(*packed.codes);
+  matrix.codes = format == PackedFormat::kAwqGemm
+                     ? unpack_awq_gemm(words, packed.out_features, packed.in_features)
+                     : unpack_bit_stream(words, packed.out_features, packed.in_features, packed.scheme.bits);
+  matrix.scales = read_scales(checkpoint, packed, format, allow_nonfinite);
+  matrix.zeros = read_zeros(packed, format);
+  if (matrix.scheme.symmetric &&
+      std::any_of(matrix.zeros.begin(), matrix.zeros.end(),
+                  [&](std::uint8_t zero) { return zero != matrix.scheme.middle(); }))
+    bad_tensor(
+        checkpoint, packed.zeros->name,
+        fmt::format("holds a zero other than {}, although zero_point is false", matrix.scheme.middle()));
+  return matrix;
+}
+
+bool ends_with(const std::string& text, std::string_view suffix) {
+  return std::string_view(text).ends_with(suffix);
+}
+
+// Tensors beside the packed words that change what they mean.
+void refuse_companions(const Checkpoint& checkpoint, const std::string& module) {
+  static constexpr std::pair<const char*, const char*> kRefused[] = {
+      {".weight_g_idx", "columns in another order than the weight's (act-order by group) are not supported"},
+      {".g_idx", "columns in another order than the weight's (act-order by group) are not supported"},
+      {".weight_global_scale", "a global scale is not supported"},
+      {".input_scale", "quantization of activations is not supported"},
+      {".input_zero_point", "quantization of activations is not supported"},
+      {".input_global_scale", "quantization of activations is not supported"},
+  };
+  for (const auto& [suffix, message] : kRefused)
+    if (checkpoint.find(module + suffix) != nullptr) unsupported_tensor(checkpoint, module + suffix, message);
+}
+
+const char* packed_suffix(PackedFormat format) {
+  return format == PackedFormat::kAwqGemm ? kAwqSuffix : kPackedSuffix;
+}
+
+PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization,
+                          const std::string& module) {
+  const auto scheme = quantization.scheme_of(module);
+  if (!scheme)
+    bad_tensor(checkpoint, module + packed_suffix(quantization.format()),
+               "is stored, but no group of quantization_config names its module");
+  refuse_companions(checkpoint, module);
+  return quantization.format() == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
+                                                         : open_compressed(checkpoint, module, *scheme);
+}
+
+}  // namespace
+
+const char* format_name(PackedFormat format) {
+  switch (format) {
+    case PackedFormat::kNone:
+      return "dense";
+    case PackedFormat::kCompressedTensors:
+      return "compressed-tensors";
+    case PackedFormat::kAwqGemm:
+      return "awq";
+  }
+  return "?";
+}
+
+LinearSource LinearSource::open(const Checkpoint& checkpoint) {
+  const std::string file =
+      (checkpoint.is_gguf() ? checkpoint.path() : checkpoint.path() / "config.json").string();
+  auto state =
+      std::make_shared<State>(State{checkpoint, QuantizationConfig::read(checkpoint.config(), file), file});
+  const PackedFormat format = state->quantization.format();
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const bool compressed = ends_with(tensor.name, kPackedSuffix), awq = ends_with(tensor.name, kAwqSuffix);
+    if ((compressed && format != PackedFormat::kCompressedTensors) ||
+        (awq && format != PackedFormat::kAwqGemm))
+      bad_tensor(checkpoint, tensor.name,
+                 fmt::format("is a packed weight, but quantization_config says {}", format_name(format)));
+  }
+  LinearSource source;
+  source.state_ = std::move(state);
+  return source;
+}
+
+PackedFormat LinearSource::format() const { return state_->quantization.format(); }
+const Checkpoint& LinearSource::checkpoint() const { return state_->checkpoint; }
+
+bool LinearSource::is_packed(const std::string& module) const {
+  return format() != PackedFormat::kNone && checkpoint().find(module + packed_suffix(format())) != nullptr;
+}
+
+QuantizedMatrix LinearSource::quantized(const std::string& module) const {
+  return read_packed(checkpoint(), open_packed(checkpoint(), state_->quantization, module), format(), false);
+}
+
+std::vector<std::string> LinearSource::check_packed(const LinearSpec& linear) const {
+  const PackedTensors packed = open_packed(checkpoint(), state_->quantization, linear.module);
+  if (packed.out_features != linear.out_features || packed.in_features != linear.in_features)
+    bad_tensor(checkpoint(), packed.codes->name,
+               fmt::format("holds a weight of shape [{}, {}], but {} says [{}, {}]", packed.out_features,
+                           packed.in_features, state_->config_file, linear.out_features, linear.in_features));
+  std::vector<std::string> names;
+  for (const StoredTensor* tensor : {packed.codes, packed.scales, packed.zeros, packed.shape})
+    if (tensor != nullptr) names.push_back(tensor->name);
+  return names;
+}
+
+void LinearSource::check_dense(const LinearSpec& linear) const {
+  if (format() != PackedFormat::kCompressedTensors || !state_->quantization.scheme_of(linear.module)) return;
+  bad_tensor(checkpoint(), linear.module + kPackedSuffix,
+             "is missing, although quantization_config says that this module is quantized",
+             "name the module under ignore if it is stored dense");
+}
+
+std::vector<float> LinearSource::weight(const LinearSpec& linear, bool allow_nonfinite) const {
+  if (!is_packed(linear.module)) {
+    const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
+    if (!(tensor.view.shape == Shape{linear.out_features, linear.in_features}))
+      bad_tensor(checkpoint(), tensor.name,
+                 fmt::format("has shape {}, expected [{}, {}]", tensor.view.shape.text(), linear.out_features,
+                             linear.in_features));
+    return read_finite(checkpoint(), tensor, allow_nonfinite);
+  }
+  check_packed(linear);
+  const QuantizedMatrix matrix =
+      read_packed(checkpoint(), open_packed(checkpoint(), state_->quantization, linear.module), format(),
+                  allow_nonfinite);
+  std::vector<float> values(matrix.codes.size());
+  dequantize(matrix, values);
+  return values;
+}
+
+std::optional<std::vector<float>> LinearSource::bias(const LinearSpec& linear, bool allow_nonfinite) const {
+  if (!linear.has_bias) return std::nullopt;
+  return tensor(linear.module + ".bias", allow_nonfinite);
+}
+
+std::vector<float> LinearSource::tensor(const std::string& name, bool allow_nonfinite) const {
+  return read_finite(checkpoint(), find_tensor(checkpoint(), name), allow_nonfinite);
+}
+
+std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
+  if (is_packed(linear.module) || checkpoint().is_gguf()) return std::nullopt;
+  const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
+  const DType dtype = tensor.view.dtype;
+  if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) return std::nullopt;
+  if (reinterpret_cast<std::uintptr_t>(tensor.view.pointer) %
+          static_cast<std::uintptr_t>(element_bytes(dtype)) !=
+      0)
+    return std::nullopt;
+  if (!allow_nonfinite) {
+    // An exponent of all ones, in words of the element's width.
+    bool finite = true;
+    const auto count = static_cast<std::size_t>(tensor.view.shape.elements());
+    if (dtype == DType::kF32) {
+      finite = all_finite({tensor.view.as<const float>(), count});
+    } else {
+      const std::uint16_t ones = dtype == DType::kBF16 ? 0x7f80 : 0x7c00;
+      std::uint32_t bad = 0;
+      for (const std::uint16_t bits : std::span(tensor.view.as<const std::uint16_t>(), count))
+        bad |= (bits & ones) == ones ? 1u : 0u;
+      finite = bad == 0;
+    }
+    if (!finite) refuse_nonfinite(checkpoint(), tensor, checkpoint().read_float32(tensor));
+  }
+  return tensor.view;
+}
+
+}  // namespace llmq

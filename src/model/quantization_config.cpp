@@ -1,0 +1,232 @@
+// Sources: compressed_tensors.quantization (quant_config.py, quant_args.py, lifecycle/apply.py,
+// utils/match.py, 0.19-0.20), AutoAWQ's models/_config.py, Transformers' AwqConfig.
+#include "model/quantization_config.h"
+
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "base/error.h"
+#include "model/config_fields.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kMostGroup = 1 << 24;
+
+QuantizationTarget make_target(const ConfigFields& at, const std::string& key, const Json& item) {
+  if (!item.is_string()) at.bad(key, fmt::format("expected strings, found {}", item.kind()));
+  QuantizationTarget target;
+  target.text = item.as_string();
+  if (target.text.rfind("re:", 0) != 0) return target;
+  try {
+    target.pattern.emplace(target.text);
+  } catch (const Error& error) {
+    at.bad(key, error.detail().message);
+  }
+  return target;
+}
+
+std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key) {
+  std::vector<QuantizationTarget> targets;
+  const Json* list = at.find(key);
+  if (list == nullptr) return targets;
+  if (!list->is_array()) at.bad(key, fmt::format("expected an array, found {}", list->kind()));
+  for (const Json& item : list->items()) targets.push_back(make_target(at, key, item));
+  return targets;
+}
+
+bool names(const QuantizationTarget& target, const std::string& module) {
+  return target.pattern ? target.pattern->matches(module) : target.text == module || target.text == "Linear";
+}
+
+// Exact names first, then regular expressions in the order of their text, then the class: match_targets of
+// compressed-tensors.
+int precedence(const QuantizationTarget& target) {
+  return target.pattern ? 1 : target.text == "Linear" ? 2 : 0;
+}
+
+bool empty(const Json* value) {
+  return value == nullptr || (value->is_object() && value->members().empty()) ||
+         (value->is_array() && value->items().empty());
+}
+
+void refuse_unless_empty(ConfigFields& at, const char* key, const char* what) {
+  if (!empty(at.find(key))) at.unsupported(key, fmt::format("{} is not supported", what));
+}
+
+void read_strategy(ConfigFields& weights, QuantScheme& scheme) {
+  const std::int64_t group = weights.integer("group_size", {-1, kMostGroup}, 0);
+  // Absent strategies are inferred from the group size, as QuantizationArgs does.
+  const char* inferred = group > 0 ? "group" : group == -1 ? "channel" : "tensor";
+  const std::string strategy = weights.text("strategy", inferred);
+  if (strategy == "group") {
+    if (group <= 0)
+      weights.bad("group_size", fmt::format("is {}; the strategy \"group\" needs a size above 0", group));
+    scheme.granularity = Granularity::kGroup;
+    scheme.group_size = static_cast<int>(group);
+  } else if (strategy == "channel") {
+    scheme.granularity = Granularity::kChannel;
+  } else if (strategy == "tensor") {
+    scheme.granularity = Granularity::kTensor;
+  } else {
+    weights.unsupported("strategy", fmt::format("the strategy \"{}\" is not known here", strategy),
+                        "group, channel and tensor are");
+  }
+  if (strategy != "group" && group > 0)
+    weights.bad("group_size", fmt::format("is {}, but the strategy is \"{}\"", group, strategy));
+  if (strategy == "tensor" && !scheme.symmetric)
+    weights.unsupported("symmetric",
+                        "is false with the strategy \"tensor\", which the packed format does not store");
+}
+
+QuantScheme read_weights(ConfigFields& weights) {
+  QuantScheme scheme;
+  scheme.bits = static_cast<int>(weights.integer("num_bits", {1, 64}, 8));
+  const std::string type = weights.text("type", "int");
+  if (type != "int")
+    weights.unsupported("type", fmt::format("weights of type \"{}\" are not supported", type), "int is");
+  if (scheme.bits < 2 || scheme.bits > 8)
+    weights.unsupported("num_bits", fmt::format("is {}; 2 to 8 are supported", scheme.bits));
+  scheme.symmetric = weights.flag("symmetric", true);
+  read_strategy(weights, scheme);
+  if (const Json* order = weights.find("actorder")) {
+    const bool stored_in_order =
+        (order->is_bool() && !order->as_bool()) ||
+        (order->is_string() && (order->as_string() == "weight" || order->as_string() == "static"));
+    if (!stored_in_order)
+      weights.unsupported(
+          "actorder",
+          fmt::format("is {}; columns in another order than the weight's are not supported", order->dump()),
+          "static act-order is");
+  }
+  weights.require_neutral("dynamic", false);
+  weights.require_neutral("block_structure", nullptr);
+  // How the scales were found, and types that the stored tensors carry themselves.
+  weights.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  return scheme;
+}
+
+// Targets of one entry of config_groups with their scheme; none where the group quantizes no weights.
+std::vector<QuantizationTarget> read_group(const std::string& name, const Json& value,
+                                           const std::string& file) {
+  const std::string where = "quantization_config.config_groups." + name;
+  if (value.is_array())
+    fail(ErrorKind::kUnsupported, {"names a preset scheme instead of spelling it out", file, where,
+                                   "write the group's weights and targets"});
+  ConfigFields group(value, file, where);
+  refuse_unless_empty(group, "input_activations", "quantization of activations");
+  refuse_unless_empty(group, "output_activations", "quantization of activations");
+  const std::string format = group.text("format", "pack-quantized");
+  if (format != "pack-quantized")
+    group.unsupported("format", fmt::format("the format \"{}\" is not known here", format),
+                      "pack-quantized is");
+  std::vector<QuantizationTarget> targets = read_targets(group, "targets");
+  const Json* weights_json = group.find("weights");
+  group.refuse_unread({});
+  if (weights_json == nullptr) return {};
+  ConfigFields weights(*weights_json, file, where + ".weights");
+  const QuantScheme scheme = read_weights(weights);
+  for (QuantizationTarget& target : targets) target.scheme = scheme;
+  return targets;
+}
+
+std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
+  const Json* groups = quantization.find("config_groups");
+  if (groups == nullptr || !groups->is_object())
+    quantization.bad("config_groups", "expected an object of groups");
+  std::map<std::string, QuantizationTarget>
+      by_text;  // a later group's target replaces an equal one of an earlier group
+  for (const auto& [name, value] : groups->members())
+    for (QuantizationTarget& target : read_group(name, value, quantization.file()))
+      by_text.insert_or_assign(target.text, std::move(target));
+  std::vector<QuantizationTarget> targets;
+  for (auto& [text, target] : by_text) targets.push_back(std::move(target));
+  std::stable_sort(targets.begin(), targets.end(),
+                   [](const auto& a, const auto& b) { return precedence(a) < precedence(b); });
+  return targets;
+}
+
+void check_compressed_tensors(ConfigFields& quantization) {
+  const std::string format = quantization.text("format", "pack-quantized");
+  if (format != "pack-quantized" && format != "mixed-precision")
+    quantization.unsupported("format", fmt::format("the format \"{}\" is not known here", format),
+                             "pack-quantized is");
+  const std::string status = quantization.text("quantization_status", "compressed");
+  if (status != "compressed" && status != "frozen")
+    quantization.unsupported("quantization_status",
+                             fmt::format("the status \"{}\" is not known here", status), "compressed is");
+  refuse_unless_empty(quantization, "kv_cache_scheme", "quantization of the KV cache");
+  refuse_unless_empty(quantization, "transform_config", "a transform of activations");
+  refuse_unless_empty(quantization, "moe_sparsity_config", "expert sparsity");
+  if (const Json* sparsity = quantization.find("sparsity_config"); !empty(sparsity)) {
+    ConfigFields fields(*sparsity, quantization.file(), "quantization_config.sparsity_config");
+    if (fields.text("format", "dense") != "dense")
+      fields.unsupported("format", "sparse weights are not supported");
+  }
+  // Where it came from; compressed-tensors ignores what it does not know at this level.
+  quantization.refuse_unread(
+      {"version", "global_compression_ratio", "provider", "provenance", "llmq", "run_compressed"});
+}
+
+QuantizationTarget read_awq(ConfigFields& quantization) {
+  std::string version = quantization.text("version", quantization.text("format", "gemm"));
+  std::transform(version.begin(), version.end(), version.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  if (version != "gemm")
+    quantization.unsupported("version", fmt::format("the AWQ version \"{}\" is not known here", version),
+                             "gemm is");
+  QuantizationTarget all;
+  all.text = "Linear";
+  all.scheme.bits = static_cast<int>(quantization.integer("bits", {1, 64}, 4));
+  if (all.scheme.bits != 4)
+    quantization.unsupported("bits",
+                             fmt::format("is {}; the gemm version is known for 4 only", all.scheme.bits));
+  const std::int64_t group = quantization.integer("group_size", {-1, kMostGroup}, 128);
+  if (group == 0) quantization.bad("group_size", "is 0");
+  all.scheme.granularity = group == -1 ? Granularity::kChannel : Granularity::kGroup;
+  if (group > 0) all.scheme.group_size = static_cast<int>(group);
+  all.scheme.symmetric = !quantization.flag("zero_point", true);
+  quantization.require_neutral("desc_act", false);
+  quantization.require_neutral("lm_head", false);
+  refuse_unless_empty(quantization, "dynamic", "a per-module scheme");
+  quantization.require_neutral("pack_dtype", "int32");
+  quantization.refuse_unread({"modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
+                              "modules_to_fuse", "exllama_config", "checkpoint_format", "method", "meta",
+                              "sym", "true_sequential", "static_groups", "damp_percent",
+                              "damp_auto_increment", "provenance", "llmq"});
+  return all;
+}
+
+}  // namespace
+
+QuantizationConfig QuantizationConfig::read(const Json& config, const std::string& file) {
+  QuantizationConfig result;
+  const Json* json = config.find("quantization_config");
+  if (json == nullptr || json->is_null()) return result;
+  ConfigFields quantization(*json, file, "quantization_config");
+  const std::string method = quantization.text("quant_method");
+  if (method == "compressed-tensors") {
+    result.format_ = PackedFormat::kCompressedTensors;
+    result.targets_ = read_groups(quantization);
+    result.ignore_ = read_targets(quantization, "ignore");
+    check_compressed_tensors(quantization);
+  } else if (method == "awq") {
+    result.format_ = PackedFormat::kAwqGemm;
+    result.targets_ = {read_awq(quantization)};
+  } else {
+    quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
+                             "compressed-tensors and awq are");
+  }
+  return result;
+}
+
+std::optional<QuantScheme> QuantizationConfig::scheme_of(const std::string& module) const {
+  for (const QuantizationTarget& target : ignore_)
+    if (names(target, module)) return std::nullopt;
+  for (const QuantizationTarget& target : targets_)
+    if (names(target, module)) return target.scheme;
+  return std::nullopt;
+}
+
+}  // namespace llmq

@@ -1,0 +1,45 @@
+// quantization_config of a checkpoint, parsed strictly in everything that changes what the stored words mean.
+//
+//   compressed-tensors   format pack-quantized; config_groups of integer weight schemes, each with targets;
+//   ignore. A target is a module's
+//                        full name, "re:" and a regular expression from its start, or the class Linear, in
+//                        this order of precedence.
+//   awq                  version gemm, 4 bits, one scheme for all.
+// Anything else (other formats, activation quantization, group act-order, transforms, KV-cache schemes) is
+// refused by name.
+#pragma once
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json.h"
+#include "base/pattern.h"
+#include "model/linear_source.h"
+#include "tensor/quant_scheme.h"
+
+namespace llmq {
+
+struct QuantizationTarget {
+  std::string text;                    // as written
+  std::optional<NamePattern> pattern;  // of a "re:" target
+  QuantScheme scheme;                  // scale_dtype is open: the stored scales say it
+};
+
+class QuantizationConfig {
+ public:
+  // `config` is the whole of config.json. No quantization_config: format() is kNone.
+  static QuantizationConfig read(const Json& config, const std::string& file);
+
+  PackedFormat format() const { return format_; }
+  // The scheme of a linear's module, or nothing where it is ignored or no target names it.
+  std::optional<QuantScheme> scheme_of(const std::string& module) const;
+
+ private:
+  PackedFormat format_ = PackedFormat::kNone;
+  std::vector<QuantizationTarget>
+      targets_;  // compressed-tensors: by precedence; awq: one that matches everything
+  std::vector<QuantizationTarget> ignore_;
+};
+
+}  // namespace llmq

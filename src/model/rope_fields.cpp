@@ -1,0 +1,127 @@
+// rope_theta, rope_scaling and rope_parameters -> RopeSpec, as Transformers' convert_rope_params_to_dict and
+// standardize_rope_params read them: rope_scaling of Transformers 4 (with `type` or `rope_type`) and
+// rope_parameters of Transformers 5 say the same thing.
+//
+// Where the two disagree, or a kind carries a key that it does not use, the config is refused rather than
+// guessed at.
+#include <cmath>
+
+#include "base/error.h"
+#include "model/family.h"
+
+namespace llmq {
+namespace {
+
+constexpr NumberRange kThetaRange{1.0000001, 1e18};  // log(theta) divides
+constexpr NumberRange kFactorRange{1e-3, 1e6};
+constexpr NumberRange kPositiveRange{1e-6, 1e9};
+
+RopeKind read_kind(ConfigFields& rope) {
+  const Json* type = rope.find("type");
+  const Json* rope_type = rope.find("rope_type");
+  if (type != nullptr && rope_type != nullptr && !(*type == *rope_type))
+    rope.unsupported("rope_type", fmt::format("is {} while type is {}", rope_type->dump(), type->dump()),
+                     "give one of them");
+  const std::string kind = rope.text(rope_type != nullptr ? "rope_type" : "type", "default");
+  if (kind == "default") return RopeKind::kDefault;
+  if (kind == "linear") return RopeKind::kLinear;
+  if (kind == "dynamic") return RopeKind::kDynamic;
+  if (kind == "yarn") return RopeKind::kYarn;
+  if (kind == "llama3") return RopeKind::kLlama3;
+  rope.unsupported(rope_type != nullptr ? "rope_type" : "type",
+                   fmt::format("is \"{}\", a rope scaling that is not known here", kind),
+                   "default, linear, dynamic, yarn and llama3 are");
+}
+
+void read_yarn(ConfigFields& rope, RopeSpec& spec, std::int64_t max_position) {
+  if (rope.find("factor") != nullptr)
+    spec.factor = rope.number("factor", kFactorRange);
+  else if (rope.is_null("factor"))
+    spec.factor = static_cast<double>(max_position) / static_cast<double>(spec.original_max_position);
+  else
+    rope.bad("factor", "is missing", "yarn needs it");
+  // Zero and null mean "not given" to Transformers for all of these but attention_factor.
+  spec.beta_fast = rope.number("beta_fast", {0, 1e9}, 32);
+  spec.beta_slow = rope.number("beta_slow", {0, 1e9}, 1);
+  if (spec.beta_fast == 0) spec.beta_fast = 32;
+  if (spec.beta_slow == 0) spec.beta_slow = 1;
+  spec.mscale = rope.number("mscale", {0, 1e6}, 0);
+  spec.mscale_all_dim = rope.number("mscale_all_dim", {0, 1e6}, 0);
+  spec.attention_factor = rope.number("attention_factor", kPositiveRange, 0);
+  spec.truncate = rope.flag("truncate", true);
+}
+
+void read_llama3(ConfigFields& rope, RopeSpec& spec) {
+  spec.factor = rope.number("factor", kFactorRange);
+  spec.low_freq_factor = rope.number("low_freq_factor", kPositiveRange);
+  spec.high_freq_factor = rope.number("high_freq_factor", kPositiveRange);
+  if (spec.high_freq_factor <= spec.low_freq_factor)
+    rope.bad("high_freq_factor", fmt::format("is {}, not above low_freq_factor, which is {}",
+                                             spec.high_freq_factor, spec.low_freq_factor));
+}
+
+RopeSpec read_kind_and_factors(ConfigFields& rope, ConfigFields& config, double theta,
+                               std::int64_t max_position) {
+  RopeSpec spec;
+  spec.theta = theta;
+  spec.kind = read_kind(rope);
+  spec.original_max_position = max_position;
+  if (spec.kind == RopeKind::kYarn || spec.kind == RopeKind::kLlama3) {
+    // A value beside the rope dictionary wins over the one inside it, as in Transformers.
+    constexpr const char* kOriginal = "original_max_position_embeddings";
+    spec.original_max_position = rope.integer(kOriginal, kPositionsRange, max_position);
+    spec.original_max_position = config.integer(kOriginal, kPositionsRange, spec.original_max_position);
+  }
+  switch (spec.kind) {
+    case RopeKind::kDefault:
+      break;
+    case RopeKind::kLinear:
+    case RopeKind::kDynamic:
+      spec.factor = rope.number("factor", kFactorRange);
+      break;
+    case RopeKind::kYarn:
+      read_yarn(rope, spec, max_position);
+      break;
+    case RopeKind::kLlama3:
+      read_llama3(rope, spec);
+      break;
+  }
+  return spec;
+}
+
+bool empty(const Json* object) {
+  return object == nullptr || (object->is_object() && object->members().empty());
+}
+
+}  // namespace
+
+RopeSpec read_rope(ConfigFields& config, std::int64_t max_position) {
+  constexpr double kDefaultTheta = 10000;
+  const Json* scaling = config.find("rope_scaling");
+  const Json* parameters = config.find("rope_parameters");
+  if (empty(scaling)) scaling = nullptr;
+  if (empty(parameters)) parameters = nullptr;
+  if (scaling != nullptr && parameters != nullptr && !(*scaling == *parameters))
+    config.bad("rope_scaling", "differs from rope_parameters", "keep one of the two");
+
+  const bool outside = config.find("rope_theta") != nullptr;
+  const double theta = config.number("rope_theta", kThetaRange, kDefaultTheta);
+  const Json* chosen = scaling != nullptr ? scaling : parameters;
+  if (chosen == nullptr) {
+    RopeSpec spec;
+    spec.theta = theta;
+    spec.original_max_position = max_position;
+    return spec;
+  }
+  ConfigFields rope(*chosen, config.file(), scaling != nullptr ? "rope_scaling" : "rope_parameters");
+  const double inside = rope.number("rope_theta", kThetaRange, theta);
+  if (outside && inside != theta)
+    rope.bad("rope_theta", fmt::format("is {}, the config's own rope_theta is {}", inside, theta),
+             "keep one of the two");
+  rope.require_neutral("partial_rotary_factor", 1);
+  const RopeSpec spec = read_kind_and_factors(rope, config, inside, max_position);
+  rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
+  return spec;
+}
+
+}  // namespace llmq
