@@ -22,6 +22,8 @@ endfunction()
 # Warnings are errors in our own code.
 function(llmq_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
+  # g++ 12 sees uninitialized members in std::variant moves where there are none.
+  target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endfunction()
 
 # llmq_library(base DEPENDS a b PRIVATE_DEPENDS c): every .cpp below this folder (not of nested folders with their own

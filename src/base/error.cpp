@@ -19,13 +19,20 @@ Error::Error(ErrorKind kind, ErrorDetail detail)
 
 const char* kind_name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kUsage: return "usage";
-    case ErrorKind::kBadInput: return "bad input";
-    case ErrorKind::kUnsupported: return "unsupported";
-    case ErrorKind::kIo: return "i/o";
-    case ErrorKind::kDevice: return "device";
-    case ErrorKind::kResource: return "resource";
-    case ErrorKind::kInternal: return "internal";
+    case ErrorKind::kUsage:
+      return "usage";
+    case ErrorKind::kBadInput:
+      return "bad input";
+    case ErrorKind::kUnsupported:
+      return "unsupported";
+    case ErrorKind::kIo:
+      return "i/o";
+    case ErrorKind::kDevice:
+      return "device";
+    case ErrorKind::kResource:
+      return "resource";
+    case ErrorKind::kInternal:
+      return "internal";
   }
   return "internal";
 }
@@ -34,8 +41,10 @@ int exit_code(ErrorKind kind) {
   switch (kind) {
     case ErrorKind::kUsage:
     case ErrorKind::kBadInput:
-    case ErrorKind::kUnsupported: return 2;
-    default: return 1;
+    case ErrorKind::kUnsupported:
+      return 2;
+    default:
+      return 1;
   }
 }
 

@@ -53,7 +53,7 @@ class Io {
   virtual void rename(const Path& from, const Path& to) = 0;
   virtual void remove(const Path& path) = 0;                         // a file or an empty directory; missing is fine
   virtual void sync_directory(const Path& directory) = 0;
-  virtual std::uint64_t free_bytes(const Path& directory) = 0;       // statvfs, for an unprivileged user
+  virtual std::uint64_t free_bytes(const Path& directory) = 0;       // statvfs of it or of the nearest directory above that exists
   virtual IoCounters counters() const = 0;
 };
 

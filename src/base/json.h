@@ -3,6 +3,7 @@
 // Integers that fit int64 stay integers; other numbers are double and print in the shortest form that reads back equal.
 // Parsing is nlohmann-json's SAX reader; this header keeps it out of everybody's compile time.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <string>
@@ -28,8 +29,12 @@ class Json {
   Json(std::nullptr_t) : value_(nullptr) {}
   Json(bool b) : value_(b) {}
   Json(int i) : value_(std::int64_t{i}) {}
+  Json(unsigned u) : value_(std::int64_t{u}) {}
   Json(std::int64_t i) : value_(i) {}
-  Json(std::uint64_t u) : value_(static_cast<std::int64_t>(u)) {}
+  Json(std::uint64_t u) : value_(nullptr) {
+    if (u <= static_cast<std::uint64_t>(INT64_MAX)) value_ = static_cast<std::int64_t>(u);
+    else value_ = static_cast<double>(u);
+  }
   Json(double d) : value_(d) {}
   Json(const char* s) : value_(std::string(s)) {}
   Json(std::string_view s) : value_(std::string(s)) {}

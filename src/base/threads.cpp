@@ -34,8 +34,11 @@ double cgroup_quota() {
 int available_cores() {
   cpu_set_t mask;
   CPU_ZERO(&mask);
-  int cores = sched_getaffinity(0, sizeof mask, &mask) == 0 ? CPU_COUNT(&mask) : static_cast<int>(std::thread::hardware_concurrency());
-  if (const double quota = cgroup_quota(); quota > 0) cores = std::min(cores, static_cast<int>(std::ceil(quota)));
+  int cores = sched_getaffinity(0, sizeof mask, &mask) == 0
+                  ? CPU_COUNT(&mask)
+                  : static_cast<int>(std::thread::hardware_concurrency());
+  if (const double quota = cgroup_quota(); quota > 0)
+    cores = std::min(cores, static_cast<int>(std::ceil(quota)));
   return std::max(cores, 1);
 }
 

@@ -1,0 +1,315 @@
+// The POSIX implementation of Io, and two helpers over any Io.
+//
+// Reads and writes loop over short counts and EINTR. Opening never blocks on a pipe or a device (O_NONBLOCK,
+// then a check for a regular file). Every error names the path, and a full disk names the bytes needed and
+// the bytes free.
+#include "base/io.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+[[noreturn]] void fail_errno(ErrorKind kind, const Path& path, const std::string& doing, int code) {
+  fail(kind, ErrorDetail{doing + ": " + std::strerror(code), path.string(), {}, {}});
+}
+
+std::uint64_t free_bytes_of(const struct statvfs& system) {
+  return static_cast<std::uint64_t>(system.f_bavail) * system.f_frsize;
+}
+
+bool out_of_room(int code) { return code == ENOSPC || code == EDQUOT; }
+
+[[noreturn]] void fail_no_room(const Path& path, int fd, std::uint64_t needed, int code) {
+  struct statvfs system {};
+  const std::string reason = code == EDQUOT ? "the disk quota is spent" : "no room on the disk";
+  const std::string room =
+      ::fstatvfs(fd, &system) == 0 ? fmt::format(", {} are free", free_bytes_of(system)) : std::string();
+  fail(ErrorKind::kIo, ErrorDetail{fmt::format("{}: {} bytes are needed{}", reason, needed, room),
+                                   path.string(),
+                                   {},
+                                   "free some space or choose another output directory"});
+}
+
+struct AtomicCounters {
+  std::atomic<std::uint64_t> bytes_read{0}, bytes_written{0};
+};
+
+class SystemMapping final : public Mapping {
+ public:
+  SystemMapping(void* address, std::size_t size) : address_(address), size_(size) {}
+  ~SystemMapping() override {
+    if (size_ != 0) ::munmap(address_, size_);
+  }
+  SystemMapping(const SystemMapping&) = delete;
+  SystemMapping& operator=(const SystemMapping&) = delete;
+
+  std::span<const std::byte> bytes() const override {
+    return {static_cast<const std::byte*>(address_), size_};
+  }
+
+  void release(std::uint64_t offset, std::uint64_t size) const override {
+    static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    if (offset >= size_) return;
+    const std::uint64_t end =
+        std::min<std::uint64_t>(size_, offset + std::min<std::uint64_t>(size, size_ - offset));
+    // Whole pages only: a neighbour may still need the rest. The last page of the file has no neighbour.
+    const std::uint64_t first = (offset + page - 1) / page * page;
+    const std::uint64_t last = end == size_ ? end : end / page * page;
+    if (last > first) ::madvise(static_cast<std::byte*>(address_) + first, last - first, MADV_DONTNEED);
+  }
+
+ private:
+  void* address_;
+  std::size_t size_;
+};
+
+class SystemFile final : public File {
+ public:
+  SystemFile(int fd, Path path, AtomicCounters& counters)
+      : fd_(fd), path_(std::move(path)), counters_(counters) {}
+  ~SystemFile() override { ::close(fd_); }
+  SystemFile(const SystemFile&) = delete;
+  SystemFile& operator=(const SystemFile&) = delete;
+
+  std::uint64_t size() override {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) fail_errno(ErrorKind::kIo, path_, "cannot read its size", errno);
+    return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  void read_at(std::uint64_t offset, std::span<std::byte> into) override {
+    while (!into.empty()) {
+      const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
+      if (got < 0 && errno == EINTR) continue;
+      if (got < 0) fail_errno(ErrorKind::kIo, path_, fmt::format("cannot read at byte {}", offset), errno);
+      if (got == 0)
+        fail(ErrorKind::kIo,
+             ErrorDetail{fmt::format("ends at byte {}, {} more were expected", offset, into.size()),
+                         path_.string(),
+                         {},
+                         {}});
+      counters_.bytes_read += static_cast<std::uint64_t>(got);
+      offset += static_cast<std::uint64_t>(got);
+      into = into.subspan(static_cast<std::size_t>(got));
+    }
+  }
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> from) override {
+    while (!from.empty()) {
+      const ssize_t put = ::pwrite(fd_, from.data(), from.size(), static_cast<off_t>(offset));
+      if (put < 0 && errno == EINTR) continue;
+      if (put < 0 && out_of_room(errno)) fail_no_room(path_, fd_, from.size(), errno);
+      if (put < 0) fail_errno(ErrorKind::kIo, path_, fmt::format("cannot write at byte {}", offset), errno);
+      counters_.bytes_written += static_cast<std::uint64_t>(put);
+      offset += static_cast<std::uint64_t>(put);
+      from = from.subspan(static_cast<std::size_t>(put));
+    }
+  }
+
+  void reserve(std::uint64_t size) override {
+    if (size == 0) return;
+    int code = 0;
+    do {
+      code = ::posix_fallocate(fd_, 0, static_cast<off_t>(size));
+    } while (code == EINTR);
+    if (code == 0) return;
+    if (out_of_room(code)) fail_no_room(path_, fd_, size, code);
+    fail_errno(ErrorKind::kIo, path_, fmt::format("cannot reserve {} bytes", size), code);
+  }
+
+  void sync() override {
+    if (::fdatasync(fd_) != 0) {
+      if (out_of_room(errno)) fail_no_room(path_, fd_, size(), errno);
+      fail_errno(ErrorKind::kIo, path_, "cannot be written through to the disk", errno);
+    }
+  }
+
+  std::unique_ptr<Mapping> map() override {
+    const std::uint64_t bytes = size();
+    if (bytes == 0) return std::make_unique<SystemMapping>(nullptr, 0);
+    void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd_, 0);
+    if (address == MAP_FAILED)
+      fail_errno(ErrorKind::kIo, path_, fmt::format("cannot map {} bytes", bytes), errno);
+    counters_.bytes_read += bytes;
+    return std::make_unique<SystemMapping>(address, static_cast<std::size_t>(bytes));
+  }
+
+ private:
+  int fd_;
+  Path path_;
+  AtomicCounters& counters_;
+};
+
+class SystemIo final : public Io {
+ public:
+  std::unique_ptr<File> open(const Path& path) override {
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (fd < 0) {
+      const int code = errno;
+      if (code == ENOENT || code == ENOTDIR)
+        fail(ErrorKind::kBadInput, ErrorDetail{"does not exist", path.string(), {}, {}});
+      fail_errno(
+          code == EACCES || code == ELOOP || code == ENAMETOOLONG ? ErrorKind::kBadInput : ErrorKind::kIo,
+          path, "cannot be opened", code);
+    }
+    auto file = std::make_unique<SystemFile>(fd, path, counters_);
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
+    if (S_ISDIR(status.st_mode))
+      fail(ErrorKind::kBadInput, ErrorDetail{"is a directory, a file was expected", path.string(), {}, {}});
+    if (!S_ISREG(status.st_mode))
+      fail(ErrorKind::kBadInput, ErrorDetail{"is not a regular file (a pipe, socket or device)",
+                                             path.string(),
+                                             {},
+                                             "copy it to a file first"});
+    return file;
+  }
+
+  std::unique_ptr<File> create(const Path& path) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    if (fd >= 0) return std::make_unique<SystemFile>(fd, path, counters_);
+    const int code = errno;
+    if (code == EEXIST)
+      fail(ErrorKind::kBadInput, ErrorDetail{"exists already and is not overwritten",
+                                             path.string(),
+                                             {},
+                                             "remove it or choose another output"});
+    fail_errno(ErrorKind::kIo, path, "cannot be created", code);
+  }
+
+  bool exists(const Path& path) override {
+    struct stat status {};
+    return ::lstat(path.c_str(), &status) == 0;
+  }
+
+  bool is_directory(const Path& path) override {
+    struct stat status {};
+    return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  }
+
+  std::vector<std::string> list(const Path& directory) override {
+    const std::unique_ptr<DIR, int (*)(DIR*)> stream(::opendir(directory.c_str()), &::closedir);
+    if (!stream) {
+      const bool wrong_path = errno == ENOENT || errno == ENOTDIR;
+      fail_errno(wrong_path ? ErrorKind::kBadInput : ErrorKind::kIo, directory, "cannot be listed", errno);
+    }
+    std::vector<std::string> names;
+    errno = 0;
+    while (const dirent* entry = ::readdir(stream.get())) {
+      const std::string_view name = entry->d_name;
+      if (name != "." && name != "..") names.emplace_back(name);
+      errno = 0;
+    }
+    if (errno != 0) fail_errno(ErrorKind::kIo, directory, "cannot be listed", errno);
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  void make_directory(const Path& path) override {
+    Path prefix;
+    for (const Path& part : path) {
+      prefix /= part;
+      if (::mkdir(prefix.c_str(), 0755) == 0 || is_directory(prefix)) continue;
+      const int code = errno == ENOTDIR || errno == EEXIST ? EEXIST : errno;
+      if (code == EEXIST)
+        fail(ErrorKind::kBadInput,
+             ErrorDetail{"is not a directory", prefix.string(), {}, "choose another output"});
+      fail_errno(ErrorKind::kIo, prefix, "cannot be created as a directory", code);
+    }
+  }
+
+  void rename(const Path& from, const Path& to) override {
+    if (::rename(from.c_str(), to.c_str()) != 0)
+      fail_errno(ErrorKind::kIo, from, fmt::format("cannot be renamed to '{}'", to.string()), errno);
+  }
+
+  void remove(const Path& path) override {
+    if (::remove(path.c_str()) != 0 && errno != ENOENT)
+      fail_errno(ErrorKind::kIo, path, "cannot be removed", errno);
+  }
+
+  void sync_directory(const Path& directory) override {
+    const Path place = directory.empty() ? Path(".") : directory;
+    const int fd = ::open(place.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0) fail_errno(ErrorKind::kIo, place, "cannot be opened as a directory", errno);
+    const int code = ::fsync(fd) == 0 ? 0 : errno;
+    ::close(fd);
+    // Some file systems cannot sync a directory and say EINVAL: there is nothing more to do.
+    if (code != 0 && code != EINVAL)
+      fail_errno(ErrorKind::kIo, place, "cannot be written through to the disk", code);
+  }
+
+  std::uint64_t free_bytes(const Path& directory) override {
+    struct statvfs system {};
+    Path place = directory.empty() ? Path(".") : directory;
+    while (::statvfs(place.c_str(), &system) != 0) {
+      if (errno == EINTR) continue;
+      const Path parent =
+          place.has_parent_path() ? place.parent_path() : Path(place.is_absolute() ? "/" : ".");
+      if (errno != ENOENT || parent == place)
+        fail_errno(ErrorKind::kIo, directory, "cannot tell the free space", errno);
+      place = parent;
+    }
+    return free_bytes_of(system);
+  }
+
+  IoCounters counters() const override { return {counters_.bytes_read, counters_.bytes_written}; }
+
+ private:
+  AtomicCounters counters_;
+};
+
+}  // namespace
+
+Io& system_io() {
+  static SystemIo io;
+  return io;
+}
+
+std::string read_text(Io& io, const Path& path, std::uint64_t limit) {
+  const std::unique_ptr<File> file = io.open(path);
+  const std::uint64_t size = file->size();
+  if (size > limit)
+    fail(ErrorKind::kBadInput,
+         ErrorDetail{
+             fmt::format("has {} bytes, more than the {} allowed here", size, limit), path.string(), {}, {}});
+  std::string text(static_cast<std::size_t>(size), '\0');
+  file->read_at(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text_atomically(Io& io, const Path& path, std::string_view text) {
+  const Path partial = path.string() + ".partial-" + std::to_string(::getpid());
+  io.remove(partial);  // of an earlier failure in this process
+  try {
+    {
+      const std::unique_ptr<File> file = io.create(partial);
+      file->write_at(0, std::as_bytes(std::span(text)));
+      file->sync();
+    }
+    io.rename(partial, path);
+    io.sync_directory(path.parent_path());
+  } catch (...) {
+    try {
+      io.remove(partial);
+    } catch (const Error&) {  // the first error is the one to report
+    }
+    throw;
+  }
+}
+
+}  // namespace llmq

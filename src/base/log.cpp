@@ -1,0 +1,117 @@
+// Sentences and progress on stderr. A redrawn line is wiped before anything else is written, so that the two
+// never mix.
+#include "base/log.h"
+
+#include <fmt/core.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+
+namespace llmq {
+namespace {
+
+constexpr std::string_view kWipe = "\r\x1b[K";
+constexpr std::int64_t kRedrawNs = 100'000'000;  // ten times a second
+
+std::int64_t now_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+void write_stderr(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stderr);
+  std::fflush(stderr);
+}
+
+// The first `width` characters (code points) of a line, so that a redraw never wraps.
+std::string_view cut(std::string_view line, std::size_t width) {
+  std::size_t characters = 0;
+  for (std::size_t i = 0; i < line.size(); ++i)
+    if ((static_cast<unsigned char>(line[i]) & 0xc0u) != 0x80u && ++characters > width)
+      return line.substr(0, i);
+  return line;
+}
+
+std::size_t terminal_width() {
+  winsize size{};
+  return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
+}
+
+std::string time_left(double seconds) {
+  const auto s = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
+  return s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
+                   : fmt::format("{:02}:{:02} left", s / 60, s % 60);
+}
+
+}  // namespace
+
+Log::Log() : terminal_(::isatty(STDERR_FILENO) == 1) {}
+
+Log& Log::get() {
+  static Log log;
+  return log;
+}
+
+void Log::set_verbosity(Verbosity verbosity) {
+  const std::lock_guard lock(mutex_);
+  verbosity_ = verbosity;
+}
+
+bool Log::is_terminal() const { return terminal_; }
+
+void Log::note(std::string_view sentence) {
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ == Verbosity::kQuiet) return;
+  write_stderr(fmt::format("{}{}\n", line_open_ ? kWipe : "", sentence));
+  line_open_ = false;
+}
+
+void Log::detail(std::string_view sentence) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (verbosity_ != Verbosity::kVerbose) return;
+  }
+  note(sentence);
+}
+
+void Log::warn(std::string_view sentence) {
+  const char* no_color = std::getenv("NO_COLOR");
+  const bool color = terminal_ && (no_color == nullptr || *no_color == '\0');
+  note(fmt::format("{}warning:{} {}", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", sentence));
+}
+
+void Log::progress_line(std::string_view line, bool final_line) {
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ == Verbosity::kQuiet) return;
+  if (!terminal_) return write_stderr(fmt::format("{}\n", line));
+  write_stderr(fmt::format("{}{}{}", kWipe, cut(line, terminal_width()), final_line ? "\n" : ""));
+  line_open_ = !final_line;
+}
+
+Progress::Progress(std::string title, double total_cost)
+    : title_(std::move(title)), total_(total_cost), started_ns_(now_ns()) {}
+
+Progress::~Progress() {
+  const double seconds = static_cast<double>(now_ns() - started_ns_) * 1e-9;
+  if (done_ >= total_) Log::get().progress_line(fmt::format("{} · done in {:.1f} s", title_, seconds), true);
+}
+
+void Progress::advance(double cost, std::string_view place, std::string_view figures, bool milestone) {
+  done_ += cost;
+  const std::int64_t now = now_ns();
+  if (Log::get().is_terminal() ? !milestone && now - drawn_ns_ < kRedrawNs : !milestone) return;
+  drawn_ns_ = now;
+  std::string line = title_;
+  for (const std::string_view part : {place, figures})
+    if (!part.empty()) line += fmt::format(" · {}", part);
+  if (done_ > 0 && done_ < total_)
+    line += " · " + time_left(static_cast<double>(now - started_ns_) * 1e-9 * (total_ - done_) / done_);
+  Log::get().progress_line(line, false);
+}
+
+}  // namespace llmq

@@ -1,0 +1,96 @@
+// Schemes as text: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym].
+#include "tensor/quant_scheme.h"
+
+#include <charconv>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kMaxGroup = 1 << 20;
+
+[[noreturn]] void refuse(std::string_view text, const std::string& reason) {
+  fail(ErrorKind::kUsage,
+       ErrorDetail{
+           fmt::format("scheme '{}': {}", text, reason),
+           {},
+           {},
+           "write w<bits>a16, then _g<N>, _channel or _tensor, then _sym or _asym, as in w4a16_g128_asym"});
+}
+
+// The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a
+// leading zero.
+std::optional<std::int64_t> take_number(std::string_view& rest) {
+  std::int64_t value = 0;
+  const auto [end, code] = std::from_chars(rest.data(), rest.data() + rest.size(), value);
+  if (code != std::errc() || rest.front() == '-' || rest.front() == '0') return std::nullopt;
+  rest.remove_prefix(static_cast<std::size_t>(end - rest.data()));
+  return value;
+}
+
+bool take(std::string_view& rest, std::string_view word) {
+  if (!rest.starts_with(word)) return false;
+  rest.remove_prefix(word.size());
+  return true;
+}
+
+bool at_word_end(std::string_view rest) { return rest.empty() || rest.front() == '_'; }
+
+}  // namespace
+
+std::string QuantScheme::text() const {
+  std::string out = fmt::format("w{}a{}", bits, activation_bits);
+  switch (granularity) {
+    case Granularity::kGroup:
+      out += fmt::format("_g{}", group_size);
+      break;
+    case Granularity::kChannel:
+      out += "_channel";
+      break;
+    case Granularity::kTensor:
+      out += "_tensor";
+      break;
+  }
+  return out + (symmetric ? "_sym" : "_asym");
+}
+
+SchemeRequest parse_scheme(std::string_view text) {
+  if (text == "fp8")
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{"scheme 'fp8' is not written by this version", {}, {}, "w8a16 is the nearest that is"});
+  SchemeRequest request;
+  std::string_view rest = text;
+  if (!take(rest, "w")) refuse(text, "does not begin with w<bits>");
+  const auto bits = take_number(rest);
+  if (!bits || *bits < 2 || *bits > 8) refuse(text, "weights have 2 to 8 bits");
+  if (!take(rest, "a")) refuse(text, "a<16|8>, the activations, should follow the weights' bits");
+  const auto activation_bits = take_number(rest);
+  if (!activation_bits || (*activation_bits != 16 && *activation_bits != 8) || !at_word_end(rest))
+    refuse(text, "activations have 16 or 8 bits");
+  request.bits = static_cast<int>(*bits);
+  request.activation_bits = static_cast<int>(*activation_bits);
+
+  std::string_view tail = rest;
+  if (take(tail, "_g")) {
+    const auto group = take_number(tail);
+    if (!group || *group > kMaxGroup)
+      refuse(text, fmt::format("_g is followed by the columns of a group, 1 to {}", kMaxGroup));
+    request.granularity = Granularity::kGroup;
+    request.group_size = static_cast<int>(*group);
+    rest = tail;
+  } else if (take(rest, "_channel")) {
+    request.granularity = Granularity::kChannel;
+  } else if (take(rest, "_tensor")) {
+    request.granularity = Granularity::kTensor;
+  }
+  if (!at_word_end(rest)) refuse(text, fmt::format("'{}' is not understood", rest));
+  if (take(rest, "_sym"))
+    request.symmetric = true;
+  else if (take(rest, "_asym"))
+    request.symmetric = false;
+  if (!rest.empty()) refuse(text, fmt::format("'{}' is not understood", rest));
+  return request;
+}
+
+}  // namespace llmq

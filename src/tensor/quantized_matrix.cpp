@@ -1,0 +1,55 @@
+#include "tensor/quantized_matrix.h"
+
+#include <cfloat>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "kernels/common/code_value.h"
+
+namespace llmq {
+namespace {
+
+// `rounded`, or the type's smallest normal (with the sign of `scale`) where it fell below it.
+float at_least_normal(float rounded, float scale, float smallest_normal) {
+  return std::fabs(rounded) < smallest_normal ? std::copysign(smallest_normal, scale) : rounded;
+}
+
+}  // namespace
+
+float stored_scale(float scale, DType scale_dtype) {
+  switch (scale_dtype) {
+    case DType::kF32:
+      return at_least_normal(scale, scale, FLT_MIN);
+    case DType::kBF16:
+      return at_least_normal(to_float(to_bfloat16(scale)), scale, FLT_MIN);
+    case DType::kF16:
+      return at_least_normal(to_float(to_float16(scale)), scale, 0x1p-14f);
+    default:
+      fail(ErrorKind::kInternal, "scales are not stored as {}", dtype_row(scale_dtype).name);
+  }
+}
+
+void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
+  const std::int64_t group = matrix.group(), groups = matrix.groups();
+  const auto values = static_cast<std::size_t>(matrix.out_features * matrix.in_features);
+  const auto parameters = static_cast<std::size_t>(matrix.out_features * groups);
+  if (matrix.codes.size() != values || into.size() != values || matrix.scales.size() != parameters ||
+      matrix.zeros.size() != parameters)
+    fail(ErrorKind::kInternal,
+         "dequantize: {} codes, {} scales, {} zeros and room for {} values for {} x {} in groups of {}",
+         matrix.codes.size(), matrix.scales.size(), matrix.zeros.size(), into.size(), matrix.out_features,
+         matrix.in_features, group);
+  const std::uint8_t* code = matrix.codes.data();
+  float* value = into.data();
+  for (std::int64_t n = 0; n < matrix.out_features; ++n)
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const auto at = static_cast<std::size_t>(n * groups + g);
+      const float scale = matrix.scales[at];
+      const int zero = matrix.zeros[at];
+      const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
+      for (std::int64_t k = g * group; k < end; ++k) *value++ = code_value(*code++, zero, scale);
+    }
+}
+
+}  // namespace llmq
