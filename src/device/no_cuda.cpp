@@ -1,0 +1,15 @@
+// What stands in for device/cuda/ where no CUDA toolkit was found: the same function, and a sentence.
+#include "base/error.h"
+#include "device/backend.h"
+
+namespace llmq {
+
+std::shared_ptr<Backend> make_cuda_backend(int index) {
+  fail(ErrorKind::kUnsupported,
+       ErrorDetail{fmt::format("device cuda:{} is asked for, and this llmq was built without CUDA", index),
+                   {},
+                   "--device",
+                   "use --device cpu"});
+}
+
+}  // namespace llmq

@@ -1,0 +1,325 @@
+// The meaning of every operation: plain loops, sums in double in index order, one rounding at the end.
+//
+// No speed is sought and no thread is started; the oracle must be read and believed at a glance. Products of
+// two FP32 (or narrower) numbers are exact in double, so the only error of a sum is double's own, about K *
+// 2^-53 of the sum of absolute products.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "device/backend.h"
+#include "device/on_device.h"
+
+namespace llmq {
+namespace {
+
+double read(const TensorView& view, std::int64_t row, std::int64_t col) {
+  switch (view.dtype) {
+    case DType::kF32:
+      return static_cast<double>(view.row<const float>(row)[col]);
+    case DType::kBF16:
+      return static_cast<double>(to_float(view.row<const BFloat16>(row)[col]));
+    case DType::kF16:
+      return static_cast<double>(to_float(view.row<const Float16>(row)[col]));
+    default:
+      fail(ErrorKind::kInternal, "the reference reads F32, BF16 and F16, not {}", dtype_row(view.dtype).name);
+  }
+}
+
+// Double to FP32 to the view's type, as the FP32 result of any kernel would be stored.
+void write(const TensorView& view, std::int64_t row, std::int64_t col, double value) {
+  const float rounded = static_cast<float>(value);
+  switch (view.dtype) {
+    case DType::kF32:
+      view.row<float>(row)[col] = rounded;
+      return;
+    case DType::kBF16:
+      view.row<BFloat16>(row)[col] = to_bfloat16(rounded);
+      return;
+    default:
+      fail(ErrorKind::kInternal, "the reference writes F32 and BF16, not {}", dtype_row(view.dtype).name);
+  }
+}
+
+class ReferenceWeight final : public PreparedWeight {
+ public:
+  std::vector<float> values;  // [out, in]; bfloat16 compute: already rounded
+  const float* row(std::int64_t n) const { return values.data() + n * in_features; }
+};
+
+const ReferenceWeight& as_reference(const PreparedWeight& weight) {
+  const auto* own = dynamic_cast<const ReferenceWeight*>(&weight);
+  if (own == nullptr)
+    fail(ErrorKind::kInternal, "a weight prepared by another backend reached the reference");
+  return *own;
+}
+
+double activated(double x, Activation act) {
+  if (act == Activation::kSilu) return x / (1.0 + std::exp(-x));
+  const double inner = std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x);
+  return 0.5 * x * (1.0 + std::tanh(inner));
+}
+
+// log sum_i exp(row_i), the greatest taken out first.
+double log_sum_exp(const TensorView& logits, std::int64_t row) {
+  double greatest = -std::numeric_limits<double>::infinity();
+  for (std::int64_t i = 0; i < logits.cols(); ++i) greatest = std::max(greatest, read(logits, row, i));
+  double sum = 0;
+  for (std::int64_t i = 0; i < logits.cols(); ++i) sum += std::exp(read(logits, row, i) - greatest);
+  return greatest + std::log(sum);
+}
+
+// Attention of one query row: scores over the visible positions, softmax, weighted values.
+struct AttentionRow {
+  const TensorView& out;
+  const TensorView& q;
+  const KvPages& pages;
+  const AttentionProblem& problem;
+
+  std::int64_t page_row(const SequenceRows& sequence, std::int64_t position, std::int64_t kv_head) const {
+    const std::int64_t block = sequence.block_table[static_cast<std::size_t>(position / pages.block_size)];
+    return (block * pages.block_size + position % pages.block_size) * problem.kv_heads + kv_head;
+  }
+
+  void run(const SequenceRows& sequence, std::int64_t row, std::int64_t head,
+           std::vector<double>& weights) const {
+    const std::int64_t position = sequence.context + row - sequence.first_row;
+    const std::int64_t first =
+        problem.sliding_window > 0 ? std::max<std::int64_t>(0, position - problem.sliding_window + 1) : 0;
+    const std::int64_t kv_head = head / (problem.heads / problem.kv_heads);
+    weights.assign(static_cast<std::size_t>(position - first + 1), 0.0);
+    double greatest = -std::numeric_limits<double>::infinity();
+    for (std::int64_t p = first; p <= position; ++p) {
+      double dot = 0;
+      for (std::int64_t d = 0; d < problem.head_dim; ++d)
+        dot += read(q, row * problem.heads + head, d) * read(pages.keys, page_row(sequence, p, kv_head), d);
+      weights[static_cast<std::size_t>(p - first)] = dot * static_cast<double>(problem.scale);
+      greatest = std::max(greatest, weights[static_cast<std::size_t>(p - first)]);
+    }
+    double sum = 0;
+    for (double& weight : weights) sum += weight = std::exp(weight - greatest);
+    for (std::int64_t d = 0; d < problem.head_dim; ++d) {
+      double mixed = 0;
+      for (std::int64_t p = first; p <= position; ++p)
+        mixed += weights[static_cast<std::size_t>(p - first)] *
+                 read(pages.values, page_row(sequence, p, kv_head), d);
+      write(out, row, head * problem.head_dim + d, mixed / sum);
+    }
+  }
+};
+
+class ReferenceBackend final : public Backend {
+ public:
+  std::string name() const override { return "reference"; }
+  Device device() const override { return {}; }
+  int threads() const override { return 1; }
+
+  Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
+  void upload(const TensorView& to, const void* from_host, Stream) override {
+    require_on(device(), "upload", {&to});
+    copy_rows(to, [&](std::int64_t row, std::size_t bytes, char* at) {
+      std::memcpy(at, static_cast<const char*>(from_host) + static_cast<std::size_t>(row) * bytes, bytes);
+    });
+  }
+  void download(void* to_host, const TensorView& from, Stream) override {
+    require_on(device(), "download", {&from});
+    copy_rows(from, [&](std::int64_t row, std::size_t bytes, const char* at) {
+      std::memcpy(static_cast<char*>(to_host) + static_cast<std::size_t>(row) * bytes, at, bytes);
+    });
+  }
+  void synchronize(Stream) override {}
+
+  std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
+    require_on({}, "prepare", {&weight});
+    auto prepared = std::make_unique<ReferenceWeight>();
+    prepared->out_features = weight.rows();
+    prepared->in_features = weight.cols();
+    prepared->compute = compute;
+    prepared->values.reserve(static_cast<std::size_t>(weight.rows() * weight.cols()));
+    for (std::int64_t n = 0; n < weight.rows(); ++n)
+      for (std::int64_t k = 0; k < weight.cols(); ++k) {
+        const float value = static_cast<float>(read(weight, n, k));
+        prepared->values.push_back(compute == Compute::kBFloat16 ? to_float(to_bfloat16(value)) : value);
+      }
+    prepared->bytes = prepared->values.size() * sizeof(float);
+    return prepared;
+  }
+
+  void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
+              const TensorView& bias) override {
+    require_on(device(), "linear", {&y, &x, &bias});
+    const ReferenceWeight& weight = as_reference(w);
+    std::vector<double> row(static_cast<std::size_t>(weight.in_features));
+    for (std::int64_t m = 0; m < x.rows(); ++m) {
+      for (std::int64_t k = 0; k < weight.in_features; ++k) row[static_cast<std::size_t>(k)] = read(x, m, k);
+      for (std::int64_t n = 0; n < weight.out_features; ++n) {
+        double sum = 0;
+        for (std::int64_t k = 0; k < weight.in_features; ++k)
+          sum += row[static_cast<std::size_t>(k)] * static_cast<double>(weight.row(n)[k]);
+        if (bias.pointer != nullptr) sum += static_cast<double>(bias.as<const float>()[n]);
+        write(y, m, n, sum);
+      }
+    }
+  }
+
+  void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
+    require_on(device(), "embed", {&y, &table});
+    for (std::size_t t = 0; t < ids.size(); ++t)
+      for (std::int64_t h = 0; h < table.cols(); ++h)
+        write(y, static_cast<std::int64_t>(t), h, read(table, ids[t], h));
+  }
+
+  void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) override {
+    require_on(device(), "rms_norm", {&y, &x, &gain});
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      double squares = 0;
+      for (std::int64_t h = 0; h < x.cols(); ++h) squares += read(x, row, h) * read(x, row, h);
+      const double root = std::sqrt(squares / static_cast<double>(x.cols()) + static_cast<double>(eps));
+      for (std::int64_t h = 0; h < x.cols(); ++h)
+        write(y, row, h, read(x, row, h) / root * static_cast<double>(gain.as<const float>()[h]));
+    }
+  }
+
+  void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
+            const TensorView& sines) override {
+    require_on(device(), "rope", {&x, &cosines, &sines});
+    const std::int64_t heads = x.shape[1], half = x.cols() / 2;
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      const std::int64_t position = positions[static_cast<std::size_t>(row / heads)];
+      for (std::int64_t i = 0; i < half; ++i) {
+        const double c = read(cosines, position, i), s = read(sines, position, i);
+        const double a = read(x, row, i), b = read(x, row, i + half);
+        write(x, row, i, a * c - b * s);
+        write(x, row, i + half, b * c + a * s);
+      }
+    }
+  }
+
+  void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
+                std::span<const std::int64_t> slots) override {
+    require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
+    const std::int64_t kv_heads = k.shape[1];
+    for (std::size_t t = 0; t < slots.size(); ++t)
+      for (std::int64_t head = 0; head < kv_heads; ++head)
+        for (std::int64_t d = 0; d < k.cols(); ++d) {
+          const std::int64_t from = static_cast<std::int64_t>(t) * kv_heads + head,
+                             to = slots[t] * kv_heads + head;
+          write(pages.keys, to, d, read(k, from, d));
+          write(pages.values, to, d, read(v, from, d));
+        }
+  }
+
+  void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
+                 std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    const AttentionRow one{out, q, pages, problem};
+    std::vector<double> weights;
+    for (const SequenceRows& sequence : sequences)
+      for (std::int64_t row = sequence.first_row; row < sequence.first_row + sequence.rows; ++row)
+        for (int head = 0; head < problem.heads; ++head) one.run(sequence, row, head, weights);
+  }
+
+  void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
+                        Activation act) override {
+    require_on(device(), "gated_activation", {&y, &gate, &up});
+    for (std::int64_t row = 0; row < gate.rows(); ++row)
+      for (std::int64_t i = 0; i < gate.cols(); ++i)
+        write(y, row, i, activated(read(gate, row, i), act) * read(up, row, i));
+  }
+
+  void add(const TensorView& into, const TensorView& x) override {
+    require_on(device(), "add", {&into, &x});
+    for (std::int64_t row = 0; row < x.rows(); ++row)
+      for (std::int64_t i = 0; i < x.cols(); ++i) write(into, row, i, read(into, row, i) + read(x, row, i));
+  }
+
+  void convert(const TensorView& to, const TensorView& from) override {
+    require_on(device(), "convert", {&to, &from});
+    for (std::int64_t row = 0; row < from.rows(); ++row)
+      for (std::int64_t i = 0; i < from.cols(); ++i) write(to, row, i, read(from, row, i));
+  }
+
+  void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
+                  std::span<RowScore> scores) override {
+    require_on(device(), "score_rows", {&logits});
+    for (std::size_t r = 0; r < scores.size(); ++r) {
+      const auto row = static_cast<std::int64_t>(r);
+      std::int32_t best = 0;
+      for (std::int64_t i = 1; i < logits.cols(); ++i)
+        if (read(logits, row, i) > read(logits, row, best)) best = static_cast<std::int32_t>(i);
+      scores[r] = {read(logits, row, targets[r]) - log_sum_exp(logits, row), best};
+    }
+  }
+
+  void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) override {
+    require_on(device(), "divergence", {&p, &q});
+    for (std::size_t r = 0; r < kl.size(); ++r) {
+      const auto row = static_cast<std::int64_t>(r);
+      const double p_norm = log_sum_exp(p, row), q_norm = log_sum_exp(q, row);
+      double sum = 0;
+      for (std::int64_t i = 0; i < p.cols(); ++i) {
+        const double p_log = read(p, row, i) - p_norm, q_log = read(q, row, i) - q_norm,
+                     share = std::exp(p_log);
+        if (share > 0) sum += share * (p_log - q_log);
+      }
+      kl[r] = sum;
+    }
+  }
+
+  void gram(const TensorView& g, const TensorView& x) override {
+    require_on(device(), "gram", {&g, &x});
+    for (std::int64_t i = 0; i < x.cols(); ++i)
+      for (std::int64_t j = i; j < x.cols(); ++j) {
+        double sum = read(g, i, j);
+        for (std::int64_t t = 0; t < x.rows(); ++t) sum += read(x, t, i) * read(x, t, j);
+        write(g, i, j, sum);
+      }
+  }
+
+  void channel_stats(const TensorView& x, std::span<double> absolute_sum,
+                     std::span<float> absolute_max) override {
+    require_on(device(), "channel_stats", {&x});
+    for (std::int64_t t = 0; t < x.rows(); ++t)
+      for (std::int64_t k = 0; k < x.cols(); ++k) {
+        const double magnitude = std::fabs(read(x, t, k));
+        absolute_sum[static_cast<std::size_t>(k)] += magnitude;
+        float& greatest = absolute_max[static_cast<std::size_t>(k)];
+        greatest = std::max(greatest, static_cast<float>(magnitude));
+      }
+  }
+
+  void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
+    require_on(device(), "quadratic_form", {&d});
+    const ReferenceWeight& square = as_reference(g);
+    for (std::size_t r = 0; r < loss.size(); ++r) {
+      const auto row = static_cast<std::int64_t>(r);
+      double sum = 0;
+      for (std::int64_t i = 0; i < d.cols(); ++i) {
+        double inner = 0;
+        for (std::int64_t j = 0; j < d.cols(); ++j)
+          inner += static_cast<double>(square.row(i)[j]) * read(d, row, j);
+        sum += read(d, row, i) * inner;
+      }
+      loss[r] = sum;
+    }
+  }
+
+ private:
+  // Host bytes are contiguous; the device tensor may be a slice of columns.
+  template <typename Move>
+  static void copy_rows(const TensorView& view, const Move& move) {
+    const std::size_t element = static_cast<std::size_t>(element_bytes(view.dtype));
+    const std::size_t bytes = static_cast<std::size_t>(view.cols()) * element;
+    for (std::int64_t row = 0; row < view.rows(); ++row)
+      move(row, bytes, view.as<char>() + static_cast<std::size_t>(row * view.row_stride) * element);
+  }
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_reference_backend() { return std::make_shared<ReferenceBackend>(); }
+
+}  // namespace llmq
