@@ -1,6 +1,8 @@
 // A checkpoint as one table: name -> checked view over mapped bytes, whatever the container (safetensors, sharded or not; GGUF).
 //
 // Every header rule is checked before a view is handed out (io/safetensors.h, io/gguf.h); names, offsets, sizes and dtypes are facts above.
+// A shard is a plain name inside the directory, checked as text: files of the hub cache are symbolic links out of it, and shall be.
+// Opening maps and reads headers only; resident memory grows with what is looked at, and release() gives it back.
 // Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted, when it is read as a model (io/gguf_model.h).
 #pragma once
 #include <map>
@@ -20,6 +22,7 @@ struct StoredTensor {
   TensorView view;      // host, read-only, possibly a GGUF block dtype
   int shard = 0;        // index into shards
   std::uint64_t offset = 0;  // of its first byte in the shard
+  int permuted_heads = 0;    // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_model.h); read_float32() undoes it
 };
 
 class Checkpoint {
@@ -44,6 +47,7 @@ class Checkpoint {
   void release(const StoredTensor& tensor) const;
 
  private:
+  friend class CheckpointReader;  // builds the State
   struct State;
   std::shared_ptr<const State> state_;
 };

@@ -1,0 +1,480 @@
+// Reads the two tables of a GGUF file: a cursor that never passes the end, counts held against what is left,
+// sums that cannot wrap.
+#include "io/gguf.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <limits>
+#include <set>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "io/foreign_file.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::uint64_t kMaxTensors = 1'000'000;
+constexpr std::uint64_t kMaxKeys = 1'000'000;
+constexpr std::uint64_t kMaxKeyBytes = 65'535;  // gguf.md
+constexpr std::uint64_t kMaxNameBytes = 4096;
+constexpr std::uint32_t kMaxRank = 4;  // GGML_MAX_DIMS
+constexpr std::uint64_t kDefaultAlignment = 32;
+constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;         // length, one letter, type, one byte
+constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;  // length, one letter, rank 0, type, offset
+constexpr const char* kHint = "the file is damaged or incomplete; download or write it again";
+
+struct TypeRow {
+  std::string_view name;
+  std::uint64_t bytes;  // 0: varies
+};
+constexpr std::array<TypeRow, 13> kTypes{{{"uint8", 1},
+                                          {"int8", 1},
+                                          {"uint16", 2},
+                                          {"int16", 2},
+                                          {"uint32", 4},
+                                          {"int32", 4},
+                                          {"float32", 4},
+                                          {"bool", 1},
+                                          {"string", 0},
+                                          {"array", 0},
+                                          {"uint64", 8},
+                                          {"int64", 8},
+                                          {"float64", 8}}};
+
+const TypeRow& type_row(GgufType type) { return kTypes[static_cast<std::size_t>(type)]; }
+
+[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
+  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where), kHint});
+}
+
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+class Cursor {
+ public:
+  Cursor(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
+  std::uint64_t position() const { return position_; }
+  std::uint64_t left() const { return bytes_.size() - position_; }
+
+  std::span<const std::byte> take(std::uint64_t count, const std::string& where) {
+    if (count > left())
+      refuse(file_, where,
+             fmt::format("{} bytes are announced at byte {} and the file ends {} bytes later", count,
+                         position_, left()));
+    const auto taken = bytes_.subspan(static_cast<std::size_t>(position_), static_cast<std::size_t>(count));
+    position_ += count;
+    return taken;
+  }
+  template <typename T>
+  T number(const std::string& where) {
+    return load<T>(take(sizeof(T), where).data());
+  }
+  std::string_view text(std::uint64_t limit, const std::string& where) {
+    const auto length = number<std::uint64_t>(where);
+    if (length > limit)
+      refuse(file_, where, fmt::format("a text of {} bytes is longer than {}", length, limit));
+    const auto bytes = take(length, where);
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+  const std::string& file_;
+  std::uint64_t position_ = 0;
+};
+
+void check_name(std::string_view name, const char* what, std::uint64_t index, const std::string& file) {
+  if (name.empty()) refuse(file, fmt::format("{} {}", what, index), "its name is empty");
+  for (const char c : name)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
+      refuse(file, fmt::format("{} {}", what, index), "its name holds a control character");
+}
+
+GgufType read_type(Cursor& cursor, const std::string& key, const std::string& file) {
+  const auto type = cursor.number<std::uint32_t>(key);
+  if (type >= kTypes.size()) refuse(file, key, fmt::format("value type {} does not exist", type));
+  return static_cast<GgufType>(type);
+}
+
+// The bytes of `count` values of one type, each string and boolean looked at.
+std::span<const std::byte> take_values(Cursor& cursor, std::span<const std::byte> file_bytes, GgufType type,
+                                       std::uint64_t count, const std::string& key, const std::string& file) {
+  if (type == GgufType::kString) {
+    if (count > cursor.left() / 8)
+      refuse(file, key, fmt::format("{} strings cannot fit in the {} bytes left", count, cursor.left()));
+    const std::uint64_t begin = cursor.position();
+    for (std::uint64_t i = 0; i < count; ++i) cursor.text(std::numeric_limits<std::uint64_t>::max(), key);
+    return file_bytes.subspan(static_cast<std::size_t>(begin),
+                              static_cast<std::size_t>(cursor.position() - begin));
+  }
+  const auto size = checked_mul(count, type_row(type).bytes);
+  if (!size)
+    refuse(file, key, fmt::format("the size of {} values of type {} overflows", count, type_row(type).name));
+  const auto bytes = cursor.take(*size, key);
+  if (type == GgufType::kBool)
+    for (const std::byte b : bytes)
+      if (b > std::byte{1})
+        refuse(file, key, fmt::format("a boolean is {}, not 0 or 1", static_cast<int>(b)));
+  return bytes;
+}
+
+GgufValue read_value(Cursor& cursor, std::span<const std::byte> file_bytes, const std::string& key,
+                     const std::string& file) {
+  GgufValue value;
+  value.type = read_type(cursor, key, file);
+  value.element_type = value.type;
+  if (value.is_array()) {
+    value.element_type = read_type(cursor, key, file);
+    if (value.element_type == GgufType::kArray)
+      fail(ErrorKind::kUnsupported, ErrorDetail{"an array of arrays is not read", file, key, {}});
+    value.count = cursor.number<std::uint64_t>(key);
+  }
+  value.bytes = take_values(cursor, file_bytes, value.element_type, value.count, key, file);
+  return value;
+}
+
+std::string ggml_type_name(std::uint32_t type) {
+  constexpr std::array<std::pair<std::uint32_t, const char*>, 15> kNames{{{9, "Q8_1"},
+                                                                          {15, "Q8_K"},
+                                                                          {16, "IQ2_XXS"},
+                                                                          {17, "IQ2_XS"},
+                                                                          {18, "IQ3_XXS"},
+                                                                          {19, "IQ1_S"},
+                                                                          {20, "IQ4_NL"},
+                                                                          {21, "IQ3_S"},
+                                                                          {22, "IQ2_S"},
+                                                                          {23, "IQ4_XS"},
+                                                                          {29, "IQ1_M"},
+                                                                          {34, "TQ1_0"},
+                                                                          {35, "TQ2_0"},
+                                                                          {39, "MXFP4"},
+                                                                          {40, "NVFP4"}}};
+  for (const auto& [id, name] : kNames)
+    if (id == type) return name;
+  return fmt::format("number {}", type);
+}
+
+// Bytes of a tensor whose rows are whole blocks.
+std::uint64_t tensor_bytes(DType dtype, const Shape& shape, const std::string& name,
+                           const std::string& file) {
+  const auto block = static_cast<std::uint64_t>(dtype_row(dtype).block_elements);
+  if (static_cast<std::uint64_t>(shape.back()) % block != 0)
+    refuse(file, name,
+           fmt::format("rows of {} values are not whole blocks of {} ({})", shape.back(), block,
+                       dtype_row(dtype).name));
+  const auto bytes = checked_mul(static_cast<std::uint64_t>(shape.elements()) / block,
+                                 static_cast<std::uint64_t>(dtype_row(dtype).block_bytes));
+  if (!bytes || *bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+    refuse(file, name, "the size of the tensor overflows 63 bits");
+  return *bytes;
+}
+
+// `offset` still counts from the start of the tensor data.
+GgufTensor read_tensor(Cursor& cursor, std::uint64_t index, std::uint64_t alignment,
+                       const std::string& file) {
+  GgufTensor tensor;
+  const std::string_view name = cursor.text(kMaxNameBytes, fmt::format("tensor {}", index));
+  check_name(name, "tensor", index, file);
+  tensor.name = name;
+  const auto rank = cursor.number<std::uint32_t>(tensor.name);
+  if (rank > kMaxRank)
+    refuse(file, tensor.name, fmt::format("has {} dimensions, more than {}", rank, kMaxRank));
+  std::array<std::int64_t, kMaxRank> extents{};
+  std::uint64_t elements = 1;
+  for (std::uint32_t axis = 0; axis < rank; ++axis) {
+    const auto extent = cursor.number<std::uint64_t>(tensor.name);
+    const auto product = checked_mul(elements, extent);
+    constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+    if (extent > kMax || !product || *product > kMax)
+      refuse(file, tensor.name, "the product of its dimensions overflows 63 bits");
+    elements = *product;
+    extents[rank - 1 - axis] = static_cast<std::int64_t>(extent);
+  }
+  tensor.shape = Shape(std::span<const std::int64_t>(extents.data(), rank));
+  const auto type = cursor.number<std::uint32_t>(tensor.name);
+  const auto dtype = dtype_from_ggml(type);
+  if (!dtype)
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{fmt::format("tensor type {} is not read", ggml_type_name(type)), file, tensor.name,
+                     "use a file of F32, F16, BF16, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0 or Q2_K to Q6_K tensors"});
+  tensor.dtype = *dtype;
+  tensor.bytes = tensor_bytes(tensor.dtype, tensor.shape, tensor.name, file);
+  tensor.offset = cursor.number<std::uint64_t>(tensor.name);
+  if (tensor.offset % alignment != 0)
+    refuse(file, tensor.name, fmt::format("its offset {} is not a multiple of {}", tensor.offset, alignment));
+  return tensor;
+}
+
+std::uint64_t read_alignment(const GgufHeader& header) {
+  const GgufValue* value = header.find("general.alignment");
+  if (!value) return kDefaultAlignment;
+  const std::string key = "general.alignment";
+  if (value->type != GgufType::kU32)
+    refuse(header.file, key, fmt::format("is of type {}, not uint32", type_row(value->type).name));
+  const auto alignment = load<std::uint32_t>(value->bytes.data());
+  if (!std::has_single_bit(alignment))
+    refuse(header.file, key, fmt::format("is {}, not a power of two", alignment));
+  return alignment;
+}
+
+// Each tensor begins where the one before it, padded, ends; the last one ends the file, padded or not.
+// Offsets become those of the file.
+void place_tensors(GgufHeader& header, std::uint64_t tables_end, std::uint64_t file_bytes) {
+  const std::string& file = header.file;
+  auto& tensors = header.tensors;
+  std::sort(tensors.begin(), tensors.end(), [](const GgufTensor& a, const GgufTensor& b) {
+    if (a.offset != b.offset) return a.offset < b.offset;
+    return a.bytes != b.bytes ? a.bytes < b.bytes : a.name < b.name;
+  });
+  const std::uint64_t mask = header.alignment - 1;
+  std::uint64_t end = 0, padded = 0;
+  for (const GgufTensor& tensor : tensors) {
+    if (tensor.offset != padded)
+      refuse(file, tensor.name,
+             fmt::format(
+                 "begins at byte {} of the tensors where byte {} was due: {}", tensor.offset, padded,
+                 tensor.offset < padded ? "it overlaps the one before it" : "there is a hole before it"));
+    const auto sum = checked_add(tensor.offset, tensor.bytes);
+    const auto rounded = sum ? checked_add(*sum, mask) : std::nullopt;
+    if (!rounded) refuse(file, tensor.name, "its end overflows 64 bits");
+    end = *sum;
+    padded = *rounded & ~mask;
+  }
+  const std::uint64_t data_begin =
+      (tables_end + mask) & ~mask;  // far below 2^63: a file's size and a 32-bit mask
+  if (tensors.empty()) {
+    if (file_bytes > data_begin)
+      refuse(file, {},
+             fmt::format("{} bytes follow the tables and belong to no tensor", file_bytes - data_begin));
+    return;
+  }
+  if (data_begin > file_bytes || end > file_bytes - data_begin)
+    refuse(file, tensors.back().name,
+           fmt::format("the file is truncated: its tensors take {} bytes from byte {} on and the file has {}",
+                       end, data_begin, file_bytes));
+  if (file_bytes - data_begin > padded)
+    refuse(
+        file, {},
+        fmt::format("{} bytes follow the last tensor and belong to none", file_bytes - data_begin - padded));
+  for (GgufTensor& tensor : tensors) tensor.offset += data_begin;
+}
+
+std::uint32_t read_version(Cursor& cursor, std::span<const std::byte> bytes, const std::string& file) {
+  if (bytes.size() < 4 || std::memcmp(bytes.data(), "GGUF", 4) != 0) {
+    if (const auto foreign = recognize_foreign_file(bytes, "GGUF"))
+      fail(ErrorKind::kBadInput,
+           ErrorDetail{fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
+    refuse(file, {}, "does not begin with \"GGUF\"");
+  }
+  cursor.take(4, "magic");
+  const auto version = cursor.number<std::uint32_t>("version");
+  if (version == __builtin_bswap32(2) || version == __builtin_bswap32(3))
+    fail(ErrorKind::kUnsupported, ErrorDetail{"the file is big-endian", file, "version",
+                                              "convert it with gguf_convert_endian.py of the gguf package"});
+  if (version != 2 && version != 3)
+    fail(ErrorKind::kUnsupported, ErrorDetail{fmt::format("GGUF version {} is not read", version), file,
+                                              "version", "versions 2 and 3 are"});
+  return version;
+}
+
+}  // namespace
+
+GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file) {
+  Cursor cursor(bytes, file);
+  GgufHeader header;
+  header.file = file;
+  header.version = read_version(cursor, bytes, file);
+  const auto tensors = cursor.number<std::uint64_t>("tensor count");
+  const auto keys = cursor.number<std::uint64_t>("key count");
+  if (keys > kMaxKeys || keys > cursor.left() / kMinKeyBytes)
+    refuse(file, "key count", fmt::format("{} keys cannot fit in the {} bytes left", keys, cursor.left()));
+  for (std::uint64_t i = 0; i < keys; ++i) {
+    const std::string key(cursor.text(kMaxKeyBytes, fmt::format("key {}", i)));
+    check_name(key, "key", i, file);
+    GgufValue value = read_value(cursor, bytes, key, file);
+    if (!header.metadata.emplace(key, value).second) refuse(file, key, "the key occurs twice");
+  }
+  header.alignment = read_alignment(header);
+  if (tensors > kMaxTensors || tensors > cursor.left() / kMinTensorBytes)
+    refuse(file, "tensor count",
+           fmt::format("{} tensors cannot fit in the {} bytes left", tensors, cursor.left()));
+  header.tensors.reserve(static_cast<std::size_t>(tensors));
+  for (std::uint64_t i = 0; i < tensors; ++i)
+    header.tensors.push_back(read_tensor(cursor, i, header.alignment, file));
+  std::set<std::string_view> names;
+  for (const GgufTensor& tensor : header.tensors)
+    if (!names.insert(tensor.name).second) refuse(file, tensor.name, "the tensor occurs twice");
+  place_tensors(header, cursor.position(), bytes.size());
+  return header;
+}
+
+GgufFile open_gguf(Io& io, const Path& path) {
+  std::shared_ptr<const Mapping> mapping = io.open(path)->map();
+  GgufHeader header = parse_gguf(mapping->bytes(), path.string());
+  return GgufFile{std::move(mapping), std::move(header)};
+}
+
+namespace {
+
+[[noreturn]] void wrong_kind(const GgufHeader& header, std::string_view key, const GgufValue& value,
+                             const char* expected) {
+  const std::string found = value.is_array()
+                                ? fmt::format("an array of {}", type_row(value.element_type).name)
+                                : fmt::format("of type {}", type_row(value.type).name);
+  fail(ErrorKind::kBadInput,
+       ErrorDetail{
+           fmt::format("is {} where {} was expected", found, expected), header.file, std::string(key), {}});
+}
+
+// Element `index` of a value as an integer; nothing when it is of another kind or above 2^63-1.
+std::optional<std::int64_t> integer_element(const GgufValue& value, std::uint64_t index) {
+  const std::byte* at = value.bytes.data() + index * type_row(value.element_type).bytes;
+  switch (value.element_type) {
+    case GgufType::kU8:
+    case GgufType::kBool:
+      return load<std::uint8_t>(at);
+    case GgufType::kI8:
+      return load<std::int8_t>(at);
+    case GgufType::kU16:
+      return load<std::uint16_t>(at);
+    case GgufType::kI16:
+      return load<std::int16_t>(at);
+    case GgufType::kU32:
+      return load<std::uint32_t>(at);
+    case GgufType::kI32:
+      return load<std::int32_t>(at);
+    case GgufType::kI64:
+      return load<std::int64_t>(at);
+    case GgufType::kU64: {
+      const auto wide = load<std::uint64_t>(at);
+      if (wide > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+      return static_cast<std::int64_t>(wide);
+    }
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<double> number_element(const GgufValue& value, std::uint64_t index) {
+  const std::byte* at = value.bytes.data() + index * type_row(value.element_type).bytes;
+  if (value.element_type == GgufType::kF32) return load<float>(at);
+  if (value.element_type == GgufType::kF64) return load<double>(at);
+  if (value.element_type == GgufType::kU64) return static_cast<double>(load<std::uint64_t>(at));
+  const auto integer = integer_element(value, index);
+  if (!integer) return std::nullopt;
+  return static_cast<double>(*integer);
+}
+
+// What a missing key means to the find_ forms.
+template <typename Read>
+auto find_with(const GgufHeader& header, std::string_view key, Read read) -> std::optional<decltype(read())> {
+  if (!header.find(key)) return std::nullopt;
+  return read();
+}
+
+}  // namespace
+
+const GgufValue* GgufHeader::find(std::string_view key) const {
+  const auto found = metadata.find(key);
+  return found == metadata.end() ? nullptr : &found->second;
+}
+
+const GgufValue& GgufHeader::at(std::string_view key) const {
+  if (const GgufValue* value = find(key)) return *value;
+  fail(ErrorKind::kBadInput, ErrorDetail{"the key is missing", file, std::string(key),
+                                         "the file does not describe a model completely; convert it again"});
+}
+
+std::int64_t GgufHeader::integer(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (value.is_array() || value.type == GgufType::kBool)
+    wrong_kind(*this, key, value, "an integer below 2^63");
+  const auto result = integer_element(value, 0);
+  if (!result) wrong_kind(*this, key, value, "an integer below 2^63");
+  return *result;
+}
+
+double GgufHeader::number(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (value.is_array() || value.type == GgufType::kBool) wrong_kind(*this, key, value, "a number");
+  const auto result = number_element(value, 0);
+  if (!result) wrong_kind(*this, key, value, "a number");
+  return *result;
+}
+
+bool GgufHeader::boolean(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (value.type != GgufType::kBool) wrong_kind(*this, key, value, "a boolean");
+  return value.bytes[0] != std::byte{0};
+}
+
+std::string_view GgufHeader::string(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (!value.is_string()) wrong_kind(*this, key, value, "a string");
+  return {reinterpret_cast<const char*>(value.bytes.data()) + 8, value.bytes.size() - 8};
+}
+
+std::vector<std::string_view> GgufHeader::strings(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (!value.is_array() || value.element_type != GgufType::kString)
+    wrong_kind(*this, key, value, "an array of strings");
+  std::vector<std::string_view> result;
+  result.reserve(static_cast<std::size_t>(value.count));
+  const std::byte* at_byte = value.bytes.data();
+  for (std::uint64_t i = 0; i < value.count; ++i) {  // lengths were held against the file by parse_gguf()
+    const auto length = load<std::uint64_t>(at_byte);
+    result.emplace_back(reinterpret_cast<const char*>(at_byte) + 8, static_cast<std::size_t>(length));
+    at_byte += 8 + length;
+  }
+  return result;
+}
+
+std::vector<std::int64_t> GgufHeader::integers(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (!value.is_array()) wrong_kind(*this, key, value, "an array of integers");
+  std::vector<std::int64_t> result;
+  result.reserve(value.element_type == GgufType::kString ? 0 : static_cast<std::size_t>(value.count));
+  for (std::uint64_t i = 0; i < value.count; ++i) {
+    const auto element = integer_element(value, i);
+    if (!element) wrong_kind(*this, key, value, "an array of integers below 2^63");
+    result.push_back(*element);
+  }
+  return result;
+}
+
+std::vector<double> GgufHeader::numbers(std::string_view key) const {
+  const GgufValue& value = at(key);
+  if (!value.is_array()) wrong_kind(*this, key, value, "an array of numbers");
+  std::vector<double> result;
+  result.reserve(value.element_type == GgufType::kString ? 0 : static_cast<std::size_t>(value.count));
+  for (std::uint64_t i = 0; i < value.count; ++i) {
+    const auto element = number_element(value, i);
+    if (!element) wrong_kind(*this, key, value, "an array of numbers");
+    result.push_back(*element);
+  }
+  return result;
+}
+
+std::optional<std::int64_t> GgufHeader::find_integer(std::string_view key) const {
+  return find_with(*this, key, [&] { return integer(key); });
+}
+std::optional<double> GgufHeader::find_number(std::string_view key) const {
+  return find_with(*this, key, [&] { return number(key); });
+}
+std::optional<bool> GgufHeader::find_boolean(std::string_view key) const {
+  return find_with(*this, key, [&] { return boolean(key); });
+}
+std::optional<std::string_view> GgufHeader::find_string(std::string_view key) const {
+  return find_with(*this, key, [&] { return string(key); });
+}
+
+}  // namespace llmq

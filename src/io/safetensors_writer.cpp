@@ -1,0 +1,145 @@
+// Writes one safetensors file whose layout is known from the declarations alone, so that tensors may come in
+// any order.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "io/safetensors.h"
+
+namespace llmq {
+namespace {
+
+struct Slot {
+  std::uint64_t offset = 0, bytes = 0;  // from the first byte of the file
+  bool written = false;
+};
+
+std::uint64_t declared_bytes(const TensorDeclaration& declaration, const std::string& file) {
+  if (dtype_row(declaration.dtype).safetensors_name.empty())
+    fail(ErrorKind::kInternal,
+         ErrorDetail{fmt::format("safetensors cannot hold {}", dtype_row(declaration.dtype).name),
+                     file,
+                     declaration.name,
+                     {}});
+  const auto bytes = checked_mul(static_cast<std::uint64_t>(declaration.shape.elements()),
+                                 static_cast<std::uint64_t>(element_bytes(declaration.dtype)));
+  if (!bytes)
+    fail(ErrorKind::kInternal, ErrorDetail{"the declared size overflows", file, declaration.name, {}});
+  return *bytes;
+}
+
+std::string metadata_member(const std::map<std::string, std::string>& metadata) {
+  Json object = Json::object();
+  for (const auto& [key, value] : metadata) object[key] = value;
+  return "\"__metadata__\":" + object.dump();
+}
+
+std::string tensor_member(const TensorDeclaration& declaration, std::uint64_t begin, std::uint64_t end) {
+  std::string extents;
+  for (int axis = 0; axis < declaration.shape.rank(); ++axis)
+    extents += fmt::format("{}{}", axis == 0 ? "" : ",", declaration.shape[axis]);
+  return fmt::format("{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}",
+                     Json(declaration.name).dump(), dtype_row(declaration.dtype).safetensors_name, extents,
+                     begin, end);
+}
+
+}  // namespace
+
+struct SafetensorsWriter::State {
+  Io* io = nullptr;
+  Path target, partial;
+  std::unique_ptr<File> file;
+  std::unordered_map<std::string, Slot> slots;
+  std::uint64_t file_bytes = 0;
+
+  State() = default;
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+  ~State() {
+    if (!file) return;
+    file.reset();
+    try {
+      io->remove(partial);
+    } catch (const std::exception&) {  // nothing more can be done about a file that cannot be removed
+    }
+  }
+};
+
+SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
+                                     const std::map<std::string, std::string>& metadata)
+    : state_(std::make_unique<State>()) {
+  std::sort(declarations.begin(), declarations.end(),
+            [](const TensorDeclaration& a, const TensorDeclaration& b) {
+              const int width_a = element_bytes(a.dtype), width_b = element_bytes(b.dtype);
+              return width_a != width_b ? width_a > width_b : a.name < b.name;
+            });
+  std::string header = "{";
+  if (!metadata.empty()) header += metadata_member(metadata);
+  std::uint64_t end = 0;
+  for (const TensorDeclaration& declaration : declarations) {
+    const auto next = checked_add(end, declared_bytes(declaration, target.string()));
+    if (!next || !state_->slots.emplace(declaration.name, Slot{end, *next - end}).second ||
+        declaration.name == "__metadata__")
+      fail(ErrorKind::kInternal,
+           ErrorDetail{"a tensor is declared twice or is too large", target.string(), declaration.name, {}});
+    if (header.size() > 1) header += ',';
+    header += tensor_member(declaration, end, *next);
+    end = *next;
+  }
+  header += '}';
+  header.resize(static_cast<std::size_t>(round_up(header.size(), 8)), ' ');
+
+  const std::uint64_t length = header.size(), data_begin = 8 + length;
+  for (auto& [name, slot] : state_->slots) slot.offset += data_begin;
+  state_->io = &io;
+  state_->partial = target;
+  state_->partial += fmt::format(".partial-{}", getpid());
+  state_->target = std::move(target);
+  state_->file_bytes = data_begin + end;
+  state_->file = io.create(state_->partial);
+  state_->file->reserve(state_->file_bytes);
+  std::string prefix(8, '\0');
+  std::memcpy(prefix.data(), &length, sizeof length);
+  prefix += header;
+  state_->file->write_at(0, std::as_bytes(std::span(prefix)));
+}
+
+SafetensorsWriter::~SafetensorsWriter() = default;
+SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
+
+void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> bytes) {
+  const auto slot = state_->slots.find(name);
+  const std::string file = state_->target.string();
+  if (slot == state_->slots.end())
+    fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file, name, {}});
+  if (slot->second.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
+  if (slot->second.bytes != bytes.size())
+    fail(ErrorKind::kInternal,
+         ErrorDetail{fmt::format("{} bytes came where {} were declared", bytes.size(), slot->second.bytes),
+                     file,
+                     name,
+                     {}});
+  state_->file->write_at(slot->second.offset, bytes);
+  slot->second.written = true;
+}
+
+void SafetensorsWriter::finish() {
+  for (const auto& [name, slot] : state_->slots)
+    if (!slot.written)
+      fail(ErrorKind::kInternal,
+           ErrorDetail{"a declared tensor never came", state_->target.string(), name, {}});
+  state_->file->sync();
+  state_->io->rename(state_->partial, state_->target);
+  state_->file.reset();
+  state_->io->sync_directory(state_->target.has_parent_path() ? state_->target.parent_path() : Path("."));
+}
+
+std::uint64_t SafetensorsWriter::file_bytes() const { return state_->file_bytes; }
+
+}  // namespace llmq
