@@ -17,6 +17,9 @@ function(llmq_global_settings)
     add_compile_options(-fsanitize=${LLMQ_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all -g1)
     add_link_options(-fsanitize=${LLMQ_SANITIZE})
   endif()
+  if(LLMQ_FUZZ)  # coverage in every library, or the fuzzer would walk blind
+    add_compile_options(-fsanitize=fuzzer-no-link)
+  endif()
 endfunction()
 
 # Warnings are errors in our own code.

@@ -1,0 +1,130 @@
+// An Io that counts what is asked of it, by operation: how often a file is opened, what is synced before it
+// is renamed.
+#pragma once
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/io.h"
+
+namespace llmq::testing {
+
+// Calls `before(operation, path)` ahead of everything that reaches the wrapped Io. The base of CountingIo and
+// FailingIo.
+class InterceptedIo : public Io {
+ public:
+  explicit InterceptedIo(Io& inner) : inner_(inner) {}
+
+  std::unique_ptr<File> open(const Path& path) override {
+    before("open", path);
+    return std::make_unique<InterceptedFile>(*this, inner_.open(path), path);
+  }
+  std::unique_ptr<File> create(const Path& path) override {
+    before("create", path);
+    return std::make_unique<InterceptedFile>(*this, inner_.create(path), path);
+  }
+  bool exists(const Path& path) override { return inner_.exists(path); }
+  bool is_directory(const Path& path) override { return inner_.is_directory(path); }
+  std::vector<std::string> list(const Path& directory) override {
+    before("list", directory);
+    return inner_.list(directory);
+  }
+  void make_directory(const Path& path) override {
+    before("make_directory", path);
+    inner_.make_directory(path);
+  }
+  void rename(const Path& from, const Path& to) override {
+    before("rename", to);
+    inner_.rename(from, to);
+  }
+  void remove(const Path& path) override {
+    before("remove", path);
+    inner_.remove(path);
+  }
+  void sync_directory(const Path& directory) override {
+    before("sync_directory", directory);
+    inner_.sync_directory(directory);
+  }
+  std::uint64_t free_bytes(const Path& directory) override { return inner_.free_bytes(directory); }
+  IoCounters counters() const override { return inner_.counters(); }
+
+ protected:
+  virtual void before(const char* operation, const Path& path) = 0;
+  // Bytes of `path` that there seem to be, of `size` really there.
+  virtual std::uint64_t visible_bytes(const Path&, std::uint64_t size) const { return size; }
+
+ private:
+  class CutMapping final : public Mapping {
+   public:
+    CutMapping(std::unique_ptr<Mapping> inner, std::uint64_t size)
+        : inner_(std::move(inner)), size_(static_cast<std::size_t>(size)) {}
+    std::span<const std::byte> bytes() const override {
+      return inner_->bytes().first(std::min(size_, inner_->bytes().size()));
+    }
+    void release(std::uint64_t offset, std::uint64_t size) const override { inner_->release(offset, size); }
+
+   private:
+    std::unique_ptr<Mapping> inner_;
+    std::size_t size_;
+  };
+
+  class InterceptedFile final : public File {
+   public:
+    InterceptedFile(InterceptedIo& io, std::unique_ptr<File> inner, Path path)
+        : io_(io), inner_(std::move(inner)), path_(std::move(path)) {}
+    std::uint64_t size() override { return io_.visible_bytes(path_, inner_->size()); }
+    void read_at(std::uint64_t offset, std::span<std::byte> into) override {
+      io_.before("read", path_);
+      if (offset > size() || into.size() > size() - offset)
+        fail(ErrorKind::kIo, ErrorDetail{fmt::format("ends at byte {}", size()), path_.string(), {}, {}});
+      inner_->read_at(offset, into);
+    }
+    void write_at(std::uint64_t offset, std::span<const std::byte> from) override {
+      io_.before("write", path_);
+      inner_->write_at(offset, from);
+    }
+    void reserve(std::uint64_t bytes) override {
+      io_.before("reserve", path_);
+      inner_->reserve(bytes);
+    }
+    void sync() override {
+      io_.before("sync", path_);
+      inner_->sync();
+    }
+    std::unique_ptr<Mapping> map() override {
+      io_.before("map", path_);
+      return std::make_unique<CutMapping>(inner_->map(), size());
+    }
+
+   private:
+    InterceptedIo& io_;
+    std::unique_ptr<File> inner_;
+    Path path_;
+  };
+
+  Io& inner_;
+};
+
+class CountingIo final : public InterceptedIo {
+ public:
+  explicit CountingIo(Io& inner = system_io()) : InterceptedIo(inner) {}
+
+  // Every call in order: "open a.txt", "sync b.json", with the last part of the path.
+  const std::vector<std::string>& calls() const { return calls_; }
+  int count(const std::string& operation) const {
+    return static_cast<int>(std::count_if(calls_.begin(), calls_.end(), [&](const std::string& call) {
+      return call.starts_with(operation + " ");
+    }));
+  }
+
+ private:
+  void before(const char* operation, const Path& path) override {
+    calls_.push_back(std::string(operation) + " " + path.filename().string());
+  }
+  std::vector<std::string> calls_;
+};
+
+}  // namespace llmq::testing
