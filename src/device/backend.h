@@ -86,6 +86,7 @@ class Backend {
   // y[t] = table[ids[t]]: y F32 [T, H], table F32/BF16/F16 [V, H] on the device, ids host.
   virtual void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) = 0;
   // y = x / sqrt(mean(x^2) + eps) * gain, over the last dimension; x F32, gain F32, y F32 or BF16. Also per head: view [T*heads, head_dim].
+  // y may be x.
   virtual void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) = 0;
   // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines and sines F32
   // [max_position, head_dim/2] on the device. positions host.

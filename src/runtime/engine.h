@@ -29,6 +29,7 @@ class Engine {
   const ModelSpec& spec() const;
   Backend& backend() const;
   KvCache& cache();
+  const Options& options() const;
 
   // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all rows, compute dtype [T, hidden_size].
   struct Step { std::uint64_t sequence; std::span<const std::int32_t> tokens; };

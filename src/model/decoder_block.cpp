@@ -1,0 +1,218 @@
+// The stages of a block over a backend. Wide intermediates (q/k/v, gate/up, a linear's output before it is
+// added) live only for a chunk of rows; by row invariance the chunk size changes no result, only memory:
+// about kScratchBytes, or kLeastRows rows of a very wide model.
+#include "model/decoder_block.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kScratchBytes = 16 << 20;
+constexpr std::int64_t kLeastRows =
+    256;  // below this, re-reading the weights per chunk costs more than the scratch
+
+// Calls work(first, count) over chunks of rows, `row_floats` FP32 of scratch each; equal chunks of a multiple
+// of 64, the last one shorter.
+template <typename Work>
+void for_row_chunks(std::int64_t rows, std::int64_t row_floats, const Work& work) {
+  const std::int64_t fit = kScratchBytes / (row_floats * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t chunk = std::max(kLeastRows, fit / 64 * 64);
+  for (std::int64_t first = 0; first < rows; first += chunk) work(first, std::min(chunk, rows - first));
+}
+
+Buffer upload_floats(Backend& backend, const std::vector<float>& values) {
+  Buffer buffer = backend.allocate(values.size() * sizeof(float));
+  backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(values.size())}), values.data());
+  return buffer;
+}
+
+// One row of values; empty when the buffer is.
+TensorView vector_view(const Buffer& buffer) {
+  if (buffer.bytes() == 0) return {};
+  return buffer.view(DType::kF32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
+}
+
+Buffer load_vector(Backend& backend, const Checkpoint& checkpoint, const std::string& tensor) {
+  if (tensor.empty()) return {};
+  return upload_floats(backend, checkpoint.read_float32(checkpoint.at(tensor)));
+}
+
+void run_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
+                const TensorView& y) {
+  context.backend.linear(y, x, *linear.weight, vector_view(linear.bias));
+}
+
+// The part of each sequence inside rows [first, first + count), renumbered from 0.
+std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
+                                         std::int64_t count) {
+  std::vector<SequenceRows> clipped;
+  for (const SequenceRows& sequence : sequences) {
+    const std::int64_t begin = std::max(sequence.first_row, first);
+    const std::int64_t end = std::min(sequence.first_row + sequence.rows, first + count);
+    if (begin >= end) continue;
+    clipped.push_back(
+        {begin - first, end - begin, sequence.context + begin - sequence.first_row, sequence.block_table});
+  }
+  return clipped;
+}
+
+// norm(q) and rope(norm(q)), in place; x F32 [rows, heads, head_dim].
+void normalize_and_rotate(const ForwardContext& context, const Buffer& norm, const TensorView& x,
+                          std::span<const std::int32_t> positions) {
+  const std::int64_t head_dim = context.spec.head_dim;
+  if (norm.bytes() != 0) {
+    const TensorView heads(x.pointer, DType::kF32, {x.rows(), head_dim}, x.device);
+    context.backend.rms_norm(heads, heads, vector_view(norm), context.spec.rms_norm_eps);
+  }
+  const Shape table{context.positions, head_dim / 2};
+  context.backend.rope(x, positions, context.cosines.view(DType::kF32, table),
+                       context.sines.view(DType::kF32, table));
+}
+
+}  // namespace
+
+ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
+                                    std::int64_t positions) {
+  const RopeTable table = make_rope_table(spec, positions);
+  return ForwardContext{
+      spec,     backend, compute, upload_floats(backend, table.cosines), upload_floats(backend, table.sines),
+      positions};
+}
+
+BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
+                           const LinearSpec& linear) {
+  BlockLinear prepared;
+  if (const std::optional<TensorView> stored = source.stored(linear)) {
+    prepared.weight = backend.prepare(*stored, compute);
+    if (const StoredTensor* tensor = source.checkpoint().find(linear.module + ".weight"))
+      source.checkpoint().release(*tensor);
+  } else {
+    const std::vector<float> weight = source.weight(linear);
+    const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
+    prepared.weight = backend.prepare(view, compute);
+  }
+  if (const std::optional<std::vector<float>> bias = source.bias(linear))
+    prepared.bias = upload_floats(backend, *bias);
+  return prepared;
+}
+
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
+                        int block) {
+  const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
+  BlockWeights weights;
+  for (const LinearSpec& linear : structure.linears)
+    weights.linear(linear.role) = prepare_linear(backend, compute, source, linear);
+  weights.input_norm = load_vector(backend, source.checkpoint(), structure.input_norm);
+  weights.post_attention_norm = load_vector(backend, source.checkpoint(), structure.post_attention_norm);
+  weights.query_norm = load_vector(backend, source.checkpoint(), structure.query_norm);
+  weights.key_norm = load_vector(backend, source.checkpoint(), structure.key_norm);
+  return weights;
+}
+
+void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
+                     const TensorView& x_attn) {
+  context.backend.rms_norm(x_attn, hidden, vector_view(weights.input_norm), context.spec.rms_norm_eps);
+}
+
+void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
+            const BatchRows& rows, const KvPages& pages, const TensorView& x_o) {
+  const ModelSpec& spec = context.spec;
+  const std::int64_t q_size = std::int64_t{spec.heads} * spec.head_dim;
+  const std::int64_t kv_size = std::int64_t{spec.kv_heads} * spec.head_dim;
+  const AttentionProblem problem{spec.heads,
+                                 spec.kv_heads,
+                                 spec.head_dim,
+                                 1.0f / std::sqrt(static_cast<float>(spec.head_dim)),
+                                 spec.blocks.at(static_cast<std::size_t>(block)).sliding_window,
+                                 context.compute};
+  // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
+  // its queries run.
+  for_row_chunks(x_attn.rows(), q_size + 2 * kv_size, [&](std::int64_t first, std::int64_t count) {
+    const Buffer q = context.backend.allocate(static_cast<std::size_t>(count * q_size) * sizeof(float));
+    const Buffer k = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
+    const Buffer v = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
+    const TensorView x = x_attn.row_slice(first, count);
+    run_linear(context, weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size}));
+    run_linear(context, weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size}));
+    run_linear(context, weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}));
+
+    const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
+    const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
+    const auto positions =
+        std::span(rows.positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+    normalize_and_rotate(context, weights.query_norm, q_heads, positions);
+    normalize_and_rotate(context, weights.key_norm, k.view(DType::kF32, kv_shape), positions);
+    context.backend.store_kv(
+        pages, k.view(DType::kF32, kv_shape), v.view(DType::kF32, kv_shape),
+        std::span(rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    context.backend.attention(x_o.row_slice(first, count), q_heads, pages,
+                              clip_sequences(rows.sequences, first, count), problem);
+  });
+}
+
+void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
+                const TensorView& hidden) {
+  for_row_chunks(x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
+    const Buffer y =
+        context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
+    const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
+    run_linear(context, linear, x.row_slice(first, count), y_view);
+    context.backend.add(hidden.row_slice(first, count), y_view);
+  });
+}
+
+void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
+               const TensorView& x_mlp) {
+  context.backend.rms_norm(x_mlp, hidden, vector_view(weights.post_attention_norm),
+                           context.spec.rms_norm_eps);
+}
+
+void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp,
+          const TensorView& x_down) {
+  const std::int64_t width = context.spec.intermediate_size;
+  const Activation activation = context.spec.silu ? Activation::kSilu : Activation::kGeluTanh;
+  for_row_chunks(x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
+    const std::size_t bytes = static_cast<std::size_t>(count * width) * sizeof(float);
+    const Buffer gate_out = context.backend.allocate(bytes), up_out = context.backend.allocate(bytes);
+    const TensorView gate_view = gate_out.view(DType::kF32, {count, width});
+    const TensorView up_view = up_out.view(DType::kF32, {count, width});
+    const TensorView x = x_mlp.row_slice(first, count);
+    run_linear(context, weights.linear(LinearRole::kGate), x, gate_view);
+    run_linear(context, weights.linear(LinearRole::kUp), x, up_view);
+    context.backend.gated_activation(x_down.row_slice(first, count), gate_view, up_view, activation);
+  });
+}
+
+void forward_block(const ForwardContext& context, int block, const BlockWeights& weights,
+                   const BatchRows& rows, const KvPages& pages, const TensorView& hidden) {
+  const ModelSpec& spec = context.spec;
+  const DType dtype = activation_dtype(context.compute);
+  const std::int64_t count = hidden.rows(), q_size = std::int64_t{spec.heads} * spec.head_dim;
+  const auto buffer = [&](std::int64_t n, std::int64_t width) {
+    return context.backend.allocate(static_cast<std::size_t>(n * width) *
+                                    static_cast<std::size_t>(element_bytes(dtype)));
+  };
+  {
+    const Buffer x_attn = buffer(count, spec.hidden_size), x_o = buffer(count, q_size);
+    const TensorView x_attn_view = x_attn.view(dtype, {count, spec.hidden_size}),
+                     x_o_view = x_o.view(dtype, {count, q_size});
+    attention_input(context, weights, hidden, x_attn_view);
+    attend(context, block, weights, x_attn_view, rows, pages, x_o_view);
+    add_linear(context, weights.linear(LinearRole::kOutput), x_o_view, hidden);
+  }
+  for_row_chunks(count, 2 * spec.intermediate_size, [&](std::int64_t first, std::int64_t n) {
+    const Buffer x_mlp = buffer(n, spec.hidden_size), x_down = buffer(n, spec.intermediate_size);
+    const TensorView x_mlp_view = x_mlp.view(dtype, {n, spec.hidden_size});
+    const TensorView x_down_view = x_down.view(dtype, {n, spec.intermediate_size});
+    const TensorView part = hidden.row_slice(first, n);
+    mlp_input(context, weights, part, x_mlp_view);
+    gate(context, weights, x_mlp_view, x_down_view);
+    add_linear(context, weights.linear(LinearRole::kDown), x_down_view, part);
+  });
+}
+
+}  // namespace llmq

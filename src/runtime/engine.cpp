@@ -1,0 +1,179 @@
+#include "runtime/engine.h"
+
+#include <optional>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+bool plain_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16 || dtype == DType::kF16;
+}
+
+// A tensor a backend reads by rows: the mapped file itself where the device is the host, else a copy on the
+// device.
+struct DeviceTable {
+  Buffer storage;
+  TensorView view;
+};
+
+DeviceTable load_table(Backend& backend, const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  DeviceTable table;
+  if (!plain_float(tensor.view.dtype)) {
+    const std::vector<float> values = checkpoint.read_float32(tensor);
+    table.storage = backend.allocate(values.size() * sizeof(float));
+    table.view = table.storage.view(DType::kF32, tensor.view.shape);
+    backend.upload(table.view, values.data());
+  } else if (backend.device() == Device{}) {
+    table.view = tensor.view;
+  } else {
+    table.storage = backend.allocate(tensor.view.bytes());
+    table.view = table.storage.view(tensor.view.dtype, tensor.view.shape);
+    backend.upload(table.view, tensor.view.pointer);
+  }
+  return table;
+}
+
+std::unique_ptr<PreparedWeight> load_head(Backend& backend, Compute compute, const LinearSource& source,
+                                          const ModelSpec& spec) {
+  constexpr std::string_view kSuffix = ".weight";
+  LinearSpec head;
+  head.module = spec.head;
+  if (head.module.ends_with(kSuffix)) head.module.resize(head.module.size() - kSuffix.size());
+  if (source.is_packed(head.module)) {
+    head.out_features = spec.vocab_size;
+    head.in_features = spec.hidden_size;
+    return prepare_linear(backend, compute, source, head).weight;
+  }
+  const Checkpoint& checkpoint = source.checkpoint();
+  const StoredTensor& tensor = checkpoint.at(spec.head);
+  if (plain_float(tensor.view.dtype)) {
+    auto prepared = backend.prepare(tensor.view, compute);
+    if (spec.head != spec.embedding) checkpoint.release(tensor);
+    return prepared;
+  }
+  const std::vector<float> values = checkpoint.read_float32(tensor);
+  return backend.prepare(TensorView(values.data(), DType::kF32, tensor.view.shape), compute);
+}
+
+}  // namespace
+
+struct Engine::State {
+  Checkpoint checkpoint;  // keeps the embedding's mapping alive
+  std::shared_ptr<Backend> backend;
+  Options options;
+  ModelSpec spec;
+  ForwardContext context;
+  KvCache cache;
+  std::vector<BlockWeights> blocks;
+  DeviceTable embedding;
+  Buffer final_norm;
+  std::unique_ptr<PreparedWeight> head;
+  Buffer logits;  // grows to the largest asked for
+
+  State(const Checkpoint& from, std::shared_ptr<Backend> on, const Options& with)
+      : checkpoint(from),
+        backend(std::move(on)),
+        options(with),
+        spec(ModelSpec::read(from)),
+        context(make_forward_context(spec, *backend, with.compute, with.max_context)),
+        cache(spec, *backend, activation_dtype(with.compute), with.kv_tokens, with.block_size) {
+    const LinearSource source = LinearSource::open(checkpoint);
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block)
+      blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block)));
+    embedding = load_table(*backend, checkpoint, checkpoint.at(spec.embedding));
+    const std::vector<float> gain = checkpoint.read_float32(checkpoint.at(spec.final_norm));
+    final_norm = backend->allocate(gain.size() * sizeof(float));
+    backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
+    head = load_head(*backend, options.compute, source, spec);
+  }
+
+  void check(const Step& step) const {
+    const std::int64_t length = cache.length(step.sequence) + static_cast<std::int64_t>(step.tokens.size());
+    if (length > options.max_context)
+      fail(ErrorKind::kResource, "a sequence of {} positions exceeds the context of {}", length,
+           options.max_context);
+    for (const std::int32_t id : step.tokens)
+      if (id < 0 || id >= spec.vocab_size)
+        fail(ErrorKind::kBadInput, "token id {} is outside the model's vocabulary of {}", id,
+             spec.vocab_size);
+  }
+
+  // Room for every step's rows in the cache, or, on an error, none.
+  BatchRows place(std::span<const Step> steps) {
+    BatchRows rows;
+    std::vector<std::int64_t> before;
+    for (const Step& step : steps) {
+      check(step);
+      before.push_back(cache.length(step.sequence));
+    }
+    try {
+      for (const Step& step : steps) {
+        const auto count = static_cast<std::int64_t>(step.tokens.size());
+        const std::int64_t context_length = cache.length(step.sequence);
+        const std::vector<std::int64_t> slots = cache.append(step.sequence, count);
+        const auto first = static_cast<std::int64_t>(rows.slots.size());
+        rows.slots.insert(rows.slots.end(), slots.begin(), slots.end());
+        for (std::int64_t i = 0; i < count; ++i)
+          rows.positions.push_back(static_cast<std::int32_t>(context_length + i));
+        rows.sequences.push_back({first, count, context_length, {}});
+      }
+    } catch (...) {
+      for (std::size_t i = 0; i < steps.size(); ++i) cache.truncate(steps[i].sequence, before[i]);
+      throw;
+    }
+    for (std::size_t i = 0; i < steps.size(); ++i)
+      rows.sequences[i].block_table = cache.block_table(steps[i].sequence);
+    return rows;
+  }
+};
+
+Engine Engine::load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options) {
+  Engine engine;
+  engine.state_ = std::make_shared<State>(checkpoint, std::move(backend), options);
+  return engine;
+}
+
+const ModelSpec& Engine::spec() const { return state_->spec; }
+Backend& Engine::backend() const { return *state_->backend; }
+KvCache& Engine::cache() { return state_->cache; }
+const Engine::Options& Engine::options() const { return state_->options; }
+
+Buffer Engine::forward(std::span<const Step> steps) {
+  State& state = *state_;
+  const BatchRows rows = state.place(steps);
+  std::vector<std::int32_t> ids;
+  for (const Step& step : steps) ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
+
+  const auto count = static_cast<std::int64_t>(ids.size());
+  const std::int64_t width = state.spec.hidden_size;
+  const DType dtype = activation_dtype(state.options.compute);
+  const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
+  const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
+  state.backend->embed(hidden_view, state.embedding.view, ids);
+  for (std::size_t block = 0; block < state.blocks.size(); ++block)
+    forward_block(state.context, static_cast<int>(block), state.blocks[block], rows,
+                  state.cache.pages(static_cast<int>(block)), hidden_view);
+
+  Buffer normed = state.backend->allocate(static_cast<std::size_t>(count * width) *
+                                          static_cast<std::size_t>(element_bytes(dtype)));
+  state.backend->rms_norm(normed.view(dtype, {count, width}), hidden_view,
+                          state.final_norm.view(DType::kF32, {width}), state.spec.rms_norm_eps);
+  return normed;
+}
+
+TensorView Engine::logits(const TensorView& normed_rows) {
+  State& state = *state_;
+  const Shape shape{normed_rows.rows(), state.spec.vocab_size};
+  const std::size_t bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+  if (state.logits.bytes() < bytes) {
+    state.logits.reset();  // the old one goes before the new one comes
+    state.logits = state.backend->allocate(bytes);
+  }
+  const TensorView view = state.logits.view(DType::kF32, shape);
+  state.backend->linear(view, normed_rows, *state.head, {});
+  return view;
+}
+
+}  // namespace llmq
