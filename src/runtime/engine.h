@@ -1,7 +1,8 @@
 // A model ready to run: weights of any kind, a paged KV cache, a backend.
 //
-// prefill() and decode() append rows to sequences and return hidden states or logits; the block forward is the one calibration runs (model/decoder_block.h).
-// A result never depends on batch mates, chunking or thread count (row invariance).
+// prefill() and decode() append rows to sequences and return hidden states or logits; the block forward is
+// the one calibration runs (model/decoder_block.h). A result never depends on batch mates, chunking or thread
+// count (row invariance).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -20,8 +21,8 @@ class Engine {
  public:
   struct Options {
     Compute compute = Compute::kBFloat16;
-    std::int64_t max_context = 2048;   // positions of the rope table
-    std::int64_t kv_tokens = 2048;     // capacity of the KV cache, all sequences together
+    std::int64_t max_context = 2048;  // positions of the rope table
+    std::int64_t kv_tokens = 2048;    // capacity of the KV cache, all sequences together
     int block_size = 16;
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
@@ -31,10 +32,15 @@ class Engine {
   KvCache& cache();
   const Options& options() const;
 
-  // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all rows, compute dtype [T, hidden_size].
-  struct Step { std::uint64_t sequence; std::span<const std::int32_t> tokens; };
+  // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all
+  // rows, compute dtype [T, hidden_size].
+  struct Step {
+    std::uint64_t sequence;
+    std::span<const std::int32_t> tokens;
+  };
   Buffer forward(std::span<const Step> steps);
-  // logits F32 [R, vocab] of given rows of forward()'s result (views into a scratch buffer valid until the next call).
+  // logits F32 [R, vocab] of given rows of forward()'s result (views into a scratch buffer valid until the
+  // next call).
   TensorView logits(const TensorView& normed_rows);
 
  private:

@@ -1,0 +1,15 @@
+// The CPU's levels by name, for tests and benchmarks that run each of them; make_cpu_backend() chooses the
+// best, or LLMQ_CPU_ISA's.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "device/backend.h"
+
+namespace llmq {
+
+std::vector<std::string> cpu_levels_present();  // lowest first, of "scalar", "avx2", "avx512", "amx"
+std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& level);
+
+}  // namespace llmq
