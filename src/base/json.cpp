@@ -272,10 +272,10 @@ Json Json::parse(std::string_view text, const std::string& file, JsonLimits limi
                                            {},
                                            {}});
   if (text.starts_with("\xef\xbb\xbf"))
-    refuse("begins with a byte order mark, which JSON does not allow", 0, "save it as UTF-8 without BOM");
+    refuse("begins with a byte order mark, which JSON does not allow", 1, "save it as UTF-8 without BOM");
   // The reader takes a NUL for the end of the text and would not look at what follows.
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
-    refuse("is not valid JSON: a zero byte", nul);
+    refuse("is not valid JSON: a zero byte", nul + 1);
 
   const char* seen = text.data();
   Builder builder(file, text.data(), &seen, limits.max_depth);

@@ -44,7 +44,7 @@ class Json {
   static Json object(std::initializer_list<Member> members = {}) { return Json(Object(members)); }
   static Json array(std::initializer_list<Json> items = {}) { return Json(Array(items)); }
 
-  // `file` names the source in errors, which carry the byte offset. Errors: kBadInput.
+  // `file` names the source in errors, which name the byte (the first is 1). Errors: kBadInput.
   static Json parse(std::string_view text, const std::string& file, JsonLimits limits = {});
   std::string dump(int indent = -1) const;  // -1: one line; NaN and infinities become null
 

@@ -1,8 +1,10 @@
 // Calibration text -> token batches: samples of one length, seeded, their hash recorded.
 //
-// Sources: .txt/.utf8 (one text), .jsonl with `text` or `messages`, .ids.json / .jsonl of arrays (pre-made ids), "builtin:c4" and its like (base/builtin text that
-// ships with llmq). shuffle false: sample i is tokens [i*L, (i+1)*L) of the concatenation; true: a seeded permutation of all such samples.
+// Sources: .txt/.utf8 (one text), .jsonl with `text` or `messages`, .ids.json / .jsonl of arrays (pre-made
+// ids), "builtin:c4" and its like (base/builtin text that ships with llmq). shuffle false: sample i is tokens
+// [i*L, (i+1)*L) of the concatenation; true: a seeded permutation of all such samples.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,7 +32,11 @@ struct CalibrationSet {
 // Error(kBadInput) when the text is too short: found and needed tokens, and what would do.
 CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer);
 
-// "builtin:NAME" -> path of a file under the installed or source share/ folder; other names are paths already. Error(kUsage) lists the builtin names.
+// A permutation of 0 .. count-1 that depends on the seed alone (calibration_text.cpp says which).
+std::vector<std::size_t> seeded_permutation(std::size_t count, std::uint64_t seed);
+
+// "builtin:NAME" -> path of a file under the installed or source share/ folder; other names are paths
+// already. Error(kUsage) lists the builtin names.
 Path resolve_text(Io& io, const std::string& text);
 
 }  // namespace llmq

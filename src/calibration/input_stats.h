@@ -1,9 +1,11 @@
-// What calibration learned of one distinct linear input: mean and max of |x| per channel, the Gram matrix, the token count.
+// What calibration learned of one distinct linear input: mean and max of |x| per channel, the Gram matrix,
+// the token count.
 //
 //   gram = sum_t x_t^T x_t (upper triangle kept),  mean_abs[k] = 1/T sum_t |x_t[k]|
 //
-// Chunks of kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order: bit-identical at any thread count. Merging is
-// in the caller's fixed order; save() and load() round-trip exactly.
+// Chunks of kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order:
+// bit-identical at any thread count. Merging is in the caller's fixed order; save() and load() round-trip
+// exactly.
 #pragma once
 #include <cstdint>
 #include <span>

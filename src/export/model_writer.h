@@ -1,7 +1,8 @@
 // An output format: declared up front, fed in any order, published only when whole.
 //
-// A writer owns a directory "<output>.partial-<pid>" beside the target; shards of at most 5 GB stream into it; finish() writes the index, copies the
-// companion files byte for byte, writes config.json last, syncs and renames the directory into place. Until then nothing has the output's name.
+// A writer owns a directory "<output>.partial-<pid>" beside the target; shards of at most 5 GB stream into
+// it; finish() writes the index, copies the companion files byte for byte, writes config.json last, syncs and
+// renames the directory into place. Until then nothing has the output's name.
 #pragma once
 #include <memory>
 #include <span>
@@ -27,7 +28,7 @@ struct PlannedModule {
 // What is written beside the shards, and where everything goes.
 struct OutputTarget {
   Path directory;
-  bool overwrite = false;               // replace an earlier llmq output; anything else is refused always
+  bool overwrite = false;  // replace an earlier llmq output; anything else is refused always
   std::uint64_t shard_bytes = 5'000'000'000;
 };
 
@@ -35,23 +36,38 @@ class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
   virtual void add_quantized(const std::string& module, const QuantizedMatrix& matrix) = 0;
-  virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape, std::span<const std::byte> bytes) = 0;
-  // Extra files (report.json, README.md, recipe.yaml) by name; then publishes. After it the output directory is whole.
+  virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                         std::span<const std::byte> bytes) = 0;
+  // Extra files (report.json, README.md, recipe.yaml) by name; then publishes. After it the output directory
+  // is whole.
   virtual void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) = 0;
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
-// Whether `format` ("compressed-tensors", "awq") can express every module's scheme; Error(kUnsupported) naming the first that it cannot and the format that can.
+// Whether `format` ("compressed-tensors", "awq") can express every module's scheme; Error(kUnsupported)
+// naming the first that it cannot and the format that can.
 void check_expressible(const std::string& format, std::span<const PlannedModule> modules);
 
-// Declares every tensor of the output: `modules` packed, every other tensor of the checkpoint dense as stored (F32 norm gains changed by a fold keep their
-// stored dtype). `ignored` are linears left dense, listed in the config by checkpoint names.
-std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                         std::span<const PlannedModule> modules, std::span<const std::string> ignored);
-// A dense directory: declared tensors as given (convert, merge).
-std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target, const Checkpoint& checkpoint, std::vector<TensorDeclaration> tensors, Json config);
+// The type in which a dense tensor is written: as stored; BF16 for a GGUF's block types, which safetensors
+// does not have.
+DType written_dtype(const StoredTensor& tensor);
 
-// SHA-256 over the files that loaders read (weights, index, config, tokenizer, generation config), by name: "sha256:<hex>" (cli.md, `digest`).
+// Declares every tensor of the output: `modules` packed, every other tensor of the checkpoint dense as stored
+// (F32 norm gains changed by a fold keep their stored dtype; written_dtype() says which). `ignored` are
+// linears left dense, listed in the config by checkpoint names; an unpacked lm_head always is. The config's
+// dtype becomes that of the scales, in which alone a loader computes the weights llmq computed.
+std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
+                                         const Checkpoint& checkpoint, const ModelSpec& spec,
+                                         std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored);
+// A dense directory: declared tensors as given (convert, merge).
+std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
+                                               const Checkpoint& checkpoint,
+                                               std::vector<TensorDeclaration> tensors, Json config);
+
+// SHA-256 over the files that loaders read (weights, index, config, tokenizer, generation config):
+// "sha256:<hex>" of the lines "<sha256 hex>  <name>\n" sorted by name, so that `sha256sum` over those files,
+// hashed again, gives the same.
 std::string output_digest(Io& io, const Path& directory);
 
 }  // namespace llmq

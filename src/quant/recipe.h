@@ -1,7 +1,10 @@
-// What the user asked for: strict YAML (llmq's own form or an llm-compressor recipe as it is), then flags and --set on top.
+// What the user asked for: strict YAML (llmq's own form or an llm-compressor recipe as it is), then flags and
+// --set on top.
 //
-// Every error carries line and column. Four steps stay apart: defaults, file, edits, validation (the plan resolves names and shapes). cli.md, "Recipe".
+// Every error carries line and column. Four steps stay apart: defaults, file, edits, validation (the plan
+// resolves names and shapes). cli.md, "Recipe".
 #pragma once
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -20,7 +23,10 @@ struct AwqOptions {
   bool operator==(const AwqOptions&) const = default;
 };
 
-struct SchemeOverride { std::string match; SchemeRequest scheme; };
+struct SchemeOverride {
+  std::string match;
+  SchemeRequest scheme;
+};
 
 struct EvaluateRequest {
   std::string text = "builtin:wikitext-2";
@@ -29,21 +35,28 @@ struct EvaluateRequest {
 };
 
 struct Recipe {
-  std::string source;                      // file, or "command line"
+  std::string source;  // file, or "command line"
   std::string model, output;
-  std::vector<std::string> methods;        // "rtn" | "awq"; gptq and smoothquant are refused by name until they exist
+  bool versioned = false;  // output: {dir, versioned, keep}: refused plainly until versions exist
+  std::int64_t keep = 0;   // versions kept; 0: all
+  std::vector<std::string>
+      methods;  // "rtn" | "awq"; gptq and smoothquant are refused by name until they exist
   std::optional<SchemeRequest> scheme;
   std::string format = "compressed-tensors";
   CalibrationRequest calibration;
+  std::vector<std::string>
+      targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks
   std::vector<std::string> ignore = {"lm_head"};
   std::vector<SchemeOverride> overrides;
   AwqOptions awq;
   std::optional<EvaluateRequest> evaluate;
-  std::vector<std::string> notes;          // what was read and has no effect here (llm-compressor keys), said in the report
+  std::vector<std::string>
+      notes;  // what was read and has no effect here (llm-compressor keys), said in the report
 
   static Recipe parse(std::string_view text, const std::string& file);
   static Recipe load(Io& io, const Path& path);
-  // "key=value" with dotted keys ("calibration.samples=64"); the value is YAML. Error(kUsage) for an unknown key, listing those that exist.
+  // "key=value" with dotted keys ("calibration.samples=64"); the value is YAML. Error(kUsage) for an unknown
+  // key, listing those that exist.
   void set(const std::string& assignment);
   Json to_json() const;  // for the report: whole, in a fixed order
 };

@@ -1,0 +1,152 @@
+// The FP64 triangle of one input: chunk sums from the backend are added in order, so nothing depends on
+// threads.
+//
+// Memory: K (K + 1) / 2 doubles; while a chunk is added, F32 [K, K] on the device and a row of it on the
+// host.
+#include "calibration/input_stats.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/checked.h"
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::uint64_t kMagic = 0x3174617473716c6c;  // "llqstat1"
+constexpr std::int64_t kMostChannels = 1 << 20;
+
+std::size_t triangle_size(std::int64_t channels) {
+  return static_cast<std::size_t>(channels * (channels + 1) / 2);
+}
+
+std::size_t row_start(std::int64_t row, std::int64_t channels) {
+  return static_cast<std::size_t>(row * channels - row * (row - 1) / 2);
+}
+
+template <typename T>
+void put(std::vector<std::byte>& bytes, const T* values, std::size_t count) {
+  const auto* raw = reinterpret_cast<const std::byte*>(values);
+  bytes.insert(bytes.end(), raw, raw + count * sizeof(T));
+}
+
+// `from` has at least count * sizeof(T) bytes: load() checked the whole size.
+template <typename T>
+void take(std::span<const std::byte>& from, T* values, std::size_t count) {
+  std::memcpy(values, from.data(), count * sizeof(T));
+  from = from.subspan(count * sizeof(T));
+}
+
+}  // namespace
+
+InputStats::InputStats(std::int64_t channels)
+    : channels_(channels),
+      absolute_sum_(static_cast<std::size_t>(channels)),
+      absolute_max_(static_cast<std::size_t>(channels)),
+      triangle_(triangle_size(channels)) {}
+
+void InputStats::add(Backend& backend, const TensorView& x) {
+  backend.channel_stats(x, absolute_sum_, absolute_max_);
+  const auto k = static_cast<std::size_t>(channels_);
+  const Buffer square = backend.allocate(k * k * sizeof(float));
+  const TensorView g = square.view(DType::kF32, {channels_, channels_});
+  std::vector<float> host(k * k);
+  for (std::int64_t first = 0; first < x.rows(); first += kGramChunkRows) {
+    std::fill(host.begin(), host.end(), 0.0f);
+    backend.upload(g, host.data());
+    backend.gram(g, x.row_slice(first, std::min(kGramChunkRows, x.rows() - first)));
+    backend.download(host.data(), g);
+    for (std::size_t i = 0, at = 0; i < k; ++i)
+      for (std::size_t j = i; j < k; ++j) triangle_[at++] += static_cast<double>(host[i * k + j]);
+  }
+  tokens_ += x.rows();
+}
+
+void InputStats::merge(const InputStats& other) {
+  if (other.channels_ != channels_)
+    fail(ErrorKind::kInternal, "statistics of {} and {} channels do not merge", channels_, other.channels_);
+  tokens_ += other.tokens_;
+  for (std::size_t i = 0; i < absolute_sum_.size(); ++i) {
+    absolute_sum_[i] += other.absolute_sum_[i];
+    absolute_max_[i] = std::max(absolute_max_[i], other.absolute_max_[i]);
+  }
+  for (std::size_t i = 0; i < triangle_.size(); ++i) triangle_[i] += other.triangle_[i];
+}
+
+std::vector<double> InputStats::mean_absolute() const {
+  std::vector<double> mean = absolute_sum_;
+  for (double& value : mean) value /= static_cast<double>(std::max<std::int64_t>(tokens_, 1));
+  return mean;
+}
+
+double InputStats::gram_at(std::int64_t i, std::int64_t j) const {
+  if (i > j) std::swap(i, j);
+  return triangle_[row_start(i, channels_) + static_cast<std::size_t>(j - i)];
+}
+
+std::vector<float> InputStats::gram_square() const {
+  const auto k = static_cast<std::size_t>(channels_);
+  std::vector<float> square(k * k);
+  for (std::size_t i = 0, at = 0; i < k; ++i)
+    for (std::size_t j = i; j < k; ++j)
+      square[i * k + j] = square[j * k + i] = static_cast<float>(triangle_[at++]);
+  return square;
+}
+
+void InputStats::divide_channels(std::span<const float> s) {
+  const auto k = static_cast<std::size_t>(channels_);
+  for (std::size_t i = 0, at = 0; i < k; ++i) {
+    absolute_sum_[i] /= static_cast<double>(s[i]);
+    absolute_max_[i] /= s[i];
+    for (std::size_t j = i; j < k; ++j)
+      triangle_[at++] /= static_cast<double>(s[i]) * static_cast<double>(s[j]);
+  }
+}
+
+std::vector<std::byte> InputStats::save() const {
+  std::vector<std::byte> bytes;
+  put(bytes, &kMagic, 1);
+  put(bytes, &channels_, 1);
+  put(bytes, &tokens_, 1);
+  put(bytes, absolute_sum_.data(), absolute_sum_.size());
+  put(bytes, absolute_max_.data(), absolute_max_.size());
+  put(bytes, triangle_.data(), triangle_.size());
+  return bytes;
+}
+
+InputStats InputStats::load(std::span<const std::byte> bytes, const std::string& file) {
+  const auto bad = [&](const std::string& what) {
+    fail(ErrorKind::kBadInput, {what, file, {}, "take the statistics again"});
+  };
+  std::uint64_t magic = 0;
+  std::int64_t channels = 0, tokens = 0;
+  constexpr std::size_t kHeader = sizeof magic + sizeof channels + sizeof tokens;
+  if (bytes.size() < kHeader)
+    bad(fmt::format("{} bytes are too few for calibration statistics", bytes.size()));
+  std::span<const std::byte> rest = bytes;
+  take(rest, &magic, 1);
+  take(rest, &channels, 1);
+  take(rest, &tokens, 1);
+  if (magic != kMagic) bad("this is not a file of calibration statistics");
+  if (channels < 1 || channels > kMostChannels || tokens < 0)
+    bad(fmt::format("it claims {} channels and {} tokens", channels, tokens));
+  const std::size_t expected = static_cast<std::size_t>(channels) * (sizeof(double) + sizeof(float)) +
+                               triangle_size(channels) * sizeof(double);
+  if (rest.size() != expected)
+    bad(fmt::format("{} channels need {} bytes, it has {}", channels, expected + kHeader, bytes.size()));
+  InputStats stats(channels);
+  stats.tokens_ = tokens;
+  take(rest, stats.absolute_sum_.data(), stats.absolute_sum_.size());
+  take(rest, stats.absolute_max_.data(), stats.absolute_max_.size());
+  take(rest, stats.triangle_.data(), stats.triangle_.size());
+  const auto negative_or_odd = [](auto value) { return !(std::isfinite(value) && value >= 0); };
+  if (std::any_of(stats.absolute_sum_.begin(), stats.absolute_sum_.end(), negative_or_odd) ||
+      std::any_of(stats.absolute_max_.begin(), stats.absolute_max_.end(), negative_or_odd) ||
+      !std::all_of(stats.triangle_.begin(), stats.triangle_.end(), [](double v) { return std::isfinite(v); }))
+    bad("it holds a value that no statistics have");
+  return stats;
+}
+
+}  // namespace llmq

@@ -1,0 +1,228 @@
+#include "export/convert.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "export/model_directory.h"
+#include "export/packed_modules.h"
+#include "export/packed_writer.h"
+#include "model/linear_source.h"
+
+namespace llmq {
+namespace {
+
+bool is_float(DType dtype) {
+  return is_block_type(dtype) || dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 ||
+         dtype == DType::kBF16;
+}
+
+std::optional<DType> requested_dtype(const std::optional<std::string>& name) {
+  if (!name) return std::nullopt;
+  if (*name == "bf16") return DType::kBF16;
+  if (*name == "f16") return DType::kF16;
+  if (*name == "f32") return DType::kF32;
+  fail(ErrorKind::kUnsupported, {fmt::format("the type '{}' is not written by this version", *name),
+                                 {},
+                                 "--dtype",
+                                 "types: bf16, f16, f32"});
+}
+
+const char* short_name(DType dtype) {
+  return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "f16" : "f32";
+}
+
+// Rounds to nearest even; a finite value that leaves F16's range is an error, never an infinity.
+void store(std::span<const float> values, DType dtype, const std::string& tensor, const std::string& file,
+           std::byte* into) {
+  if (dtype == DType::kF32) {
+    std::memcpy(into, values.data(), values.size_bytes());
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = to_bfloat16(values[i]).bits;
+    if (dtype == DType::kF16) {
+      bits = to_float16(values[i]).bits;
+      if ((bits & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
+        fail(ErrorKind::kUnsupported, {fmt::format("holds {}, and F16 ends at 65504", values[i]), file,
+                                       tensor, "ask for --dtype bf16 or f32"});
+    }
+    std::memcpy(into + 2 * i, &bits, 2);
+  }
+}
+
+// A tensor of plain elements goes through a small window; block types are dequantized (and un-permuted) whole
+// by the checkpoint.
+std::vector<std::byte> converted(const Checkpoint& checkpoint, const StoredTensor& tensor, DType dtype) {
+  const std::string file = checkpoint.path().string();
+  const std::size_t width = static_cast<std::size_t>(element_bytes(dtype));
+  const std::int64_t elements = tensor.view.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * width);
+  if (checkpoint.is_gguf() || is_block_type(tensor.view.dtype)) {
+    store(checkpoint.read_float32(tensor), dtype, tensor.name, file, bytes.data());
+    return bytes;
+  }
+  constexpr std::int64_t kWindow = 1 << 16;
+  std::vector<float> window(static_cast<std::size_t>(std::min(elements, kWindow)));
+  const auto* from = static_cast<const std::byte*>(tensor.view.pointer);
+  for (std::int64_t first = 0; first < elements; first += kWindow) {
+    const std::int64_t count = std::min(kWindow, elements - first);
+    const auto part = std::span(window).first(static_cast<std::size_t>(count));
+    to_float32(TensorView(static_cast<const void*>(from + first * element_bytes(tensor.view.dtype)),
+                          tensor.view.dtype, {count}),
+               part);
+    store(part, dtype, tensor.name, file, bytes.data() + static_cast<std::size_t>(first) * width);
+  }
+  return bytes;
+}
+
+void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
+                ModelWriter& writer) {
+  for (const TensorDeclaration& declared : tensors) {
+    const StoredTensor* tensor = checkpoint.find(declared.name);
+    if (tensor == nullptr) continue;  // a packed linear's weight: written by its module
+    if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
+      const auto* bytes = static_cast<const std::byte*>(tensor->view.pointer);
+      writer.add_dense(declared.name, declared.dtype, declared.shape,
+                       {bytes, static_cast<std::size_t>(tensor->view.bytes())});
+    } else {
+      writer.add_dense(declared.name, declared.dtype, declared.shape,
+                       converted(checkpoint, *tensor, declared.dtype));
+    }
+    checkpoint.release(*tensor);
+  }
+}
+
+void write_dequantized(const LinearSource& source, const PlannedModule& m, DType dtype, ModelWriter& writer) {
+  const QuantizedMatrix matrix = source.quantized(m.module);
+  std::vector<float> values(matrix.codes.size());
+  dequantize(matrix, values);
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
+  store(values, dtype, m.module + ".weight", source.checkpoint().path().string(), bytes.data());
+  writer.add_dense(m.module + ".weight", dtype, {m.out_features, m.in_features}, bytes);
+}
+
+// Scales change their type only where every one of them survives it.
+QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std::string& module,
+                                 const std::string& file) {
+  for (const float scale : matrix.scales)
+    if (dtype == DType::kF16 && to_float(to_float16(scale)) != scale)
+      fail(ErrorKind::kUnsupported,
+           {fmt::format("the scale {} is {} and cannot be stored exactly as F16", scale,
+                        dtype_row(matrix.scheme.scale_dtype).name),
+            file, module, "quantize with format: awq, which chooses codes against F16 scales"});
+  matrix.scheme.scale_dtype = dtype;
+  return matrix;
+}
+
+Json small_report(const ConvertRequest& request, const ConvertReport& report) {
+  return Json::object({{"schema", kReportSchema},
+                       {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
+                       {"method", "convert"},
+                       {"from", report.from},
+                       {"format", report.to},
+                       {"dtype", report.dtype},
+                       {"bytes_in", Json(report.bytes_in)},
+                       {"bytes_out", Json(report.bytes_out)}});
+}
+
+void finish(Io& io, const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
+  report.bytes_out = writer.bytes();
+  writer.finish({{kReportFile, small_report(request, report).dump(2) + "\n"}});
+  report.digest = output_digest(io, request.destination);
+}
+
+void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                      const PackedModules& packed, ConvertReport& report) {
+  std::optional<DType> dtype = requested_dtype(request.dtype);
+  if (!dtype && checkpoint.is_gguf()) dtype = DType::kBF16;
+  if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
+  const auto target_dtype = [&](const StoredTensor& tensor) {
+    return dtype && is_float(tensor.view.dtype) ? *dtype : tensor.view.dtype;
+  };
+  std::vector<TensorDeclaration> tensors = dense_tensors(checkpoint, packed.modules, target_dtype);
+  for (const PlannedModule& m : packed.modules)
+    tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
+  report.dtype = dtype ? short_name(*dtype) : "as stored";
+
+  Json config = checkpoint.config();
+  config.erase("quantization_config");
+  if (dtype) set_dtype(config, *dtype);
+  const auto writer = open_dense_writer(io, {request.destination, request.overwrite, request.shard_bytes},
+                                        checkpoint, tensors, std::move(config));
+  copy_dense(checkpoint, tensors, *writer);
+  const LinearSource source = LinearSource::open(checkpoint);
+  for (const PlannedModule& m : packed.modules) write_dequantized(source, m, *dtype, *writer);
+  finish(io, request, *writer, report);
+}
+
+void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                       const PackedModules& packed, ConvertReport& report) {
+  if (packed.modules.empty())
+    fail(ErrorKind::kUnsupported,
+         {"the checkpoint is not quantized, and a change of container rounds nothing",
+          checkpoint.path().string(), "--to " + request.to, "llmq quantize makes a quantized checkpoint"});
+  if (request.dtype)
+    fail(ErrorKind::kUsage, {"a type was given for a packed container, which keeps its codes",
+                             {},
+                             "--dtype",
+                             "leave it out, or use --to safetensors"});
+  std::vector<PlannedModule> modules = packed.modules;
+  if (request.to == "awq")
+    for (PlannedModule& m : modules) m.scheme.scale_dtype = DType::kF16;
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const auto writer =
+      open_writer(io, request.to, {request.destination, request.overwrite, request.shard_bytes}, checkpoint,
+                  spec, modules, unpacked_linears(spec, modules));
+  report.dtype = "as stored";
+  copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), *writer);
+  const LinearSource source = LinearSource::open(checkpoint);
+  for (const PlannedModule& m : modules)
+    writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
+                                                     m.module, checkpoint.path().string()));
+  finish(io, request, *writer, report);
+}
+
+}  // namespace
+
+ConvertReport convert(Io& io, const ConvertRequest& request) {
+  if (request.to != "safetensors")
+    packed_format(request.to);  // unknown ones are refused before anything is opened
+  const Checkpoint checkpoint = Checkpoint::open(io, request.source);
+  if (!checkpoint.is_gguf() && io.exists(request.destination) &&
+      checkpoint.path().lexically_normal() == request.destination.lexically_normal())
+    fail(ErrorKind::kUsage, {"source and destination are the same directory",
+                             request.destination.string(),
+                             {},
+                             "name another destination"});
+  const PackedModules packed = read_packed_modules(checkpoint);
+  ConvertReport report;
+  report.source = request.source;
+  report.destination = request.destination.string();
+  report.from = checkpoint.is_gguf() ? "gguf" : packed.format;
+  report.to = request.to;
+  report.tensors = checkpoint.tensors().size();
+  report.bytes_in = checkpoint.tensor_bytes();
+  if (request.to == "safetensors")
+    convert_to_dense(io, request, checkpoint, packed, report);
+  else
+    convert_to_packed(io, request, checkpoint, packed, report);
+  return report;
+}
+
+Json ConvertReport::to_json() const {
+  return Json::object({{"schema", "llmq.convert/1"},
+                       {"source", source},
+                       {"output", destination},
+                       {"from", from},
+                       {"to", to},
+                       {"dtype", dtype},
+                       {"tensors", Json(static_cast<std::uint64_t>(tensors))},
+                       {"bytes_in", Json(bytes_in)},
+                       {"bytes_out", Json(bytes_out)},
+                       {"digest", digest}});
+}
+
+}  // namespace llmq

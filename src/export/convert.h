@@ -1,0 +1,39 @@
+// A checkpoint in another container: exact, or refused with the reason; rounded only where a type was asked
+// for by name.
+//
+//   to safetensors   dense: a GGUF (BF16 unless told otherwise), a packed checkpoint (dequantized; F32 unless
+//   told otherwise, which holds every
+//                    (code - zero) * scale exactly), or a dense one (as stored, or in the type asked for)
+//   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
+#pragma once
+#include <optional>
+#include <string>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "tensor/dtype.h"
+
+namespace llmq {
+
+struct ConvertRequest {
+  std::string source;  // as the user named it
+  Path destination;
+  std::string to = "safetensors";    // "safetensors", "compressed-tensors", "awq"; others are refused by name
+  std::optional<std::string> dtype;  // "bf16", "f16", "f32"
+  bool overwrite = false;
+  std::string version;  // of llmq, for report.json
+  std::uint64_t shard_bytes = 5'000'000'000;
+};
+
+struct ConvertReport {
+  std::string source, destination, from, to;  // formats: "gguf", "dense", "compressed-tensors", "awq"
+  std::string dtype;                          // of dense tensors: "bf16", or "as stored"
+  std::size_t tensors = 0;                    // of the source
+  std::uint64_t bytes_in = 0, bytes_out = 0;
+  std::string digest;
+  Json to_json() const;  // schema llmq.convert/1
+};
+
+ConvertReport convert(Io& io, const ConvertRequest& request);
+
+}  // namespace llmq

@@ -1,0 +1,198 @@
+#include "export/model_writer.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "export/packed_writer.h"
+#include "io/gguf.h"
+#include "io/gguf_model.h"
+
+namespace llmq {
+namespace {
+
+class DirectoryWriter : public ModelWriter {
+ public:
+  DirectoryWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config)
+      : directory_(io, target, contents), config_(std::move(config)) {}
+
+  void add_quantized(const std::string& module, const QuantizedMatrix&) override {
+    fail(ErrorKind::kInternal, {"a packed weight was given to a dense writer", {}, module, {}});
+  }
+  void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                 std::span<const std::byte> bytes) override {
+    directory_.add(tensor, dtype, shape, bytes);
+  }
+  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) override {
+    directory_.finish(config_, extra_files);
+  }
+  std::uint64_t bytes() const override { return directory_.bytes(); }
+
+ protected:
+  ModelDirectory directory_;
+  Json config_;
+};
+
+class PackedWriter final : public DirectoryWriter {
+ public:
+  PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
+               const PackedFormatRow& format)
+      : DirectoryWriter(io, target, contents, std::move(config)), format_(format) {}
+
+  void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
+    for (const PackedTensor& tensor : format_.pack(module, matrix))
+      directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
+                     tensor.bytes);
+  }
+
+ private:
+  const PackedFormatRow& format_;
+};
+
+// Digits compare as numbers, everything else as bytes.
+bool natural_less(const std::string& a, const std::string& b) {
+  std::size_t i = 0, j = 0;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  while (i < a.size() && j < b.size()) {
+    if (digit(a[i]) && digit(b[j])) {
+      const std::size_t first_a = i, first_b = j;
+      while (i < a.size() && digit(a[i])) ++i;
+      while (j < b.size() && digit(b[j])) ++j;
+      if (i - first_a != j - first_b) return i - first_a < j - first_b;
+      if (const int order = a.compare(first_a, i - first_a, b, first_b, j - first_b); order != 0)
+        return order < 0;
+    } else if (a[i] != b[j]) {
+      return static_cast<unsigned char>(a[i]) < static_cast<unsigned char>(b[j]);
+    } else {
+      ++i, ++j;
+    }
+  }
+  return a.size() - i < b.size() - j;
+}
+
+// The linears a loader must leave alone. An output head is a linear of the model even when it shares the
+// embedding and no tensor carries its name.
+std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored) {
+  std::vector<std::string> names(ignored.begin(), ignored.end());
+  const bool packs_head = std::any_of(modules.begin(), modules.end(),
+                                      [](const PlannedModule& m) { return m.module == "lm_head"; });
+  if (!packs_head && std::find(names.begin(), names.end(), "lm_head") == names.end())
+    names.push_back("lm_head");
+  return names;
+}
+
+bool loaders_read(const std::string& name) {
+  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+         name == "config.json" || name == "generation_config.json" || begins("tokenizer") ||
+         begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
+         begins("chat_template");
+}
+
+}  // namespace
+
+void written_order(std::vector<TensorDeclaration>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorDeclaration& a, const TensorDeclaration& b) {
+    return natural_less(a.name, b.name);
+  });
+}
+
+std::string_view torch_dtype_name(DType dtype) {
+  if (dtype == DType::kBF16) return "bfloat16";
+  if (dtype == DType::kF16) return "float16";
+  if (dtype == DType::kF32) return "float32";
+  fail(ErrorKind::kInternal, "no model is of type {}", dtype_row(dtype).name);
+}
+
+void set_dtype(Json& config, DType dtype) {
+  const bool old_spelling = config.find("torch_dtype") != nullptr,
+             new_spelling = config.find("dtype") != nullptr;
+  if (old_spelling || !new_spelling) config["torch_dtype"] = torch_dtype_name(dtype);
+  if (new_spelling || !old_spelling) config["dtype"] = torch_dtype_name(dtype);
+}
+
+DType written_dtype(const StoredTensor& tensor) {
+  return is_block_type(tensor.view.dtype) ? DType::kBF16 : tensor.view.dtype;
+}
+
+std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
+                                             std::span<const PlannedModule> modules,
+                                             const std::function<DType(const StoredTensor&)>& dtype) {
+  std::set<std::string> packed;
+  for (const PlannedModule& m : modules)
+    for (std::string& name : weight_tensor_names(m.module)) packed.insert(std::move(name));
+  std::vector<TensorDeclaration> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (packed.count(tensor.name) == 0) tensors.push_back({tensor.name, dtype(tensor), tensor.view.shape});
+  return tensors;
+}
+
+void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& contents) {
+  contents.copies = checkpoint.companion_files();
+  if (checkpoint.is_gguf()) contents.texts = gguf_companion_texts(open_gguf(io, checkpoint.path()).header);
+}
+
+void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
+  const PackedFormatRow& row = packed_format(format);
+  if (modules.empty())
+    fail(ErrorKind::kUnsupported, {"no linear is left to quantize", {}, "ignore", "ignore fewer modules"});
+  for (const PlannedModule& m : modules) {
+    const std::optional<std::string> reason = row.refusal(m, modules.front());
+    if (!reason) continue;
+    std::string others;
+    for (const PackedFormatRow* other : packed_formats()) {
+      const auto refuses = [&](const PlannedModule& each) {
+        return other->refusal(each, modules.front()).has_value();
+      };
+      if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
+        others += (others.empty() ? "" : " or ") + std::string(other->name);
+    }
+    fail(ErrorKind::kUnsupported,
+         {*reason, {}, m.module, others.empty() ? "" : "format: " + others + " can express every module"});
+  }
+}
+
+std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
+                                         const Checkpoint& checkpoint, const ModelSpec&,
+                                         std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored) {
+  check_expressible(format, modules);
+  const PackedFormatRow& row = packed_format(format);
+  DirectoryContents contents;
+  contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
+  for (const PlannedModule& m : modules)
+    for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
+  written_order(contents.tensors);
+  add_companions(io, checkpoint, contents);
+
+  Json config = checkpoint.config();
+  config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
+  set_dtype(config,
+            modules.front().scheme.scale_dtype);  // a loader running in another type would round the scales
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row);
+}
+
+std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
+                                               const Checkpoint& checkpoint,
+                                               std::vector<TensorDeclaration> tensors, Json config) {
+  DirectoryContents contents;
+  contents.tensors = std::move(tensors);
+  written_order(contents.tensors);
+  add_companions(io, checkpoint, contents);
+  return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config));
+}
+
+std::string output_digest(Io& io, const Path& directory) {
+  Sha256 digest;
+  for (const std::string& name : io.list(directory)) {
+    if (!loaders_read(name)) continue;
+    const std::unique_ptr<File> file = io.open(directory / name);
+    const std::unique_ptr<Mapping> mapping = file->map();
+    digest.update(sha256_hex(mapping->bytes()) + "  " + name + "\n");
+  }
+  return "sha256:" + digest.hex();
+}
+
+}  // namespace llmq

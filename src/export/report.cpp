@@ -1,0 +1,42 @@
+#include "export/report.h"
+
+#include "export/model_directory.h"
+#include "export/packed_formats.h"
+
+namespace llmq {
+
+Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, const Json& run) {
+  Json report = Json::object({{"schema", kReportSchema},
+                              {"tool", Json::object({{"name", "llmq"}, {"version", facts.version}})},
+                              {"command", facts.command},
+                              {"model", facts.model},
+                              {"method", facts.method},
+                              {"scheme", facts.scheme},
+                              {"format", facts.format},
+                              {"bytes_in", Json(facts.bytes_in)},
+                              {"bytes_out", Json(facts.bytes_out)},
+                              {"bits_per_weight", facts.bits_per_weight},
+                              {"bits_per_weight_total", facts.bits_per_weight_total},
+                              {"calibration", facts.calibration},
+                              {"recipe", facts.recipe},
+                              {"loaders", to_json(loaders)}});
+  if (run.is_object())
+    for (const Json::Member& member : run.members())
+      if (report.find(member.first) == nullptr) report[member.first] = member.second;
+  return report;
+}
+
+double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules) {
+  const PackedFormatRow& row = packed_format(format);
+  double bits = 0, weights = 0;
+  for (const PlannedModule& m : modules) {
+    weights += static_cast<double>(m.out_features) * static_cast<double>(m.in_features);
+    for (const TensorDeclaration& tensor : row.declare(m))
+      if (!tensor.name.ends_with(".weight_shape"))
+        bits += 8.0 * static_cast<double>(
+                          TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes());
+  }
+  return weights == 0 ? 0 : bits / weights;
+}
+
+}  // namespace llmq

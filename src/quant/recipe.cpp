@@ -1,0 +1,275 @@
+// llmq's own recipe form: one table of dotted keys serves the file and --set alike.
+//
+// A mapping is walked by appending its keys to a path; a path that is in the table is applied, one that only
+// begins other paths is descended into, anything else is an error at its line and column.
+#include "quant/recipe.h"
+
+#include <array>
+#include <string_view>
+#include <utility>
+
+#include "base/error.h"
+#include "quant/recipe_reading.h"
+
+namespace llmq {
+namespace {
+
+using Duo = AwqOptions::Duo;
+
+void apply_version(Recipe&, const Yaml& v) {
+  if (v.as_integer() != 1)
+    v.fail_here("recipe version " + v.as_string() + " is not known", "this llmq reads version: 1");
+}
+
+void apply_methods(Recipe& r, const Yaml& v) {
+  static const std::vector<std::string> kMethods = {"rtn", "awq", "gptq", "smoothquant"};
+  r.methods.clear();
+  if (v.kind() != Yaml::Kind::kSequence) {
+    r.methods.push_back(read_word(v, kMethods));
+    return;
+  }
+  for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, kMethods));
+  if (r.methods.empty()) v.fail_here("the list of methods is empty", "write method: awq");
+}
+
+void apply_duo(Recipe& r, const Yaml& v) {
+  if (v.is_plain() && v.as_string() == "true")
+    r.awq.duo_scaling = Duo::kYes;
+  else if (v.is_plain() && v.as_string() == "false")
+    r.awq.duo_scaling = Duo::kNo;
+  else if (v.as_string() == "both")
+    r.awq.duo_scaling = Duo::kBoth;
+  else
+    v.fail_here("expected true, false or both, found '" + v.as_string() + "'");
+}
+
+void apply_overrides(Recipe& r, const Yaml& v) {
+  static const std::vector<std::string> kKnown = {"match", "scheme"};
+  r.overrides.clear();
+  for (const Yaml& item : v.items()) {
+    SchemeOverride entry;
+    for (const Yaml::Member& m : item.members()) {
+      if (m.key == "match")
+        entry.match = m.value.as_string();
+      else if (m.key == "scheme")
+        entry.scheme = read_scheme(m.value);
+      else
+        fail_unknown_key(item, m, "overrides." + m.key, kKnown);
+    }
+    for (const std::string& key : kKnown)
+      if (item.find(key) == nullptr)
+        item.fail_here("an override lacks '" + key + "'",
+                       "write {match: \"re:.*down_proj\", scheme: w8a16_g128}");
+    r.overrides.push_back(std::move(entry));
+  }
+}
+
+EvaluateRequest& evaluation(Recipe& r) {
+  if (!r.evaluate) r.evaluate.emplace();
+  return *r.evaluate;
+}
+
+constexpr std::int64_t kMany = 1'000'000'000;
+constexpr double kHuge = 1e9;
+
+struct Key {
+  std::string_view path;
+  void (*apply)(Recipe&, const Yaml&);
+};
+
+// Options of methods that are not in this version are read and checked, so that a recipe for a later one is
+// judged whole.
+const auto kKeys = std::to_array<Key>({
+    {"version", apply_version},
+    {"model", [](Recipe& r, const Yaml& v) { r.model = v.as_string(); }},
+    {"output", [](Recipe& r, const Yaml& v) { r.output = v.as_string(); }},
+    {"output.dir", [](Recipe& r, const Yaml& v) { r.output = v.as_string(); }},
+    {"output.versioned", [](Recipe& r, const Yaml& v) { r.versioned = v.as_bool(); }},
+    {"output.keep", [](Recipe& r, const Yaml& v) { r.keep = read_integer(v, 1, kMany); }},
+    {"method", apply_methods},
+    {"scheme", [](Recipe& r, const Yaml& v) { r.scheme = read_scheme(v); }},
+    {"format",
+     [](Recipe& r, const Yaml& v) {
+       r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf"});
+     }},
+    {"calibration.text", [](Recipe& r, const Yaml& v) { r.calibration.text = read_names(v); }},
+    {"calibration.samples",
+     [](Recipe& r, const Yaml& v) { r.calibration.samples = read_integer(v, 1, kMany); }},
+    {"calibration.sequence_length",
+     [](Recipe& r, const Yaml& v) { r.calibration.sequence_length = read_integer(v, 1, 1 << 20); }},
+    {"calibration.seed",
+     [](Recipe& r, const Yaml& v) {
+       r.calibration.seed = static_cast<std::uint64_t>(read_integer(v, 0, INT64_MAX));
+     }},
+    {"calibration.shuffle", [](Recipe& r, const Yaml& v) { r.calibration.shuffle = v.as_bool(); }},
+    {"calibration.chat_template",
+     [](Recipe& r, const Yaml& v) { r.calibration.chat_template = v.as_bool(); }},
+    {"ignore", [](Recipe& r, const Yaml& v) { r.ignore = read_names(v); }},
+    {"overrides", apply_overrides},
+    {"awq.grid", [](Recipe& r, const Yaml& v) { r.awq.grid = static_cast<int>(read_integer(v, 1, 1000)); }},
+    {"awq.duo_scaling", apply_duo},
+    {"awq.clip", [](Recipe& r, const Yaml& v) { r.awq.clip = v.as_bool(); }},
+    {"awq.loss", [](Recipe&, const Yaml& v) { read_word(v, {"gram"}); }},
+    {"gptq.damp", [](Recipe&, const Yaml& v) { read_number(v, 0, 1); }},
+    {"gptq.order", [](Recipe&, const Yaml& v) { read_word(v, {"gar", "act", "static", "none"}); }},
+    {"gptq.refit_scales", [](Recipe&, const Yaml& v) { v.as_bool(); }},
+    {"gptq.scale_search", [](Recipe&, const Yaml& v) { read_word(v, {"importance", "minmax"}); }},
+    {"smoothquant.alpha", [](Recipe&, const Yaml& v) { read_number(v, 0, 1); }},
+    {"evaluate.text", [](Recipe& r, const Yaml& v) { evaluation(r).text = v.as_string(); }},
+    {"evaluate.max_ppl", [](Recipe& r, const Yaml& v) { evaluation(r).max_ppl = read_number(v, 0, kHuge); }},
+    {"evaluate.max_delta_ppl",
+     [](Recipe& r, const Yaml& v) { evaluation(r).max_delta_ppl = read_number(v, -kHuge, kHuge); }},
+    {"evaluate.max_kl", [](Recipe& r, const Yaml& v) { evaluation(r).max_kl = read_number(v, 0, kHuge); }},
+    {"evaluate.max_windows",
+     [](Recipe& r, const Yaml& v) { evaluation(r).max_windows = read_integer(v, 0, kMany); }},
+});
+
+const Key* find_key(std::string_view path) {
+  for (const Key& key : kKeys)
+    if (key.path == path) return &key;
+  return nullptr;
+}
+
+bool has_children(const std::string& path) {
+  for (const Key& key : kKeys)
+    if (key.path.substr(0, path.size() + 1) == path + ".") return true;
+  return false;
+}
+
+// The keys that may follow `prefix` ("" or "calibration.").
+std::vector<std::string> known_keys(const std::string& prefix) {
+  std::vector<std::string> known;
+  for (const Key& key : kKeys) {
+    if (key.path.substr(0, prefix.size()) != prefix) continue;
+    const std::string_view rest = key.path.substr(prefix.size());
+    const std::string word(rest.substr(0, rest.find('.')));
+    if (known.empty() || known.back() != word) known.push_back(word);
+  }
+  return known;
+}
+
+void apply(Recipe& recipe, const std::string& path, const Yaml& value);
+
+void apply_mapping(Recipe& recipe, const std::string& prefix, const Yaml& mapping) {
+  for (const Yaml::Member& member : mapping.members()) {
+    const std::string path = prefix + member.key;
+    if (find_key(path) == nullptr && !has_children(path))
+      fail_unknown_key(mapping, member, path, known_keys(prefix));
+    apply(recipe, path, member.value);
+  }
+}
+
+void apply(Recipe& recipe, const std::string& path, const Yaml& value) {
+  const Key* key = find_key(path);
+  if (has_children(path) && (key == nullptr || value.kind() == Yaml::Kind::kMapping)) {
+    if (path == "evaluate") evaluation(recipe);  // "evaluate: {}" asks for it with defaults
+    apply_mapping(recipe, path + ".", value);
+    return;
+  }
+  try {
+    key->apply(recipe, value);
+  } catch (const Error& e) {  // parse_scheme and its like know no place
+    if (!e.detail().file.empty()) throw;
+    fail(e.kind(), {e.detail().message, value.file(), place_of(value), e.detail().hint});
+  }
+}
+
+const char* duo_text(Duo duo) { return duo == Duo::kBoth ? "both" : duo == Duo::kYes ? "true" : "false"; }
+
+Json names(const std::vector<std::string>& list) {
+  Json array = Json::array();
+  for (const std::string& name : list) array.push_back(Json(name));
+  return array;
+}
+
+Json scheme_json(const SchemeRequest& s) {
+  Json json = Json::object({{"bits", Json(s.bits)}, {"activation_bits", Json(s.activation_bits)}});
+  if (s.granularity)
+    json["granularity"] = Json(*s.granularity == Granularity::kGroup     ? "group"
+                               : *s.granularity == Granularity::kChannel ? "channel"
+                                                                         : "tensor");
+  if (s.group_size) json["group_size"] = Json(*s.group_size);
+  if (s.symmetric) json["symmetric"] = Json(*s.symmetric);
+  return json;
+}
+
+Json evaluate_json(const EvaluateRequest& e) {
+  Json json = Json::object({{"text", Json(e.text)}});
+  if (e.max_ppl) json["max_ppl"] = Json(*e.max_ppl);
+  if (e.max_delta_ppl) json["max_delta_ppl"] = Json(*e.max_delta_ppl);
+  if (e.max_kl) json["max_kl"] = Json(*e.max_kl);
+  json["max_windows"] = Json(e.max_windows);
+  return json;
+}
+
+}  // namespace
+
+Recipe Recipe::parse(std::string_view text, const std::string& file) {
+  const Yaml root = Yaml::parse(text, file);
+  Recipe recipe;
+  recipe.source = file;
+  if (root.kind() != Yaml::Kind::kMapping)
+    root.fail_here("a recipe is a mapping of keys to values", "begin with version: 1");
+  if (is_llmcompressor_recipe(root))
+    read_llmcompressor_recipe(root, recipe);
+  else
+    apply_mapping(recipe, "", root);
+  return recipe;
+}
+
+Recipe Recipe::load(Io& io, const Path& path) { return parse(read_text(io, path, 1u << 20), path.string()); }
+
+void Recipe::set(const std::string& assignment) {
+  const std::size_t equals = assignment.find('=');
+  if (equals == std::string::npos || equals == 0)
+    fail(ErrorKind::kUsage,
+         {"'" + assignment + "' is not key=value", {}, "--set", "write --set calibration.samples=64"});
+  const std::string path = assignment.substr(0, equals), text = assignment.substr(equals + 1);
+  if (find_key(path) == nullptr && !has_children(path)) {
+    const std::size_t dot = path.rfind('.');
+    const std::string prefix =
+        dot == std::string::npos || !has_children(path.substr(0, dot)) ? "" : path.substr(0, dot + 1);
+    fail(ErrorKind::kUsage,
+         {"no recipe key is called '" + path + "'", {}, "--set", "there are " + joined(known_keys(prefix))});
+  }
+  const bool is_path = path == "model" || path == "output" || path == "output.dir";
+  if (is_path && !text.empty() && text.front() != '{' && text.front() != '"' &&
+      text.front() != '\'') {  // taken as typed, whatever YAML would make of it
+    (path == "model" ? model : output) = text;
+    return;
+  }
+  apply(*this, path, Yaml::parse(text, "--set " + path));
+}
+
+Json Recipe::to_json() const {
+  Json overrides_json = Json::array();
+  for (const SchemeOverride& o : overrides)
+    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", scheme_json(o.scheme)}}));
+  Json json = Json::object({
+      {"version", Json(1)},
+      {"source", Json(source)},
+      {"model", Json(model)},
+      {"output", Json(output)},
+      {"method", names(methods)},
+      {"scheme", scheme ? scheme_json(*scheme) : Json()},
+      {"format", Json(format)},
+      {"calibration", Json::object({{"text", names(calibration.text)},
+                                    {"samples", Json(calibration.samples)},
+                                    {"sequence_length", Json(calibration.sequence_length)},
+                                    {"seed", Json(calibration.seed)},
+                                    {"shuffle", Json(calibration.shuffle)},
+                                    {"chat_template", Json(calibration.chat_template)}})},
+      {"targets", names(targets)},
+      {"ignore", names(ignore)},
+      {"overrides", overrides_json},
+      {"awq", Json::object({{"grid", Json(awq.grid)},
+                            {"duo_scaling", Json(duo_text(awq.duo_scaling))},
+                            {"clip", Json(awq.clip)},
+                            {"loss", Json("gram")}})},
+      {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
+      {"notes", names(notes)},
+  });
+  return json;
+}
+
+}  // namespace llmq

@@ -1,0 +1,79 @@
+#!/usr/bin/env python3
+"""Writes packed weights and what their own libraries dequantize them to.
+
+    make_packed_vectors.py compressed-tensors tests/unit/model/packed_compressed_tensors.json
+    make_packed_vectors.py awq                tests/unit/model/packed_awq.json
+
+Each case: quantization_config, the tensors of one 16 x 16 module (dtype, shape, bytes in hex), and the FP32 weight. The scales are widened to
+FP32 before the library multiplies, so the expected weight is the exact product rounded once.
+"""
+import json
+import sys
+
+import torch
+
+OUT = IN = 16
+GROUP = 8
+NAMES = {torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+
+
+def stored(tensor):
+    tensor = tensor.clone(memory_format=torch.contiguous_format)
+    return dict(dtype=NAMES[tensor.dtype], shape=list(tensor.shape), hex=tensor.reshape(-1).view(torch.uint8).numpy().tobytes().hex())
+
+
+def compressed_tensors_case(bits, strategy, symmetric, dtype, generator):
+    from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+
+    args = QuantizationArgs(num_bits=bits, strategy=strategy, symmetric=symmetric, group_size=GROUP if strategy == "group" else None)
+    scheme = QuantizationScheme(targets=["Linear"], weights=args)
+    shape = {"group": (OUT, IN // GROUP), "channel": (OUT, 1), "tensor": (1,)}[strategy]
+    scale = (torch.rand(shape, generator=generator) * 0.1 + 0.01).to(dtype)
+    half = 1 << (bits - 1)
+    zero = torch.zeros(shape, dtype=torch.int8) if symmetric else torch.randint(-half, half, shape, generator=generator).to(torch.int8)
+    codes = torch.randint(-half, half, (OUT, IN), generator=generator)
+    groups = 1 if strategy == "tensor" else shape[1]
+    spread = lambda t: t.float().reshape(-1, groups).repeat_interleave(IN // groups, 1)
+    weight = (codes.float() - spread(zero)) * spread(scale)
+    packed = PackedQuantizationCompressor.compress({"weight": weight, "weight_scale": scale.float(), "weight_zero_point": zero}, scheme)
+    expected = PackedQuantizationCompressor.decompress(dict(packed), scheme)["weight"]
+    assert expected.dtype == torch.float32
+    tensors = {name: packed[name] for name in packed if packed[name] is not None}
+    tensors["weight_scale"] = scale
+    config = dict(quant_method="compressed-tensors", format="pack-quantized", quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, config_groups=dict(group_0=dict(
+                      targets=["re:.*q_proj"], input_activations=None, output_activations=None, format="pack-quantized",
+                      weights=json.loads(args.model_dump_json()))))
+    return dict(name=f"{bits} bits, {strategy}, {'symmetric' if symmetric else 'asymmetric'}, {NAMES[dtype]}", config=config,
+                tensors={name: stored(tensor) for name, tensor in sorted(tensors.items())}, weight=stored(expected)["hex"])
+
+
+def awq_case(group, dtype, generator):
+    from gptqmodel.quantization.awq.utils.packing_utils import dequantize_gemm, pack_awq
+
+    codes = torch.randint(0, 16, (IN, OUT), generator=generator)
+    zeros = torch.randint(0, 16, (IN // group, OUT), generator=generator)
+    scales = (torch.rand((IN // group, OUT), generator=generator) * 0.1 + 0.01).to(dtype)
+    qweight, qzeros = pack_awq(codes, zeros, 4)
+    expected = dequantize_gemm(qweight, qzeros, scales.float(), 4, group).float().t()
+    config = dict(quant_method="awq", bits=4, group_size=group if group != IN else -1, zero_point=True, version="gemm", modules_to_not_convert=None)
+    tensors = dict(qweight=qweight, qzeros=qzeros, scales=scales)
+    return dict(name=f"group {config['group_size']}, {NAMES[dtype]}", config=config,
+                tensors={name: stored(tensor) for name, tensor in tensors.items()}, weight=stored(expected)["hex"])
+
+
+def main():
+    generator = torch.Generator().manual_seed(7)
+    if sys.argv[1] == "awq":
+        cases = [awq_case(8, torch.float16, generator), awq_case(16, torch.bfloat16, generator)]
+    else:
+        cases = [compressed_tensors_case(bits, "group", symmetric, torch.bfloat16, generator) for bits in range(2, 9) for symmetric in (True, False)]
+        cases += [compressed_tensors_case(3, "channel", False, torch.float32, generator), compressed_tensors_case(8, "channel", True, torch.float16, generator),
+                  compressed_tensors_case(4, "tensor", True, torch.float16, generator)]
+    with open(sys.argv[2], "w") as file:
+        file.write(json.dumps(cases).replace('{"name"', '\n{"name"') + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""Writes small random-weight models of every supported family with Transformers' float32 logits beside them.
+
+    make_random_models.py OUT [--hidden 32] [--layers 2] [--only NAME]
+
+OUT/<name>/model/          config.json and model.safetensors, as Transformers 5 or 4 writes them
+OUT/<name>/logits.safetensors   ids I32 [tokens], logits F32 [tokens, vocab] of Transformers, eager attention, float32
+
+The committed set (tests/golden/models) is what `make_random_models.py tests/golden/models` writes with torch 2 and
+transformers 5.23; weights depend on nothing but the seed (numpy's PCG64).
+Weights are wide on purpose: at the usual initialization attention is uniform, and a wrong rope would not show.
+"""
+import argparse
+import json
+import pathlib
+import shutil
+import zlib
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file as save_numpy
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+
+VOCAB = 97
+TOKENS = 40
+
+
+def rope(kind="default", theta=10000.0, **more):
+    return {"rope_type": kind, "rope_theta": theta, **more}
+
+
+LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+
+# name: (config class, overrides, stored dtype, what is rewritten after saving)
+MODELS = {
+    "llama-default": (LlamaConfig, dict(tie_word_embeddings=True, num_key_value_heads=4), "float32", []),
+    "llama-linear-biases": (
+        LlamaConfig,
+        dict(attention_bias=True, mlp_bias=True, rope_parameters=rope("linear", factor=2.5)),
+        "bfloat16",
+        ["transformers4", "type"],
+    ),
+    "llama-dynamic-mqa": (
+        LlamaConfig,
+        dict(num_key_value_heads=1, max_position_embeddings=24, rope_parameters=rope("dynamic", factor=3.0)),
+        "bfloat16",
+        ["transformers4", "type"],
+    ),
+    "llama-yarn": (
+        LlamaConfig,
+        dict(rope_parameters=rope("yarn", factor=4.0, original_max_position_embeddings=16, beta_fast=8.0, beta_slow=0.5)),
+        "float32",
+        [],
+    ),
+    "llama-llama3-gelu": (
+        LlamaConfig,
+        dict(hidden_act="gelu_pytorch_tanh", rope_parameters=rope("llama3", theta=500000.0, **LLAMA3)),
+        "float16",
+        ["transformers4"],
+    ),
+    "llama-tied-head-only": (LlamaConfig, dict(tie_word_embeddings=True), "bfloat16", ["transformers4", "head-only"]),
+    "mistral-window": (MistralConfig, dict(sliding_window=7), "bfloat16", ["transformers4"]),
+    "mistral-head-dim": (MistralConfig, dict(sliding_window=None, head_dim=16), "bfloat16", []),
+    "qwen2-window": (
+        Qwen2Config,
+        dict(use_sliding_window=True, sliding_window=5, max_window_layers=1, tie_word_embeddings=True,
+             rope_parameters=rope(theta=1000000.0)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "qwen2-yarn": (
+        Qwen2Config,
+        dict(rope_parameters=rope("yarn", theta=1000000.0, factor=2.0, original_max_position_embeddings=32)),
+        "bfloat16",
+        ["transformers4", "type"],
+    ),
+    "qwen3": (Qwen3Config, dict(head_dim=16, tie_word_embeddings=True, rope_parameters=rope(theta=1000000.0)), "float32", []),
+    "qwen3-biases-window": (
+        Qwen3Config,
+        dict(head_dim=12, attention_bias=True, use_sliding_window=True, sliding_window=6, max_window_layers=0,
+             layer_types="alternate"),
+        "bfloat16",
+        [],
+    ),
+}
+
+
+def make_config(name, hidden, layers):
+    cls, overrides, dtype, _ = MODELS[name]
+    sizes = dict(vocab_size=VOCAB, hidden_size=hidden, intermediate_size=hidden + 8, num_hidden_layers=layers,
+                 num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
+                 bos_token_id=1, eos_token_id=2, pad_token_id=None)
+    sizes.update(overrides)
+    if sizes.get("layer_types") == "alternate":
+        sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
+    return cls(**sizes)
+
+
+def fill(model, seed):
+    """Every parameter from numpy's generator, in name order, so that a torch version changes nothing."""
+    random = np.random.default_rng(seed)
+    with torch.no_grad():
+        for name, parameter in sorted(model.named_parameters()):
+            shape = tuple(parameter.shape)
+            if "norm" in name:
+                values = 1 + 0.2 * random.standard_normal(shape)
+            elif name.endswith("bias"):
+                values = 0.3 * random.standard_normal(shape)
+            elif "embed_tokens" in name or "lm_head" in name:
+                values = random.standard_normal(shape)
+            else:
+                gain = 2.0 if "q_proj" in name or "k_proj" in name else 1.0
+                values = gain * random.standard_normal(shape) / np.sqrt(shape[-1])
+            parameter.copy_(torch.from_numpy(values.astype(np.float32)))
+
+
+def as_transformers_4(path, older_type_key):
+    """config.json as Transformers 4 writes it: rope_theta and rope_scaling, torch_dtype, no layer_types."""
+    config = json.loads(path.read_text())
+    parameters = config.pop("rope_parameters")
+    config["rope_theta"] = parameters.pop("rope_theta")
+    kind = parameters.pop("rope_type")
+    config["rope_scaling"] = None if kind == "default" else {("type" if older_type_key else "rope_type"): kind, **parameters}
+    config["torch_dtype"] = config.pop("dtype")
+    config.pop("layer_types", None)
+    config["transformers_version"] = "4.41.2"
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+
+
+def write_model(name, out, hidden, layers):
+    _, _, dtype, edits = MODELS[name]
+    folder = out / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = AutoModelForCausalLM.from_config(make_config(name, hidden, layers))
+    seed = zlib.crc32(name.encode())
+    fill(model, seed)
+    model = model.to(getattr(torch, dtype))
+    model.save_pretrained(folder / "model")
+    (folder / "model" / "generation_config.json").unlink(missing_ok=True)
+    if "transformers4" in edits:
+        as_transformers_4(folder / "model" / "config.json", "type" in edits)
+    if "head-only" in edits:
+        shard = folder / "model" / "model.safetensors"
+        tensors = load_file(shard)
+        tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+        save_file(tensors, shard, metadata={"format": "pt"})
+
+    loaded = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    ids = np.random.default_rng(seed + 1).integers(3, VOCAB, TOKENS, dtype=np.int32)
+    with torch.no_grad():
+        logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
+    save_numpy({"ids": ids, "logits": np.ascontiguousarray(logits)}, folder / "logits.safetensors")
+    print(f"{name}: {sum(p.numel() for p in loaded.parameters())} parameters, logits {logits.min():.3f} .. {logits.max():.3f}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=pathlib.Path)
+    parser.add_argument("--hidden", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--only", choices=sorted(MODELS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    for name in [arguments.only] if arguments.only else MODELS:
+        write_model(name, arguments.out, arguments.hidden, arguments.layers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+// Statistics against sums taken by hand in double, and their bytes.
+#include "calibration/input_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <vector>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+std::vector<float> small_integers(std::int64_t count,
+                                  std::uint32_t seed) {  // exact in BF16, and so are all sums below 2^24
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& v : values)
+    v = static_cast<float>(static_cast<int>((seed = seed * 1664525u + 1013904223u) >> 28) - 8);
+  return values;
+}
+
+InputStats stats_of(const std::vector<float>& x, std::int64_t rows, std::int64_t channels) {
+  const auto backend = make_reference_backend();
+  InputStats stats(channels);
+  stats.add(*backend, TensorView(x.data(), DType::kF32, {rows, channels}));
+  return stats;
+}
+
+TEST(InputStats, EqualsSumsByHand) {
+  constexpr std::int64_t kRows = 4099, kChannels = 5;  // more than one chunk
+  const std::vector<float> x = small_integers(kRows * kChannels, 1);
+  const InputStats stats = stats_of(x, kRows, kChannels);
+  EXPECT_EQ(stats.tokens(), kRows);
+  const std::vector<float> square = stats.gram_square();
+  for (std::int64_t i = 0; i < kChannels; ++i) {
+    double absolute = 0;
+    float most = 0;
+    for (std::int64_t t = 0; t < kRows; ++t) {
+      absolute += std::fabs(x[static_cast<std::size_t>(t * kChannels + i)]);
+      most = std::max(most, std::fabs(x[static_cast<std::size_t>(t * kChannels + i)]));
+    }
+    EXPECT_EQ(stats.mean_absolute()[static_cast<std::size_t>(i)], absolute / kRows);
+    EXPECT_EQ(stats.absolute_max()[static_cast<std::size_t>(i)], most);
+    for (std::int64_t j = 0; j < kChannels; ++j) {
+      double sum = 0;
+      for (std::int64_t t = 0; t < kRows; ++t)
+        sum += static_cast<double>(x[static_cast<std::size_t>(t * kChannels + i)]) *
+               x[static_cast<std::size_t>(t * kChannels + j)];
+      EXPECT_EQ(stats.gram_at(i, j), sum);
+      EXPECT_EQ(square[static_cast<std::size_t>(i * kChannels + j)], static_cast<float>(sum));
+    }
+  }
+}
+
+TEST(InputStats, MergingEqualsOneRun) {
+  const std::vector<float> a = small_integers(30, 1), b = small_integers(12, 2);
+  std::vector<float> both = a;
+  both.insert(both.end(), b.begin(), b.end());
+  InputStats merged = stats_of(a, 10, 3);
+  merged.merge(stats_of(b, 4, 3));
+  EXPECT_EQ(merged.save(), stats_of(both, 14, 3).save());
+  EXPECT_THROW(merged.merge(InputStats(4)), Error);
+}
+
+TEST(InputStats, DividingChannelsIsWhatScaledInputsGive) {
+  std::vector<float> x = small_integers(40, 3);
+  InputStats divided = stats_of(x, 10, 4);
+  const std::vector<float> s = {1, 2, 0.5f, 4};  // powers of two: exact
+  divided.divide_channels(s);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] /= s[i % 4];
+  EXPECT_EQ(divided.save(), stats_of(x, 10, 4).save());
+}
+
+TEST(InputStats, SavedBytesComeBackAndDamageIsFound) {
+  const InputStats stats = stats_of(small_integers(35, 4), 7, 5);
+  const std::vector<std::byte> bytes = stats.save();
+  EXPECT_EQ(InputStats::load(bytes, "s").save(), bytes);
+  for (std::size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(InputStats::load(std::span(bytes).first(size), "s"), Error) << size;
+  std::vector<std::byte> longer = bytes;
+  longer.push_back(std::byte{0});
+  EXPECT_THROW(InputStats::load(longer, "s"), Error);
+  for (const std::size_t at :
+       {std::size_t{0}, std::size_t{15}, std::size_t{23}}) {  // magic; the top bytes of channels and tokens
+    std::vector<std::byte> damaged = bytes;
+    damaged[at] ^= std::byte{0x80};
+    EXPECT_THROW(InputStats::load(damaged, "s"), Error) << at;
+  }
+}
+
+}  // namespace
+}  // namespace llmq

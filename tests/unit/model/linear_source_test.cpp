@@ -1,0 +1,325 @@
+// LinearSource: packed modules against what their own libraries dequantize (packed_*.json, written by
+// tests/interop/make_packed_vectors.py), and every way in which a packed module can lie.
+#include "model/linear_source.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+#include "scratch_model.h"
+
+namespace llmq {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const std::string kModule = "model.layers.0.self_attn.q_proj";
+const std::string kOther = "model.layers.1.self_attn.q_proj";
+
+Json load_cases(const char* file) {
+  const Path path = Path(LLMQ_SOURCE_DIR) / "tests/unit/model" / file;
+  return Json::parse(read_text(system_io(), path), path.string());
+}
+
+std::string from_hex(const std::string& hex) {
+  std::string bytes;
+  for (std::size_t i = 0; i + 1 < hex.size(); i += 2)
+    bytes.push_back(static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16)));
+  return bytes;
+}
+
+// Both blocks' q_proj become the case's packed module.
+void pack_queries(ScratchModel& model, const Json& packed_case) {
+  model.config["quantization_config"] = packed_case.at("config");
+  for (const std::string& module : {kModule, kOther}) {
+    model.tensors.erase(module + ".weight");
+    for (const auto& [name, value] : packed_case.at("tensors").members()) {
+      std::vector<std::int64_t> shape;
+      for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
+      model.tensors[module + "." + name] = {value.at("dtype").as_string(), shape,
+                                            from_hex(value.at("hex").as_string())};
+    }
+  }
+}
+
+// AutoAWQ quantizes every linear it does not list; ours reads what is stored, so the others may stay dense.
+void expect_weights(const char* file) {
+  const Json cases = load_cases(file);
+  for (const Json& packed_case : cases.items()) {
+    SCOPED_TRACE(packed_case.at("name").as_string());
+    ScratchModel model;
+    pack_queries(model, packed_case);
+    const Checkpoint checkpoint = model.open();
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    const LinearSource source = LinearSource::open(checkpoint);
+    EXPECT_TRUE(source.is_packed(kModule));
+    EXPECT_FALSE(source.is_packed("model.layers.0.mlp.up_proj"));
+    const LinearSpec& linear = spec.blocks[0].linear(LinearRole::kQuery);
+    EXPECT_FALSE(source.stored(linear).has_value());
+    const std::vector<float> weight = source.weight(linear);
+    const std::string expected = from_hex(packed_case.at("weight").as_string());
+    ASSERT_EQ(weight.size() * sizeof(float), expected.size());
+    EXPECT_EQ(std::memcmp(weight.data(), expected.data(), expected.size()), 0) << "not bit-equal";
+  }
+}
+
+TEST(LinearSource, CompressedTensorsModulesDequantizeBitExactly) {
+  expect_weights("packed_compressed_tensors.json");
+}
+TEST(LinearSource, AwqModulesDequantizeBitExactly) { expect_weights("packed_awq.json"); }
+
+TEST(LinearSource, QuantizedKeepsTheSchemeAsStored) {
+  const Json cases = load_cases("packed_compressed_tensors.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[3]);
+  const QuantizedMatrix matrix = LinearSource::open(model.open()).quantized(kModule);
+  EXPECT_EQ(matrix.scheme.bits, 3);
+  EXPECT_FALSE(matrix.scheme.symmetric);
+  EXPECT_EQ(matrix.scheme.group_size, 8);
+  EXPECT_EQ(matrix.scheme.scale_dtype, DType::kBF16);
+  EXPECT_EQ(matrix.groups(), 2);
+}
+
+TEST(LinearSource, DenseWeightsAreGivenWithoutACopy) {
+  const ScratchModel model;
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  EXPECT_EQ(source.format(), PackedFormat::kNone);
+  const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
+  const auto view = source.stored(linear);
+  ASSERT_TRUE(view.has_value());
+  EXPECT_EQ(view->pointer, checkpoint.at(linear.module + ".weight").view.pointer);
+  EXPECT_EQ(source.weight(linear)[5], view->as<float>()[5]);
+  EXPECT_FALSE(source.bias(linear).has_value());
+}
+
+TEST(LinearSource, NonFiniteWeightsAreNamed) {
+  for (const float value : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity(),
+                            -std::numeric_limits<float>::infinity()}) {
+    ScratchModel model;
+    std::string& bytes = model.tensors["model.layers.1.mlp.down_proj.weight"].bytes;
+    std::memcpy(bytes.data() + 4 * (24 * 3 + 7), &value, sizeof value);
+    const Checkpoint checkpoint = model.open();
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    const LinearSource source = LinearSource::open(checkpoint);
+    const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
+    for (const std::string& found :
+         {error_of([&] { source.weight(linear); }), error_of([&] { source.stored(linear); })}) {
+      EXPECT_THAT(found, StartsWith("bad input|"));
+      EXPECT_THAT(found, HasSubstr("model.layers.1.mlp.down_proj.weight: holds"));
+      EXPECT_THAT(found, HasSubstr("row 3, column 7"));
+    }
+    EXPECT_EQ(error_of([&] { source.weight(linear, true); }), "");
+    EXPECT_EQ(error_of([&] { source.stored(linear, true); }), "");
+  }
+}
+
+TEST(LinearSource, NonFiniteHalvesAreNamed) {
+  for (const auto& [dtype, bits] :
+       {std::pair{"BF16", 0x7f80}, std::pair{"F16", 0xfc00}, std::pair{"BF16", 0xffc1}}) {
+    ScratchModel model;
+    std::vector<std::uint16_t> halves(16 * 24, 0x3c00);
+    halves[24] = static_cast<std::uint16_t>(bits);
+    model.tensors["model.layers.0.mlp.down_proj.weight"] = scratch_tensor(dtype, {16, 24}, halves);
+    const Checkpoint checkpoint = model.open();
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    const LinearSource source = LinearSource::open(checkpoint);
+    EXPECT_THAT(error_of([&] { source.stored(spec.blocks[0].linear(LinearRole::kDown)); }),
+                HasSubstr("row 1, column 0"));
+  }
+}
+
+// One lie at a time in an otherwise good packed model.
+struct PackedLie {
+  const char* name;
+  void (*tell)(ScratchModel& model);
+  const char* found;
+};
+
+Json& weights_of(ScratchModel& model) {
+  return model.config["quantization_config"]["config_groups"]["group_0"]["weights"];
+}
+
+const PackedLie kLies[] = {
+    {"method", [](ScratchModel& m) { m.config["quantization_config"]["quant_method"] = "gptq"; },
+     "unsupported|*quant_method: the method \"gptq\""},
+    {"format", [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
+     "unsupported|*nvfp4-pack-quantized"},
+    {"group format",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["format"] = "int-quantized";
+     },
+     "unsupported|*group_0.format: the format \"int-quantized\""},
+    {"status",
+     [](ScratchModel& m) { m.config["quantization_config"]["quantization_status"] = "calibration"; },
+     "unsupported|*quantization_status"},
+    {"transform",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["transform_config"] = Json::object({{"R1", 1}});
+     },
+     "unsupported|*transform_config"},
+    {"kv cache",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 8}});
+     },
+     "unsupported|*kv_cache_scheme"},
+    {"new key", [](ScratchModel& m) { m.config["quantization_config"]["rotation"] = true; },
+     "unsupported|*quantization_config.rotation"},
+    {"new weights key", [](ScratchModel& m) { weights_of(m)["codebook"] = "nf4"; },
+     "unsupported|*weights.codebook"},
+    {"activations",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] =
+           Json::object({{"num_bits", 8}});
+     },
+     "unsupported|*input_activations"},
+    {"strategy", [](ScratchModel& m) { weights_of(m)["strategy"] = "block"; },
+     "unsupported|*strategy \"block\""},
+    {"type", [](ScratchModel& m) { weights_of(m)["type"] = "float"; }, "unsupported|*type \"float\""},
+    {"act-order", [](ScratchModel& m) { weights_of(m)["actorder"] = "group"; }, "unsupported|*actorder"},
+    {"bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 16; }, "unsupported|*num_bits: is 16"},
+    {"other bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 8; },
+     "bad input|*weight_packed: has shape [16, 2], expected [16, 4]"},
+    {"group size 0", [](ScratchModel& m) { weights_of(m)["group_size"] = 0; }, "bad input|*group_size: is 0"},
+    {"group size 7", [](ScratchModel& m) { weights_of(m)["group_size"] = 7; },
+     "bad input|*group_size 7 does not divide"},
+    {"group size huge", [](ScratchModel& m) { weights_of(m)["group_size"] = std::int64_t{1} << 40; },
+     "bad input|*group_size"},
+    {"g_idx", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = scratch_ramp({16}); },
+     "unsupported|*weight_g_idx"},
+    {"no scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_scale"); },
+     "bad input|*weight_scale: is missing"},
+    {"no shape", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_shape"); },
+     "bad input|*weight_shape: is missing"},
+    {"no zeros", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_zero_point"); },
+     "bad input|*weight_zero_point: is missing"},
+    {"scale shape",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_scale"] = scratch_ramp({16, 4});
+     },
+     "bad input|*weight_scale: has shape [16, 4], expected [16, 2]"},
+    {"scale dtype",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_scale"] =
+           scratch_tensor<std::int32_t>("I32", {16, 2}, std::vector<std::int32_t>(32));
+     },
+     "unsupported|*weight_scale: scales stored as I32"},
+    {"shape says 2^40",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_shape"] =
+           scratch_tensor<std::int64_t>("I64", {2}, {std::int64_t{1} << 40, 16});
+     },
+     "bad input|*weight_shape: describes"},
+    {"shape negative",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_shape"] = scratch_tensor<std::int64_t>("I64", {2}, {-16, 16});
+     },
+     "bad input|*weight_shape"},
+    {"shape of another model",
+     [](ScratchModel& m) { m.config["num_attention_heads"] = 2, m.config["head_dim"] = 4; },
+     "bad input|*weight_packed: holds a weight of shape [16, 16]"},
+    {"not targeted",
+     [](ScratchModel& m) { m.config["quantization_config"]["ignore"] = Json::array({"re:.*layers.0.*"}); },
+     "bad input|*layers.0.self_attn.q_proj.weight_packed: is stored, but no group"},
+    {"targeted but dense",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["targets"] = Json::array({"Linear"});
+     },
+     "bad input|*k_proj.weight_packed: is missing, although"},
+    {"bad pattern",
+     [](ScratchModel& m) { m.config["quantization_config"]["ignore"] = Json::array({"re:("}); },
+     "bad input|*quantization_config.ignore"},
+    {"no config at all", [](ScratchModel& m) { m.config.erase("quantization_config"); },
+     "bad input|*weight_packed: is a packed weight, but"},
+};
+
+TEST(LinearSource, EveryLieIsRefusedByName) {
+  const Json cases = load_cases("packed_compressed_tensors.json");
+  for (const PackedLie& lie : kLies) {
+    SCOPED_TRACE(lie.name);
+    ScratchModel model;
+    pack_queries(model, cases.items()[5]);  // 4 bits, groups of 8, asymmetric
+    ASSERT_EQ(error_of([&] { ModelSpec::read(model.open()); }), "");
+    lie.tell(model);
+    const std::string found = error_of([&] { ModelSpec::read(model.open()); });
+    const std::string pattern = lie.found;
+    const auto star = pattern.find('*');
+    EXPECT_THAT(found, StartsWith(pattern.substr(0, star)));
+    EXPECT_THAT(found, HasSubstr(pattern.substr(star + 1)));
+  }
+}
+
+TEST(LinearSource, NonFiniteScalesAreNamed) {
+  const Json cases = load_cases("packed_compressed_tensors.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[5]);
+  model.tensors[kModule + ".weight_scale"].bytes[3] =
+      '\x7f';  // BF16 0x7f..: an infinity or NaN needs the low byte's top bit too
+  model.tensors[kModule + ".weight_scale"].bytes[2] = '\x80';
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  EXPECT_THAT(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery)); }),
+              HasSubstr("q_proj.weight_scale: holds an infinity"));
+  EXPECT_THAT(error_of([&] { source.quantized(kModule); }), HasSubstr("row 0, column 1"));
+  EXPECT_EQ(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), true); }), "");
+}
+
+TEST(LinearSource, TargetsGoByNameThenPatternThenClass) {
+  const Json cases = load_cases("packed_compressed_tensors.json");
+  const Json& four = cases.items()[5];
+  const Json& three = cases.items()[3];
+  ScratchModel model;
+  pack_queries(model, four);
+  // Block 1 holds three-bit words; a group that names it exactly comes after one whose pattern matches both.
+  for (const auto& [name, value] : three.at("tensors").members()) {
+    std::vector<std::int64_t> shape;
+    for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
+    model.tensors[kOther + "." + name] = {value.at("dtype").as_string(), shape,
+                                          from_hex(value.at("hex").as_string())};
+  }
+  Json group = three.at("config").at("config_groups").at("group_0");
+  group["targets"] = Json::array({kOther});
+  model.config["quantization_config"]["config_groups"]["group_1"] = group;
+  model.config["quantization_config"]["format"] = "mixed-precision";
+  const Checkpoint checkpoint = model.open();
+  ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  EXPECT_EQ(source.quantized(kModule).scheme.bits, 4);
+  EXPECT_EQ(source.quantized(kOther).scheme.bits, 3);
+}
+
+TEST(LinearSource, AwqLiesAreRefused) {
+  const Json cases = load_cases("packed_awq.json");
+  const auto found = [&](const auto& tell) {
+    ScratchModel model;
+    pack_queries(model, cases.items()[0]);
+    tell(model);
+    return error_of([&] {
+      const Checkpoint checkpoint = model.open();
+      const ModelSpec spec = ModelSpec::read(checkpoint);
+      LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery));
+    });
+  };
+  EXPECT_EQ(found([](ScratchModel&) {}), "");
+  EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["version"] = "gemv"; }),
+              HasSubstr("AWQ version \"gemv\""));
+  EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["bits"] = 8; }),
+              HasSubstr("bits: is 8"));
+  EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["group_size"] = 16; }),
+              HasSubstr("scales: has shape [2, 16], expected [1, 16]"));
+  EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["desc_act"] = true; }),
+              HasSubstr("desc_act"));
+  EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["zero_point"] = false; }),
+              HasSubstr("qzeros: holds a zero other than 8"));
+  EXPECT_THAT(found([](ScratchModel& m) { m.tensors.erase(kModule + ".qzeros"); }),
+              HasSubstr("qzeros: is missing"));
+  EXPECT_THAT(found([](ScratchModel& m) { m.tensors[kModule + ".g_idx"] = scratch_ramp({16}); }),
+              HasSubstr("g_idx"));
+}
+
+}  // namespace
+}  // namespace llmq

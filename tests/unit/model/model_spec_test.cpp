@@ -1,0 +1,258 @@
+// ModelSpec: what config.json and tensor shapes give, who reads what, and what is refused by name.
+#include "model/model_spec.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "scratch_model.h"
+
+namespace llmq {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+std::string refusal(const ScratchModel& model) {
+  return error_of([&] { ModelSpec::read(model.open()); });
+}
+
+std::string refusal_with(const std::string& key, Json value, const std::string& family = "llama",
+                         const std::string& architecture = "LlamaForCausalLM") {
+  ScratchModel model(family, architecture);
+  model.config[key] = std::move(value);
+  return refusal(model);
+}
+
+TEST(ModelSpec, ReadsLlama) {
+  const ScratchModel model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(spec.family, "llama");
+  EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
+  EXPECT_EQ(spec.hidden_size, 16);
+  EXPECT_EQ(spec.heads, 4);
+  EXPECT_EQ(spec.kv_heads, 2);
+  EXPECT_EQ(spec.head_dim, 4);
+  EXPECT_EQ(spec.rms_norm_eps, 1e-5f);
+  EXPECT_TRUE(spec.silu);
+  EXPECT_FALSE(spec.tied_head);
+  EXPECT_THAT(spec.eos_ids, ElementsAre(2, 3));
+  EXPECT_EQ(spec.bos_id, 1);
+  ASSERT_EQ(spec.blocks.size(), 2u);
+  const LinearSpec& down = spec.blocks[1].linear(LinearRole::kDown);
+  EXPECT_EQ(down.module, "model.layers.1.mlp.down_proj");
+  EXPECT_EQ(down.out_features, 16);
+  EXPECT_EQ(down.in_features, 24);
+  EXPECT_EQ(down.site, InputSite::kDown);
+  // 2 * 32*16 + 16 + 2 * (2*16 + 16*16 + 8*16 + 8*16 + 16*16 + 3 * 24*16)
+  EXPECT_EQ(spec.parameters(), 1040 + 2 * 1952);
+}
+
+// Who reads a producer's output is written out here, not derived: a reader dropped from (or added to) a fold
+// must fail.
+TEST(ModelSpec, FoldsNameEveryReader) {
+  const ScratchModel model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  using Producer = FoldSpec::Producer;
+  for (const BlockSpec& block : spec.blocks) {
+    ASSERT_EQ(block.folds.size(), 4u);
+    EXPECT_EQ(block.folds[0].site, InputSite::kAttention);
+    EXPECT_EQ(block.folds[0].producer, Producer::kNormGain);
+    EXPECT_EQ(block.folds[0].producer_module + ".weight", block.input_norm);
+    EXPECT_THAT(block.folds[0].readers,
+                ElementsAre(LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue));
+    EXPECT_EQ(block.folds[1].site, InputSite::kOutput);
+    EXPECT_EQ(block.folds[1].producer, Producer::kGroupedValueRows);
+    EXPECT_EQ(block.folds[1].producer_module, block.prefix + ".self_attn.v_proj");
+    EXPECT_EQ(block.folds[1].repeat, 2);
+    EXPECT_THAT(block.folds[1].readers, ElementsAre(LinearRole::kOutput));
+    EXPECT_EQ(block.folds[2].site, InputSite::kMlp);
+    EXPECT_EQ(block.folds[2].producer, Producer::kNormGain);
+    EXPECT_EQ(block.folds[2].producer_module + ".weight", block.post_attention_norm);
+    EXPECT_THAT(block.folds[2].readers, ElementsAre(LinearRole::kGate, LinearRole::kUp));
+    EXPECT_EQ(block.folds[3].site, InputSite::kDown);
+    EXPECT_EQ(block.folds[3].producer, Producer::kLinearRows);
+    EXPECT_EQ(block.folds[3].producer_module, block.prefix + ".mlp.up_proj");
+    EXPECT_THAT(block.folds[3].readers, ElementsAre(LinearRole::kDown));
+    // The readers of a fold are exactly the linears that share its input.
+    for (const FoldSpec& fold : block.folds) {
+      std::vector<LinearRole> sharing;
+      for (const LinearSpec& linear : block.linears)
+        if (linear.site == fold.site) sharing.push_back(linear.role);
+      EXPECT_EQ(fold.readers, sharing) << site_name(fold.site);
+    }
+  }
+}
+
+TEST(ModelSpec, TiedHeadMeansTheStoredTensor) {
+  ScratchModel model;
+  model.config["tie_word_embeddings"] = true;
+  model.tensors.erase("lm_head.weight");
+  EXPECT_EQ(ModelSpec::read(model.open()).head, "model.embed_tokens.weight");
+  ScratchModel head_only;
+  head_only.config["tie_word_embeddings"] = true;
+  head_only.tensors.erase("model.embed_tokens.weight");
+  const ModelSpec spec = ModelSpec::read(head_only.open());
+  EXPECT_EQ(spec.embedding, "lm_head.weight");
+  EXPECT_EQ(spec.head, "lm_head.weight");
+  EXPECT_TRUE(spec.tied_head);
+  // Both stored and equal: tied. Both stored and different: the config is wrong.
+  ScratchModel both;
+  both.config["tie_word_embeddings"] = true;
+  EXPECT_EQ(refusal(both), "");
+  both.tensors["lm_head.weight"].bytes[5] ^= 1;
+  EXPECT_THAT(refusal(both), HasSubstr("lm_head.weight: differs from model.embed_tokens.weight"));
+}
+
+TEST(ModelSpec, UntiedHeadMustBeStored) {
+  ScratchModel model;
+  model.tensors.erase("lm_head.weight");
+  EXPECT_THAT(refusal(model), HasSubstr("lm_head.weight: is missing"));
+}
+
+TEST(ModelSpec, MissingHeadDimAndKvHeadsFollowTheFamily) {
+  ScratchModel model;
+  model.config.erase("num_key_value_heads");  // llama: as many as heads, so k and v have the wrong shape here
+  EXPECT_THAT(refusal(model), HasSubstr("k_proj.weight: has shape [8, 16], but"));
+  ScratchModel wide;
+  wide.config["head_dim"] = 8;
+  EXPECT_THAT(refusal(wide), HasSubstr("q_proj.weight: has shape [16, 16], but"));
+}
+
+TEST(ModelSpec, ShapesAreNamedOnBothSides) {
+  ScratchModel model;
+  model.tensors["model.layers.1.mlp.up_proj.weight"] = scratch_ramp({20, 16});
+  EXPECT_THAT(refusal(model), HasSubstr("model.layers.1.mlp.up_proj.weight: has shape [20, 16]"));
+  EXPECT_THAT(refusal(model), HasSubstr("[24, 16]"));
+  ScratchModel missing;
+  missing.tensors.erase("model.layers.0.input_layernorm.weight");
+  EXPECT_THAT(refusal(missing), HasSubstr("model.layers.0.input_layernorm.weight: is missing"));
+}
+
+TEST(ModelSpec, ATensorNobodyReadsIsRefused) {
+  ScratchModel model;
+  model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({4}));
+  EXPECT_THAT(refusal(model), StartsWith("unsupported|"));
+  EXPECT_THAT(refusal(model),
+              HasSubstr("model.layers.0.self_attn.q_norm.weight: nothing in this family reads"));
+  ScratchModel old;
+  old.add_to_blocks("self_attn.rotary_emb.inv_freq", scratch_ramp({2}));
+  EXPECT_EQ(refusal(old), "");
+}
+
+TEST(ModelSpec, BiasesOfLlamaFollowItsFlags) {
+  ScratchModel model;
+  model.config["mlp_bias"] = true;
+  EXPECT_THAT(refusal(model), HasSubstr("gate_proj.bias: is missing"));
+  model.add_to_blocks("mlp.gate_proj.bias", scratch_ramp({24}));
+  model.add_to_blocks("mlp.up_proj.bias", scratch_ramp({24}));
+  model.add_to_blocks("mlp.down_proj.bias", scratch_ramp({16}));
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_TRUE(spec.blocks[0].linear(LinearRole::kDown).has_bias);
+  EXPECT_FALSE(spec.blocks[0].linear(LinearRole::kQuery).has_bias);
+}
+
+void add_qkv_biases(ScratchModel& model) {
+  model.add_to_blocks("self_attn.q_proj.bias", scratch_ramp({16}));
+  model.add_to_blocks("self_attn.k_proj.bias", scratch_ramp({8}));
+  model.add_to_blocks("self_attn.v_proj.bias", scratch_ramp({8}));
+}
+
+std::vector<std::int64_t> windows(const ModelSpec& spec) {
+  std::vector<std::int64_t> result;
+  for (const BlockSpec& block : spec.blocks) result.push_back(block.sliding_window);
+  return result;
+}
+
+TEST(ModelSpec, Qwen2WindowsFollowTransformers) {
+  ScratchModel model("qwen2", "Qwen2ForCausalLM");
+  add_qkv_biases(model);
+  model.config["sliding_window"] = 8;
+  model.config["max_window_layers"] = 1;
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));  // use_sliding_window is false
+  EXPECT_TRUE(ModelSpec::read(model.open()).blocks[0].linear(LinearRole::kValue).has_bias);
+  EXPECT_FALSE(ModelSpec::read(model.open()).blocks[0].linear(LinearRole::kOutput).has_bias);
+  model.config["use_sliding_window"] = true;
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 8));
+  model.config["sliding_window"] = nullptr;
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));
+  model.config["sliding_window"] = 8;
+  model.config["layer_types"] = Json::array({"sliding_attention", "full_attention"});
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(8, 0));
+  model.config["use_sliding_window"] = false;
+  EXPECT_THAT(refusal(model), HasSubstr("layer_types: asks for sliding_attention in block 0"));
+  model.config["layer_types"] = Json::array({"linear_attention", "full_attention"});
+  EXPECT_THAT(refusal(model), HasSubstr("layer_types: names the kind linear_attention"));
+  model.config["layer_types"] = Json::array({"full_attention"});
+  EXPECT_THAT(refusal(model), HasSubstr("layer_types: has 1 entries, num_hidden_layers is 2"));
+}
+
+TEST(ModelSpec, MistralHasOneWindow) {
+  ScratchModel model("mistral", "MistralForCausalLM");
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(4096, 4096));  // the class's default
+  model.config["sliding_window"] = nullptr;
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));
+  model.config["sliding_window"] = 7;
+  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(7, 7));
+  model.config["sliding_window"] = 0;
+  EXPECT_THAT(refusal(model), HasSubstr("sliding_window: is 0"));
+}
+
+TEST(ModelSpec, Qwen3HasHeadNormsAndItsOwnHeadDim) {
+  ScratchModel model("qwen3", "Qwen3ForCausalLM");
+  EXPECT_THAT(refusal(model), HasSubstr("shape [128] (head_dim)"));  // head_dim 128 when absent
+  model.config["head_dim"] = 4;
+  EXPECT_THAT(refusal(model), HasSubstr("q_norm.weight: is missing"));
+  model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({4}));
+  model.add_to_blocks("self_attn.k_norm.weight", scratch_ramp({4}));
+  EXPECT_EQ(ModelSpec::read(model.open()).blocks[1].key_norm, "model.layers.1.self_attn.k_norm.weight");
+}
+
+TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {
+  EXPECT_THAT(refusal_with("model_type", "gemma2"),
+              HasSubstr("model_type: the family \"gemma2\" is not known here"));
+  EXPECT_THAT(refusal_with("architectures", Json::array({"LlamaForSequenceClassification"})),
+              HasSubstr("LlamaForSequenceClassification"));
+  EXPECT_THAT(refusal_with("hidden_act", "relu2"), HasSubstr("hidden_act: the activation \"relu2\""));
+  EXPECT_THAT(refusal_with("partial_rotary_factor", 0.5), HasSubstr("partial_rotary_factor: is 0.5"));
+  EXPECT_THAT(refusal_with("attn_logit_softcapping", 50.0), HasSubstr("attn_logit_softcapping"));
+  EXPECT_THAT(refusal_with("num_experts", 8), HasSubstr("num_experts: is 8"));
+  EXPECT_THAT(refusal_with("logits_scaling", 8.0), HasSubstr("logits_scaling"));
+  EXPECT_THAT(refusal_with("residual_multiplier", 0.22), HasSubstr("residual_multiplier"));
+  EXPECT_THAT(refusal_with("attention_multiplier", 0.015), HasSubstr("attention_multiplier"));
+  EXPECT_THAT(refusal_with("rope_interleaved", true), HasSubstr("rope_interleaved"));
+  EXPECT_THAT(refusal_with("sliding_window", 128), HasSubstr("sliding_window"));
+  EXPECT_THAT(refusal_with("some_new_field", 1), HasSubstr("some_new_field: this field is not known"));
+  EXPECT_THAT(refusal_with("mlp_bias", true, "mistral", "MistralForCausalLM"), HasSubstr("mlp_bias"));
+  for (const char* neutral : {"partial_rotary_factor", "logits_scaling"})
+    EXPECT_EQ(refusal_with(neutral, 1.0), "") << neutral;
+  EXPECT_EQ(refusal_with("some_new_field", nullptr), "");
+  EXPECT_EQ(refusal_with("rope_interleaved", false), "");
+  EXPECT_EQ(refusal_with("transformers.js_config", Json::object({{"dtype", "q4"}})), "");
+}
+
+// Every number of the config at values that overflow, vanish or are of another kind: one clear refusal, no
+// crash, no allocation.
+TEST(ModelSpec, HostileNumbersAreRefused) {
+  for (const char* key :
+       {"hidden_size", "intermediate_size", "vocab_size", "num_hidden_layers", "num_attention_heads",
+        "num_key_value_heads", "max_position_embeddings", "head_dim"}) {
+    const Json values[] = {
+        -1, 0, std::int64_t{1} << 31, std::int64_t{1} << 62, 1e308, 16.5, "16", Json::array({16}), true};
+    for (const Json& value : values) {
+      const std::string found = refusal_with(key, value);
+      EXPECT_THAT(found, HasSubstr(std::string("config.json: ") + key)) << value.dump();
+    }
+  }
+  for (const Json& value : {Json(-1.0), Json("x"), Json(2.0)})
+    EXPECT_THAT(refusal_with("rms_norm_eps", value), HasSubstr("rms_norm_eps"));
+  for (const Json& value : {Json(-1), Json(32), Json("x"), Json(1.5)})
+    EXPECT_THAT(refusal_with("eos_token_id", value), HasSubstr("eos_token_id"));
+  EXPECT_THAT(refusal_with("num_key_value_heads", 3),
+              HasSubstr("num_key_value_heads: is 3, which does not divide"));
+  EXPECT_THAT(refusal_with("num_hidden_layers", 16000), HasSubstr("the checkpoint has 21 tensors in all"));
+  EXPECT_THAT(refusal_with("head_dim", 5), HasSubstr("head_dim: is 5"));
+}
+
+}  // namespace
+}  // namespace llmq

@@ -1,0 +1,220 @@
+// Recipes: what is read, where an error points, and both dialects.
+#include "quant/recipe.h"
+
+#include <gmock/gmock.h>
+
+#include <filesystem>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+// The error that `text` gives, or "" when it is read.
+std::string error_of(const std::string& text) {
+  try {
+    Recipe::parse(text, "r.yaml");
+    return "";
+  } catch (const Error& e) {
+    EXPECT_EQ(exit_code(e.kind()), 2);
+    return e.what();
+  }
+}
+
+TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
+  const Recipe r = Recipe::parse(
+      "version: 1\nmodel: m\noutput: {dir: out/x, versioned: true, keep: 5}\nmethod: [smoothquant, gptq]\n"
+      "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: "
+      "true}}\nformat: gptq_v2\n"
+      "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
+      "chat_template: true}\n"
+      "ignore: [lm_head, 're:.*k_proj']\noverrides: [{match: 're:.*down_proj', scheme: w8a16_g128}]\n"
+      "awq: {grid: 100, duo_scaling: false, clip: false, loss: gram}\n"
+      "gptq: {damp: 0.01, order: gar, refit_scales: true, scale_search: importance}\nsmoothquant: {alpha: "
+      "0.5}\n"
+      "evaluate: {text: builtin:wikitext-2, max_delta_ppl: 0.5}\n",
+      "r.yaml");
+  EXPECT_EQ(r.model, "m");
+  EXPECT_EQ(r.output, "out/x");
+  EXPECT_TRUE(r.versioned);
+  EXPECT_EQ(r.keep, 5);
+  EXPECT_THAT(r.methods, ElementsAre("smoothquant", "gptq"));
+  ASSERT_TRUE(r.scheme);
+  EXPECT_EQ(r.scheme->bits, 8);
+  EXPECT_EQ(r.scheme->activation_bits, 8);
+  EXPECT_EQ(r.scheme->group_size, 64);
+  EXPECT_EQ(r.scheme->symmetric, false);
+  EXPECT_EQ(r.format, "gptq_v2");
+  EXPECT_THAT(r.calibration.text, ElementsAre("a.txt", "builtin:c4"));
+  EXPECT_EQ(r.calibration.samples, 3);
+  EXPECT_EQ(r.calibration.sequence_length, 7);
+  EXPECT_EQ(r.calibration.seed, 9u);
+  EXPECT_FALSE(r.calibration.shuffle);
+  EXPECT_TRUE(r.calibration.chat_template);
+  EXPECT_THAT(r.ignore, ElementsAre("lm_head", "re:.*k_proj"));
+  ASSERT_EQ(r.overrides.size(), 1u);
+  EXPECT_EQ(r.overrides[0].scheme.bits, 8);
+  EXPECT_EQ(r.awq.grid, 100);
+  EXPECT_EQ(r.awq.duo_scaling, AwqOptions::Duo::kNo);
+  EXPECT_FALSE(r.awq.clip);
+  ASSERT_TRUE(r.evaluate);
+  EXPECT_EQ(r.evaluate->max_delta_ppl, 0.5);
+}
+
+TEST(Recipe, LeavesDefaultsWhereNothingIsSaid) {
+  const Recipe r = Recipe::parse("version: 1\n", "r.yaml");
+  EXPECT_FALSE(r.scheme);
+  EXPECT_FALSE(r.evaluate);
+  EXPECT_THAT(r.ignore, ElementsAre("lm_head"));
+  EXPECT_EQ(r.format, "compressed-tensors");
+  EXPECT_EQ(r.awq, AwqOptions{});
+  EXPECT_EQ(r.calibration, CalibrationRequest{});
+}
+
+TEST(Recipe, PointsAtWhatIsWrong) {
+  EXPECT_THAT(error_of("version: 1\nmetod: awq\n"),
+              HasSubstr("r.yaml: 2:1: unknown key 'metod'; did you mean 'method'?"));
+  EXPECT_THAT(error_of("awq:\n  grid: 20\n  shrink: 1\n"),
+              HasSubstr("r.yaml: 3:3: unknown key 'awq.shrink'; known here are grid"));
+  EXPECT_THAT(error_of("version: 2\n"), HasSubstr("1:10"));
+  EXPECT_THAT(error_of("method: owq\n"), HasSubstr("1:9"));
+  EXPECT_THAT(error_of("calibration: {samples: 0}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(error_of("calibration: {samples: '64'}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(error_of("calibration: {shuffle: yes}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(error_of("calibration: [1]\n"), HasSubstr("1:14"));
+  EXPECT_THAT(error_of("model: a\nmodel: b\n"), HasSubstr("2:1"));
+  EXPECT_THAT(error_of("scheme: w9a16\n"), HasSubstr("r.yaml: 1:9"));
+  EXPECT_THAT(error_of("scheme: {weights: {bits: 4, groups: 64}}\n"), HasSubstr("1:29"));
+  EXPECT_THAT(error_of("overrides: [{match: x}]\n"), HasSubstr("lacks 'scheme'"));
+  EXPECT_THAT(error_of("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(error_of("- awq\n"), HasSubstr("a recipe is a mapping"));
+}
+
+TEST(Recipe, SetEditsOneKeyAndListsThoseThatExist) {
+  Recipe r = Recipe::parse("version: 1\nmethod: awq\n", "r.yaml");
+  r.set("calibration.samples=64");
+  r.set("calibration={shuffle: false}");
+  r.set("scheme=w4a16_g64_asym");
+  r.set("model=/a b: c/m");
+  r.set("method=rtn");
+  r.set("awq.duo_scaling=true");
+  r.set("ignore=[a, b]");
+  EXPECT_EQ(r.calibration.samples, 64);
+  EXPECT_FALSE(r.calibration.shuffle);
+  EXPECT_EQ(r.scheme->group_size, 64);
+  EXPECT_EQ(r.model, "/a b: c/m");
+  EXPECT_THAT(r.methods, ElementsAre("rtn"));
+  EXPECT_EQ(r.awq.duo_scaling, AwqOptions::Duo::kYes);
+  EXPECT_THAT(r.ignore, ElementsAre("a", "b"));
+  try {
+    r.set("awq.grids=3");
+    ADD_FAILURE() << "an unknown key was taken";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kUsage);
+    EXPECT_THAT(e.what(), HasSubstr("there are grid, duo_scaling, clip, loss"));
+  }
+  EXPECT_THROW(r.set("grid"), Error);
+  EXPECT_THROW(r.set("=1"), Error);
+  EXPECT_THROW(r.set("calibration.samples=many"), Error);
+}
+
+TEST(Recipe, JsonIsWholeAndStable) {
+  const Recipe r = Recipe::parse("method: awq\nscheme: w4a16_g64_asym\n", "r.yaml");
+  const std::string json = r.to_json().dump();
+  EXPECT_EQ(json, Recipe::parse("scheme: w4a16_g64_asym\nmethod: awq\n", "r.yaml").to_json().dump());
+  for (const char* part :
+       {"\"group_size\":64", "\"seed\":42", "\"duo_scaling\":\"both\"", "\"ignore\":[\"lm_head\"]"})
+    EXPECT_THAT(json, HasSubstr(part));
+}
+
+TEST(LlmCompressorRecipe, TransformAndQuantizerAreAwq) {
+  const Recipe r = Recipe::parse(
+      "quant_stage:\n  quant_modifiers:\n    AWQModifier: {duo_scaling: both, n_grid: 30, mappings: null}\n  "
+      "  QuantizationModifier:\n"
+      "      ignore: [lm_head, 're:.*vision.*']\n      config_groups:\n        group_0:\n"
+      "          weights: {num_bits: 4, type: int, symmetric: false, strategy: group, group_size: 64}\n"
+      "          input_activations: null\n          targets: [Linear]\n",
+      "r.yaml");
+  EXPECT_THAT(r.methods, ElementsAre("awq"));
+  EXPECT_EQ(r.awq.grid, 30);
+  EXPECT_EQ(r.awq.duo_scaling, AwqOptions::Duo::kBoth);
+  ASSERT_TRUE(r.scheme);
+  EXPECT_EQ(r.scheme->bits, 4);
+  EXPECT_EQ(r.scheme->group_size, 64);
+  EXPECT_EQ(r.scheme->symmetric, false);
+  EXPECT_TRUE(r.targets.empty());
+  EXPECT_THAT(r.ignore, ElementsAre("lm_head", "re:.*vision.*"));
+}
+
+TEST(LlmCompressorRecipe, PresetsMeanWhatCompressedTensorsSays) {
+  const auto read = [](const std::string& preset) {
+    return Recipe::parse(
+        "QuantizationModifier: {scheme: " + preset + ", targets: Linear, ignore: [lm_head]}\n", "r.yaml");
+  };
+  EXPECT_THAT(read("W4A16").methods, ElementsAre("rtn"));
+  EXPECT_EQ(read("W4A16").scheme, (SchemeRequest{4, 16, Granularity::kGroup, 128, true}));
+  EXPECT_EQ(read("w4a16_asym").scheme, (SchemeRequest{4, 16, Granularity::kGroup, 128, false}));
+  EXPECT_EQ(read("W8A16").scheme, (SchemeRequest{8, 16, Granularity::kGroup, 128, true}));
+  EXPECT_EQ(read("W8A8").scheme, (SchemeRequest{8, 8, Granularity::kChannel, std::nullopt, true}));
+  EXPECT_THAT(error_of("QuantizationModifier:\n  scheme: FP8_DYNAMIC\n"),
+              HasSubstr("r.yaml: 2:11: preset 'FP8_DYNAMIC' is not in this version"));
+}
+
+TEST(LlmCompressorRecipe, ReadsTheDocumentedExampleAndNotesWhatHasNoEffect) {
+  const Recipe r = Recipe::parse(
+      "quant_stage:\n  quant_modifiers:\n"
+      "    SmoothQuantModifier: {smoothing_strength: 0.8, mappings: [[['re:.*q_proj', 're:.*k_proj', "
+      "'re:.*v_proj'], 're:.*input_layernorm']]}\n"
+      "    GPTQModifier:\n      ignore: [lm_head]\n      actorder: group\n      dampening_frac: 0.01\n      "
+      "block_size: 128\n"
+      "      config_groups:\n        group_0:\n          weights: {num_bits: 4, type: int, symmetric: true, "
+      "strategy: group, group_size: 128}\n"
+      "          input_activations: null\n          targets: [Linear]\n",
+      "r.yaml");
+  EXPECT_THAT(r.methods, ElementsAre("smoothquant", "gptq"));
+  ASSERT_EQ(r.notes.size(), 1u);
+  EXPECT_THAT(r.notes[0], HasSubstr("3:52: 'mappings' has no effect here"));
+}
+
+TEST(LlmCompressorRecipe, SeveralGroupsBecomeOverrides) {
+  const Recipe r = Recipe::parse(
+      "QuantizationModifier:\n  config_groups:\n    a: {weights: {num_bits: 4, strategy: group, group_size: "
+      "32}, targets: [Linear]}\n"
+      "    b: {weights: {num_bits: 8, strategy: channel}, targets: ['re:.*down_proj']}\n",
+      "r.yaml");
+  EXPECT_EQ(r.scheme->group_size, 32);
+  ASSERT_EQ(r.overrides.size(), 1u);
+  EXPECT_EQ(r.overrides[0].match, "re:.*down_proj");
+  EXPECT_EQ(r.overrides[0].scheme.granularity, Granularity::kChannel);
+  EXPECT_TRUE(r.targets.empty());
+}
+
+TEST(LlmCompressorRecipe, RefusesWhatItCannotHonour) {
+  EXPECT_THAT(error_of("quant_stage:\n  SparseGPTModifier: {}\n"),
+              HasSubstr("2:3: modifier 'SparseGPTModifier' is not in this version"));
+  EXPECT_THAT(error_of("GPTQModifier: {dampening: 1}\n"),
+              HasSubstr("1:16: unknown key 'GPTQModifier.dampening'"));
+  EXPECT_THAT(
+      error_of("QuantizationModifier: {config_groups: {a: {weights: {type: float}, targets: [Linear]}}}\n"),
+      HasSubstr("'float'"));
+  EXPECT_THAT(error_of("quant_stage: {}\n"), HasSubstr("holds no modifier"));
+  EXPECT_THAT(error_of("quant_stage: 3\n"), HasSubstr("1:14"));
+}
+
+TEST(Presets, EveryFileUnderRecipesIsRead) {
+  int read = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(LLMQ_SOURCE_DIR) + "/recipes")) {
+    const Recipe r = Recipe::load(system_io(), entry.path());
+    EXPECT_FALSE(r.model.empty()) << entry.path();
+    EXPECT_FALSE(r.output.empty()) << entry.path();
+    EXPECT_TRUE(r.scheme) << entry.path();
+    ++read;
+  }
+  EXPECT_GE(read, 7);
+}
+
+}  // namespace
+}  // namespace llmq
