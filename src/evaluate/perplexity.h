@@ -40,7 +40,8 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
-// `against`: the original, run on the same windows beside `engine`.
-PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<const Window> windows);
+// `against`: the original, run on the same windows beside `engine`; null for none. `on_window` (may be empty) hears the running perplexity.
+PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<const Window> windows,
+                                     const std::function<void(std::int64_t done, double ppl)>& on_window = {});
 
 }  // namespace llmq

@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Installs the Debian packages that a task needs and that are missing; says which first. Does nothing when all are there.
+#   install_dependencies.sh build|demo|interop|fuzz|portable...
+set -euo pipefail
+
+packages_for() {
+  case $1 in
+    build) echo cmake ninja-build g++ git libcli11-dev libyaml-cpp-dev nlohmann-json3-dev libeigen3-dev libfmt-dev libssl-dev libre2-dev \
+                libonig-dev libutf8proc-dev libgtest-dev libgmock-dev libbenchmark-dev
+           [ "$(dpkg --print-architecture)" = amd64 ] && echo libdnnl-dev ;;
+    demo) echo python3 python3-pip unzip jq ;;
+    interop) echo python3 python3-venv python3-pip jq unzip ;;
+    fuzz) echo clang lld libclang-rt-14-dev ;;
+    portable) echo crossbuild-essential-arm64 qemu-user ;;
+    *) echo "unknown task: $1" >&2; exit 2 ;;
+  esac
+}
+
+missing=()
+for task in "$@"; do
+  for package in $(packages_for "$task"); do
+    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' || missing+=("$package")
+  done
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+echo "llmq needs these Debian packages, which are not installed: ${missing[*]}"
+sudo=()
+if [ "$(id -u)" -ne 0 ]; then
+  command -v sudo >/dev/null || { echo "Install them as root: apt-get install ${missing[*]}" >&2; exit 1; }
+  sudo=(sudo)
+fi
+echo "Installing them with apt-get."
+"${sudo[@]}" apt-get update -q >/dev/null
+DEBIAN_FRONTEND=noninteractive "${sudo[@]}" apt-get install -y -q --no-install-recommends "${missing[@]}" >/dev/null

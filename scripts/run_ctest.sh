@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Runs ctest in a build folder and prints, at the end, the minutes each label took.   run_ctest.sh BUILD [CTEST ARGUMENTS...]
+set -uo pipefail
+build=$1; shift
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+ctest --test-dir "$build" -j"$(nproc)" --output-on-failure --no-tests=error "$@" | tee "$log"
+status=${PIPESTATUS[0]}
+echo
+echo "Minutes of processor time per label ($build):"
+awk '/sec\*proc/ { printf "  %-10s %6.2f min  %s %s\n", $1, $3 / 60, $5, $6 }' "$log"
+exit "$status"

@@ -1,0 +1,88 @@
+// llmq eval-ppl MODEL: perplexity by a named protocol, and divergence from the original with --against.
+#include "base/error.h"
+#include "tools/command.h"
+#include "tools/help.h"
+#include "tools/interrupt.h"
+#include "tools/loaded_model.h"
+#include "tools/print.h"
+
+namespace llmq::tools {
+namespace {
+
+struct Options {
+  std::string model, against, kv_cache_dtype = "auto";
+  EvaluationRequest request;
+  std::optional<double> max_ppl, max_delta, max_kl;
+};
+
+std::vector<Gate> measured_gates(const Options& options, const PerplexityResult& result) {
+  std::vector<Gate> gates;
+  if (options.max_ppl) gates.push_back({"max-ppl", *options.max_ppl, result.ppl});
+  if (options.max_delta) gates.push_back({"max-delta", *options.max_delta, result.against->delta_ppl});
+  if (options.max_kl) gates.push_back({"max-kl", *options.max_kl, result.against->kl_mean});
+  return gates;
+}
+
+void print_for_people(const Options& options, const Backend& backend, const Evaluation& e, const std::vector<Gate>& gates) {
+  const PerplexityResult& r = e.result;
+  print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})", options.model, r.ppl, r.ppl_stderr, e.protocol,
+                         e.text, r.windows, r.scored_tokens, compute_name(options.request.compute)));
+  if (r.against) {
+    const Divergence& d = *r.against;
+    print_line(fmt::format("against {}: perplexity {:.4f}, difference {:+.4f}", options.against, d.reference_ppl, d.delta_ppl));
+    print_line(fmt::format("KL divergence {:.5f} ± {:.5f} nats (99th percentile {:.4f}, largest {:.4f}); top-1 agreement {:.2f} %", d.kl_mean, d.kl_stderr,
+                           d.kl_p99, d.kl_max, 100 * d.top1_agreement));
+  }
+  print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}", static_cast<double>(r.evaluated_tokens) / r.seconds, backend.name(),
+                         seconds_text(r.seconds), bytes_text(peak_resident_bytes())));
+  for (const Gate& gate : gates) print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value, gate.met() ? "met" : "NOT met"));
+}
+
+void print_for_machines(const Options& options, const Backend& backend, const Evaluation& e, const std::vector<Gate>& gates) {
+  const PerplexityResult& r = e.result;
+  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"device", backend.name()}, {"compute", compute_name(options.request.compute)},
+                           {"protocol", e.protocol}, {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})}, {"windows", r.windows},
+                           {"scored_tokens", r.scored_tokens}, {"ppl", r.ppl}, {"ppl_stderr", r.ppl_stderr}, {"mean_nll", r.mean_nll}, {"seconds", r.seconds},
+                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()},
+                           {"against", r.against ? divergence_json(*r.against, options.against) : Json()}, {"gates", gates_json(gates)}}));
+}
+
+int run(Options& options, const GlobalOptions& globals) {
+  if (options.kv_cache_dtype != "auto")
+    fail(ErrorKind::kUnsupported, {"KV cache type '" + options.kv_cache_dtype + "' is not part of this version", {}, "--kv-cache-dtype", "use auto, which follows --compute"});
+  if ((options.max_delta || options.max_kl) && options.against.empty())
+    fail(ErrorKind::kUsage, {"a difference needs something to differ from", {}, options.max_delta ? "--max-delta" : "--max-kl", "add --against MODEL"});
+  options.request.compute = chosen_compute(globals, Compute::kFloat32);
+  watch_signals();
+  const LoadedModel model = open_model(system_io(), options.model);
+  std::optional<LoadedModel> against;
+  if (!options.against.empty()) against = open_model(system_io(), options.against);
+  const std::shared_ptr<Backend> backend = chosen_backend(globals);
+  const Evaluation evaluation = evaluate(model, against ? &*against : nullptr, backend, options.request);
+  const std::vector<Gate> gates = measured_gates(options, evaluation.result);
+  (globals.json ? print_for_machines : print_for_people)(options, *backend, evaluation, gates);
+  return all_met(gates) ? 0 : 3;
+}
+
+}  // namespace
+
+void add_eval_ppl(CLI::App& app, Session& session) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = declare_command(app, "eval-ppl", "Measure perplexity, and how far a model is from its original",
+                                      "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n");
+  EvaluationRequest& request = options->request;
+  command->add_option("model", options->model, "Model to measure: directory, .gguf file or hub name")->required()->type_name("");
+  command->add_option("--text", request.text, "Text to score; WikiText-2's test split when left out")->type_name("FILE");
+  command->add_option("--protocol", request.protocol, "hf (context 2048, no overlap) or llama.cpp (context 512, second half scored)")->type_name("NAME");
+  command->add_option("--context", request.context, "Tokens per window")->type_name("N");
+  command->add_option("--stride", request.stride, "Tokens from one window to the next; the context when left out")->type_name("N");
+  command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
+  command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "Type of the KV cache: auto")->type_name("TYPE");
+  command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
+  command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");
+  command->add_option("--max-delta", options->max_delta, "Exit 3 when perplexity exceeds the original's by more than this")->type_name("D");
+  command->add_option("--max-kl", options->max_kl, "Exit 3 when the mean KL divergence is above this")->type_name("K");
+  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+}
+
+}  // namespace llmq::tools

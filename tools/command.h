@@ -1,0 +1,52 @@
+// What every command shares: the flags that work everywhere, and how a command is declared and run.
+//
+// A command file turns words into typed values and calls the library once; it holds no numerics. It declares itself on the CLI::App and leaves
+// the work in session.run, so that help, completion and the man page come from one option table.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json.h"
+#include "device/backend.h"
+
+namespace llmq::tools {
+
+// cli.md, "Everywhere".
+struct GlobalOptions {
+  bool json = false, quiet = false, verbose = false;
+  std::string device = "auto";
+  std::string compute;       // empty: the command's default
+  int threads = 0;           // 0: the cores this process may use
+  std::string memory_limit;  // empty: none
+};
+
+struct Session {
+  GlobalOptions globals;
+  std::function<int()> run;  // set by the chosen command; returns the exit code
+};
+
+// One line per command file; the order is the order of the help.
+void add_quantize(CLI::App& app, Session& session);
+void add_eval_ppl(CLI::App& app, Session& session);
+void add_generate(CLI::App& app, Session& session);
+void add_inspect(CLI::App& app, Session& session);
+void add_diff(CLI::App& app, Session& session);
+void add_convert(CLI::App& app, Session& session);
+void add_tokenize(CLI::App& app, Session& session);
+void add_completion(CLI::App& app, Session& session);
+void add_man(CLI::App& app, Session& session);
+void add_later_commands(CLI::App& app, Session& session);
+
+// --device and --threads as a backend.
+std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals);
+// --compute, or the command's default. Error(kUsage) for another word.
+Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);
+const char* compute_name(Compute compute);
+// "8GiB", "512MiB", "2GB", "1000000" -> bytes; 0 when empty.
+std::uint64_t parse_bytes(const std::string& text, const std::string& flag);
+
+}  // namespace llmq::tools

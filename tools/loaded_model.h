@@ -1,0 +1,56 @@
+// A model argument, opened: checkpoint, structure and tokenizer, checked against each other; and an evaluation of it in words that several commands share.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/io.h"
+#include "evaluate/perplexity.h"
+#include "io/checkpoint.h"
+#include "model/model_spec.h"
+#include "runtime/engine.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq::tools {
+
+struct LoadedModel {
+  std::string name;  // as the user wrote it
+  Checkpoint checkpoint;
+  ModelSpec spec;
+  Tokenizer tokenizer;
+};
+
+// Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.
+LoadedModel open_model(Io& io, const std::string& name);
+
+// What to measure: a text cut by a protocol.
+struct EvaluationRequest {
+  std::string text = "builtin:wikitext-2";
+  std::string protocol = "hf";
+  std::optional<std::int64_t> context, stride;
+  std::int64_t max_windows = 0;
+  Compute compute = Compute::kFloat32;
+};
+
+struct Evaluation {
+  std::string protocol;     // "hf-2048"
+  std::string text, text_sha256;
+  PerplexityResult result;
+};
+
+// `against` may be null. Progress goes to the log.
+Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
+
+// A limit and what was found: met or not. Exit code 3 when any is missed.
+struct Gate {
+  std::string name;
+  double limit = 0, value = 0;
+  bool met() const { return value <= limit; }
+};
+
+Json divergence_json(const Divergence& divergence, const std::string& model);
+Json gates_json(const std::vector<Gate>& gates);
+bool all_met(const std::vector<Gate>& gates);
+
+}  // namespace llmq::tools

@@ -1,0 +1,91 @@
+// llmq: one program, one command per file. Parses, runs the chosen command, and turns every error into one sentence and an exit code (cli.md).
+#include <csignal>
+#include <cstring>
+#include <iostream>
+#include <new>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "tools/command.h"
+#include "tools/help.h"
+#include "tools/interrupt.h"
+#include "tools/print.h"
+#include "tools/version.h"
+
+namespace llmq::tools {
+namespace {
+
+void add_global_flags(CLI::App& app, GlobalOptions& globals) {
+  const char* group = "Everywhere";
+  app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
+  app.add_option("--device", globals.device, "auto, cpu, cuda or cuda:N; auto takes CUDA where it is built in and present")->group(group)->type_name("DEVICE");
+  app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")->group(group)->type_name("TYPE");
+  app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")->group(group)->type_name("N");
+  app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")->group(group)->type_name("SIZE");
+  app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
+  app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
+}
+
+bool asked(int argc, char** argv, const char* flag) {
+  for (int i = 1; i < argc; ++i)
+    if (std::strcmp(argv[i], flag) == 0) return true;
+  return false;
+}
+
+// CLI11 says "The following argument was not expected: --x"; the rest of our error is the same for every usage mistake.
+Error usage_error(const CLI::ParseError& error) {
+  return Error(ErrorKind::kUsage, {error.what(), {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
+}
+
+int run(int argc, char** argv) {
+  Session session;
+  CLI::App app("", "llmq");
+  declare_application(app);
+  add_global_flags(app, session.globals);
+  bool version = false;
+  app.add_flag("--version", version, "Version; with --json also commit, compiler, CPU level and libraries")->group("Everywhere");
+  for (const auto add : {add_quantize, add_eval_ppl, add_generate, add_inspect, add_diff, add_convert, add_tokenize, add_completion, add_man, add_later_commands})
+    add(app, session);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    throw usage_error(error);
+  }
+  if (version) {
+    print_version(session.globals.json);
+    return 0;
+  }
+  if (!session.run) {
+    std::cout << app.help();
+    return 2;
+  }
+  Log::get().set_verbosity(session.globals.quiet ? Verbosity::kQuiet : session.globals.verbose ? Verbosity::kVerbose : Verbosity::kNormal);
+  return session.run();
+}
+
+}  // namespace
+}  // namespace llmq::tools
+
+int main(int argc, char** argv) {
+  using namespace llmq;
+  using namespace llmq::tools;
+  std::signal(SIGPIPE, SIG_IGN);
+  const bool json = asked(argc, argv, "--json");
+  try {
+    return tools::run(argc, argv);
+  } catch (const Interrupted& interrupted) {
+    std::cerr << "llmq: interrupted; nothing was published, run the same command again\n";
+    return 128 + interrupted.signal;
+  } catch (const Error& error) {
+    print_error(error, json);
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    print_error(Error(ErrorKind::kResource, {"out of memory", {}, {}, "lower --threads or the calibration samples, or use a machine with more memory"}), json);
+    return 1;
+  } catch (const std::exception& error) {
+    print_error(Error(ErrorKind::kInternal, {error.what(), {}, {}, "this is a defect of llmq: please report the command"}), json);
+    return 1;
+  }
+}

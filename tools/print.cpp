@@ -1,0 +1,81 @@
+#include "tools/print.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+namespace llmq::tools {
+namespace {
+
+// Display width: code points, which is right for the Latin text and symbols our tables hold.
+std::size_t width(const std::string& cell) {
+  return static_cast<std::size_t>(std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+}
+
+std::string row_text(const std::vector<std::string>& row, const std::vector<std::size_t>& widths) {
+  std::string line;
+  for (std::size_t c = 0; c < row.size(); ++c) {
+    const std::string space(widths[c] - width(row[c]), ' ');
+    line += (c == 0 ? "" : "  ") + (c == 0 ? row[c] + space : space + row[c]);
+  }
+  line.erase(line.find_last_not_of(' ') + 1);
+  return line;
+}
+
+}  // namespace
+
+void print_line(const std::string& line) { std::printf("%s\n", line.c_str()); }
+
+void print_json(const Json& document) { print_line(document.dump(2)); }
+
+void print_table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (std::size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], width(row[c]));
+  }
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    print_line(row_text(rows[r], widths));
+    if (r > 0) continue;
+    std::vector<std::string> rule;
+    for (const std::size_t w : widths) rule.push_back(std::string(w, '-'));
+    print_line(row_text(rule, widths));
+  }
+}
+
+void print_error(const Error& error, bool json) {
+  std::fflush(stdout);
+  if (json) {
+    const ErrorDetail& d = error.detail();
+    print_json(Json::object({{"schema", "llmq.error/1"}, {"kind", kind_name(error.kind())}, {"message", d.message}, {"file", d.file},
+                             {"where", d.where}, {"hint", d.hint}}));
+  } else {
+    std::fprintf(stderr, "llmq: %s\n", error.what());
+  }
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.1f} MB", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
+  return fmt::format("{} B", bytes);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+}
+
+std::string number_text(double value, int significant) { return fmt::format("{:.{}g}", value, significant); }
+
+std::uint64_t peak_resident_bytes() {
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.rfind("VmHWM:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
+  return 0;
+}
+
+}  // namespace llmq::tools

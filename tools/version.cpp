@@ -1,0 +1,29 @@
+#include "tools/version.h"
+
+#include <openssl/crypto.h>
+
+#include <CLI/Version.hpp>
+
+#include "base/json.h"
+#include "device/cpu/cpu_backend.h"
+#include "tools/build_facts.h"
+#include "tools/print.h"
+
+namespace llmq::tools {
+
+std::string version_text() { return kVersion; }
+std::string commit_text() { return kCommit; }
+
+void print_version(bool json) {
+  if (!json) {
+    print_line(fmt::format("llmq {} ({})", kVersion, kCommit));
+    return;
+  }
+  Json levels = Json::array();
+  for (const std::string& level : cpu_levels_present()) levels.push_back(level);
+  print_json(Json::object({{"schema", "llmq.version/1"}, {"version", kVersion}, {"commit", kCommit}, {"compiler", kCompiler}, {"build_type", kBuildType},
+                           {"cpu_levels", levels}, {"cuda", nullptr},
+                           {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)}, {"onednn", kOneDnnVersion}, {"cli11", CLI11_VERSION}})}}));
+}
+
+}  // namespace llmq::tools
