@@ -1,0 +1,120 @@
+// eval-ppl and generate on the small trained model.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cli/program.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+Outcome eval(std::vector<std::string> more, const std::vector<std::string>& environment = {}) {
+  more.insert(more.begin(), {"eval-ppl"});
+  more.insert(more.end(), {"--max-windows", "2", "--json"});
+  return run_llmq(more, environment);
+}
+
+TEST(EvalPpl, HasEveryFieldOfTheContract) {
+  const Outcome outcome = eval({tinystories()});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.eval-ppl/1");
+  for (const char* key : {"model", "device", "compute", "protocol", "text", "windows", "scored_tokens", "ppl", "ppl_stderr", "mean_nll", "seconds",
+                          "tokens_per_second", "peak_rss_bytes", "against", "gates"})
+    EXPECT_NE(json.find(key), nullptr) << key;
+  EXPECT_EQ(json.at("protocol").as_string(), "hf-512") << "the model has 512 positions";
+  EXPECT_EQ(json.at("scored_tokens").as_integer(), 2 * 511);
+  EXPECT_EQ(json.at("compute").as_string(), "float32");
+  EXPECT_NEAR(json.at("ppl").as_double(), std::exp(json.at("mean_nll").as_double()), 1e-9 * json.at("ppl").as_double());
+}
+
+TEST(EvalPpl, SameDigitsAtAnyThreadCount) {
+  const std::string one = eval({tinystories(), "--threads", "1"}).json().at("mean_nll").dump();
+  for (const char* threads : {"2", "3", "8"}) EXPECT_EQ(eval({tinystories(), "--threads", threads}).json().at("mean_nll").dump(), one) << threads;
+}
+
+TEST(EvalPpl, AModelAgainstItsRenamedCopyIsExactlyEqual) {
+  const Scratch scratch;
+  const std::string copy = copy_of_model(scratch, "another-name");
+  for (const char* compute : {"float32", "bfloat16"}) {
+    const Json against = eval({tinystories(), "--against", copy, "--compute", compute}).json().at("against");
+    EXPECT_EQ(against.at("kl_mean").as_double(), 0.0);
+    EXPECT_EQ(against.at("kl_max").as_double(), 0.0);
+    EXPECT_EQ(against.at("top1_agreement").as_double(), 1.0);
+    EXPECT_EQ(against.at("delta_ppl").as_double(), 0.0);
+  }
+}
+
+TEST(EvalPpl, GatesDecideTheExitCode) {
+  const double ppl = eval({tinystories()}).json().at("ppl").as_double();
+  EXPECT_EQ(eval({tinystories(), "--max-ppl", std::to_string(ppl + 1)}).exit_code, 0);
+  const Outcome missed = eval({tinystories(), "--max-ppl", std::to_string(ppl - 1)});
+  EXPECT_EQ(missed.exit_code, 3);
+  EXPECT_FALSE(missed.json().at("gates").items()[0].at("met").as_bool());
+  EXPECT_EQ(eval({tinystories(), "--max-kl", "1"}).exit_code, 2) << "a divergence needs --against";
+}
+
+TEST(EvalPpl, LlamaCppProtocolScoresTheSecondHalf) {
+  const Json json = eval({tinystories(), "--protocol", "llama.cpp"}).json();
+  EXPECT_EQ(json.at("protocol").as_string(), "llama.cpp-512");
+  EXPECT_EQ(json.at("scored_tokens").as_integer(), 2 * 255);
+}
+
+TEST(EvalPpl, StrideScoresEachTokenOnce) {
+  const Json json = eval({tinystories(), "--context", "256", "--stride", "128"}).json();
+  EXPECT_EQ(json.at("protocol").as_string(), "hf-256-stride-128");
+  EXPECT_EQ(json.at("scored_tokens").as_integer(), 255 + 128);
+}
+
+TEST(EvalPpl, LevelsAgreeClosely) {
+  const double best = eval({tinystories()}).json().at("mean_nll").as_double();
+  const double scalar = eval({tinystories()}, {"LLMQ_CPU_ISA=scalar"}).json().at("mean_nll").as_double();
+  EXPECT_NEAR(scalar, best, 1e-5 * best);
+  EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
+}
+
+TEST(EvalPpl, RefusesWhatItCannotDo) {
+  EXPECT_EQ(eval({tinystories(), "--context", "513"}).exit_code, 2);
+  EXPECT_EQ(eval({tinystories(), "--context", "0"}).exit_code, 2);
+  EXPECT_EQ(eval({tinystories(), "--stride", "-1"}).exit_code, 2);
+  EXPECT_EQ(eval({tinystories(), "--protocol", "perplexity.ai"}).exit_code, 2);
+  EXPECT_EQ(eval({tinystories(), "--kv-cache-dtype", "int8"}).exit_code, 2);
+  EXPECT_EQ(eval({"/nowhere/at/all"}).exit_code, 2);
+  const Scratch scratch;
+  write_file(scratch / "short.txt", "too short");
+  EXPECT_EQ(eval({tinystories(), "--text", scratch / "short.txt"}).exit_code, 2);
+  EXPECT_EQ(eval({tinystories(), "--text", scratch / "missing.txt"}).exit_code, 2);
+}
+
+TEST(Generate, GreedyTextIsStableAndCounted) {
+  const std::vector<std::string> arguments = {"generate", tinystories(), "--prompt", "Once upon a time", "--max-tokens", "24", "--json"};
+  const Outcome outcome = run_llmq(arguments);
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  for (const char* key : {"schema", "text", "prompt_tokens", "completion_tokens", "token_ids", "finish_reason", "ttft_seconds", "tokens_per_second"})
+    EXPECT_NE(json.find(key), nullptr) << key;
+  EXPECT_EQ(json.at("completion_tokens").as_integer(), 24);
+  EXPECT_EQ(json.at("token_ids").items().size(), 24u);
+  EXPECT_EQ(json.at("finish_reason").as_string(), "length");
+  EXPECT_EQ(run_llmq(arguments).json().at("text"), json.at("text"));
+}
+
+TEST(Generate, SameSeedSameText) {
+  const auto sample = [](const char* seed) {
+    return run_llmq({"generate", tinystories(), "--prompt", "The dog", "--max-tokens", "32", "--temperature", "1", "--seed", seed, "--json"}).json().at("text");
+  };
+  EXPECT_EQ(sample("7"), sample("7"));
+  EXPECT_NE(sample("7"), sample("8"));
+}
+
+TEST(Generate, DraftsAndChatAreRefusedUntilTheyExist) {
+  EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "x", "--draft", "ngram"}).exit_code, 2);
+  EXPECT_EQ(run_llmq({"generate", tinystories(), "--chat"}).exit_code, 2);
+  EXPECT_EQ(run_llmq({"generate", tinystories()}).exit_code, 2) << "a prompt is needed";
+}
+
+}  // namespace
+}  // namespace llmq::testing

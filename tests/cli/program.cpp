@@ -1,0 +1,63 @@
+#include "cli/program.h"
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <stdexcept>
+
+namespace llmq::testing {
+
+namespace fs = std::filesystem;
+
+Scratch::Scratch() {
+  std::string pattern = (fs::temp_directory_path() / "llmq-cli-XXXXXX").string();
+  if (!mkdtemp(pattern.data())) throw std::runtime_error("no temporary directory");
+  path_ = pattern;
+}
+Scratch::~Scratch() {
+  std::error_code ignored;
+  fs::remove_all(path_, ignored);
+}
+
+void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+std::string read_file(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+std::string tinystories() { return std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k"; }
+
+std::string copy_of_model(const Scratch& scratch, const std::string& name) {
+  fs::copy(tinystories(), scratch / name, fs::copy_options::recursive);
+  return scratch / name;
+}
+
+Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& input) {
+  const Scratch scratch;
+  write_file(scratch / "in", input);
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const std::string& pair : environment) putenv(const_cast<char*>(pair.c_str()));
+    const auto redirect = [&](const std::string& name, int flags, int to) { dup2(open((scratch / name).c_str(), flags, 0600), to); };
+    redirect("in", O_RDONLY, 0);
+    redirect("out", O_CREAT | O_WRONLY, 1);
+    redirect("err", O_CREAT | O_WRONLY, 2);
+    std::vector<char*> argv = {const_cast<char*>("llmq")};
+    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+    argv.push_back(nullptr);
+    execv(LLMQ_PROGRAM, argv.data());
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(scratch / "out"), read_file(scratch / "err")};
+}
+
+}  // namespace llmq::testing

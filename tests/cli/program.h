@@ -1,0 +1,39 @@
+// Runs the built llmq as a child process and keeps what it said.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+
+namespace llmq::testing {
+
+struct Outcome {
+  int exit_code = -1;  // 128 + signal when killed
+  std::string out, err;
+  Json json() const { return Json::parse(out, "stdout"); }
+};
+
+// `environment`: NAME=VALUE pairs added to this process's. `input` is fed to stdin.
+Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}, const std::string& input = {});
+
+// The small trained model that the repository carries.
+std::string tinystories();
+
+// A directory of its own, removed with the object.
+class Scratch {
+ public:
+  Scratch();
+  ~Scratch();
+  std::string operator/(const std::string& name) const { return path_ + "/" + name; }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+void write_file(const std::string& path, const std::string& text);
+std::string read_file(const std::string& path);
+// A copy of the small model whose files may be damaged.
+std::string copy_of_model(const Scratch& scratch, const std::string& name = "model");
+
+}  // namespace llmq::testing

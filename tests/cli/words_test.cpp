@@ -1,0 +1,93 @@
+// Help, version, completion, manual, usage mistakes: the words of the program.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "cli/program.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "inspect", "diff", "convert", "tokenize", "completion", "man"};
+
+TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
+  const Outcome help = run_llmq({"--help"});
+  EXPECT_EQ(help.exit_code, 0);
+  for (const char* command : kCommands) EXPECT_THAT(help.out, HasSubstr(command));
+  EXPECT_EQ(help.err, "");
+}
+
+TEST(Words, EveryCommandHasHelp) {
+  for (const char* command : kCommands) {
+    const Outcome help = run_llmq({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0) << command;
+    EXPECT_THAT(help.out, HasSubstr("Usage: llmq " + std::string(command)));
+  }
+}
+
+TEST(Words, NoCommandPrintsHelpAndLeavesWithTwo) { EXPECT_EQ(run_llmq({}).exit_code, 2); }
+
+TEST(Words, VersionSaysWhatItWasBuiltFrom) {
+  EXPECT_THAT(run_llmq({"--version"}).out, HasSubstr("llmq 0."));
+  const Json json = run_llmq({"--version", "--json"}).json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.version/1");
+  for (const char* key : {"version", "commit", "compiler", "cpu_levels", "cuda", "libraries"}) EXPECT_NE(json.find(key), nullptr) << key;
+}
+
+TEST(Words, UnknownFlagIsOneSentenceAndExitTwo) {
+  const Outcome outcome = run_llmq({"eval-ppl", "model", "--contxt", "5"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--contxt"));
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Words, UsageMistakeInJsonModeIsAJsonError) {
+  const Outcome outcome = run_llmq({"eval-ppl", "--json"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.json().at("schema").as_string(), "llmq.error/1");
+  for (const char* key : {"kind", "message", "file", "where", "hint"}) EXPECT_NE(outcome.json().find(key), nullptr) << key;
+}
+
+TEST(Words, CommandsOfLaterVersionsAreRefusedByName) {
+  for (const char* command : {"serve", "bench", "verify", "merge", "sign", "pack", "publish", "estimate"}) {
+    const Outcome outcome = run_llmq({command, "anything"});
+    EXPECT_EQ(outcome.exit_code, 2) << command;
+    EXPECT_THAT(outcome.err, HasSubstr("llmq " + std::string(command)));
+  }
+}
+
+TEST(Words, CompletionKnowsEveryCommandAndItsFlags) {
+  for (const char* shell : {"bash", "zsh", "fish"}) {
+    const Outcome script = run_llmq({"completion", shell});
+    EXPECT_EQ(script.exit_code, 0);
+    for (const char* command : kCommands) EXPECT_THAT(script.out, HasSubstr(command)) << shell;
+    EXPECT_THAT(script.out, HasSubstr("max-windows")) << shell;
+    EXPECT_THAT(script.out, Not(HasSubstr("publish"))) << "a command that does not exist yet is not offered";
+  }
+  EXPECT_EQ(run_llmq({"completion", "tcsh"}).exit_code, 2);
+}
+
+TEST(Words, BashAcceptsItsCompletionScript) {
+  const Scratch scratch;
+  write_file(scratch / "llmq.bash", run_llmq({"completion", "bash"}).out);
+  const std::string check = "bash -c 'source " + (scratch / "llmq.bash") +
+                            "; COMP_WORDS=(llmq eval-ppl --max-w); COMP_CWORD=2; _llmq; [ \"${COMPREPLY[0]}\" = --max-windows ]'";
+  EXPECT_EQ(std::system(check.c_str()), 0);
+}
+
+TEST(Words, ManualPageHoldsEveryCommand) {
+  const Outcome page = run_llmq({"man"});
+  EXPECT_THAT(page.out, HasSubstr(".TH LLMQ 1"));
+  for (const char* command : kCommands) EXPECT_THAT(page.out, HasSubstr(".SS llmq"));
+}
+
+TEST(Words, AbsentDeviceIsRefusedPlainly) {
+  const Outcome outcome = run_llmq({"eval-ppl", tinystories(), "--device", "cuda"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("cuda"));
+}
+
+}  // namespace
+}  // namespace llmq::testing
