@@ -1,0 +1,170 @@
+// One clear sentence and the right exit code for everything that can be wrong with what a user hands over; and nothing left that looks finished.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+
+#include "cli/program.h"
+
+namespace llmq::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+Outcome quantize(const std::string& model, const std::string& output, std::vector<std::string> more = {}) {
+  more.insert(more.begin(), {"quantize", "--method", "rtn", "--model", model, "--output", output});
+  return run_llmq(more);
+}
+
+// Exit 2, one line on stderr that names `words`, and no output of that name.
+void expect_refused(const Outcome& outcome, const std::string& output, std::initializer_list<const char*> words) {
+  EXPECT_EQ(outcome.exit_code, 2) << outcome.err;
+  for (const char* word : words) EXPECT_THAT(outcome.err, HasSubstr(word));
+  EXPECT_FALSE(fs::exists(output));
+}
+
+void replace_in(const std::string& path, const std::string& from, const std::string& to) {
+  std::string text = read_file(path);
+  const std::size_t at = text.find(from);
+  ASSERT_NE(at, std::string::npos) << from;
+  write_file(path, text.replace(at, from.size(), to));
+}
+
+TEST(BadInput, MissingModel) {
+  const Scratch scratch;
+  expect_refused(quantize(scratch / "nothing", scratch / "q"), scratch / "q", {"nothing"});
+}
+
+TEST(BadInput, HubNameThatIsNotInTheCacheSaysHowToFetchIt) {
+  const Scratch scratch;
+  const Outcome outcome = run_llmq({"eval-ppl", "Qwen/Qwen3-32B"}, {"HF_HUB_CACHE=" + scratch.path()});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("hf download Qwen/Qwen3-32B"));
+}
+
+TEST(BadInput, TruncatedShard) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") - 100);
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.safetensors"});
+}
+
+TEST(BadInput, HeaderThatLies) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  std::string bytes = read_file(model + "/model.safetensors");
+  bytes[6] = '\x7f';  // a header length beyond any file
+  write_file(model + "/model.safetensors", bytes);
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.safetensors"});
+}
+
+TEST(BadInput, GitLfsPointerIsNamed) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  write_file(model + "/model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"LFS"});
+}
+
+TEST(BadInput, MissingShardAndShardOutsideTheDirectory) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  const std::string tensor = "model.norm.weight";
+  fs::rename(model + "/model.safetensors", scratch / "x.safetensors");
+  write_file(model + "/model.safetensors.index.json", R"({"metadata":{"total_size":1},"weight_map":{")" + tensor + R"(":"model-00001-of-00001.safetensors"}})");
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model-00001-of-00001.safetensors"});
+  write_file(model + "/model.safetensors.index.json", R"({"metadata":{"total_size":1},"weight_map":{")" + tensor + R"(":"../x.safetensors"}})");
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"../x.safetensors"});
+}
+
+TEST(BadInput, NotANumberInAWeightIsNamedAndRefused) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  std::string bytes = read_file(model + "/model.safetensors");
+  std::uint64_t header = 0;
+  std::memcpy(&header, bytes.data(), 8);
+  const Json table = Json::parse(std::string_view(bytes).substr(8, header), "header");
+  const std::string tensor = "model.layers.1.mlp.up_proj.weight";
+  const float nan = __builtin_nanf("");
+  std::memcpy(bytes.data() + 8 + header + static_cast<std::size_t>(table.at(tensor).at("data_offsets").items()[0].as_integer()) + 40, &nan, 4);
+  write_file(model + "/model.safetensors", bytes);
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.layers.1.mlp.up_proj"});
+}
+
+TEST(BadInput, ConfigThatDisagreesWithTheShapes) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  replace_in(model + "/config.json", "\"intermediate_size\": 384", "\"intermediate_size\": 512");
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"384", "512"});
+}
+
+TEST(BadInput, UnknownFamilyAndFieldsThatChangeTheMathematics) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch, "a");
+  replace_in(model + "/config.json", "\"model_type\": \"llama\"", "\"model_type\": \"zebra\"");
+  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"zebra"});
+  const std::string other = copy_of_model(scratch, "b");
+  replace_in(other + "/config.json", "\"use_cache\": true", "\"attn_logit_softcapping\": 30.0");
+  expect_refused(quantize(other, scratch / "q"), scratch / "q", {"attn_logit_softcapping"});
+}
+
+TEST(BadInput, TokenizerWithMoreTokensThanTheEmbedding) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  replace_in(model + "/tokenizer.json", "\"added_tokens\": [", R"("added_tokens": [{"id": 5000, "content": "<beyond>", "single_word": false, "lstrip": false,
+      "rstrip": false, "normalized": false, "special": true},)");
+  const Outcome outcome = run_llmq({"eval-ppl", model});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("2048"));
+}
+
+TEST(BadInput, RecipeMistakesHaveLineAndColumn) {
+  const Scratch scratch;
+  write_file(scratch / "r.yaml", "version: 1\nmethod: rtn\nsheme: w4a16\n");
+  const Outcome unknown = run_llmq({"quantize", "--recipe", scratch / "r.yaml", "--model", tinystories(), "--output", scratch / "q"});
+  expect_refused(unknown, scratch / "q", {"r.yaml", "3:", "sheme"});
+  write_file(scratch / "d.yaml", "version: 1\nmethod: rtn\nmethod: awq\n");
+  expect_refused(run_llmq({"quantize", "--recipe", scratch / "d.yaml", "--model", tinystories(), "--output", scratch / "q"}), scratch / "q", {"3:", "method"});
+  write_file(scratch / "t.yaml", "version: 1\nmethod: rtn\ncalibration: {samples: many}\n");
+  expect_refused(run_llmq({"quantize", "--recipe", scratch / "t.yaml", "--model", tinystories(), "--output", scratch / "q"}), scratch / "q", {"3:"});
+}
+
+TEST(BadInput, GroupThatDoesNotDivideNamesTheFirstModuleAndTheGroupsThatWould) {
+  const Scratch scratch;
+  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "scheme=w4a16_g96_asym"}), scratch / "q", {"q_proj", "96", "64"});
+}
+
+TEST(BadInput, SchemesAndFormatsThatDoNotExistHere) {
+  const Scratch scratch;
+  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "scheme=w9a16"}), scratch / "q", {"w9a16"});
+  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "format=gguf"}), scratch / "q", {"gguf"});
+  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "format=awq", "--set", "scheme=w8a16_g64_asym"}), scratch / "q", {"awq"});
+}
+
+TEST(BadInput, CalibrationTextTooShort) {
+  const Scratch scratch;
+  write_file(scratch / "short.txt", "A short text.");
+  const Outcome outcome = run_llmq({"quantize", "--method", "awq", "--model", tinystories(), "--output", scratch / "q", "--set", "calibration.text=" + (scratch / "short.txt")});
+  expect_refused(outcome, scratch / "q", {"short.txt"});
+}
+
+TEST(BadInput, NoRoomOnDiskIsExitOneAndLeavesNothing) {
+  const Scratch scratch;
+  rlimit before{};
+  getrlimit(RLIMIT_FSIZE, &before);
+  const rlimit small{200000, before.rlim_max};
+  setrlimit(RLIMIT_FSIZE, &small);
+  std::signal(SIGXFSZ, SIG_IGN);  // the write fails with EFBIG instead
+  const Outcome outcome = quantize(tinystories(), scratch / "q");
+  setrlimit(RLIMIT_FSIZE, &before);
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+  EXPECT_FALSE(fs::exists(scratch / "q"));
+  EXPECT_TRUE(fs::is_empty(scratch.path())) << "nothing half-written stays";
+}
+
+}  // namespace
+}  // namespace llmq::testing
