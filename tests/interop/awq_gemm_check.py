@@ -1,0 +1,40 @@
+"""GPTQModel's torch kernel loads llmq's AutoAWQ `gemm` checkpoint: the same dequantized weights to the bit, the same perplexity within 5e-5 in float32.
+
+awq_gemm_check.py LLMQ WORK
+"""
+import os, sys
+import torch
+from safetensors.torch import load_file
+from transformers import AutoTokenizer
+from gptqmodel import BACKEND, GPTQModel
+from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
+
+program, work = sys.argv[1:3]
+torch.set_num_threads(os.cpu_count())
+packed, dense = f"{work}/awq", f"{work}/dense"
+llmq(program, "quantize", "--method", "awq", "--model", TINYSTORIES, "--output", packed, "--set", "format=awq", "--set", "scheme=w4a16_g64_asym",
+     "--set", "calibration.samples=8", "--set", "calibration.sequence_length=256")
+llmq(program, "convert", packed, dense, "--to", "safetensors", "--dtype", "f32")
+ours = {k: v for k, v in load_file(f"{dense}/model.safetensors").items() if k.endswith("_proj.weight")}
+
+loaded = GPTQModel.load(packed, device="cpu", backend=BACKEND.AWQ_TORCH if hasattr(BACKEND, "AWQ_TORCH") else BACKEND.TORCH_AWQ)
+order = [0, 4, 1, 5, 2, 6, 3, 7]  # the nibble of a word that holds output 8c + i
+
+
+def unpack(words):
+    nibbles = torch.stack([(words >> (4 * order[i])) & 15 for i in range(8)], dim=-1)
+    return nibbles.reshape(words.shape[0], -1)
+
+
+modules = {name: module for name, module in loaded.model.named_modules() if hasattr(module, "qweight")}
+expect(len(modules) == 14, "GPTQModel replaced the 14 linears by its kernel")
+for name, module in modules.items():
+    group = module.in_features // module.scales.shape[0]
+    codes, zeros = unpack(module.qweight), unpack(module.qzeros).repeat_interleave(group, 0)
+    theirs = ((codes - zeros).float() * module.scales.float().repeat_interleave(group, 0)).T.contiguous()
+    key = (name if name.startswith("model.") else "model." + name) + ".weight"
+    expect(same_bits(theirs, ours[key]), f"{name}: dequantized weights equal to the bit")
+mine = llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
+peer = perplexity(loaded.model.float(), AutoTokenizer.from_pretrained(packed), 4, 512)
+expect(abs(mine / peer - 1) <= 5e-5, f"perplexity {mine:.6f}, GPTQModel {peer:.6f}")
+finish()

@@ -1,0 +1,44 @@
+"""What the checks share: running llmq, perplexity as Transformers computes it, bit-for-bit comparison of tensors."""
+import json, math, os, subprocess, sys
+
+ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
+TINYSTORIES = os.path.join(ROOT, "tests", "models", "tinystories-656k")
+WIKITEXT = os.path.join(ROOT, "share", "wikitext-2", "wiki.test.raw")
+failures = []
+
+
+def llmq(program, *arguments):
+    """Runs llmq with --json and returns the document; a non-zero exit is a failure of the check."""
+    done = subprocess.run([program, *map(str, arguments), "--json"], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"FAILED: llmq {' '.join(map(str, arguments))} left with {done.returncode}: {done.stderr}{done.stdout}")
+    return json.loads(done.stdout)
+
+
+def expect(holds, sentence):
+    print(("ok: " if holds else "FAILED: ") + sentence, flush=True)
+    if not holds:
+        failures.append(sentence)
+
+
+def finish():
+    sys.exit(1 if failures else 0)
+
+
+def perplexity(model, tokenizer, windows, width):
+    """The hf protocol: the raw file tokenized once, windows without overlap, all but the first position scored, FP64 sums."""
+    import torch
+    ids = tokenizer(open(WIKITEXT, encoding="utf-8").read(), return_tensors="pt")["input_ids"]
+    total, count = 0.0, 0
+    with torch.inference_mode():
+        for i in range(windows):
+            x = ids[:, i * width:(i + 1) * width]
+            logits = model(x).logits.float()
+            total += torch.nn.functional.cross_entropy(logits[0, :-1], x[0, 1:], reduction="sum").double().item()
+            count += width - 1
+    return math.exp(total / count)
+
+
+def same_bits(a, b):
+    import torch
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a.contiguous().view(torch.int32), b.contiguous().view(torch.int32))
