@@ -1,0 +1,162 @@
+#include "export/inspect.h"
+
+#include <algorithm>
+#include <cctype>
+
+#include "base/error.h"
+#include "export/model_directory.h"
+#include "export/packed_formats.h"
+#include "export/packed_modules.h"
+#include "export/report.h"
+
+namespace llmq {
+namespace {
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return out;
+}
+
+std::string string_member(const Json& object, std::string_view key) {
+  const Json* value = object.find(key);
+  return value != nullptr && value->is_string() ? value->as_string() : "";
+}
+
+std::string first_architecture(const Json& config) {
+  const Json* list = config.find("architectures");
+  const bool named =
+      list != nullptr && list->is_array() && !list->items().empty() && list->items()[0].is_string();
+  return named ? list->items()[0].as_string() : "";
+}
+
+// The modules of report.json: an array of objects with "module".
+Json quality_of(const Json& report, const std::string& module) {
+  const Json* modules = report.find("modules");
+  if (modules == nullptr || !modules->is_array()) return {};
+  for (const Json& entry : modules->items())
+    if (string_member(entry, "module") == module) return entry;
+  return {};
+}
+
+// Family, architecture and parameters from the model's structure; of a model llmq does not know, what the
+// config and the tensors say. Dense linears of the blocks are gathered for the bits per weight of a
+// checkpoint that is not packed.
+std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<const PlannedModule> packed,
+                                        Inspection& into) {
+  try {
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    into.family = spec.family;
+    into.architecture = spec.architecture;
+    into.parameters = spec.parameters();
+    return unpacked_linears(spec, packed);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported) throw;
+    into.note = error.what();
+  }
+  into.family = string_member(checkpoint.config(), "model_type");
+  into.architecture = first_architecture(checkpoint.config());
+  std::vector<std::string> names;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    into.parameters += tensor.view.shape.elements();
+    if (tensor.name.ends_with(".weight") && tensor.view.shape.rank() == 2)
+      names.push_back(tensor.name.substr(0, tensor.name.size() - 7));
+  }
+  return names;
+}
+
+// Bits of the dense linears, and the type most of them have.
+void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> linears, Inspection& into) {
+  double bits = 0, weights = 0;
+  std::string dtype;
+  for (const std::string& linear : linears) {
+    const StoredTensor* tensor = checkpoint.find(linear + ".weight");
+    if (tensor == nullptr) continue;
+    bits += 8.0 * static_cast<double>(tensor->view.bytes());
+    weights += static_cast<double>(tensor->view.shape.elements());
+    const std::string name = lower(dtype_row(tensor->view.dtype).name);
+    dtype = dtype.empty() || dtype == name ? name : "mixed";
+  }
+  into.bits_per_weight = weights == 0 ? 0 : bits / weights;
+  into.scheme = dtype;
+}
+
+Json shape_json(const Shape& shape) {
+  Json extents = Json::array();
+  for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
+  return extents;
+}
+
+}  // namespace
+
+Inspection inspect(Io& io, const std::string& model, bool with_quality) {
+  const Checkpoint checkpoint = Checkpoint::open(io, model);
+  const PackedModules packed = read_packed_modules(checkpoint);
+  Inspection result;
+  result.path = checkpoint.path().string();
+  result.format = checkpoint.is_gguf() ? "gguf" : packed.format;
+  result.bytes = checkpoint.tensor_bytes();
+  const Path report = checkpoint.path() / kReportFile;
+  if (!checkpoint.is_gguf() && io.exists(report))
+    result.report = Json::parse(read_text(io, report), report.string());
+  if (with_quality && result.report.find("modules") == nullptr)
+    fail(ErrorKind::kBadInput, {"has no report.json with errors per module",
+                                result.path,
+                                {},
+                                "--quality is for checkpoints that llmq quantize wrote"});
+
+  const std::vector<std::string> dense_linears = read_structure(checkpoint, packed.modules, result);
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    result.tensors.push_back({tensor.name, std::string(dtype_row(tensor.view.dtype).name), tensor.view.shape,
+                              tensor.view.bytes()});
+  if (packed.modules.empty()) {
+    measure_dense(checkpoint, dense_linears, result);
+  } else {
+    result.scheme = common_scheme(packed.modules);
+    result.bits_per_weight = stored_bits_per_weight(packed.format, packed.modules);
+    result.loaders = loader_verdicts(packed.format, packed.modules, result.path);
+  }
+  for (const PlannedModule& m : packed.modules)
+    result.modules.push_back(
+        {m, stored_bits_per_weight(packed.format, {&m, 1}), quality_of(result.report, m.module)});
+  if (result.parameters > 0)
+    result.bits_per_weight_total =
+        8.0 * static_cast<double>(result.bytes) / static_cast<double>(result.parameters);
+  return result;
+}
+
+Json Inspection::to_json(bool with_tensors, bool with_quality) const {
+  Json json = Json::object({{"schema", "llmq.inspect/1"},
+                            {"path", path},
+                            {"family", family},
+                            {"architecture", architecture},
+                            {"parameters", parameters},
+                            {"bytes", Json(bytes)},
+                            {"bits_per_weight", bits_per_weight},
+                            {"bits_per_weight_total", bits_per_weight_total},
+                            {"scheme", scheme},
+                            {"format", format},
+                            {"tensors", Json::array()}});
+  if (!note.empty()) json["note"] = note;
+  if (!loaders.empty()) json["loaders"] = llmq::to_json(loaders);
+  if (with_tensors)
+    for (const ListedTensor& tensor : tensors)
+      json["tensors"].push_back(Json::object({{"name", tensor.name},
+                                              {"dtype", tensor.dtype},
+                                              {"shape", shape_json(tensor.shape)},
+                                              {"bytes", Json(tensor.bytes)}}));
+  if (!modules.empty()) json["modules"] = Json::array();
+  for (const InspectedModule& m : modules) {
+    Json entry = Json::object({{"module", m.planned.module},
+                               {"scheme", m.planned.scheme.text()},
+                               {"bits_per_weight", m.bits_per_weight}});
+    if (with_quality && m.quality.is_object())
+      for (const Json::Member& member : m.quality.members())
+        if (entry.find(member.first) == nullptr) entry[member.first] = member.second;
+    json["modules"].push_back(std::move(entry));
+  }
+  return json;
+}
+
+}  // namespace llmq
