@@ -1,0 +1,222 @@
+// AWQ on matrices small enough to run the inputs themselves: the Gram loss is the output error, the search
+// beats rounding where a channel stands out, and nothing depends on threads or on the order of rows.
+#include "quant/awq.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "quant/gram_loss.h"
+#include "quant/rtn.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kChannels = 64, kRows = 24, kTokens = 200;
+
+struct Fixture {
+  std::shared_ptr<Backend> backend = make_reference_backend();
+  std::vector<float> weight, x;
+  InputStats stats{kChannels};
+  QuantScheme scheme;
+
+  // Inputs with a few loud channels, as decoder blocks have them.
+  explicit Fixture(float loud = 30.0f) : weight(kRows * kChannels), x(kTokens * kChannels) {
+    std::mt19937 generator(11);
+    std::normal_distribution<float> normal;
+    for (float& w : weight) w = 0.05f * normal(generator);
+    for (std::size_t i = 0; i < x.size(); ++i) x[i] = normal(generator) * (i % 16 == 3 ? loud : 1.0f);
+    stats.add(*backend, TensorView(x.data(), DType::kF32, {kTokens, kChannels}));
+    scheme.group_size = 32;
+  }
+  AwqScaleProblem problem() const {
+    AwqScaleProblem p;
+    p.readers = {{weight, kRows, scheme}};
+    p.stats = &stats;
+    p.compute = Compute::kFloat32;
+    return p;
+  }
+  // ||X D^T||^2 with D = dequantized / s - W, all in double.
+  double output_error(const QuantizedMatrix& m, const std::vector<float>& s) const {
+    std::vector<float> back(weight.size());
+    dequantize(m, back);
+    double error = 0;
+    for (std::int64_t t = 0; t < kTokens; ++t)
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        double y = 0;
+        for (std::int64_t k = 0; k < kChannels; ++k) {
+          const auto i = static_cast<std::size_t>(r * kChannels + k);
+          y += (static_cast<double>(back[i]) / s[static_cast<std::size_t>(k)] - weight[i]) *
+               x[static_cast<std::size_t>(t * kChannels + k)];
+        }
+        error += y * y;
+      }
+    return error;
+  }
+  std::vector<float> scaled(const std::vector<float>& s) const {
+    std::vector<float> w = weight;
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] *= s[i % kChannels];
+    return w;
+  }
+};
+
+const std::vector<float> kOnes(kChannels, 1.0f);
+
+// The Gram matrix is stored in FP32 (relative 2^-24 per entry) and d is FP32: against sums in double the loss
+// is off by at most 2^-22 of sum |d_i| |G_ij| |d_j|, which Cauchy bounds by K tr-like terms; K = 64 leaves 64
+// * 2^-22 < 2e-5.
+constexpr double kRelative = 2e-5;
+
+TEST(GramLoss, IsTheOutputError) {
+  const Fixture f;
+  ThreadPool pool(2);
+  const QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  GramLoss gram(f.stats, *f.backend, Compute::kFloat32);
+  const double loss = sum_in_order(row_losses(m, f.weight, gram, pool)), exact = f.output_error(m, kOnes);
+  EXPECT_GT(exact, 0);
+  EXPECT_NEAR(loss, exact, kRelative * exact);
+}
+
+TEST(GramLoss, RunsWhereTheDevicesMemoryIsClosed) {
+  const Fixture f;
+  ThreadPool pool(2);
+  const QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  GramLoss open(f.stats, *f.backend, Compute::kFloat32);
+  const auto fake = make_fake_backend();
+  GramLoss closed(f.stats, *fake, Compute::kFloat32);
+  EXPECT_EQ(row_losses(m, f.weight, open, pool), row_losses(m, f.weight, closed, pool));
+}
+
+TEST(AwqScales, BeatRoundingWhereChannelsStandOut) {
+  const Fixture f;
+  const AwqScales scales = search_awq_scales(f.problem(), *f.backend);
+  EXPECT_FALSE(scales.identity);
+  EXPECT_LT(scales.loss, 0.5 * scales.identity_loss);
+  ThreadPool pool(1);
+  const std::vector<float> w = f.scaled(scales.s);
+  const double exact = f.output_error(round_to_nearest(w, kRows, kChannels, f.scheme, pool), scales.s);
+  EXPECT_NEAR(scales.loss, exact, kRelative * exact);
+  // Channels that stand out are the ones that are scaled up.
+  EXPECT_GT(scales.s[3], 2 * scales.s[4]);
+}
+
+TEST(AwqScales, AreNeverWorseThanTheIdentity) {
+  for (const auto duo : {AwqOptions::Duo::kNo, AwqOptions::Duo::kYes, AwqOptions::Duo::kBoth})
+    for (const int grid : {1, 2, 20}) {
+      const Fixture f(1.0f);
+      AwqScaleProblem p = f.problem();
+      p.options.duo_scaling = duo;
+      p.options.grid = grid;
+      const AwqScales scales = search_awq_scales(p, *f.backend);
+      EXPECT_LE(scales.loss, scales.identity_loss);
+      for (const float s : scales.s) EXPECT_TRUE(std::isfinite(s) && s > 0);
+    }
+}
+
+TEST(AwqScales, SilentChannelsKeepOne) {
+  Fixture f;
+  for (std::size_t i = 5; i < f.x.size(); i += kChannels) f.x[i] = 0;
+  f.stats = InputStats(kChannels);
+  f.stats.add(*f.backend, TensorView(f.x.data(), DType::kF32, {kTokens, kChannels}));
+  const AwqScales scales = search_awq_scales(f.problem(), *f.backend);
+  EXPECT_FALSE(scales.identity);
+  EXPECT_EQ(scales.s[5], 1.0f);
+}
+
+TEST(AwqScales, ChannelsOfOneProducerShareOne) {
+  const Fixture f;
+  AwqScaleProblem p = f.problem();
+  for (std::int32_t c = 0; c < kChannels; ++c)
+    p.producer_of.push_back(c % 16);  // four readers' channels each
+  const AwqScales scales = search_awq_scales(p, *f.backend);
+  EXPECT_FALSE(scales.identity);
+  for (std::size_t c = 0; c < kChannels; ++c) EXPECT_EQ(scales.s[c], scales.s[c % 16]);
+}
+
+TEST(AwqScales, EveryReaderCounts) {
+  const Fixture f;
+  AwqScaleProblem together = f.problem(), halves = f.problem();
+  halves.readers = {{std::span(f.weight).first(10 * kChannels), 10, f.scheme},
+                    {std::span(f.weight).subspan(10 * kChannels), kRows - 10, f.scheme}};
+  EXPECT_EQ(search_awq_scales(together, *f.backend).s, search_awq_scales(halves, *f.backend).s);
+  EXPECT_EQ(search_awq_scales(together, *f.backend).loss, search_awq_scales(halves, *f.backend).loss);
+}
+
+RoundingProblem rounding_problem(const Fixture& f) {
+  return {f.weight, kRows, kChannels, &f.stats, f.scheme};
+}
+
+TEST(AwqClip, NeverLosesAgainstPlainRoundingAndReportsTheTrueLoss) {
+  for (const bool symmetric : {false, true})
+    for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor}) {
+      Fixture f;
+      f.scheme.symmetric = symmetric;
+      f.scheme.granularity = granularity;
+      for (std::size_t i = 0; i < f.weight.size(); i += 64)
+        f.weight[i + 7] *= 8;  // one long weight per row: worth clipping
+      const QuantizedMatrix plain = make_rtn(Compute::kFloat32)->quantize(rounding_problem(f), *f.backend);
+      const QuantizedMatrix clipped =
+          make_awq_rounding({}, Compute::kFloat32)->quantize(rounding_problem(f), *f.backend);
+      EXPECT_LE(clipped.loss, plain.loss);
+      if (granularity != Granularity::kTensor) {
+        EXPECT_LT(clipped.loss, 0.99 * plain.loss);
+      }
+      const double exact = f.output_error(clipped, kOnes);
+      EXPECT_NEAR(clipped.loss, exact, kRelative * exact);
+    }
+}
+
+TEST(AwqClip, OffMeansPlainRounding) {
+  const Fixture f;
+  AwqOptions off;
+  off.clip = false;
+  EXPECT_EQ(make_awq_rounding(off, Compute::kFloat32)->quantize(rounding_problem(f), *f.backend).codes,
+            make_rtn(Compute::kFloat32)->quantize(rounding_problem(f), *f.backend).codes);
+}
+
+TEST(AwqClip, PermutedRowsGivePermutedCodes) {
+  const Fixture f;
+  Fixture reversed;
+  for (std::int64_t r = 0; r < kRows; ++r)
+    std::copy_n(f.weight.begin() + (kRows - 1 - r) * kChannels, kChannels,
+                reversed.weight.begin() + r * kChannels);
+  const auto method = make_awq_rounding({}, Compute::kFloat32);
+  const QuantizedMatrix a = method->quantize(rounding_problem(f), *f.backend),
+                        b = method->quantize(rounding_problem(reversed), *f.backend);
+  for (std::int64_t r = 0; r < kRows; ++r)
+    for (std::int64_t k = 0; k < kChannels; ++k)
+      EXPECT_EQ(a.codes[static_cast<std::size_t>(r * kChannels + k)],
+                b.codes[static_cast<std::size_t>((kRows - 1 - r) * kChannels + k)]);
+}
+
+TEST(Awq, SameBytesAtAnyThreadCount) {
+  try {
+    make_cpu_backend(1);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kUnsupported) throw;
+    GTEST_SKIP() << e.what();
+  }
+  const Fixture f;
+  const auto run = [&](int threads) {
+    const auto backend = make_cpu_backend(threads);
+    AwqScaleProblem p = f.problem();
+    p.compute = Compute::kBFloat16;
+    const AwqScales scales = search_awq_scales(p, *backend);
+    QuantizedMatrix m = make_awq_rounding({}, Compute::kBFloat16)->quantize(rounding_problem(f), *backend);
+    std::vector<float> all = scales.s;
+    all.insert(all.end(), m.scales.begin(), m.scales.end());
+    all.insert(all.end(), m.codes.begin(), m.codes.end());
+    all.push_back(static_cast<float>(scales.loss));
+    all.push_back(static_cast<float>(m.loss));
+    return all;
+  };
+  const std::vector<float> expected = run(1);
+  for (const int threads : {2, 3, 8}) EXPECT_EQ(run(threads), expected) << threads;
+}
+
+}  // namespace
+}  // namespace llmq

@@ -1,0 +1,133 @@
+// Rounding against the scalar definition, written again in the plainest way.
+#include "quant/rtn.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace llmq {
+namespace {
+
+std::vector<float> random_weight(std::int64_t count, std::uint32_t seed) {
+  std::mt19937 generator(seed);
+  std::vector<float> weight(static_cast<std::size_t>(count));
+  for (float& w : weight) w = static_cast<float>(static_cast<int>(generator() % 2001) - 1000) * 1e-4f;
+  return weight;
+}
+
+QuantScheme scheme_of(int bits, Granularity granularity, int group, bool symmetric, DType scale_dtype) {
+  QuantScheme s;
+  s.bits = bits;
+  s.granularity = granularity;
+  s.group_size = group;
+  s.symmetric = symmetric;
+  s.scale_dtype = scale_dtype;
+  return s;
+}
+
+// One group by the definition in cli.md: codes against the stored scale.
+void expect_group(const std::vector<float>& w, const QuantScheme& s, float scale, int zero,
+                  const std::uint8_t* codes, float low, float high) {
+  const float top = static_cast<float>((1 << s.bits) - 1);
+  const float exact = s.symmetric ? 2 * std::max(-low, high) / top : (high - low) / top;
+  ASSERT_EQ(scale, stored_scale(exact, s.scale_dtype));
+  ASSERT_EQ(zero, s.symmetric ? s.middle() : static_cast<int>(std::min(std::nearbyintf(-low / scale), top)));
+  for (std::size_t k = 0; k < w.size(); ++k) {
+    const float code =
+        std::min(std::max(std::nearbyintf(w[k] / scale) + static_cast<float>(zero), 0.0f), top);
+    ASSERT_EQ(codes[k], static_cast<int>(code)) << k;
+  }
+}
+
+void expect_rounded(const QuantScheme& s, std::int64_t rows, std::int64_t columns) {
+  const std::vector<float> weight = random_weight(rows * columns, 7);
+  ThreadPool pool(2);
+  const QuantizedMatrix m = round_to_nearest(weight, rows, columns, s, pool);
+  const std::int64_t group = s.group_of(columns), groups = m.groups();
+  float low = 0, high = 0;
+  for (const float w : weight) low = std::min(low, w), high = std::max(high, w);
+  for (std::int64_t r = 0; r < rows; ++r)
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const std::vector<float> w(weight.begin() + r * columns + g * group,
+                                 weight.begin() + r * columns + std::min((g + 1) * group, columns));
+      float l = 0, h = 0;
+      for (const float x : w) l = std::min(l, x), h = std::max(h, x);
+      if (s.granularity == Granularity::kTensor) l = low, h = high;
+      const auto at = static_cast<std::size_t>(r * groups + g);
+      ASSERT_NO_FATAL_FAILURE(
+          expect_group(w, s, m.scales[at], m.zeros[at], m.codes.data() + r * columns + g * group, l, h))
+          << r << ' ' << g;
+    }
+}
+
+TEST(Rtn, FollowsTheDefinition) {
+  for (const int bits : {2, 3, 4, 8})
+    for (const bool symmetric : {false, true})
+      for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
+        expect_rounded(scheme_of(bits, Granularity::kGroup, 32, symmetric, dtype), 5, 96);
+        expect_rounded(scheme_of(bits, Granularity::kGroup, 20, symmetric, dtype), 3, 60);
+        expect_rounded(scheme_of(bits, Granularity::kChannel, 0, symmetric, dtype), 4, 33);
+        expect_rounded(scheme_of(bits, Granularity::kTensor, 0, symmetric, dtype), 4, 33);
+      }
+}
+
+TEST(Rtn, ZeroGroupsStayZero) {
+  ThreadPool pool(1);
+  const std::vector<float> weight(64);
+  for (const bool symmetric : {false, true}) {
+    const QuantizedMatrix m =
+        round_to_nearest(weight, 1, 64, scheme_of(4, Granularity::kGroup, 32, symmetric, DType::kBF16), pool);
+    std::vector<float> back(64, 1.0f);
+    dequantize(m, back);
+    EXPECT_EQ(back, weight);
+  }
+}
+
+// The error of a weight inside the range is at most half a step of the stored scale; at the ends the stored
+// scale and the rounded zero add at most one step more (both are off by at most half a step at the far end:
+// 15 steps of relative error 2^-9 is below 1/16, and the zero by 1/2).
+TEST(Rtn, ErrorIsBoundedByTheStep) {
+  ThreadPool pool(1);
+  const std::vector<float> weight = random_weight(64 * 64, 3);
+  const QuantizedMatrix m =
+      round_to_nearest(weight, 64, 64, scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16), pool);
+  std::vector<float> back(weight.size());
+  dequantize(m, back);
+  for (std::size_t i = 0; i < weight.size(); ++i)
+    EXPECT_LE(std::fabs(back[i] - weight[i]), 1.5f * m.scales[i / 32]);
+}
+
+TEST(Rtn, SameBytesAtAnyThreadCount) {
+  const std::vector<float> weight = random_weight(37 * 64, 5);
+  const QuantScheme s = scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16);
+  ThreadPool one(1);
+  const QuantizedMatrix expected = round_to_nearest(weight, 37, 64, s, one);
+  for (const int threads : {2, 3, 8}) {
+    ThreadPool pool(threads);
+    const QuantizedMatrix m = round_to_nearest(weight, 37, 64, s, pool);
+    EXPECT_EQ(m.codes, expected.codes);
+    EXPECT_EQ(m.scales, expected.scales);
+    EXPECT_EQ(m.zeros, expected.zeros);
+  }
+}
+
+TEST(Rounding, ScaledDifferenceIsRoundingBetweenScaleAndInverse) {
+  const std::vector<float> weight = random_weight(64, 9);
+  std::vector<float> s(64), inverse(64), scaled(64), scratch(64), d(64);
+  for (std::size_t k = 0; k < 64; ++k) {
+    s[k] = 0.25f + 0.05f * static_cast<float>(k);
+    inverse[k] = 1 / s[k];
+    scaled[k] = weight[k] * s[k];
+  }
+  const QuantScheme scheme = scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16);
+  scaled_difference(weight.data(), 64, 32, s.data(), inverse.data(), scheme, scratch.data(), d.data());
+  ThreadPool pool(1);
+  std::vector<float> back(64);
+  dequantize(round_to_nearest(scaled, 1, 64, scheme, pool), back);
+  for (std::size_t k = 0; k < 64; ++k) EXPECT_EQ(d[k], back[k] * inverse[k] - weight[k]);
+}
+
+}  // namespace
+}  // namespace llmq
