@@ -20,7 +20,6 @@ struct Options {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false, allow_nonfinite = false;
-  std::string command_line;
 };
 
 Recipe resolve_recipe(const Options& options) {
@@ -189,7 +188,8 @@ void print_outcome(const Outcome& o) {
   }
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(const Options& options, const Session& session) {
+  const GlobalOptions& globals = session.globals;
   if (options.resume || options.restart)
     fail(ErrorKind::kUnsupported, {"a journal to resume from is not part of this version", {}, options.resume ? "--resume" : "--restart", "run the command without it"});
   const auto start = std::chrono::steady_clock::now();
@@ -207,7 +207,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   }
   for (const std::string& warning : o.plan.warnings) Log::get().warn(warning);
   o.facts.version = version_text();
-  o.facts.command = options.command_line;
+  o.facts.command = session.command_line;
   o.facts.model = o.recipe.model;
   o.facts.method = o.plan.method;
   o.facts.scheme = scheme_text(o.plan);
@@ -244,7 +244,7 @@ void add_quantize(CLI::App& app, Session& session) {
   command->add_flag("--allow-nonfinite", options->allow_nonfinite, "Go on when a weight holds NaN or infinity");
   command->add_flag("--resume", options->resume, "Go on with an interrupted run (not in this version)");
   command->add_flag("--restart", options->restart, "Start again in spite of a journal (not in this version)");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session); }; });
 }
 
 }  // namespace llmq::tools

@@ -26,6 +26,7 @@ struct GlobalOptions {
 
 struct Session {
   GlobalOptions globals;
+  std::string command_line;  // as typed, for the report
   std::function<int()> run;  // set by the chosen command; returns the exit code
 };
 

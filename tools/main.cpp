@@ -39,6 +39,8 @@ Error usage_error(const CLI::ParseError& error) {
 
 int run(int argc, char** argv) {
   Session session;
+  session.command_line = "llmq";
+  for (int i = 1; i < argc; ++i) session.command_line += std::string(" ") + argv[i];
   CLI::App app("", "llmq");
   declare_application(app);
   add_global_flags(app, session.globals);

@@ -62,8 +62,7 @@ HiddenStates prefill(Engine& engine, const Window& window) {
   const Engine::Step step{sequence.id(), window.tokens};
   HiddenStates states{engine.forward(std::span(&step, 1)), {}};
   const auto rows = static_cast<std::int64_t>(window.tokens.size());
-  const std::size_t element = states.buffer.bytes() / static_cast<std::size_t>(rows * engine.spec().hidden_size);
-  states.rows = states.buffer.view(element >= 4 ? DType::kF32 : DType::kBF16, {rows, engine.spec().hidden_size});
+  states.rows = states.buffer.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});
   return states;
 }
 
