@@ -1,0 +1,133 @@
+// A fold moves a channel scale s from its readers into their producer: producer / s, readers' columns * s.
+// With powers of two nothing rounds, so the logits of a folded model equal the original's to the bit, and a
+// reader left out shows at once.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "base/io.h"
+#include "io/safetensors.h"
+#include "runtime/engine.h"
+#include "support/temporary_directory.h"
+
+namespace llmq {
+namespace {
+
+using Tensors = std::map<std::string, std::pair<Shape, std::vector<float>>>;
+
+Path model_folder(const std::string& name) {
+  return Path(LLMQ_SOURCE_DIR) / "tests/golden/models" / name / "model";
+}
+
+// 1/4 .. 4, from a fixed sequence.
+float power_of_two(std::size_t i) {
+  static constexpr float kPowers[] = {1.0f, 2.0f, 0.25f, 4.0f, 0.5f};
+  return kPowers[(i * 7 + i / 5) % 5];
+}
+
+// The scale of each input column of the site's readers.
+std::vector<float> column_scales(const FoldSpec& fold, const ModelSpec& spec, std::int64_t columns) {
+  std::vector<float> scales;
+  for (std::int64_t c = 0; c < columns; ++c) {
+    std::int64_t row = c;  // of the producer
+    if (fold.producer == FoldSpec::Producer::kGroupedValueRows)
+      row = c / spec.head_dim / fold.repeat * spec.head_dim + c % spec.head_dim;
+    scales.push_back(power_of_two(static_cast<std::size_t>(row)));
+  }
+  return scales;
+}
+
+void divide_producer(const FoldSpec& fold, Tensors& tensors) {
+  auto& [shape, values] = tensors.at(fold.producer_module + ".weight");
+  const auto columns = static_cast<std::size_t>(shape.rank() == 1 ? 1 : shape.back());
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] /= power_of_two(i / columns);
+  const auto bias = tensors.find(fold.producer_module + ".bias");
+  if (fold.producer == FoldSpec::Producer::kNormGain || bias == tensors.end()) return;
+  for (std::size_t i = 0; i < bias->second.second.size(); ++i) bias->second.second[i] /= power_of_two(i);
+}
+
+void apply(const FoldSpec& fold, const BlockSpec& block, const ModelSpec& spec, Tensors& tensors) {
+  divide_producer(fold, tensors);
+  for (const LinearRole role : fold.readers) {
+    const LinearSpec& linear = block.linear(role);
+    auto& values = tensors.at(linear.module + ".weight").second;
+    const std::vector<float> scales = column_scales(fold, spec, linear.in_features);
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i % scales.size()];
+  }
+}
+
+Tensors read_tensors(const Checkpoint& checkpoint) {
+  Tensors tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    tensors[tensor.name] = {tensor.view.shape, checkpoint.read_float32(tensor)};
+  return tensors;
+}
+
+std::vector<float> logits_of(const Checkpoint& checkpoint) {
+  const std::vector<std::int32_t> ids = {5, 17, 3, 42, 96, 8, 33, 61, 17, 5, 70, 29};
+  Engine::Options options;
+  options.compute = Compute::kFloat32;
+  options.max_context = static_cast<std::int64_t>(ids.size());
+  options.kv_tokens = 16;
+  Engine engine = Engine::load(checkpoint, make_reference_backend(), options);
+  const Engine::Step step{engine.cache().open_sequence(), ids};
+  const Buffer hidden = engine.forward({&step, 1});
+  const TensorView logits =
+      engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
+  std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));
+  engine.backend().download(values.data(), logits);
+  return values;
+}
+
+std::vector<float> logits_of(const Tensors& tensors, const Path& model) {
+  const llmq::testing::TemporaryDirectory directory;
+  std::vector<TensorDeclaration> declarations;
+  for (const auto& [name, tensor] : tensors) declarations.push_back({name, DType::kF32, tensor.first});
+  SafetensorsWriter writer(system_io(), directory.path() / "model.safetensors", declarations, {});
+  for (const auto& [name, tensor] : tensors) writer.add(name, std::as_bytes(std::span(tensor.second)));
+  writer.finish();
+  write_text_atomically(system_io(), directory.path() / "config.json",
+                        read_text(system_io(), model / "config.json"));
+  return logits_of(Checkpoint::open(system_io(), directory.path().string()));
+}
+
+class FoldedModel : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(FoldedModel, ComputesTheSameBits) {
+  const Path model = model_folder(GetParam());
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), model.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  Tensors tensors = read_tensors(checkpoint);
+  for (const BlockSpec& block : spec.blocks)
+    for (const FoldSpec& fold : block.folds) apply(fold, block, spec, tensors);
+  EXPECT_EQ(logits_of(tensors, model), logits_of(checkpoint));
+}
+
+TEST_P(FoldedModel, EveryReaderMatters) {
+  const Path model = model_folder(GetParam());
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), model.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const std::vector<float> original = logits_of(checkpoint);
+  const BlockSpec& block = spec.blocks[0];
+  for (const FoldSpec& fold : block.folds) {
+    for (std::size_t dropped = 0; dropped < fold.readers.size(); ++dropped) {
+      FoldSpec faulty = fold;
+      faulty.readers.erase(faulty.readers.begin() + static_cast<std::ptrdiff_t>(dropped));
+      Tensors tensors = read_tensors(checkpoint);
+      apply(faulty, block, spec, tensors);
+      EXPECT_NE(logits_of(tensors, model), original) << site_name(fold.site) << ", reader " << dropped;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, FoldedModel,
+                         ::testing::Values("llama-linear-biases", "llama-dynamic-mqa", "mistral-head-dim",
+                                         "qwen2-window", "qwen3"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace llmq
