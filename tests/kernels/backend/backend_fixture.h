@@ -1,0 +1,194 @@
+// Every backend there could be, by name, as a test parameter; tensors to and from it; numbers to feed it.
+//
+// A backend that this machine or build lacks is a skip that says so.
+#pragma once
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "device/backend.h"
+#include "device/cpu/cpu_backend.h"
+#include "support/tolerance.h"
+
+namespace llmq::testing {
+
+struct BackendParam {
+  std::string name;  // reference | fake | cpu_<level> | cuda
+  int threads = 1;
+};
+
+inline void PrintTo(const BackendParam& param, std::ostream* out) {
+  *out << param.name << "/" << param.threads;
+}
+
+inline std::string param_name(const ::testing::TestParamInfo<BackendParam>& info) {
+  return info.param.name + "_t" + std::to_string(info.param.threads);
+}
+
+inline const std::vector<std::string>& cpu_levels() {
+  static const std::vector<std::string> levels = {"scalar", "avx2", "avx512", "amx"};
+  return levels;
+}
+
+inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
+  std::vector<BackendParam> params = {{"reference", 1}, {"fake", 1}};
+  for (const std::string& level : cpu_levels())
+    for (const int threads : cpu_threads) params.push_back({"cpu_" + level, threads});
+  params.push_back({"cuda", 1});
+  return params;
+}
+
+// Null with `why` when it is not here.
+inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::string* why) {
+  if (param.name == "reference") return make_reference_backend();
+  if (param.name == "fake") return make_fake_backend();
+  if (param.name == "cuda") {
+    try {
+      return make_cuda_backend(0);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnsupported) throw;
+      *why = error.what();
+      return nullptr;
+    }
+  }
+  const std::string level = param.name.substr(4);
+  const std::vector<std::string> present = cpu_levels_present();
+  if (std::find(present.begin(), present.end(), level) != present.end())
+    return make_cpu_backend_at(param.threads, level);
+  *why = "this machine (or build) has no CPU level " + level;
+  return nullptr;
+}
+
+class BackendTest : public ::testing::TestWithParam<BackendParam> {
+ protected:
+  void SetUp() override {
+    std::string why;
+    backend_ = open_backend(GetParam(), &why);
+    if (backend_ == nullptr) GTEST_SKIP() << why;
+  }
+  Backend& backend() { return *backend_; }
+  Backend& oracle() { return *oracle_; }
+
+ private:
+  std::shared_ptr<Backend> backend_;
+  std::shared_ptr<Backend> oracle_ = make_reference_backend();
+};
+
+// A fixed stream of numbers (SplitMix64).
+class Numbers {
+ public:
+  explicit Numbers(std::uint64_t seed) : state_(seed) {}
+  double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }
+  std::int64_t below(std::int64_t limit) {
+    return static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(limit));
+  }
+  // Uniform in [-1, 1) times 2^e, e in [-spread, spread]: magnitudes mixed within one sum.
+  std::vector<float> values(std::int64_t count, int spread = 0, double scale = 1) {
+    std::vector<float> numbers(static_cast<std::size_t>(count));
+    for (float& number : numbers) {
+      const int exponent = spread == 0 ? 0 : static_cast<int>(below(2 * spread + 1)) - spread;
+      number = static_cast<float>(std::ldexp((2 * uniform() - 1) * scale, exponent));
+    }
+    return numbers;
+  }
+
+ private:
+  std::uint64_t next() {
+    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  std::uint64_t state_;
+};
+
+// Bytes of `values` as F32, BF16 or F16.
+inline std::vector<char> encode(DType dtype, const std::vector<float>& values) {
+  std::vector<char> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (dtype == DType::kF32) {
+      std::memcpy(bytes.data() + 4 * i, &values[i], 4);
+    } else {
+      const std::uint16_t bits =
+          dtype == DType::kBF16 ? to_bfloat16(values[i]).bits : to_float16(values[i]).bits;
+      std::memcpy(bytes.data() + 2 * i, &bits, 2);
+    }
+  }
+  return bytes;
+}
+
+inline std::vector<float> decode(DType dtype, const std::vector<char>& bytes) {
+  std::vector<float> values(bytes.size() / static_cast<std::size_t>(element_bytes(dtype)));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = 0;
+    if (dtype == DType::kF32) {
+      std::memcpy(&values[i], bytes.data() + 4 * i, 4);
+    } else {
+      std::memcpy(&bits, bytes.data() + 2 * i, 2);
+      values[i] = dtype == DType::kBF16 ? to_float(BFloat16{bits}) : to_float(Float16{bits});
+    }
+  }
+  return values;
+}
+
+// `values` as the dtype holds them.
+inline std::vector<float> rounded(DType dtype, const std::vector<float>& values) {
+  return decode(dtype, encode(dtype, values));
+}
+
+inline std::vector<float> absolute(std::vector<float> values) {
+  for (float& value : values) value = std::fabs(value);
+  return values;
+}
+
+// A tensor on a backend and the memory it lives in.
+struct Placed {
+  Buffer buffer;
+  TensorView view;
+};
+
+inline Placed put(Backend& backend, DType dtype, const Shape& shape, const std::vector<float>& values) {
+  Placed placed;
+  const std::vector<char> bytes = encode(dtype, values);
+  placed.buffer = backend.allocate(bytes.size());
+  placed.view = placed.buffer.view(dtype, shape);
+  backend.upload(placed.view, bytes.data());
+  return placed;
+}
+
+// Filled with NaN: what an operation does not write, or reads before, shows.
+inline Placed poisoned(Backend& backend, DType dtype, const Shape& shape) {
+  return put(backend, dtype, shape,
+             std::vector<float>(static_cast<std::size_t>(shape.elements()), std::nanf("")));
+}
+
+inline std::vector<float> get(Backend& backend, const TensorView& view) {
+  std::vector<char> bytes(static_cast<std::size_t>(view.shape.elements()) *
+                          static_cast<std::size_t>(element_bytes(view.dtype)));
+  backend.download(bytes.data(), view);
+  return decode(view.dtype, bytes);
+}
+
+inline std::vector<double> widened(const std::vector<float>& values) {
+  return {values.begin(), values.end()};
+}
+
+// Equal bit for bit; NaN equals itself.
+inline ::testing::AssertionResult same_bits(const std::vector<float>& got, const std::vector<float>& want) {
+  if (got.size() != want.size())
+    return ::testing::AssertionFailure() << got.size() << " and " << want.size() << " values";
+  for (std::size_t i = 0; i < got.size(); ++i)
+    if (bits_from_float(got[i]) != bits_from_float(want[i]))
+      return ::testing::AssertionFailure() << "[" << i << "] " << got[i] << " and " << want[i];
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace llmq::testing
