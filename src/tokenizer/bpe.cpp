@@ -1,0 +1,288 @@
+// Encoding; reading the model is in bpe_parse.cpp.
+//
+// A word of n symbols: n <= kShort is scanned for its best pair again and again (all of it stays in the
+// first-level cache); a longer one keeps, for every rank in play, the places where that pair was seen, and
+// takes ranks in order. Each merge makes at most two new places, so there are at most 3n of them; places of
+// one rank are sorted once when it comes up. Entries outlive their pair and are checked against the symbols
+// when taken.
+#include "tokenizer/bpe.h"
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+
+#include "tokenizer/byte_alphabet.h"
+#include "tokenizer/utf8.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::size_t kShort = 24;
+constexpr std::size_t kCutFrom = 64;  // byte-level words shorter than this are not worth cutting
+
+}  // namespace
+
+const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
+  const std::uint64_t pair =
+      static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
+  const std::size_t mask = merges_.size() - 1;
+  for (std::size_t i = (pair * 0x9e3779b97f4a7c15u) >> 32 & mask;; i = (i + 1) & mask) {
+    const Merge& merge = merges_[i];
+    if (merge.id < 0) return nullptr;
+    if (merge.pair == pair) return &merge;
+  }
+}
+
+bool Bpe::may_join(char32_t left, char32_t right) const {
+  const std::uint64_t pair = static_cast<std::uint64_t>(left) << 32 | right;
+  const std::uint64_t bit = (pair * 0x9e3779b97f4a7c15u) >> 40 & (borders_.size() * 64 - 1);
+  return (borders_[bit / 64] >> (bit % 64) & 1) != 0;
+}
+
+void Bpe::start_character(std::string_view character, std::vector<std::int32_t>& symbols,
+                          bool& unknown_pending) const {
+  // `unknown_pending`: the last unknown has not been written yet; a fallback after it overtakes it, as in
+  // Hugging Face's code.
+  const auto flush = [&] {
+    if (unknown_pending) symbols.push_back(unknown_);
+    unknown_pending = false;
+  };
+  if (const auto id = index_.find(character)) {
+    flush();
+    symbols.push_back(*id);
+    return;
+  }
+  if (byte_fallback_) {
+    const bool whole = std::all_of(character.begin(), character.end(), [&](char byte) {
+      return fallback_ids_[static_cast<unsigned char>(byte)] >= 0;
+    });
+    if (whole) {
+      for (const char byte : character) symbols.push_back(fallback_ids_[static_cast<unsigned char>(byte)]);
+      return;
+    }
+  }
+  if (unknown_ < 0) return;  // left out, as Hugging Face does
+  if (!fuse_unknown_) flush();
+  unknown_pending = true;
+}
+
+void Bpe::start_symbols(std::string_view word, std::vector<std::int32_t>& symbols) const {
+  symbols.clear();
+  bool unknown_pending = false;
+  if (byte_level_) {
+    std::string letter;
+    for (const char c : word) {
+      const unsigned char byte = static_cast<unsigned char>(c);
+      if (byte_ids_[byte] >= 0 && !unknown_pending) {
+        symbols.push_back(byte_ids_[byte]);
+        continue;
+      }
+      letter.clear();
+      append_utf8(letter, byte_to_letter(byte));
+      start_character(letter, symbols, unknown_pending);
+    }
+  } else {
+    for (std::size_t i = 0; i < word.size();) {
+      const unsigned bytes = read_utf8(word, i).bytes;
+      start_character(word.substr(i, bytes), symbols, unknown_pending);
+      i += bytes;
+    }
+  }
+  if (unknown_pending) symbols.push_back(unknown_);
+}
+
+void Bpe::merge_short(std::vector<std::int32_t>& symbols) const {
+  std::array<std::uint32_t, kShort> ranks;  // of the pair that begins here
+  std::size_t n = symbols.size();
+  const auto rank_at = [&](std::size_t i) {
+    if (i + 1 >= n) return kNoRank;
+    const Merge* merge = find_merge(symbols[i], symbols[i + 1]);
+    return merge == nullptr ? kNoRank : merge->rank;
+  };
+  for (std::size_t i = 0; i < n; ++i) ranks[i] = rank_at(i);
+  while (n > 1) {
+    const std::size_t best = static_cast<std::size_t>(
+        std::min_element(ranks.begin(), ranks.begin() + static_cast<std::ptrdiff_t>(n - 1)) - ranks.begin());
+    if (ranks[best] == kNoRank) break;
+    symbols[best] = merge_ids_[ranks[best]];
+    for (std::size_t i = best + 1; i + 1 < n; ++i) {
+      symbols[i] = symbols[i + 1];
+      ranks[i] = ranks[i + 1];
+    }
+    --n;
+    ranks[best] = rank_at(best);
+    if (best > 0) ranks[best - 1] = rank_at(best - 1);
+  }
+  symbols.resize(n);
+}
+
+namespace {
+
+// Places by rank, lowest rank first and leftmost first within it.
+class RankQueue {
+ public:
+  explicit RankQueue(std::size_t ranks) : slot_of_rank_(ranks, kNone) {}
+
+  void push(std::uint32_t rank, std::uint32_t place) {
+    std::uint32_t& slot = slot_of_rank_[rank];
+    if (slot == kNone) {
+      if (free_.empty()) {
+        free_.push_back(static_cast<std::uint32_t>(buckets_.size()));
+        buckets_.emplace_back();
+      }
+      slot = free_.back();
+      free_.pop_back();
+      order_.push(rank);
+    }
+    Bucket& bucket = buckets_[slot];
+    if (bucket.is_heap) {
+      bucket.places.push_back(place);
+      std::push_heap(bucket.places.begin(), bucket.places.end(), std::greater<>());
+      return;
+    }
+    if (bucket.taken > 0) {  // a rank that grows while it is taken from: rare, so a heap will do
+      bucket.places.erase(bucket.places.begin(),
+                          bucket.places.begin() + static_cast<std::ptrdiff_t>(bucket.taken));
+      bucket.taken = 0;
+      bucket.is_heap = true;
+      bucket.places.push_back(place);
+      std::make_heap(bucket.places.begin(), bucket.places.end(), std::greater<>());
+      return;
+    }
+    bucket.is_sorted = bucket.is_sorted && (bucket.places.empty() || bucket.places.back() <= place);
+    bucket.places.push_back(place);
+  }
+
+  bool pop(std::uint32_t& rank, std::uint32_t& place) {
+    while (!order_.empty()) {
+      rank = order_.top();
+      Bucket& bucket = buckets_[slot_of_rank_[rank]];
+      if (bucket.taken < bucket.places.size()) {
+        place = take(bucket);
+        return true;
+      }
+      bucket = Bucket{std::move(bucket.places), 0, true, false};
+      bucket.places.clear();
+      free_.push_back(slot_of_rank_[rank]);
+      slot_of_rank_[rank] = kNone;
+      order_.pop();
+    }
+    return false;
+  }
+
+ private:
+  static constexpr std::uint32_t kNone = 0xffffffffu;
+  struct Bucket {
+    std::vector<std::uint32_t> places;
+    std::size_t taken = 0;
+    bool is_sorted = true, is_heap = false;
+  };
+
+  static std::uint32_t take(Bucket& bucket) {
+    if (bucket.is_heap) {
+      std::pop_heap(bucket.places.begin(), bucket.places.end(), std::greater<>());
+      const std::uint32_t place = bucket.places.back();
+      bucket.places.pop_back();
+      return place;
+    }
+    if (!bucket.is_sorted) std::sort(bucket.places.begin(), bucket.places.end());
+    bucket.is_sorted = true;
+    return bucket.places[bucket.taken++];
+  }
+
+  std::vector<std::uint32_t> slot_of_rank_, free_;
+  std::vector<Bucket> buckets_;
+  std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> order_;
+};
+
+}  // namespace
+
+void Bpe::merge_long(std::vector<std::int32_t>& symbols) const {
+  const std::uint32_t n = static_cast<std::uint32_t>(symbols.size());
+  // Neighbours by place; a merged-away symbol is -1. n stands for "none" on the right.
+  std::vector<std::uint32_t> next(n), previous(n);
+  RankQueue queue(merge_ids_.size());
+  for (std::uint32_t i = 0; i < n; ++i) {
+    next[i] = i + 1;
+    previous[i] = i == 0 ? n : i - 1;
+    if (i + 1 < n)
+      if (const Merge* merge = find_merge(symbols[i], symbols[i + 1])) queue.push(merge->rank, i);
+  }
+  std::uint32_t rank = 0, place = 0;
+  while (queue.pop(rank, place)) {
+    if (symbols[place] < 0 || next[place] == n) continue;
+    const std::uint32_t right = next[place];
+    const Merge* now = find_merge(symbols[place], symbols[right]);
+    if (now == nullptr || now->rank != rank) continue;
+    symbols[place] = now->id;
+    symbols[right] = -1;
+    next[place] = next[right];
+    if (next[place] != n) {
+      previous[next[place]] = place;
+      if (const Merge* merge = find_merge(symbols[place], symbols[next[place]]))
+        queue.push(merge->rank, place);
+    }
+    if (previous[place] != n)
+      if (const Merge* merge = find_merge(symbols[previous[place]], symbols[place]))
+        queue.push(merge->rank, previous[place]);
+  }
+  symbols.erase(std::remove(symbols.begin(), symbols.end(), -1), symbols.end());
+}
+
+void Bpe::merge_all(std::vector<std::int32_t>& symbols) const {
+  if (symbols.size() < 2 || merge_ids_.empty()) return;
+  if (symbols.size() <= kShort)
+    merge_short(symbols);
+  else
+    merge_long(symbols);
+}
+
+void Bpe::encode_part(std::string_view part, WordCache* cache, bool whole,
+                      std::vector<std::int32_t>& out) const {
+  if (part.size() > WordCache::kLongestWord) cache = nullptr;
+  const std::uint64_t hash = cache != nullptr ? hash_bytes(part) : 0;
+  if (cache != nullptr)
+    if (const WordCache::Ids* ids = cache->find(part, hash)) {
+      for (std::uint32_t i = 0; i < ids->count; ++i) out.push_back(ids->first[i]);
+      return;
+    }
+  std::vector<std::int32_t> symbols;
+  const auto known = whole && ignore_merges_
+                         ? index_.find(byte_level_ ? to_byte_alphabet(part) : std::string(part))
+                         : std::nullopt;
+  if (known) {
+    symbols.assign(1, *known);
+  } else {
+    start_symbols(part, symbols);
+    merge_all(symbols);
+  }
+  if (cache != nullptr) cache->insert(part, hash, symbols.data(), static_cast<std::uint32_t>(symbols.size()));
+  out.insert(out.end(), symbols.begin(), symbols.end());
+}
+
+void Bpe::encode(std::string_view word, WordCache& cache, std::vector<std::int32_t>& out) const {
+  const bool cut = can_cut_ && word.size() >= (byte_level_ ? kCutFrom : 2);
+  if (!cut) return encode_part(word, &cache, true, out);
+  if (ignore_merges_) {
+    if (const auto id = index_.find(byte_level_ ? to_byte_alphabet(word) : std::string(word))) {
+      out.push_back(*id);
+      return;
+    }
+  }
+  // With ignore_merges_ the cache holds whole words only: a part equal to one may have other ids.
+  WordCache* part_cache = ignore_merges_ ? nullptr : &cache;
+  std::size_t begin = 0;
+  char32_t left = 0;
+  for (std::size_t i = 0; i < word.size();) {
+    const CodePoint c = byte_level_ ? CodePoint{static_cast<unsigned char>(word[i]), 1} : read_utf8(word, i);
+    if (i > begin && !may_join(left, c.value)) {
+      encode_part(word.substr(begin, i - begin), part_cache, false, out);
+      begin = i;
+    }
+    left = c.value;
+    i += c.bytes;
+  }
+  encode_part(word.substr(begin), part_cache, false, out);
+}
+
+}  // namespace llmq
