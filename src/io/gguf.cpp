@@ -189,10 +189,11 @@ GgufTensor read_tensor(Cursor& cursor, std::uint64_t index, std::uint64_t alignm
   if (rank > kMaxRank)
     refuse(file, tensor.name, fmt::format("has {} dimensions, more than {}", rank, kMaxRank));
   std::array<std::int64_t, kMaxRank> extents{};
-  std::uint64_t elements = 1;
+  std::uint64_t elements =
+      1;  // a zero counts as one: no product of some of the extents may overflow, in whatever order
   for (std::uint32_t axis = 0; axis < rank; ++axis) {
     const auto extent = cursor.number<std::uint64_t>(tensor.name);
-    const auto product = checked_mul(elements, extent);
+    const auto product = checked_mul(elements, std::max<std::uint64_t>(extent, 1));
     constexpr auto kMax = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
     if (extent > kMax || !product || *product > kMax)
       refuse(file, tensor.name, "the product of its dimensions overflows 63 bits");

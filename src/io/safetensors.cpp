@@ -86,10 +86,11 @@ Shape read_shape(const Json& value, const std::string& file, const std::string& 
     refuse(file, name,
            fmt::format("shape has {} extents, more than {}", value.items().size(), Shape::kMaxRank));
   std::vector<std::int64_t> extents;
-  std::uint64_t elements = 1;
+  std::uint64_t elements =
+      1;  // a zero counts as one: no product of some of the extents may overflow, in whatever order
   for (const Json& item : value.items()) {
     const std::uint64_t extent = unsigned_integer(item, "an extent of the shape", file, name);
-    const auto product = checked_mul(elements, extent);
+    const auto product = checked_mul(elements, std::max<std::uint64_t>(extent, 1));
     if (!product || *product > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
       refuse(file, name, "the product of the shape overflows 63 bits");
     elements = *product;

@@ -179,6 +179,7 @@ std::vector<Attack> attacks() {
       {"extent -1", tensor({kHuge}, kF32), "overflows"},
       {"extents overflow to 0", tensor({1ull << 32, 1ull << 32}, kF32), "overflows"},
       {"extents overflow to 2", tensor({(1ull << 63) + 1, 2}, kF32), "overflows"},
+      {"extents overflow around a zero", tensor({0, 1ull << 35, 1ull << 62}, kF32), "overflows"},
       {"size overflows to 0", tensor({1ull << 62}, kF32), "overflows"},
       {"size overflows to 4", tensor({(1ull << 62) + 1}, kF32), "overflows"},
       {"tensor larger than the file", tensor({1000}, kF32), "truncated"},

@@ -94,6 +94,8 @@ std::vector<Attack> attacks() {
       {"extent of 2^64", one(entry("t", "F32", "18446744073709551616", "0,4")), "non-negative"},
       {"product overflows to 0", one(entry("t", "F32", "4294967296,4294967296", "0,0")), "overflows"},
       {"product overflows to 1", one(entry("t", "U8", "6700417,641,4294967297", "0,4")), "overflows"},
+      {"product overflows around a zero", one(entry("t", "F32", "0,34359738368,4611686018427387904", "0,0")),
+       "overflows"},
       {"size overflows", one(entry("t", "F64", "2305843009213693952", "0,0")), "overflows"},
       {"nine extents", one(entry("t", "F32", "1,1,1,1,1,1,1,1,1", "0,4")), "9 extents"},
       {"shape is a string", one(R"("t":{"dtype":"F32","shape":"1","data_offsets":[0,4]})"), "not an array"},
