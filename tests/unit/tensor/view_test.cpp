@@ -6,6 +6,10 @@
 #include "base/error.h"
 #include "tensor/buffer.h"
 
+// Sanitizers end the process at an impossible allocation; here it should fail as it does without them.
+extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
+extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
+
 namespace llmq {
 namespace {
 
