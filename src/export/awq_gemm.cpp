@@ -40,7 +40,6 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
   return Json::object({{"bits", 4},
                        {"group_size", scheme.granularity == Granularity::kGroup ? scheme.group_size : -1},
                        {"modules_to_not_convert", std::move(dense)},
-                       {"provider", "llmq"},
                        {"quant_method", "awq"},
                        {"version", "gemm"},
                        {"zero_point", true}});

@@ -1,0 +1,83 @@
+// The card and the report say what was measured, and only loaders that fit.
+#include "export/model_card.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+RunFacts facts() {
+  RunFacts run;
+  run.version = "0.1.0";
+  run.command = "llmq quantize --recipe r.yaml";
+  run.model = "Qwen/Qwen3-32B";
+  run.method = "awq";
+  run.scheme = "w4a16_g128_asym";
+  run.format = "compressed-tensors";
+  run.calibration = Json::object({{"samples", 128}, {"sha256", "abc"}});
+  run.bits_per_weight = 4.15625;
+  run.license = "apache-2.0";
+  return run;
+}
+
+CardFacts measured() {
+  CardFacts card;
+  card.title = "qwen3-32b-awq";
+  card.protocol = "hf-2048";
+  card.text = "WikiText-2 test";
+  card.measured = {{"original", 65'000, 16, 7.6, 0.05, {}, {}},
+                   {"this model", 18'000, 4.156, 7.75, 0.06, 0.031, 0.951}};
+  return card;
+}
+
+const std::vector<LoaderVerdict> kLoaders = {
+    {"vLLM (Marlin kernels)", false, "q_proj has 576 input features", "vllm serve out"},
+    {"Transformers", true, "", "python -c load"}};
+
+TEST(ModelCard, HasTheMeasuredTableAndTheFittingLoaders) {
+  const std::string card = make_model_card(facts(), measured(), kLoaders);
+  EXPECT_THAT(card, HasSubstr("base_model: \"Qwen/Qwen3-32B\"\nbase_model_relation: quantized\n"));
+  EXPECT_THAT(card, HasSubstr("license: \"apache-2.0\""));
+  EXPECT_THAT(card, HasSubstr("- \"w4a16\"\n"));
+  EXPECT_THAT(card, HasSubstr("| this model | 18000 | 4.156 | 7.7500 ± 0.0600 | 0.0310 | 95.10 % |"));
+  EXPECT_THAT(card, HasSubstr("python -c load"));
+  EXPECT_THAT(card, HasSubstr("vLLM (Marlin kernels): q_proj has 576 input features"));
+  EXPECT_THAT(card, Not(HasSubstr("vllm serve")));
+}
+
+TEST(ModelCard, ClaimsNothingThatWasNotMeasured) {
+  CardFacts card;
+  card.title = "x";
+  RunFacts run = facts();
+  run.model = "/data/models/qwen";
+  const std::string text = make_model_card(run, card, kLoaders);
+  EXPECT_THAT(text, Not(HasSubstr("erplexity")));
+  EXPECT_THAT(text, Not(HasSubstr("base_model:")));  // a path on this machine is not a model of the hub
+}
+
+TEST(Report, KeepsItsOwnKeysAndTheRuns) {
+  const Json run = Json::object({{"modules", Json::array()}, {"seconds", 3}, {"schema", "not this one"}});
+  const Json report = make_report(facts(), kLoaders, run);
+  EXPECT_EQ(report.at("schema").as_string(), "llmq.report/1");
+  EXPECT_EQ(report.at("seconds").as_integer(), 3);
+  EXPECT_EQ(report.at("loaders").items().size(), 2u);
+  EXPECT_EQ(report.at("loaders").items()[0].find("command"), nullptr);
+}
+
+TEST(Report, BitsPerWeightCountsCodesScalesAndZeros) {
+  PlannedModule module{"m", {}, 64, 256};
+  module.scheme.bits = 4;
+  module.scheme.group_size = 64;
+  module.scheme.symmetric = true;
+  EXPECT_EQ(stored_bits_per_weight("compressed-tensors", {&module, 1}), 4 + 16.0 / 64);
+  module.scheme.symmetric = false;
+  EXPECT_EQ(stored_bits_per_weight("compressed-tensors", {&module, 1}), 4 + 20.0 / 64);
+  EXPECT_EQ(stored_bits_per_weight("awq", {&module, 1}), 4 + 20.0 / 64);
+}
+
+}  // namespace
+}  // namespace llmq::testing

@@ -1,0 +1,241 @@
+// A directory appears under its own name whole or not at all, whatever call to the disk fails.
+#include "export/model_directory.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "tests/support/failing_io.h"
+#include "tests/unit/export/tiny_checkpoint.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TensorDeclaration floats(const std::string& name, std::int64_t count) { return {name, DType::kF32, {count}}; }
+
+DirectoryContents two_tensors() {
+  DirectoryContents contents;
+  contents.tensors = {floats("a", 4), floats("b", 2)};
+  contents.texts = {{"tokenizer.json", "{}"}};
+  return contents;
+}
+
+void fill_and_finish(ModelDirectory& directory) {
+  const std::vector<float> a = {1, 2, 3, 4}, b = {5, 6};
+  directory.add("b", DType::kF32, {2}, std::as_bytes(std::span(b)));
+  directory.add("a", DType::kF32, {4}, std::as_bytes(std::span(a)));
+  directory.finish(Json::object({{"model_type", "llama"}}),
+                   {{kReportFile, "{\"schema\":\"llmq.report/1\"}"}});
+}
+
+void write_output(Io& io, const OutputTarget& target) {
+  ModelDirectory directory(io, target, two_tensors());
+  fill_and_finish(directory);
+}
+
+ErrorKind kind_of(const std::function<void()>& step, std::string* message = nullptr) {
+  try {
+    step();
+  } catch (const Error& error) {
+    if (message != nullptr) *message = error.what();
+    return error.kind();
+  }
+  ADD_FAILURE() << "no error";
+  return ErrorKind::kInternal;
+}
+
+std::vector<std::string> names_in(const Path& directory) { return system_io().list(directory); }
+
+TEST(SplitShards, FillsInOrderAndNeverCutsATensor) {
+  // 4000-byte tensors with a header line of 6 * 1 + 320 bytes each; two and the slack of 4096 fit 13,000,
+  // three do not.
+  const std::vector<TensorDeclaration> tensors = {floats("a", 1000), floats("b", 1000), floats("c", 1000),
+                                                  floats("d", 5000), floats("e", 1)};
+  const std::vector<ShardRange> shards = split_shards(tensors, 13'000);
+  std::vector<std::size_t> counts;
+  for (const ShardRange& shard : shards) counts.push_back(shard.count);
+  EXPECT_THAT(counts, ElementsAre(2u, 1u, 1u, 1u));  // d alone is larger than a shard may be
+  EXPECT_EQ(shards[2].first, 3u);
+  EXPECT_EQ(split_shards(tensors, 1'000'000).size(), 1u);
+}
+
+TEST(SplitShards, NamesAsTransformersDoes) {
+  EXPECT_EQ(shard_name(0, 1), "model.safetensors");
+  EXPECT_EQ(shard_name(1, 14), "model-00002-of-00014.safetensors");
+}
+
+TEST(ModelDirectory, OneShardHasNoIndex) {
+  const TemporaryDirectory disk;
+  write_output(system_io(), {disk / "out", false});
+  EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
+  EXPECT_THAT(names_in(disk / "out"),
+              ElementsAre("config.json", "model.safetensors", "report.json", "tokenizer.json"));
+}
+
+TEST(ModelDirectory, SeveralShardsHaveAnIndexSortedByName) {
+  const TemporaryDirectory disk;
+  OutputTarget target{disk / "out/", false};
+  target.shard_bytes = 1;  // one tensor each
+  write_output(system_io(), target);
+  EXPECT_THAT(
+      names_in(disk / "out"),
+      ElementsAre("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
+                  "model.safetensors.index.json", "report.json", "tokenizer.json"));
+  EXPECT_EQ(
+      Json::parse(disk.read("out/model.safetensors.index.json"), "index"),
+      Json::parse(
+          R"({"metadata":{"total_size":24},"weight_map":{"a":"model-00001-of-00002.safetensors","b":"model-00002-of-00002.safetensors"}})",
+          "wanted"));
+}
+
+TEST(ModelDirectory, AWriterThatIsDroppedLeavesNothing) {
+  const TemporaryDirectory disk;
+  {
+    ModelDirectory directory(system_io(), {disk / "out", false}, two_tensors());
+    EXPECT_FALSE(system_io().exists(disk / "out"));
+    EXPECT_THAT(names_in(disk.path()), ElementsAre(HasSubstr("out.partial-")));
+  }
+  EXPECT_TRUE(names_in(disk.path()).empty());
+}
+
+TEST(ModelDirectory, RefusesWhatWasNotDeclaredOrNeverCame) {
+  const TemporaryDirectory disk;
+  ModelDirectory directory(system_io(), {disk / "out", false}, two_tensors());
+  const std::vector<float> values = {1, 2, 3, 4};
+  const auto bytes = std::as_bytes(std::span(values));
+  EXPECT_EQ(kind_of([&] { directory.add("c", DType::kF32, {4}, bytes); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { directory.add("a", DType::kI32, {4}, bytes); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { directory.add("a", DType::kF32, {2, 2}, bytes); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { directory.add("a", DType::kF32, {4}, bytes.first(12)); }), ErrorKind::kInternal);
+  directory.add("a", DType::kF32, {4}, bytes);
+  EXPECT_EQ(kind_of([&] { directory.add("a", DType::kF32, {4}, bytes); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { directory.finish(Json::object(), {}); }), ErrorKind::kInternal);  // b never came
+  EXPECT_FALSE(system_io().exists(disk / "out"));
+}
+
+TEST(ModelDirectory, AnEmptyDirectoryMayBeFilled) {
+  const TemporaryDirectory disk;
+  system_io().make_directory(disk / "out");
+  write_output(system_io(), {disk / "out", false});
+  EXPECT_TRUE(system_io().exists(disk / "out" / "config.json"));
+}
+
+TEST(ModelDirectory, RefusesADirectoryThatHoldsSomethingElse) {
+  const TemporaryDirectory disk;
+  disk.write("notes/todo.txt", "milk");
+  disk.write("other/config.json", "{}");
+  disk.write("other/report.json", "{\"schema\": \"another tool\"}");
+  disk.write("file", "");
+  std::string message;
+  for (const char* name : {"notes", "other", "file"})
+    for (const bool overwrite : {false, true})
+      EXPECT_EQ(kind_of([&] {
+                  write_output(system_io(), {disk / name, overwrite});
+                }),
+                ErrorKind::kUsage)
+          << name;
+  EXPECT_EQ(disk.read("notes/todo.txt"), "milk");
+  EXPECT_THAT(names_in(disk.path()), ElementsAre("file", "notes", "other"));
+}
+
+TEST(ModelDirectory, ReplacesAnEarlierOutputOnlyWhenAsked) {
+  const TemporaryDirectory disk;
+  write_output(system_io(), {disk / "out", false});
+  disk.write("out/note.txt", "old");
+  EXPECT_EQ(kind_of([&] { write_output(system_io(), {disk / "out", false}); }), ErrorKind::kUsage);
+  EXPECT_TRUE(system_io().exists(disk / "out" / "note.txt"));
+  write_output(system_io(), {disk / "out", true});
+  EXPECT_FALSE(system_io().exists(disk / "out" / "note.txt"));
+  EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
+}
+
+TEST(ModelDirectory, KeepsAnEarlierOutputThatHoldsADirectory) {
+  const TemporaryDirectory disk;
+  write_output(system_io(), {disk / "out", false});
+  disk.write("out/runs/1.txt", "precious");
+  EXPECT_EQ(kind_of([&] { write_output(system_io(), {disk / "out", true}); }), ErrorKind::kUsage);
+  EXPECT_EQ(disk.read("out/runs/1.txt"), "precious");
+}
+
+class FullDisk final : public InterceptedIo {
+ public:
+  FullDisk() : InterceptedIo(system_io()) {}
+  std::uint64_t free_bytes(const Path&) override { return 1000; }
+
+ private:
+  void before(const char*, const Path&) override {}
+};
+
+TEST(ModelDirectory, SaysWhatItNeedsWhenTheDiskIsFull) {
+  const TemporaryDirectory disk;
+  FullDisk io;
+  std::string message;
+  EXPECT_EQ(kind_of([&] { write_output(io, {disk / "out", false}); }, &message), ErrorKind::kIo);
+  EXPECT_THAT(message, HasSubstr("1000 free"));
+  EXPECT_THAT(message, HasSubstr("needs 10"));  // a mebibyte of slack and the tensors
+  EXPECT_TRUE(names_in(disk.path()).empty());
+}
+
+// Every call in turn fails, once or from then on: an Error each time, and nothing under the output's name.
+TEST(ModelDirectory, NoFailureLeavesTheOutputsName) {
+  for (const auto how : {FailingIo::How::kOnce, FailingIo::How::kFromThenOn}) {
+    int failures = 0;
+    for (int k = 0;; ++k) {
+      SCOPED_TRACE(fmt::format("call {}, {}", k, how == FailingIo::How::kOnce ? "once" : "from then on"));
+      ASSERT_LT(k, 500);
+      const TemporaryDirectory disk;
+      disk.write("source/merges.txt", "a b\n");
+      FailingIo io(k, how);
+      OutputTarget target{disk / "out", false};
+      target.shard_bytes = 1;
+      bool failed = false;
+      try {
+        DirectoryContents contents = two_tensors();
+        contents.copies = {disk / "source/merges.txt"};
+        ModelDirectory directory(io, target, contents);
+        fill_and_finish(directory);
+      } catch (const Error& error) {
+        failed = true;
+        EXPECT_EQ(error.kind(), ErrorKind::kIo);
+      }
+      if (!io.failed()) break;
+      ++failures;
+      EXPECT_TRUE(failed);
+      EXPECT_THAT(names_in(disk.path()), ElementsAre("source"))
+          << "even the partial directory goes, as removal still works";
+    }
+    EXPECT_GT(failures, 30);
+  }
+}
+
+// With an earlier output in place, the name always leads to a whole one: the old or the new.
+TEST(ModelDirectory, NoFailureLosesTheEarlierOutput) {
+  for (int k = 0;; ++k) {
+    SCOPED_TRACE(fmt::format("call {}", k));
+    ASSERT_LT(k, 500);
+    const TemporaryDirectory disk;
+    write_output(system_io(), {disk / "out", false});
+    disk.write("out/old.txt", "old");
+    FailingIo io(k, FailingIo::How::kOnce);
+    bool failed = false;
+    try {
+      write_output(io, {disk / "out", true});
+    } catch (const Error&) {
+      failed = true;
+    }
+    const bool old = system_io().exists(disk / "out/old.txt");
+    EXPECT_TRUE(system_io().exists(disk / "out/config.json"));
+    EXPECT_EQ(failed, old) << "an error means the old one is still there";
+    if (failed) {
+      EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
+    }
+    if (!io.failed()) break;
+  }
+}
+
+}  // namespace
+}  // namespace llmq::testing
