@@ -191,12 +191,6 @@ ConvertReport convert(Io& io, const ConvertRequest& request) {
   if (request.to != "safetensors")
     packed_format(request.to);  // unknown ones are refused before anything is opened
   const Checkpoint checkpoint = Checkpoint::open(io, request.source);
-  if (!checkpoint.is_gguf() && io.exists(request.destination) &&
-      checkpoint.path().lexically_normal() == request.destination.lexically_normal())
-    fail(ErrorKind::kUsage, {"source and destination are the same directory",
-                             request.destination.string(),
-                             {},
-                             "name another destination"});
   const PackedModules packed = read_packed_modules(checkpoint);
   ConvertReport report;
   report.source = request.source;

@@ -83,6 +83,19 @@ std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
   return names;
 }
 
+// Replacing an earlier output must not replace the files being read. Links are followed, so that two names of
+// one place are seen.
+void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target) {
+  std::error_code unknown;
+  const Path from = std::filesystem::weakly_canonical(checkpoint.path(), unknown),
+             to = std::filesystem::weakly_canonical(target.directory, unknown);
+  if (from.empty() || (from / "").lexically_normal() != (to / "").lexically_normal()) return;
+  fail(ErrorKind::kUsage, {"the output directory is the model's own",
+                           target.directory.string(),
+                           {},
+                           "name another output directory"});
+}
+
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
@@ -159,6 +172,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
                                          std::span<const PlannedModule> modules,
                                          std::span<const std::string> ignored) {
   check_expressible(format, modules);
+  refuse_own_source(checkpoint, target);
   const PackedFormatRow& row = packed_format(format);
   DirectoryContents contents;
   contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
@@ -177,6 +191,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
                                                const Checkpoint& checkpoint,
                                                std::vector<TensorDeclaration> tensors, Json config) {
+  refuse_own_source(checkpoint, target);
   DirectoryContents contents;
   contents.tensors = std::move(tensors);
   written_order(contents.tensors);

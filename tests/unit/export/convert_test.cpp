@@ -1,0 +1,185 @@
+// Containers change, weights do not: every conversion is read back and compared bit for bit, or refused.
+#include "export/convert.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "model/linear_source.h"
+#include "tests/unit/export/tiny_checkpoint.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::HasSubstr;
+
+class ConvertTest : public ::testing::Test {
+ protected:
+  ConvertTest() : source_(write_tiny_checkpoint(disk_)) {}
+
+  std::vector<PlannedModule> pack(const std::string& format, const QuantScheme& scheme) {
+    const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+    const std::vector<PlannedModule> modules = every_linear(ModelSpec::read(checkpoint), scheme);
+    write_packed(system_io(), format, {disk_ / "packed", true}, checkpoint, modules);
+    return modules;
+  }
+
+  ConvertReport run(const Path& from, const Path& to, const std::string& format,
+                    std::optional<std::string> dtype = {}) {
+    ConvertRequest request;
+    request.source = from.string();
+    request.destination = to;
+    request.to = format;
+    request.dtype = std::move(dtype);
+    return convert(system_io(), request);
+  }
+
+  Error refusal(const Path& from, const Path& to, const std::string& format,
+                std::optional<std::string> dtype = {}) {
+    try {
+      run(from, to, format, std::move(dtype));
+    } catch (const Error& error) {
+      EXPECT_FALSE(system_io().exists(to));
+      return error;
+    }
+    ADD_FAILURE() << "no error";
+    return Error(ErrorKind::kInternal, {});
+  }
+
+  Checkpoint open(const char* name) { return Checkpoint::open(system_io(), (disk_ / name).string()); }
+
+  TemporaryDirectory disk_;
+  std::string source_;
+};
+
+TEST_F(ConvertTest, PackedToDenseIsTheDequantizedWeight) {
+  const std::vector<PlannedModule> modules = pack("compressed-tensors", scheme_of(4, 32, false));
+  const ConvertReport report = run(disk_ / "packed", disk_ / "dense", "safetensors");
+  EXPECT_EQ(report.from, "compressed-tensors");
+  EXPECT_EQ(report.dtype, "f32");
+  const Checkpoint dense = open("dense");
+  EXPECT_EQ(dense.config().find("quantization_config"), nullptr);
+  EXPECT_EQ(dense.config().at("torch_dtype").as_string(), "float32");
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const QuantizedMatrix matrix = tiny_matrix(modules[i], i + 1);
+    std::vector<float> wanted(matrix.codes.size());
+    dequantize(matrix, wanted);
+    EXPECT_EQ(dense.read_float32(dense.at(modules[i].module + ".weight")), wanted);
+  }
+  const StoredTensor& norm = dense.at("model.norm.weight");
+  EXPECT_EQ(norm.view.dtype, DType::kF32);
+  EXPECT_EQ(dense.read_float32(norm),
+            Checkpoint::open(system_io(), source_)
+                .read_float32(Checkpoint::open(system_io(), source_).at("model.norm.weight")));
+}
+
+TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {
+  const std::vector<PlannedModule> modules = pack("awq", scheme_of(4, 32, false, DType::kF16));
+  run(disk_ / "packed", disk_ / "ct", "compressed-tensors");
+  run(disk_ / "ct", disk_ / "back", "awq");
+  const Checkpoint ct = open("ct"), back = open("back"), first = open("packed");
+  EXPECT_EQ(ct.config().at("torch_dtype").as_string(), "float16");
+  const LinearSource linears = LinearSource::open(ct);
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const QuantizedMatrix wanted = tiny_matrix(modules[i], i + 1),
+                          found = linears.quantized(modules[i].module);
+    EXPECT_EQ(found.codes, wanted.codes);
+    EXPECT_EQ(found.scales, wanted.scales);
+    EXPECT_EQ(found.zeros, wanted.zeros);
+  }
+  ASSERT_EQ(back.tensors().size(), first.tensors().size());
+  for (const StoredTensor& tensor : first.tensors()) {
+    const StoredTensor& copy = back.at(tensor.name);
+    EXPECT_EQ(copy.view.dtype, tensor.view.dtype);
+    EXPECT_EQ(std::memcmp(copy.view.pointer, tensor.view.pointer, tensor.view.bytes()), 0) << tensor.name;
+  }
+}
+
+TEST_F(ConvertTest, SymmetricCodesGetAZeroOfEight) {
+  const std::vector<PlannedModule> modules = pack("compressed-tensors", scheme_of(4, 64, true));
+  run(disk_ / "packed", disk_ / "awq", "awq");
+  const Checkpoint awq = open("awq");
+  const QuantizedMatrix found = LinearSource::open(awq).quantized(modules[3].module);
+  EXPECT_EQ(found.codes, tiny_matrix(modules[3], 4).codes);
+  EXPECT_EQ(found.zeros, tiny_matrix(modules[3], 4).zeros);
+}
+
+TEST_F(ConvertTest, AScaleThatF16CannotHoldIsRefusedByName) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  std::vector<PlannedModule> modules = {{"model.layers.0.mlp.up_proj", scheme_of(4, 64, true), 128, 64}};
+  const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
+                                  spec, modules, {});
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (tensor.name != "model.layers.0.mlp.up_proj.weight")
+      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
+                        {static_cast<const std::byte*>(tensor.view.pointer),
+                         static_cast<std::size_t>(tensor.view.bytes())});
+  QuantizedMatrix matrix = tiny_matrix(modules[0], 7);
+  matrix.scales[5] = 0x1.02p-20f;  // BF16 has the exponent; F16 is down to 4 bits there
+  writer->add_quantized(modules[0].module, matrix);
+  writer->finish({});
+  // Every other linear is dense, so the config must say which ones are packed.
+  Json config = Json::parse(disk_.read("packed/config.json"), "config.json");
+  config["quantization_config"]["config_groups"]["group_0"]["targets"] = Json::array({modules[0].module});
+  disk_.write("packed/config.json", config.dump(2));
+  const Error error = refusal(disk_ / "packed", disk_ / "awq", "awq");
+  EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("cannot be stored exactly as F16"));
+  EXPECT_EQ(error.detail().where, modules[0].module);
+}
+
+TEST_F(ConvertTest, DenseTypesChangeOnlyWhenAsked) {
+  run(source_, disk_ / "same", "safetensors");
+  run(source_, disk_ / "wide", "safetensors", "f32");
+  run(disk_ / "wide", disk_ / "narrow", "safetensors", "bf16");
+  const Checkpoint source = Checkpoint::open(system_io(), source_), same = open("same"),
+                   narrow = open("narrow");
+  EXPECT_EQ(open("wide").at("model.norm.weight").view.dtype, DType::kF32);
+  for (const StoredTensor& tensor : source.tensors())
+    for (const Checkpoint* copy : {&same, &narrow}) {
+      EXPECT_EQ(copy->at(tensor.name).view.dtype, DType::kBF16);
+      EXPECT_EQ(std::memcmp(copy->at(tensor.name).view.pointer, tensor.view.pointer, tensor.view.bytes()), 0)
+          << tensor.name;
+    }
+  EXPECT_EQ(disk_.read("same/config.json"), source.config().dump(2) + "\n");
+}
+
+TEST_F(ConvertTest, AValueThatLeavesF16IsRefusedByName) {
+  SafetensorsWriter writer(system_io(), disk_ / "big.safetensors", {{"model.norm.weight", DType::kF32, {2}}},
+                           {});
+  const std::vector<float> values = {1, 70000};
+  writer.add("model.norm.weight", std::as_bytes(std::span(values)));
+  writer.finish();
+  disk_.write("big/config.json", kTinyConfig);
+  system_io().rename(disk_ / "big.safetensors", disk_ / "big/model.safetensors");
+  const Error error = refusal(disk_ / "big", disk_ / "out", "safetensors", "f16");
+  EXPECT_EQ(error.detail().where, "model.norm.weight");
+  EXPECT_THAT(error.what(), HasSubstr("70000"));
+}
+
+TEST_F(ConvertTest, RefusesWhatThisVersionDoesNotWrite) {
+  EXPECT_THAT(refusal(source_, disk_ / "out", "gguf").what(),
+              HasSubstr("'gguf' is not written by this version"));
+  EXPECT_THAT(refusal(source_, disk_ / "out", "safetensors", "q8_0").what(),
+              HasSubstr("'q8_0' is not written by this version"));
+  EXPECT_THAT(refusal(source_, disk_ / "out", "awq").what(), HasSubstr("llmq quantize"));
+  pack("awq", scheme_of(4, 32, false, DType::kF16));
+  EXPECT_EQ(refusal(disk_ / "packed", disk_ / "out", "compressed-tensors", "f16").kind(), ErrorKind::kUsage);
+  pack("compressed-tensors", scheme_of(8, 32, false));
+  EXPECT_THAT(refusal(disk_ / "packed", disk_ / "out", "awq").what(), HasSubstr("4-bit"));
+}
+
+TEST_F(ConvertTest, NeverWritesOverItsSource) {
+  pack("awq", scheme_of(4, 32, false, DType::kF16));
+  ConvertRequest request;
+  request.source = (disk_ / "packed").string();
+  request.destination = disk_ / "packed/";
+  request.overwrite = true;
+  EXPECT_THROW(convert(system_io(), request), Error);
+  EXPECT_TRUE(system_io().exists(disk_ / "packed/config.json"));
+}
+
+}  // namespace
+}  // namespace llmq::testing
