@@ -8,6 +8,7 @@
 #include "export/packed_writer.h"
 #include "io/gguf.h"
 #include "io/gguf_model.h"
+#include "tokenizer/gguf_tokenizer.h"
 
 namespace llmq {
 namespace {
@@ -144,7 +145,13 @@ std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
 
 void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& contents) {
   contents.copies = checkpoint.companion_files();
-  if (checkpoint.is_gguf()) contents.texts = gguf_companion_texts(open_gguf(io, checkpoint.path()).header);
+  if (!checkpoint.is_gguf()) return;
+  const GgufFile file = open_gguf(io, checkpoint.path());
+  contents.texts = gguf_companion_texts(file.header);
+  const GgufTokenizer made = gguf_tokenizer(file.header);
+  contents.texts.emplace_back("tokenizer.json", made.tokenizer.dump(1) + "\n");
+  contents.texts.emplace_back("tokenizer_config.json", made.config.dump(2) + "\n");
+  contents.texts.emplace_back("special_tokens_map.json", made.special_tokens.dump(2) + "\n");
 }
 
 void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
