@@ -123,13 +123,25 @@ double loss_of(const AwqScaleProblem& problem, const std::vector<float>& s, std:
   return sum_in_order(loss);
 }
 
+std::vector<RowPlace> all_rows(const AwqScaleProblem& problem) {
+  std::vector<RowPlace> rows;
+  for (std::size_t r = 0; r < problem.readers.size(); ++r)
+    for (std::int64_t row = 0; row < problem.readers[r].out_features; ++row) rows.push_back({r, row});
+  return rows;
+}
+
 }  // namespace
+
+double awq_scale_loss(const AwqScaleProblem& problem, std::span<const float> s, Backend& backend) {
+  ThreadPool pool(backend.threads());
+  GramLoss gram(*problem.stats, backend, problem.compute);
+  return loss_of(problem, std::vector<float>(s.begin(), s.end()), all_rows(problem), gram, pool);
+}
 
 AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend) {
   const std::int64_t channels = problem.stats->channels();
-  std::vector<RowPlace> all, sampled;
-  for (std::size_t r = 0; r < problem.readers.size(); ++r)
-    for (std::int64_t row = 0; row < problem.readers[r].out_features; ++row) all.push_back({r, row});
+  const std::vector<RowPlace> all = all_rows(problem);
+  std::vector<RowPlace> sampled;
   const std::size_t stride = std::max<std::size_t>(1, all.size() / static_cast<std::size_t>(kSampledRows));
   for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
 

@@ -44,6 +44,9 @@ struct AwqScales {
   bool duo = false, identity = true;
 };
 
+// The loss of given scales, over all rows of all readers.
+double awq_scale_loss(const AwqScaleProblem& problem, std::span<const float> s, Backend& backend);
+
 AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend);
 
 // The rounding that follows the scales: clip search (unless options.clip is off), then codes. Sees the scaled

@@ -1,4 +1,5 @@
-// A method sees numbers only: weight, statistics, scheme, backend -> codes, scales, zeros. It never sees a file, a name or a model.
+// A method sees numbers only: weight, statistics, scheme, backend -> codes, scales, zeros. It never sees a
+// file, a name or a model.
 #pragma once
 #include <memory>
 #include <span>
@@ -12,9 +13,9 @@
 namespace llmq {
 
 struct RoundingProblem {
-  std::span<const float> weight;        // [out, in]
+  std::span<const float> weight;  // [out, in]
   std::int64_t out_features = 0, in_features = 0;
-  const InputStats* stats = nullptr;    // of this linear's input; null without calibration
+  const InputStats* stats = nullptr;  // of this linear's input; null without calibration
   QuantScheme scheme;
 };
 

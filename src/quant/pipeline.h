@@ -1,5 +1,6 @@
-// The block pipeline: streams calibration samples through the layers, quantizes each linear on inputs that already carry the upstream error, and feeds
-// the writer. Stages follow the order in which inputs arise (design.md, "The way of the data"); each linear runs once, with quantized weights.
+// The block pipeline: streams calibration samples through the layers, quantizes each linear on inputs that
+// already carry the upstream error, and feeds the writer. Stages follow the order in which inputs arise
+// (design.md, "The way of the data"); each linear runs once, with quantized weights.
 #pragma once
 #include <functional>
 #include <string>
@@ -14,19 +15,22 @@ namespace llmq {
 struct ModuleReport {
   std::string module;
   QuantScheme scheme;
-  double loss = 0, rtn_loss = 0;      // tr(dW G dW^T), both on the same statistics; 0 without calibration
-  double relative_error = 0;          // loss / tr(W G W^T), or ||dW||^2 / ||W||^2 without calibration
-  double weight_error = 0;            // ||dW||_F / ||W||_F
-  std::string method;                 // what it got in the end: "awq", "rtn"
+  double loss = 0, rtn_loss = 0;  // tr(dW G dW^T), both on the same statistics; 0 without calibration
+  double relative_error = 0;      // loss / tr(W G W^T), or ||dW||^2 / ||W||^2 without calibration
+  double weight_error = 0;        // ||dW||_F / ||W||_F
+  std::string method;             // what it got in the end: "awq", "rtn"
 };
-struct Fallback { std::string module, reason; };
+struct Fallback {
+  std::string module, reason;
+};
 
 struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
   double seconds = 0;
-  std::vector<std::pair<std::string, double>> seconds_by_part;  // forward, statistics, search, rounding, writing
+  std::vector<std::pair<std::string, double>>
+      seconds_by_part;  // forward, statistics, search, rounding, writing
   Json to_json() const;
 };
 
@@ -36,7 +40,8 @@ struct PipelineOptions {
 };
 
 // Runs the plan. The writer receives every planned module and every dense tensor; finish() is the caller's.
-QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, const CalibrationSet& calibration, Backend& backend,
-                            ModelWriter& writer, const PipelineOptions& options);
+QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                            const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,
+                            const PipelineOptions& options);
 
 }  // namespace llmq

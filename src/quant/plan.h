@@ -1,4 +1,5 @@
-// What every linear will get, and what the run will cost: all errors of intent appear here, before the first weight is read.
+// What every linear will get, and what the run will cost: all errors of intent appear here, before the first
+// weight is read.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,30 +11,35 @@
 
 namespace llmq {
 
-struct MemoryItem { std::string what; std::uint64_t bytes; };
+struct MemoryItem {
+  std::string what;
+  std::uint64_t bytes;
+};
 
 struct Plan {
-  std::string method;                   // "awq"
+  std::string method;  // "awq"
   std::string format;
   Compute compute = Compute::kBFloat16;
-  std::vector<PlannedModule> modules;   // in model order
-  std::vector<std::string> ignored;     // linears left dense, checkpoint names
+  std::vector<PlannedModule> modules;  // in model order
+  std::vector<std::string> ignored;    // linears left dense, checkpoint names
   CalibrationRequest calibration;
   AwqOptions awq;
   bool needs_calibration = true;
   // Figures for --dry-run and the report.
-  std::vector<MemoryItem> memory;       // parts of the peak; their sum is peak_bytes
+  std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
   double flops = 0;
-  std::int64_t chunk_tokens = 0;        // rows of activations processed at a time
+  std::int64_t chunk_tokens = 0;  // rows of activations processed at a time
   std::vector<std::string> warnings;
 
-  double bits_per_weight() const;       // over the quantized linears: codes, scales, zeros
+  double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
   Json to_json() const;
 };
 
-// Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named group that does not divide is exit 2 naming
-// the first module and the groups that would); memory_limit 0: none.
-Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute, int threads, std::uint64_t memory_limit);
+// Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
+// group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
+// none.
+Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
+               int threads, std::uint64_t memory_limit);
 
 }  // namespace llmq

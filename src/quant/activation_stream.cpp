@@ -1,0 +1,132 @@
+#include "quant/activation_stream.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr int kBlockSize = 16;
+
+std::size_t bytes_for(std::int64_t elements, DType dtype) {
+  return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
+}
+
+}  // namespace
+
+ActivationStream::ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
+                                   std::int64_t chunk_tokens)
+    : context_(context) {
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const auto samples = static_cast<std::int64_t>(calibration.samples.size());
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
+                     pages_each = (length + kBlockSize - 1) / kBlockSize;
+  tokens_ = samples * length;
+  longest_chunk_ = std::min(per_chunk, samples) * length;
+  for (std::int64_t place = 0; place < std::min(per_chunk, samples); ++place) {
+    std::vector<std::int32_t>& table = tables_.emplace_back();
+    for (std::int64_t p = 0; p < pages_each; ++p)
+      table.push_back(static_cast<std::int32_t>(place * pages_each + p));
+  }
+  for (std::int64_t first = 0; first < samples; first += per_chunk) {
+    Chunk& chunk = chunks_.emplace_back();
+    chunk.first = first * length;
+    for (std::int64_t place = 0; place < std::min(per_chunk, samples - first); ++place) {
+      for (std::int64_t p = 0; p < length; ++p) {
+        chunk.rows.positions.push_back(static_cast<std::int32_t>(p));
+        chunk.rows.slots.push_back(place * pages_each * kBlockSize + p);
+      }
+      chunk.rows.sequences.push_back({place * length, length, 0, tables_[static_cast<std::size_t>(place)]});
+    }
+  }
+  const ModelSpec& spec = context.spec;
+  const DType dtype = activation_dtype(context.compute);
+  const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
+  hidden_ = context.backend.allocate(bytes_for(tokens_ * spec.hidden_size, DType::kF32));
+  near_ = context.backend.allocate(bytes_for(longest_chunk_ * spec.hidden_size, dtype));
+  far_ = context.backend.allocate(bytes_for(longest_chunk_ * widest, dtype));
+  const Shape pages{static_cast<std::int64_t>(tables_.size()) * pages_each, kBlockSize, spec.kv_heads,
+                    spec.head_dim};
+  keys_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
+  values_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
+  pages_ = {keys_.view(dtype, pages), values_.view(dtype, pages), kBlockSize};
+}
+
+std::int64_t ActivationStream::width(InputSite site) const {
+  const ModelSpec& spec = context_.spec;
+  if (site == InputSite::kOutput) return std::int64_t{spec.heads} * spec.head_dim;
+  return site == InputSite::kDown ? spec.intermediate_size : spec.hidden_size;
+}
+
+TensorView ActivationStream::residual(const Chunk& chunk) const {
+  const TensorView all = hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size});
+  return all.row_slice(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size()));
+}
+
+void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
+  const StoredTensor& tensor = checkpoint.at(context_.spec.embedding);
+  const bool plain = tensor.view.dtype == DType::kF32 || tensor.view.dtype == DType::kBF16 ||
+                     tensor.view.dtype == DType::kF16;
+  Buffer copy;
+  TensorView table = tensor.view;
+  if (!plain) {
+    const std::vector<float> values = checkpoint.read_float32(tensor);
+    copy = context_.backend.allocate(values.size() * sizeof(float));
+    table = copy.view(DType::kF32, tensor.view.shape);
+    context_.backend.upload(table, values.data());
+  } else if (context_.backend.device().kind != DeviceKind::kHost) {
+    copy = context_.backend.allocate(tensor.view.bytes());
+    table = copy.view(tensor.view.dtype, tensor.view.shape);
+    context_.backend.upload(table, tensor.view.pointer);
+  }
+  const TensorView all = hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size});
+  std::int64_t first = 0;
+  for (const std::vector<std::int32_t>& sample : calibration.samples) {
+    for (const std::int32_t id : sample)
+      if (id < 0 || id >= context_.spec.vocab_size)
+        fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
+             context_.spec.vocab_size);
+    context_.backend.embed(all.row_slice(first, static_cast<std::int64_t>(sample.size())), table, sample);
+    first += static_cast<std::int64_t>(sample.size());
+  }
+  checkpoint.release(tensor);
+}
+
+TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeights& weights,
+                                    const Chunk& chunk) {
+  const DType dtype = activation_dtype(context_.compute);
+  const TensorView hidden = residual(chunk);
+  const TensorView near = near_.view(dtype, {hidden.rows(), context_.spec.hidden_size});
+  if (site == InputSite::kAttention || site == InputSite::kOutput)
+    attention_input(context_, weights, hidden, near);
+  else
+    mlp_input(context_, weights, hidden, near);
+  if (site == InputSite::kAttention || site == InputSite::kMlp) return near;
+  const TensorView far = far_.view(dtype, {hidden.rows(), width(site)});
+  if (site == InputSite::kOutput)
+    attend(context_, block, weights, near, chunk.rows, pages_, far);
+  else
+    gate(context_, weights, near, far);
+  return far;
+}
+
+InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights) {
+  InputStats stats(width(site));
+  for (const Chunk& chunk : chunks_) stats.add(context_.backend, run_to(site, block, weights, chunk));
+  return stats;
+}
+
+void ActivationStream::finish_attention(int block, const BlockWeights& weights) {
+  for (const Chunk& chunk : chunks_)
+    add_linear(context_, weights.linear(LinearRole::kOutput),
+               run_to(InputSite::kOutput, block, weights, chunk), residual(chunk));
+}
+
+void ActivationStream::finish_mlp(const BlockWeights& weights) {
+  for (const Chunk& chunk : chunks_)
+    add_linear(context_, weights.linear(LinearRole::kDown), run_to(InputSite::kDown, 0, weights, chunk),
+               residual(chunk));
+}
+
+}  // namespace llmq

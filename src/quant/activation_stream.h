@@ -1,0 +1,48 @@
+// The calibration samples on their way through the blocks: the residual stream of all of them (FP32),
+// everything else a chunk at a time.
+//
+// A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
+// Stages are those of model/decoder_block.h; inputs of linears are never kept, they are made again from the
+// residual stream.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "calibration/calibration_text.h"
+#include "calibration/input_stats.h"
+#include "model/decoder_block.h"
+
+namespace llmq {
+
+class ActivationStream {
+ public:
+  ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
+                   std::int64_t chunk_tokens);
+
+  // residual = embedding of every token; the table's pages are released.
+  void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
+  // What arrives at `site` of a block with these weights, over all samples.
+  InputStats statistics(InputSite site, int block, const BlockWeights& weights);
+  // residual += o_proj(attention) or down_proj(gated): the half of the block is done.
+  void finish_attention(int block, const BlockWeights& weights);
+  void finish_mlp(const BlockWeights& weights);
+
+ private:
+  struct Chunk {
+    std::int64_t first = 0;
+    BatchRows rows;
+  };
+  std::int64_t width(InputSite site) const;
+  // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
+  TensorView run_to(InputSite site, int block, const BlockWeights& weights, const Chunk& chunk);
+  TensorView residual(const Chunk& chunk) const;
+
+  const ForwardContext& context_;
+  std::int64_t tokens_ = 0, longest_chunk_ = 0;
+  std::vector<Chunk> chunks_;
+  std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
+  Buffer hidden_, near_, far_, keys_, values_;
+  KvPages pages_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,62 @@
+// Quantizes the linears of one block in the order in which their inputs arise, and carries the samples
+// through with the quantized weights.
+//
+//   x_attn: statistics, fold norm -> q,k,v; q, k quantized
+//   x_o:    statistics with v as it is, fold v -> o; v, o quantized; residual += o(attention)
+//   x_mlp:  statistics, fold norm -> gate,up; gate quantized
+//   x_down: statistics with up as it is, fold up -> down; up, down quantized; residual += down(gated)
+//
+// A fold is taken only when every reader, and a producer that is a linear, is quantized: what the recipe
+// leaves alone keeps its bytes.
+#pragma once
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "model/linear_source.h"
+#include "quant/activation_stream.h"
+#include "quant/pipeline.h"
+
+namespace llmq {
+
+// Seconds by part, in the order in which parts were first met.
+class PartClock {
+ public:
+  // Adds the time since the last call (or construction) to `part`.
+  void charge(const std::string& part);
+  const std::vector<std::pair<std::string, double>>& seconds() const { return seconds_; }
+
+ private:
+  double last_ = now();
+  static double now();
+  std::vector<std::pair<std::string, double>> seconds_;
+};
+
+// What a run shares between blocks.
+struct QuantizeRun {
+  const Plan& plan;
+  const LinearSource& source;
+  const ModelSpec& spec;
+  Backend& backend;
+  ModelWriter& writer;
+  const PipelineOptions& options;
+  QuantizeReport& report;
+  PartClock& clock;
+  ThreadPool& pool;
+  std::map<std::string, const PlannedModule*> planned;      // by module
+  std::map<std::string, std::vector<float>> changed_dense;  // tensors a fold changed, by name
+  // Called after each linear: figures for the progress line.
+  std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
+};
+
+// FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
+// 0, infinity by the largest finite magnitude) and says so in the report.
+std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
+
+void quantize_block_by_awq(QuantizeRun& run, int block, ActivationStream& stream,
+                           const ForwardContext& context);
+void quantize_block_by_rounding(QuantizeRun& run, int block);
+
+}  // namespace llmq

@@ -1,0 +1,146 @@
+#include "quant/pipeline.h"
+
+#include <chrono>
+#include <cstring>
+#include <optional>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "base/log.h"
+#include "quant/block_quantizer.h"
+
+namespace llmq {
+namespace {
+
+// `values` in a dense tensor's written type.
+std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) {
+  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
+  if (dtype == DType::kF32) {
+    std::memcpy(bytes.data(), values.data(), bytes.size());
+    return bytes;
+  }
+  if (dtype != DType::kBF16 && dtype != DType::kF16)
+    fail(ErrorKind::kUnsupported, "a dense tensor of type {} cannot be written from FP32 values",
+         dtype_row(dtype).name);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const std::uint16_t bits =
+        dtype == DType::kBF16 ? to_bfloat16(values[i]).bits : to_float16(values[i]).bits;
+    std::memcpy(bytes.data() + 2 * i, &bits, 2);
+  }
+  return bytes;
+}
+
+// Everything that was not packed: as stored, or what a fold made of it.
+void write_dense(QuantizeRun& run) {
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  constexpr std::string_view kSuffix = ".weight";
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const std::string& name = tensor.name;
+    if (name.size() > kSuffix.size() &&
+        run.planned.count(name.substr(0, name.size() - kSuffix.size())) != 0 &&
+        name.compare(name.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0)
+      continue;
+    const DType dtype = written_dtype(tensor);
+    if (const auto changed = run.changed_dense.find(name); changed != run.changed_dense.end()) {
+      run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(changed->second, dtype));
+    } else if (dtype == tensor.view.dtype && !checkpoint.is_gguf()) {
+      run.writer.add_dense(name, dtype, tensor.view.shape,
+                           {static_cast<const std::byte*>(tensor.view.pointer),
+                            static_cast<std::size_t>(tensor.view.bytes())});
+    } else {
+      run.writer.add_dense(name, dtype, tensor.view.shape,
+                           stored_bytes(checkpoint.read_float32(tensor), dtype));
+    }
+    checkpoint.release(tensor);
+  }
+  run.clock.charge("writing");
+}
+
+double work_of(const PlannedModule& module) {
+  return static_cast<double>(module.out_features) * static_cast<double>(module.in_features);
+}
+
+// Progress of the whole run, told after each linear.
+void report_progress(QuantizeRun& run, Progress& progress) {
+  const std::size_t per_block = run.plan.modules.size() / std::max<std::size_t>(run.spec.blocks.size(), 1);
+  run.on_linear = [&run, &progress, per_block](const PlannedModule& module, const ModuleReport& report) {
+    const std::size_t done = run.report.modules.size();
+    const std::string place = fmt::format("{}/{} {}", done, run.plan.modules.size(), module.module);
+    const std::string figures =
+        run.plan.needs_calibration ? fmt::format("loss {:.3e}, rounding {:.3e}", report.loss, report.rtn_loss)
+                                   : fmt::format("error {:.4f}", report.weight_error);
+    progress.advance(work_of(module), place, figures, per_block == 0 || done % per_block == 0);
+    if (run.options.on_step) run.options.on_step(place, figures);
+  };
+}
+
+void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
+  const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
+  ActivationStream stream(context, calibration, run.plan.chunk_tokens);
+  stream.embed(run.source.checkpoint(), calibration);
+  run.clock.charge("forward");
+  for (std::size_t block = 0; block < run.spec.blocks.size(); ++block)
+    quantize_block_by_awq(run, static_cast<int>(block), stream, context);
+}
+
+}  // namespace
+
+QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                            const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,
+                            const PipelineOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  if (plan.needs_calibration && calibration.samples.empty())
+    fail(ErrorKind::kInternal, "{} needs calibration samples and got none", plan.method);
+  const LinearSource source = LinearSource::open(checkpoint);
+  QuantizeReport report;
+  report.warnings = plan.warnings;
+  PartClock clock;
+  ThreadPool pool(backend.threads());
+  QuantizeRun run{plan, source, spec, backend, writer, options, report, clock, pool, {}, {}, {}};
+  double total = 0;
+  for (const PlannedModule& module : plan.modules) {
+    run.planned[module.module] = &module;
+    total += work_of(module);
+  }
+  Progress progress("quantize", total);
+  report_progress(run, progress);
+  if (plan.needs_calibration)
+    run_calibrated(run, calibration);
+  else
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block)
+      quantize_block_by_rounding(run, static_cast<int>(block));
+  write_dense(run);
+  report.seconds_by_part = clock.seconds();
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return report;
+}
+
+Json QuantizeReport::to_json() const {
+  Json list = Json::array(), fell = Json::array(), notes = Json::array(), parts = Json::object();
+  double loss = 0, rtn = 0;
+  for (const ModuleReport& m : modules) {
+    loss += m.loss;
+    rtn += m.rtn_loss;
+    list.push_back(Json::object({{"module", Json(m.module)},
+                                 {"method", Json(m.method)},
+                                 {"scheme", Json(m.scheme.text())},
+                                 {"loss", Json(m.loss)},
+                                 {"rtn_loss", Json(m.rtn_loss)},
+                                 {"relative_error", Json(m.relative_error)},
+                                 {"weight_error", Json(m.weight_error)}}));
+  }
+  for (const Fallback& f : fallbacks)
+    fell.push_back(Json::object({{"module", Json(f.module)}, {"reason", Json(f.reason)}}));
+  for (const std::string& warning : warnings) notes.push_back(Json(warning));
+  for (const auto& [part, time] : seconds_by_part) parts[part] = Json(time);
+  return Json::object({{"seconds", Json(seconds)},
+                       {"seconds_by_part", parts},
+                       {"loss", Json(loss)},
+                       {"rtn_loss", Json(rtn)},
+                       {"fallbacks", fell},
+                       {"warnings", notes},
+                       {"modules", list}});
+}
+
+}  // namespace llmq

@@ -1,0 +1,239 @@
+// Resolving a recipe against a model. The last override that matches a linear wins; an ignored linear is left
+// alone whatever overrides say.
+#include "quant/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include "base/error.h"
+#include "base/pattern.h"
+#include "export/report.h"
+#include "model/linear_source.h"
+#include "quant/plan_costs.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
+constexpr std::int64_t kChunkTokens = 4096;
+
+struct Pattern {
+  NamePattern pattern;
+  const char* key;
+  bool used = false;
+};
+
+struct Chosen {
+  const LinearSpec* linear;
+  SchemeRequest request;
+};
+
+std::string resolve_method(const Recipe& recipe) {
+  if (recipe.methods.empty())
+    fail(ErrorKind::kUsage, {"no method is named", recipe.source, "method", "write method: awq"});
+  for (const std::string& method : recipe.methods)
+    if (method != "awq" && method != "rtn")
+      fail(ErrorKind::kUnsupported,
+           {"method '" + method + "' is not in this version", recipe.source, "method", "rtn and awq are"});
+  if (recipe.methods.size() > 1)
+    fail(ErrorKind::kUnsupported, {"a list of several methods is not in this version", recipe.source,
+                                   "method", "name one: rtn or awq"});
+  return recipe.methods.front();
+}
+
+void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  if (recipe.versioned)
+    fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
+                                   "output.versioned", "name a plain directory"});
+  if (recipe.format != "compressed-tensors" && recipe.format != "awq")
+    fail(ErrorKind::kUnsupported, {"format '" + recipe.format + "' is not written by this version",
+                                   recipe.source, "format", "compressed-tensors and awq are"});
+  if (recipe.calibration.chat_template)
+    fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
+                                   "calibration.chat_template", "write chat_template: false"});
+  if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
+    fail(ErrorKind::kUnsupported, {"the checkpoint is quantized already", checkpoint.path().string(),
+                                   "quantization_config", "give the original one"});
+  if (spec.blocks.empty())
+    fail(ErrorKind::kBadInput, {"the model has no decoder block", checkpoint.path().string(), {}, {}});
+}
+
+// Which linears are quantized and what was asked for each.
+std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
+  std::vector<Pattern> targets, ignore, overrides;
+  for (const std::string& text : recipe.targets) targets.push_back({NamePattern(text), "targets"});
+  for (const std::string& text : recipe.ignore) ignore.push_back({NamePattern(text), "ignore"});
+  for (const SchemeOverride& o : recipe.overrides) overrides.push_back({NamePattern(o.match), "overrides"});
+  const auto any = [](std::vector<Pattern>& patterns, const std::string& name) {
+    bool found = false;
+    for (Pattern& p : patterns)
+      if (p.pattern.matches(name)) found = p.used = true;
+    return found;
+  };
+  std::vector<Chosen> chosen;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears) {
+      const bool ignored = any(ignore, linear.module);
+      if ((!targets.empty() && !any(targets, linear.module)) || ignored) {
+        plan.ignored.push_back(linear.module);
+        continue;
+      }
+      SchemeRequest request = recipe.scheme.value_or(SchemeRequest{});
+      for (std::size_t i = 0; i < overrides.size(); ++i) {
+        if (!overrides[i].pattern.matches(linear.module)) continue;
+        overrides[i].used = true;
+        request = recipe.overrides[i].scheme;
+      }
+      chosen.push_back({&linear, request});
+    }
+  const bool head_ignored = any(ignore, "lm_head") | any(targets, "lm_head");
+  if (!spec.tied_head && !head_ignored && targets.empty())
+    plan.warnings.push_back(
+        "lm_head stays as it is: this version quantizes the linears of the decoder blocks");
+  for (const std::vector<Pattern>* list : {&targets, &ignore, &overrides})
+    for (const Pattern& p : *list)
+      if (!p.used)
+        plan.warnings.push_back(std::string(p.key) + ": '" + p.pattern.text() +
+                                "' matches no linear of this model");
+  return chosen;
+}
+
+bool group_is_open(const SchemeRequest& r) {
+  return !r.group_size && r.granularity.value_or(Granularity::kGroup) == Granularity::kGroup;
+}
+
+// The largest default group that divides every linear whose group is open.
+std::optional<int> default_group(const std::vector<Chosen>& chosen) {
+  for (const int group : kDefaultGroups)
+    if (std::all_of(chosen.begin(), chosen.end(), [&](const Chosen& c) {
+          return !group_is_open(c.request) || c.linear->in_features % group == 0;
+        }))
+      return group;
+  return std::nullopt;
+}
+
+// The sizes that divide every linear for which a group was asked for.
+std::string groups_that_would(const std::vector<Chosen>& chosen) {
+  std::string text;
+  for (const int group : {256, 128, 64, 32, 16, 8}) {
+    const bool fits = std::all_of(chosen.begin(), chosen.end(), [&](const Chosen& c) {
+      return c.request.granularity.value_or(Granularity::kGroup) != Granularity::kGroup ||
+             c.linear->in_features % group == 0;
+    });
+    if (fits) text += (text.empty() ? "" : ", ") + std::to_string(group);
+  }
+  return text.empty() ? "no common group does: write _channel" : "groups of " + text + " divide every linear";
+}
+
+DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
+  if (format == "awq") return DType::kF16;
+  const StoredTensor* weight = checkpoint.find(linear.module + ".weight");
+  return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
+}
+
+QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std::optional<int> open_group,
+                           const std::string& source) {
+  const SchemeRequest& r = c.request;
+  QuantScheme scheme;
+  scheme.bits = r.bits;
+  scheme.activation_bits = r.activation_bits;
+  scheme.granularity = r.granularity.value_or(Granularity::kGroup);
+  scheme.symmetric = r.symmetric.value_or(false);
+  if (r.activation_bits != 16)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{}-bit activations are not in this version", r.activation_bits), source, "scheme",
+          "write w" + std::to_string(r.bits) + "a16"});
+  if (scheme.granularity != Granularity::kGroup) return scheme;
+  if (group_is_open(r) && !open_group)
+    fail(ErrorKind::kUsage,
+         {fmt::format("none of 128, 64, 32 divides {} ({} input features) and every other linear",
+                      c.linear->module, c.linear->in_features),
+          source, "scheme", groups_that_would(all)});
+  scheme.group_size = r.group_size ? *r.group_size : *open_group;
+  if (scheme.group_size < 1 || c.linear->in_features % scheme.group_size != 0)
+    fail(ErrorKind::kUsage, {fmt::format("group_size {} does not divide the {} input features of {}",
+                                         scheme.group_size, c.linear->in_features, c.linear->module),
+                             source, "scheme", groups_that_would(all)});
+  return scheme;
+}
+
+void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
+  plan.calibration = recipe.calibration;
+  plan.needs_calibration = plan.method != "rtn";
+  if (!plan.needs_calibration) return;
+  const std::int64_t length = recipe.calibration.sequence_length;
+  if (length > spec.max_position)
+    fail(ErrorKind::kUsage,
+         {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
+          recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
+  // Fixed, so that no figure of the machine enters the order of the sums.
+  plan.chunk_tokens = std::max<std::int64_t>(1, kChunkTokens / length) * length;
+}
+
+std::string bytes_text(std::uint64_t bytes) {
+  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
+}
+
+}  // namespace
+
+Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
+               int threads, std::uint64_t memory_limit) {
+  Plan plan;
+  plan.method = resolve_method(recipe);
+  plan.format = recipe.format;
+  plan.compute = compute;
+  plan.awq = recipe.awq;
+  check_intent(recipe, checkpoint, spec);
+  const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
+  if (chosen.empty())
+    fail(ErrorKind::kUsage,
+         {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
+  const std::optional<int> open_group = default_group(chosen);
+  for (const Chosen& c : chosen) {
+    QuantScheme scheme = resolve_scheme(c, chosen, open_group, recipe.source);
+    scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
+    plan.modules.push_back({c.linear->module, scheme, c.linear->out_features, c.linear->in_features});
+  }
+  check_expressible(plan.format, plan.modules);
+  resolve_calibration(recipe, spec, plan);
+  for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
+  estimate_costs(plan, checkpoint, spec, threads);
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit)
+    fail(ErrorKind::kUsage, {fmt::format("the run needs {}, the limit is {}", bytes_text(plan.peak_bytes),
+                                         bytes_text(memory_limit)),
+                             recipe.source, "--memory-limit",
+                             fmt::format("--memory-limit {}MiB would do, or fewer calibration samples",
+                                         (plan.peak_bytes + (1u << 20) - 1) >> 20)});
+  return plan;
+}
+
+double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
+
+Json Plan::to_json() const {
+  Json items = Json::array(), planned = Json::array(), left = Json::array(), notes = Json::array();
+  for (const MemoryItem& item : memory)
+    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  for (const PlannedModule& m : modules)
+    planned.push_back(Json::object({{"module", Json(m.module)},
+                                    {"scheme", Json(m.scheme.text())},
+                                    {"shape", Json::array({Json(m.out_features), Json(m.in_features)})}}));
+  for (const std::string& name : ignored) left.push_back(Json(name));
+  for (const std::string& warning : warnings) notes.push_back(Json(warning));
+  return Json::object({{"schema", Json("llmq.plan/1")},
+                       {"method", Json(method)},
+                       {"format", Json(format)},
+                       {"compute", Json(compute == Compute::kFloat32 ? "float32" : "bfloat16")},
+                       {"bits_per_weight", Json(bits_per_weight())},
+                       {"bytes_in", Json(bytes_in)},
+                       {"bytes_out", Json(bytes_out)},
+                       {"flops", Json(flops)},
+                       {"chunk_tokens", Json(chunk_tokens)},
+                       {"peak_bytes", Json(peak_bytes)},
+                       {"memory", items},
+                       {"modules", planned},
+                       {"ignored", left},
+                       {"warnings", notes}});
+}
+
+}  // namespace llmq
