@@ -1,10 +1,10 @@
 // Encoding; reading the model is in bpe_parse.cpp.
 //
-// A word of n symbols: n <= kShort is scanned for its best pair again and again (all of it stays in the
-// first-level cache); a longer one keeps, for every rank in play, the places where that pair was seen, and
-// takes ranks in order. Each merge makes at most two new places, so there are at most 3n of them; places of
-// one rank are sorted once when it comes up. Entries outlive their pair and are checked against the symbols
-// when taken.
+// A word of n symbols: up to kShort is scanned for its best pair again and again (all of it stays in the
+// first-level cache); one up to kMedium has a heap; a longer one keeps, for every rank in play, the places
+// where that pair was seen, and takes ranks in order. Each merge makes at most two new places, so there are
+// at most 3n of them; places of one rank are sorted once when it comes up. Entries outlive their pair and are
+// checked against the symbols when taken.
 #include "tokenizer/bpe.h"
 
 #include <algorithm>
@@ -18,6 +18,7 @@ namespace llmq {
 namespace {
 
 constexpr std::size_t kShort = 24;
+constexpr std::size_t kMedium = 1u << 14;
 constexpr std::size_t kCutFrom = 64;  // byte-level words shorter than this are not worth cutting
 
 }  // namespace
@@ -195,13 +196,33 @@ class RankQueue {
   std::priority_queue<std::uint32_t, std::vector<std::uint32_t>, std::greater<>> order_;
 };
 
+// The same by one heap: better than a bucket per rank while all of it is near.
+class PlaceHeap {
+ public:
+  void push(std::uint32_t rank, std::uint32_t place) {
+    entries_.push_back(static_cast<std::uint64_t>(rank) << 32 | place);
+    std::push_heap(entries_.begin(), entries_.end(), std::greater<>());
+  }
+  bool pop(std::uint32_t& rank, std::uint32_t& place) {
+    if (entries_.empty()) return false;
+    std::pop_heap(entries_.begin(), entries_.end(), std::greater<>());
+    rank = static_cast<std::uint32_t>(entries_.back() >> 32);
+    place = static_cast<std::uint32_t>(entries_.back());
+    entries_.pop_back();
+    return true;
+  }
+
+ private:
+  std::vector<std::uint64_t> entries_;
+};
+
 }  // namespace
 
-void Bpe::merge_long(std::vector<std::int32_t>& symbols) const {
+template <typename Queue>
+void Bpe::merge_long(std::vector<std::int32_t>& symbols, Queue queue) const {
   const std::uint32_t n = static_cast<std::uint32_t>(symbols.size());
   // Neighbours by place; a merged-away symbol is -1. n stands for "none" on the right.
   std::vector<std::uint32_t> next(n), previous(n);
-  RankQueue queue(merge_ids_.size());
   for (std::uint32_t i = 0; i < n; ++i) {
     next[i] = i + 1;
     previous[i] = i == 0 ? n : i - 1;
@@ -233,8 +254,10 @@ void Bpe::merge_all(std::vector<std::int32_t>& symbols) const {
   if (symbols.size() < 2 || merge_ids_.empty()) return;
   if (symbols.size() <= kShort)
     merge_short(symbols);
+  else if (symbols.size() <= kMedium)
+    merge_long(symbols, PlaceHeap());
   else
-    merge_long(symbols);
+    merge_long(symbols, RankQueue(merge_ids_.size()));
 }
 
 void Bpe::encode_part(std::string_view part, WordCache* cache, bool whole,

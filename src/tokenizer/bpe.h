@@ -78,7 +78,8 @@ class Bpe {
                        bool& unknown_pending) const;
   void merge_all(std::vector<std::int32_t>& symbols) const;
   void merge_short(std::vector<std::int32_t>& symbols) const;
-  void merge_long(std::vector<std::int32_t>& symbols) const;
+  template <typename Queue>
+  void merge_long(std::vector<std::int32_t>& symbols, Queue queue) const;
   void encode_part(std::string_view part, WordCache* cache, bool whole, std::vector<std::int32_t>& out) const;
 
   StringIndex index_;
