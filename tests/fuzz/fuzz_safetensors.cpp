@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/json.h"
@@ -37,25 +38,35 @@ void read_file(std::span<const std::byte> bytes) {
   (void)keep;
 }
 
+// Reads a copy that ends where its allocation ends. Whether it was read; if not, the error was a good one.
+bool try_file(std::string_view text) {
+  const std::vector<char> copy(text.begin(), text.end());
+  try {
+    read_file(std::as_bytes(std::span(copy)));
+    return true;
+  } catch (const llmq::Error& error) {
+    check_named(error);
+    return false;
+  }
+}
+
+void try_file_and_neighbours(const std::string& file) {
+  if (!try_file(file)) return;
+  // A file that is whole is not whole without its last byte, nor with one more.
+  if (try_file(std::string_view(file).substr(0, file.size() - 1)) || try_file(file + 'x')) std::abort();
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t size) {
-  try {
-    read_file(std::as_bytes(std::span(bytes, size)));
-  } catch (const llmq::Error& error) {
-    check_named(error);
-  }
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);
+  try_file_and_neighbours(std::string(text));
   if (const std::size_t line = text.find('\n'); line != std::string_view::npos) {
     const std::uint64_t length = line;
     std::string file(8, '\0');
     std::memcpy(file.data(), &length, sizeof length);
     file.append(text.substr(0, line)).append(text.substr(line + 1));
-    try {
-      read_file(std::as_bytes(std::span(file)));
-    } catch (const llmq::Error& error) {
-      check_named(error);
-    }
+    try_file_and_neighbours(file);
   }
   try {
     const llmq::ShardIndex index =
