@@ -194,7 +194,7 @@ QuantizationTarget read_awq(ConfigFields& quantization) {
   quantization.refuse_unread({"modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
                               "modules_to_fuse", "exllama_config", "checkpoint_format", "method", "meta",
                               "sym", "true_sequential", "static_groups", "damp_percent",
-                              "damp_auto_increment", "provenance", "llmq"});
+                              "damp_auto_increment", "provider", "provenance", "llmq"});
   return all;
 }
 

@@ -305,6 +305,13 @@ TEST(LinearSource, AwqLiesAreRefused) {
     });
   };
   EXPECT_EQ(found([](ScratchModel&) {}), "");
+  // What other writers, ours among them, add without changing what the words mean.
+  EXPECT_EQ(found([](ScratchModel& m) {
+              m.config["quantization_config"]["provider"] = "llmq";
+              m.config["quantization_config"]["version"] = "GEMM";
+              m.config["quantization_config"]["modules_to_not_convert"] = Json::array({"lm_head"});
+            }),
+            "");
   EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["version"] = "gemv"; }),
               HasSubstr("AWQ version \"gemv\""));
   EXPECT_THAT(found([](ScratchModel& m) { m.config["quantization_config"]["bits"] = 8; }),

@@ -1,0 +1,138 @@
+// Cost: one look per tensor; no weight is read, except where a tied model stores its embedding twice.
+#include "model/tensor_check.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "model/linear_source.h"
+
+namespace llmq {
+namespace {
+
+// Marks what the structure reads, and checks each tensor's shape and type as it does.
+class TensorCheck {
+ public:
+  TensorCheck(const Checkpoint& checkpoint, std::string config_file)
+      : checkpoint_(checkpoint), config_file_(std::move(config_file)) {}
+
+  bool stored(const std::string& name) const { return checkpoint_.find(name) != nullptr; }
+
+  void expect(const std::string& name, const Shape& shape, const char* sizes) {
+    const StoredTensor* tensor = checkpoint_.find(name);
+    if (tensor == nullptr)
+      fail(ErrorKind::kBadInput,
+           {fmt::format("is missing; {} asks for it with shape {} ({})", config_file_, shape.text(), sizes),
+            checkpoint_.path().string(),
+            name,
+            {}});
+    if (!(tensor->view.shape == shape))
+      fail(ErrorKind::kBadInput, {fmt::format("has shape {}, but {} says {} ({})", tensor->view.shape.text(),
+                                              config_file_, shape.text(), sizes),
+                                  checkpoint_.path().string(),
+                                  name,
+                                  {}});
+    check_readable(*tensor);
+    read_.insert(name);
+  }
+
+  void expect_linear(const LinearSource& source, const LinearSpec& linear) {
+    const char* sizes = "out_features x in_features";
+    if (source.is_packed(linear.module)) {
+      for (const std::string& name : source.check_packed(linear)) read_.insert(name);
+    } else {
+      source.check_dense(linear);
+      expect(linear.module + ".weight", {linear.out_features, linear.in_features}, sizes);
+    }
+    if (linear.has_bias) expect(linear.module + ".bias", {linear.out_features}, "out_features");
+  }
+
+  void refuse_unread(bool tied) const {
+    for (const StoredTensor& tensor : checkpoint_.tensors()) {
+      if (read_.count(tensor.name) != 0) continue;
+      if (tensor.name.ends_with("rotary_emb.inv_freq"))
+        continue;  // old Llama checkpoints store what rope_theta says
+      if (tied && (tensor.name == "lm_head.weight" || tensor.name == "model.embed_tokens.weight")) continue;
+      fail(ErrorKind::kUnsupported,
+           {"nothing in this family reads this tensor, so the stored model computes something else",
+            checkpoint_.path().string(), tensor.name, "remove it if the model does not depend on it"});
+    }
+  }
+
+ private:
+  void check_readable(const StoredTensor& tensor) const {
+    switch (tensor.view.dtype) {
+      case DType::kF64:
+      case DType::kF32:
+      case DType::kF16:
+      case DType::kBF16:
+        return;
+      default:
+        break;
+    }
+    if (is_block_type(tensor.view.dtype)) return;
+    fail(
+        ErrorKind::kUnsupported,
+        {fmt::format(
+             "is stored as {}, which is no weight type without a quantization_config that says what it means",
+             dtype_row(tensor.view.dtype).name),
+         checkpoint_.path().string(),
+         tensor.name,
+         {}});
+  }
+
+  const Checkpoint& checkpoint_;
+  std::string config_file_;
+  std::set<std::string, std::less<>> read_;
+};
+
+bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
+  return a.view.dtype == b.view.dtype && a.view.shape == b.view.shape &&
+         std::equal(a.view.as<const char>(), a.view.as<const char>() + a.view.bytes(),
+                    b.view.as<const char>());
+}
+
+}  // namespace
+
+void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
+  spec.embedding = "model.embed_tokens.weight";
+  spec.head = "lm_head.weight";
+  spec.tied_head = tied;
+  if (!tied) return;
+  const StoredTensor* embedding = checkpoint.find(spec.embedding);
+  const StoredTensor* head = checkpoint.find(spec.head);
+  if (embedding != nullptr && head != nullptr && !same_bytes(*embedding, *head))
+    fail(ErrorKind::kBadInput,
+         {"differs from model.embed_tokens.weight, although tie_word_embeddings is true",
+          checkpoint.path().string(), spec.head,
+          "set tie_word_embeddings to false, or remove one of the two"});
+  if (embedding == nullptr && head != nullptr)
+    spec.embedding = spec.head;
+  else
+    spec.head = spec.embedding;
+}
+
+void check_tensors(const Checkpoint& checkpoint, const std::string& config_file, const ModelSpec& spec) {
+  TensorCheck check(checkpoint, config_file);
+  const LinearSource source = LinearSource::open(checkpoint);
+  if (source.is_packed("lm_head"))
+    fail(ErrorKind::kUnsupported, {"the head is quantized; only the linears of the blocks may be",
+                                   checkpoint.path().string(),
+                                   "lm_head",
+                                   {}});
+  check.expect(spec.embedding, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
+  check.expect(spec.head, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
+  check.expect(spec.final_norm, {spec.hidden_size}, "hidden_size");
+  for (const BlockSpec& block : spec.blocks) {
+    check.expect(block.input_norm, {spec.hidden_size}, "hidden_size");
+    check.expect(block.post_attention_norm, {spec.hidden_size}, "hidden_size");
+    if (!block.query_norm.empty()) {
+      check.expect(block.query_norm, {spec.head_dim}, "head_dim");
+      check.expect(block.key_norm, {spec.head_dim}, "head_dim");
+    }
+    for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
+  }
+  check.refuse_unread(spec.tied_head);
+}
+
+}  // namespace llmq
