@@ -1,20 +1,337 @@
-// Holds the place of the CPU levels until they are here.
+// The CPU backend: operations cut into items for the pool, each item one call of a kernel of the level chosen
+// at start.
+//
+// Items are whole rows, whole channels or whole (rows x panel) products; nothing is summed across items, so
+// no result depends on their number. Small operations run in the calling thread.
 #include "device/cpu/cpu_backend.h"
 
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+
+#include <fmt/format.h>
+
 #include "base/error.h"
+#include "base/threads.h"
+#include "device/cpu/packed_weight.h"
+#include "device/on_device.h"
+#include "kernels/cpu/level.h"
 
 namespace llmq {
+namespace {
 
-std::vector<std::string> cpu_levels_present() { return {}; }
+constexpr std::int64_t kItemElements = 1 << 14;  // smaller operations are not worth waking a worker
+constexpr int kTileRows = 192;                   // (position, head) pairs of one attention item
 
-std::shared_ptr<Backend> make_cpu_backend_at(int, const std::string& level) {
-  fail(ErrorKind::kUnsupported,
-       ErrorDetail{fmt::format("the CPU level '{}' is not built into this llmq", level),
-                   {},
-                   "--device",
-                   "use --device reference"});
+CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16; }
+
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(int threads, const CpuKernels& kernels)
+      : kernels_(kernels), pool_(threads), scratch_(pool_.size()) {}
+
+  std::string name() const override {
+    return fmt::format("cpu ({}, {} thread{})", kernels_.name, pool_.size(), pool_.size() == 1 ? "" : "s");
+  }
+  Device device() const override { return {}; }
+  int threads() const override { return pool_.size(); }
+
+  Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
+
+  void upload(const TensorView& to, const void* from_host, Stream) override {
+    require_on(device(), "upload", {&to});
+    copy_rows(to, [&](std::int64_t row, std::size_t bytes, char* at) {
+      std::memcpy(at, static_cast<const char*>(from_host) + static_cast<std::size_t>(row) * bytes, bytes);
+    });
+  }
+
+  void download(void* to_host, const TensorView& from, Stream) override {
+    require_on(device(), "download", {&from});
+    copy_rows(from, [&](std::int64_t row, std::size_t bytes, const char* at) {
+      std::memcpy(static_cast<char*>(to_host) + static_cast<std::size_t>(row) * bytes, at, bytes);
+    });
+  }
+
+  void synchronize(Stream) override {}
+
+  std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
+    return pack_weight(work(), weight, compute);
+  }
+
+  void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
+              const TensorView& bias) override {
+    require_on(device(), "linear", {&y, &x, &bias});
+    multiply(work(), y, x, own(w), bias.as<const float>());
+  }
+
+  void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
+    require_on(device(), "embed", {&y, &table});
+    by_rows(static_cast<std::int64_t>(ids.size()), y.cols(), [&](std::int64_t t) {
+      const std::int64_t id = ids[static_cast<std::size_t>(t)];
+      float* const to = y.row<float>(t);
+      if (table.dtype == DType::kF32)
+        std::memcpy(to, table.row<const float>(id), static_cast<std::size_t>(y.cols()) * 4);
+      else if (table.dtype == DType::kBF16)
+        kernels_.to_f32(to, table.row<const BFloat16>(id), y.cols());
+      else
+        kernels_.half_to_f32(to, table.row<const Float16>(id), y.cols());
+    });
+  }
+
+  void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) override {
+    require_on(device(), "rms_norm", {&y, &x, &gain});
+    const auto kernel = kernels_.rms_norm[static_cast<int>(format_of(y.dtype))];
+    by_rows(x.rows(), x.cols(), [&](std::int64_t r) {
+      kernel(at(y, r), x.row<const float>(r), gain.as<const float>(), eps, x.cols());
+    });
+  }
+
+  void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
+            const TensorView& sines) override {
+    require_on(device(), "rope", {&x, &cosines, &sines});
+    const std::int64_t heads = x.shape[1];
+    by_rows(static_cast<std::int64_t>(positions.size()), heads * x.cols(), [&](std::int64_t t) {
+      const std::int64_t position = positions[static_cast<std::size_t>(t)];
+      for (std::int64_t h = 0; h < heads; ++h)
+        kernels_.rope(x.row<float>(t * heads + h), cosines.row<const float>(position),
+                      sines.row<const float>(position), x.cols() / 2);
+    });
+  }
+
+  void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
+                std::span<const std::int64_t> slots) override {
+    require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
+    const std::int64_t kv_heads = k.shape[1];
+    by_rows(static_cast<std::int64_t>(slots.size()), 2 * kv_heads * k.cols(), [&](std::int64_t t) {
+      const std::int64_t slot = slots[static_cast<std::size_t>(t)];
+      for (std::int64_t h = 0; h < kv_heads; ++h) {
+        store_row(pages.keys, slot * kv_heads + h, k.row<const float>(t * kv_heads + h));
+        store_row(pages.values, slot * kv_heads + h, v.row<const float>(t * kv_heads + h));
+      }
+    });
+  }
+
+  void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
+                 std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    const std::int64_t group = problem.heads / problem.kv_heads,
+                       positions = std::max<std::int64_t>(1, kTileRows / group);
+    // Item -> (sequence, tile, KV head), the latest positions of a sequence (the most keys) first.
+    std::int64_t items = 0;
+    for (const SequenceRows& s : sequences) items += (s.rows + positions - 1) / positions * problem.kv_heads;
+    const auto run = [&](std::size_t index, int worker) {
+      std::int64_t left = static_cast<std::int64_t>(index);
+      for (const SequenceRows& s : sequences) {
+        const std::int64_t tiles = (s.rows + positions - 1) / positions;
+        if (left < tiles * problem.kv_heads) {
+          attend(out, q, pages, s, problem, (tiles - 1 - left / problem.kv_heads) * positions,
+                 static_cast<int>(left % problem.kv_heads), static_cast<int>(positions), worker);
+          return;
+        }
+        left -= tiles * problem.kv_heads;
+      }
+    };
+    pool_.parallel_for(static_cast<std::size_t>(items), std::cref(run));
+  }
+
+  void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
+                        Activation act) override {
+    require_on(device(), "gated_activation", {&y, &gate, &up});
+    const auto& kernels = act == Activation::kSilu ? kernels_.silu : kernels_.gelu_tanh;
+    const auto kernel = kernels[static_cast<int>(format_of(y.dtype))];
+    by_rows(gate.rows(), gate.cols(), [&](std::int64_t r) {
+      kernel(at(y, r), gate.row<const float>(r), up.row<const float>(r), gate.cols());
+    });
+  }
+
+  void add(const TensorView& into, const TensorView& x) override {
+    require_on(device(), "add", {&into, &x});
+    by_rows(x.rows(), x.cols(),
+            [&](std::int64_t r) { kernels_.add(into.row<float>(r), x.row<const float>(r), x.cols()); });
+  }
+
+  void convert(const TensorView& to, const TensorView& from) override {
+    require_on(device(), "convert", {&to, &from});
+    by_rows(from.rows(), from.cols(), [&](std::int64_t r) { convert_row(to, from, r); });
+  }
+
+  void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
+                  std::span<RowScore> scores) override {
+    require_on(device(), "score_rows", {&logits});
+    by_rows(static_cast<std::int64_t>(scores.size()), logits.cols(), [&](std::int64_t r) {
+      const auto i = static_cast<std::size_t>(r);
+      const float* const row = logits.row<const float>(r);
+      std::int64_t argmax = 0;
+      const SoftmaxSum sum = kernels_.softmax_sum(row, logits.cols(), &argmax);
+      scores[i] = {static_cast<double>(row[targets[i]]) - log_of(sum), static_cast<std::int32_t>(argmax)};
+    });
+  }
+
+  // KL = sum_i s_i (p_i - q_i) - (log Z_p - log Z_q), s = softmax(p): both terms are exactly 0 for equal
+  // rows.
+  void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) override {
+    require_on(device(), "divergence", {&p, &q});
+    by_rows(static_cast<std::int64_t>(kl.size()), 2 * p.cols(), [&](std::int64_t r) {
+      const DivergenceSum sum = kernels_.divergence(p.row<const float>(r), q.row<const float>(r), p.cols());
+      kl[static_cast<std::size_t>(r)] = sum.weighted / sum.p.sum - (log_of(sum.p) - log_of(sum.q));
+    });
+  }
+
+  void gram(const TensorView& g, const TensorView& x) override {
+    require_on(device(), "gram", {&g, &x});
+    accumulate_gram(work(), g, x);
+  }
+
+  void channel_stats(const TensorView& x, std::span<double> absolute_sum,
+                     std::span<float> absolute_max) override {
+    require_on(device(), "channel_stats", {&x});
+    constexpr std::int64_t kChannels = 128;
+    const auto kernel = kernels_.channel_stats[static_cast<int>(format_of(x.dtype))];
+    by_rows((x.cols() + kChannels - 1) / kChannels, kChannels * x.rows(), [&](std::int64_t item) {
+      const std::int64_t first = item * kChannels;
+      kernel(absolute_sum.data() + first, absolute_max.data() + first,
+             x.as<const unsigned char>() + first * element_bytes(x.dtype), x.row_stride, x.rows(),
+             std::min(kChannels, x.cols() - first));
+    });
+  }
+
+  void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
+    require_on(device(), "quadratic_form", {&d});
+    evaluate_form(work(), loss, d, own(g));
+  }
+
+ private:
+  CpuWork work() { return {&kernels_, &pool_, &scratch_}; }
+
+  const PackedWeight& own(const PreparedWeight& weight) const {
+    const auto* packed = dynamic_cast<const PackedWeight*>(&weight);
+    if (packed == nullptr || packed->kernels != &kernels_)
+      fail(ErrorKind::kInternal, "a weight prepared by another backend reached {}", name());
+    return *packed;
+  }
+
+  static void* at(const TensorView& view, std::int64_t row) {
+    return view.as<unsigned char>() + row * view.row_stride * element_bytes(view.dtype);
+  }
+
+  static double log_of(const SoftmaxSum& sum) { return static_cast<double>(sum.max) + std::log(sum.sum); }
+
+  // body(row) over rows of `width` elements of work each, several rows to an item.
+  template <class Body>
+  void by_rows(std::int64_t rows, std::int64_t width, const Body& body) {
+    const std::int64_t chunk = std::max<std::int64_t>(1, kItemElements / std::max<std::int64_t>(1, width));
+    const auto run = [&](std::size_t item, int) {
+      const std::int64_t first = static_cast<std::int64_t>(item) * chunk;
+      for (std::int64_t r = first; r < std::min(rows, first + chunk); ++r) body(r);
+    };
+    pool_.parallel_for(static_cast<std::size_t>((rows + chunk - 1) / chunk), std::cref(run));
+  }
+
+  void convert_row(const TensorView& to, const TensorView& from, std::int64_t r) const {
+    if (to.dtype == from.dtype)
+      std::memcpy(at(to, r), at(from, r), static_cast<std::size_t>(from.cols() * element_bytes(from.dtype)));
+    else if (to.dtype == DType::kBF16)
+      kernels_.to_bf16(to.row<BFloat16>(r), from.row<const float>(r), from.cols());
+    else
+      kernels_.to_f32(to.row<float>(r), from.row<const BFloat16>(r), from.cols());
+  }
+
+  void store_row(const TensorView& pages, std::int64_t row, const float* from) const {
+    if (pages.dtype == DType::kF32)
+      std::memcpy(pages.row<float>(row), from, static_cast<std::size_t>(pages.cols()) * 4);
+    else
+      kernels_.to_bf16(pages.row<BFloat16>(row), from, pages.cols());
+  }
+
+  void attend(const TensorView& out, const TensorView& q, const KvPages& pages, const SequenceRows& s,
+              const AttentionProblem& problem, std::int64_t first, int kv_head, int positions, int worker) {
+    const int group = problem.heads / problem.kv_heads;
+    const std::int64_t row = s.first_row + first,
+                       width = static_cast<std::int64_t>(problem.heads) * problem.head_dim;
+    const std::int64_t offset = static_cast<std::int64_t>(kv_head) * group * problem.head_dim;
+    const std::int64_t out_row = out.shape.rank() == 2 ? out.row_stride : width;
+    AttentionTile tile;
+    tile.q = q.as<const float>() + row * width + offset;
+    tile.q_row = width;
+    tile.out = out.as<unsigned char>() + (row * out_row + offset) * element_bytes(out.dtype);
+    tile.out_row = out_row;
+    tile.positions = static_cast<int>(std::min<std::int64_t>(positions, s.rows - first));
+    tile.group = group;
+    tile.head_dim = problem.head_dim;
+    tile.scale = problem.scale;
+    tile.first_position = s.context + first;
+    tile.window = problem.sliding_window;
+    tile.keys = pages.keys.pointer;
+    tile.values = pages.values.pointer;
+    tile.pages = format_of(pages.keys.dtype);
+    tile.block_size = pages.block_size;
+    tile.kv_heads = problem.kv_heads;
+    tile.kv_head = kv_head;
+    tile.block_table = s.block_table.data();
+    tile.scratch = scratch_.take(worker, kernels_.attention_scratch(tile.positions, group, problem.head_dim));
+    kernels_.attention[static_cast<int>(llmq::format_of(problem.compute))](tile);
+  }
+
+  // Host bytes are contiguous; the tensor may be a slice of columns.
+  template <class Move>
+  static void copy_rows(const TensorView& view, const Move& move) {
+    const std::size_t bytes = static_cast<std::size_t>(view.cols() * element_bytes(view.dtype));
+    for (std::int64_t row = 0; row < view.rows(); ++row) move(row, bytes, static_cast<char*>(at(view, row)));
+  }
+
+  const CpuKernels& kernels_;
+  ThreadPool pool_;
+  WorkerScratch scratch_;
+};
+
+struct Level {
+  const char* name;
+  const CpuKernels* (*kernels)();
+  bool listed;
+};
+
+constexpr Level kLevels[] = {
+    {"scalar", scalar_level, true},
+    {"avx2", avx2_level, true},
+    {"avx512", avx512_level, true},
+    {"avx512_plain", avx512_plain_level, false},
+};
+
+}  // namespace
+
+std::vector<std::string> cpu_levels_present() {
+  std::vector<std::string> names;
+  for (const Level& level : kLevels)
+    if (level.listed && level.kernels() != nullptr) names.emplace_back(level.name);
+  return names;
 }
 
-std::shared_ptr<Backend> make_cpu_backend(int threads) { return make_cpu_backend_at(threads, "scalar"); }
+std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& level) {
+  for (const Level& known : kLevels) {
+    if (level != known.name) continue;
+    const CpuKernels* const kernels = known.kernels();
+    if (kernels != nullptr) return std::make_shared<CpuBackend>(threads, *kernels);
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{fmt::format("this processor does not have the CPU level '{}'", level),
+                     {},
+                     "LLMQ_CPU_ISA",
+                     fmt::format("leave it unset, or use one of {}", fmt::join(cpu_levels_present(), ", "))});
+  }
+  if (level == "amx")
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{"the CPU level 'amx' is not in this build", {}, "LLMQ_CPU_ISA", "leave it unset"});
+  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is not a CPU level", level),
+                                      {},
+                                      "LLMQ_CPU_ISA",
+                                      "use scalar, avx2, avx512 or amx, or leave it unset"});
+}
+
+std::shared_ptr<Backend> make_cpu_backend(int threads) {
+  const char* const forced = std::getenv("LLMQ_CPU_ISA");
+  return make_cpu_backend_at(threads,
+                             forced != nullptr && *forced != '\0' ? forced : cpu_levels_present().back());
+}
 
 }  // namespace llmq

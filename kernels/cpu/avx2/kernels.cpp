@@ -1,0 +1,98 @@
+// AVX2 with FMA: 8 floats, 4 doubles; register tiles of 6 rows x 16 columns (12 of 16 registers accumulate).
+#include <immintrin.h>
+
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/ops/kernel_table.h"
+
+namespace llmq {
+namespace {
+
+struct Avx2 {
+  static constexpr int kLanes = 8, kDoubles = 4, kPanelVectors = 2, kRowTile = 6;
+  using F = __m256;
+  using D = __m256d;
+  static LLMQ_INLINE __m256i first_lanes(int n) {
+    return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+  }
+  static LLMQ_INLINE F set(float v) { return _mm256_set1_ps(v); }
+  static LLMQ_INLINE F load(const float* p) { return _mm256_loadu_ps(p); }
+  static LLMQ_INLINE void store(float* p, F v) { _mm256_storeu_ps(p, v); }
+  static LLMQ_INLINE F load_first(const float* p, int n) { return _mm256_maskload_ps(p, first_lanes(n)); }
+  static LLMQ_INLINE void store_first(float* p, F v, int n) { _mm256_maskstore_ps(p, first_lanes(n), v); }
+  static LLMQ_INLINE F load_bf16(const BFloat16* p) {
+    const __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(half), 16));
+  }
+  static LLMQ_INLINE void store_bf16(BFloat16* p, F v) {
+    const __m256i x = _mm256_castps_si256(v);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(x, 16), _mm256_set1_epi32(1));
+    const __m256i rounded = _mm256_add_epi32(_mm256_add_epi32(x, _mm256_set1_epi32(0x7fff)), odd);
+    const __m256i quiet = _mm256_or_si256(x, _mm256_set1_epi32(0x400000));
+    const __m256i nan = _mm256_castps_si256(_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+    const __m256i chosen = _mm256_srli_epi32(_mm256_blendv_epi8(rounded, quiet, nan), 16);
+    const __m256i packed = _mm256_permute4x64_epi64(_mm256_packus_epi32(chosen, chosen), 0xd8);
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm256_castsi256_si128(packed));
+  }
+  static LLMQ_INLINE F even_bf16(const void* p) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_loadu_si256(static_cast<const __m256i*>(p)), 16));
+  }
+  static LLMQ_INLINE F odd_bf16(const void* p) {
+    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_loadu_si256(static_cast<const __m256i*>(p)),
+                                                _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static LLMQ_INLINE F fma(F a, F b, F c) { return _mm256_fmadd_ps(a, b, c); }
+  static LLMQ_INLINE F add(F a, F b) { return _mm256_add_ps(a, b); }
+  static LLMQ_INLINE F sub(F a, F b) { return _mm256_sub_ps(a, b); }
+  static LLMQ_INLINE F mul(F a, F b) { return _mm256_mul_ps(a, b); }
+  static LLMQ_INLINE F div(F a, F b) { return _mm256_div_ps(a, b); }
+  static LLMQ_INLINE F sqrt(F a) { return _mm256_sqrt_ps(a); }
+  static LLMQ_INLINE F max(F a, F b) { return _mm256_max_ps(a, b); }
+  static LLMQ_INLINE F min(F a, F b) { return _mm256_min_ps(a, b); }
+  static LLMQ_INLINE F zero_where_less(F x, F limit, F v) {
+    return _mm256_and_ps(_mm256_cmp_ps(x, limit, _CMP_NLT_UQ), v);
+  }
+  static LLMQ_INLINE F power_of_two(F shifted) {
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127)), 23));
+  }
+  static LLMQ_INLINE float sum(F v) {
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
+  }
+  static LLMQ_INLINE float greatest(F v) {
+    const __m128 four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    const __m128 two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_max_ss(two, _mm_movehdup_ps(two)));
+  }
+  static LLMQ_INLINE float first(F v) { return _mm256_cvtss_f32(v); }
+
+  static LLMQ_INLINE D setd(double v) { return _mm256_set1_pd(v); }
+  static LLMQ_INLINE D widen(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
+  static LLMQ_INLINE D fmad(D a, D b, D c) { return _mm256_fmadd_pd(a, b, c); }
+  static LLMQ_INLINE D addd(D a, D b) { return _mm256_add_pd(a, b); }
+  static LLMQ_INLINE D subd(D a, D b) { return _mm256_sub_pd(a, b); }
+  static LLMQ_INLINE D muld(D a, D b) { return _mm256_mul_pd(a, b); }
+  static LLMQ_INLINE D maxd(D a, D b) { return _mm256_max_pd(a, b); }
+  static LLMQ_INLINE D zero_where_lessd(D x, D limit, D v) {
+    return _mm256_and_pd(_mm256_cmp_pd(x, limit, _CMP_NLT_UQ), v);
+  }
+  static LLMQ_INLINE D power_of_twod(D shifted) {
+    return _mm256_castsi256_pd(
+        _mm256_slli_epi64(_mm256_add_epi64(_mm256_castpd_si256(shifted), _mm256_set1_epi64x(1023)), 52));
+  }
+  static LLMQ_INLINE D fma_where_positive(D share, D b, D c) {
+    const D positive = _mm256_cmp_pd(share, _mm256_setzero_pd(), _CMP_GT_OQ);
+    return _mm256_blendv_pd(c, _mm256_fmadd_pd(share, b, c), positive);
+  }
+  static LLMQ_INLINE double sumd(D v) {
+    const __m128d two = _mm_add_pd(_mm256_castpd256_pd128(v), _mm256_extractf128_pd(v, 1));
+    return _mm_cvtsd_f64(_mm_add_sd(two, _mm_unpackhi_pd(two, two)));
+  }
+};
+
+}  // namespace
+
+extern const CpuKernels kAvx2Kernels = kernel_table<Avx2, ProductBF16<Avx2>>("avx2");
+
+}  // namespace llmq

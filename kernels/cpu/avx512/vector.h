@@ -1,0 +1,83 @@
+// AVX-512 (F, BW, DQ, VL): 16 floats, 8 doubles; register tiles of 12 rows x 32 columns (24 of 32 registers
+// accumulate).
+#pragma once
+#include <immintrin.h>
+#include <stdint.h>
+
+#include "base/half.h"
+
+namespace llmq {
+namespace {
+
+struct Avx512 {
+  static constexpr int kLanes = 16, kDoubles = 8, kPanelVectors = 2, kRowTile = 12;
+  using F = __m512;
+  using D = __m512d;
+  static LLMQ_INLINE __mmask16 first_lanes(int n) { return static_cast<__mmask16>((1u << n) - 1u); }
+  static LLMQ_INLINE F set(float v) { return _mm512_set1_ps(v); }
+  static LLMQ_INLINE F load(const float* p) { return _mm512_loadu_ps(p); }
+  static LLMQ_INLINE void store(float* p, F v) { _mm512_storeu_ps(p, v); }
+  static LLMQ_INLINE F load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+  static LLMQ_INLINE void store_first(float* p, F v, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
+  static LLMQ_INLINE F load_bf16(const BFloat16* p) {
+    const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16));
+  }
+  // to_bfloat16 for each lane: nearest even, NaN made quiet, denormals kept (the conversion instruction would
+  // flush them).
+  static LLMQ_INLINE void store_bf16(BFloat16* p, F v) {
+    const __m512i x = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(x, 16), _mm512_set1_epi32(1));
+    const __m512i rounded = _mm512_add_epi32(_mm512_add_epi32(x, _mm512_set1_epi32(0x7fff)), odd);
+    const __m512i quiet = _mm512_or_si512(x, _mm512_set1_epi32(0x400000));
+    const __m512i chosen = _mm512_mask_blend_epi32(_mm512_cmp_ps_mask(v, v, _CMP_UNORD_Q), rounded, quiet);
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(_mm512_srli_epi32(chosen, 16)));
+  }
+  static LLMQ_INLINE F even_bf16(const void* p) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_loadu_si512(p), 16));
+  }
+  static LLMQ_INLINE F odd_bf16(const void* p) {
+    return _mm512_castsi512_ps(
+        _mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
+  static LLMQ_INLINE F fma(F a, F b, F c) { return _mm512_fmadd_ps(a, b, c); }
+  static LLMQ_INLINE F add(F a, F b) { return _mm512_add_ps(a, b); }
+  static LLMQ_INLINE F sub(F a, F b) { return _mm512_sub_ps(a, b); }
+  static LLMQ_INLINE F mul(F a, F b) { return _mm512_mul_ps(a, b); }
+  static LLMQ_INLINE F div(F a, F b) { return _mm512_div_ps(a, b); }
+  static LLMQ_INLINE F sqrt(F a) { return _mm512_sqrt_ps(a); }
+  static LLMQ_INLINE F max(F a, F b) { return _mm512_max_ps(a, b); }
+  static LLMQ_INLINE F min(F a, F b) { return _mm512_min_ps(a, b); }
+  static LLMQ_INLINE F zero_where_less(F x, F limit, F v) {
+    return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), v);
+  }
+  static LLMQ_INLINE F power_of_two(F shifted) {
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23));
+  }
+  static LLMQ_INLINE float sum(F v) { return _mm512_reduce_add_ps(v); }
+  static LLMQ_INLINE float greatest(F v) { return _mm512_reduce_max_ps(v); }
+  static LLMQ_INLINE float first(F v) { return _mm512_cvtss_f32(v); }
+
+  static LLMQ_INLINE D setd(double v) { return _mm512_set1_pd(v); }
+  static LLMQ_INLINE D widen(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
+  static LLMQ_INLINE D fmad(D a, D b, D c) { return _mm512_fmadd_pd(a, b, c); }
+  static LLMQ_INLINE D addd(D a, D b) { return _mm512_add_pd(a, b); }
+  static LLMQ_INLINE D subd(D a, D b) { return _mm512_sub_pd(a, b); }
+  static LLMQ_INLINE D muld(D a, D b) { return _mm512_mul_pd(a, b); }
+  static LLMQ_INLINE D maxd(D a, D b) { return _mm512_max_pd(a, b); }
+  static LLMQ_INLINE D zero_where_lessd(D x, D limit, D v) {
+    return _mm512_maskz_mov_pd(_mm512_cmp_pd_mask(x, limit, _CMP_NLT_UQ), v);
+  }
+  static LLMQ_INLINE D power_of_twod(D shifted) {
+    return _mm512_castsi512_pd(
+        _mm512_slli_epi64(_mm512_add_epi64(_mm512_castpd_si512(shifted), _mm512_set1_epi64(1023)), 52));
+  }
+  static LLMQ_INLINE D fma_where_positive(D share, D b, D c) {
+    return _mm512_mask3_fmadd_pd(share, b, c, _mm512_cmp_pd_mask(share, _mm512_setzero_pd(), _CMP_GT_OQ));
+  }
+  static LLMQ_INLINE double sumd(D v) { return _mm512_reduce_add_pd(v); }
+};
+
+}  // namespace
+}  // namespace llmq

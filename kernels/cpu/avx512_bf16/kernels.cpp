@@ -1,0 +1,23 @@
+// AVX-512 with BF16: vdpbf16ps adds two products per lane; it treats denormals as zero, in and out.
+#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/ops/kernel_table.h"
+
+namespace llmq {
+namespace {
+
+struct ProductPairs {
+  static constexpr int kPerUnit = 2;
+  using B = __m512i;
+  static LLMQ_INLINE B load(const unsigned char* at) { return _mm512_loadu_si512(at); }
+  static LLMQ_INLINE B broadcast(uint32_t unit) { return _mm512_set1_epi32(static_cast<int>(unit)); }
+  static LLMQ_INLINE __m512 add(__m512 acc, B a, B b) {
+    return _mm512_dpbf16_ps(acc, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
+  }
+};
+
+}  // namespace
+
+extern const CpuKernels kAvx512Bf16Kernels = kernel_table<Avx512, ProductPairs>("avx512_bf16");
+
+}  // namespace llmq

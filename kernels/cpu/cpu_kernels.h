@@ -1,0 +1,97 @@
+// The table of CPU kernels: one per instruction set, chosen once at start. Plain functions on raw pointers,
+// one thread each; src/device/cpu partitions the work. Memory is host memory; shapes are facts.
+//
+// Every product with a weight goes through `gemm`. One unit along the depth is 4 bytes: one FP32 number, or
+// two neighbouring BF16 numbers. A panel is `panel` columns of B as [units][panel] such units, zero where
+// there is no column. Each element of C is one chain over the units in order, from its start value on:
+//   f32:                          c = fma(a, b, c)                    the same bits at every level
+//   bf16, with vdpbf16ps:         c = c (+) a1 b1 (+) a0 b0           as the instruction rounds; it flushes
+//   denormals to zero bf16, without:                c = fma(a1, b1, fma(a0, b0, c))     exact products, one
+//   rounding per addition
+// so a row's result depends neither on other rows nor on tiling or threads; what vdpbf16ps rounds differs
+// from the chain of FMAs, so bf16 results differ between levels, never within one.
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/half.h"
+
+namespace llmq {
+
+enum class CpuFormat : unsigned char { kF32, kBF16 };
+
+// C[rows, columns] = start (or C itself where accumulate) + A[rows, depth] B.
+struct GemmPanel {
+  const void* a = nullptr;  // row r, unit u at a + r * a_row + 4 u; transposed: at a + 4 r + u * a_row
+  int64_t a_row = 0;        // bytes
+  bool transposed = false;
+  const void* b = nullptr;  // one panel
+  float* c = nullptr;
+  int64_t c_row = 0;             // elements
+  int64_t rows = 0, depth = 0;   // depth in elements; transposed bf16: even
+  int64_t columns = 0;           // 1..panel
+  const float* start = nullptr;  // per column; null: 0
+  bool accumulate = false;
+};
+
+// Query heads of one KV head at consecutive positions of one sequence.
+struct AttentionTile {
+  const float* q = nullptr;  // [positions][q_row], the group's heads side by side
+  int64_t q_row = 0;
+  void* out = nullptr;  // of the compute format
+  int64_t out_row = 0;
+  int positions = 0, group = 0, head_dim = 0;
+  float scale = 0;
+  int64_t first_position = 0, window = 0;
+  const void* keys = nullptr;
+  const void* values = nullptr;
+  CpuFormat pages = CpuFormat::kF32;
+  int block_size = 0, kv_heads = 0, kv_head = 0;
+  const int32_t* block_table = nullptr;
+  unsigned char* scratch = nullptr;  // attention_scratch() bytes, aligned to 64
+};
+
+struct SoftmaxSum {
+  float max;
+  double sum;
+};  // sum_i exp(x_i - max)
+struct DivergenceSum {
+  SoftmaxSum p, q;
+  double weighted;
+};  // weighted = sum_i exp(p_i - max p) (p_i - q_i)
+
+struct CpuKernels {
+  const char* name;  // "scalar", "avx2", "avx512", "avx512_bf16"
+  int panel;         // columns of one panel, a divisor of 64
+  int row_tile;      // rows of one register tile
+
+  void (*gemm[2])(const GemmPanel&);  // by CpuFormat
+  // Panels out of source[columns][depth] (a weight) or source[depth][columns] (straight), elements `row`
+  // apart; `columns` <= panel.
+  void (*pack[2])(void* panel, const void* source, int64_t row, int64_t columns, int64_t depth);
+  void (*pack_straight[2])(void* panel, const void* source, int64_t row, int64_t columns, int64_t depth);
+
+  size_t (*attention_scratch)(int positions, int group, int head_dim);
+  void (*attention[2])(const AttentionTile&);
+
+  void (*to_bf16)(BFloat16* to, const float* from, int64_t n);
+  void (*to_f32)(float* to, const BFloat16* from, int64_t n);
+  void (*half_to_f32)(float* to, const Float16* from, int64_t n);
+  void (*add)(float* into, const float* x, int64_t n);
+  void (*rms_norm[2])(void* y, const float* x, const float* gain, float eps, int64_t n);  // by y's format
+  void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
+  void (*silu[2])(void* y, const float* gate, const float* up, int64_t n);
+  void (*gelu_tanh[2])(void* y, const float* gate, const float* up, int64_t n);
+  void (*exponential)(float* y, const float* x,
+                      int64_t n);  // for tests: the exp of attention and activations
+
+  SoftmaxSum (*softmax_sum)(const float* x, int64_t n,
+                            int64_t* argmax);  // argmax may be null; lowest index among equals
+  DivergenceSum (*divergence)(const float* p, const float* q, int64_t n);
+  // sum[k] += |x[t][k]|, max[k] = max(max[k], |x[t][k]|) over t in order, n channels.
+  void (*channel_stats[2])(double* sum, float* max, const void* x, int64_t row, int64_t rows, int64_t n);
+  // sum_n d[n] (2 e[n] + g[n]) in double, in a fixed order.
+  double (*half_form)(const float* d, const float* e, const float* g, int64_t n);
+};
+
+}  // namespace llmq

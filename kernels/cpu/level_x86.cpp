@@ -1,0 +1,38 @@
+// Asks the processor (and through it the system: a set that is not saved on a switch does not count).
+#include "kernels/cpu/level.h"
+
+#include <cpuid.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+namespace llmq {
+
+const CpuKernels* scalar_level() { return &kScalarKernels; }
+
+const CpuKernels* avx2_level() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &kAvx2Kernels : nullptr;
+}
+
+const CpuKernels* avx512_plain_level() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                 __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")
+             ? &kAvx512Kernels
+             : nullptr;
+}
+
+const CpuKernels* avx512_level() {
+  const CpuKernels* plain = avx512_plain_level();
+  return plain != nullptr && __builtin_cpu_supports("avx512bf16") ? &kAvx512Bf16Kernels : plain;
+}
+
+bool amx_present() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
+  if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
+  constexpr long kRequestPermission = 0x1023,
+                 kTileData = 18;  // ARCH_REQ_XCOMP_PERM: the kernel must agree to save tiles
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace llmq

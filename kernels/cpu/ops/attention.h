@@ -1,0 +1,215 @@
+// Causal attention of the query heads of one KV head at consecutive positions, with an online softmax over
+// tiles of 64 keys at absolute positions 0, 64, 128, ...
+//
+//   per tile: S = Q K^T * scale;  m' = max(m, max S);  P = exp(S - m');  l = l exp(m - m') + sum P;  O = O
+//   exp(m - m') + P V at the end: out = O / l
+//
+// Rows are (position, head) pairs, so that GQA's heads share one packed tile of keys and of values. A tile
+// that a row cannot see is skipped or adds products of zero: neither changes the row. In bf16 Q, K, P and V
+// are BF16 and sums FP32; l sums the unrounded P.
+#pragma once
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/ops/gemm.h"
+#include "kernels/cpu/ops/pack.h"
+#include "kernels/cpu/ops/rows.h"
+
+namespace llmq {
+
+constexpr int kKeyTile = 64;
+
+LLMQ_INLINE size_t aligned64(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// Where the pieces of the scratch memory lie; `next` ends as its size.
+template <class V, class T>
+struct AttentionScratch {
+  size_t depth, width;  // head_dim padded to whole units, to whole panels
+  size_t q, scores, shares, out, max, sum, keys, values, key_panels, value_panels, next = 0;
+
+  LLMQ_INLINE AttentionScratch(int positions, int group, int head_dim) {
+    constexpr size_t kPanel = V::kPanelVectors * V::kLanes;
+    const size_t rows = static_cast<size_t>(positions) * static_cast<size_t>(group),
+                 dim = static_cast<size_t>(head_dim);
+    depth = (dim + 1) / 2 * 2;
+    width = (dim + kPanel - 1) / kPanel * kPanel;
+    q = take(rows * depth * sizeof(T));
+    scores = take(rows * kKeyTile * sizeof(float));
+    shares = take(rows * kKeyTile * sizeof(T));
+    out = take(rows * width * sizeof(float));
+    max = take(rows * sizeof(float));
+    sum = take(rows * sizeof(float));
+    keys = take(kKeyTile * depth * sizeof(T));
+    values = take(kKeyTile * width * sizeof(T));
+    key_panels = take(kKeyTile * depth * sizeof(T));
+    value_panels = take(kKeyTile * width * sizeof(T));
+  }
+  LLMQ_INLINE size_t take(size_t bytes) {
+    const size_t at = next;
+    next += aligned64(bytes);
+    return at;
+  }
+};
+
+template <class V, class T>
+struct AttentionRun {
+  static constexpr int kPanel = V::kPanelVectors * V::kLanes;
+  const AttentionTile& t;
+  AttentionScratch<V, T> at;
+  int64_t rows;
+
+  LLMQ_INLINE explicit AttentionRun(const AttentionTile& tile)
+      : t(tile),
+        at(tile.positions, tile.group, tile.head_dim),
+        rows(static_cast<int64_t>(tile.positions) * tile.group) {}
+
+  template <class P>
+  LLMQ_INLINE P* piece(size_t offset) const {
+    return reinterpret_cast<P*>(t.scratch + offset);
+  }
+
+  LLMQ_INLINE void start() const {
+    const int64_t depth = static_cast<int64_t>(at.depth), dim = t.head_dim;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = t.q + r / t.group * t.q_row + r % t.group * dim;
+      T* to = piece<T>(at.q) + r * depth;
+      convert<V>(to, from, dim);
+      for (int64_t d = dim; d < depth; ++d) to[d] = T{};
+      piece<float>(at.max)[r] =
+          -3e38f;  // finite: exp(-inf - max) stays 0 for a row that has seen nothing yet
+      piece<float>(at.sum)[r] = 0;
+    }
+    float* out = piece<float>(at.out);
+    for (int64_t i = 0; i < rows * static_cast<int64_t>(at.width); ++i) out[i] = 0;
+  }
+
+  // One tile's keys and values out of their pages, zero beyond `count`, then packed.
+  template <class Page>
+  LLMQ_INLINE void gather(int64_t first_key, int64_t count) const {
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width),
+                  dim = t.head_dim;
+    T* const keys = piece<T>(at.keys);
+    T* const values = piece<T>(at.values);
+    for (int64_t j = 0; j < kKeyTile; ++j) {
+      const bool seen = j < count;
+      int64_t row = 0;
+      if (seen) {
+        const int64_t position = first_key + j;
+        const int64_t block = t.block_table[position / t.block_size];
+        row = ((block * t.block_size + position % t.block_size) * t.kv_heads + t.kv_head) * dim;
+        convert<V>(keys + j * depth, static_cast<const Page*>(t.keys) + row, dim);
+        convert<V>(values + j * width, static_cast<const Page*>(t.values) + row, dim);
+      }
+      for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
+      for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
+    }
+    for (int64_t n = 0; n < kKeyTile; n += kPanel)
+      pack_panel<V, T>(piece<T>(at.key_panels) + n * depth, keys + n * depth, depth, kPanel, depth);
+    for (int64_t n = 0; n < width; n += kPanel)
+      pack_panel_straight<V, T>(piece<T>(at.value_panels) + n * kKeyTile, values + n, width, kPanel,
+                                kKeyTile);
+  }
+
+  // Scores of one row to shares: the online softmax's step. Rescales O's row.
+  LLMQ_INLINE void soften(int64_t r, int64_t first_key) const {
+    float* const scores = piece<float>(at.scores) + r * kKeyTile;
+    const int64_t position = t.first_position + r / t.group;
+    const int64_t last = position - first_key, first = t.window > 0 ? position - t.window + 1 - first_key : 0;
+    for (int64_t j = last + 1; j < kKeyTile; ++j) scores[j] = -__builtin_inff();
+    for (int64_t j = 0; j < first && j < kKeyTile; ++j) scores[j] = -__builtin_inff();
+    constexpr int kVectors = kKeyTile / V::kLanes;
+    const auto scale = V::set(t.scale);
+    auto greatest = V::set(-3e38f);
+    for (int v = 0; v < kVectors; ++v)
+      greatest = V::max(greatest, V::mul(V::load(scores + v * V::kLanes), scale));
+    float& max = piece<float>(at.max)[r];
+    float& sum = piece<float>(at.sum)[r];
+    const float row_greatest = V::greatest(greatest);
+    if (row_greatest > max) {
+      const auto correction = exp_f32<V>(V::set(max - row_greatest));
+      max = row_greatest;
+      float* const out = piece<float>(at.out) + r * static_cast<int64_t>(at.width);
+      for (int64_t d = 0; d < static_cast<int64_t>(at.width); d += V::kLanes)
+        V::store(out + d, V::mul(V::load(out + d), correction));
+      sum *= V::first(correction);
+    }
+    const auto shift = V::set(-max);
+    auto total = V::set(0.0f);
+    T* const shares = piece<T>(at.shares) + r * kKeyTile;
+    for (int v = 0; v < kVectors; ++v) {
+      const auto share = exp_f32<V>(V::fma(V::load(scores + v * V::kLanes), scale, shift));
+      total = V::add(total, share);
+      write<V>(shares + v * V::kLanes, share, Index<V::kLanes>{});
+    }
+    sum += V::sum(total);
+  }
+
+  template <class Product>
+  LLMQ_INLINE void visit(int64_t first_key) const {
+    // Rows that see anything of this tile: positions from first_key on, and before the window has passed it.
+    int64_t from = first_key - t.first_position, to = t.positions;
+    if (t.window > 0 && first_key + kKeyTile - 1 + t.window - t.first_position < to)
+      to = first_key + kKeyTile - 1 + t.window - t.first_position;
+    if (from < 0) from = 0;
+    if (from >= to) return;
+    const int64_t first_row = from * t.group, count = (to - from) * t.group;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width);
+    int64_t known = t.first_position + t.positions - first_key;
+    if (known > kKeyTile) known = kKeyTile;
+    if (t.pages == CpuFormat::kF32)
+      gather<float>(first_key, known);
+    else
+      gather<BFloat16>(first_key, known);
+
+    GemmPanel g;
+    g.rows = count;
+    g.columns = kPanel;
+    g.a = piece<T>(at.q) + first_row * depth;
+    g.a_row = depth * static_cast<int64_t>(sizeof(T));
+    g.depth = depth;
+    g.c_row = kKeyTile;
+    for (int64_t n = 0; n < kKeyTile; n += kPanel) {
+      g.b = piece<T>(at.key_panels) + n * depth;
+      g.c = piece<float>(at.scores) + first_row * kKeyTile + n;
+      gemm<V, Product>(g);
+    }
+    for (int64_t r = first_row; r < first_row + count; ++r) soften(r, first_key);
+    g.a = piece<T>(at.shares) + first_row * kKeyTile;
+    g.a_row = kKeyTile * static_cast<int64_t>(sizeof(T));
+    g.depth = kKeyTile;
+    g.c_row = width;
+    g.accumulate = true;
+    for (int64_t n = 0; n < width; n += kPanel) {
+      g.b = piece<T>(at.value_panels) + n * kKeyTile;
+      g.c = piece<float>(at.out) + first_row * width + n;
+      gemm<V, Product>(g);
+    }
+  }
+
+  LLMQ_INLINE void finish() const {
+    const int64_t width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* const from = piece<float>(at.out) + r * width;
+      T* const to = static_cast<T*>(t.out) + r / t.group * t.out_row + r % t.group * dim;
+      const auto sum = V::set(piece<float>(at.sum)[r]);
+      by_lanes<V>(dim, [&](int64_t d, auto n)
+                           LLMQ_LAMBDA_INLINE { write<V>(to + d, V::div(V::load(from + d), sum), n); });
+    }
+  }
+};
+
+template <class V, class Product, class T>
+void attention(const AttentionTile& tile) {
+  const AttentionRun<V, T> run(tile);
+  run.start();
+  int64_t first = tile.window > 0 ? tile.first_position - tile.window + 1 : 0;
+  if (first < 0) first = 0;
+  for (int64_t key = first / kKeyTile * kKeyTile; key < tile.first_position + tile.positions; key += kKeyTile)
+    run.template visit<Product>(key);
+  run.finish();
+}
+
+template <class V>
+size_t attention_scratch(int positions, int group, int head_dim) {
+  return AttentionScratch<V, float>(positions, group, head_dim).next;  // the wider of the two formats
+}
+
+}  // namespace llmq

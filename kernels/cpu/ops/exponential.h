@@ -1,0 +1,49 @@
+// exp(x) for vectors: x = n ln 2 + r, |r| <= ln 2 / 2, exp(x) = 2^n P(r); the same operations at every level.
+//
+// FP32: Cephes' degree-5 minimax polynomial for (exp(r) - 1 - r) / r^2; at most 2 ulp where the result is
+// normal and below 2^127.5 (tests/kernels/cpu/exponential_test), 0 below -87.33, infinity from 88.38 on.
+// FP64: Taylor to r^13, remainder 4e-18; 0 below -708; for arguments <= 0 only. NaN stays NaN.
+#pragma once
+#include "kernels/cpu/ops/unroll.h"
+
+namespace llmq {
+
+template <class V>
+LLMQ_INLINE typename V::F exp_f32(typename V::F x) {
+  const auto lowest = V::set(-87.33f);
+  const auto limited =
+      V::max(lowest, V::min(V::set(89.0f), x));  // the second operand is kept where one is NaN
+  const auto magic = V::set(0x1.8p23f);          // adding it leaves the rounded integer in the low bits
+  const auto shifted = V::fma(limited, V::set(0x1.715476p0f), magic);
+  const auto n = V::sub(shifted, magic);
+  auto r = V::fma(n, V::set(-0.693359375f), limited);
+  r = V::fma(n, V::set(2.12194440e-4f), r);
+  auto p = V::set(1.9875691500e-4f);
+  p = V::fma(p, r, V::set(1.3981999507e-3f));
+  p = V::fma(p, r, V::set(8.3334519073e-3f));
+  p = V::fma(p, r, V::set(4.1665795894e-2f));
+  p = V::fma(p, r, V::set(1.6666665459e-1f));
+  p = V::fma(p, r, V::set(5.0000001201e-1f));
+  p = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
+  return V::zero_where_less(x, lowest, V::mul(p, V::power_of_two(shifted)));
+}
+
+template <class V>
+LLMQ_INLINE typename V::D exp_f64(typename V::D x) {
+  constexpr double kInverseFactorial[] = {
+      1.0 / 6227020800, 1.0 / 479001600, 1.0 / 39916800, 1.0 / 3628800, 1.0 / 362880, 1.0 / 40320, 1.0 / 5040,
+      1.0 / 720,        1.0 / 120,       1.0 / 24,       1.0 / 6,       1.0 / 2,      1.0,         1.0};
+  const auto lowest = V::setd(-708.0);
+  const auto limited = V::maxd(lowest, x);
+  const auto magic = V::setd(0x1.8p52);
+  const auto shifted = V::fmad(limited, V::setd(0x1.71547652b82fep0), magic);
+  const auto n = V::subd(shifted, magic);
+  auto r = V::fmad(n, V::setd(-0x1.62e42fefa39efp-1), limited);
+  r = V::fmad(n, V::setd(-0x1.abc9e3b39803fp-56), r);
+  auto p = V::setd(kInverseFactorial[0]);
+  unroll<14, 1>(
+      [&](auto i) LLMQ_LAMBDA_INLINE { p = V::fmad(p, r, V::setd(kInverseFactorial[decltype(i)::value])); });
+  return V::zero_where_lessd(x, lowest, V::muld(p, V::power_of_twod(shifted)));
+}
+
+}  // namespace llmq

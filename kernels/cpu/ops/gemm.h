@@ -1,0 +1,146 @@
+// C (+)= A B for one panel of B, in register tiles of V::kRowTile x V::kPanelVectors vectors (cpu_kernels.h
+// has the order of the sum).
+//
+// A is read in place by broadcasts. Per unit: kPanelVectors loads of B, kRowTile broadcasts, kRowTile *
+// kPanelVectors products; with AVX-512's 12 x 2 that is 14 loads for 24 products, so the products set the
+// pace as long as a panel and the rows stay in L2.
+#pragma once
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/ops/unroll.h"
+
+namespace llmq {
+
+// The last product of an odd depth: its pair's second half is not there to be read.
+LLMQ_INLINE uint32_t half_unit(const unsigned char* at) {
+  uint16_t first;
+  __builtin_memcpy(&first, at, sizeof first);
+  return first;
+}
+
+LLMQ_INLINE uint32_t whole_unit(const unsigned char* at) {
+  uint32_t unit;
+  __builtin_memcpy(&unit, at, sizeof unit);
+  return unit;
+}
+
+template <class V, class Product, int Rows, bool Transposed>
+__attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) {
+  constexpr int kVectors = V::kPanelVectors;
+  constexpr int kPanel = kVectors * V::kLanes;
+  typename V::F acc[Rows][kVectors];
+  float* const c = g.c + first_row * g.c_row;
+  const bool full = g.columns == kPanel;
+  const auto count = [&](int v) LLMQ_LAMBDA_INLINE {
+    const int64_t left = g.columns - v * V::kLanes;
+    return static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
+  };
+  unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+      constexpr int kR = decltype(r)::value, kV = decltype(v)::value;
+      const float* from = g.accumulate ? c + kR * g.c_row : g.start;
+      if (from == nullptr)
+        acc[kR][kV] = V::set(0.0f);
+      else
+        acc[kR][kV] = full ? V::load(from + kV * V::kLanes) : V::load_first(from + kV * V::kLanes, count(kV));
+    });
+  });
+
+  const unsigned char* a = static_cast<const unsigned char*>(g.a) + first_row * (Transposed ? 4 : g.a_row);
+  const unsigned char* b = static_cast<const unsigned char*>(g.b);
+  const int64_t units = g.depth / Product::kPerUnit;
+  const int64_t row = g.a_row;
+  // Rows in threes: base, base + row, base + 2 row are x86 addresses, so four bases serve twelve rows.
+  const unsigned char* base[(Rows + 2) / 3];
+  unroll<(Rows + 2) / 3>(
+      [&](auto i) LLMQ_LAMBDA_INLINE { base[decltype(i)::value] = a + decltype(i)::value * 3 * row; });
+  const auto step = [&](auto read_unit) LLMQ_LAMBDA_INLINE {
+    typename Product::B weights[kVectors];
+    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+      weights[decltype(v)::value] = Product::load(b + decltype(v)::value * V::kLanes * 4);
+    });
+    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+      constexpr int kR = decltype(r)::value;
+      uint32_t unit;
+      if constexpr (Transposed)
+        unit = read_unit(a + 4 * kR);
+      else
+        unit = read_unit(base[kR / 3] + (kR % 3) * row);
+      const auto input = Product::broadcast(unit);
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kV = decltype(v)::value;
+        acc[kR][kV] = Product::add(acc[kR][kV], input, weights[kV]);
+      });
+    });
+  };
+  for (int64_t u = 0; u < units; ++u) {
+    step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return whole_unit(at); });
+    b += kPanel * 4;
+    if constexpr (Transposed)
+      a += row;
+    else
+      unroll<(Rows + 2) / 3>([&](auto i) LLMQ_LAMBDA_INLINE { base[decltype(i)::value] += 4; });
+  }
+  if constexpr (!Transposed && Product::kPerUnit == 2)
+    if (g.depth % 2 != 0) step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
+
+  unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+      constexpr int kR = decltype(r)::value, kV = decltype(v)::value;
+      float* to = c + kR * g.c_row + kV * V::kLanes;
+      if (full)
+        V::store(to, acc[kR][kV]);
+      else
+        V::store_first(to, acc[kR][kV], count(kV));
+    });
+  });
+}
+
+template <class V, class Product, bool Transposed, int Rows>
+LLMQ_INLINE void gemm_last_rows(const GemmPanel& g, int64_t first_row, int64_t rows) {
+  if constexpr (Rows > 0) {
+    if (rows == Rows)
+      gemm_tile<V, Product, Rows, Transposed>(g, first_row);
+    else
+      gemm_last_rows<V, Product, Transposed, Rows - 1>(g, first_row, rows);
+  }
+}
+
+template <class V, class Product>
+void gemm(const GemmPanel& g) {
+  int64_t row = 0;
+  if (g.transposed) {
+    for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, true>(g, row);
+    gemm_last_rows<V, Product, true, V::kRowTile - 1>(g, row, g.rows - row);
+  } else {
+    for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, false>(g, row);
+    gemm_last_rows<V, Product, false, V::kRowTile - 1>(g, row, g.rows - row);
+  }
+}
+
+// FP32: one fused multiply-add per unit.
+template <class V>
+struct ProductF32 {
+  static constexpr int kPerUnit = 1;
+  using B = typename V::F;
+  static LLMQ_INLINE B load(const unsigned char* at) { return V::load(reinterpret_cast<const float*>(at)); }
+  static LLMQ_INLINE typename V::F broadcast(uint32_t unit) { return V::set(float_from_bits(unit)); }
+  static LLMQ_INLINE typename V::F add(typename V::F acc, typename V::F a, B b) { return V::fma(a, b, acc); }
+};
+
+// BF16 without an instruction for it: both halves widened, two fused multiply-adds.
+template <class V>
+struct ProductBF16 {
+  static constexpr int kPerUnit = 2;
+  struct B {
+    typename V::F even, odd;
+  };
+  static LLMQ_INLINE B load(const unsigned char* at) { return {V::even_bf16(at), V::odd_bf16(at)}; }
+  static LLMQ_INLINE B broadcast(uint32_t unit) {
+    return {V::set(float_from_bits(unit << 16)), V::set(float_from_bits(unit & 0xffff0000u))};
+  }
+  static LLMQ_INLINE typename V::F add(typename V::F acc, B a, B b) {
+    return V::fma(a.odd, b.odd, V::fma(a.even, b.even, acc));
+  }
+};
+
+}  // namespace llmq

@@ -1,0 +1,33 @@
+// The table of one level from its vectors V and its BF16 product.
+#pragma once
+#include "kernels/cpu/ops/attention.h"
+#include "kernels/cpu/ops/score.h"
+
+namespace llmq {
+
+template <class V, class Bf16Product>
+constexpr CpuKernels kernel_table(const char* name) {
+  return CpuKernels{name,
+                    V::kPanelVectors * V::kLanes,
+                    V::kRowTile,
+                    {gemm<V, ProductF32<V>>, gemm<V, Bf16Product>},
+                    {pack_panel<V, float>, pack_panel<V, BFloat16>},
+                    {pack_panel_straight<V, float>, pack_panel_straight<V, BFloat16>},
+                    attention_scratch<V>,
+                    {attention<V, ProductF32<V>, float>, attention<V, Bf16Product, BFloat16>},
+                    convert<V, BFloat16, float>,
+                    convert<V, float, BFloat16>,
+                    half_to_f32<V>,
+                    add<V>,
+                    {rms_norm<V, float>, rms_norm<V, BFloat16>},
+                    rope<V>,
+                    {gated<V, Silu, float>, gated<V, Silu, BFloat16>},
+                    {gated<V, GeluTanh, float>, gated<V, GeluTanh, BFloat16>},
+                    exponential<V>,
+                    softmax_sum<V>,
+                    divergence<V>,
+                    {channel_stats<V, float>, channel_stats<V, BFloat16>},
+                    half_form<V>};
+}
+
+}  // namespace llmq

@@ -1,0 +1,146 @@
+// Operations on one row: conversions, norm, rotation, gated activations, per-channel statistics.
+// Memory-bound; sums of a norm run in V::kLanes lanes over the row and are then added in a fixed order.
+#pragma once
+#include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/ops/exponential.h"
+
+namespace llmq {
+
+// body(offset, count) over n elements, V::kLanes at a time; the last count may be smaller.
+template <class V, class Body>
+LLMQ_INLINE void by_lanes(int64_t n, const Body& body) {
+  int64_t i = 0;
+  for (; i + V::kLanes <= n; i += V::kLanes) body(i, Index<V::kLanes>{});
+  if (i < n) body(i, static_cast<int>(n - i));
+}
+
+template <class V, int N>
+LLMQ_INLINE typename V::F read(const float* p, Index<N>) {
+  return V::load(p);
+}
+template <class V>
+LLMQ_INLINE typename V::F read(const float* p, int n) {
+  return V::load_first(p, n);
+}
+template <class V, int N>
+LLMQ_INLINE typename V::F read(const BFloat16* p, Index<N>) {
+  return V::load_bf16(p);
+}
+template <class V>
+LLMQ_INLINE typename V::F read(const BFloat16* p, int n) {
+  BFloat16 padded[V::kLanes] = {};
+  for (int i = 0; i < n; ++i) padded[i] = p[i];
+  return V::load_bf16(padded);
+}
+template <class V, int N>
+LLMQ_INLINE void write(float* p, typename V::F v, Index<N>) {
+  V::store(p, v);
+}
+template <class V>
+LLMQ_INLINE void write(float* p, typename V::F v, int n) {
+  V::store_first(p, v, n);
+}
+template <class V, int N>
+LLMQ_INLINE void write(BFloat16* p, typename V::F v, Index<N>) {
+  V::store_bf16(p, v);
+}
+template <class V>
+LLMQ_INLINE void write(BFloat16* p, typename V::F v, int n) {
+  BFloat16 padded[V::kLanes];
+  V::store_bf16(padded, v);
+  for (int i = 0; i < n; ++i) p[i] = padded[i];
+}
+
+template <class V, class To, class From>
+void convert(To* to, const From* from, int64_t n) {
+  by_lanes<V>(n, [&](int64_t i, auto count)
+                     LLMQ_LAMBDA_INLINE { write<V>(to + i, read<V>(from + i, count), count); });
+}
+
+template <class V>
+void half_to_f32(float* to, const Float16* from, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] = to_float(from[i]);
+}
+
+template <class V>
+void add(float* into, const float* x, int64_t n) {
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    write<V>(into + i, V::add(read<V>(into + i, count), read<V>(x + i, count)), count);
+  });
+}
+
+template <class V, class To>
+void rms_norm(void* y, const float* x, const float* gain, float eps, int64_t n) {
+  To* const to = static_cast<To*>(y);
+  auto squares = V::set(0.0f);
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    const auto v = read<V>(x + i, count);
+    squares = V::fma(v, v, squares);
+  });
+  const auto mean = V::add(V::div(V::set(V::sum(squares)), V::set(static_cast<float>(n))), V::set(eps));
+  const auto root = V::div(V::set(1.0f), V::sqrt(mean));
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    write<V>(to + i, V::mul(V::mul(read<V>(x + i, count), root), read<V>(gain + i, count)), count);
+  });
+}
+
+template <class V>
+void rope(float* x, const float* cosines, const float* sines, int64_t half) {
+  by_lanes<V>(half, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    const auto c = read<V>(cosines + i, count), s = read<V>(sines + i, count);
+    const auto a = read<V>(x + i, count), b = read<V>(x + half + i, count);
+    write<V>(x + i, V::sub(V::mul(a, c), V::mul(b, s)), count);
+    write<V>(x + half + i, V::add(V::mul(b, c), V::mul(a, s)), count);
+  });
+}
+
+// x / (1 + exp(-x))
+struct Silu {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    return V::div(x, V::add(V::set(1.0f), exp_f32<V>(V::sub(V::set(0.0f), x))));
+  }
+};
+
+// 0.5 x (1 + tanh u) = x / (1 + exp(-2u)), u = sqrt(2/pi) (x + 0.044715 x^3)
+struct GeluTanh {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    const auto cubed = V::mul(V::mul(x, x), x);
+    const auto u = V::fma(cubed, V::set(0.044715f), x);
+    return V::div(x, V::add(V::set(1.0f), exp_f32<V>(V::mul(V::set(-1.5957691216057308f), u))));
+  }
+};
+
+template <class V, class Act, class To>
+void gated(void* y, const float* gate, const float* up, int64_t n) {
+  To* const to = static_cast<To*>(y);
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    const auto act = Act::template apply<V>(read<V>(gate + i, count));
+    write<V>(to + i, V::mul(act, read<V>(up + i, count)), count);
+  });
+}
+
+template <class V>
+void exponential(float* y, const float* x, int64_t n) {
+  by_lanes<V>(n, [&](int64_t i, auto count)
+                     LLMQ_LAMBDA_INLINE { write<V>(y + i, exp_f32<V>(read<V>(x + i, count)), count); });
+}
+
+LLMQ_INLINE float as_float(float v) { return v; }
+LLMQ_INLINE float as_float(BFloat16 v) { return to_float(v); }
+
+// Plain loops: the compiler's vectors do, and the order (t by t) is the same at every level.
+template <class V, class From>
+void channel_stats(double* sum, float* max, const void* x, int64_t row, int64_t rows, int64_t n) {
+  for (int64_t t = 0; t < rows; ++t) {
+    const From* const at = static_cast<const From*>(x) + t * row;
+    for (int64_t k = 0; k < n; ++k) {
+      const float magnitude = __builtin_fabsf(as_float(at[k]));
+      sum[k] += static_cast<double>(magnitude);
+      max[k] = magnitude > max[k] ? magnitude : max[k];
+    }
+  }
+}
+
+}  // namespace llmq

@@ -1,0 +1,70 @@
+// The level every machine has: one lane, the C library's fma. Slow, and the same FP32 bits as every other
+// level.
+#include <math.h>
+
+#include "kernels/cpu/level.h"
+#include "kernels/cpu/ops/kernel_table.h"
+
+namespace llmq {
+namespace {
+
+struct Scalar {
+  static constexpr int kLanes = 1, kDoubles = 1, kPanelVectors = 8, kRowTile = 4;
+  using F = float;
+  using D = double;
+  static LLMQ_INLINE F set(float v) { return v; }
+  static LLMQ_INLINE F load(const float* p) { return *p; }
+  static LLMQ_INLINE void store(float* p, F v) { *p = v; }
+  static LLMQ_INLINE F load_first(const float* p, int n) { return n > 0 ? *p : 0; }
+  static LLMQ_INLINE void store_first(float* p, F v, int n) {
+    if (n > 0) *p = v;
+  }
+  static LLMQ_INLINE F load_bf16(const BFloat16* p) { return to_float(*p); }
+  static LLMQ_INLINE void store_bf16(BFloat16* p, F v) { *p = to_bfloat16(v); }
+  static LLMQ_INLINE F even_bf16(const void* p) { return float_from_bits(unit(p) << 16); }
+  static LLMQ_INLINE F odd_bf16(const void* p) { return float_from_bits(unit(p) & 0xffff0000u); }
+  static LLMQ_INLINE F fma(F a, F b, F c) { return __builtin_fmaf(a, b, c); }
+  static LLMQ_INLINE F add(F a, F b) { return a + b; }
+  static LLMQ_INLINE F sub(F a, F b) { return a - b; }
+  static LLMQ_INLINE F mul(F a, F b) { return a * b; }
+  static LLMQ_INLINE F div(F a, F b) { return a / b; }
+  static LLMQ_INLINE F sqrt(F a) { return __builtin_sqrtf(a); }
+  static LLMQ_INLINE F max(F a, F b) { return a > b ? a : b; }
+  static LLMQ_INLINE F min(F a, F b) { return a < b ? a : b; }
+  static LLMQ_INLINE F zero_where_less(F x, F limit, F v) { return x < limit ? 0 : v; }
+  static LLMQ_INLINE F power_of_two(F shifted) {
+    return float_from_bits((bits_from_float(shifted) + 127) << 23);
+  }
+  static LLMQ_INLINE float sum(F v) { return v; }
+  static LLMQ_INLINE float greatest(F v) { return v; }
+  static LLMQ_INLINE float first(F v) { return v; }
+
+  static LLMQ_INLINE D setd(double v) { return v; }
+  static LLMQ_INLINE D widen(const float* p) { return static_cast<double>(*p); }
+  static LLMQ_INLINE D fmad(D a, D b, D c) { return __builtin_fma(a, b, c); }
+  static LLMQ_INLINE D addd(D a, D b) { return a + b; }
+  static LLMQ_INLINE D subd(D a, D b) { return a - b; }
+  static LLMQ_INLINE D muld(D a, D b) { return a * b; }
+  static LLMQ_INLINE D maxd(D a, D b) { return a > b ? a : b; }
+  static LLMQ_INLINE D zero_where_lessd(D x, D limit, D v) { return x < limit ? 0 : v; }
+  static LLMQ_INLINE D power_of_twod(D shifted) {
+    return __builtin_bit_cast(double, (__builtin_bit_cast(uint64_t, shifted) + 1023) << 52);
+  }
+  static LLMQ_INLINE D fma_where_positive(D share, D b, D c) {
+    return share > 0 ? __builtin_fma(share, b, c) : c;
+  }
+  static LLMQ_INLINE double sumd(D v) { return v; }
+
+ private:
+  static LLMQ_INLINE uint32_t unit(const void* p) {
+    uint32_t bits;
+    __builtin_memcpy(&bits, p, sizeof bits);
+    return bits;
+  }
+};
+
+}  // namespace
+
+extern const CpuKernels kScalarKernels = kernel_table<Scalar, ProductBF16<Scalar>>("scalar");
+
+}  // namespace llmq
