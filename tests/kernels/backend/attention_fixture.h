@@ -1,0 +1,105 @@
+// Attention problems as tests pose them: sequences with a past, keys and values scattered over permuted
+// pages, unused slots full of NaN.
+#pragma once
+#include <numeric>
+
+#include "backend_fixture.h"
+
+namespace llmq::testing {
+
+struct AttentionCase {
+  int heads = 4, kv_heads = 2, head_dim = 16;
+  std::int64_t sliding_window = 0;
+  int block_size = 16;
+  std::vector<std::pair<std::int64_t, std::int64_t>> sequences;  // context, rows
+  Compute compute = Compute::kFloat32;
+  bool permuted = true;
+
+  std::int64_t rows() const {
+    std::int64_t sum = 0;
+    for (const auto& sequence : sequences) sum += sequence.second;
+    return sum;
+  }
+  AttentionProblem problem() const {
+    return {heads,          kv_heads, head_dim, 1.0f / std::sqrt(static_cast<float>(head_dim)),
+            sliding_window, compute};
+  }
+};
+
+// Keys and values of each sequence by absolute position, [positions, kv_heads, head_dim].
+struct AttentionData {
+  std::vector<float> q;  // [rows, heads, head_dim]
+  std::vector<std::vector<float>> keys, values;
+};
+
+inline AttentionData make_attention_data(const AttentionCase& c, std::uint64_t seed, double q_scale = 1) {
+  Numbers numbers(seed);
+  const DType dtype = activation_dtype(c.compute);
+  AttentionData data;
+  data.q = numbers.values(c.rows() * c.heads * c.head_dim, 0, q_scale);
+  for (const auto& [context, rows] : c.sequences) {
+    const std::int64_t count = (context + rows) * c.kv_heads * c.head_dim;
+    data.keys.push_back(rounded(dtype, numbers.values(count, 0, 2)));
+    data.values.push_back(rounded(dtype, numbers.values(count, 0, 2)));
+  }
+  return data;
+}
+
+// Pages of one case on a backend.
+struct PlacedPages {
+  Placed keys, values;
+  KvPages pages;
+  std::vector<std::vector<std::int32_t>> tables;
+};
+
+inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const AttentionData& data) {
+  PlacedPages placed;
+  std::int64_t blocks = 2;  // two that nobody uses
+  for (const auto& [context, rows] : c.sequences)
+    blocks += (context + rows + c.block_size - 1) / c.block_size;
+  const std::int64_t width = std::int64_t{c.kv_heads} * c.head_dim;
+  const Shape shape{blocks, c.block_size, c.kv_heads, c.head_dim};
+  std::vector<float> keys(static_cast<std::size_t>(shape.elements()), std::nanf("")), values = keys;
+  std::vector<std::int32_t> order(static_cast<std::size_t>(blocks));
+  std::iota(order.begin(), order.end(), 0);
+  if (c.permuted) {
+    Numbers numbers(77);
+    for (std::size_t i = order.size(); i > 1; --i)
+      std::swap(order[i - 1], order[static_cast<std::size_t>(numbers.below(static_cast<std::int64_t>(i)))]);
+  }
+  std::size_t taken = 0;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+    std::vector<std::int32_t>& table = placed.tables.emplace_back();
+    const std::int64_t positions = c.sequences[s].first + c.sequences[s].second;
+    for (std::int64_t p = 0; p < positions; ++p) {
+      if (p % c.block_size == 0) table.push_back(order[taken++]);
+      const std::int64_t slot = std::int64_t{table.back()} * c.block_size + p % c.block_size;
+      std::copy_n(data.keys[s].begin() + p * width, width, keys.begin() + slot * width);
+      std::copy_n(data.values[s].begin() + p * width, width, values.begin() + slot * width);
+    }
+  }
+  const DType dtype = activation_dtype(c.compute);
+  placed.keys = put(backend, dtype, shape, keys);
+  placed.values = put(backend, dtype, shape, values);
+  placed.pages = {placed.keys.view, placed.values.view, c.block_size};
+  return placed;
+}
+
+// All rows at once; F32 of the output, which may be asked for in FP32 (`exact`) from the reference.
+inline std::vector<float> run_attention(Backend& backend, const AttentionCase& c, const AttentionData& data,
+                                        bool exact = false) {
+  const PlacedPages placed = place_pages(backend, c, data);
+  std::vector<SequenceRows> sequences;
+  std::int64_t first = 0;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+    sequences.push_back({first, c.sequences[s].second, c.sequences[s].first, placed.tables[s]});
+    first += c.sequences[s].second;
+  }
+  const Placed q = put(backend, DType::kF32, {c.rows(), c.heads, c.head_dim}, data.q);
+  const Placed out = poisoned(backend, exact ? DType::kF32 : activation_dtype(c.compute),
+                              {c.rows(), std::int64_t{c.heads} * c.head_dim});
+  backend.attention(out.view, q.view, placed.pages, sequences, c.problem());
+  return get(backend, out.view);
+}
+
+}  // namespace llmq::testing

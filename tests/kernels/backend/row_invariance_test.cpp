@@ -1,0 +1,156 @@
+// Row i of a result is the same bits alone, in any batch, in any chunk, on any pages, at 1, 2, 3 and 8
+// threads.
+#include "attention_fixture.h"
+
+namespace llmq::testing {
+namespace {
+
+// The CPU levels at every thread count, each against the same level alone.
+class RowInvariance : public BackendTest {
+ protected:
+  void SetUp() override {
+    BackendTest::SetUp();
+    if (IsSkipped()) return;
+    std::string why;
+    single_ = open_backend({GetParam().name, 1}, &why);
+  }
+  Backend& single() { return *single_; }
+
+ private:
+  std::shared_ptr<Backend> single_;
+};
+
+constexpr std::int64_t kRows = 70;
+
+std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first, std::int64_t count,
+                           std::int64_t width) {
+  return {values.begin() + first * width, values.begin() + (first + count) * width};
+}
+
+TEST_P(RowInvariance, Linear) {
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const auto& [n, k] :
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{67, 131}, {576, 192}, {48, 1536}}) {
+      Numbers numbers(21);
+      const std::vector<float> x = numbers.values(kRows * k), w = numbers.values(n * k);
+      const auto run = [&](Backend& on, std::int64_t first, std::int64_t count) {
+        const auto weight = on.prepare(TensorView(w.data(), DType::kF32, Shape{n, k}), compute);
+        const Placed in = put(on, activation_dtype(compute), {count, k}, rows_of(x, first, count, k));
+        const Placed out = poisoned(on, DType::kF32, {count, n});
+        on.linear(out.view, in.view, *weight, {});
+        return get(on, out.view);
+      };
+      const std::vector<float> all = run(single(), 0, kRows);
+      for (const std::int64_t first : {0, 1, 33, 69})
+        ASSERT_TRUE(same_bits(run(backend(), first, 1), rows_of(all, first, 1, n)));
+      for (std::int64_t count = 2; count <= kRows; count += count < 20 ? 1 : 7)
+        ASSERT_TRUE(same_bits(run(backend(), kRows - count, count), rows_of(all, kRows - count, count, n)))
+            << count << " rows, N " << n << " K " << k;
+    }
+}
+
+TEST_P(RowInvariance, Norm) {
+  const std::int64_t width = 579;
+  Numbers numbers(22);
+  const std::vector<float> x = numbers.values(kRows * width), gain = numbers.values(width);
+  const auto run = [&](Backend& on, std::int64_t first, std::int64_t count) {
+    const Placed in = put(on, DType::kF32, {count, width}, rows_of(x, first, count, width)),
+                 g = put(on, DType::kF32, {width}, gain);
+    const Placed out = poisoned(on, DType::kF32, {count, width});
+    on.rms_norm(out.view, in.view, g.view, 1e-5f);
+    return get(on, out.view);
+  };
+  const std::vector<float> all = run(single(), 0, kRows);
+  for (std::int64_t count = 1; count <= kRows; count += 3)
+    ASSERT_TRUE(same_bits(run(backend(), kRows - count, count), rows_of(all, kRows - count, count, width)));
+}
+
+TEST_P(RowInvariance, Scores) {
+  const std::int64_t vocabulary = 4099;
+  Numbers numbers(23);
+  const std::vector<float> p = numbers.values(kRows * vocabulary, 0, 20),
+                           q = numbers.values(kRows * vocabulary, 0, 20);
+  const auto run = [&](Backend& on, std::int64_t first, std::int64_t count) {
+    const Placed a = put(on, DType::kF32, {count, vocabulary}, rows_of(p, first, count, vocabulary));
+    const Placed b = put(on, DType::kF32, {count, vocabulary}, rows_of(q, first, count, vocabulary));
+    std::vector<RowScore> scores(static_cast<std::size_t>(count));
+    std::vector<double> results(static_cast<std::size_t>(count));
+    on.divergence(a.view, b.view, results);
+    on.score_rows(a.view, std::vector<std::int32_t>(static_cast<std::size_t>(count), 17), scores);
+    for (const RowScore& score : scores) results.push_back(score.log_prob);
+    return results;
+  };
+  const std::vector<double> all = run(single(), 0, kRows);
+  for (std::int64_t row = 0; row < kRows; row += 23) {
+    const std::vector<double> one = run(backend(), row, 1);
+    EXPECT_EQ(one[0], all[static_cast<std::size_t>(row)]);
+    EXPECT_EQ(one[1], all[static_cast<std::size_t>(kRows + row)]);
+  }
+  EXPECT_EQ(run(backend(), 0, kRows), all);
+}
+
+// Sums over rows, too, have one order at any thread count.
+TEST_P(RowInvariance, SumsOverRows) {
+  const std::int64_t k = 131, rows = 515;
+  Numbers numbers(24);
+  const std::vector<float> x = numbers.values(rows * k), d = numbers.values(9 * k),
+                           square = numbers.values(k * k);
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    const auto run = [&](Backend& on) {
+      const Placed in = put(on, activation_dtype(compute), {rows, k}, x),
+                   g = put(on, DType::kF32, {k, k}, std::vector<float>(static_cast<std::size_t>(k * k)));
+      on.gram(g.view, in.view);
+      std::vector<double> results = widened(get(on, g.view)), sum(static_cast<std::size_t>(k)), loss(9);
+      std::vector<float> greatest(static_cast<std::size_t>(k));
+      on.channel_stats(in.view, sum, greatest);
+      const auto weight = on.prepare(TensorView(square.data(), DType::kF32, Shape{k, k}), compute);
+      on.quadratic_form(loss, put(on, DType::kF32, {9, k}, d).view, *weight);
+      results.insert(results.end(), sum.begin(), sum.end());
+      results.insert(results.end(), loss.begin(), loss.end());
+      return results;
+    };
+    EXPECT_EQ(run(backend()), run(single()));
+  }
+}
+
+// One sequence of 150 positions: at once; its rows in chunks; each row alone; beside other sequences; on
+// other pages.
+TEST_P(RowInvariance, Attention) {
+  const std::int64_t positions = 150;
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const std::int64_t window : {0, 40}) {
+      AttentionCase whole{6, 2, 64, window, 16, {{0, positions}}, compute, false};
+      const AttentionData data = make_attention_data(whole, 31);
+      const std::vector<float> all = run_attention(single(), whole, data);
+      const std::int64_t width = std::int64_t{whole.heads} * whole.head_dim,
+                         kv_width = std::int64_t{whole.kv_heads} * whole.head_dim;
+      whole.permuted = true;
+      EXPECT_TRUE(same_bits(run_attention(backend(), whole, data), all));
+      whole.block_size = 24;
+      EXPECT_TRUE(same_bits(run_attention(backend(), whole, data), all));
+      for (const std::int64_t chunk : {1, 7, 64, 65})
+        for (std::int64_t first = 0; first < positions; first += chunk * (chunk == 1 ? 29 : 1)) {
+          const std::int64_t count = std::min(chunk, positions - first);
+          AttentionCase part = whole;
+          part.sequences = {{3, 2}, {first, count}};  // beside a small stranger
+          AttentionData some = make_attention_data({6, 2, 64, window, 16, {{3, 2}}, compute}, 32);
+          const std::vector<float> mine = rows_of(data.q, first, count, width);
+          some.q.insert(some.q.end(), mine.begin(), mine.end());
+          some.keys.push_back(rows_of(data.keys[0], 0, first + count, kv_width));
+          some.values.push_back(rows_of(data.values[0], 0, first + count, kv_width));
+          const std::vector<float> got = run_attention(backend(), part, some);
+          ASSERT_TRUE(same_bits(rows_of(got, 2, count, width), rows_of(all, first, count, width)))
+              << "rows " << first << " + " << count;
+        }
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, RowInvariance, ::testing::ValuesIn(backends({1, 2, 3, 8})), param_name);
+
+TEST(CpuLevels, AreAllTested) {
+  for (const std::string& level : cpu_levels_present())
+    EXPECT_NE(std::find(cpu_levels().begin(), cpu_levels().end(), level), cpu_levels().end()) << level;
+}
+
+}  // namespace
+}  // namespace llmq::testing
