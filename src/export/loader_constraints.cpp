@@ -18,6 +18,7 @@ struct LoaderRow {
   std::span<const int> groups;  // empty: any
   std::span<const int> symmetric_bits, asymmetric_bits;
   bool fuses;                // q/k/v and gate/up become one linear each, so they must share a scheme
+  bool uniform;              // one scheme for every quantized linear
   std::string_view command;  // {} is the directory
 };
 
@@ -28,25 +29,46 @@ constexpr std::array kFourAndEight = {4, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
 constexpr std::string_view kTransformersCommand =
-    "python -c \"from transformers import AutoModelForCausalLM; AutoModelForCausalLM.from_pretrained('{}')\"";
+    "python -c \"from transformers import AutoModelForCausalLM; "
+    "AutoModelForCausalLM.from_pretrained('{}')\"";
+constexpr std::string_view kDequantizingCommand =
+    "python -c \"from transformers import AutoModelForCausalLM, CompressedTensorsConfig; "
+    "AutoModelForCausalLM.from_pretrained('{}', "
+    "quantization_config=CompressedTensorsConfig(dequantize=True))\"";
 
-const std::array<LoaderRow, 5> kLoaders = {{
+// Rows of one loader stand together, and the first that fits answers for it. Transformers 5.23 with
+// compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True, which
+// applies one scheme to all linears.
+const std::array<LoaderRow, 6> kLoaders = {{
     {"vLLM (Marlin kernels)", "compressed-tensors", "Marlin", 128, 64, kMarlinGroups, kFourAndEight, kFour,
-     true, "vllm serve {}"},
+     true, false, "vllm serve {}"},
     {"Transformers with compressed-tensors",
      "compressed-tensors",
+     "Transformers",
+     1,
+     1,
+     {},
+     kTwoToEight,
+     {},
+     false,
+     false,
+     kTransformersCommand},
+    {"Transformers with compressed-tensors",
      "compressed-tensors",
+     "Transformers",
      1,
      1,
      {},
      kTwoToEight,
      kTwoToEight,
      false,
+     true,
+     kDequantizingCommand},
+    {"vLLM (Marlin kernels)", "awq", "Marlin", 128, 64, kMarlinGroups, kFour, kFour, true, false,
+     "vllm serve {}"},
+    {"Transformers with GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false, false,
      kTransformersCommand},
-    {"vLLM (Marlin kernels)", "awq", "Marlin", 128, 64, kMarlinGroups, kFour, kFour, true, "vllm serve {}"},
-    {"Transformers with GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false,
-     kTransformersCommand},
-    {"GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false,
+    {"GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false, false,
      "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\""},
 }};
 
@@ -111,6 +133,15 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
   return "";
 }
 
+std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedModule> modules) {
+  for (const PlannedModule& m : modules)
+    if (m.scheme.text() != modules.front().scheme.text())
+      return fmt::format(
+          "{} is {} and {} is {}, and {} takes asymmetric codes only where one scheme holds for all",
+          modules.front().module, modules.front().scheme.text(), m.module, m.scheme.text(), row.kernel);
+  return "";
+}
+
 std::string with_directory(std::string_view command, const std::string& directory) {
   const std::size_t hole = command.find("{}");
   return std::string(command.substr(0, hole)) + directory + std::string(command.substr(hole + 2));
@@ -129,6 +160,10 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
       if (!reason.empty()) break;
     }
     if (reason.empty() && row.fuses) reason = fusion_complaint(modules);
+    if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules);
+    const bool again = !verdicts.empty() && verdicts.back().loader == row.loader;
+    if (again && verdicts.back().fits) continue;
+    if (again) verdicts.pop_back();
     verdicts.push_back(
         {std::string(row.loader), reason.empty(), reason, with_directory(row.command, directory)});
   }

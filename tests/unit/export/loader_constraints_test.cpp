@@ -11,6 +11,7 @@ namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::vector<PlannedModule> block(const QuantScheme& scheme, std::int64_t width) {
   std::vector<PlannedModule> modules;
@@ -61,6 +62,18 @@ TEST(LoaderConstraints, FusedLinearsMustAgree) {
   EXPECT_TRUE(verdict("compressed-tensors", modules, "vLLM").fits);
   modules.erase(modules.begin() + 4);  // gate_proj left dense
   EXPECT_THAT(verdict("compressed-tensors", modules, "vLLM").reason, HasSubstr("gate_up_proj"));
+}
+
+TEST(LoaderConstraints, TransformersTakesAsymmetricCodesDequantizedAndUniform) {
+  std::vector<PlannedModule> modules = block(scheme_of(4, 64, true), 576);
+  EXPECT_THAT(verdict("compressed-tensors", modules, "Transformers").command, Not(HasSubstr("dequantize")));
+  modules.back().scheme = scheme_of(8, 0, true);
+  EXPECT_THAT(verdict("compressed-tensors", modules, "Transformers").command, Not(HasSubstr("dequantize")));
+  modules.back().scheme = scheme_of(4, 64, false);
+  EXPECT_THAT(verdict("compressed-tensors", modules, "Transformers").reason, HasSubstr("one scheme"));
+  EXPECT_THAT(verdict("compressed-tensors", block(scheme_of(4, 64, false), 576), "Transformers").command,
+              HasSubstr("dequantize=True"));
+  EXPECT_EQ(loader_verdicts("compressed-tensors", modules, "x").size(), 2u);
 }
 
 TEST(LoaderConstraints, GptqModelTakesItsGroups) {
