@@ -1,13 +1,15 @@
-"""Ids of `llmq tokenize` against Hugging Face tokenizers, on whole files and on random Unicode.
+"""Ids of `llmq tokenize` against Hugging Face tokenizers, on WikiText-2 and on random Unicode.
 
-    python tokenizers_check.py LLMQ --model DIR_OR_GGUF [--reference TOKENIZER_JSON] [--text FILE]... [--random 10000]
+    tokenizers_check.py LLMQ WORK [--model DIR_OR_GGUF [--reference TOKENIZER_JSON]] [--text FILE]... [--random 10000]
 
-Runs `LLMQ tokenize MODEL --text FILE --json` and reads "ids" of its document. Random strings travel in one file, a private-use separator between
-them that both sides see (so that one process answers all of them), and then 20 alone, one file each, for what stands at the ends of a text.
-Exit code 0: all equal. Needs tokenizers 0.23.3.
+Without --model: every tokenizer of tests/fixtures/tokenizers. Random strings travel in one file, a private-use character between them (one process
+answers all of them), and 20 of them alone, for what stands at the ends of a text.
 """
-import argparse, json, os, random, subprocess, sys, tempfile
+import argparse, os, random, shutil
+
 from tokenizers import Tokenizer
+
+import peer
 
 PIECES = [" ", "  ", "\n", "\r\n", "\t", "\u00a0", "\u2003", "'s", "'RE", "'ſ", "the", "The", " fox", "1", "4567", "١", "½", "é", "e\u0301", "\u0323", "\u1100\u1161\u11a8",
           "你好", "🦙", "नी", "-", "##", "▁", "<0x41>", "</s>", "\x00"]
@@ -21,39 +23,49 @@ def random_text(rng):
     return "".join(out)
 
 
-def llmq_ids(program, model, text):
-    with tempfile.NamedTemporaryFile("w", encoding="utf-8", newline="", suffix=".txt", delete=False) as f: f.write(text)
-    try:
-        done = subprocess.run([program, "tokenize", model, "--text", f.name, "--json"], capture_output=True, text=True)
-        if done.returncode != 0: sys.exit(f"{program} tokenize {model}: exit {done.returncode}\n{done.stderr}")
-        return json.loads(done.stdout)["ids"]
-    finally:
-        os.unlink(f.name)
+def llmq_ids(program, model, text, work):
+    path = os.path.join(work, "text.txt")
+    with open(path, "w", encoding="utf-8", newline="") as f: f.write(text)
+    return peer.llmq(program, "tokenize", model, "--text", path)["ids"]
+
+
+def check(program, model, reference, files, count, work):
+    reference = Tokenizer.from_file(reference)
+    rng = random.Random(7)
+    texts = [random_text(rng) for _ in range(count)]
+    cases = [("random, joined", "\ue0ff".join(texts))] + [(f"random {i}", t) for i, t in enumerate(texts[:20])]
+    for name in files:
+        with open(name, encoding="utf-8", newline="") as f: cases.append((name, f.read()))
+    differ = []
+    for name, text in cases:
+        want, got = reference.encode(text).ids, llmq_ids(program, model, text, work)
+        if want == got: continue
+        at = next((i for i, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
+        differ.append(f"{name} at id {at}: expected {want[at:at + 6]}, got {got[at:at + 6]}")
+    peer.expect(not differ, f"{os.path.basename(model.rstrip('/'))}: {len(cases)} texts have the ids of Hugging Face tokenizers {'; '.join(differ[:5])}")
 
 
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("llmq")
-    args.add_argument("--model", required=True)
+    args.add_argument("work")
+    args.add_argument("--model")
     args.add_argument("--reference")
     args.add_argument("--text", action="append", default=[])
     args.add_argument("--random", type=int, default=10000)
     args = args.parse_args()
-    reference = Tokenizer.from_file(args.reference or os.path.join(args.model, "tokenizer.json"))
-    rng = random.Random(7)
-    texts = [random_text(rng) for _ in range(args.random)]
-    cases = [("random, joined", "\ue0ff".join(texts))] + [(f"random {i}", t) for i, t in enumerate(texts[:20])]
-    for name in args.text:
-        with open(name, encoding="utf-8", newline="") as f: cases.append((name, f.read()))
-    differ = 0
-    for name, text in cases:
-        want, got = reference.encode(text).ids, llmq_ids(args.llmq, args.model, text)
-        if want == got: continue
-        differ += 1
-        at = next((i for i, (a, b) in enumerate(zip(want, got)) if a != b), min(len(want), len(got)))
-        print(f"{name}: differs at id {at}: expected {want[at:at + 6]}, got {got[at:at + 6]}")
-    print(f"{args.model}: {len(cases)} texts, {differ} differ")
-    return 1 if differ else 0
+    files = args.text or [f for f in [peer.WIKITEXT] if os.path.exists(f)]
+    if args.model:
+        check(args.llmq, args.model, args.reference or os.path.join(args.model, "tokenizer.json"), files, args.random, args.work)
+    else:
+        fixtures = os.path.join(peer.ROOT, "tests", "fixtures", "tokenizers")
+        for name in sorted(os.listdir(fixtures)):
+            if not name.endswith(".json") or name == "golden.json": continue
+            model = os.path.join(args.work, name[:-5])
+            os.makedirs(model, exist_ok=True)
+            shutil.copyfile(os.path.join(fixtures, name), os.path.join(model, "tokenizer.json"))
+            check(args.llmq, model, os.path.join(model, "tokenizer.json"), files, args.random, args.work)
+    peer.finish()
 
 
-sys.exit(main())
+main()
