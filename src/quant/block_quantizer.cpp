@@ -202,10 +202,11 @@ class AwqBlock {
     }
     charge("scale search");
     if (!better) {
-      for (const LinearRole role : fold.readers)
-        run_.report.fallbacks.push_back(
-            {works_.at(role).module->module,
-             "no scale of the grid beats plain rounding on the calibration inputs"});
+      if (!found.identity)
+        for (const LinearRole role : fold.readers)
+          run_.report.fallbacks.push_back(
+              {works_.at(role).module->module,
+               "the chosen scale loses more than plain rounding once the norm's gain is stored"});
       return;
     }
     move_scales(fold, s, problem.producer_of);
@@ -311,7 +312,7 @@ class AwqBlock {
     ModuleReport& report = work.report;
     report.module = work.module->module;
     report.scheme = work.module->scheme;
-    report.method = work.in_scale.empty() && !run_.plan.awq.clip ? "rtn" : "awq";
+    report.method = work.in_scale.empty() && !(matrix.loss < report.rtn_loss) ? "rtn" : "awq";
     report.loss = matrix.loss;
     if (!work.out_scale.empty()) {  // in the units of the original output
       GramLoss gram(stats, run_.backend, context_.compute);

@@ -1,0 +1,214 @@
+// The whole way over a real two-block model with grouped-query attention: what a fold must leave alone, what
+// it may change, and that threads do not matter.
+#include "quant/pipeline.h"
+
+#include <gmock/gmock.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "captured_output.h"
+#include "model/decoder_block.h"
+
+namespace llmq {
+namespace {
+
+struct Result {
+  CapturedOutput output;
+  QuantizeReport report;
+};
+
+Result quantize(const std::string& recipe, Backend& backend, Compute compute = Compute::kFloat32) {
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, compute, 1, 0);
+  Result result;
+  result.report = run_pipeline(plan, checkpoint, spec, some_samples(2, 24), backend, result.output, {});
+  return result;
+}
+
+constexpr const char* kFine = "method: awq\nscheme: w8a16_g32_asym\nawq: {grid: 5, clip: false}\n";
+
+std::vector<float> floats(const CapturedOutput::Dense& dense) {
+  std::vector<float> values(static_cast<std::size_t>(dense.shape.elements()));
+  to_float32(TensorView(dense.bytes.data(), dense.dtype, dense.shape), values);
+  return values;
+}
+
+// Block 0 with the captured weights, as a loader would build it.
+BlockWeights captured_block(Backend& backend, const ModelSpec& spec, const CapturedOutput& output,
+                            const LinearSource& source) {
+  BlockWeights weights = load_block(backend, Compute::kFloat32, source, spec, 0);
+  const BlockSpec& block = spec.blocks[0];
+  for (const LinearSpec& linear : block.linears) {
+    const auto found = output.quantized.find(linear.module);
+    if (found == output.quantized.end()) continue;
+    std::vector<float> value(found->second.codes.size());
+    dequantize(found->second, value);
+    weights.linear(linear.role).weight = backend.prepare(
+        TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}), Compute::kFloat32);
+  }
+  const auto put = [&](Buffer& buffer, const std::string& name) {
+    const std::vector<float> gain = floats(output.dense.at(name));
+    backend.upload(buffer.view(DType::kF32, {spec.hidden_size}), gain.data());
+  };
+  put(weights.input_norm, block.input_norm);
+  put(weights.post_attention_norm, block.post_attention_norm);
+  return weights;
+}
+
+std::vector<float> run_block(Backend& backend, const ModelSpec& spec, const BlockWeights& weights) {
+  constexpr std::int64_t kTokens = 24;
+  const ForwardContext context = make_forward_context(spec, backend, Compute::kFloat32, kTokens);
+  std::vector<float> hidden(static_cast<std::size_t>(kTokens * spec.hidden_size));
+  std::uint32_t state = 5;
+  for (float& h : hidden)
+    h = static_cast<float>((state = state * 1664525u + 1013904223u) >> 16) / 32768.0f - 1.0f;
+  BatchRows rows;
+  const std::vector<std::int32_t> table = {0, 1};
+  for (std::int64_t t = 0; t < kTokens; ++t) {
+    rows.positions.push_back(static_cast<std::int32_t>(t));
+    rows.slots.push_back(t);
+  }
+  rows.sequences.push_back({0, kTokens, 0, table});
+  const Shape shape{2, 16, spec.kv_heads, spec.head_dim};
+  const Buffer keys = backend.allocate(static_cast<std::size_t>(shape.elements()) * 4),
+               values = backend.allocate(static_cast<std::size_t>(shape.elements()) * 4);
+  const KvPages pages{keys.view(DType::kF32, shape), values.view(DType::kF32, shape), 16};
+  const Buffer buffer = backend.allocate(hidden.size() * sizeof(float));
+  const TensorView view = buffer.view(DType::kF32, {kTokens, spec.hidden_size});
+  backend.upload(view, hidden.data());
+  forward_block(context, 0, weights, rows, pages, view);
+  std::vector<float> out(hidden.size());
+  backend.download(out.data(), view);
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] -= hidden[i];  // what the block adds
+  return out;
+}
+
+// Scales of a fold cancel exactly in real arithmetic, so what is left is the rounding of 8-bit codes. Each
+// linear's relative error is the reported weight_error (below 1 %: asserted); four linears follow one another
+// and errors at most add in norm up to the layers' gain, for which a factor of 5 is allowed. A reader that
+// missed its scale is off by the scale itself, several 10 %.
+TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
+  const auto backend = make_reference_backend();
+  const Result result = quantize(kFine, *backend);
+  double largest = 0;
+  for (const ModuleReport& m : result.report.modules) largest = std::max(largest, m.weight_error);
+  EXPECT_GT(largest, 0);
+  EXPECT_LT(largest, 0.01);
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  const std::vector<float> before =
+      run_block(*backend, spec, load_block(*backend, Compute::kFloat32, source, spec, 0));
+  const std::vector<float> after =
+      run_block(*backend, spec, captured_block(*backend, spec, result.output, source));
+  double difference = 0, norm = 0;
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    difference += std::pow(static_cast<double>(after[i]) - before[i], 2);
+    norm += std::pow(static_cast<double>(before[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(difference / norm), 4 * 5 * largest);
+}
+
+TEST(Pipeline, FoldsHappenAtEverySite) {
+  const auto backend = make_reference_backend();
+  const Result result = quantize(kFine, *backend);
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  // A folded producer differs from the original by more than rounding (8 bits: half a step of 1/255 of a
+  // range).
+  const auto moved = [&](LinearRole role) {
+    const LinearSpec& linear = spec.blocks[1].linear(role);
+    std::vector<float> value(result.output.quantized.at(linear.module).codes.size());
+    dequantize(result.output.quantized.at(linear.module), value);
+    const std::vector<float> original = source.weight(linear);
+    double d = 0, n = 0;
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      d += std::pow(static_cast<double>(value[i]) - original[i], 2);
+      n += std::pow(static_cast<double>(original[i]), 2);
+    }
+    return std::sqrt(d / n);
+  };
+  EXPECT_GT(moved(LinearRole::kOutput), 0.02);
+  EXPECT_GT(moved(LinearRole::kDown), 0.02);
+  int norms = 0;
+  for (const BlockSpec& block : spec.blocks)
+    for (const std::string& name : {block.input_norm, block.post_attention_norm})
+      norms += floats(result.output.dense.at(name)) != source.tensor(name);
+  EXPECT_GE(norms, 2);
+}
+
+TEST(Pipeline, EveryTensorIsWrittenOnce) {
+  const auto backend = make_reference_backend();
+  const Result result =
+      quantize("method: rtn\nscheme: w4a16_g32_asym\nignore: [lm_head, 're:.*layers.1.*o_proj']\n", *backend);
+  const Checkpoint checkpoint = stories();
+  EXPECT_EQ(result.output.quantized.size(), 13u);
+  EXPECT_EQ(result.output.quantized.size() + result.output.dense.size(), checkpoint.tensors().size());
+  for (const auto& [name, dense] : result.output.dense) {
+    const StoredTensor& tensor = checkpoint.at(name);
+    EXPECT_EQ(dense.shape, tensor.view.shape);
+    EXPECT_EQ(0, std::memcmp(dense.bytes.data(), tensor.view.pointer, dense.bytes.size()))
+        << name;  // rounding folds nothing
+  }
+  EXPECT_EQ(result.report.modules.size(), 13u);
+  EXPECT_EQ(result.report.modules[0].method, "rtn");
+}
+
+TEST(Pipeline, WhatIsIgnoredKeepsItsBytes) {
+  const auto backend = make_reference_backend();
+  const Result result = quantize(
+      "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3}\nignore: [lm_head, 're:.*k_proj', 're:.*up_proj', "
+      "'re:.*v_proj']\n",
+      *backend);
+  const Checkpoint checkpoint = stories();
+  for (const auto& [name, dense] : result.output.dense)
+    EXPECT_EQ(0, std::memcmp(dense.bytes.data(), checkpoint.at(name).view.pointer, dense.bytes.size()))
+        << name;  // no fold is possible
+  EXPECT_EQ(result.output.quantized.size(), 8u);
+}
+
+TEST(Pipeline, AwqLosesLessThanRoundingOverall) {
+  const auto backend = make_reference_backend();
+  const Result result = quantize("method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 8}\n", *backend);
+  double loss = 0, rtn = 0;
+  for (const ModuleReport& m : result.report.modules) {
+    EXPECT_GT(m.rtn_loss, 0) << m.module;
+    loss += m.loss;
+    rtn += m.rtn_loss;
+  }
+  EXPECT_LT(loss, 0.9 * rtn);
+}
+
+TEST(Pipeline, SameBytesAtAnyThreadCount) {
+  try {
+    make_cpu_backend(1);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::kUnsupported) throw;
+    GTEST_SKIP() << e.what();
+  }
+  constexpr const char* kRecipe = "method: awq\nscheme: w4a16_g32_asym\n";
+  const Result expected = quantize(kRecipe, *make_cpu_backend(1), Compute::kBFloat16);
+  for (const int threads : {2, 3, 8}) {
+    const Result result = quantize(kRecipe, *make_cpu_backend(threads), Compute::kBFloat16);
+    EXPECT_EQ(result.output.dense, expected.output.dense);
+    for (const auto& [module, matrix] : expected.output.quantized) {
+      EXPECT_EQ(result.output.quantized.at(module).codes, matrix.codes) << module;
+      EXPECT_EQ(result.output.quantized.at(module).scales, matrix.scales) << module;
+      EXPECT_EQ(result.output.quantized.at(module).zeros, matrix.zeros) << module;
+    }
+  }
+}
+
+TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
+  const Result open = quantize(kFine, *make_reference_backend()),
+               closed = quantize(kFine, *make_fake_backend());
+  EXPECT_EQ(open.output.dense, closed.output.dense);
+  for (const auto& [module, matrix] : open.output.quantized)
+    EXPECT_EQ(closed.output.quantized.at(module).codes, matrix.codes) << module;
+}
+
+}  // namespace
+}  // namespace llmq

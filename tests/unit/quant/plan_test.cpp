@@ -1,0 +1,108 @@
+// Plans for a real model: schemes resolved, and every error of intent said before a weight is read.
+#include "quant/plan.h"
+
+#include <gmock/gmock.h>
+
+#include "base/error.h"
+#include "captured_output.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Plan plan_for(const std::string& recipe, std::uint64_t limit = 0) {
+  const Checkpoint checkpoint = stories();
+  return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
+                   Compute::kBFloat16, 1, limit);
+}
+
+std::string error_of(const std::string& recipe, std::uint64_t limit = 0) {
+  try {
+    plan_for(recipe, limit);
+    return "";
+  } catch (const Error& e) {
+    EXPECT_EQ(exit_code(e.kind()), 2);
+    return e.what();
+  }
+}
+
+TEST(Plan, WithoutASchemeTakesTheLargestGroupThatDividesEverything) {
+  const Plan plan = plan_for("method: awq\n");  // 128 and 384 columns
+  ASSERT_EQ(plan.modules.size(), 14u);
+  for (const PlannedModule& m : plan.modules) EXPECT_EQ(m.scheme.text(), "w4a16_g128_asym");
+  EXPECT_EQ(plan.modules[0].module, "model.layers.0.self_attn.q_proj");
+  EXPECT_EQ(plan.modules[0].scheme.scale_dtype, DType::kBF16);
+  EXPECT_TRUE(plan.needs_calibration);
+  EXPECT_FALSE(plan_for("method: rtn\n").needs_calibration);
+  EXPECT_EQ(plan_for("method: awq\nscheme: w8a16\n").modules[3].scheme.text(), "w8a16_g128_asym");
+  EXPECT_EQ(plan_for("method: awq\nscheme: w4a16_g32_sym\n").modules[3].scheme.text(), "w4a16_g32_sym");
+  EXPECT_EQ(plan_for("method: awq\nformat: awq\n").modules[3].scheme.scale_dtype, DType::kF16);
+}
+
+TEST(Plan, IgnoreAndOverridesChooseLinears) {
+  const Plan plan = plan_for(
+      "method: awq\nscheme: w4a16_g64_asym\nignore: [lm_head, 're:.*layers\\.0\\..*k_proj']\n"
+      "overrides: [{match: 're:.*down_proj', scheme: w8a16_g128_sym}, {match: model.layers.1.mlp.down_proj, "
+      "scheme: w8a16_channel_sym}]\n");
+  EXPECT_EQ(plan.modules.size(), 13u);
+  EXPECT_THAT(plan.ignored, ElementsAre("model.layers.0.self_attn.k_proj"));
+  EXPECT_TRUE(plan.warnings.empty());
+  EXPECT_EQ(plan.modules[5].scheme.text(), "w8a16_g128_sym");
+  EXPECT_EQ(plan.modules.back().scheme.text(), "w8a16_channel_sym");  // the last match wins
+  const Plan loose = plan_for(
+      "method: awq\nignore: [lm_head, nothing]\noverrides: [{match: 're:.*x_proj', scheme: w8a16}]\n");
+  EXPECT_THAT(loose.warnings, ElementsAre(HasSubstr("ignore: 'nothing' matches no linear"),
+                                          HasSubstr("overrides: 're:.*x_proj'")));
+}
+
+TEST(Plan, TargetsOfAnLlmCompressorRecipeLimitWhatIsQuantized) {
+  const Plan plan = plan_for(
+      "AWQModifier: {}\nQuantizationModifier: {scheme: W4A16_ASYM, targets: ['re:.*mlp.*'], ignore: "
+      "[lm_head]}\n");
+  EXPECT_EQ(plan.modules.size(), 6u);
+  EXPECT_EQ(plan.ignored.size(), 8u);
+  EXPECT_EQ(plan.modules[0].scheme.text(), "w4a16_g128_asym");
+}
+
+TEST(Plan, SaysWhatItCannotDo) {
+  EXPECT_THAT(error_of("method: gptq\n"), HasSubstr("method 'gptq' is not in this version"));
+  EXPECT_THAT(error_of("method: [smoothquant, rtn]\n"),
+              HasSubstr("method 'smoothquant' is not in this version"));
+  EXPECT_THAT(error_of("version: 1\n"), HasSubstr("no method is named"));
+  EXPECT_THAT(error_of("method: awq\nformat: gguf\n"),
+              HasSubstr("format 'gguf' is not written by this version"));
+  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8_channel_sym\n"),
+              HasSubstr("8-bit activations are not in this version"));
+  EXPECT_THAT(error_of("method: rtn\noutput: {dir: x, versioned: true}\n"),
+              HasSubstr("versioned outputs are not in this version"));
+  EXPECT_THAT(error_of("method: awq\ncalibration: {chat_template: true}\n"),
+              HasSubstr("chat templates are not in this version"));
+  EXPECT_THAT(error_of("method: awq\nscheme: w4a16_g96_asym\n"),
+              HasSubstr("group_size 96 does not divide the 128 input features of "
+                        "model.layers.0.self_attn.q_proj; groups of 128, 64, 32, 16, 8 divide every linear"));
+  EXPECT_THAT(error_of("method: awq\nignore: ['re:.*']\n"), HasSubstr("nothing is left to quantize"));
+  EXPECT_THAT(error_of("method: awq\nignore: ['re:(']\n"), HasSubstr("re:("));
+  EXPECT_THAT(error_of("method: awq\ncalibration: {sequence_length: 513}\n"),
+              HasSubstr("exceed the model's 512 positions"));
+}
+
+TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
+  const Plan plan = plan_for("method: awq\n");
+  std::uint64_t sum = 0;
+  for (const MemoryItem& item : plan.memory) sum += item.bytes;
+  EXPECT_EQ(sum, plan.peak_bytes);
+  EXPECT_EQ(error_of("method: awq\n", plan.peak_bytes), "");
+  EXPECT_THAT(
+      error_of("method: awq\n", plan.peak_bytes - 1),
+      HasSubstr("--memory-limit " + std::to_string(((plan.peak_bytes - 1) >> 20) + 1) + "MiB would do"));
+}
+
+TEST(Plan, ChunksDependOnTheRecipeAlone) {
+  EXPECT_EQ(plan_for("method: awq\n").chunk_tokens, 4096);
+  EXPECT_EQ(plan_for("method: awq\ncalibration: {sequence_length: 300}\n").chunk_tokens, 3900);
+}
+
+}  // namespace
+}  // namespace llmq
