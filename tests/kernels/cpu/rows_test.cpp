@@ -1,0 +1,94 @@
+// The exponential's promised error, conversions bit for bit, and FP64 sums over rows of odd lengths.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "support/cpu_levels.h"
+
+namespace llmq {
+namespace {
+
+using testing::normal_values;
+using testing::present_levels;
+
+// Every 1009th FP32 number of either sign over the promised range; the error in units of the result's last
+// place.
+TEST(Exponential, IsWithinTwoUnitsInTheLastPlaceAndTheSameAtEveryLevel) {
+  std::vector<float> x;
+  for (std::uint32_t bits = 0; bits < 0x7f800000u; bits += 1009) {
+    const float v = float_from_bits(bits);
+    if (v < 88.0f) x.push_back(v);
+    if (v < 87.3f) x.push_back(-v);
+  }
+  std::vector<float> first;
+  for (const CpuKernels* level : present_levels()) {
+    std::vector<float> y(x.size());
+    level->exponential(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    double worst = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp(static_cast<double>(x[i]));
+      int exponent = 0;
+      std::frexp(exact, &exponent);
+      worst = std::max(worst, std::fabs(static_cast<double>(y[i]) - exact) / std::ldexp(1.0, exponent - 24));
+    }
+    EXPECT_LE(worst, 2.0) << level->name;
+    if (first.empty())
+      first = y;
+    else
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0) << level->name;
+  }
+}
+
+TEST(Exponential, EndsOfTheRange) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {-infinity, -1e30f, -88.0f, 0.0f, 89.0f, infinity, std::nanf("")};
+  for (const CpuKernels* level : present_levels()) {
+    std::vector<float> y(x.size());
+    level->exponential(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 6),
+              (std::vector<float>{0, 0, 0, 1, infinity, infinity}))
+        << level->name;
+    EXPECT_TRUE(std::isnan(y[6])) << level->name;
+  }
+}
+
+TEST(Conversion, RoundsAsTheScalarFunctionDoes) {
+  std::vector<float> x = normal_values(1001, 5);
+  for (const std::uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x00000001u, 0x00018000u,
+                                   0x7f7fffffu, 0x7f800001u, 0xffc00000u})
+    x.push_back(float_from_bits(bits));
+  for (const CpuKernels* level : present_levels()) {
+    std::vector<BFloat16> y(x.size());
+    level->to_bf16(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    for (std::size_t i = 0; i < x.size(); ++i)
+      EXPECT_EQ(y[i].bits, to_bfloat16(x[i]).bits) << level->name << " " << x[i];
+  }
+}
+
+// FP64 sums of n positive terms, each exponential within a few units: n + 8 roundings of 2^-53, as a generous
+// bound on either order.
+TEST(Score, SumsAreFp64AndIndicesTheLowest) {
+  for (const std::int64_t n : {1, 2, 7, 16, 33, 1000}) {
+    auto x = normal_values(static_cast<std::size_t>(n), 7);
+    if (n > 6) x[3] = x[6] = 9.0f;
+    for (const CpuKernels* level : present_levels()) {
+      std::int64_t argmax = -1;
+      const SoftmaxSum got = level->softmax_sum(x.data(), n, &argmax);
+      const auto best = std::max_element(x.begin(), x.end());
+      double sum = 0;
+      for (const float v : x) sum += std::exp(static_cast<double>(v) - static_cast<double>(*best));
+      EXPECT_EQ(got.max, *best) << level->name;
+      EXPECT_EQ(argmax, best - x.begin()) << level->name;
+      EXPECT_NEAR(got.sum, sum, sum * static_cast<double>(n + 8) * 0x1p-53) << level->name << " " << n;
+      const DivergenceSum self = level->divergence(x.data(), x.data(), n);
+      EXPECT_EQ(self.weighted, 0.0) << level->name;
+      EXPECT_EQ(self.p.sum, self.q.sum) << level->name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmq
