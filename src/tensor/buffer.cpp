@@ -1,22 +1,32 @@
 #include "tensor/buffer.h"
 
-#include <new>
+#include <cstdint>
+#include <cstdlib>
 
 #include "base/error.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};  // a cache line and an AVX-512 register
+constexpr std::size_t kAlignment = 64;  // a cache line and an AVX-512 register
 
+// Aligned by hand inside a plain block, whose start is kept just below the aligned address: glibc 2.36 does
+// not reuse freed blocks of aligned_alloc for the next one of the same size, and a run that allocates per
+// chunk grew by the sum of its buffers.
 class HostMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes) override {
-    void* pointer = ::operator new(bytes == 0 ? 1 : bytes, kAlignment, std::nothrow);
-    if (pointer == nullptr) fail(ErrorKind::kResource, "no memory for {} more bytes", bytes);
-    return pointer;
+    const std::size_t padded = bytes + kAlignment + sizeof(void*);
+    void* const block = padded < bytes ? nullptr : std::malloc(padded);
+    if (block == nullptr) fail(ErrorKind::kResource, "no memory for {} more bytes", bytes);
+    const auto first = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
+    void* const aligned = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+    static_cast<void**>(aligned)[-1] = block;
+    return aligned;
   }
-  void deallocate(void* pointer, std::size_t) noexcept override { ::operator delete(pointer, kAlignment); }
+  void deallocate(void* pointer, std::size_t) noexcept override {
+    std::free(static_cast<void**>(pointer)[-1]);
+  }
   Device device() const override { return {}; }
 };
 
