@@ -90,7 +90,7 @@ std::vector<float> run_block(Backend& backend, const ModelSpec& spec, const Bloc
 // and errors at most add in norm up to the layers' gain, for which a factor of 5 is allowed. A reader that
 // missed its scale is off by the scale itself, several 10 %.
 TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
-  const auto backend = make_reference_backend();
+  const auto backend = make_cpu_backend(2);
   const Result result = quantize(kFine, *backend);
   double largest = 0;
   for (const ModuleReport& m : result.report.modules) largest = std::max(largest, m.weight_error);
@@ -112,7 +112,7 @@ TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
 }
 
 TEST(Pipeline, FoldsHappenAtEverySite) {
-  const auto backend = make_reference_backend();
+  const auto backend = make_cpu_backend(2);
   const Result result = quantize(kFine, *backend);
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -141,7 +141,7 @@ TEST(Pipeline, FoldsHappenAtEverySite) {
 }
 
 TEST(Pipeline, EveryTensorIsWrittenOnce) {
-  const auto backend = make_reference_backend();
+  const auto backend = make_cpu_backend(2);
   const Result result =
       quantize("method: rtn\nscheme: w4a16_g32_asym\nignore: [lm_head, 're:.*layers.1.*o_proj']\n", *backend);
   const Checkpoint checkpoint = stories();
@@ -158,7 +158,7 @@ TEST(Pipeline, EveryTensorIsWrittenOnce) {
 }
 
 TEST(Pipeline, WhatIsIgnoredKeepsItsBytes) {
-  const auto backend = make_reference_backend();
+  const auto backend = make_cpu_backend(2);
   const Result result = quantize(
       "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3}\nignore: [lm_head, 're:.*k_proj', 're:.*up_proj', "
       "'re:.*v_proj']\n",
@@ -171,7 +171,7 @@ TEST(Pipeline, WhatIsIgnoredKeepsItsBytes) {
 }
 
 TEST(Pipeline, AwqLosesLessThanRoundingOverall) {
-  const auto backend = make_reference_backend();
+  const auto backend = make_cpu_backend(2);
   const Result result = quantize("method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 8}\n", *backend);
   double loss = 0, rtn = 0;
   for (const ModuleReport& m : result.report.modules) {
