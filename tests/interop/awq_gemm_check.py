@@ -5,7 +5,6 @@ awq_gemm_check.py LLMQ WORK
 import os, sys
 import torch
 from safetensors.torch import load_file
-from transformers import AutoTokenizer
 from gptqmodel import BACKEND, GPTQModel
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
 
@@ -35,6 +34,6 @@ for name, module in modules.items():
     key = (name if name.startswith("model.") else "model." + name) + ".weight"
     expect(same_bits(theirs, ours[key]), f"{name}: dequantized weights equal to the bit")
 mine = llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
-peer = perplexity(loaded.model.float(), AutoTokenizer.from_pretrained(packed), 4, 512)
+peer = perplexity(loaded.model.float(), packed, 4, 512)
 expect(abs(mine / peer - 1) <= 5e-5, f"perplexity {mine:.6f}, GPTQModel {peer:.6f}")
 finish()

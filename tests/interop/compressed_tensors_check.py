@@ -5,7 +5,7 @@ compressed_tensors_check.py LLMQ WORK
 import os, sys
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, CompressedTensorsConfig
+from transformers import AutoModelForCausalLM, CompressedTensorsConfig
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
 
 program, work = sys.argv[1:3]
@@ -30,6 +30,6 @@ for name, settings in CASES.items():
     wrong = [k for k in ours if k not in theirs or not same_bits(theirs[k].float(), ours[k])]
     expect(not wrong, f"{name}: dequantized weights equal to the bit{' but not ' + ', '.join(wrong[:3]) if wrong else ''}")
     mine = llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
-    peer = perplexity(model, AutoTokenizer.from_pretrained(packed), 4, 512)
+    peer = perplexity(model, packed, 4, 512)
     expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
 finish()

@@ -25,10 +25,14 @@ def finish():
     sys.exit(1 if failures else 0)
 
 
-def perplexity(model, tokenizer, windows, width):
-    """The hf protocol: the raw file tokenized once, windows without overlap, all but the first position scored, FP64 sums."""
-    import torch
-    ids = tokenizer(open(WIKITEXT, encoding="utf-8").read(), return_tensors="pt")["input_ids"]
+def perplexity(model, directory, windows, width):
+    """The hf protocol: the raw file tokenized once, windows without overlap, all but the first position scored, FP64 sums.
+
+    The ids are those of the `tokenizers` library on tokenizer.json as it is: Transformers 5 rebuilds some Llama tokenizers from their vocabulary.
+    """
+    import tokenizers, torch
+    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
+    ids = torch.tensor([tokenizer.encode(open(WIKITEXT, encoding="utf-8").read()).ids])
     total, count = 0.0, 0
     with torch.inference_mode():
         for i in range(windows):

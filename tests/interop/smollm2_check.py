@@ -37,6 +37,6 @@ expect(llmq(program, "tokenize", out, "--text", WIKITEXT)["ids"] == peer(text)["
 
 model = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
 found = llmq(program, "eval-ppl", out, "--max-windows", 2)["ppl"]
-expected = perplexity(model, mine, 2, 2048)
+expected = perplexity(model, out, 2, 2048)
 expect(abs(found / expected - 1) <= 5e-5, f"perplexity of 2 windows {found:.6f}, Transformers {expected:.6f}")
 finish()
