@@ -10,3 +10,13 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64)$")
     set(LLMQ_ONEDNN DNNL::dnnl)
   endif()
 endif()
+
+# For --version --json: "2.6.3", empty without the library.
+set(LLMQ_ONEDNN_VERSION "")
+if(LLMQ_ONEDNN)
+  find_file(LLMQ_DNNL_VERSION_HEADER NAMES oneapi/dnnl/dnnl_version.h dnnl_version.h PATHS ${LLMQ_DNNL_INCLUDE})
+  if(LLMQ_DNNL_VERSION_HEADER)
+    file(STRINGS ${LLMQ_DNNL_VERSION_HEADER} lines REGEX "#define DNNL_VERSION_(MAJOR|MINOR|PATCH) +[0-9]+")
+    string(REGEX REPLACE ".*MAJOR +([0-9]+).*MINOR +([0-9]+).*PATCH +([0-9]+).*" "\\1.\\2.\\3" LLMQ_ONEDNN_VERSION "${lines}")
+  endif()
+endif()

@@ -30,8 +30,7 @@ class PlainFormatter : public CLI::Formatter {
     std::string usage = "Usage: " + (app->get_parent() ? app->get_parent()->get_name() + " " + app->get_name() : name);
     for (const CLI::Option* option : app->get_options([](const CLI::Option* o) { return o->get_positional(); }))
       usage += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
-    usage += app->get_parent() ? " [OPTIONS]\n" : " COMMAND [OPTIONS]\n";
-    return usage + "\n";
+    return "\n" + usage + (app->get_parent() ? " [OPTIONS]\n" : " COMMAND [OPTIONS]\n");
   }
 };
 

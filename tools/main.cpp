@@ -32,9 +32,11 @@ bool asked(int argc, char** argv, const char* flag) {
   return false;
 }
 
-// CLI11 says "The following argument was not expected: --x"; the rest of our error is the same for every usage mistake.
-Error usage_error(const CLI::ParseError& error) {
-  return Error(ErrorKind::kUsage, {error.what(), {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
+// A word where a command should stand is named as such; for other mistakes CLI11 has the words.
+Error usage_error(const CLI::App& app, const CLI::ParseError& error, const char* first_word) {
+  std::string message = error.what();
+  if (app.get_subcommands().empty() && first_word && first_word[0] != '-') message = "'" + std::string(first_word) + "' is not a command";
+  return Error(ErrorKind::kUsage, {message, {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
 }
 
 int run(int argc, char** argv) {
@@ -53,7 +55,7 @@ int run(int argc, char** argv) {
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    throw usage_error(error);
+    throw usage_error(app, error, argc > 1 ? argv[1] : nullptr);
   }
   if (version) {
     print_version(session.globals.json);

@@ -23,7 +23,7 @@ void print_version(bool json) {
   for (const std::string& level : cpu_levels_present()) levels.push_back(level);
   print_json(Json::object({{"schema", "llmq.version/1"}, {"version", kVersion}, {"commit", kCommit}, {"compiler", kCompiler}, {"build_type", kBuildType},
                            {"cpu_levels", levels}, {"cuda", nullptr},
-                           {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)}, {"onednn", kOneDnnVersion}, {"cli11", CLI11_VERSION}})}}));
+                           {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)}, {"onednn", kOneDnnVersion[0] == '\0' ? Json() : Json(kOneDnnVersion)}, {"cli11", CLI11_VERSION}})}}));
 }
 
 }  // namespace llmq::tools
