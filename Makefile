@@ -2,12 +2,13 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test check-all sanitize fuzz portable interop bench install-dependencies clean
+.PHONY: help build demo test check-all faults sanitize fuzz portable tidy bench install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
 	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line and interop tests"
-	@echo "make check-all  sanitizers, fuzzing, fault injection and the portable build, on top"
+	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
+	@echo "make tidy       clang-format and clang-tidy over what you changed"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 
@@ -28,26 +29,44 @@ test: install-dependencies
 	cmake --build $(BUILD) -j$(JOBS)
 	scripts/run_ctest.sh $(BUILD)
 
-check-all: sanitize fuzz portable
+check-all:
+	@for part in faults sanitize fuzz portable; do \
+	  start=$$(date +%s); $(MAKE) --no-print-directory $$part || exit 1; \
+	  echo "== $$part took $$((($$(date +%s) - start) / 60)) min $$((($$(date +%s) - start) % 60)) s"; done
 
+# Planted faults, each of which a named test must see. On top of what `make test` built.
+faults: install-dependencies
+	@scripts/install_dependencies.sh interop
+	cmake --preset cpu-release
+	cmake --build $(BUILD) -j$(JOBS)
+	tests/faults/run_faults.py $(BUILD)
+
+# Memory errors and undefined behaviour (clang, the build that also fuzzes), then data races.
 sanitize: install-dependencies
+	@scripts/install_dependencies.sh fuzz
 	cmake --preset cpu-asan
-	cmake --build build/cpu-asan -j$(JOBS)
-	scripts/run_ctest.sh build/cpu-asan -L 'unit|kernels|golden|fuzz|faults'
+	cmake --build build/cpu-asan -j$(JOBS) --target llmq_checks
+	scripts/run_ctest.sh build/cpu-asan -L 'unit|kernels|golden|fuzz'
 	cmake --preset cpu-tsan
 	cmake --build build/cpu-tsan -j$(JOBS) --target llmq_tsan_tests
 	scripts/run_ctest.sh build/cpu-tsan -L tsan
 
 fuzz: install-dependencies
 	@scripts/install_dependencies.sh fuzz
-	cmake --preset fuzz
-	cmake --build build/fuzz -j$(JOBS) --target fuzz_all
-	scripts/run_fuzzers.sh build/fuzz $${FUZZ_SECONDS:-60}
+	cmake --preset cpu-asan
+	cmake --build build/cpu-asan -j$(JOBS) --target fuzz_all
+	scripts/run_fuzzers.sh build/cpu-asan $${FUZZ_SECONDS:-60}
 
-# The scalar level on another architecture: aarch64 under qemu.
-portable:
+# The scalar level on another processor: aarch64 under qemu.
+portable: build
 	@scripts/install_dependencies.sh portable
-	scripts/check_portable.sh
+	scripts/check_portable.sh $(BUILD)/tools/llmq
+
+# Advice, not a gate: clang-format and clang-tidy over what differs from TIDY_BASE.
+tidy: install-dependencies
+	@scripts/install_dependencies.sh tidy
+	cmake --preset cpu-release
+	scripts/run_tidy.sh $(BUILD) $${TIDY_BASE:-HEAD}
 
 bench: install-dependencies
 	cmake --preset bench

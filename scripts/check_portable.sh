@@ -1,23 +1,49 @@
 #!/usr/bin/env bash
-# Builds llmq for aarch64 with Debian's cross compiler and runs unit, kernel and golden tests and a small quantization under qemu: nothing outside
-# kernels/cpu may assume x86. The arm64 libraries are unpacked below build/, so that the machine's own packages stay as they are.
+# Another processor: cross-compiles for aarch64, runs the tests of everything that computes under qemu's user-mode emulation, and checks that the
+# main job gives the digits the scalar level gives on this machine.   check_portable.sh [PROGRAM]
+#
+# The scalar level is plain C++: IEEE operations and std::fma in a written order, no contraction, transcendental functions of its own. So the bytes of
+# the checkpoint and every digit of the perplexity must be equal on both, not merely close.
 set -euo pipefail
-root=$(cd "$(dirname "$0")/.." && pwd)
-build=$root/build/aarch64
-export LLMQ_SYSROOT=$root/build/aarch64-sysroot
-packages=(libyaml-cpp-dev libyaml-cpp0.7 libfmt-dev libfmt9 libssl-dev libssl3 libre2-dev libre2-9 libonig-dev libonig5 libutf8proc-dev libutf8proc2
-          libgtest-dev libgmock-dev libstdc++6 libgcc-s1)
-shared=(nlohmann-json3-dev libcli11-dev libeigen3-dev)
+cd "$(dirname "$0")/.."
+host=$(realpath "${1:-build/cpu-release/tools/llmq}")
+build=$PWD/build/aarch64
+root=$build/root
+jobs=$(nproc)
 
-if [ ! -e "$LLMQ_SYSROOT/.ready" ]; then
-  mkdir -p "$LLMQ_SYSROOT/debs/partial" "$LLMQ_SYSROOT/lists/partial"
-  options=(-oAPT::Architecture=arm64 -oAPT::Architectures=arm64 -oDir::State::Lists="$LLMQ_SYSROOT/lists" -oDir::Cache::pkgcache= -oDir::Cache::srcpkgcache=)
-  apt-get "${options[@]}" update -q >/dev/null
-  (cd "$LLMQ_SYSROOT/debs" && apt-get "${options[@]}" download -q "${packages[@]}" "${shared[@]}" >/dev/null)
-  for package in "$LLMQ_SYSROOT"/debs/*.deb; do dpkg -x "$package" "$LLMQ_SYSROOT"; done
-  rm -rf "$LLMQ_SYSROOT/lists" "$LLMQ_SYSROOT/debs"
-  touch "$LLMQ_SYSROOT/.ready"
+# Debian's arm64 packages, fetched by an apt of its own (the machine's is not touched) and unpacked.
+packages=(libyaml-cpp-dev libyaml-cpp0.7 libfmt-dev libfmt9 libssl-dev libssl3 libre2-dev libre2-9 libonig-dev libonig5 libutf8proc-dev libutf8proc2
+          libgtest-dev libgmock-dev googletest nlohmann-json3-dev libcli11-dev libeigen3-dev)
+if [ ! -f "$root/.complete" ]; then
+  mkdir -p "$build"/apt/{lists/partial,cache/archives/partial,download} "$root"
+  : >"$build/apt/status"
+  apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::lists="$build/apt/lists" -o Dir::State::status="$build/apt/status"
+       -o Dir::Cache="$build/apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)" -o Acquire::Languages=none)
+  "${apt[@]}" update >/dev/null
+  (cd "$build/apt/download" && "${apt[@]}" download "${packages[@]}" >/dev/null)
+  for package in "$build"/apt/download/*.deb; do dpkg-deb -x "$package" "$root"; done
+  touch "$root/.complete"
 fi
-cmake -S "$root" -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_TOOLCHAIN_FILE="$root/cmake/aarch64-linux-gnu.cmake"
-cmake --build "$build" -j"$(nproc)"
-"$root/scripts/run_ctest.sh" "$build" -L 'unit|kernels|golden'
+
+cmake -S . -B "$build/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DLLMQ_ARM64_ROOT="$root" \
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" >/dev/null
+cmake --build "$build/build" -j"$jobs" --target llmq llmq_portable_tests | tail -n 1
+
+# Not what looks at the machine itself (its memory map, its cores, its death by a signal): the emulator answers for those.
+scripts/run_ctest.sh "$build/build" -L 'unit|kernels|golden' -E 'FakeDevice|IsClosedToTheHost|AvailableCores|LANES|_t[38]$|ExtremeScores|ModelShapes'
+
+model=tests/models/tinystories-656k
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+main_job() {  # main_job NAME PROGRAM...: the digest of the checkpoint and the digits of the perplexity
+  local out=$work/$1; shift
+  "$@" quantize --method awq --model "$model" --output "$out" --set scheme=w4a16_g64_asym --set calibration.samples=2 \
+    --set calibration.sequence_length=64 --json | jq -r .digest
+  "$@" eval-ppl "$out" --against "$model" --compute bfloat16 --context 128 --max-windows 2 --json | jq -c '[.ppl, .ppl_stderr, .against.kl_mean]'
+}
+emulated=$(main_job emulated qemu-aarch64 -L /usr/aarch64-linux-gnu -E LD_LIBRARY_PATH="$root/usr/lib/aarch64-linux-gnu" "$build/build/tools/llmq")
+native=$(LLMQ_CPU_ISA=scalar main_job native "$host")
+echo "aarch64, emulated:   ${emulated//$'\n'/ }"
+echo "this machine, scalar: ${native//$'\n'/ }"
+[ "$emulated" = "$native" ] || { echo "FAILED: the two differ" >&2; exit 1; }
+echo "The same checkpoint and the same perplexity on both."

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing; says which first. Does nothing when all are there.
-#   install_dependencies.sh build|demo|interop|fuzz|portable...
+#   install_dependencies.sh build|demo|interop|fuzz|portable|tidy...
 set -euo pipefail
 
 packages_for() {
@@ -11,7 +11,8 @@ packages_for() {
     demo) echo python3 python3-pip unzip jq ;;
     interop) echo python3 python3-venv python3-pip jq unzip ;;
     fuzz) echo clang lld libclang-rt-14-dev ;;
-    portable) echo crossbuild-essential-arm64 qemu-user ;;
+    portable) echo g++-aarch64-linux-gnu qemu-user jq ;;
+    tidy) echo clang-format-14 clang-tidy-14 ;;
     *) echo "unknown task: $1" >&2; exit 2 ;;
   esac
 }

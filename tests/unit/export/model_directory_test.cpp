@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
@@ -178,6 +180,43 @@ TEST(ModelDirectory, SaysWhatItNeedsWhenTheDiskIsFull) {
   EXPECT_THAT(message, HasSubstr("1000 free"));
   EXPECT_THAT(message, HasSubstr("needs 10"));  // a mebibyte of slack and the tensors
   EXPECT_TRUE(names_in(disk.path()).empty());
+}
+
+// What a power cut must not undo: when the directory gets its name, every byte in it has been synced,
+// config.json (whose presence says that a model is there) was the last file made, and the name itself is
+// synced after.
+TEST(ModelDirectory, EverythingIsOnTheDiskBeforeTheName) {
+  const TemporaryDirectory disk;
+  disk.write("source/merges.txt", "a b\n");
+  CountingIo io;
+  {
+    DirectoryContents contents = two_tensors();
+    contents.copies = {disk / "source/merges.txt"};
+    ModelDirectory directory(io, {disk / "out", false}, contents);
+    fill_and_finish(directory);
+  }
+  const std::vector<std::string>& calls = io.calls();
+  const auto at = [&](const std::string& call) {
+    return std::find(calls.begin(), calls.end(), call) - calls.begin();
+  };
+  const auto named = at("rename out");
+  ASSERT_LT(named, std::ssize(calls));
+  std::string last_created;
+  for (std::ptrdiff_t i = 0; i < named; ++i) {
+    const std::string& call = calls[static_cast<std::size_t>(i)];
+    if (call.starts_with("create ")) last_created = call.substr(7);
+    if (!call.starts_with("write ")) continue;
+    EXPECT_TRUE(std::any_of(calls.begin() + i, calls.begin() + named, [&](const std::string& later) {
+      return later == "sync " + call.substr(6);
+    })) << call;
+  }
+  EXPECT_EQ(last_created, "config.json");
+  const auto directory_synced = std::find_if(calls.begin(), calls.end(), [](const std::string& call) {
+    return call.starts_with("sync_directory out.partial-");
+  });
+  EXPECT_GT(directory_synced - calls.begin(), at("sync config.json"));
+  EXPECT_LT(directory_synced - calls.begin(), named);
+  EXPECT_EQ(at("sync_directory " + disk.path().filename().string()), named + 1);
 }
 
 // Every call in turn fails, once or from then on: an Error each time, and nothing under the output's name.

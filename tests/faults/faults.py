@@ -1,0 +1,60 @@
+"""The faults that run_faults.py plants. Each is something that a careless change would really do, and that no compiler sees.
+
+  name      of the fault
+  file      the one that is edited
+  old, new  what is replaced, by what; `old` occurs once, whatever the formatter does to its spaces
+  tests     (test executable, --gtest_filter): every pair must pass without the fault and fail with it
+  compiled  the sources to compile when the edit is in a header
+"""
+from typing import NamedTuple
+
+
+class Fault(NamedTuple):
+    name: str
+    file: str
+    old: str
+    new: str
+    tests: list
+    compiled: list = []
+
+
+FAULTS = [
+    # What is written.
+    Fault("scale-one-ulp", "src/export/packed_formats.cpp", "std::memcpy(at, &bits, width);", "++bits; std::memcpy(at, &bits, width);",
+          [("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries"), ("llmq_unit_export", "ModelWriterTest.*ReadsBack")]),
+    Fault("scale-sign", "src/export/packed_formats.cpp", "std::uint32_t bits = bits_from_float(scale); float stored = scale;",
+          "std::uint32_t bits = bits_from_float(scale) ^ 0x80000000u; float stored = scale;",
+          [("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries")]),
+    Fault("awq-nibbles-swapped", "src/tensor/packed_layout.cpp", "kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};", "kAwqOrder = {0, 2, 4, 6, 3, 1, 5, 7};",
+          [("llmq_unit_tensor", "PackedLayout.*"), ("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries")]),
+    Fault("parent-not-synced", "src/export/model_directory.cpp", "published = true; io_.sync_directory(parent_of(target_.directory));", "published = true;",
+          [("llmq_unit_export", "ModelDirectory.*")]),
+    Fault("config-not-synced", "src/export/model_directory.cpp", "file->sync(); }", "}", [("llmq_unit_export", "ModelDirectory.*")]),
+    Fault("config-not-last", "src/export/model_directory.cpp",
+          "for (const auto& file : extra_files) write_file(file.first, file.second); write_file(\"config.json\", config.dump(2) + \"\\n\");",
+          "write_file(\"config.json\", config.dump(2) + \"\\n\"); for (const auto& file : extra_files) write_file(file.first, file.second);",
+          [("llmq_unit_export", "ModelDirectory.*")]),
+    # What is read.
+    Fault("group-index", "src/tensor/quantized_matrix.cpp", "static_cast<std::size_t>(n * groups + g);", "static_cast<std::size_t>(n * groups);",
+          [("llmq_unit_tensor", "QuantizedMatrix.*")]),
+    Fault("shape-overflow", "src/io/safetensors.cpp", "checked_mul(elements, std::max<std::uint64_t>(extent, 1));",
+          "std::optional<std::uint64_t>(elements * std::max<std::uint64_t>(extent, 1));", [("llmq_unit_io", "Safetensors*")]),
+    # How it is quantized.
+    Fault("reader-dropped-from-fold", "src/model/model_spec.cpp", "{LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue}, 1},",
+          "{LinearRole::kQuery, LinearRole::kKey}, 1},",
+          [("llmq_golden_models", "*FoldedModel*"), ("llmq_unit_model", "ModelSpec.FoldsNameEveryReader")]),
+    Fault("zero-truncated", "src/quant/rounding.cpp", "clamp_code(nearest(-range.low / grid.scale), grid.top);",
+          "clamp_code(std::max(0.0f, nearest(-range.low / grid.scale - 0.5f)), grid.top);", [("llmq_unit_quant", "Rtn.*")]),
+    Fault("scale-not-inverted", "src/quant/rounding.cpp", "* grid.scale * inverse[k] - weight[k];", "* grid.scale - weight[k];",
+          [("llmq_unit_quant", "Rounding.*")]),
+    # How it is computed and measured.
+    Fault("causal-mask", "kernels/cpu/ops/attention.h", "const int64_t last = position - first_key,", "const int64_t last = position - first_key + 1,",
+          [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
+    Fault("residual-dropped", "src/model/decoder_block.cpp", "context.backend.add(hidden.row_slice(first, count), y_view);", "static_cast<void>(y_view);",
+          [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*")]),
+    Fault("rope-position", "src/model/rope.cpp", "PLACEHOLDER", "", [("llmq_unit_model", "Rope.*")]),
+    Fault("first-scored", "src/evaluate/windows.cpp", "window.first_scored = protocol.context / 2 + 1;", "window.first_scored = protocol.context / 2;",
+          [("llmq_unit_evaluate", "Windows.*")]),
+    Fault("target-shifted", "src/evaluate/perplexity.cpp", "window.tokens.data() + row + 1, count", "window.tokens.data() + row, count",
+          [("llmq_unit_evaluate", "*")]),
+]

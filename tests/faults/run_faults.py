@@ -1,0 +1,124 @@
+#!/usr/bin/env python3
+"""Plants faults in the code, one at a time, and checks that the named tests see each of them.   run_faults.py BUILD [NAME...]
+
+A fault is one edit of one source file. The edited copy lies in an overlay in front of the real tree, so the tree itself is never touched; only the
+objects that hold the edit are compiled, and they are linked in front of the archives of an existing build, which supply the rest. About as long as one
+compilation and one link a fault. A fault fails the check when its edit does not apply, does not compile, or survives every named test, and when the
+tests do not pass without it.
+"""
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+from faults import FAULTS  # noqa: E402
+
+ROOT = Path(__file__).resolve().parents[2]
+TIMEOUT = 300
+
+
+def spaces_free(pattern):
+    """The text to find, whatever spaces and line breaks the formatter put between its words."""
+    return re.compile(r"\s+".join(re.escape(word) for word in pattern.split()))
+
+
+class Build:
+    def __init__(self, directory):
+        self.directory = Path(directory).resolve()
+        self.work = self.directory / "faults"
+        commands = json.loads((self.directory / "compile_commands.json").read_text())
+        self.compilations = {os.path.relpath(c["file"], ROOT): c for c in commands}
+
+    def run(self, arguments, log, **options):
+        result = subprocess.run(arguments, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
+        log.append(result.stdout)
+        return result
+
+    def compile(self, source, overlay, output, log):
+        """The object of `source` as the build makes it, but for headers and text that lie in the overlay."""
+        command = shlex.split(self.compilations[source]["command"])
+        if os.path.basename(command[0]) == "ccache":
+            command = command[1:]
+        edited = overlay / source
+        command[command.index("-o") + 1] = str(output)
+        command[command.index("-c") + 1] = str(edited if edited.exists() else ROOT / source)
+        command[1:1] = [f"-I{overlay}/src", f"-I{overlay}"]
+        return self.run(command, log).returncode == 0
+
+    def link(self, target, objects, output, log):
+        """The executable of `target` with `objects` in front: their archives' twins are then never taken."""
+        commands = subprocess.run(["ninja", "-t", "commands", target], cwd=self.directory, stdout=subprocess.PIPE, text=True, check=True).stdout
+        link = commands.strip().splitlines()[-1]
+        words = shlex.split(next(part for part in link.split("&&") if " -o " in part))
+        if os.path.basename(words[0]) == "ccache":
+            words = words[1:]
+        words[words.index("-o") + 1] = str(output)
+        first = next(i for i, word in enumerate(words) if word.endswith(".o"))
+        return self.run(words[:first] + [str(o) for o in objects] + words[first:], log).returncode == 0
+
+    def executable(self, target):
+        return next(p for p in (self.directory / "tests").rglob(target) if p.is_file())
+
+    def tests(self, executable, names, log):
+        """(how many passed, whether all did)"""
+        try:
+            result = self.run([str(executable), f"--gtest_filter={names}", "--gtest_brief=1"], log, timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            return 0, False
+        passed = re.search(r"\[  PASSED  \] (\d+) test", result.stdout)
+        return int(passed.group(1)) if passed else 0, result.returncode == 0
+
+
+def check(build, fault):
+    """(seen, words, log)"""
+    log = []
+    text = (ROOT / fault.file).read_text()
+    found = spaces_free(fault.old).findall(text)
+    if len(found) != 1:
+        return False, f"the text to change occurs {len(found)} times in {fault.file}", log
+    overlay = build.work / fault.name
+    edited = overlay / fault.file
+    edited.parent.mkdir(parents=True, exist_ok=True)
+    edited.write_text(spaces_free(fault.old).sub(lambda _: fault.new, text))
+    objects = []
+    for number, source in enumerate(fault.compiled or [fault.file]):
+        objects.append(overlay / f"{number}.o")
+        if not build.compile(source, overlay, objects[-1], log):
+            return False, f"{source} does not compile with it", log
+    for target, names in fault.tests:
+        passed, good = build.tests(build.executable(target), names, log)
+        if passed == 0 or not good:
+            return False, f"{target} {names} does not pass without it", log
+        faulty = overlay / target
+        if not build.link(target, objects, faulty, log):
+            return False, f"{target} does not link with it", log
+        _, good = build.tests(faulty, names, log)
+        faulty.unlink()
+        if good:
+            return False, f"SURVIVED {target} {names}", log
+    return True, ", ".join(names for _, names in fault.tests), log
+
+
+def main():
+    build = Build(sys.argv[1])
+    chosen = [f for f in FAULTS if len(sys.argv) == 2 or f.name in sys.argv[2:]]
+    start = time.time()
+    with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
+        outcomes = list(pool.map(lambda fault: check(build, fault), chosen))
+    survivors = 0
+    for fault, (seen, words, log) in zip(chosen, outcomes):
+        print(f"{'seen   ' if seen else 'MISSED '} {fault.name}: {words}")
+        if not seen:
+            survivors += 1
+            print("".join(log)[-3000:])
+    print(f"{len(chosen) - survivors} of {len(chosen)} planted faults were seen, in {time.time() - start:.0f} s")
+    return 1 if survivors or not chosen else 0
+
+
+sys.exit(main())

@@ -1,0 +1,108 @@
+// Perplexity against its definition: logits of every row of a window, log-softmax in FP64, the mean over the
+// scored positions.
+//
+// Both sides take the same FP32 logits (row invariance: the same bits however many rows are asked for at
+// once) and go on in FP64; they differ in the order of a sum of V positive terms, (V + 4) u relative with u =
+// 2^-53, hence as much absolutely in its logarithm; in a few roundings at the size of the logits (below 64: 8
+// * 64 u); and in the mean of 48 losses below 16 (48 * 16 u). Each side once: kBound. A target or a row that
+// is off by one changes the mean by tenths.
+#include "evaluate/perplexity.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/io.h"
+
+namespace llmq {
+namespace {
+
+constexpr double kBound = 2 * ((2048 + 4) + 8 * 64 + 48 * 16) * 0x1p-53;
+
+Engine open_model(int positions) {
+  Engine::Options options;
+  options.compute = Compute::kFloat32;
+  options.max_context = positions;
+  options.kv_tokens = positions;
+  const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
+  return Engine::load(Checkpoint::open(system_io(), model), make_cpu_backend(1), options);
+}
+
+// Any ids will do; these repeat no short pattern.
+std::vector<std::int32_t> some_ids(int count, std::int64_t vocabulary) {
+  std::vector<std::int32_t> ids;
+  std::uint32_t state = 12345;
+  for (int i = 0; i < count; ++i) {
+    state = state * 1664525u + 1013904223u;
+    ids.push_back(static_cast<std::int32_t>((state >> 8) % static_cast<std::uint32_t>(vocabulary)));
+  }
+  return ids;
+}
+
+// -log p of position p's token given those before it.
+std::vector<double> losses_by_definition(Engine& engine, const std::vector<std::int32_t>& tokens) {
+  const std::uint64_t sequence = engine.cache().open_sequence();
+  const Engine::Step step{sequence, tokens};
+  const Buffer hidden = engine.forward({&step, 1});
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  const TensorView states = hidden.view(DType::kF32, {rows, engine.spec().hidden_size});
+  const auto vocabulary = static_cast<std::size_t>(engine.spec().vocab_size);
+  std::vector<double> losses = {0};  // the first token is given
+  std::vector<float> logits(vocabulary);
+  for (std::int64_t row = 0; row + 1 < rows; ++row) {
+    engine.backend().download(logits.data(), engine.logits(states.row_slice(row, 1)));
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    const auto next = static_cast<std::size_t>(tokens[static_cast<std::size_t>(row + 1)]);
+    losses.push_back(std::log(sum) - static_cast<double>(logits[next]));
+  }
+  engine.cache().close_sequence(sequence);
+  return losses;
+}
+
+TEST(Perplexity, IsItsDefinition) {
+  Engine engine = open_model(48);
+  for (const std::int64_t first_scored : {1, 2, 25, 47}) {
+    const Window window{some_ids(48, engine.spec().vocab_size), first_scored};
+    const std::vector<double> losses = losses_by_definition(engine, window.tokens);
+    double sum = 0;
+    for (std::size_t p = static_cast<std::size_t>(first_scored); p < losses.size(); ++p) sum += losses[p];
+    const auto scored = 48 - first_scored;
+    const PerplexityResult result = evaluate_perplexity(engine, nullptr, std::span(&window, 1));
+    EXPECT_EQ(result.scored_tokens, scored);
+    EXPECT_NEAR(result.mean_nll, sum / static_cast<double>(scored), kBound) << first_scored;
+    EXPECT_EQ(result.ppl, std::exp(result.mean_nll));
+  }
+}
+
+TEST(Perplexity, SpreadIsTheStandardErrorOfTheMean) {
+  Engine engine = open_model(48);
+  const Window window{some_ids(48, engine.spec().vocab_size), 1};
+  std::vector<double> losses = losses_by_definition(engine, window.tokens);
+  losses.erase(losses.begin());
+  double mean = 0, squares = 0;
+  for (const double loss : losses) mean += loss / static_cast<double>(losses.size());
+  for (const double loss : losses) squares += (loss - mean) * (loss - mean);
+  const auto n = static_cast<double>(losses.size());
+  const PerplexityResult result = evaluate_perplexity(engine, nullptr, std::span(&window, 1));
+  // The loop takes the variance from sums of squares: n losses below 16 lose n * 16^2 * u of a sum that is
+  // about n times the variance, which is of order one here, so 256 u relative (a few times over: 2000 u), and
+  // so does the error.
+  const double expected = result.ppl * std::sqrt(squares / (n - 1) / n);
+  EXPECT_NEAR(result.ppl_stderr, expected, 2000 * 0x1p-53 * expected);
+}
+
+TEST(Perplexity, AModelDoesNotDivergeFromItself) {
+  Engine engine = open_model(48), twin = open_model(48);
+  const Window window{some_ids(48, engine.spec().vocab_size), 1};
+  const PerplexityResult result = evaluate_perplexity(engine, &twin, std::span(&window, 1));
+  ASSERT_TRUE(result.against.has_value());
+  EXPECT_EQ(result.against->kl_mean, 0);
+  EXPECT_EQ(result.against->kl_max, 0);
+  EXPECT_EQ(result.against->top1_agreement, 1);
+  EXPECT_EQ(result.against->reference_ppl, result.ppl);
+}
+
+}  // namespace
+}  // namespace llmq
