@@ -87,8 +87,8 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
       }
       chosen.push_back({&linear, request});
     }
-  const bool head_ignored = any(ignore, "lm_head") | any(targets, "lm_head");
-  if (!spec.tied_head && !head_ignored && targets.empty())
+  const bool head_ignored = any(ignore, "lm_head"), head_targeted = any(targets, "lm_head");
+  if (!spec.tied_head && !head_ignored && !head_targeted && targets.empty())
     plan.warnings.push_back(
         "lm_head stays as it is: this version quantizes the linears of the decoder blocks");
   for (const std::vector<Pattern>* list : {&targets, &ignore, &overrides})

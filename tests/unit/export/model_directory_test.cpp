@@ -211,12 +211,12 @@ TEST(ModelDirectory, EverythingIsOnTheDiskBeforeTheName) {
     })) << call;
   }
   EXPECT_EQ(last_created, "config.json");
-  const auto directory_synced = std::find_if(calls.begin(), calls.end(), [](const std::string& call) {
+  const auto synced = std::find_if(calls.rend() - named, calls.rend(), [](const std::string& call) {
     return call.starts_with("sync_directory out.partial-");
   });
-  EXPECT_GT(directory_synced - calls.begin(), at("sync config.json"));
-  EXPECT_LT(directory_synced - calls.begin(), named);
-  EXPECT_EQ(at("sync_directory " + disk.path().filename().string()), named + 1);
+  EXPECT_GT(calls.rend() - synced, at("sync config.json"));
+  EXPECT_EQ(calls.back(), "sync_directory " + disk.path().filename().string());
+  EXPECT_EQ(std::ssize(calls), named + 2);
 }
 
 // Every call in turn fails, once or from then on: an Error each time, and nothing under the output's name.
