@@ -4,7 +4,7 @@ set -uo pipefail
 build=$1; shift
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
-ctest --test-dir "$build" -j"$(nproc)" --output-on-failure --no-tests=error "$@" | tee "$log"
+ctest --test-dir "$build" -j"$(nproc)" --output-on-failure --no-tests=error "$@" | sed -u -E '/^ +Start +[0-9]+:/d; s/(  # GetParam\(\)[^.]*)? \.{4,}/ .../' | tee "$log"
 status=${PIPESTATUS[0]}
 echo
 echo "Minutes of processor time per label ($build):"
