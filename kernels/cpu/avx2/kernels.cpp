@@ -55,6 +55,9 @@ struct Avx2 {
     return _mm256_castsi256_ps(
         _mm256_slli_epi32(_mm256_add_epi32(_mm256_castps_si256(shifted), _mm256_set1_epi32(127)), 23));
   }
+  static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F, F shifted) {
+    return zero_where_less(x, limit, mul(p, power_of_two(shifted)));
+  }
   static LLMQ_INLINE float sum(F v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

@@ -55,6 +55,9 @@ struct Avx512 {
     return _mm512_castsi512_ps(
         _mm512_slli_epi32(_mm512_add_epi32(_mm512_castps_si512(shifted), _mm512_set1_epi32(127)), 23));
   }
+  static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F n, F) {
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), p, n);
+  }
   static LLMQ_INLINE float sum(F v) { return _mm512_reduce_add_ps(v); }
   static LLMQ_INLINE float greatest(F v) { return _mm512_reduce_max_ps(v); }
   static LLMQ_INLINE float first(F v) { return _mm512_cvtss_f32(v); }

@@ -14,6 +14,10 @@ struct ProductPairs {
   static LLMQ_INLINE __m512 add(__m512 acc, B a, B b) {
     return _mm512_dpbf16_ps(acc, __builtin_bit_cast(__m512bh, a), __builtin_bit_cast(__m512bh, b));
   }
+  // The conversion flushes denormals, as the product does: nothing is lost that it would have seen.
+  static LLMQ_INLINE void store(BFloat16* p, __m512 v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), __builtin_bit_cast(__m256i, _mm512_cvtneps_pbh(v)));
+  }
 };
 
 }  // namespace

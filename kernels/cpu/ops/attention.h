@@ -4,9 +4,10 @@
 //   per tile: S = Q K^T * scale;  m' = max(m, max S);  P = exp(S - m');  l = l exp(m - m') + sum P;  O = O
 //   exp(m - m') + P V at the end: out = O / l
 //
-// Rows are (position, head) pairs, so that GQA's heads share one packed tile of keys and of values. A tile
-// that a row cannot see is skipped or adds products of zero: neither changes the row. In bf16 Q, K, P and V
-// are BF16 and sums FP32; l sums the unrounded P.
+// Rows are (position, head) pairs, so that GQA's heads and many positions share one packed tile of keys and
+// of values; they pass it kRowBlock at a time, so that scores and shares stay in L1. A tile that a row cannot
+// see is skipped or adds products of zero: neither changes the row. In bf16 Q, K, P and V are BF16 and sums
+// FP32; l sums the unrounded P, lane by lane until the end. scale > 0.
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/gemm.h"
@@ -16,6 +17,7 @@
 namespace llmq {
 
 constexpr int kKeyTile = 64;
+constexpr int kRowBlock = 24;  // whole register tiles at every level
 
 LLMQ_INLINE size_t aligned64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -32,11 +34,11 @@ struct AttentionScratch {
     depth = (dim + 1) / 2 * 2;
     width = (dim + kPanel - 1) / kPanel * kPanel;
     q = take(rows * depth * sizeof(T));
-    scores = take(rows * kKeyTile * sizeof(float));
-    shares = take(rows * kKeyTile * sizeof(T));
+    scores = take(kRowBlock * kKeyTile * sizeof(float));
+    shares = take(kRowBlock * kKeyTile * sizeof(T));
     out = take(rows * width * sizeof(float));
     max = take(rows * sizeof(float));
-    sum = take(rows * sizeof(float));
+    sum = take(rows * V::kLanes * sizeof(float));
     keys = take(kKeyTile * depth * sizeof(T));
     values = take(kKeyTile * width * sizeof(T));
     key_panels = take(kKeyTile * depth * sizeof(T));
@@ -75,10 +77,17 @@ struct AttentionRun {
       for (int64_t d = dim; d < depth; ++d) to[d] = T{};
       piece<float>(at.max)[r] =
           -3e38f;  // finite: exp(-inf - max) stays 0 for a row that has seen nothing yet
-      piece<float>(at.sum)[r] = 0;
     }
-    float* out = piece<float>(at.out);
-    for (int64_t i = 0; i < rows * static_cast<int64_t>(at.width); ++i) out[i] = 0;
+    __builtin_memset(t.scratch + at.sum, 0, static_cast<size_t>(rows) * V::kLanes * sizeof(float));
+    __builtin_memset(t.scratch + at.out, 0, static_cast<size_t>(rows) * at.width * sizeof(float));
+  }
+
+  static LLMQ_INLINE void take_row(T* to, const T* from, int64_t n) {
+    __builtin_memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+  }
+  template <class Page>
+  static LLMQ_INLINE void take_row(T* to, const Page* from, int64_t n) {
+    convert<V>(to, from, n);
   }
 
   // One tile's keys and values out of their pages, zero beyond `count`, then packed.
@@ -95,8 +104,8 @@ struct AttentionRun {
         const int64_t position = first_key + j;
         const int64_t block = t.block_table[position / t.block_size];
         row = ((block * t.block_size + position % t.block_size) * t.kv_heads + t.kv_head) * dim;
-        convert<V>(keys + j * depth, static_cast<const Page*>(t.keys) + row, dim);
-        convert<V>(values + j * width, static_cast<const Page*>(t.values) + row, dim);
+        take_row(keys + j * depth, static_cast<const Page*>(t.keys) + row, dim);
+        take_row(values + j * width, static_cast<const Page*>(t.values) + row, dim);
       }
       for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
       for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
@@ -108,57 +117,60 @@ struct AttentionRun {
                                 kKeyTile);
   }
 
-  // Scores of one row to shares: the online softmax's step. Rescales O's row.
-  LLMQ_INLINE void soften(int64_t r, int64_t first_key) const {
-    float* const scores = piece<float>(at.scores) + r * kKeyTile;
-    const int64_t position = t.first_position + r / t.group;
-    const int64_t last = position - first_key, first = t.window > 0 ? position - t.window + 1 - first_key : 0;
-    for (int64_t j = last + 1; j < kKeyTile; ++j) scores[j] = -__builtin_inff();
-    for (int64_t j = 0; j < first && j < kKeyTile; ++j) scores[j] = -__builtin_inff();
+  // The online softmax's step for a block of rows, in two passes so that neither waits for the other's long
+  // chains: each row's new maximum (which rescales O's row and l), then the exponentials.
+  template <class Product>
+  LLMQ_INLINE void soften(int64_t first_row, int64_t count, int64_t first_key) const {
     constexpr int kVectors = kKeyTile / V::kLanes;
+    float* const scores = piece<float>(at.scores);
+    float* const max = piece<float>(at.max) + first_row;
+    float* const sums = piece<float>(at.sum) + first_row * V::kLanes;
+    mask(scores, first_row, count, first_key);
+    for (int64_t r = 0; r < count; ++r) {
+      auto greatest = V::set(-3e38f);
+      for (int v = 0; v < kVectors; ++v)
+        greatest = V::max(greatest, V::load(scores + r * kKeyTile + v * V::kLanes));
+      const float row_greatest = V::greatest(greatest) * t.scale;
+      if (row_greatest > max[r]) {
+        const auto correction = exp_f32_below<V>(V::set(max[r] - row_greatest));
+        max[r] = row_greatest;
+        float* const out = piece<float>(at.out) + (first_row + r) * static_cast<int64_t>(at.width);
+        for (int64_t d = 0; d < static_cast<int64_t>(at.width); d += V::kLanes)
+          V::store(out + d, V::mul(V::load(out + d), correction));
+        V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));
+      }
+    }
+    T* const shares = piece<T>(at.shares);
     const auto scale = V::set(t.scale);
-    auto greatest = V::set(-3e38f);
-    for (int v = 0; v < kVectors; ++v)
-      greatest = V::max(greatest, V::mul(V::load(scores + v * V::kLanes), scale));
-    float& max = piece<float>(at.max)[r];
-    float& sum = piece<float>(at.sum)[r];
-    const float row_greatest = V::greatest(greatest);
-    if (row_greatest > max) {
-      const auto correction = exp_f32<V>(V::set(max - row_greatest));
-      max = row_greatest;
-      float* const out = piece<float>(at.out) + r * static_cast<int64_t>(at.width);
-      for (int64_t d = 0; d < static_cast<int64_t>(at.width); d += V::kLanes)
-        V::store(out + d, V::mul(V::load(out + d), correction));
-      sum *= V::first(correction);
+    for (int64_t r = 0; r < count; ++r) {
+      const auto shift = V::set(-max[r]);
+      auto total = V::load(sums + r * V::kLanes);
+      for (int64_t i = r * kKeyTile; i < (r + 1) * kKeyTile; i += V::kLanes) {
+        const auto share = exp_f32_below<V>(V::fma(V::load(scores + i), scale, shift));
+        total = V::add(total, share);
+        Product::store(shares + i, share);
+      }
+      V::store(sums + r * V::kLanes, total);
     }
-    const auto shift = V::set(-max);
-    auto total = V::set(0.0f);
-    T* const shares = piece<T>(at.shares) + r * kKeyTile;
-    for (int v = 0; v < kVectors; ++v) {
-      const auto share = exp_f32<V>(V::fma(V::load(scores + v * V::kLanes), scale, shift));
-      total = V::add(total, share);
-      write<V>(shares + v * V::kLanes, share, Index<V::kLanes>{});
-    }
-    sum += V::sum(total);
   }
 
-  template <class Product>
-  LLMQ_INLINE void visit(int64_t first_key) const {
-    // Rows that see anything of this tile: positions from first_key on, and before the window has passed it.
-    int64_t from = first_key - t.first_position, to = t.positions;
-    if (t.window > 0 && first_key + kKeyTile - 1 + t.window - t.first_position < to)
-      to = first_key + kKeyTile - 1 + t.window - t.first_position;
-    if (from < 0) from = 0;
-    if (from >= to) return;
-    const int64_t first_row = from * t.group, count = (to - from) * t.group;
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width);
-    int64_t known = t.first_position + t.positions - first_key;
-    if (known > kKeyTile) known = kKeyTile;
-    if (t.pages == CpuFormat::kF32)
-      gather<float>(first_key, known);
-    else
-      gather<BFloat16>(first_key, known);
+  // -inf where a row must not look: keys after its own position, keys its window has passed.
+  LLMQ_INLINE void mask(float* scores, int64_t first_row, int64_t count, int64_t first_key) const {
+    const int64_t earliest = t.first_position + first_row / t.group - first_key,
+                  latest = t.first_position + (first_row + count - 1) / t.group - first_key;
+    if (earliest >= kKeyTile - 1 && (t.window <= 0 || latest < t.window)) return;
+    for (int64_t r = 0; r < count; ++r, scores += kKeyTile) {
+      const int64_t last = t.first_position + (first_row + r) / t.group - first_key;
+      const int64_t first = t.window > 0 ? last - t.window + 1 : 0;
+      for (int64_t j = last + 1; j < kKeyTile; ++j) scores[j] = -__builtin_inff();
+      for (int64_t j = 0; j < first && j < kKeyTile; ++j) scores[j] = -__builtin_inff();
+    }
+  }
 
+  // Rows [first_row, first_row + count), at most kRowBlock, against the packed tile.
+  template <class Product>
+  LLMQ_INLINE void meet(int64_t first_row, int64_t count, int64_t first_key) const {
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width);
     GemmPanel g;
     g.rows = count;
     g.columns = kPanel;
@@ -168,11 +180,11 @@ struct AttentionRun {
     g.c_row = kKeyTile;
     for (int64_t n = 0; n < kKeyTile; n += kPanel) {
       g.b = piece<T>(at.key_panels) + n * depth;
-      g.c = piece<float>(at.scores) + first_row * kKeyTile + n;
+      g.c = piece<float>(at.scores) + n;
       gemm<V, Product>(g);
     }
-    for (int64_t r = first_row; r < first_row + count; ++r) soften(r, first_key);
-    g.a = piece<T>(at.shares) + first_row * kKeyTile;
+    soften<Product>(first_row, count, first_key);
+    g.a = piece<T>(at.shares);
     g.a_row = kKeyTile * static_cast<int64_t>(sizeof(T));
     g.depth = kKeyTile;
     g.c_row = width;
@@ -184,12 +196,32 @@ struct AttentionRun {
     }
   }
 
+  template <class Product>
+  LLMQ_INLINE void visit(int64_t first_key) const {
+    // Rows that see anything of this tile: positions from first_key on, and before the window has passed it.
+    int64_t from = first_key - t.first_position, to = t.positions;
+    if (t.window > 0 && first_key + kKeyTile - 1 + t.window - t.first_position < to)
+      to = first_key + kKeyTile - 1 + t.window - t.first_position;
+    if (from < 0) from = 0;
+    if (from >= to) return;
+    int64_t known = t.first_position + t.positions - first_key;
+    if (known > kKeyTile) known = kKeyTile;
+    if (t.pages == CpuFormat::kF32)
+      gather<float>(first_key, known);
+    else
+      gather<BFloat16>(first_key, known);
+    for (int64_t r = from * t.group; r < to * t.group; r += kRowBlock) {
+      const int64_t left = to * t.group - r;
+      meet<Product>(r, left < kRowBlock ? left : kRowBlock, first_key);
+    }
+  }
+
   LLMQ_INLINE void finish() const {
     const int64_t width = static_cast<int64_t>(at.width), dim = t.head_dim;
     for (int64_t r = 0; r < rows; ++r) {
       const float* const from = piece<float>(at.out) + r * width;
       T* const to = static_cast<T*>(t.out) + r / t.group * t.out_row + r % t.group * dim;
-      const auto sum = V::set(piece<float>(at.sum)[r]);
+      const auto sum = V::set(V::sum(V::load(piece<float>(at.sum) + r * V::kLanes)));
       by_lanes<V>(dim, [&](int64_t d, auto n)
                            LLMQ_LAMBDA_INLINE { write<V>(to + d, V::div(V::load(from + d), sum), n); });
     }

@@ -8,24 +8,45 @@
 
 namespace llmq {
 
+// Where exp_f32 gives 0; 2^-126 is at -87.34.
+constexpr float kExpLowest = -87.33f;
+
+// `limited` in [kExpLowest, 89] as P(r) and n; adding the magic number leaves n in the low bits of `shifted`.
+template <class V>
+struct ExpParts {
+  typename V::F p, n, shifted;
+
+  explicit LLMQ_INLINE ExpParts(typename V::F limited) {
+    const auto magic = V::set(0x1.8p23f);
+    shifted = V::fma(limited, V::set(0x1.715476p0f), magic);
+    n = V::sub(shifted, magic);
+    auto r = V::fma(n, V::set(-0.693359375f), limited);
+    r = V::fma(n, V::set(2.12194440e-4f), r);
+    p = V::set(1.9875691500e-4f);
+    p = V::fma(p, r, V::set(1.3981999507e-3f));
+    p = V::fma(p, r, V::set(8.3334519073e-3f));
+    p = V::fma(p, r, V::set(4.1665795894e-2f));
+    p = V::fma(p, r, V::set(1.6666665459e-1f));
+    p = V::fma(p, r, V::set(5.0000001201e-1f));
+    p = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
+  }
+};
+
 template <class V>
 LLMQ_INLINE typename V::F exp_f32(typename V::F x) {
-  const auto lowest = V::set(-87.33f);
-  const auto limited =
-      V::max(lowest, V::min(V::set(89.0f), x));  // the second operand is kept where one is NaN
-  const auto magic = V::set(0x1.8p23f);          // adding it leaves the rounded integer in the low bits
-  const auto shifted = V::fma(limited, V::set(0x1.715476p0f), magic);
-  const auto n = V::sub(shifted, magic);
-  auto r = V::fma(n, V::set(-0.693359375f), limited);
-  r = V::fma(n, V::set(2.12194440e-4f), r);
-  auto p = V::set(1.9875691500e-4f);
-  p = V::fma(p, r, V::set(1.3981999507e-3f));
-  p = V::fma(p, r, V::set(8.3334519073e-3f));
-  p = V::fma(p, r, V::set(4.1665795894e-2f));
-  p = V::fma(p, r, V::set(1.6666665459e-1f));
-  p = V::fma(p, r, V::set(5.0000001201e-1f));
-  p = V::add(V::fma(p, V::mul(r, r), r), V::set(1.0f));
-  return V::zero_where_less(x, lowest, V::mul(p, V::power_of_two(shifted)));
+  const auto lowest = V::set(kExpLowest);
+  // The second operand is kept where one is NaN.
+  const ExpParts<V> e(V::max(lowest, V::min(V::set(89.0f), x)));
+  return V::zero_where_less(x, lowest, V::mul(e.p, V::power_of_two(e.shifted)));
+}
+
+// The same bits for x <= 0 (and NaN): 2^n is a normal number there, and a processor that scales by it in one
+// instruction may.
+template <class V>
+LLMQ_INLINE typename V::F exp_f32_below(typename V::F x) {
+  const auto lowest = V::set(kExpLowest);
+  const ExpParts<V> e(V::max(lowest, x));
+  return V::scale_where_not_less(x, lowest, e.p, e.n, e.shifted);
 }
 
 template <class V>

@@ -23,6 +23,8 @@ LLMQ_INLINE uint32_t whole_unit(const unsigned char* at) {
   return unit;
 }
 
+constexpr int64_t kLongDepth = 128;  // products beyond which C has time to come into L1
+
 template <class V, class Product, int Rows, bool Transposed>
 __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) {
   constexpr int kVectors = V::kPanelVectors;
@@ -34,16 +36,30 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
     const int64_t left = g.columns - v * V::kLanes;
     return static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
   };
-  unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
-    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-      constexpr int kR = decltype(r)::value, kV = decltype(v)::value;
-      const float* from = g.accumulate ? c + kR * g.c_row : g.start;
-      if (from == nullptr)
-        acc[kR][kV] = V::set(0.0f);
-      else
-        acc[kR][kV] = full ? V::load(from + kV * V::kLanes) : V::load_first(from + kV * V::kLanes, count(kV));
+  // body(accumulator, row, vector) for each of the tile's accumulators.
+  const auto each = [&](const auto& body) LLMQ_LAMBDA_INLINE {
+    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        body(acc[decltype(r)::value][decltype(v)::value], decltype(r)::value, decltype(v)::value);
+      });
     });
-  });
+  };
+  if (!g.accumulate && g.start == nullptr) {
+    each([&](typename V::F& sum, int, int) LLMQ_LAMBDA_INLINE { sum = V::set(0.0f); });
+  } else {
+    const float* const from = g.accumulate ? c : g.start;
+    const int64_t step = g.accumulate ? g.c_row : 0;
+    if (full)
+      each([&](typename V::F& sum, int r, int v)
+               LLMQ_LAMBDA_INLINE { sum = V::load(from + r * step + v * V::kLanes); });
+    else
+      each([&](typename V::F& sum, int r, int v)
+               LLMQ_LAMBDA_INLINE { sum = V::load_first(from + r * step + v * V::kLanes, count(v)); });
+  }
+  // C's lines come while the products run, so that the stores at the end do not wait for them.
+  if (g.depth > kLongDepth)
+    for (int r = 0; r < Rows; ++r)
+      for (int line = 0; line < kPanel; line += 16) __builtin_prefetch(c + r * g.c_row + line, 1);
 
   const unsigned char* a = static_cast<const unsigned char*>(g.a) + first_row * (Transposed ? 4 : g.a_row);
   const unsigned char* b = static_cast<const unsigned char*>(g.b);
@@ -83,16 +99,12 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
   if constexpr (!Transposed && Product::kPerUnit == 2)
     if (g.depth % 2 != 0) step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
 
-  unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
-    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-      constexpr int kR = decltype(r)::value, kV = decltype(v)::value;
-      float* to = c + kR * g.c_row + kV * V::kLanes;
-      if (full)
-        V::store(to, acc[kR][kV]);
-      else
-        V::store_first(to, acc[kR][kV], count(kV));
-    });
-  });
+  if (full)
+    each([&](typename V::F& sum, int r, int v)
+             LLMQ_LAMBDA_INLINE { V::store(c + r * g.c_row + v * V::kLanes, sum); });
+  else
+    each([&](typename V::F& sum, int r, int v)
+             LLMQ_LAMBDA_INLINE { V::store_first(c + r * g.c_row + v * V::kLanes, sum, count(v)); });
 }
 
 template <class V, class Product, bool Transposed, int Rows>
@@ -125,6 +137,9 @@ struct ProductF32 {
   static LLMQ_INLINE B load(const unsigned char* at) { return V::load(reinterpret_cast<const float*>(at)); }
   static LLMQ_INLINE typename V::F broadcast(uint32_t unit) { return V::set(float_from_bits(unit)); }
   static LLMQ_INLINE typename V::F add(typename V::F acc, typename V::F a, B b) { return V::fma(a, b, acc); }
+  static LLMQ_INLINE void store(float* p, typename V::F v) {
+    V::store(p, v);
+  }  // an input of products to come
 };
 
 // BF16 without an instruction for it: both halves widened, two fused multiply-adds.
@@ -141,6 +156,7 @@ struct ProductBF16 {
   static LLMQ_INLINE typename V::F add(typename V::F acc, B a, B b) {
     return V::fma(a.odd, b.odd, V::fma(a.even, b.even, acc));
   }
+  static LLMQ_INLINE void store(BFloat16* p, typename V::F v) { V::store_bf16(p, v); }
 };
 
 }  // namespace llmq

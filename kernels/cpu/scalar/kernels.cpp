@@ -35,6 +35,9 @@ struct Scalar {
   static LLMQ_INLINE F power_of_two(F shifted) {
     return float_from_bits((bits_from_float(shifted) + 127) << 23);
   }
+  static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F, F shifted) {
+    return zero_where_less(x, limit, mul(p, power_of_two(shifted)));
+  }
   static LLMQ_INLINE float sum(F v) { return v; }
   static LLMQ_INLINE float greatest(F v) { return v; }
   static LLMQ_INLINE float first(F v) { return v; }

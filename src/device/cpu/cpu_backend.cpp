@@ -16,14 +16,17 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "device/cpu/packed_weight.h"
+#include "device/cpu/recycled_memory.h"
 #include "device/on_device.h"
 #include "kernels/cpu/level.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kItemElements = 1 << 14;  // smaller operations are not worth waking a worker
-constexpr int kTileRows = 192;                   // (position, head) pairs of one attention item
+constexpr std::int64_t kItemElements = 1 << 14;            // smaller operations are not worth waking a worker
+constexpr std::size_t kKeptBytes = std::size_t{48} << 20;  // of freed buffers: a block's intermediates
+constexpr std::int64_t kLeastTileRows = 192,
+                       kMostTileRows = 768;  // (position, head) pairs of one attention item
 
 CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16; }
 
@@ -38,7 +41,7 @@ class CpuBackend final : public Backend {
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
 
-  Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
+  Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
 
   void upload(const TensorView& to, const void* from_host, Stream) override {
     require_on(device(), "upload", {&to});
@@ -116,8 +119,13 @@ class CpuBackend final : public Backend {
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
-    const std::int64_t group = problem.heads / problem.kv_heads,
-                       positions = std::max<std::int64_t>(1, kTileRows / group);
+    const std::int64_t group = problem.heads / problem.kv_heads;
+    std::int64_t all = 0;
+    for (const SequenceRows& s : sequences) all += s.rows;
+    // Large tiles, whose packed keys serve many rows, as long as every worker has a few of them.
+    const std::int64_t positions = std::clamp<std::int64_t>(all * problem.kv_heads / (4 * pool_.size()),
+                                                            std::max<std::int64_t>(1, kLeastTileRows / group),
+                                                            std::max<std::int64_t>(1, kMostTileRows / group));
     // Item -> (sequence, tile, KV head), the latest positions of a sequence (the most keys) first.
     std::int64_t items = 0;
     for (const SequenceRows& s : sequences) items += (s.rows + positions - 1) / positions * problem.kv_heads;
@@ -284,6 +292,7 @@ class CpuBackend final : public Backend {
   const CpuKernels& kernels_;
   ThreadPool pool_;
   WorkerScratch scratch_;
+  const std::shared_ptr<MemoryResource> memory_ = recycled_memory(kKeptBytes);
 };
 
 struct Level {
