@@ -17,6 +17,7 @@
 #include "base/threads.h"
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
+#include "device/cpu/tiled_weight.h"
 #include "device/on_device.h"
 #include "kernels/cpu/level.h"
 
@@ -32,11 +33,11 @@ CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, const CpuKernels& kernels)
-      : kernels_(kernels), pool_(threads), scratch_(pool_.size()) {}
+  CpuBackend(int threads, std::string level, const CpuKernels& kernels, bool tiled)
+      : level_(std::move(level)), kernels_(kernels), tiled_(tiled), pool_(threads), scratch_(pool_.size()) {}
 
   std::string name() const override {
-    return fmt::format("cpu ({}, {} thread{})", kernels_.name, pool_.size(), pool_.size() == 1 ? "" : "s");
+    return fmt::format("cpu ({}, {} thread{})", level_, pool_.size(), pool_.size() == 1 ? "" : "s");
   }
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
@@ -60,13 +61,18 @@ class CpuBackend final : public Backend {
   void synchronize(Stream) override {}
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
+    if (tiled_ && compute == Compute::kBFloat16 && weight.rows() > 0 && weight.cols() > 0)
+      return tile_weight(work(), weight);
     return pack_weight(work(), weight, compute);
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
     require_on(device(), "linear", {&y, &x, &bias});
-    multiply(work(), y, x, own(w), bias.as<const float>());
+    if (const auto* tiled = dynamic_cast<const TiledWeight*>(&w); tiled != nullptr && tiled_)
+      multiply(work(), y, x, *tiled, bias.as<const float>());
+    else
+      multiply(work(), y, x, own(w), bias.as<const float>());
   }
 
   void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
@@ -207,7 +213,10 @@ class CpuBackend final : public Backend {
 
   void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
     require_on(device(), "quadratic_form", {&d});
-    evaluate_form(work(), loss, d, own(g));
+    if (const auto* tiled = dynamic_cast<const TiledWeight*>(&g); tiled != nullptr && tiled_)
+      evaluate_form(work(), loss, d, *tiled);
+    else
+      evaluate_form(work(), loss, d, own(g));
   }
 
  private:
@@ -289,23 +298,34 @@ class CpuBackend final : public Backend {
     for (std::int64_t row = 0; row < view.rows(); ++row) move(row, bytes, static_cast<char*>(at(view, row)));
   }
 
+  const std::string level_;
   const CpuKernels& kernels_;
+  const bool tiled_;  // BF16 weights in oneDNN's tiles
   ThreadPool pool_;
   WorkerScratch scratch_;
   const std::shared_ptr<MemoryResource> memory_ = recycled_memory(kKeptBytes);
 };
 
+// AVX-512's table, and oneDNN for BF16 products; "onednn" is the same without asking for AMX.
+const CpuKernels* onednn_level() {
+  const CpuKernels* const kernels = avx512_level();
+  return weight_tiles_built() && kernels != avx512_plain_level() ? kernels : nullptr;
+}
+const CpuKernels* amx_level() { return amx_present() ? onednn_level() : nullptr; }
+
 struct Level {
   const char* name;
   const CpuKernels* (*kernels)();
-  bool listed;
+  bool listed, tiled;
 };
 
 constexpr Level kLevels[] = {
-    {"scalar", scalar_level, true},
-    {"avx2", avx2_level, true},
-    {"avx512", avx512_level, true},
-    {"avx512_plain", avx512_plain_level, false},
+    {"scalar", scalar_level, true, false},
+    {"avx2", avx2_level, true, false},
+    {"avx512", avx512_level, true, false},
+    {"amx", amx_level, true, true},
+    {"avx512_plain", avx512_plain_level, false, false},
+    {"onednn", onednn_level, false, true},
 };
 
 }  // namespace
@@ -321,16 +341,18 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
   for (const Level& known : kLevels) {
     if (level != known.name) continue;
     const CpuKernels* const kernels = known.kernels();
-    if (kernels != nullptr) return std::make_shared<CpuBackend>(threads, *kernels);
+    if (kernels != nullptr)
+      return std::make_shared<CpuBackend>(threads, known.tiled ? level : kernels->name, *kernels,
+                                          known.tiled);
+    std::string why = fmt::format("this processor does not have the CPU level '{}'", level);
+    if (known.tiled && !weight_tiles_built())
+      why = fmt::format("this build has no oneDNN, which the CPU level '{}' computes with", level);
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{fmt::format("this processor does not have the CPU level '{}'", level),
+         ErrorDetail{why,
                      {},
                      "LLMQ_CPU_ISA",
                      fmt::format("leave it unset, or use one of {}", fmt::join(cpu_levels_present(), ", "))});
   }
-  if (level == "amx")
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{"the CPU level 'amx' is not in this build", {}, "LLMQ_CPU_ISA", "leave it unset"});
   fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is not a CPU level", level),
                                       {},
                                       "LLMQ_CPU_ISA",

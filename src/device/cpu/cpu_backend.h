@@ -11,8 +11,8 @@ namespace llmq {
 
 std::vector<std::string> cpu_levels_present();  // lowest first, of "scalar", "avx2", "avx512", "amx"
 
-// Also "avx512_plain" (no BF16 instructions). Error(kUsage) for a word that is no level, Error(kUnsupported)
-// for a level that this processor or this build lacks.
+// Also "avx512_plain" (no BF16 instructions) and "onednn" ("amx" without the AMX units). Error(kUsage) for a
+// word that is no level, Error(kUnsupported) for a level that this processor or this build lacks.
 std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& level);
 
 }  // namespace llmq

@@ -28,24 +28,6 @@ void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
   work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
 }
 
-// Rows of a weight of any plain type in the panel's format.
-void row_in_format(const CpuWork& work, CpuFormat format, void* to, const TensorView& from, std::int64_t row,
-                   float* wide) {
-  const std::int64_t n = from.cols();
-  if (from.dtype == DType::kBF16 && format == CpuFormat::kBF16) {
-    std::memcpy(to, from.row<const BFloat16>(row), static_cast<std::size_t>(n) * 2);
-    return;
-  }
-  float* const f32 = format == CpuFormat::kF32 ? static_cast<float*>(to) : wide;
-  if (from.dtype == DType::kF32)
-    std::memcpy(f32, from.row<const float>(row), static_cast<std::size_t>(n) * 4);
-  else if (from.dtype == DType::kBF16)
-    work.kernels->to_f32(f32, from.row<const BFloat16>(row), n);
-  else
-    work.kernels->half_to_f32(f32, from.row<const Float16>(row), n);
-  if (format == CpuFormat::kBF16) work.kernels->to_bf16(static_cast<BFloat16*>(to), f32, n);
-}
-
 // One block of rows against one group of panels.
 struct LinearItem {
   const CpuWork& work;
@@ -123,6 +105,23 @@ void gram_panel(const CpuWork& work, const TensorView& g, const unsigned char* p
 }
 
 }  // namespace
+
+void row_in_format(const CpuWork& work, CpuFormat format, void* to, const TensorView& from, std::int64_t row,
+                   float* wide) {
+  const std::int64_t n = from.cols();
+  if (from.dtype == DType::kBF16 && format == CpuFormat::kBF16) {
+    std::memcpy(to, from.row<const BFloat16>(row), static_cast<std::size_t>(n) * 2);
+    return;
+  }
+  float* const f32 = format == CpuFormat::kF32 ? static_cast<float*>(to) : wide;
+  if (from.dtype == DType::kF32)
+    std::memcpy(f32, from.row<const float>(row), static_cast<std::size_t>(n) * 4);
+  else if (from.dtype == DType::kBF16)
+    work.kernels->to_f32(f32, from.row<const BFloat16>(row), n);
+  else
+    work.kernels->half_to_f32(f32, from.row<const Float16>(row), n);
+  if (format == CpuFormat::kBF16) work.kernels->to_bf16(static_cast<BFloat16*>(to), f32, n);
+}
 
 std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView& weight, Compute compute) {
   auto packed = std::make_unique<PackedWeight>();

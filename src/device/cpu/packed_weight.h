@@ -31,6 +31,10 @@ inline CpuFormat format_of(Compute compute) {
 }
 inline std::int64_t format_bytes(CpuFormat format) { return format == CpuFormat::kF32 ? 4 : 2; }
 
+// One row of a weight of any plain type, in the format; `wide` has room for the row as FP32.
+void row_in_format(const CpuWork& work, CpuFormat format, void* to, const TensorView& from, std::int64_t row,
+                   float* wide);
+
 std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView& weight, Compute compute);
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const PackedWeight& w,
               const float* bias);

@@ -30,7 +30,7 @@ std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first,
 TEST_P(RowInvariance, Linear) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const auto& shape :
-         std::vector<std::pair<std::int64_t, std::int64_t>>{{67, 131}, {576, 192}, {48, 1536}}) {
+         std::vector<std::pair<std::int64_t, std::int64_t>>{{67, 131}, {576, 192}, {48, 1536}, {1600, 64}}) {
       const std::int64_t n = shape.first, k = shape.second;
       Numbers numbers(21);
       const std::vector<float> x = numbers.values(kRows * k), w = numbers.values(n * k);
