@@ -29,7 +29,7 @@ cmake -S . -B "$build/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" >/dev/null
 cmake --build "$build/build" -j"$jobs" --target llmq llmq_portable_tests | tail -n 1
 
-# Not what looks at the machine itself (its memory map, its cores, its death by a signal): the emulator answers for those.
+# Not what looks at the machine itself (its memory map, its cores, its death by a signal: the emulator answers for those), nor what takes minutes there.
 scripts/run_ctest.sh "$build/build" -L 'unit|kernels|golden' -E 'FakeDevice|IsClosedToTheHost|AvailableCores|LANES|_t[38]$|ExtremeScores|ModelShapes'
 
 model=tests/models/tinystories-656k

@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/error.h"
+#include "base/utf8_sequence.h"
 
 namespace llmq {
 namespace {
@@ -27,12 +28,17 @@ constexpr std::size_t kMaxDepth = 64;
 // Bytes that YAML does not allow; yaml-cpp lets some through or ends the text there.
 void check_characters(std::string_view text, const std::string& file) {
   int line = 1, column = 1;
-  for (const char c : text) {
-    const auto byte = static_cast<unsigned char>(c);
-    if ((byte < 0x20 && c != '\n' && c != '\r' && c != '\t') || byte == 0x7f)
+  for (std::size_t i = 0; i < text.size();) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const std::size_t length = utf8_length(text, i);
+    if (length == 0)
+      refuse(file, line, column, fmt::format("holds the byte 0x{:02x}, which is not UTF-8", byte),
+             "save it as UTF-8");
+    if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f)
       refuse(file, line, column, fmt::format("holds the control character 0x{:02x}", byte));
     ++column;
-    if (c == '\n') ++line, column = 1;
+    if (byte == '\n') ++line, column = 1;
+    i += length;
   }
 }
 

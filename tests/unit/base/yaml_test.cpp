@@ -64,6 +64,8 @@ TEST(Yaml, RefusesWhatARecipeMayNotHold) {
       {"a: [1\n", "not valid YAML"},
       {"a:\n\t- 1\n", "not valid YAML"},
       {"a: \"\\q\"\n", "not valid YAML"},
+      {"a: b\xff\n", "r.yaml: 1:5: holds the byte 0xff, which is not UTF-8"},
+      {"a: \xc3\xa9\n\xc3\xa9: \xed\xa0\x80", "r.yaml: 2:4: holds the byte 0xed, which is not UTF-8"},
       {"a: b\x01\n", "r.yaml: 1:5: holds the control character 0x01"},
   };
   for (const auto& c : cases)
