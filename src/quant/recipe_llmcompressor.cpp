@@ -25,6 +25,15 @@ bool any_of(const std::string& key, std::initializer_list<const char*> keys) {
   return std::any_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; });
 }
 
+// These recipes are read by PyYAML elsewhere, where True is as good as true.
+bool read_flag(const Yaml& node) {
+  if (node.kind() == Yaml::Kind::kScalar && node.is_plain()) {
+    if (any_of(node.as_string(), {"True", "TRUE"})) return true;
+    if (any_of(node.as_string(), {"False", "FALSE"})) return false;
+  }
+  return node.as_bool();
+}
+
 [[noreturn]] void refuse(const Yaml& node, const std::string& message, const std::string& hint = {}) {
   fail(ErrorKind::kUnsupported, {message, node.file(), place_of(node), hint});
 }
@@ -118,10 +127,10 @@ class Reader {
     if (m.key == "n_grid")
       recipe_.awq.grid = static_cast<int>(read_integer(m.value, 1, 1000));
     else if (m.key == "duo_scaling") {
-      const std::string word = read_word(m.value, {"true", "false", "both"});
-      recipe_.awq.duo_scaling = word == "both"   ? AwqOptions::Duo::kBoth
-                                : word == "true" ? AwqOptions::Duo::kYes
-                                                 : AwqOptions::Duo::kNo;
+      const bool both = m.value.kind() == Yaml::Kind::kScalar && m.value.as_string() == "both";
+      recipe_.awq.duo_scaling = both                 ? AwqOptions::Duo::kBoth
+                                : read_flag(m.value) ? AwqOptions::Duo::kYes
+                                                     : AwqOptions::Duo::kNo;
     } else if (any_of(m.key, {"mappings", "offload_device", "model_config"}))
       note(m);
     else
@@ -135,7 +144,8 @@ class Reader {
     else if (m.key == "block_size")
       read_integer(m.value, 1, 1 << 20);
     else if (m.key == "actorder") {
-      if (!is_null(m.value)) read_word(m.value, {"group", "weight", "static", "dynamic", "true", "false"});
+      if (!is_null(m.value))
+        read_word(m.value, {"group", "weight", "static", "dynamic", "true", "True", "false", "False"});
     } else if (any_of(m.key, {"offload_hessians", "batched_quantization"}))
       note(m);
     else
@@ -236,13 +246,13 @@ class Reader {
           refuse(m.value, "weights of type '" + m.value.as_string() + "' are not in this version",
                  "write type: int");
       } else if (m.key == "symmetric")
-        scheme.symmetric = m.value.as_bool();
+        scheme.symmetric = read_flag(m.value);
       else if (m.key == "strategy") {
         if (!is_null(m.value)) strategy = read_word(m.value, {"group", "channel", "tensor"});
       } else if (m.key == "group_size") {
         if (!is_null(m.value)) scheme.group_size = static_cast<int>(read_integer(m.value, -1, 1 << 20));
       } else if (m.key == "dynamic") {
-        if (m.value.as_bool())
+        if (read_flag(m.value))
           refuse(m.value, "dynamic weights are not in this version", "write dynamic: false");
       } else if (any_of(m.key, {"block_structure", "actorder", "observer", "observer_kwargs", "scale_dtype",
                                 "zp_dtype"}))
@@ -275,7 +285,7 @@ class Reader {
         if (m.value.as_string() != "int")
           refuse(m.value, "activations of type '" + m.value.as_string() + "' are not in this version");
       } else if (any_of(m.key, {"symmetric", "dynamic"}))
-        m.value.as_bool();
+        read_flag(m.value);
       else if (any_of(m.key, {"strategy", "group_size", "block_structure", "actorder", "observer",
                               "observer_kwargs", "scale_dtype", "zp_dtype"}))
         note(m);

@@ -10,19 +10,21 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
 #include "base/io.h"
+#include "unit/runtime/tiny_model.h"
 
 namespace llmq {
 namespace {
 
 constexpr double kBound = 2 * ((2048 + 4) + 8 * 64 + 48 * 16) * 0x1p-53;
 
-Engine open_model(int positions) {
+Engine open_model(int positions, Compute compute = Compute::kFloat32) {
   Engine::Options options;
-  options.compute = Compute::kFloat32;
+  options.compute = compute;
   options.max_context = positions;
   options.kv_tokens = positions;
   const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
@@ -102,6 +104,89 @@ TEST(Perplexity, AModelDoesNotDivergeFromItself) {
   EXPECT_EQ(result.against->kl_max, 0);
   EXPECT_EQ(result.against->top1_agreement, 1);
   EXPECT_EQ(result.against->reference_ppl, result.ppl);
+}
+
+// log softmax in FP64 of every row that predicts a known token, one row of logits at a time.
+std::vector<std::vector<double>> log_probabilities(Engine& engine, const std::vector<std::int32_t>& tokens) {
+  const std::uint64_t sequence = engine.cache().open_sequence();
+  const Engine::Step step{sequence, tokens};
+  const Buffer hidden = engine.forward({&step, 1});
+  const auto rows = static_cast<std::int64_t>(tokens.size());
+  const TensorView states =
+      hidden.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});
+  std::vector<float> logits(static_cast<std::size_t>(engine.spec().vocab_size));
+  std::vector<std::vector<double>> all;
+  for (std::int64_t row = 0; row + 1 < rows; ++row) {
+    engine.backend().download(logits.data(), engine.logits(states.row_slice(row, 1)));
+    double sum = 0;
+    for (const float logit : logits) sum += std::exp(static_cast<double>(logit));
+    std::vector<double>& logs = all.emplace_back();
+    for (const float logit : logits) logs.push_back(static_cast<double>(logit) - std::log(sum));
+  }
+  engine.cache().close_sequence(sequence);
+  return all;
+}
+
+std::size_t largest(const std::vector<double>& values) {
+  return static_cast<std::size_t>(std::max_element(values.begin(), values.end()) - values.begin());
+}
+
+// 300 positions: more than one tile of at most 256 rows. A row's KL is sum p (log p - log q): each logarithm
+// errs by E = (V + 4 + 8 * 64) u, as above; p by 2 E relative, of differences below 64; the sum by V u of as
+// much. Both sides:
+constexpr double kKlBound = 2 * (130.0 * (2048 + 4 + 8 * 64) + 2048 * 64) * 0x1p-53;
+
+TEST(Perplexity, DivergenceIsItsDefinitionInEveryTile) {
+  constexpr std::int64_t kTokens = 300;
+  Engine engine = open_model(kTokens, Compute::kBFloat16), original = open_model(kTokens);
+  const Window window{some_ids(kTokens, engine.spec().vocab_size), 1};
+  const auto q = log_probabilities(engine, window.tokens), p = log_probabilities(original, window.tokens);
+  std::vector<double> kl;
+  double agreements = 0, kl_sum = 0, loss = 0;
+  for (std::size_t row = 0; row < p.size(); ++row) {
+    kl.push_back(0);
+    for (std::size_t v = 0; v < p[row].size(); ++v)
+      kl.back() += std::exp(p[row][v]) * (p[row][v] - q[row][v]);
+    kl_sum += kl.back();
+    agreements += largest(p[row]) == largest(q[row]);
+    loss -= p[row][static_cast<std::size_t>(window.tokens[row + 1])];
+  }
+  const PerplexityResult result = evaluate_perplexity(engine, &original, std::span(&window, 1));
+  const auto n = static_cast<double>(kl.size());
+  ASSERT_TRUE(result.against.has_value());
+  const double mean = kl_sum / n;
+  EXPECT_GT(mean, 1000 * kKlBound) << "the two must differ for this to say anything";
+  EXPECT_LT(agreements, n);
+  EXPECT_NEAR(result.against->kl_mean, mean, kKlBound);
+  EXPECT_EQ(result.against->top1_agreement, agreements / n);
+  EXPECT_NEAR(std::log(result.against->reference_ppl), loss / n, kKlBound);
+  EXPECT_EQ(result.against->delta_ppl, result.ppl - result.against->reference_ppl);
+  double squares = 0;
+  for (const double x : kl) squares += (x - mean) * (x - mean);
+  // Of sums of squares of n values: about n u of the largest square in relation to the variance, far below
+  // 1e-6.
+  EXPECT_NEAR(result.against->kl_stderr, std::sqrt(squares / (n - 1) / n),
+              1e-6 * std::sqrt(squares / (n - 1) / n));
+  std::sort(kl.begin(), kl.end());
+  EXPECT_NEAR(result.against->kl_max, kl.back(), kKlBound);
+  EXPECT_NEAR(result.against->kl_p99, kl[296], kKlBound) << "rank ceil(0.99 * 298) of 0 .. 298";
+}
+
+TEST(Perplexity, AnotherVocabularyIsRefused) {
+  Engine engine = open_model(48);
+  const testing::TinyModel tiny;
+  Engine::Options options;
+  options.compute = Compute::kFloat32;
+  options.max_context = options.kv_tokens = 48;
+  Engine other = tiny.load(make_cpu_backend(1), options);
+  const Window window{some_ids(48, 61), 1};
+  try {
+    evaluate_perplexity(engine, &other, std::span(&window, 1));
+    ADD_FAILURE() << "models of 2048 and 61 tokens were compared";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), ErrorKind::kBadInput);
+    EXPECT_NE(std::string(e.what()).find("2048 and 61"), std::string::npos) << e.what();
+  }
 }
 
 }  // namespace

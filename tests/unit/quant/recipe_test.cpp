@@ -192,6 +192,25 @@ TEST(LlmCompressorRecipe, SeveralGroupsBecomeOverrides) {
   EXPECT_TRUE(r.targets.empty());
 }
 
+// PyYAML's other spellings stand in recipes that people have; llmq's own form stays strict.
+TEST(LlmCompressorRecipe, ReadsTrueAndFalseAsPyYamlDoes) {
+  for (const char* word : {"true", "True", "TRUE", "false", "False", "FALSE"}) {
+    const Recipe r = Recipe::parse(
+        "QuantizationModifier: {config_groups: {a: {weights: {num_bits: 4, strategy: group, group_size: 32, "
+        "dynamic: False, symmetric: " +
+            std::string(word) + "}, targets: [Linear]}}}\n",
+        "r.yaml");
+    const bool expected = word[0] == 't' || word[0] == 'T';
+    EXPECT_EQ(r.scheme->symmetric, expected) << word;
+    const Recipe duo =
+        Recipe::parse("AWQModifier: {duo_scaling: " + std::string(word) + ", scheme: W4A16}\n", "r.yaml");
+    EXPECT_EQ(duo.awq.duo_scaling, expected ? AwqOptions::Duo::kYes : AwqOptions::Duo::kNo) << word;
+  }
+  EXPECT_THAT(error_of("QuantizationModifier: {config_groups: {a: {weights: {symmetric: 'True'}}}}\n"),
+              HasSubstr("1:65: expected true or false"));
+  EXPECT_THAT(error_of("calibration: {shuffle: True}\n"), HasSubstr("1:24"));
+}
+
 TEST(LlmCompressorRecipe, RefusesWhatItCannotHonour) {
   EXPECT_THAT(error_of("quant_stage:\n  SparseGPTModifier: {}\n"),
               HasSubstr("2:3: modifier 'SparseGPTModifier' is not in this version"));

@@ -87,7 +87,7 @@ TEST(Rtn, ZeroGroupsStayZero) {
 
 // The error of a weight inside the range is at most half a step of the stored scale; at the ends the stored
 // scale and the rounded zero add at most one step more (both are off by at most half a step at the far end:
-// 15 steps of relative error 2^-9 is below 1/16, and the zero by 1/2).
+// 15 steps of relative error 2^-8 are below 1/16, and the zero by 1/2).
 TEST(Rtn, ErrorIsBoundedByTheStep) {
   ThreadPool pool(1);
   const std::vector<float> weight = random_weight(64 * 64, 3);

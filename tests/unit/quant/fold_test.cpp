@@ -1,0 +1,167 @@
+// What a fold promises, linear by linear: the written weight is the original one times the scales of its
+// inputs, over the scales of its outputs, up to the rounding of its own codes.
+//
+// Only what was written is read. A norm's scales are old gain / new gain. Those of v (of up) are stored
+// nowhere, so they are estimated from v's rows and then demanded of o's columns. Every bound is the
+// rounding's own:
+//
+//   |value(r, k) - W'(r, k)| <= 1.5 step(r, k)
+//
+// A code inside the range errs by half a step. At the ends 255 stored steps may fall short of the range by
+// 255 * 2^-8 < 1 step (BF16 has 8 significant bits: relative error 2^-8), and the rounded zero moves the code
+// by 1/2 more.
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "captured_output.h"
+#include "model/linear_source.h"
+
+namespace llmq {
+namespace {
+
+// FP32 arithmetic of the fold itself (two products, a division, a rounded gain): 8 roundings of 2^-24.
+constexpr double kArithmetic = 8 * 0x1p-24;
+
+struct Folded {
+  Checkpoint checkpoint = stories();
+  ModelSpec spec = ModelSpec::read(checkpoint);
+  LinearSource source = LinearSource::open(checkpoint);
+  CapturedOutput output;
+
+  explicit Folded(const std::string& recipe) {
+    const auto backend = make_cpu_backend(2);
+    const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
+    run_pipeline(plan, checkpoint, spec, some_samples(2, 24), *backend, output, {});
+  }
+
+  // Old gain over new gain, per channel.
+  std::vector<double> norm_scales(const std::string& name) const {
+    const CapturedOutput::Dense& dense = output.dense.at(name);
+    std::vector<float> fresh(static_cast<std::size_t>(dense.shape.elements()));
+    to_float32(TensorView(dense.bytes.data(), dense.dtype, dense.shape), fresh);
+    const std::vector<float> old = source.tensor(name);
+    std::vector<double> scales;
+    for (std::size_t c = 0; c < old.size(); ++c)
+      scales.push_back(old[c] == fresh[c] ? 1.0 : static_cast<double>(old[c]) / fresh[c]);
+    return scales;
+  }
+};
+
+// An estimate and how far the truth may be from it.
+struct Estimate {
+  double value = 1, error = 0;
+};
+
+// A linear as written and as it was.
+struct Pair {
+  const LinearSpec& linear;
+  const QuantizedMatrix& matrix;
+  std::vector<float> value, original;
+
+  Pair(const Folded& folded, const LinearSpec& spec)
+      : linear(spec), matrix(folded.output.quantized.at(spec.module)), original(folded.source.weight(spec)) {
+    value.resize(original.size());
+    dequantize(matrix, value);
+  }
+  std::size_t rows() const { return static_cast<std::size_t>(linear.out_features); }
+  std::size_t columns() const { return static_cast<std::size_t>(linear.in_features); }
+  double reach(std::size_t row, std::size_t k) const {
+    const auto group = static_cast<std::size_t>(matrix.scheme.group_of(linear.in_features));
+    return 1.5 * static_cast<double>(matrix.scales[row * (columns() / group) + k / group]);
+  }
+};
+
+void expect_near(const Pair& p, std::size_t row, std::size_t k, double expected, double slack) {
+  const double bound = p.reach(row, k) + std::fabs(expected) * kArithmetic + slack;
+  ASSERT_LE(std::fabs(p.value[row * p.columns() + k] - expected), bound)
+      << p.linear.module << " row " << row << " column " << k << " of " << p.original[row * p.columns() + k];
+}
+
+// A reader whose rows nothing divides.
+void expect_scaled_columns(const Pair& p, const std::vector<Estimate>& s) {
+  for (std::size_t row = 0; row < p.rows(); ++row)
+    for (std::size_t k = 0; k < p.columns(); ++k) {
+      const double w = p.original[row * p.columns() + k];
+      ASSERT_NO_FATAL_FAILURE(expect_near(p, row, k, w * s[k].value, std::fabs(w) * s[k].error));
+    }
+}
+
+// The divisor t of each row, from value = a / t + e with a = W s: least squares of u = 1/t errs by at most
+// sum |a| reach / sum a^2 =: h, and then |1/u' - 1/u| <= h / (u' (u' - h)). Each element must agree with it.
+std::vector<Estimate> expect_divided_rows(const Pair& p, const std::vector<Estimate>& s) {
+  std::vector<Estimate> divisors;
+  for (std::size_t row = 0; row < p.rows(); ++row) {
+    double product = 0, square = 0, slack = 0;
+    for (std::size_t k = 0; k < p.columns(); ++k) {
+      const double a = p.original[row * p.columns() + k] * s[k].value;
+      product += a * p.value[row * p.columns() + k];
+      square += a * a;
+      slack += std::fabs(a) * p.reach(row, k);
+    }
+    const double u = product / square, h = slack / square + std::fabs(u) * kArithmetic;
+    EXPECT_GT(u, h) << p.linear.module << " row " << row << " is not a multiple of what it was";
+    for (std::size_t k = 0; k < p.columns() && !::testing::Test::HasFatalFailure(); ++k) {
+      const double a = p.original[row * p.columns() + k] * s[k].value;
+      expect_near(p, row, k, a * u, std::fabs(a) * h);
+    }
+    divisors.push_back({1 / u, h / (u * (u - h))});
+  }
+  return divisors;
+}
+
+std::vector<Estimate> exact(const std::vector<double>& values) {
+  std::vector<Estimate> estimates;
+  for (const double v : values) estimates.push_back({v, 0});
+  return estimates;
+}
+
+double largest_move(const std::vector<Estimate>& s) {
+  double most = 0;
+  for (const Estimate& e : s) most = std::max(most, std::fabs(std::log(e.value)));
+  return most;
+}
+
+struct Moves {
+  double attention = 0, output = 0, mlp = 0, down = 0;
+};
+
+void expect_block_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
+  const auto pair = [&](LinearRole role) { return Pair(folded, block.linear(role)); };
+  const std::vector<Estimate> attention = exact(folded.norm_scales(block.input_norm)),
+                              mlp = exact(folded.norm_scales(block.post_attention_norm));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kQuery), attention));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kKey), attention));
+  const std::vector<Estimate> value_rows = expect_divided_rows(pair(LinearRole::kValue), attention);
+  ASSERT_FALSE(::testing::Test::HasFatalFailure());
+  const auto head_dim = static_cast<std::size_t>(folded.spec.head_dim),
+             repeat = static_cast<std::size_t>(folded.spec.heads / folded.spec.kv_heads);
+  std::vector<Estimate>
+      output;  // channel c is of query head c / head_dim, which reads value head c / head_dim / repeat
+  for (std::size_t c = 0; c < head_dim * static_cast<std::size_t>(folded.spec.heads); ++c)
+    output.push_back(value_rows[c / head_dim / repeat * head_dim + c % head_dim]);
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kOutput), output));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kGate), mlp));
+  const std::vector<Estimate> up_rows = expect_divided_rows(pair(LinearRole::kUp), mlp);
+  ASSERT_FALSE(::testing::Test::HasFatalFailure());
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kDown), up_rows));
+  moves.attention = std::max(moves.attention, largest_move(attention));
+  moves.output = std::max(moves.output, largest_move(value_rows));
+  moves.mlp = std::max(moves.mlp, largest_move(mlp));
+  moves.down = std::max(moves.down, largest_move(up_rows));
+}
+
+TEST(Fold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
+  const Folded folded("method: awq\nscheme: w8a16_g32_asym\nawq: {grid: 5, clip: false}\n");
+  ASSERT_GT(folded.spec.heads, folded.spec.kv_heads) << "value rows must be shared for this to say anything";
+  Moves moves;
+  for (const BlockSpec& block : folded.spec.blocks)
+    ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
+  // Scales that hardly differ from 1 would hide a reader that was left out: 8-bit steps are some percent of a
+  // weight.
+  for (const double move : {moves.attention, moves.output, moves.mlp, moves.down})
+    EXPECT_GT(move, std::log(1.2));
+}
+
+}  // namespace
+}  // namespace llmq
