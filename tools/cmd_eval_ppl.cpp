@@ -1,4 +1,6 @@
 // llmq eval-ppl MODEL: perplexity by a named protocol, and divergence from the original with --against.
+#include <cmath>
+
 #include "base/error.h"
 #include "tools/command.h"
 #include "tools/help.h"
@@ -52,6 +54,9 @@ int run(Options& options, const GlobalOptions& globals) {
     fail(ErrorKind::kUnsupported, {"KV cache type '" + options.kv_cache_dtype + "' is not part of this version", {}, "--kv-cache-dtype", "use auto, which follows --compute"});
   if ((options.max_delta || options.max_kl) && options.against.empty())
     fail(ErrorKind::kUsage, {"a difference needs something to differ from", {}, options.max_delta ? "--max-delta" : "--max-kl", "add --against MODEL"});
+  const std::pair<const char*, const std::optional<double>*> limits[] = {{"--max-ppl", &options.max_ppl}, {"--max-delta", &options.max_delta}, {"--max-kl", &options.max_kl}};
+  for (const auto& [flag, limit] : limits)
+    if (*limit && !std::isfinite(**limit)) fail(ErrorKind::kUsage, {fmt::format("{} is no limit", **limit), {}, flag, "give a finite number"});
   options.request.compute = chosen_compute(globals, Compute::kFloat32);
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);

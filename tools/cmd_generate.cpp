@@ -40,7 +40,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
-  const std::vector<std::int32_t> ids = model.tokenizer.encode(prompt);
+  const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, options.prompt_file.empty() ? "--prompt" : options.prompt_file);
   const std::int64_t length = static_cast<std::int64_t>(ids.size());
   if (length == 0) fail(ErrorKind::kUsage, {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
   if (length >= model.spec.max_position)

@@ -7,7 +7,7 @@ namespace llmq::tools {
 void add_later_commands(CLI::App& app, Session& session) {
   for (const char* name : {"serve", "bench", "verify", "merge", "sign", "pack", "publish", "estimate"}) {
     CLI::App* command = app.add_subcommand(name, "");
-    command->group("")->allow_extras()->set_help_flag();
+    command->group("")->allow_extras()->fallthrough(false)->set_help_flag();
     command->callback([&session, name] {
       session.run = [name]() -> int {
         fail(ErrorKind::kUnsupported, {fmt::format("`llmq {}` is not part of this version", name), {}, {}, "llmq --help lists the commands there are"});

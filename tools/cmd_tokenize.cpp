@@ -8,6 +8,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tools/command.h"
 #include "tools/help.h"
+#include "tools/loaded_model.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -24,12 +25,17 @@ std::string input_text(const Options& options) {
 }
 
 // Ids as JSON (an array, or an object with `ids`) or as numbers separated by spaces, commas or lines.
-std::vector<std::int32_t> read_ids(const std::string& text, const std::string& file) {
-  std::vector<std::int32_t> ids;
+std::vector<std::int64_t> read_ids(const std::string& text, const std::string& file) {
+  std::vector<std::int64_t> ids;
   const std::size_t start = text.find_first_not_of(" \t\r\n");
   if (start != std::string::npos && (text[start] == '[' || text[start] == '{')) {
     const Json json = Json::parse(text, file, {.max_bytes = std::size_t{1} << 32});
-    for (const Json& id : (json.is_object() ? json.at("ids") : json).items()) ids.push_back(static_cast<std::int32_t>(id.as_integer()));
+    const Json* list = json.is_object() ? json.find("ids") : &json;
+    if (!list || !list->is_array()) fail(ErrorKind::kBadInput, {"holds no list of ids", file, {}, "give an array of numbers, or an object with one under \"ids\""});
+    for (const Json& id : list->items()) {
+      if (!id.is_integer()) fail(ErrorKind::kBadInput, {"found " + id.dump() + " where an id should stand", file, {}, "give ids as whole numbers"});
+      ids.push_back(id.as_integer());
+    }
     return ids;
   }
   const char* cursor = text.c_str();
@@ -41,7 +47,7 @@ std::vector<std::int32_t> read_ids(const std::string& text, const std::string& f
     if (end == cursor)
       fail(ErrorKind::kBadInput, {fmt::format("found '{:.10}' where an id should stand", cursor), file, fmt::format("byte {}", cursor - text.c_str()),
                                   "give ids as numbers or as JSON"});
-    ids.push_back(static_cast<std::int32_t>(id));
+    ids.push_back(id);
     cursor = end;
   }
 }
@@ -52,16 +58,18 @@ int run(const Options& options, const GlobalOptions& globals) {
   const std::string input = input_text(options);
   const std::string source = options.text.empty() ? "standard input" : options.text;
   if (options.decode) {
-    const std::vector<std::int32_t> ids = read_ids(input, source);
-    for (const std::int32_t id : ids)
+    std::vector<std::int32_t> ids;
+    for (const std::int64_t id : read_ids(input, source)) {
       if (id < 0 || id >= tokenizer.vocabulary_size())
         fail(ErrorKind::kBadInput, {fmt::format("id {} is outside the vocabulary 0 .. {}", id, tokenizer.vocabulary_size() - 1), source, {}, {}});
+      ids.push_back(static_cast<std::int32_t>(id));
+    }
     const std::string text = tokenizer.decode(ids);
     if (globals.json) print_json(Json::object({{"schema", "llmq.tokenize/1"}, {"text", text}}));
     else std::cout << text;
     return 0;
   }
-  const std::vector<std::int32_t> ids = tokenizer.encode(input, !options.no_special);
+  const std::vector<std::int32_t> ids = encode_text(tokenizer, input, source, !options.no_special);
   if (globals.json) {
     Json::Array list(ids.begin(), ids.end());
     const auto count = static_cast<std::int64_t>(ids.size());

@@ -20,6 +20,17 @@ LoadedModel open_model(Io& io, const std::string& name) {
   return {name, std::move(checkpoint), std::move(spec), std::move(tokenizer)};
 }
 
+std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, const std::string& source, bool special) {
+  try {
+    return tokenizer.encode(text, special);
+  } catch (const Error& error) {
+    if (!error.detail().file.empty()) throw;
+    ErrorDetail detail = error.detail();
+    detail.file = source;
+    throw Error(error.kind(), detail);
+  }
+}
+
 namespace {
 
 // BOS as the llama.cpp protocol wants it: only where the tokenizer itself puts one in front.
@@ -46,7 +57,7 @@ Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const 
                              "--context", "choose a smaller context"});
   const Path path = resolve_text(system_io(), request.text);
   const std::string text = read_text(system_io(), path, std::uint64_t{1} << 32);
-  const std::vector<std::int32_t> ids = model.tokenizer.encode(text);
+  const std::vector<std::int32_t> ids = encode_text(model.tokenizer, text, path.string());
   if (against && against->tokenizer.encode(text) != ids)
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name, against->name, "--against",
                                 "compare a model with the one it was made from"});

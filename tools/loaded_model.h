@@ -24,6 +24,9 @@ struct LoadedModel {
 // Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.
 LoadedModel open_model(Io& io, const std::string& name);
 
+// Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
+std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, const std::string& source, bool special = true);
+
 // What to measure: a text cut by a protocol.
 struct EvaluationRequest {
   std::string text = "builtin:wikitext-2";

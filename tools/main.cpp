@@ -20,7 +20,7 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
   app.add_option("--device", globals.device, "auto, cpu, cuda or cuda:N; auto takes CUDA where it is built in and present")->group(group)->type_name("DEVICE");
   app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")->group(group)->type_name("TYPE");
-  app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")->group(group)->type_name("N");
+  app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")->group(group)->type_name("N")->check(CLI::Range(1, 1024));
   app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")->group(group)->type_name("SIZE");
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
@@ -62,9 +62,12 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (!session.run) {
+    if (session.globals.json) fail(ErrorKind::kUsage, {"no command is given", {}, {}, "llmq --help lists the commands"});
     std::cout << app.help();
     return 2;
   }
+  if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize"))
+    fail(ErrorKind::kUnsupported, {"only llmq quantize keeps a memory limit in this version", {}, "--memory-limit", "leave it out"});
   Log::get().set_verbosity(session.globals.quiet ? Verbosity::kQuiet : session.globals.verbose ? Verbosity::kVerbose : Verbosity::kNormal);
   return session.run();
 }

@@ -119,7 +119,7 @@ std::string man_page(const CLI::App& app, const std::string& version) {
                      ".SH SYNOPSIS\n.B llmq\nCOMMAND [OPTIONS]\n.SH DESCRIPTION\n" + roff(app.get_description()) + "\n.SH OPTIONS\n" + man_options(app) +
                      ".SH COMMANDS\n";
   for (const CLI::App* command : commands(app))
-    text += ".SS llmq " + roff(command->get_name()) + "\n" + roff(command->get_description()) + "\n" + man_options(*command);
+    text += ".SS llmq " + command->get_name() + "\n" + roff(command->get_description()) + "\n" + man_options(*command);
   return text + ".SH NOTES\n.nf\n" + roff(app.get_footer()) + ".fi\n";
 }
 

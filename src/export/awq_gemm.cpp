@@ -48,12 +48,12 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
 std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& first) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.activation_bits != 16) return "quantized activations are not written by this version";
-  if (scheme.bits != 4) return fmt::format("AWQ gemm stores 4-bit codes, not {}-bit ones", scheme.bits);
-  if (scheme.granularity == Granularity::kTensor) return "AWQ gemm has no single scale for a whole tensor";
+  if (scheme.bits != 4) return fmt::format("format awq stores 4-bit codes, not {}-bit ones", scheme.bits);
+  if (scheme.granularity == Granularity::kTensor) return "format awq has no single scale for a whole tensor";
   if (scheme.scale_dtype != DType::kF16)
-    return fmt::format("AWQ gemm stores scales as F16, not {}", dtype_row(scheme.scale_dtype).name);
+    return fmt::format("format awq stores scales as F16, not {}", dtype_row(scheme.scale_dtype).name);
   if (m.out_features % 8 != 0)
-    return fmt::format("AWQ gemm packs 8 outputs a word, and {} outputs are not a multiple of 8",
+    return fmt::format("format awq packs 8 outputs a word, and {} outputs are not a multiple of 8",
                        m.out_features);
   if (m.in_features % scheme.group_of(m.in_features) != 0)
     return fmt::format("group size {} does not divide the {} input features", scheme.group_size,
@@ -61,7 +61,7 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& 
   const bool grouped = scheme.granularity == Granularity::kGroup;
   if (scheme.granularity != first.scheme.granularity ||
       (grouped && scheme.group_size != first.scheme.group_size))
-    return fmt::format("AWQ gemm has one scheme for the whole model, and {} has {} where {} has {}", m.module,
+    return fmt::format("format awq has one scheme for the whole model, and {} has {} where {} has {}", m.module,
                        scheme.text(), first.module, first.scheme.text());
   return std::nullopt;
 }

@@ -14,11 +14,6 @@
 namespace llmq {
 namespace {
 
-bool is_float(DType dtype) {
-  return is_block_type(dtype) || dtype == DType::kF64 || dtype == DType::kF32 || dtype == DType::kF16 ||
-         dtype == DType::kBF16;
-}
-
 std::optional<DType> requested_dtype(const std::optional<std::string>& name) {
   if (!name) return std::nullopt;
   if (*name == "bf16") return DType::kBF16;

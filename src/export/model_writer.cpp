@@ -84,17 +84,21 @@ std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
   return names;
 }
 
-// Replacing an earlier output must not replace the files being read. Links are followed, so that two names of
-// one place are seen.
+// Neither the files being read are replaced nor their directory added to: a model directory holds one model.
+// Links are followed, so that two names of one place are seen.
 void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target) {
   std::error_code unknown;
   const Path from = std::filesystem::weakly_canonical(checkpoint.path(), unknown),
              to = std::filesystem::weakly_canonical(target.directory, unknown);
-  if (from.empty() || (from / "").lexically_normal() != (to / "").lexically_normal()) return;
-  fail(ErrorKind::kUsage, {"the output directory is the model's own",
-                           target.directory.string(),
-                           {},
-                           "name another output directory"});
+  if (from.empty()) return;
+  const Path inside = to.lexically_relative(from);
+  const bool same = inside == ".";
+  if (!same && (inside.empty() || *inside.begin() == ".." || checkpoint.is_gguf())) return;
+  fail(ErrorKind::kUsage,
+       {same ? "the output directory is the model's own" : "the output lies inside the model's own directory",
+        target.directory.string(),
+        {},
+        "name another output directory"});
 }
 
 bool loaders_read(const std::string& name) {

@@ -1,6 +1,6 @@
 // The stages of a block over a backend. Wide intermediates (q/k/v, gate/up, a linear's output before it is
-// added) live only for a chunk of rows; by row invariance the chunk size changes no result, only memory:
-// about kScratchBytes, or kLeastRows rows of a very wide model.
+// added) live only for a chunk of rows; by row invariance the chunk size changes no result, only memory
+// (RowChunks).
 #include "model/decoder_block.h"
 
 #include <algorithm>
@@ -11,16 +11,12 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kScratchBytes = 16 << 20;
-constexpr std::int64_t kLeastRows =
-    256;  // below this, re-reading the weights per chunk costs more than the scratch
-
 // Calls work(first, count) over chunks of rows, `row_floats` FP32 of scratch each; equal chunks of a multiple
-// of 64, the last one shorter.
+// of 64 (or least_rows), the last one shorter.
 template <typename Work>
-void for_row_chunks(std::int64_t rows, std::int64_t row_floats, const Work& work) {
-  const std::int64_t fit = kScratchBytes / (row_floats * static_cast<std::int64_t>(sizeof(float)));
-  const std::int64_t chunk = std::max(kLeastRows, fit / 64 * 64);
+void for_row_chunks(const RowChunks& limits, std::int64_t rows, std::int64_t row_floats, const Work& work) {
+  const std::int64_t fit = limits.scratch_bytes / (row_floats * static_cast<std::int64_t>(sizeof(float)));
+  const std::int64_t chunk = std::max(limits.least_rows, fit / 64 * 64);
   for (std::int64_t first = 0; first < rows; first += chunk) work(first, std::min(chunk, rows - first));
 }
 
@@ -36,9 +32,10 @@ TensorView vector_view(const Buffer& buffer) {
   return buffer.view(DType::kF32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
 }
 
-Buffer load_vector(Backend& backend, const Checkpoint& checkpoint, const std::string& tensor) {
+Buffer load_vector(Backend& backend, const LinearSource& source, const std::string& tensor,
+                   bool allow_nonfinite) {
   if (tensor.empty()) return {};
-  return upload_floats(backend, checkpoint.read_float32(checkpoint.at(tensor)));
+  return upload_floats(backend, source.tensor(tensor, allow_nonfinite));
 }
 
 void run_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
@@ -79,37 +76,37 @@ ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Com
                                     std::int64_t positions) {
   const RopeTable table = make_rope_table(spec, positions);
   return ForwardContext{
-      spec,     backend, compute, upload_floats(backend, table.cosines), upload_floats(backend, table.sines),
-      positions};
+      spec,      backend, compute, upload_floats(backend, table.cosines), upload_floats(backend, table.sines),
+      positions, {}};
 }
 
 BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
-                           const LinearSpec& linear) {
+                           const LinearSpec& linear, bool allow_nonfinite) {
   BlockLinear prepared;
-  if (const std::optional<TensorView> stored = source.stored(linear)) {
+  if (const std::optional<TensorView> stored = source.stored(linear, allow_nonfinite)) {
     prepared.weight = backend.prepare(*stored, compute);
     if (const StoredTensor* tensor = source.checkpoint().find(linear.module + ".weight"))
       source.checkpoint().release(*tensor);
   } else {
-    const std::vector<float> weight = source.weight(linear);
+    const std::vector<float> weight = source.weight(linear, allow_nonfinite);
     const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
     prepared.weight = backend.prepare(view, compute);
   }
-  if (const std::optional<std::vector<float>> bias = source.bias(linear))
+  if (const std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite))
     prepared.bias = upload_floats(backend, *bias);
   return prepared;
 }
 
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
-                        int block) {
+                        int block, bool allow_nonfinite) {
   const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
   BlockWeights weights;
   for (const LinearSpec& linear : structure.linears)
-    weights.linear(linear.role) = prepare_linear(backend, compute, source, linear);
-  weights.input_norm = load_vector(backend, source.checkpoint(), structure.input_norm);
-  weights.post_attention_norm = load_vector(backend, source.checkpoint(), structure.post_attention_norm);
-  weights.query_norm = load_vector(backend, source.checkpoint(), structure.query_norm);
-  weights.key_norm = load_vector(backend, source.checkpoint(), structure.key_norm);
+    weights.linear(linear.role) = prepare_linear(backend, compute, source, linear, allow_nonfinite);
+  weights.input_norm = load_vector(backend, source, structure.input_norm, allow_nonfinite);
+  weights.post_attention_norm = load_vector(backend, source, structure.post_attention_norm, allow_nonfinite);
+  weights.query_norm = load_vector(backend, source, structure.query_norm, allow_nonfinite);
+  weights.key_norm = load_vector(backend, source, structure.key_norm, allow_nonfinite);
   return weights;
 }
 
@@ -131,32 +128,33 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
                                  context.compute};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
   // its queries run.
-  for_row_chunks(x_attn.rows(), q_size + 2 * kv_size, [&](std::int64_t first, std::int64_t count) {
-    const Buffer q = context.backend.allocate(static_cast<std::size_t>(count * q_size) * sizeof(float));
-    const Buffer k = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
-    const Buffer v = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
-    const TensorView x = x_attn.row_slice(first, count);
-    run_linear(context, weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size}));
-    run_linear(context, weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size}));
-    run_linear(context, weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}));
+  for_row_chunks(
+      context.chunks, x_attn.rows(), q_size + 2 * kv_size, [&](std::int64_t first, std::int64_t count) {
+        const Buffer q = context.backend.allocate(static_cast<std::size_t>(count * q_size) * sizeof(float));
+        const Buffer k = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
+        const Buffer v = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
+        const TensorView x = x_attn.row_slice(first, count);
+        run_linear(context, weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size}));
+        run_linear(context, weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size}));
+        run_linear(context, weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}));
 
-    const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
-    const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
-    const auto positions =
-        std::span(rows.positions).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-    normalize_and_rotate(context, weights.query_norm, q_heads, positions);
-    normalize_and_rotate(context, weights.key_norm, k.view(DType::kF32, kv_shape), positions);
-    context.backend.store_kv(
-        pages, k.view(DType::kF32, kv_shape), v.view(DType::kF32, kv_shape),
-        std::span(rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
-    context.backend.attention(x_o.row_slice(first, count), q_heads, pages,
-                              clip_sequences(rows.sequences, first, count), problem);
-  });
+        const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
+        const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
+        const auto positions = std::span(rows.positions)
+                                   .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
+        normalize_and_rotate(context, weights.query_norm, q_heads, positions);
+        normalize_and_rotate(context, weights.key_norm, k.view(DType::kF32, kv_shape), positions);
+        context.backend.store_kv(
+            pages, k.view(DType::kF32, kv_shape), v.view(DType::kF32, kv_shape),
+            std::span(rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+        context.backend.attention(x_o.row_slice(first, count), q_heads, pages,
+                                  clip_sequences(rows.sequences, first, count), problem);
+      });
 }
 
 void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
                 const TensorView& hidden) {
-  for_row_chunks(x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
+  for_row_chunks(context.chunks, x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
     const Buffer y =
         context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
     const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
@@ -175,7 +173,7 @@ void gate(const ForwardContext& context, const BlockWeights& weights, const Tens
           const TensorView& x_down) {
   const std::int64_t width = context.spec.intermediate_size;
   const Activation activation = context.spec.silu ? Activation::kSilu : Activation::kGeluTanh;
-  for_row_chunks(x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
+  for_row_chunks(context.chunks, x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
     const std::size_t bytes = static_cast<std::size_t>(count * width) * sizeof(float);
     const Buffer gate_out = context.backend.allocate(bytes), up_out = context.backend.allocate(bytes);
     const TensorView gate_view = gate_out.view(DType::kF32, {count, width});
@@ -204,7 +202,7 @@ void forward_block(const ForwardContext& context, int block, const BlockWeights&
     attend(context, block, weights, x_attn_view, rows, pages, x_o_view);
     add_linear(context, weights.linear(LinearRole::kOutput), x_o_view, hidden);
   }
-  for_row_chunks(count, 2 * spec.intermediate_size, [&](std::int64_t first, std::int64_t n) {
+  for_row_chunks(context.chunks, count, 2 * spec.intermediate_size, [&](std::int64_t first, std::int64_t n) {
     const Buffer x_mlp = buffer(n, spec.hidden_size), x_down = buffer(n, spec.intermediate_size);
     const TensorView x_mlp_view = x_mlp.view(dtype, {n, spec.hidden_size});
     const TensorView x_down_view = x_down.view(dtype, {n, spec.intermediate_size});

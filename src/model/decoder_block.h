@@ -33,6 +33,13 @@ struct BlockWeights {
   const BlockLinear& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
 };
 
+// How many rows pass through the wide intermediates (q/k/v, gate/up) at once: as many as the scratch holds, but not so few
+// that reading the weights once per chunk costs more than the memory is worth. No result depends on it.
+struct RowChunks {
+  std::int64_t scratch_bytes = 16 << 20;
+  std::int64_t least_rows = 256;
+};
+
 // Constant over a run: the model, the device, the arithmetic, the rope table on the device.
 struct ForwardContext {
   const ModelSpec& spec;
@@ -40,6 +47,7 @@ struct ForwardContext {
   Compute compute;
   Buffer cosines, sines;  // F32 [positions, head_dim/2]
   std::int64_t positions = 0;
+  RowChunks chunks = {};
 };
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute, std::int64_t positions);
 
@@ -50,8 +58,9 @@ struct BatchRows {
   std::vector<SequenceRows> sequences;
 };
 
-BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source, const LinearSpec& linear);
-BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec, int block);
+BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite = false);
+// NaN and infinity in any tensor of the block are refused by name unless allow_nonfinite.
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec, int block, bool allow_nonfinite = false);
 
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden, const TensorView& x_attn);

@@ -76,10 +76,20 @@ std::vector<T> copy_elements(const StoredTensor& tensor) {
   return values;
 }
 
-bool all_finite(std::span<const float> values) {
-  std::uint32_t bad = 0;
-  for (const float value : values) bad |= (bits_from_float(value) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+// Whether no word has an exponent of all ones. Bytes of a file need not be aligned for their type.
+template <typename Word>
+bool no_exponent_of_ones(const void* bytes, std::size_t count, Word ones) {
+  Word bad = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    Word bits;
+    std::memcpy(&bits, static_cast<const std::byte*>(bytes) + i * sizeof(Word), sizeof(Word));
+    bad = static_cast<Word>(bad | ((bits & ones) == ones ? 1 : 0));
+  }
   return bad == 0;
+}
+
+bool all_finite(std::span<const float> values) {
+  return no_exponent_of_ones<std::uint32_t>(values.data(), values.size(), 0x7f800000u);
 }
 
 void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor,
@@ -91,7 +101,27 @@ void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor,
   bad_tensor(checkpoint, tensor.name,
              fmt::format("holds {} at row {}, column {}", *first != *first ? "NaN" : "an infinity",
                          index / columns, index % columns),
-             "--allow-nonfinite takes the tensor as it is");
+             "get the checkpoint again, or quantize it with --allow-nonfinite");
+}
+
+// As above, without a copy of the values where the stored type is a plain float.
+void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  const auto count = static_cast<std::size_t>(tensor.view.shape.elements());
+  const void* bytes = tensor.view.pointer;
+  switch (tensor.view.dtype) {
+    case DType::kF32:
+      if (no_exponent_of_ones<std::uint32_t>(bytes, count, 0x7f800000u)) return;
+      break;
+    case DType::kBF16:
+      if (no_exponent_of_ones<std::uint16_t>(bytes, count, 0x7f80)) return;
+      break;
+    case DType::kF16:
+      if (no_exponent_of_ones<std::uint16_t>(bytes, count, 0x7c00)) return;
+      break;
+    default:
+      break;
+  }
+  refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
 }
 
 std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
@@ -350,6 +380,12 @@ std::vector<float> LinearSource::tensor(const std::string& name, bool allow_nonf
   return read_finite(checkpoint(), find_tensor(checkpoint(), name), allow_nonfinite);
 }
 
+const StoredTensor& LinearSource::finite(const std::string& name) const {
+  const StoredTensor& tensor = find_tensor(checkpoint(), name);
+  scan_finite(checkpoint(), tensor);
+  return tensor;
+}
+
 std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
   if (is_packed(linear.module) || checkpoint().is_gguf()) return std::nullopt;
   const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
@@ -359,21 +395,7 @@ std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool al
           static_cast<std::uintptr_t>(element_bytes(dtype)) !=
       0)
     return std::nullopt;
-  if (!allow_nonfinite) {
-    // An exponent of all ones, in words of the element's width.
-    bool finite = true;
-    const auto count = static_cast<std::size_t>(tensor.view.shape.elements());
-    if (dtype == DType::kF32) {
-      finite = all_finite({tensor.view.as<const float>(), count});
-    } else {
-      const std::uint16_t ones = dtype == DType::kBF16 ? 0x7f80 : 0x7c00;
-      std::uint32_t bad = 0;
-      for (const std::uint16_t bits : std::span(tensor.view.as<const std::uint16_t>(), count))
-        bad |= (bits & ones) == ones ? 1u : 0u;
-      finite = bad == 0;
-    }
-    if (!finite) refuse_nonfinite(checkpoint(), tensor, checkpoint().read_float32(tensor));
-  }
+  if (!allow_nonfinite) scan_finite(checkpoint(), tensor);
   return tensor.view;
 }
 

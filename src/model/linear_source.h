@@ -34,6 +34,8 @@ class LinearSource {
   std::optional<std::vector<float>> bias(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
   std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;
+  // The same as it is stored, after one pass over its values; any dtype that read_float32() knows.
+  const StoredTensor& finite(const std::string& name) const;
   // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
   // safetensors); else nullopt.
   std::optional<TensorView> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;

@@ -65,7 +65,7 @@ class AwqBlock {
         stream_(stream),
         context_(context),
         spec_(run.spec.blocks[static_cast<std::size_t>(block)]) {
-    weights_ = load_block(run.backend, context.compute, run.source, run.spec, block);
+    weights_ = load_block(run.backend, context.compute, run.source, run.spec, block, run.options.allow_nonfinite);
     charge("reading");
   }
 

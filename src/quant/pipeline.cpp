@@ -30,16 +30,35 @@ std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) 
   return bytes;
 }
 
+bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
+  constexpr std::string_view kSuffix = ".weight";
+  return tensor.ends_with(kSuffix) &&
+         run.planned.count(tensor.substr(0, tensor.size() - kSuffix.size())) != 0;
+}
+
+// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
+// last.
+void check_dense(QuantizeRun& run) {
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    if (is_packed_weight(run, tensor.name) || !is_float(tensor.view.dtype)) continue;
+    try {
+      run.source.finite(tensor.name);
+    } catch (const Error& error) {
+      if (!run.options.allow_nonfinite || error.kind() != ErrorKind::kBadInput) throw;
+      run.report.warnings.push_back(tensor.name + " " + error.detail().message + " and stays as it is");
+    }
+    checkpoint.release(tensor);
+  }
+  run.clock.charge("reading");
+}
+
 // Everything that was not packed: as stored, or what a fold made of it.
 void write_dense(QuantizeRun& run) {
   const Checkpoint& checkpoint = run.source.checkpoint();
-  constexpr std::string_view kSuffix = ".weight";
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.name;
-    if (name.size() > kSuffix.size() &&
-        run.planned.count(name.substr(0, name.size() - kSuffix.size())) != 0 &&
-        name.compare(name.size() - kSuffix.size(), kSuffix.size(), kSuffix) == 0)
-      continue;
+    if (is_packed_weight(run, name)) continue;
     const DType dtype = written_dtype(tensor);
     if (const auto changed = run.changed_dense.find(name); changed != run.changed_dense.end()) {
       run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(changed->second, dtype));
@@ -103,6 +122,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
     run.planned[module.module] = &module;
     total += work_of(module);
   }
+  check_dense(run);
   Progress progress("quantize", total);
   report_progress(run, progress);
   if (plan.needs_calibration)

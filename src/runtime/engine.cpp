@@ -18,7 +18,9 @@ struct DeviceTable {
   TensorView view;
 };
 
-DeviceTable load_table(Backend& backend, const Checkpoint& checkpoint, const StoredTensor& tensor) {
+DeviceTable load_table(Backend& backend, const LinearSource& source, const std::string& name) {
+  const Checkpoint& checkpoint = source.checkpoint();
+  const StoredTensor& tensor = source.finite(name);
   DeviceTable table;
   if (!plain_float(tensor.view.dtype)) {
     const std::vector<float> values = checkpoint.read_float32(tensor);
@@ -47,10 +49,11 @@ std::unique_ptr<PreparedWeight> load_head(Backend& backend, Compute compute, con
     return prepare_linear(backend, compute, source, head).weight;
   }
   const Checkpoint& checkpoint = source.checkpoint();
-  const StoredTensor& tensor = checkpoint.at(spec.head);
+  const bool tied = spec.head == spec.embedding;  // its values were looked at when the embedding was loaded
+  const StoredTensor& tensor = tied ? checkpoint.at(spec.head) : source.finite(spec.head);
   if (plain_float(tensor.view.dtype)) {
     auto prepared = backend.prepare(tensor.view, compute);
-    if (spec.head != spec.embedding) checkpoint.release(tensor);
+    if (!tied) checkpoint.release(tensor);
     return prepared;
   }
   const std::vector<float> values = checkpoint.read_float32(tensor);
@@ -82,8 +85,8 @@ struct Engine::State {
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block)));
-    embedding = load_table(*backend, checkpoint, checkpoint.at(spec.embedding));
-    const std::vector<float> gain = checkpoint.read_float32(checkpoint.at(spec.final_norm));
+    embedding = load_table(*backend, source, spec.embedding);
+    const std::vector<float> gain = source.tensor(spec.final_norm);
     final_norm = backend->allocate(gain.size() * sizeof(float));
     backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
     head = load_head(*backend, options.compute, source, spec);

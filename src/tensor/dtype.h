@@ -26,6 +26,8 @@ const DTypeRow& dtype_row(DType dtype);
 std::optional<DType> dtype_from_safetensors(std::string_view name);
 std::optional<DType> dtype_from_ggml(std::uint32_t type);
 inline bool is_block_type(DType dtype) { return dtype_row(dtype).block_elements > 1; }
+// Whether its values are numbers that read_float32() and its like turn into FP32: F64, F32, F16, BF16 and the block types.
+inline bool is_float(DType dtype) { return is_block_type(dtype) || dtype <= DType::kBF16; }
 inline int element_bytes(DType dtype) { return dtype_row(dtype).block_bytes; }  // plain types only
 
 }  // namespace llmq

