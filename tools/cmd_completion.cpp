@@ -9,11 +9,17 @@ namespace llmq::tools {
 
 void add_completion(CLI::App& app, Session& session) {
   auto shell = std::make_shared<std::string>();
-  CLI::App* command = declare_command(app, "completion", "Print a completion script for a shell", "  llmq completion bash > /etc/bash_completion.d/llmq\n");
-  command->add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}))->type_name("");
+  CLI::App* command = declare_command(app, "completion", "Print a completion script for a shell",
+                                      "  llmq completion bash > /etc/bash_completion.d/llmq\n");
+  command->add_option("shell", *shell, "bash, zsh or fish")
+      ->required()
+      ->check(CLI::IsMember({"bash", "zsh", "fish"}))
+      ->type_name("");
   command->callback([&app, &session, shell] {
     session.run = [&app, shell] {
-      std::cout << (*shell == "bash" ? bash_completion(app) : *shell == "zsh" ? zsh_completion(app) : fish_completion(app));
+      std::cout << (*shell == "bash"  ? bash_completion(app)
+                    : *shell == "zsh" ? zsh_completion(app)
+                                      : fish_completion(app));
       return 0;
     };
   });

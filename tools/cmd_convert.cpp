@@ -25,7 +25,8 @@ int run(Options& options, const GlobalOptions& globals) {
     print_json(report.to_json());
     return 0;
   }
-  print_line(fmt::format("{} ({}, {}) -> {} ({}, {}), {} tensors, {}", report.source, report.from, bytes_text(report.bytes_in), report.destination, report.to,
+  print_line(fmt::format("{} ({}, {}) -> {} ({}, {}), {} tensors, {}", report.source, report.from,
+                         bytes_text(report.bytes_in), report.destination, report.to,
                          bytes_text(report.bytes_out), report.tensors, report.digest));
   return 0;
 }
@@ -34,16 +35,23 @@ int run(Options& options, const GlobalOptions& globals) {
 
 void add_convert(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "convert", "Change the container of a checkpoint, exactly or not at all",
-                                      "  llmq convert model.gguf out/model --dtype bf16\n"
-                                      "  llmq convert out/model-awq out/model-awq-f32 --to safetensors --dtype f32\n"
-                                      "  llmq convert out/model-ct out/model-gemm --to awq\n");
+  CLI::App* command =
+      declare_command(app, "convert", "Change the container of a checkpoint, exactly or not at all",
+                      "  llmq convert model.gguf out/model --dtype bf16\n"
+                      "  llmq convert out/model-awq out/model-awq-f32 --to safetensors --dtype f32\n"
+                      "  llmq convert out/model-ct out/model-gemm --to awq\n");
   command->add_option("source", options->request.source, "Checkpoint to read")->required()->type_name("");
   command->add_option("destination", options->destination, "Directory to write")->required()->type_name("");
-  command->add_option("--to", options->request.to, "safetensors (dense), compressed-tensors or awq")->type_name("FORMAT")->capture_default_str();
-  command->add_option("--dtype", options->dtype, "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized")->type_name("TYPE");
+  command->add_option("--to", options->request.to, "safetensors (dense), compressed-tensors or awq")
+      ->type_name("FORMAT")
+      ->capture_default_str();
+  command
+      ->add_option("--dtype", options->dtype,
+                   "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized")
+      ->type_name("TYPE");
   command->add_flag("--overwrite", options->request.overwrite, "Replace an earlier output of llmq");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 
 }  // namespace llmq::tools

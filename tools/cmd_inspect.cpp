@@ -26,27 +26,34 @@ std::string word(const Json& quality, const char* key) {
 }
 
 void print_modules(const Inspection& found) {
-  std::vector<std::vector<std::string>> rows = {{"module", "scheme", "method", "loss", "loss of rounding", "relative error", "weight error"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"module", "scheme", "method", "loss", "loss of rounding", "relative error", "weight error"}};
   for (const InspectedModule& m : found.modules)
-    rows.push_back({m.planned.module, m.planned.scheme.text(), word(m.quality, "method"), figure(m.quality, "loss"), figure(m.quality, "rtn_loss"),
+    rows.push_back({m.planned.module, m.planned.scheme.text(), word(m.quality, "method"),
+                    figure(m.quality, "loss"), figure(m.quality, "rtn_loss"),
                     figure(m.quality, "relative_error"), figure(m.quality, "weight_error")});
   print_table(rows);
 }
 
 void print_tensors(const Inspection& found) {
   std::vector<std::vector<std::string>> rows = {{"tensor", "type", "shape", "bytes"}};
-  for (const ListedTensor& tensor : found.tensors) rows.push_back({tensor.name, tensor.dtype, tensor.shape.text(), std::to_string(tensor.bytes)});
+  for (const ListedTensor& tensor : found.tensors)
+    rows.push_back({tensor.name, tensor.dtype, tensor.shape.text(), std::to_string(tensor.bytes)});
   print_table(rows);
 }
 
 void print_summary(const Inspection& found) {
-  print_line(fmt::format("{}: {} ({}), {:.1f} M parameters, {}", found.path, found.architecture.empty() ? "unknown architecture" : found.architecture,
-                         found.family.empty() ? "unknown family" : found.family, static_cast<double>(found.parameters) / 1e6, bytes_text(found.bytes)));
-  print_line(fmt::format("{}, {}: {:.3f} bits per weight in the linears of its blocks, {:.3f} over the whole model", found.format, found.scheme, found.bits_per_weight,
-                         found.bits_per_weight_total));
+  print_line(fmt::format("{}: {} ({}), {:.1f} M parameters, {}", found.path,
+                         found.architecture.empty() ? "unknown architecture" : found.architecture,
+                         found.family.empty() ? "unknown family" : found.family,
+                         static_cast<double>(found.parameters) / 1e6, bytes_text(found.bytes)));
+  print_line(
+      fmt::format("{}, {}: {:.3f} bits per weight in the linears of its blocks, {:.3f} over the whole model",
+                  found.format, found.scheme, found.bits_per_weight, found.bits_per_weight_total));
   if (!found.note.empty()) print_line(found.note);
   for (const LoaderVerdict& loader : found.loaders)
-    print_line(loader.fits ? fmt::format("loads in {}", loader.loader) : fmt::format("does not load in {}: {}", loader.loader, loader.reason));
+    print_line(loader.fits ? fmt::format("loads in {}", loader.loader)
+                           : fmt::format("does not load in {}: {}", loader.loader, loader.reason));
 }
 
 int run(const Options& options, const GlobalOptions& globals) {
@@ -65,12 +72,14 @@ int run(const Options& options, const GlobalOptions& globals) {
 
 void add_inspect(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "inspect", "Say what a checkpoint is: family, sizes, scheme, bits per weight",
-                                      "  llmq inspect out/model-awq --quality\n  llmq inspect model.gguf --tensors\n");
+  CLI::App* command =
+      declare_command(app, "inspect", "Say what a checkpoint is: family, sizes, scheme, bits per weight",
+                      "  llmq inspect out/model-awq --quality\n  llmq inspect model.gguf --tensors\n");
   command->add_option("path", options->path, "Checkpoint to look at")->required()->type_name("");
   command->add_flag("--tensors", options->tensors, "List every tensor");
   command->add_flag("--quality", options->quality, "List every quantized module with its scheme and error");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 
 }  // namespace llmq::tools

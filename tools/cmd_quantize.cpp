@@ -19,7 +19,8 @@ namespace {
 struct Options {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
-  bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false, allow_nonfinite = false;
+  bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
+       allow_nonfinite = false;
 };
 
 Recipe resolve_recipe(const Options& options) {
@@ -31,7 +32,10 @@ Recipe resolve_recipe(const Options& options) {
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
   const auto need = [](bool given, const char* what, const char* flag) {
-    if (!given) fail(ErrorKind::kUsage, {fmt::format("no {} is given", what), {}, flag, fmt::format("add {} or set it in a recipe", flag)});
+    if (!given)
+      fail(
+          ErrorKind::kUsage,
+          {fmt::format("no {} is given", what), {}, flag, fmt::format("add {} or set it in a recipe", flag)});
   };
   need(!recipe.model.empty(), "model", "--model");
   need(!recipe.methods.empty(), "method", "--method");
@@ -62,14 +66,15 @@ std::string scheme_text(const Plan& plan) {
 }
 
 void print_plan(const Plan& plan) {
-  print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method, scheme_text(plan), plan.format, plan.modules.size(),
-                         plan.bits_per_weight()));
+  print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
+                         scheme_text(plan), plan.format, plan.modules.size(), plan.bits_per_weight()));
   std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
-  print_line(fmt::format("reads {}, writes {}, {:.2f} TFLOP, activations in chunks of {} tokens", bytes_text(plan.bytes_in), bytes_text(plan.bytes_out),
-                         plan.flops / 1e12, plan.chunk_tokens));
+  print_line(fmt::format("reads {}, writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
+                         bytes_text(plan.bytes_in), bytes_text(plan.bytes_out), plan.flops / 1e12,
+                         plan.chunk_tokens));
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
@@ -77,20 +82,30 @@ Json calibration_json(const Outcome& o) {
   if (!o.plan.needs_calibration) return {};
   Json text = Json::array();
   for (const std::string& name : o.recipe.calibration.text) text.push_back(name);
-  return Json::object({{"samples", static_cast<std::int64_t>(o.calibration.samples.size())}, {"tokens", o.calibration.tokens()}, {"sha256", o.calibration.sha256},
-                       {"sequence_length", o.recipe.calibration.sequence_length}, {"text", text}, {"seed", o.recipe.calibration.seed},
+  return Json::object({{"samples", static_cast<std::int64_t>(o.calibration.samples.size())},
+                       {"tokens", o.calibration.tokens()},
+                       {"sha256", o.calibration.sha256},
+                       {"sequence_length", o.recipe.calibration.sequence_length},
+                       {"text", text},
+                       {"seed", o.recipe.calibration.seed},
                        {"shuffle", o.recipe.calibration.shuffle}});
 }
 
 // What the report needs beyond the pipeline's own findings: the plan's figure beside the measured one, and the evaluation.
 Json run_json(const Outcome& o) {
   Json run = o.report.to_json();
-  run["memory"] = Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", peak_resident_bytes()}});
+  run["memory"] =
+      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", peak_resident_bytes()}});
   if (o.evaluation) {
     const PerplexityResult& r = o.evaluation->result;
-    run["evaluation"] = Json::object({{"protocol", o.evaluation->protocol}, {"text", o.evaluation->text}, {"windows", r.windows}, {"ppl", r.ppl},
-                                      {"ppl_stderr", r.ppl_stderr}, {"against", r.against ? divergence_json(*r.against, o.facts.model) : Json()},
-                                      {"gates", gates_json(o.gates)}});
+    run["evaluation"] =
+        Json::object({{"protocol", o.evaluation->protocol},
+                      {"text", o.evaluation->text},
+                      {"windows", r.windows},
+                      {"ppl", r.ppl},
+                      {"ppl_stderr", r.ppl_stderr},
+                      {"against", r.against ? divergence_json(*r.against, o.facts.model) : Json()},
+                      {"gates", gates_json(o.gates)}});
   }
   return run;
 }
@@ -102,7 +117,8 @@ CardFacts card_facts(const Outcome& o) {
   const PerplexityResult& r = o.evaluation->result;
   card.protocol = fmt::format("{}, {} windows", o.evaluation->protocol, r.windows);
   card.text = o.evaluation->text == "builtin:wikitext-2" ? "WikiText-2 test" : o.evaluation->text;
-  if (r.against) card.measured.push_back({"original", o.original_bytes, 16, r.against->reference_ppl, 0, {}, {}});
+  if (r.against)
+    card.measured.push_back({"original", o.original_bytes, 16, r.against->reference_ppl, 0, {}, {}});
   MeasuredRow mine{"this model", o.facts.bytes_out, o.facts.bits_per_weight, r.ppl, r.ppl_stderr, {}, {}};
   if (r.against) {
     mine.kl_mean = r.against->kl_mean;
@@ -113,7 +129,8 @@ CardFacts card_facts(const Outcome& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> documents(const Outcome& o) {
-  return {{"report.json", make_report(o.facts, o.loaders, run_json(o)).dump(1) + "\n"}, {"README.md", make_model_card(o.facts, card_facts(o), o.loaders)}};
+  return {{"report.json", make_report(o.facts, o.loaders, run_json(o)).dump(1) + "\n"},
+          {"README.md", make_model_card(o.facts, card_facts(o), o.loaders)}};
 }
 
 double whole_model_bits(const ModelSpec& spec, std::uint64_t bytes) {
@@ -121,9 +138,11 @@ double whole_model_bits(const ModelSpec& spec, std::uint64_t bytes) {
 }
 
 void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options) {
-  if (o.plan.needs_calibration) o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
+  if (o.plan.needs_calibration)
+    o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   const OutputTarget target{o.recipe.output, options.overwrite};
-  const auto writer = open_writer(system_io(), o.plan.format, target, model.checkpoint, model.spec, o.plan.modules, o.plan.ignored);
+  const auto writer = open_writer(system_io(), o.plan.format, target, model.checkpoint, model.spec,
+                                  o.plan.modules, o.plan.ignored);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
@@ -137,7 +156,8 @@ void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Optio
 }
 
 // The recipe's `evaluate`: measured on the written files, then added to the report and the card, which loaders do not read.
-void evaluate_output(Outcome& o, const LoadedModel& original, const std::shared_ptr<Backend>& backend, const GlobalOptions& globals) {
+void evaluate_output(Outcome& o, const LoadedModel& original, const std::shared_ptr<Backend>& backend,
+                     const GlobalOptions& globals) {
   const EvaluateRequest& asked = *o.recipe.evaluate;
   EvaluationRequest request;
   request.text = asked.text;
@@ -147,9 +167,11 @@ void evaluate_output(Outcome& o, const LoadedModel& original, const std::shared_
   o.evaluation = evaluate(written, &original, backend, request);
   const PerplexityResult& result = o.evaluation->result;
   if (asked.max_ppl) o.gates.push_back({"max_ppl", *asked.max_ppl, result.ppl});
-  if (asked.max_delta_ppl) o.gates.push_back({"max_delta_ppl", *asked.max_delta_ppl, result.against->delta_ppl});
+  if (asked.max_delta_ppl)
+    o.gates.push_back({"max_delta_ppl", *asked.max_delta_ppl, result.against->delta_ppl});
   if (asked.max_kl) o.gates.push_back({"max_kl", *asked.max_kl, result.against->kl_mean});
-  for (const auto& [name, text] : documents(o)) write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
+  for (const auto& [name, text] : documents(o))
+    write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
 }
 
 Json list_json(const std::vector<std::string>& lines) {
@@ -160,29 +182,53 @@ Json list_json(const std::vector<std::string>& lines) {
 
 Json outcome_json(const Outcome& o) {
   Json fallbacks = Json::array();
-  for (const Fallback& fallback : o.report.fallbacks) fallbacks.push_back(Json::object({{"module", fallback.module}, {"reason", fallback.reason}}));
-  Json document = Json::object(
-      {{"schema", "llmq.quantize/1"}, {"status", "done"}, {"output", o.recipe.output}, {"version", nullptr}, {"method", o.plan.method}, {"scheme", scheme_text(o.plan)},
-       {"format", o.plan.format}, {"compute", compute_name(o.plan.compute)}, {"seconds", o.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"peak_device_bytes", 0},
-       {"planned_peak_bytes", o.plan.peak_bytes}, {"bytes_in", o.facts.bytes_in}, {"bytes_out", o.facts.bytes_out}, {"bits_per_weight", o.facts.bits_per_weight},
-       {"bits_per_weight_total", o.facts.bits_per_weight_total}, {"modules", static_cast<std::int64_t>(o.plan.modules.size())},
-       {"calibration", o.facts.calibration}, {"fallbacks", fallbacks}, {"warnings", list_json(o.report.warnings)}, {"digest", o.digest}});
+  for (const Fallback& fallback : o.report.fallbacks)
+    fallbacks.push_back(Json::object({{"module", fallback.module}, {"reason", fallback.reason}}));
+  Json document = Json::object({{"schema", "llmq.quantize/1"},
+                                {"status", "done"},
+                                {"output", o.recipe.output},
+                                {"version", nullptr},
+                                {"method", o.plan.method},
+                                {"scheme", scheme_text(o.plan)},
+                                {"format", o.plan.format},
+                                {"compute", compute_name(o.plan.compute)},
+                                {"seconds", o.seconds},
+                                {"peak_rss_bytes", peak_resident_bytes()},
+                                {"peak_device_bytes", 0},
+                                {"planned_peak_bytes", o.plan.peak_bytes},
+                                {"bytes_in", o.facts.bytes_in},
+                                {"bytes_out", o.facts.bytes_out},
+                                {"bits_per_weight", o.facts.bits_per_weight},
+                                {"bits_per_weight_total", o.facts.bits_per_weight_total},
+                                {"modules", static_cast<std::int64_t>(o.plan.modules.size())},
+                                {"calibration", o.facts.calibration},
+                                {"fallbacks", fallbacks},
+                                {"warnings", list_json(o.report.warnings)},
+                                {"digest", o.digest}});
   if (o.evaluation) document["evaluation"] = run_json(o).at("evaluation");
   return document;
 }
 
 void print_outcome(const Outcome& o) {
-  print_line(fmt::format("{}: {} linears to {} by {}, {} from {}, {:.3f} bits per weight ({:.3f} over the whole model)", o.recipe.output, o.plan.modules.size(),
-                         scheme_text(o.plan), o.plan.method, bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
-                         o.facts.bits_per_weight_total));
-  print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds), bytes_text(peak_resident_bytes()), bytes_text(o.plan.peak_bytes), o.digest));
-  for (const Fallback& fallback : o.report.fallbacks) print_line("fallback: " + fallback.module + ": " + fallback.reason);
+  print_line(fmt::format(
+      "{}: {} linears to {} by {}, {} from {}, {:.3f} bits per weight ({:.3f} over the whole model)",
+      o.recipe.output, o.plan.modules.size(), scheme_text(o.plan), o.plan.method,
+      bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
+      o.facts.bits_per_weight_total));
+  print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
+                         bytes_text(peak_resident_bytes()), bytes_text(o.plan.peak_bytes), o.digest));
+  for (const Fallback& fallback : o.report.fallbacks)
+    print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
   if (o.evaluation) {
     const PerplexityResult& r = o.evaluation->result;
-    print_line(fmt::format("perplexity {:.4f} ± {:.4f} ({}, {} windows); original {:.4f}; KL {:.5f}; top-1 {:.2f} %", r.ppl, r.ppl_stderr, o.evaluation->protocol,
-                           r.windows, r.against->reference_ppl, r.against->kl_mean, 100 * r.against->top1_agreement));
-    for (const Gate& gate : o.gates) print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value, gate.met() ? "met" : "NOT met"));
+    print_line(
+        fmt::format("perplexity {:.4f} ± {:.4f} ({}, {} windows); original {:.4f}; KL {:.5f}; top-1 {:.2f} %",
+                    r.ppl, r.ppl_stderr, o.evaluation->protocol, r.windows, r.against->reference_ppl,
+                    r.against->kl_mean, 100 * r.against->top1_agreement));
+    for (const Gate& gate : o.gates)
+      print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
+                             gate.met() ? "met" : "NOT met"));
   } else {
     print_line("next: llmq eval-ppl " + o.recipe.output + " --against " + o.recipe.model);
   }
@@ -191,18 +237,23 @@ void print_outcome(const Outcome& o) {
 int run(const Options& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   if (options.resume || options.restart)
-    fail(ErrorKind::kUnsupported, {"a journal to resume from is not part of this version", {}, options.resume ? "--resume" : "--restart", "run the command without it"});
+    fail(ErrorKind::kUnsupported, {"a journal to resume from is not part of this version",
+                                   {},
+                                   options.resume ? "--resume" : "--restart",
+                                   "run the command without it"});
   const auto start = std::chrono::steady_clock::now();
   watch_signals();
   Outcome o;
   o.recipe = resolve_recipe(options);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
-  o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16), backend->threads(),
-                     parse_bytes(globals.memory_limit, "--memory-limit"));
+  o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
+                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
   if (options.dry_run) {
-    if (globals.json) print_json(o.plan.to_json());
-    else print_plan(o.plan);
+    if (globals.json)
+      print_json(o.plan.to_json());
+    else
+      print_plan(o.plan);
     return 0;
   }
   for (const std::string& warning : o.plan.warnings) Log::get().warn(warning);
@@ -218,8 +269,10 @@ int run(const Options& options, const Session& session) {
   run_job(o, model, *backend, options);
   o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.recipe.evaluate) evaluate_output(o, model, backend, globals);
-  if (globals.json) print_json(outcome_json(o));
-  else print_outcome(o);
+  if (globals.json)
+    print_json(outcome_json(o));
+  else
+    print_outcome(o);
   return !all_met(o.gates) || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
 }
 
@@ -227,24 +280,33 @@ int run(const Options& options, const Session& session) {
 
 void add_quantize(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
-                                      "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"
-                                      "  llmq quantize --method awq --model DIR --output out/model-awq --set scheme=w4a16_g64_asym\n"
-                                      "  llmq quantize --recipe recipes/smollm2.yaml --dry-run\n");
-  command->add_option("--recipe", options->recipe, "What to do, in YAML: llmq's own form, or an llm-compressor recipe")->type_name("FILE");
+  CLI::App* command = declare_command(
+      app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
+      "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"
+      "  llmq quantize --method awq --model DIR --output out/model-awq --set scheme=w4a16_g64_asym\n"
+      "  llmq quantize --recipe recipes/smollm2.yaml --dry-run\n");
+  command
+      ->add_option("--recipe", options->recipe,
+                   "What to do, in YAML: llmq's own form, or an llm-compressor recipe")
+      ->type_name("FILE");
   command->add_option("--method", options->method, "rtn or awq; overrides the recipe")->type_name("NAME");
-  command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")->type_name("MODEL");
+  command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
+      ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory to write")->type_name("DIR");
-  command->add_option("--set", options->settings, "Change one key of the recipe, such as scheme=w4a16_g64_asym or calibration.samples=64")
+  command
+      ->add_option("--set", options->settings,
+                   "Change one key of the recipe, such as scheme=w4a16_g64_asym or calibration.samples=64")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
   command->add_flag("--dry-run", options->dry_run, "Print the plan with its memory, disk and work, and stop");
   command->add_flag("--overwrite", options->overwrite, "Replace an earlier output of llmq");
   command->add_flag("--strict", options->strict, "Exit 3 when any module fell back to another method");
-  command->add_flag("--allow-nonfinite", options->allow_nonfinite, "Go on when a weight holds NaN or infinity");
+  command->add_flag("--allow-nonfinite", options->allow_nonfinite,
+                    "Go on when a weight holds NaN or infinity");
   command->add_flag("--resume", options->resume, "Go on with an interrupted run (not in this version)");
   command->add_flag("--restart", options->restart, "Start again in spite of a journal (not in this version)");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session); }; });
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session); }; });
 }
 
 }  // namespace llmq::tools

@@ -24,11 +24,14 @@ class PlainFormatter : public CLI::Formatter {
   PlainFormatter() { column_width(30); }
   std::string make_option_opts(const CLI::Option* option) const override {
     if (option->get_type_size() == 0 || option->get_type_name().empty()) return "";
-    return " " + option->get_type_name() + (option->get_items_expected_max() > 1 && option->get_expected_max() > 1 ? " ..." : "");
+    return " " + option->get_type_name() +
+           (option->get_items_expected_max() > 1 && option->get_expected_max() > 1 ? " ..." : "");
   }
   std::string make_usage(const CLI::App* app, std::string name) const override {
-    std::string usage = "Usage: " + (app->get_parent() ? app->get_parent()->get_name() + " " + app->get_name() : name);
-    for (const CLI::Option* option : app->get_options([](const CLI::Option* o) { return o->get_positional(); }))
+    std::string usage =
+        "Usage: " + (app->get_parent() ? app->get_parent()->get_name() + " " + app->get_name() : name);
+    for (const CLI::Option* option :
+         app->get_options([](const CLI::Option* o) { return o->get_positional(); }))
       usage += option->get_required() ? " " + option->get_name() : " [" + option->get_name() + "]";
     return "\n" + usage + (app->get_parent() ? " [OPTIONS]\n" : " COMMAND [OPTIONS]\n");
   }
@@ -47,13 +50,15 @@ void declare_application(CLI::App& app) {
   app.get_formatter()->label("Positionals", "Arguments");
 }
 
-CLI::App* declare_command(CLI::App& app, const std::string& name, const std::string& summary, const std::string& examples) {
+CLI::App* declare_command(CLI::App& app, const std::string& name, const std::string& summary,
+                          const std::string& examples) {
   CLI::App* command = app.add_subcommand(name, summary);
   command->formatter(app.get_formatter());
   command->group("Commands");
   command->set_help_flag("-h,--help", "This text");
   command->footer((examples.empty() ? "" : "\nExamples:\n" + examples) +
-                  "\nThe flags of `llmq --help` under \"Everywhere\" (--json, --device, --threads, ...) work here too.\n");
+                  "\nThe flags of `llmq --help` under \"Everywhere\" (--json, --device, --threads, ...) work "
+                  "here too.\n");
   return command;
 }
 

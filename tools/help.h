@@ -8,7 +8,8 @@ namespace llmq::tools {
 // Name, description, formatter and footer of the program itself.
 void declare_application(CLI::App& app);
 // A command with its summary (one line, for lists) and examples (for its own help).
-CLI::App* declare_command(CLI::App& app, const std::string& name, const std::string& summary, const std::string& examples);
+CLI::App* declare_command(CLI::App& app, const std::string& name, const std::string& summary,
+                          const std::string& examples);
 
 std::string bash_completion(const CLI::App& app);
 std::string zsh_completion(const CLI::App& app);

@@ -10,7 +10,7 @@ struct Interrupted : std::exception {
   int signal;
 };
 
-void watch_signals();       // from now on; before that, signals end the process at once
+void watch_signals();  // from now on; before that, signals end the process at once
 void throw_if_interrupted();
 
 }  // namespace llmq::tools

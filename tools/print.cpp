@@ -10,7 +10,8 @@ namespace {
 
 // Display width: code points, which is right for the Latin text and symbols our tables hold.
 std::size_t width(const std::string& cell) {
-  return static_cast<std::size_t>(std::count_if(cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
+  return static_cast<std::size_t>(std::count_if(
+      cell.begin(), cell.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; }));
 }
 
 std::string row_text(const std::vector<std::string>& row, const std::vector<std::size_t>& widths) {
@@ -48,8 +49,12 @@ void print_error(const Error& error, bool json) {
   std::fflush(stdout);
   if (json) {
     const ErrorDetail& d = error.detail();
-    print_json(Json::object({{"schema", "llmq.error/1"}, {"kind", kind_name(error.kind())}, {"message", d.message}, {"file", d.file},
-                             {"where", d.where}, {"hint", d.hint}}));
+    print_json(Json::object({{"schema", "llmq.error/1"},
+                             {"kind", kind_name(error.kind())},
+                             {"message", d.message},
+                             {"file", d.file},
+                             {"where", d.where},
+                             {"hint", d.hint}}));
   } else {
     std::fprintf(stderr, "llmq: %s\n", error.what());
   }

@@ -18,6 +18,8 @@ inline std::optional<std::uint64_t> checked_add(std::uint64_t a, std::uint64_t b
 }
 
 constexpr std::uint64_t ceil_div(std::uint64_t a, std::uint64_t b) { return (a + b - 1) / b; }
-constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t multiple) { return ceil_div(a, multiple) * multiple; }
+constexpr std::uint64_t round_up(std::uint64_t a, std::uint64_t multiple) {
+  return ceil_div(a, multiple) * multiple;
+}
 
 }  // namespace llmq

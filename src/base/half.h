@@ -9,8 +9,12 @@ namespace llmq {
 
 #define LLMQ_INLINE inline __attribute__((always_inline))
 
-struct BFloat16 { std::uint16_t bits; };
-struct Float16 { std::uint16_t bits; };
+struct BFloat16 {
+  std::uint16_t bits;
+};
+struct Float16 {
+  std::uint16_t bits;
+};
 
 LLMQ_INLINE float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 LLMQ_INLINE std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
@@ -38,7 +42,8 @@ LLMQ_INLINE Float16 to_float16(float value) {
   const std::uint32_t magnitude = x & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<std::uint16_t>(sign | 0x7e00u)};
   if (magnitude >= 0x477ff000u) return {static_cast<std::uint16_t>(sign | 0x7c00u)};  // rounds to infinity
-  if (magnitude < 0x38800000u) {  // subnormal: adding 0.5 leaves units of 2^-24 in the low fraction bits, rounded to even
+  if (magnitude <
+      0x38800000u) {  // subnormal: adding 0.5 leaves units of 2^-24 in the low fraction bits, rounded to even
     const std::uint32_t rounded = bits_from_float(float_from_bits(magnitude) + 0.5f) - bits_from_float(0.5f);
     return {static_cast<std::uint16_t>(sign | rounded)};
   }

@@ -29,11 +29,13 @@ class File {
  public:
   virtual ~File() = default;
   virtual std::uint64_t size() = 0;
-  virtual void read_at(std::uint64_t offset, std::span<std::byte> into) = 0;  // all or Error(kIo): "ends at byte N"
+  virtual void read_at(std::uint64_t offset,
+                       std::span<std::byte> into) = 0;  // all or Error(kIo): "ends at byte N"
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> from) = 0;
-  virtual void reserve(std::uint64_t size) = 0;  // posix_fallocate: no room is found before the hours are spent
-  virtual void sync() = 0;                       // fdatasync; an error is final, never retried
-  virtual std::unique_ptr<Mapping> map() = 0;    // whole file, read-only
+  virtual void reserve(
+      std::uint64_t size) = 0;                 // posix_fallocate: no room is found before the hours are spent
+  virtual void sync() = 0;                     // fdatasync; an error is final, never retried
+  virtual std::unique_ptr<Mapping> map() = 0;  // whole file, read-only
 };
 
 struct IoCounters {
@@ -44,16 +46,18 @@ struct IoCounters {
 class Io {
  public:
   virtual ~Io() = default;
-  virtual std::unique_ptr<File> open(const Path& path) = 0;    // regular files only; a missing one is kBadInput
-  virtual std::unique_ptr<File> create(const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
+  virtual std::unique_ptr<File> open(const Path& path) = 0;  // regular files only; a missing one is kBadInput
+  virtual std::unique_ptr<File> create(
+      const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
   virtual bool exists(const Path& path) = 0;
   virtual bool is_directory(const Path& path) = 0;
   virtual std::vector<std::string> list(const Path& directory) = 0;  // names, sorted, without . and ..
   virtual void make_directory(const Path& path) = 0;                 // with parents; existing is fine
   virtual void rename(const Path& from, const Path& to) = 0;
-  virtual void remove(const Path& path) = 0;                         // a file or an empty directory; missing is fine
+  virtual void remove(const Path& path) = 0;  // a file or an empty directory; missing is fine
   virtual void sync_directory(const Path& directory) = 0;
-  virtual std::uint64_t free_bytes(const Path& directory) = 0;       // statvfs of it or of the nearest directory above that exists
+  virtual std::uint64_t free_bytes(
+      const Path& directory) = 0;  // statvfs of it or of the nearest directory above that exists
   virtual IoCounters counters() const = 0;
 };
 

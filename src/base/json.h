@@ -32,8 +32,10 @@ class Json {
   Json(unsigned u) : value_(std::int64_t{u}) {}
   Json(std::int64_t i) : value_(i) {}
   Json(std::uint64_t u) : value_(nullptr) {
-    if (u <= static_cast<std::uint64_t>(INT64_MAX)) value_ = static_cast<std::int64_t>(u);
-    else value_ = static_cast<double>(u);
+    if (u <= static_cast<std::uint64_t>(INT64_MAX))
+      value_ = static_cast<std::int64_t>(u);
+    else
+      value_ = static_cast<double>(u);
   }
   Json(double d) : value_(d) {}
   Json(const char* s) : value_(std::string(s)) {}
@@ -71,7 +73,7 @@ class Json {
   Json& operator[](std::string_view key);        // of an object (null becomes one): appended when absent
   void push_back(Json item);                     // onto an array (null becomes one)
   bool erase(std::string_view key);
-  const char* kind() const;                      // "null", "a boolean", "an integer", ...
+  const char* kind() const;  // "null", "a boolean", "an integer", ...
 
   bool operator==(const Json& other) const = default;
 

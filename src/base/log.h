@@ -16,9 +16,9 @@ class Log {
  public:
   static Log& get();
   void set_verbosity(Verbosity verbosity);
-  void note(std::string_view sentence);     // shown unless quiet
-  void detail(std::string_view sentence);   // shown with -v
-  void warn(std::string_view sentence);     // shown unless quiet, prefixed "warning: "
+  void note(std::string_view sentence);                        // shown unless quiet
+  void detail(std::string_view sentence);                      // shown with -v
+  void warn(std::string_view sentence);                        // shown unless quiet, prefixed "warning: "
   void progress_line(std::string_view line, bool final_line);  // redraws on a terminal
   bool is_terminal() const;
 

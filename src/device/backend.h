@@ -23,10 +23,14 @@
 namespace llmq {
 
 enum class Compute : std::uint8_t { kFloat32, kBFloat16 };
-inline DType activation_dtype(Compute compute) { return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16; }
+inline DType activation_dtype(Compute compute) {
+  return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
+}
 
 // Copies and kernels are ordered within a stream; CPU backends run at once and ignore it.
-struct Stream { int index = 0; };
+struct Stream {
+  int index = 0;
+};
 
 // A weight laid out for one backend (re-tiled, converted). [out_features, in_features].
 class PreparedWeight {
@@ -61,8 +65,8 @@ struct AttentionProblem {
 
 // What scoring needs of one row of logits, all in FP64 over the FP32 logits.
 struct RowScore {
-  double log_prob = 0;       // log softmax(logits)[target]
-  std::int32_t argmax = 0;   // lowest index among equals
+  double log_prob = 0;      // log softmax(logits)[target]
+  std::int32_t argmax = 0;  // lowest index among equals
 };
 
 class Backend {
@@ -74,14 +78,15 @@ class Backend {
 
   // Memory.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  virtual void upload(const TensorView& to, const void* from_host, Stream stream = {}) = 0;    // to.bytes()
-  virtual void download(void* to_host, const TensorView& from, Stream stream = {}) = 0;        // from.bytes()
+  virtual void upload(const TensorView& to, const void* from_host, Stream stream = {}) = 0;  // to.bytes()
+  virtual void download(void* to_host, const TensorView& from, Stream stream = {}) = 0;      // from.bytes()
   virtual void synchronize(Stream stream = {}) = 0;
 
   // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds F32/F16 to BF16.
   virtual std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) = 0;
   // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the compute dtype. bias may be an empty view.
-  virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w, const TensorView& bias) = 0;
+  virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
+                      const TensorView& bias) = 0;
 
   // y[t] = table[ids[t]]: y F32 [T, H], table F32/BF16/F16 [V, H] on the device, ids host.
   virtual void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) = 0;
@@ -90,20 +95,24 @@ class Backend {
   virtual void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) = 0;
   // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines and sines F32
   // [max_position, head_dim/2] on the device. positions host.
-  virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines, const TensorView& sines) = 0;
+  virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
+                    const TensorView& sines) = 0;
   // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages' dtype.
-  virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots) = 0;
+  virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
+                        std::span<const std::int64_t> slots) = 0;
   // Causal attention of q F32 [T, heads, head_dim] over the pages; out [T, heads*head_dim] of the compute dtype. Online softmax over
   // key tiles at absolute positions 0, 64, 128, ...: never an S x S matrix, and row i does not depend on its batch.
-  virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages, std::span<const SequenceRows> sequences,
-                         const AttentionProblem& problem) = 0;
+  virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
+                         std::span<const SequenceRows> sequences, const AttentionProblem& problem) = 0;
   // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.
-  virtual void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up, Activation act) = 0;
-  virtual void add(const TensorView& into, const TensorView& x) = 0;  // F32 += F32
+  virtual void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
+                                Activation act) = 0;
+  virtual void add(const TensorView& into, const TensorView& x) = 0;       // F32 += F32
   virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 <-> BF16, same shape
 
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.
-  virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets, std::span<RowScore> scores) = 0;
+  virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
+                          std::span<RowScore> scores) = 0;
   // KL(softmax(p) || softmax(q)) in nats per row, FP64; exactly 0 for equal rows.
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;
 
@@ -111,7 +120,8 @@ class Backend {
   // FP32 in token order; callers feed chunks of at most 4096 rows and add chunk sums in FP64 (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x) = 0;
   // absolute_sum[k] += sum_t |x[t,k]| (FP64), absolute_max[k] = max(.., |x[t,k]|): host results.
-  virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum, std::span<float> absolute_max) = 0;
+  virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
+                             std::span<float> absolute_max) = 0;
   // loss[r] = d[r] G d[r]^T for each row of d [R, K] F32; G symmetric, prepared from its full F32 square. The products' precision is
   // G's compute type; sums over k are FP32 per row, FP64 across tiles.
   virtual void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) = 0;
@@ -127,8 +137,10 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request);
 
 // One per implementation; make_backend dispatches. make_cuda_backend comes from device/cuda/ or device/no_cuda.cpp.
 std::shared_ptr<Backend> make_reference_backend();
-std::shared_ptr<Backend> make_cpu_backend(int threads);  // level chosen once: LLMQ_CPU_ISA=scalar|avx2|avx512|amx or the best present
-std::shared_ptr<Backend> make_fake_backend();            // its memory is closed to the host; its work is run by the reference
+std::shared_ptr<Backend> make_cpu_backend(
+    int threads);  // level chosen once: LLMQ_CPU_ISA=scalar|avx2|avx512|amx or the best present
+std::shared_ptr<Backend>
+make_fake_backend();  // its memory is closed to the host; its work is run by the reference
 std::shared_ptr<Backend> make_cuda_backend(int index);
 
 }  // namespace llmq

@@ -62,7 +62,8 @@ HiddenStates prefill(Engine& engine, const Window& window) {
   const Engine::Step step{sequence.id(), window.tokens};
   HiddenStates states{engine.forward(std::span(&step, 1)), {}};
   const auto rows = static_cast<std::int64_t>(window.tokens.size());
-  states.rows = states.buffer.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});
+  states.rows =
+      states.buffer.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});
   return states;
 }
 
@@ -70,7 +71,8 @@ void score_window(Engine& engine, Engine* against, const Window& window, Tally& 
   const HiddenStates states = prefill(engine, window);
   const HiddenStates reference = against ? prefill(*against, window) : HiddenStates{};
   const std::int64_t tile = std::clamp<std::int64_t>(kTileBytes / (engine.spec().vocab_size * 4), 16, 256);
-  const auto end = static_cast<std::int64_t>(window.tokens.size()) - 1;  // the last row predicts nothing that is known
+  const auto end =
+      static_cast<std::int64_t>(window.tokens.size()) - 1;  // the last row predicts nothing that is known
   std::vector<RowScore> scores, reference_scores;
   std::vector<double> kl;
   for (std::int64_t row = window.first_scored - 1; row < end; row += tile) {
@@ -115,8 +117,11 @@ Divergence summarize(Tally& tally, double ppl) {
 PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<const Window> windows,
                                      const std::function<void(std::int64_t done, double ppl)>& on_window) {
   if (against && against->spec().vocab_size != engine.spec().vocab_size)
-    fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens", engine.spec().vocab_size, against->spec().vocab_size), {},
-                                "--against", "compare a model with the one it was made from"});
+    fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens",
+                                            engine.spec().vocab_size, against->spec().vocab_size),
+                                {},
+                                "--against",
+                                "compare a model with the one it was made from"});
   const auto start = std::chrono::steady_clock::now();
   PerplexityResult result;
   Tally tally;

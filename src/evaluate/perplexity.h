@@ -19,21 +19,29 @@
 namespace llmq {
 
 struct PerplexityProtocol {
-  std::string name = "hf";           // "hf" | "llama.cpp"
+  std::string name = "hf";  // "hf" | "llama.cpp"
   std::int64_t context = 2048;
   std::int64_t stride = 2048;
-  std::int64_t max_windows = 0;      // 0: all
-  std::string id() const;            // "hf-2048", "llama.cpp-512", "hf-2048-stride-1024"
+  std::int64_t max_windows = 0;  // 0: all
+  std::string id() const;        // "hf-2048", "llama.cpp-512", "hf-2048-stride-1024"
 };
 
 // Resolves defaults against a model: hf min(2048, max_position), llama.cpp 512.
-PerplexityProtocol resolve_protocol(const std::string& name, std::optional<std::int64_t> context, std::optional<std::int64_t> stride,
-                                    std::int64_t max_windows, const ModelSpec& spec);
+PerplexityProtocol resolve_protocol(const std::string& name, std::optional<std::int64_t> context,
+                                    std::optional<std::int64_t> stride, std::int64_t max_windows,
+                                    const ModelSpec& spec);
 
-struct Window { std::vector<std::int32_t> tokens; std::int64_t first_scored = 1; };  // positions first_scored .. size-1 are targets
-std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const PerplexityProtocol& protocol, std::optional<std::int32_t> bos);
+struct Window {
+  std::vector<std::int32_t> tokens;
+  std::int64_t first_scored = 1;
+};  // positions first_scored .. size-1 are targets
+std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const PerplexityProtocol& protocol,
+                                std::optional<std::int32_t> bos);
 
-struct Divergence { double kl_mean = 0, kl_stderr = 0, kl_p99 = 0, kl_max = 0, top1_agreement = 0; double reference_ppl = 0, delta_ppl = 0; };
+struct Divergence {
+  double kl_mean = 0, kl_stderr = 0, kl_p99 = 0, kl_max = 0, top1_agreement = 0;
+  double reference_ppl = 0, delta_ppl = 0;
+};
 struct PerplexityResult {
   double ppl = 0, ppl_stderr = 0, mean_nll = 0, seconds = 0;
   std::int64_t windows = 0, scored_tokens = 0, evaluated_tokens = 0;
@@ -41,7 +49,8 @@ struct PerplexityResult {
 };
 
 // `against`: the original, run on the same windows beside `engine`; null for none. `on_window` (may be empty) hears the running perplexity.
-PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<const Window> windows,
-                                     const std::function<void(std::int64_t done, double ppl)>& on_window = {});
+PerplexityResult evaluate_perplexity(
+    Engine& engine, Engine* against, std::span<const Window> windows,
+    const std::function<void(std::int64_t done, double ppl)>& on_window = {});
 
 }  // namespace llmq

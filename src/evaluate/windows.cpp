@@ -14,28 +14,42 @@ std::string PerplexityProtocol::id() const {
   return text;
 }
 
-PerplexityProtocol resolve_protocol(const std::string& name, std::optional<std::int64_t> context, std::optional<std::int64_t> stride,
-                                    std::int64_t max_windows, const ModelSpec& spec) {
+PerplexityProtocol resolve_protocol(const std::string& name, std::optional<std::int64_t> context,
+                                    std::optional<std::int64_t> stride, std::int64_t max_windows,
+                                    const ModelSpec& spec) {
   if (name != "hf" && name != "llama.cpp")
-    fail(ErrorKind::kUsage, {"protocol '" + name + "' is not known", {}, "--protocol", "use hf or llama.cpp"});
+    fail(ErrorKind::kUsage,
+         {"protocol '" + name + "' is not known", {}, "--protocol", "use hf or llama.cpp"});
   PerplexityProtocol protocol;
   protocol.name = name;
   const std::int64_t longest = spec.max_position > 0 ? spec.max_position : 2048;
   protocol.context = context.value_or(std::min<std::int64_t>(name == "hf" ? 2048 : 512, longest));
   if (protocol.context < 4 || protocol.context > longest)
-    fail(ErrorKind::kUsage, {fmt::format("context {} is outside 4 .. {}, the positions this model has", protocol.context, longest), {}, "--context",
+    fail(ErrorKind::kUsage, {fmt::format("context {} is outside 4 .. {}, the positions this model has",
+                                         protocol.context, longest),
+                             {},
+                             "--context",
                              "choose a context in that range"});
   protocol.stride = stride.value_or(protocol.context);
   if (protocol.stride < 1 || protocol.stride > protocol.context)
-    fail(ErrorKind::kUsage, {fmt::format("stride {} is outside 1 .. {}", protocol.stride, protocol.context), {}, "--stride", "choose a stride in that range"});
+    fail(ErrorKind::kUsage, {fmt::format("stride {} is outside 1 .. {}", protocol.stride, protocol.context),
+                             {},
+                             "--stride",
+                             "choose a stride in that range"});
   if (name == "llama.cpp" && protocol.stride != protocol.context)
-    fail(ErrorKind::kUsage, {"the llama.cpp protocol has no stride", {}, "--stride", "leave it out, or use --protocol hf"});
-  if (max_windows < 0) fail(ErrorKind::kUsage, {fmt::format("{} windows", max_windows), {}, "--max-windows", "give a positive number, or 0 for all"});
+    fail(ErrorKind::kUsage,
+         {"the llama.cpp protocol has no stride", {}, "--stride", "leave it out, or use --protocol hf"});
+  if (max_windows < 0)
+    fail(ErrorKind::kUsage, {fmt::format("{} windows", max_windows),
+                             {},
+                             "--max-windows",
+                             "give a positive number, or 0 for all"});
   protocol.max_windows = max_windows;
   return protocol;
 }
 
-std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const PerplexityProtocol& protocol, std::optional<std::int32_t> bos) {
+std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const PerplexityProtocol& protocol,
+                                std::optional<std::int32_t> bos) {
   const auto length = static_cast<std::int64_t>(ids.size());
   std::vector<Window> windows;
   for (std::int64_t begin = 0; begin + protocol.context <= length; begin += protocol.stride) {
@@ -52,8 +66,11 @@ std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const Perplex
     windows.push_back(std::move(window));
   }
   if (windows.empty())
-    fail(ErrorKind::kBadInput, {fmt::format("the text has {} tokens, fewer than one window of {}", length, protocol.context), {}, {},
-                                "give a longer text or a smaller --context"});
+    fail(ErrorKind::kBadInput,
+         {fmt::format("the text has {} tokens, fewer than one window of {}", length, protocol.context),
+          {},
+          {},
+          "give a longer text or a smaller --context"});
   return windows;
 }
 

@@ -1,9 +1,11 @@
 // compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not.
 //
 //   <module>.weight_packed      I32 [out, ceil(in*b/32)]      row n: a little-endian stream of b-bit fields,
-//   field j = code(n, j) <module>.weight_scale       scale dtype [out, groups] <module>.weight_zero_point I32
-//   [ceil(out*b/32), groups]  asymmetric only; column g: the same stream down the rows <module>.weight_shape
-//   I64 [2] = out, in
+//                                                             field j = code(n, j)
+//   <module>.weight_scale       scale dtype [out, groups]
+//   <module>.weight_zero_point  I32 [ceil(out*b/32), groups]  asymmetric only; column g: the same stream down
+//                                                             the rows
+//   <module>.weight_shape       I64 [2] = out, in
 //
 // Sources: compressed_tensors 0.20 compressors/pack_quantized, quantization/{quant_config,quant_args}.py;
 // docs/formats.md.

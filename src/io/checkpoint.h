@@ -19,10 +19,11 @@ namespace llmq {
 
 struct StoredTensor {
   std::string name;
-  TensorView view;      // host, read-only, possibly a GGUF block dtype
-  int shard = 0;        // index into shards
+  TensorView view;           // host, read-only, possibly a GGUF block dtype
+  int shard = 0;             // index into shards
   std::uint64_t offset = 0;  // of its first byte in the shard
-  int permuted_heads = 0;    // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_model.h); read_float32() undoes it
+  int permuted_heads =
+      0;  // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_model.h); read_float32() undoes it
 };
 
 class Checkpoint {
@@ -31,10 +32,11 @@ class Checkpoint {
   static Checkpoint open(Io& io, const std::string& model);
 
   const StoredTensor* find(std::string_view name) const;
-  const StoredTensor& at(std::string_view name) const;  // Error(kBadInput) naming the checkpoint and the tensor
-  const std::vector<StoredTensor>& tensors() const;     // sorted by name
-  const Json& config() const;                           // config.json; for a GGUF: the equal one built from its metadata
-  const Path& path() const;                             // directory or .gguf file
+  const StoredTensor& at(
+      std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor
+  const std::vector<StoredTensor>& tensors() const;  // sorted by name
+  const Json& config() const;  // config.json; for a GGUF: the equal one built from its metadata
+  const Path& path() const;    // directory or .gguf file
   bool is_gguf() const;
   std::uint64_t tensor_bytes() const;
   const std::vector<Path>& shards() const;

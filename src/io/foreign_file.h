@@ -16,6 +16,7 @@ struct ForeignFile {
 };
 
 // Looks at the first bytes only. Nothing when they belong to no known format, or to `expected` ("safetensors", "GGUF").
-std::optional<ForeignFile> recognize_foreign_file(std::span<const std::byte> bytes, std::string_view expected);
+std::optional<ForeignFile> recognize_foreign_file(std::span<const std::byte> bytes,
+                                                  std::string_view expected);
 
 }  // namespace llmq

@@ -21,7 +21,19 @@
 namespace llmq {
 
 enum class GgufType : std::uint32_t {
-  kU8 = 0, kI8 = 1, kU16 = 2, kI16 = 3, kU32 = 4, kI32 = 5, kF32 = 6, kBool = 7, kString = 8, kArray = 9, kU64 = 10, kI64 = 11, kF64 = 12,
+  kU8 = 0,
+  kI8 = 1,
+  kU16 = 2,
+  kI16 = 3,
+  kU32 = 4,
+  kI32 = 5,
+  kF32 = 6,
+  kBool = 7,
+  kString = 8,
+  kArray = 9,
+  kU64 = 10,
+  kI64 = 11,
+  kF64 = 12,
 };
 
 struct GgufValue {
@@ -59,8 +71,9 @@ class GgufHeader {
   bool boolean(std::string_view key) const;
   std::string_view string(std::string_view key) const;
   std::vector<std::string_view> strings(std::string_view key) const;
-  std::vector<std::int64_t> integers(std::string_view key) const;  // of an array of any integer type (or bool)
-  std::vector<double> numbers(std::string_view key) const;         // of an array of any number type
+  std::vector<std::int64_t> integers(
+      std::string_view key) const;                          // of an array of any integer type (or bool)
+  std::vector<double> numbers(std::string_view key) const;  // of an array of any number type
 
   std::optional<std::int64_t> find_integer(std::string_view key) const;
   std::optional<double> find_number(std::string_view key) const;

@@ -17,9 +17,9 @@
 namespace llmq {
 
 struct GgufModelTensor {
-  std::string name;       // as Hugging Face names it
-  std::size_t index = 0;  // in GgufHeader::tensors
-  int permuted_heads = 0; // > 0: rows lie in llama.cpp's rope order, within each of this many heads
+  std::string name;        // as Hugging Face names it
+  std::size_t index = 0;   // in GgufHeader::tensors
+  int permuted_heads = 0;  // > 0: rows lie in llama.cpp's rope order, within each of this many heads
 };
 
 struct GgufModel {

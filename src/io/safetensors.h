@@ -23,7 +23,7 @@ struct SafetensorsEntry {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsEntry> entries;        // by offset
+  std::vector<SafetensorsEntry> entries;  // by offset
   std::map<std::string, std::string> metadata;
 };
 
@@ -40,7 +40,8 @@ struct TensorDeclaration {
 // the header is padded to 8. The same input gives the same bytes. Bytes go to "<target>.partial-<pid>" and the destructor removes it unless finished.
 class SafetensorsWriter {
  public:
-  SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations, const std::map<std::string, std::string>& metadata);
+  SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
+                    const std::map<std::string, std::string>& metadata);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   void add(const std::string& name, std::span<const std::byte> bytes);

@@ -12,7 +12,8 @@ namespace llmq {
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
-  virtual void* allocate(std::size_t bytes) = 0;  // aligned to 64; Error(kResource) with the figure when there is no room
+  virtual void* allocate(
+      std::size_t bytes) = 0;  // aligned to 64; Error(kResource) with the figure when there is no room
   virtual void deallocate(void* pointer, std::size_t bytes) noexcept = 0;
   virtual Device device() const = 0;
 };
@@ -25,13 +26,20 @@ class Buffer {
   Buffer(std::shared_ptr<MemoryResource> resource, std::size_t bytes);
   ~Buffer() { reset(); }
   Buffer(Buffer&& other) noexcept { swap(other); }
-  Buffer& operator=(Buffer&& other) noexcept { reset(); swap(other); return *this; }
+  Buffer& operator=(Buffer&& other) noexcept {
+    reset();
+    swap(other);
+    return *this;
+  }
 
   void* get() const { return pointer_; }
   std::size_t bytes() const { return bytes_; }
   Device device() const { return resource_ ? resource_->device() : Device{}; }
   TensorView view(DType dtype, Shape shape) const;  // Error(kInternal) when it does not fit
-  template <typename T> T* as() const { return static_cast<T*>(pointer_); }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(pointer_);
+  }
   void reset() noexcept;
 
  private:

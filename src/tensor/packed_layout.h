@@ -14,12 +14,16 @@
 namespace llmq {
 
 // fields[r][j] (row-major, rows x count, each < 2^bits) -> rows x ceil(count*bits/32) words; and back.
-std::vector<std::uint32_t> pack_bit_stream(std::span<const std::uint8_t> fields, std::int64_t rows, std::int64_t count, int bits);
-std::vector<std::uint8_t> unpack_bit_stream(std::span<const std::uint32_t> words, std::int64_t rows, std::int64_t count, int bits);
+std::vector<std::uint32_t> pack_bit_stream(std::span<const std::uint8_t> fields, std::int64_t rows,
+                                           std::int64_t count, int bits);
+std::vector<std::uint8_t> unpack_bit_stream(std::span<const std::uint32_t> words, std::int64_t rows,
+                                            std::int64_t count, int bits);
 
 // [out, in] codes -> [in, out/8] words; zeros [out, groups] -> [groups, out/8]; out % 8 == 0.
-std::vector<std::uint32_t> pack_awq_gemm(std::span<const std::uint8_t> codes, std::int64_t out_features, std::int64_t columns);
-std::vector<std::uint8_t> unpack_awq_gemm(std::span<const std::uint32_t> words, std::int64_t out_features, std::int64_t columns);
+std::vector<std::uint32_t> pack_awq_gemm(std::span<const std::uint8_t> codes, std::int64_t out_features,
+                                         std::int64_t columns);
+std::vector<std::uint8_t> unpack_awq_gemm(std::span<const std::uint32_t> words, std::int64_t out_features,
+                                          std::int64_t columns);
 
 // [rows, cols] -> [cols, rows]
 template <typename T>

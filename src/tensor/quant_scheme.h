@@ -16,15 +16,15 @@ namespace llmq {
 enum class Granularity : std::uint8_t { kGroup, kChannel, kTensor };
 
 struct QuantScheme {
-  int bits = 4;                                    // of a weight code: 2..8
-  int activation_bits = 16;                        // 16: not quantized
+  int bits = 4;              // of a weight code: 2..8
+  int activation_bits = 16;  // 16: not quantized
   Granularity granularity = Granularity::kGroup;
-  int group_size = 128;                            // kGroup only
-  bool symmetric = false;                          // zero is 2^(bits-1) everywhere
-  DType scale_dtype = DType::kBF16;                // as stored: kF16, kBF16 or kF32
+  int group_size = 128;              // kGroup only
+  bool symmetric = false;            // zero is 2^(bits-1) everywhere
+  DType scale_dtype = DType::kBF16;  // as stored: kF16, kBF16 or kF32
 
   int code_count() const { return 1 << bits; }
-  int middle() const { return 1 << (bits - 1); }   // the zero of a symmetric scheme
+  int middle() const { return 1 << (bits - 1); }           // the zero of a symmetric scheme
   std::int64_t group_of(std::int64_t in_features) const {  // columns that share one scale
     return granularity == Granularity::kGroup ? group_size : in_features;
   }

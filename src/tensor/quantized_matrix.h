@@ -14,10 +14,10 @@ namespace llmq {
 struct QuantizedMatrix {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
-  std::vector<std::uint8_t> codes;   // [out, in], 0 .. 2^bits-1
-  std::vector<float> scales;         // [out, groups]
-  std::vector<std::uint8_t> zeros;   // [out, groups]; symmetric: all scheme.middle()
-  double loss = 0;                   // tr(dW G dW^T) as the method measured it, 0 without statistics
+  std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1
+  std::vector<float> scales;        // [out, groups]
+  std::vector<std::uint8_t> zeros;  // [out, groups]; symmetric: all scheme.middle()
+  double loss = 0;                  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
   std::int64_t group() const { return scheme.group_of(in_features); }
   std::int64_t groups() const { return (in_features + group() - 1) / group(); }

@@ -49,15 +49,25 @@ struct TensorView {
   Device device;
 
   TensorView() = default;
-  TensorView(void* p, DType d, Shape s, Device where = {}) : pointer(p), dtype(d), shape(s), row_stride(s.back()), device(where) {}
+  TensorView(void* p, DType d, Shape s, Device where = {})
+      : pointer(p), dtype(d), shape(s), row_stride(s.back()), device(where) {}
   // Views of files are read-only by convention: their owners hand out const bytes, and no operation writes its inputs.
-  TensorView(const void* p, DType d, Shape s, Device where = {}) : TensorView(const_cast<void*>(p), d, s, where) {}
+  TensorView(const void* p, DType d, Shape s, Device where = {})
+      : TensorView(const_cast<void*>(p), d, s, where) {}
 
-  std::int64_t rows() const { return shape.rank() == 0 ? 1 : shape.elements() / (shape.back() == 0 ? 1 : shape.back()); }
+  std::int64_t rows() const {
+    return shape.rank() == 0 ? 1 : shape.elements() / (shape.back() == 0 ? 1 : shape.back());
+  }
   std::int64_t cols() const { return shape.back(); }
   std::uint64_t bytes() const;  // of a contiguous tensor of this shape; block types by whole blocks
-  template <typename T> T* as() const { return static_cast<T*>(pointer); }
-  template <typename T> T* row(std::int64_t r) const { return static_cast<T*>(pointer) + r * row_stride; }
+  template <typename T>
+  T* as() const {
+    return static_cast<T*>(pointer);
+  }
+  template <typename T>
+  T* row(std::int64_t r) const {
+    return static_cast<T*>(pointer) + r * row_stride;
+  }
   TensorView row_slice(std::int64_t first, std::int64_t count) const;  // rank 2, plain dtype
   bool contiguous() const { return row_stride == shape.back(); }
 };

@@ -22,18 +22,21 @@ TEST(EvalPpl, HasEveryFieldOfTheContract) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.eval-ppl/1");
-  for (const char* key : {"model", "device", "compute", "protocol", "text", "windows", "scored_tokens", "ppl", "ppl_stderr", "mean_nll", "seconds",
-                          "tokens_per_second", "peak_rss_bytes", "against", "gates"})
+  for (const char* key :
+       {"model", "device", "compute", "protocol", "text", "windows", "scored_tokens", "ppl", "ppl_stderr",
+        "mean_nll", "seconds", "tokens_per_second", "peak_rss_bytes", "against", "gates"})
     EXPECT_NE(json.find(key), nullptr) << key;
   EXPECT_EQ(json.at("protocol").as_string(), "hf-512") << "the model has 512 positions";
   EXPECT_EQ(json.at("scored_tokens").as_integer(), 2 * 511);
   EXPECT_EQ(json.at("compute").as_string(), "float32");
-  EXPECT_NEAR(json.at("ppl").as_double(), std::exp(json.at("mean_nll").as_double()), 1e-9 * json.at("ppl").as_double());
+  EXPECT_NEAR(json.at("ppl").as_double(), std::exp(json.at("mean_nll").as_double()),
+              1e-9 * json.at("ppl").as_double());
 }
 
 TEST(EvalPpl, SameDigitsAtAnyThreadCount) {
   const std::string one = eval({tinystories(), "--threads", "1"}).json().at("mean_nll").dump();
-  for (const char* threads : {"2", "3", "8"}) EXPECT_EQ(eval({tinystories(), "--threads", threads}).json().at("mean_nll").dump(), one) << threads;
+  for (const char* threads : {"2", "3", "8"})
+    EXPECT_EQ(eval({tinystories(), "--threads", threads}).json().at("mean_nll").dump(), one) << threads;
 }
 
 TEST(EvalPpl, AModelAgainstItsRenamedCopyIsExactlyEqual) {
@@ -90,11 +93,13 @@ TEST(EvalPpl, RefusesWhatItCannotDo) {
 }
 
 TEST(Generate, GreedyTextIsStableAndCounted) {
-  const std::vector<std::string> arguments = {"generate", tinystories(), "--prompt", "Once upon a time", "--max-tokens", "24", "--json"};
+  const std::vector<std::string> arguments = {"generate",     tinystories(), "--prompt", "Once upon a time",
+                                              "--max-tokens", "24",          "--json"};
   const Outcome outcome = run_llmq(arguments);
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
-  for (const char* key : {"schema", "text", "prompt_tokens", "completion_tokens", "token_ids", "finish_reason", "ttft_seconds", "tokens_per_second"})
+  for (const char* key : {"schema", "text", "prompt_tokens", "completion_tokens", "token_ids",
+                          "finish_reason", "ttft_seconds", "tokens_per_second"})
     EXPECT_NE(json.find(key), nullptr) << key;
   EXPECT_EQ(json.at("completion_tokens").as_integer(), 24);
   EXPECT_EQ(json.at("token_ids").items().size(), 24u);
@@ -104,7 +109,10 @@ TEST(Generate, GreedyTextIsStableAndCounted) {
 
 TEST(Generate, SameSeedSameText) {
   const auto sample = [](const char* seed) {
-    return run_llmq({"generate", tinystories(), "--prompt", "The dog", "--max-tokens", "32", "--temperature", "1", "--seed", seed, "--json"}).json().at("text");
+    return run_llmq({"generate", tinystories(), "--prompt", "The dog", "--max-tokens", "32", "--temperature",
+                     "1", "--seed", seed, "--json"})
+        .json()
+        .at("text");
   };
   EXPECT_EQ(sample("7"), sample("7"));
   EXPECT_NE(sample("7"), sample("8"));

@@ -24,7 +24,9 @@ Scratch::~Scratch() {
   fs::remove_all(path_, ignored);
 }
 
-void write_file(const std::string& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+void write_file(const std::string& path, const std::string& text) {
+  std::ofstream(path, std::ios::binary) << text;
+}
 
 std::string read_file(const std::string& path) {
   std::ostringstream text;
@@ -39,13 +41,16 @@ std::string copy_of_model(const Scratch& scratch, const std::string& name) {
   return scratch / name;
 }
 
-Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment, const std::string& input) {
+Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
+                 const std::string& input) {
   const Scratch scratch;
   write_file(scratch / "in", input);
   const pid_t child = fork();
   if (child == 0) {
     for (const std::string& pair : environment) putenv(const_cast<char*>(pair.c_str()));
-    const auto redirect = [&](const std::string& name, int flags, int to) { dup2(open((scratch / name).c_str(), flags, 0600), to); };
+    const auto redirect = [&](const std::string& name, int flags, int to) {
+      dup2(open((scratch / name).c_str(), flags, 0600), to);
+    };
     redirect("in", O_RDONLY, 0);
     redirect("out", O_CREAT | O_WRONLY, 1);
     redirect("err", O_CREAT | O_WRONLY, 2);
@@ -57,7 +62,8 @@ Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<st
   }
   int status = 0;
   waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(scratch / "out"), read_file(scratch / "err")};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(scratch / "out"),
+          read_file(scratch / "err")};
 }
 
 }  // namespace llmq::testing

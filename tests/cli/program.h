@@ -14,7 +14,8 @@ struct Outcome {
 };
 
 // `environment`: NAME=VALUE pairs added to this process's. `input` is fed to stdin.
-Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {}, const std::string& input = {});
+Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
+                 const std::string& input = {});
 
 // The small trained model that the repository carries.
 std::string tinystories();

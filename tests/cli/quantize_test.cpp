@@ -16,19 +16,32 @@ using ::testing::Not;
 std::string builtin_text() { return std::string(LLMQ_SOURCE_DIR) + "/share/calibration/c4.utf8"; }
 
 // 8 x 256 tokens keep a run short; everything else is the default unless `more` says otherwise.
-std::vector<std::string> quantize_arguments(const std::string& method, const std::string& output, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> arguments = {"quantize", "--method", method, "--model", tinystories(), "--output", output, "--set", "calibration.samples=8",
-                                        "--set", "calibration.sequence_length=256", "--json"};
+std::vector<std::string> quantize_arguments(const std::string& method, const std::string& output,
+                                            const std::vector<std::string>& more = {}) {
+  std::vector<std::string> arguments = {"quantize",
+                                        "--method",
+                                        method,
+                                        "--model",
+                                        tinystories(),
+                                        "--output",
+                                        output,
+                                        "--set",
+                                        "calibration.samples=8",
+                                        "--set",
+                                        "calibration.sequence_length=256",
+                                        "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return arguments;
 }
 
-Outcome quantize(const std::string& method, const std::string& output, const std::vector<std::string>& more = {}) {
+Outcome quantize(const std::string& method, const std::string& output,
+                 const std::vector<std::string>& more = {}) {
   return run_llmq(quantize_arguments(method, output, more));
 }
 
 Json measure(const std::string& model) {
-  const Outcome outcome = run_llmq({"eval-ppl", model, "--against", tinystories(), "--max-windows", "4", "--json"});
+  const Outcome outcome =
+      run_llmq({"eval-ppl", model, "--against", tinystories(), "--max-windows", "4", "--json"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.json();
 }
@@ -41,11 +54,13 @@ TEST(Quantize, AwqWritesAWholeCheckpointAndSaysWhatItDid) {
   EXPECT_EQ(json.at("schema").as_string(), "llmq.quantize/1");
   EXPECT_EQ(json.at("status").as_string(), "done");
   EXPECT_EQ(json.at("modules").as_integer(), 14);
-  for (const char* key : {"output", "version", "method", "scheme", "format", "seconds", "peak_rss_bytes", "peak_device_bytes", "bytes_in", "bytes_out",
-                          "bits_per_weight", "bits_per_weight_total", "calibration", "fallbacks", "warnings", "digest"})
+  for (const char* key : {"output", "version", "method", "scheme", "format", "seconds", "peak_rss_bytes",
+                          "peak_device_bytes", "bytes_in", "bytes_out", "bits_per_weight",
+                          "bits_per_weight_total", "calibration", "fallbacks", "warnings", "digest"})
     EXPECT_NE(json.find(key), nullptr) << key;
   EXPECT_THAT(json.at("digest").as_string(), HasSubstr("sha256:"));
-  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", "generation_config.json", "README.md", "report.json"})
+  for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
+                           "generation_config.json", "README.md", "report.json"})
     EXPECT_TRUE(fs::exists(scratch / "q" + std::string("/") + file)) << file;
   EXPECT_EQ(read_file(scratch / "q/tokenizer.json"), read_file(tinystories() + "/tokenizer.json"));
   const Json report = Json::parse(read_file(scratch / "q/report.json"), "report.json");
@@ -56,13 +71,21 @@ TEST(Quantize, SameBytesAtAnyThreadCount) {
   const Scratch scratch;
   const std::string one = quantize("awq", scratch / "t1", {"--threads", "1"}).json().at("digest").as_string();
   for (const char* threads : {"2", "3", "8"})
-    EXPECT_EQ(quantize("awq", scratch / ("t" + std::string(threads)), {"--threads", threads}).json().at("digest").as_string(), one) << threads;
+    EXPECT_EQ(quantize("awq", scratch / ("t" + std::string(threads)), {"--threads", threads})
+                  .json()
+                  .at("digest")
+                  .as_string(),
+              one)
+        << threads;
 }
 
 TEST(Quantize, AwqLosesLessThanRoundingAndBothStayClose) {
   const Scratch scratch;
   ASSERT_EQ(quantize("rtn", scratch / "rtn", {"--set", "scheme=w4a16_g128_asym"}).exit_code, 0);
-  ASSERT_EQ(quantize("awq", scratch / "awq", {"--set", "scheme=w4a16_g128_asym", "--set", "calibration.text=" + builtin_text()}).exit_code, 0);
+  ASSERT_EQ(quantize("awq", scratch / "awq",
+                     {"--set", "scheme=w4a16_g128_asym", "--set", "calibration.text=" + builtin_text()})
+                .exit_code,
+            0);
   const double rtn = measure(scratch / "rtn").at("against").at("kl_mean").as_double();
   const double awq = measure(scratch / "awq").at("against").at("kl_mean").as_double();
   EXPECT_LT(awq, rtn);
@@ -72,9 +95,13 @@ TEST(Quantize, AwqLosesLessThanRoundingAndBothStayClose) {
 TEST(Quantize, PackedModelAgainstItsDenseTwinIsExactlyEqual) {
   const Scratch scratch;
   ASSERT_EQ(quantize("rtn", scratch / "q").exit_code, 0);
-  ASSERT_EQ(run_llmq({"convert", scratch / "q", scratch / "dense", "--to", "safetensors", "--dtype", "f32"}).exit_code, 0);
+  ASSERT_EQ(run_llmq({"convert", scratch / "q", scratch / "dense", "--to", "safetensors", "--dtype", "f32"})
+                .exit_code,
+            0);
   for (const char* compute : {"float32", "bfloat16"}) {
-    const Json json = run_llmq({"eval-ppl", scratch / "q", "--against", scratch / "dense", "--max-windows", "2", "--compute", compute, "--json"}).json();
+    const Json json = run_llmq({"eval-ppl", scratch / "q", "--against", scratch / "dense", "--max-windows",
+                                "2", "--compute", compute, "--json"})
+                          .json();
     EXPECT_EQ(json.at("against").at("kl_max").as_double(), 0.0) << compute;
     EXPECT_EQ(json.at("against").at("top1_agreement").as_double(), 1.0) << compute;
   }
@@ -90,13 +117,16 @@ TEST(Quantize, ContainersHoldTheSameNumbers) {
     EXPECT_FALSE(fs::exists(scratch / "awq"));
     return;
   }
-  const Json json = run_llmq({"eval-ppl", scratch / "ct", "--against", scratch / "awq", "--max-windows", "1", "--json"}).json();
+  const Json json =
+      run_llmq({"eval-ppl", scratch / "ct", "--against", scratch / "awq", "--max-windows", "1", "--json"})
+          .json();
   EXPECT_EQ(json.at("against").at("kl_max").as_double(), 0.0);
 }
 
 TEST(Quantize, AwqFormatIsWrittenAndReadBack) {
   const Scratch scratch;
-  ASSERT_EQ(quantize("awq", scratch / "q", {"--set", "format=awq", "--set", "scheme=w4a16_g64_asym"}).exit_code, 0);
+  ASSERT_EQ(
+      quantize("awq", scratch / "q", {"--set", "format=awq", "--set", "scheme=w4a16_g64_asym"}).exit_code, 0);
   const Json inspect = run_llmq({"inspect", scratch / "q", "--tensors", "--json"}).json();
   EXPECT_EQ(inspect.at("format").as_string(), "awq");
   EXPECT_LT(measure(scratch / "q").at("against").at("kl_mean").as_double(), 0.5);
@@ -114,14 +144,17 @@ TEST(Quantize, MemoryLimitThatCannotHoldNamesTheSmallestThatWould) {
   const Scratch scratch;
   const Outcome outcome = quantize("awq", scratch / "q", {"--memory-limit", "1MiB"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.json().at("hint").as_string() + outcome.json().at("message").as_string(), HasSubstr("MiB"));
+  EXPECT_THAT(outcome.json().at("hint").as_string() + outcome.json().at("message").as_string(),
+              HasSubstr("MiB"));
 }
 
 TEST(Quantize, RecipeEvaluationGateIsExitThree) {
   const Scratch scratch;
-  const Outcome outcome = quantize("rtn", scratch / "q", {"--set", "evaluate={max_kl: 0.0000001, max_windows: 1}"});
+  const Outcome outcome =
+      quantize("rtn", scratch / "q", {"--set", "evaluate={max_kl: 0.0000001, max_windows: 1}"});
   EXPECT_EQ(outcome.exit_code, 3) << outcome.err;
-  EXPECT_TRUE(fs::exists(scratch / "q/config.json")) << "the checkpoint is finished; its report says what was missed";
+  EXPECT_TRUE(fs::exists(scratch / "q/config.json"))
+      << "the checkpoint is finished; its report says what was missed";
   EXPECT_THAT(read_file(scratch / "q/report.json"), HasSubstr("\"met\": false"));
 }
 
@@ -130,7 +163,8 @@ TEST(Quantize, AnOutputThatHoldsSomethingElseIsLeftAlone) {
   fs::create_directory(scratch / "mine");
   write_file(scratch / "mine/thesis.txt", "years of work");
   EXPECT_EQ(quantize("rtn", scratch / "mine").exit_code, 2);
-  EXPECT_EQ(quantize("rtn", scratch / "mine", {"--overwrite"}).exit_code, 2) << "--overwrite replaces llmq's own output only";
+  EXPECT_EQ(quantize("rtn", scratch / "mine", {"--overwrite"}).exit_code, 2)
+      << "--overwrite replaces llmq's own output only";
   EXPECT_EQ(read_file(scratch / "mine/thesis.txt"), "years of work");
 }
 
@@ -145,7 +179,8 @@ TEST(Quantize, PresetRecipesPlanOrAreRefusedByName) {
   const Scratch scratch;
   const std::string recipes = std::string(LLMQ_SOURCE_DIR) + "/recipes/";
   const auto plan = [&](const std::string& recipe, std::vector<std::string> more = {}) {
-    std::vector<std::string> arguments = {"quantize", "--recipe", recipes + recipe, "--model", tinystories(), "--output", scratch / "q", "--dry-run"};
+    std::vector<std::string> arguments = {"quantize",    "--recipe", recipes + recipe, "--model",
+                                          tinystories(), "--output", scratch / "q",    "--dry-run"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     return run_llmq(arguments);
   };
@@ -163,7 +198,9 @@ TEST(Inspect, SaysWhatACheckpointIs) {
   const Json json = run_llmq({"inspect", tinystories(), "--tensors", "--json"}).json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.inspect/1");
   EXPECT_EQ(json.at("family").as_string(), "llama");
-  for (const char* key : {"architecture", "parameters", "bytes", "bits_per_weight", "scheme", "format", "tensors"}) EXPECT_NE(json.find(key), nullptr) << key;
+  for (const char* key :
+       {"architecture", "parameters", "bytes", "bits_per_weight", "scheme", "format", "tensors"})
+    EXPECT_NE(json.find(key), nullptr) << key;
 }
 
 TEST(Diff, AModelDoesNotDifferFromItselfButFromItsQuantizedForm) {

@@ -21,8 +21,9 @@ using ::testing::HasSubstr;
 class CalibrationText : public ::testing::Test {
  protected:
   void SetUp() override {
-    directory_ = std::filesystem::path(::testing::TempDir()) /
-                 ("llmq_calibration_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    directory_ =
+        std::filesystem::path(::testing::TempDir()) /
+        ("llmq_calibration_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::create_directories(directory_);
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
@@ -34,16 +35,16 @@ class CalibrationText : public ::testing::Test {
 
   // Byte-level BPE over "a".."e" and the space (written as U+0120), without merges: one id per character.
   static Tokenizer letters() {
-    return Tokenizer::parse(
-        Json::parse(R"({"version":"1.0","added_tokens":[],"normalizer":null,
+    return Tokenizer::parse(Json::parse(R"({"version":"1.0","added_tokens":[],"normalizer":null,
           "pre_tokenizer":{"type":"ByteLevel","add_prefix_space":false,"trim_offsets":true,"use_regex":true},"post_processor":null,
           "decoder":{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true},
           "model":{"type":"BPE","dropout":null,"unk_token":null,"continuing_subword_prefix":null,"end_of_word_suffix":null,"fuse_unk":false,
           "byte_fallback":false,"vocab":{"a":0,"b":1,"c":2,"d":3,"e":4,"\u0120":5,"\u010a":6},"merges":[]}})",
-                    "t"),
-        "t");
+                                        "t"),
+                            "t");
   }
-  static CalibrationRequest request(const std::string& text, std::int64_t samples, std::int64_t length, bool shuffle) {
+  static CalibrationRequest request(const std::string& text, std::int64_t samples, std::int64_t length,
+                                    bool shuffle) {
     CalibrationRequest r;
     r.text = {text};
     r.samples = samples;
@@ -73,7 +74,9 @@ TEST(SeededPermutation, IsAPermutationThatDependsOnTheSeedAlone) {
 }
 
 // The order that the documented generator gives, worked out by an independent program (SplitMix64, multiply-shift, Fisher-Yates in Python).
-TEST(SeededPermutation, IsTheDocumentedOne) { EXPECT_THAT(seeded_permutation(8, 42), ElementsAre(4, 3, 2, 0, 7, 6, 1, 5)); }
+TEST(SeededPermutation, IsTheDocumentedOne) {
+  EXPECT_THAT(seeded_permutation(8, 42), ElementsAre(4, 3, 2, 0, 7, 6, 1, 5));
+}
 
 TEST_F(CalibrationText, CutsConsecutiveSamplesWithoutShuffle) {
   const std::string ids = file("x.json", "[0,1,2,3,4,5,6,0,1,2]");
@@ -91,26 +94,36 @@ TEST_F(CalibrationText, ShufflesAmongAllSamplesOfTheText) {
   CalibrationRequest r = request(path, 3, 8, true);
   const CalibrationSet set = load_calibration(system_io(), r, letters());
   const std::vector<std::size_t> order = seeded_permutation(7, 42);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_EQ(set.samples[i], std::vector<std::int32_t>(8, static_cast<std::int32_t>(order[i])));
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_EQ(set.samples[i], std::vector<std::int32_t>(8, static_cast<std::int32_t>(order[i])));
   r.seed = 7;
   EXPECT_NE(load_calibration(system_io(), r, letters()).sha256, set.sha256);
 }
 
 TEST_F(CalibrationText, ReadsTextJsonLinesAndIds) {
-  EXPECT_THAT(load_calibration(system_io(), request(file("x.txt", "ab\ncd"), 1, 5, false), letters()).samples[0], ElementsAre(0, 1, 6, 2, 3));
-  const std::string lines = file("x.jsonl", "{\"text\":\"ab\"}\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"c\"},{\"role\":\"assistant\",\"content\":\"d\"}]}\n[4, 5]\n");
-  EXPECT_THAT(load_calibration(system_io(), request(lines, 1, 8, false), letters()).samples[0], ElementsAre(0, 1, 2, 6, 6, 3, 4, 5));
+  EXPECT_THAT(
+      load_calibration(system_io(), request(file("x.txt", "ab\ncd"), 1, 5, false), letters()).samples[0],
+      ElementsAre(0, 1, 6, 2, 3));
+  const std::string lines = file("x.jsonl",
+                                 "{\"text\":\"ab\"}\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"c\"},{"
+                                 "\"role\":\"assistant\",\"content\":\"d\"}]}\n[4, 5]\n");
+  EXPECT_THAT(load_calibration(system_io(), request(lines, 1, 8, false), letters()).samples[0],
+              ElementsAre(0, 1, 2, 6, 6, 3, 4, 5));
   CalibrationRequest both = request(file("y.txt", "ab"), 1, 4, false);
   both.text.push_back(file("z.utf8", "cd"));
   EXPECT_THAT(load_calibration(system_io(), both, letters()).samples[0], ElementsAre(0, 1, 2, 3));
 }
 
 TEST_F(CalibrationText, SaysWhatIsWrong) {
-  EXPECT_THAT(error_of(request(file("x.txt", "abc"), 2, 4, false)), HasSubstr("has 3 tokens, 2 samples of 4 need 8"));
-  EXPECT_THAT(error_of(request(file("i.json", "[0, 7]"), 1, 1, false)), HasSubstr("id 7 is outside the vocabulary of 7"));
+  EXPECT_THAT(error_of(request(file("x.txt", "abc"), 2, 4, false)),
+              HasSubstr("has 3 tokens, 2 samples of 4 need 8"));
+  EXPECT_THAT(error_of(request(file("i.json", "[0, 7]"), 1, 1, false)),
+              HasSubstr("id 7 is outside the vocabulary of 7"));
   EXPECT_THAT(error_of(request(file("n.json", "[0, -1]"), 1, 1, false)), HasSubstr("id -1"));
-  EXPECT_THAT(error_of(request(file("s.json", "{\"a\": 1}"), 1, 1, false)), HasSubstr("expected an array of ids"));
-  EXPECT_THAT(error_of(request(file("l.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n"), 1, 1, false)), HasSubstr("line 2"));
+  EXPECT_THAT(error_of(request(file("s.json", "{\"a\": 1}"), 1, 1, false)),
+              HasSubstr("expected an array of ids"));
+  EXPECT_THAT(error_of(request(file("l.jsonl", "{\"text\":\"a\"}\n{\"txt\":\"a\"}\n"), 1, 1, false)),
+              HasSubstr("line 2"));
   EXPECT_THAT(error_of(request((directory_ / "none.txt").string(), 1, 1, false)), HasSubstr("none.txt"));
   EXPECT_THAT(error_of(request("builtin:c5", 1, 1, false)), HasSubstr("builtin:c4"));
   CalibrationRequest chat = request("builtin:c4", 1, 1, false);

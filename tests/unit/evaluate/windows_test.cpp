@@ -25,7 +25,8 @@ std::vector<std::int32_t> ramp(int count) {
 // ids are their own positions, so the multiset of scored ids shows what was scored how often.
 std::multiset<std::int32_t> scored(const std::vector<Window>& windows) {
   std::multiset<std::int32_t> ids;
-  for (const Window& window : windows) ids.insert(window.tokens.begin() + window.first_scored, window.tokens.end());
+  for (const Window& window : windows)
+    ids.insert(window.tokens.begin() + window.first_scored, window.tokens.end());
   return ids;
 }
 
@@ -43,7 +44,8 @@ TEST(Windows, StrideScoresEveryLaterPositionExactlyOnce) {
 }
 
 TEST(Windows, LlamaCppPutsBosFirstAndScoresHalfMinusOne) {
-  const auto windows = cut_windows(ramp(64), resolve_protocol("llama.cpp", 32, {}, 0, spec_with_positions(64)), 99);
+  const auto windows =
+      cut_windows(ramp(64), resolve_protocol("llama.cpp", 32, {}, 0, spec_with_positions(64)), 99);
   ASSERT_EQ(windows.size(), 2u);
   EXPECT_EQ(windows[1].tokens[0], 99);
   EXPECT_EQ(scored(windows).size(), 2u * 15) << "llama-perplexity scores n_ctx/2 - 1 of each window";
