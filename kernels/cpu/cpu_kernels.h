@@ -60,6 +60,13 @@ struct DivergenceSum {
   double weighted;
 };  // weighted = sum_i exp(p_i - max p) (p_i - q_i)
 
+struct LeastMost {
+  float least, most;
+};  // least = min(0, w), most = max(0, w)
+struct CodeGrid {
+  float scale, zero, top;
+};  // code = clamp(round(w / scale) + zero, 0, top), ties to even
+
 struct CpuKernels {
   const char* name;  // "scalar", "avx2", "avx512", "avx512_bf16"
   int panel;         // columns of one panel, a divisor of 64
@@ -90,6 +97,14 @@ struct CpuKernels {
   DivergenceSum (*divergence)(const float* p, const float* q, int64_t n);
   // sum[k] += |x[t][k]|, max[k] = max(max[k], |x[t][k]|) over t in order, n channels.
   void (*channel_stats[2])(double* sum, float* max, const void* x, int64_t row, int64_t rows, int64_t n);
+  // Rounding of one group of weights (src/quant/rounding.h says the rule): the same bits at every level.
+  LeastMost (*least_most)(const float* w, int64_t n);
+  void (*scale_channels)(float* scaled, const float* w, const float* s, int64_t n);
+  // difference[k] = (code(w[k]) - zero) * scale - w[k]
+  void (*round_difference)(float* difference, const float* w, int64_t n, CodeGrid grid);
+  // difference[k] = (code(scaled[k]) - zero) * scale * inverse[k] - w[k]
+  void (*scaled_difference)(float* difference, const float* scaled, const float* inverse, const float* w,
+                            int64_t n, CodeGrid grid);
   // sum_n d[n] (2 e[n] + g[n]) in double, in a fixed order.
   double (*half_form)(const float* d, const float* e, const float* g, int64_t n);
 };

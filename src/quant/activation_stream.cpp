@@ -8,6 +8,7 @@ namespace llmq {
 namespace {
 
 constexpr int kBlockSize = 16;
+constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
 
 std::size_t bytes_for(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
@@ -16,8 +17,8 @@ std::size_t bytes_for(std::int64_t elements, DType dtype) {
 }  // namespace
 
 ActivationStream::ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
-                                   std::int64_t chunk_tokens)
-    : context_(context) {
+                                   std::int64_t chunk_tokens, bool keep_inputs)
+    : context_(context), keep_inputs_(keep_inputs) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
@@ -45,7 +46,7 @@ ActivationStream::ActivationStream(const ForwardContext& context, const Calibrat
   const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
   hidden_ = context.backend.allocate(bytes_for(tokens_ * spec.hidden_size, DType::kF32));
   near_ = context.backend.allocate(bytes_for(longest_chunk_ * spec.hidden_size, dtype));
-  far_ = context.backend.allocate(bytes_for(longest_chunk_ * widest, dtype));
+  far_ = context.backend.allocate(bytes_for((keep_inputs ? tokens_ : longest_chunk_) * widest, dtype));
   const Shape pages{static_cast<std::int64_t>(tables_.size()) * pages_each, kBlockSize, spec.kv_heads,
                     spec.head_dim};
   keys_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
@@ -93,6 +94,13 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
   checkpoint.release(tensor);
 }
 
+TensorView ActivationStream::far_input(InputSite site, const Chunk& chunk) const {
+  const auto rows = static_cast<std::int64_t>(chunk.rows.positions.size());
+  const TensorView all =
+      far_.view(activation_dtype(context_.compute), {keep_inputs_ ? tokens_ : longest_chunk_, width(site)});
+  return all.row_slice(keep_inputs_ ? chunk.first : 0, rows);
+}
+
 TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeights& weights,
                                     const Chunk& chunk) {
   const DType dtype = activation_dtype(context_.compute);
@@ -103,7 +111,7 @@ TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeight
   else
     mlp_input(context_, weights, hidden, near);
   if (site == InputSite::kAttention || site == InputSite::kMlp) return near;
-  const TensorView far = far_.view(dtype, {hidden.rows(), width(site)});
+  const TensorView far = far_input(site, chunk);
   if (site == InputSite::kOutput)
     attend(context_, block, weights, near, chunk.rows, pages_, far);
   else
@@ -111,22 +119,32 @@ TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeight
   return far;
 }
 
-InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights) {
+InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights,
+                                        Samples samples) {
+  const auto wanted = static_cast<std::size_t>((kSearchTokens + longest_chunk_ - 1) / longest_chunk_);
+  const std::size_t stride = samples == Samples::kAll ? 1 : std::max<std::size_t>(1, chunks_.size() / wanted);
+  kept_.reset();
   InputStats stats(width(site));
-  for (const Chunk& chunk : chunks_) stats.add(context_.backend, run_to(site, block, weights, chunk));
+  for (std::size_t i = 0; i < chunks_.size(); i += stride)
+    stats.add(context_.backend, run_to(site, block, weights, chunks_[i]));
+  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
+    kept_ = site;
   return stats;
 }
 
-void ActivationStream::finish_attention(int block, const BlockWeights& weights) {
+void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {
   for (const Chunk& chunk : chunks_)
-    add_linear(context_, weights.linear(LinearRole::kOutput),
-               run_to(InputSite::kOutput, block, weights, chunk), residual(chunk));
+    add_linear(context_, weights.linear(role),
+               kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk), residual(chunk));
+  kept_.reset();
+}
+
+void ActivationStream::finish_attention(int block, const BlockWeights& weights) {
+  finish(InputSite::kOutput, LinearRole::kOutput, block, weights);
 }
 
 void ActivationStream::finish_mlp(const BlockWeights& weights) {
-  for (const Chunk& chunk : chunks_)
-    add_linear(context_, weights.linear(LinearRole::kDown), run_to(InputSite::kDown, 0, weights, chunk),
-               residual(chunk));
+  finish(InputSite::kDown, LinearRole::kDown, 0, weights);
 }
 
 }  // namespace llmq

@@ -2,10 +2,11 @@
 // everything else a chunk at a time.
 //
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
-// Stages are those of model/decoder_block.h; inputs of linears are never kept, they are made again from the
-// residual stream.
+// Stages are those of model/decoder_block.h; inputs of linears are made again from the residual stream, but
+// for those of o and down where the plan has memory for them (by row invariance the bytes are the same).
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "calibration/calibration_text.h"
@@ -14,16 +15,21 @@
 
 namespace llmq {
 
+// kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
+enum class Samples : std::uint8_t { kAll, kForSearch };
+
 class ActivationStream {
  public:
+  // keep_inputs: what statistics over all samples saw at the inputs of o and down stays until finish_*.
   ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
-                   std::int64_t chunk_tokens);
+                   std::int64_t chunk_tokens, bool keep_inputs);
 
   // residual = embedding of every token; the table's pages are released.
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights, over all samples.
-  InputStats statistics(InputSite site, int block, const BlockWeights& weights);
-  // residual += o_proj(attention) or down_proj(gated): the half of the block is done.
+  // What arrives at `site` of a block with these weights.
+  InputStats statistics(InputSite site, int block, const BlockWeights& weights, Samples samples);
+  // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
+  // as they are: no weight before them may have changed since their statistics.
   void finish_attention(int block, const BlockWeights& weights);
   void finish_mlp(const BlockWeights& weights);
 
@@ -36,11 +42,15 @@ class ActivationStream {
   // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
   TensorView run_to(InputSite site, int block, const BlockWeights& weights, const Chunk& chunk);
   TensorView residual(const Chunk& chunk) const;
+  TensorView far_input(InputSite site, const Chunk& chunk) const;  // where x_o or x_down of a chunk lies
+  void finish(InputSite site, LinearRole role, int block, const BlockWeights& weights);
 
   const ForwardContext& context_;
   std::int64_t tokens_ = 0, longest_chunk_ = 0;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
+  bool keep_inputs_;
+  std::optional<InputSite> kept_;  // the site whose inputs far_ holds, of all chunks
   Buffer hidden_, near_, far_, keys_, values_;
   KvPages pages_;
 };

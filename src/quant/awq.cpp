@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "quant/gram_loss.h"
@@ -123,6 +123,10 @@ double loss_of(const AwqScaleProblem& problem, const std::vector<float>& s, std:
   return sum_in_order(loss);
 }
 
+GramLoss& gram_of(const AwqScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
+  return problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, problem.compute);
+}
+
 std::vector<RowPlace> all_rows(const AwqScaleProblem& problem) {
   std::vector<RowPlace> rows;
   for (std::size_t r = 0; r < problem.readers.size(); ++r)
@@ -134,7 +138,8 @@ std::vector<RowPlace> all_rows(const AwqScaleProblem& problem) {
 
 double awq_scale_loss(const AwqScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool pool(backend.threads());
-  GramLoss gram(*problem.stats, backend, problem.compute);
+  std::optional<GramLoss> own;
+  GramLoss& gram = gram_of(problem, own, backend);
   return loss_of(problem, std::vector<float>(s.begin(), s.end()), all_rows(problem), gram, pool);
 }
 
@@ -146,7 +151,8 @@ AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend) {
   for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
 
   ThreadPool pool(backend.threads());
-  GramLoss gram(*problem.stats, backend, problem.compute);
+  std::optional<GramLoss> own;
+  GramLoss& gram = gram_of(problem, own, backend);
   std::vector<Candidate> candidates = make_candidates(problem, channels);
   for (Candidate& c : candidates) c.loss = loss_of(problem, c.s, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.

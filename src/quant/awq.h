@@ -33,6 +33,7 @@ struct AwqScaleProblem {
   const InputStats* stats = nullptr;
   std::vector<std::int32_t>
       producer_of;  // of each channel: channels of one producer share s (v -> o under GQA). Empty: one each
+  GramLoss* gram = nullptr;  // of `stats`; null: made where needed
   AwqOptions options;
   Compute compute = Compute::kBFloat16;
 };

@@ -4,6 +4,7 @@
 // Both ends shrink together or one alone, in steps of 1/20 down to one half. Cost: candidates x 2 x group
 // products per weight.
 #include <algorithm>
+#include <optional>
 
 #include "quant/awq.h"
 #include "quant/gram_loss.h"
@@ -114,7 +115,8 @@ class AwqRounding final : public Method {
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
     std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
     QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
-    GramLoss gram(*problem.stats, backend, compute_);
+    std::optional<GramLoss> own;
+    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
     std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
     if (options_.clip && problem.scheme.granularity != Granularity::kTensor) {
       ClipSearch(problem, ranges, backend, compute_, pool).run();

@@ -23,6 +23,14 @@ struct Work {
   ModuleReport report;
 };
 
+// Statistics with their Gram matrix as the backend holds it: made once for all linears that read the input.
+struct Judge {
+  Judge(InputStats of, Backend& backend, Compute compute)
+      : stats(std::move(of)), gram(stats, backend, compute) {}
+  InputStats stats;
+  GramLoss gram;
+};
+
 // ||D||_F / ||W||_F with D = dequantized * out_scale / in_scale - W.
 double weight_error(const Work& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
   std::vector<float> value(matrix.codes.size());
@@ -89,29 +97,34 @@ class AwqBlock {
     for (const LinearRole role : first) open(role);
     open(producer);
     if (!works_.empty()) {
-      InputStats stats = take_statistics(outer);
-      fold(outer, stats);
-      for (const LinearRole role : first) quantize(role, stats);
-      if (can_fold(inner)) {
-        InputStats inner_stats = fold_inner(producer, inner, last);
-        quantize(producer, stats);
-        quantize(last, inner_stats);
-        return;
-      }
-      quantize(producer, stats);
+      Judge judge = fold_outer(outer);
+      for (const LinearRole role : first) quantize(role, judge);
+      if (can_fold(inner)) fold_inner(producer, inner, last);
+      quantize(producer, judge);
     }
-    if (!open(last)) return;
-    InputStats inner_stats = take_statistics(inner);
-    measure_rounding(inner_stats, {last});
-    quantize(last, inner_stats);
+    if (works_.count(last) == 0 && !open(last)) return;
+    Judge judge(take_statistics(inner, Samples::kAll), run_.backend, context_.compute);
+    measure_rounding(judge, {last});
+    quantize(last, judge);
   }
 
-  InputStats fold_inner(LinearRole producer, InputSite inner, LinearRole last) {
+  Judge fold_outer(InputSite site) {
+    InputStats stats = take_statistics(site, Samples::kAll);
+    std::vector<float> s;
+    {
+      Judge judge(stats, run_.backend, context_.compute);
+      measure_rounding(judge, readers_of(site));
+      s = fold(site, judge);
+    }
+    if (!s.empty()) stats.divide_channels(s);
+    return Judge(std::move(stats), run_.backend, context_.compute);
+  }
+
+  void fold_inner(LinearRole producer, InputSite inner, LinearRole last) {
     open(last);
     put_on_device(works_.at(producer).weight, producer);  // folded by the outer scale, not yet quantized
-    InputStats stats = take_statistics(inner);
-    fold(inner, stats);
-    return stats;
+    Judge judge(take_statistics(inner, Samples::kForSearch), run_.backend, context_.compute);
+    fold(inner, judge);
   }
 
   bool open(LinearRole role) {
@@ -128,8 +141,8 @@ class AwqBlock {
     return true;
   }
 
-  InputStats take_statistics(InputSite site) {
-    InputStats stats = stream_.statistics(site, block_, weights_);
+  InputStats take_statistics(InputSite site, Samples samples) {
+    InputStats stats = stream_.statistics(site, block_, weights_, samples);
     for (const double value : stats.mean_absolute())
       if (!std::isfinite(value))
         fail(ErrorKind::kBadInput,
@@ -158,16 +171,17 @@ class AwqBlock {
            (!linear || run_.planned.count(fold->producer_module) != 0);
   }
 
-  // Plain rounding of the original weights on the original statistics: what the report compares with.
-  void measure_rounding(const InputStats& stats, const std::vector<LinearRole>& roles) {
-    GramLoss gram(stats, run_.backend, context_.compute);
+  // Plain rounding of the original weights on these statistics: what the report compares with. Statistics of
+  // a folded input see both through the fold's scale.
+  void measure_rounding(Judge& judge, const std::vector<LinearRole>& roles) {
     for (const LinearRole role : roles) {
       Work& work = works_.at(role);
       const LinearSpec& s = *work.spec;
       const QuantizedMatrix plain =
           round_to_nearest(work.original, s.out_features, s.in_features, work.module->scheme, run_.pool);
-      work.report.rtn_loss = sum_in_order(row_losses(plain, work.original, gram, run_.pool));
-      energy_[role] = output_energy(work.original, s.out_features, s.in_features, gram, run_.pool);
+      work.report.rtn_loss =
+          sum_in_order(row_losses(plain, work.original, judge.gram, run_.pool, work.in_scale));
+      energy_[role] = output_energy(work.weight, s.out_features, s.in_features, judge.gram, run_.pool);
     }
     charge("losses");
   }
@@ -179,38 +193,37 @@ class AwqBlock {
     return roles;
   }
 
-  // Chooses s for the readers of `site`, moves it into the producer and into the statistics.
-  void fold(InputSite site, InputStats& stats) {
-    measure_rounding(stats, readers_of(site));
-    if (!can_fold(site)) return;
+  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
+  std::vector<float> fold(InputSite site, Judge& judge) {
+    if (!can_fold(site)) return {};
     const FoldSpec& fold = *find_fold(site);
     AwqScaleProblem problem;
     for (const LinearRole role : fold.readers)
       problem.readers.push_back(
           {works_.at(role).original, works_.at(role).spec->out_features, works_.at(role).module->scheme});
-    problem.stats = &stats;
+    problem.stats = &judge.stats;
+    problem.gram = &judge.gram;
     problem.options = run_.plan.awq;
     problem.compute = context_.compute;
     if (fold.producer == FoldSpec::Producer::kGroupedValueRows)
-      problem.producer_of = value_rows(stats.channels(), fold.repeat);
-    const AwqScales found = search_awq_scales(problem, run_.backend);
-    std::vector<float> s = found.s;
+      problem.producer_of = value_rows(judge.stats.channels(), fold.repeat);
+    AwqScales found = search_awq_scales(problem, run_.backend);
     bool better = !found.identity;
     if (better && fold.producer == FoldSpec::Producer::kNormGain) {
-      s = storable_gain_scales(fold, s);
-      better = awq_scale_loss(problem, s, run_.backend) < found.identity_loss;
+      found.s = storable_gain_scales(fold, std::move(found.s));
+      better = awq_scale_loss(problem, found.s, run_.backend) < found.identity_loss;
     }
     charge("scale search");
-    if (!better) {
-      if (!found.identity)
-        for (const LinearRole role : fold.readers)
-          run_.report.fallbacks.push_back(
-              {works_.at(role).module->module,
-               "the chosen scale loses more than plain rounding once the norm's gain is stored"});
-      return;
+    if (better) {
+      move_scales(fold, found.s, problem.producer_of);
+      return std::move(found.s);
     }
-    move_scales(fold, s, problem.producer_of);
-    stats.divide_channels(s);
+    if (!found.identity)
+      for (const LinearRole role : fold.readers)
+        run_.report.fallbacks.push_back(
+            {works_.at(role).module->module,
+             "the chosen scale loses more than plain rounding once the norm's gain is stored"});
+    return {};
   }
 
   // Channel c of x_o is head c / head_dim; its value row belongs to that head's KV head.
@@ -283,17 +296,18 @@ class AwqBlock {
         TensorView(weight.data(), DType::kF32, {linear.out_features, linear.in_features}), context_.compute);
   }
 
-  void quantize(LinearRole role, const InputStats& stats) {
+  void quantize(LinearRole role, Judge& judge) {
     const auto found = works_.find(role);
     if (found == works_.end()) return;
     Work& work = found->second;
     const LinearSpec& s = *work.spec;
-    const RoundingProblem problem{work.weight, s.out_features, s.in_features, &stats, work.module->scheme};
+    const RoundingProblem problem{work.weight,  s.out_features,      s.in_features,
+                                  &judge.stats, work.module->scheme, &judge.gram};
     const QuantizedMatrix matrix =
         make_awq_rounding(run_.plan.awq, context_.compute)->quantize(problem, run_.backend);
     charge("clip search and rounding");
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
-    fill_report(work, matrix, stats);
+    fill_report(work, matrix, judge);
     charge("losses");
     {
       std::vector<float> value(matrix.codes.size());
@@ -308,15 +322,14 @@ class AwqBlock {
     works_.erase(found);
   }
 
-  void fill_report(Work& work, const QuantizedMatrix& matrix, const InputStats& stats) {
+  void fill_report(Work& work, const QuantizedMatrix& matrix, Judge& judge) {
     ModuleReport& report = work.report;
     report.module = work.module->module;
     report.scheme = work.module->scheme;
     report.method = work.in_scale.empty() && !(matrix.loss < report.rtn_loss) ? "rtn" : "awq";
     report.loss = matrix.loss;
     if (!work.out_scale.empty()) {  // in the units of the original output
-      GramLoss gram(stats, run_.backend, context_.compute);
-      std::vector<double> loss = row_losses(matrix, work.weight, gram, run_.pool);
+      std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool);
       for (std::size_t r = 0; r < loss.size(); ++r)
         loss[r] *= static_cast<double>(work.out_scale[r]) * work.out_scale[r];
       report.loss = sum_in_order(loss);

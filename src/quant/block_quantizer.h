@@ -2,9 +2,14 @@
 // through with the quantized weights.
 //
 //   x_attn: statistics, fold norm -> q,k,v; q, k quantized
-//   x_o:    statistics with v as it is, fold v -> o; v, o quantized; residual += o(attention)
+//   x_o:    statistics of some samples with v as it is, fold v -> o; v quantized; statistics, o quantized;
+//           residual += o(attention)
 //   x_mlp:  statistics, fold norm -> gate,up; gate quantized
-//   x_down: statistics with up as it is, fold up -> down; up, down quantized; residual += down(gated)
+//   x_down: statistics of some samples with up as it is, fold up -> down; up quantized; statistics, down
+//           quantized; residual += down(gated)
+//
+// So every linear is quantized on inputs that carry the error of all linears before it; a scale of o or down
+// is chosen on some of the samples, which run twice up to there, and judged once more in the report.
 //
 // A fold is taken only when every reader, and a producer that is a linear, is quantized: what the recipe
 // leaves alone keeps its bytes.

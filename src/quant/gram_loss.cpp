@@ -43,7 +43,7 @@ void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::in
 }
 
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
-                               ThreadPool& pool) {
+                               ThreadPool& pool, std::span<const float> in_scale) {
   const std::int64_t columns = matrix.in_features, group = matrix.group(), groups = matrix.groups();
   std::vector<double> loss(static_cast<std::size_t>(matrix.out_features));
   gram.evaluate(
@@ -57,6 +57,7 @@ std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const fl
             d[k] = code_value(matrix.codes[i], matrix.zeros[at], matrix.scales[at]) - weight[i];
           }
         }
+        for (std::size_t k = 0; k < in_scale.size(); ++k) d[k] *= in_scale[k];
       },
       pool);
   return loss;

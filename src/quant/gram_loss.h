@@ -37,10 +37,11 @@ class GramLoss {
   std::vector<float> staging_;  // the same on the host where the device's memory is closed to it
 };
 
-// loss of each row of `matrix` against the weight it came from; and of the weight itself, tr(W G W^T), for
+// loss of each row of `matrix` against the weight it came from, differences times in_scale per channel where
+// given; and of the weight itself, tr(W G W^T), for
 // relative errors.
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
-                               ThreadPool& pool);
+                               ThreadPool& pool, std::span<const float> in_scale = {});
 double output_energy(std::span<const float> weight, std::int64_t rows, std::int64_t channels, GramLoss& gram,
                      ThreadPool& pool);
 double sum_in_order(std::span<const double> values);

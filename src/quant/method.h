@@ -12,11 +12,14 @@
 
 namespace llmq {
 
+class GramLoss;
+
 struct RoundingProblem {
   std::span<const float> weight;  // [out, in]
   std::int64_t out_features = 0, in_features = 0;
   const InputStats* stats = nullptr;  // of this linear's input; null without calibration
   QuantScheme scheme;
+  GramLoss* gram = nullptr;  // of `stats`, shared by the linears that read them; null: made where needed
 };
 
 class Method {

@@ -96,7 +96,7 @@ void report_progress(QuantizeRun& run, Progress& progress) {
 void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
-  ActivationStream stream(context, calibration, run.plan.chunk_tokens);
+  ActivationStream stream(context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs);
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   for (std::size_t block = 0; block < run.spec.blocks.size(); ++block)

@@ -30,6 +30,7 @@ struct Plan {
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
   double flops = 0;
   std::int64_t chunk_tokens = 0;  // rows of activations processed at a time
+  bool keep_inputs = true;        // inputs of o and down stay in memory instead of being computed again
   std::vector<std::string> warnings;
 
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros

@@ -1,16 +1,14 @@
-// Built with -O3 (CMakeLists.txt): every inner loop is elementwise or runs in sixteen lanes, and rounds the
-// same at any vector width.
+// Loops over a group's weights are the processor's vector kernels (device/host_rounding.h); what is decided
+// once per group is here.
 #include "quant/rounding.h"
 
 #include <algorithm>
 
-#include "kernels/common/code_value.h"
+#include "device/host_rounding.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
 namespace {
-
-constexpr int kLanes = 16;
 
 // Nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
 inline float nearest(float x) {
@@ -27,26 +25,13 @@ inline float code_of(float weight, GroupGrid grid) {
   return clamp_code(nearest(weight / grid.scale) + grid.zero, grid.top);
 }
 
+HostGrid host_grid(GroupGrid grid) { return {grid.scale, grid.zero, grid.top}; }
+
 }  // namespace
 
 GroupRange find_range(const float* weight, std::int64_t count) {
-  float low[kLanes] = {}, high[kLanes] = {};
-  std::int64_t k = 0;
-  for (; k + kLanes <= count; k += kLanes)
-    for (int lane = 0; lane < kLanes; ++lane) {
-      const float w = weight[k + lane];
-      low[lane] = w < low[lane] ? w : low[lane];
-      high[lane] = w > high[lane] ? w : high[lane];
-    }
   GroupRange range;
-  for (; k < count; ++k) {
-    range.low = std::min(range.low, weight[k]);
-    range.high = std::max(range.high, weight[k]);
-  }
-  for (int lane = 0; lane < kLanes; ++lane) {
-    range.low = std::min(range.low, low[lane]);
-    range.high = std::max(range.high, high[lane]);
-  }
+  host_range(weight, count, range.low, range.high);
   return range;
 }
 
@@ -69,21 +54,18 @@ void round_codes(const float* __restrict weight, std::int64_t count, GroupGrid g
     codes[k] = static_cast<std::uint8_t>(static_cast<int>(code_of(weight[k], grid)));
 }
 
-void round_difference(const float* __restrict weight, std::int64_t count, GroupGrid grid,
-                      float* __restrict difference) {
-  for (std::int64_t k = 0; k < count; ++k)
-    difference[k] = (code_of(weight[k], grid) - grid.zero) * grid.scale - weight[k];
+void round_difference(const float* weight, std::int64_t count, GroupGrid grid, float* difference) {
+  host_round_difference(difference, weight, count, host_grid(grid));
 }
 
-void scaled_difference(const float* __restrict weight, std::int64_t count, std::int64_t group,
-                       const float* __restrict s, const float* __restrict inverse, const QuantScheme& scheme,
-                       float* __restrict scratch, float* __restrict difference) {
-  for (std::int64_t k = 0; k < count; ++k) scratch[k] = weight[k] * s[k];
+void scaled_difference(const float* weight, std::int64_t count, std::int64_t group, const float* s,
+                       const float* inverse, const QuantScheme& scheme, float* scratch, float* difference) {
+  host_multiply(scratch, weight, s, count);
   for (std::int64_t first = 0; first < count; first += group) {
-    const std::int64_t end = std::min(first + group, count);
-    const GroupGrid grid = grid_for(find_range(scratch + first, end - first), scheme);
-    for (std::int64_t k = first; k < end; ++k)
-      difference[k] = (code_of(scratch[k], grid) - grid.zero) * grid.scale * inverse[k] - weight[k];
+    const std::int64_t width = std::min(group, count - first);
+    const GroupGrid grid = grid_for(find_range(scratch + first, width), scheme);
+    host_scaled_difference(difference + first, scratch + first, inverse + first, weight + first, width,
+                           host_grid(grid));
   }
 }
 

@@ -1,5 +1,4 @@
-// Rounding to nearest on one group of weights: range -> stored scale and zero -> codes. Plain loops, so that
-// the compiler vectorizes them.
+// Rounding to nearest on one group of weights: range -> stored scale and zero -> codes.
 //
 //   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo
 //   / scale)) symmetric:  scale = stored(2 max|w| / (2^b - 1)), zero = 2^(b-1) (compressed-tensors'

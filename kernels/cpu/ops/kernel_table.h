@@ -1,6 +1,7 @@
 // The table of one level from its vectors V and its BF16 product.
 #pragma once
 #include "kernels/cpu/ops/attention.h"
+#include "kernels/cpu/ops/rounding.h"
 #include "kernels/cpu/ops/score.h"
 
 namespace llmq {
@@ -27,6 +28,10 @@ constexpr CpuKernels kernel_table(const char* name) {
                     softmax_sum<V>,
                     divergence<V>,
                     {channel_stats<V, float>, channel_stats<V, BFloat16>},
+                    least_most<V>,
+                    scale_channels<V>,
+                    round_difference<V>,
+                    scaled_difference<V>,
                     half_form<V>};
 }
 

@@ -68,6 +68,37 @@ TEST(Conversion, RoundsAsTheScalarFunctionDoes) {
   }
 }
 
+// The rule in plain C++ with std::nearbyint: division, ties to even, clamped; every level gives its bits.
+TEST(Rounding, FollowsTheRuleAtEveryLevel) {
+  for (const std::int64_t n : {1, 5, 16, 31, 64, 128}) {
+    std::vector<float> w = normal_values(static_cast<std::size_t>(n), 11);
+    std::vector<float> s = normal_values(static_cast<std::size_t>(n), 12), inverse(w.size());
+    if (n > 4) w[1] = 0.25f * 2.5f, w[2] = 0.25f * 3.5f, w[3] = 40.0f, w[4] = -40.0f;  // ties and both ends
+    for (std::size_t i = 0; i < s.size(); ++i) {
+      s[i] = 0.5f + std::fabs(s[i]);
+      inverse[i] = 1.0f / s[i];
+    }
+    const CodeGrid grid{0.25f, 7, 15};
+    const auto steps = [&](float v) {
+      return std::clamp(std::nearbyint(v / grid.scale) + grid.zero, 0.0f, grid.top) - grid.zero;
+    };
+    for (const CpuKernels* level : present_levels()) {
+      const LeastMost range = level->least_most(w.data(), n);
+      EXPECT_EQ(range.least, std::min(0.0f, *std::min_element(w.begin(), w.end()))) << level->name;
+      EXPECT_EQ(range.most, std::max(0.0f, *std::max_element(w.begin(), w.end()))) << level->name;
+      std::vector<float> plain(w.size()), scaled(w.size()), folded(w.size());
+      level->round_difference(plain.data(), w.data(), n, grid);
+      level->scale_channels(scaled.data(), w.data(), s.data(), n);
+      level->scaled_difference(folded.data(), scaled.data(), inverse.data(), w.data(), n, grid);
+      for (std::size_t i = 0; i < w.size(); ++i) {
+        EXPECT_EQ(plain[i], steps(w[i]) * grid.scale - w[i]) << level->name << " " << n << " " << i;
+        EXPECT_EQ(scaled[i], w[i] * s[i]) << level->name;
+        EXPECT_EQ(folded[i], steps(w[i] * s[i]) * grid.scale * inverse[i] - w[i]) << level->name << " " << i;
+      }
+    }
+  }
+}
+
 // FP64 sums of n positive terms, each exponential within a few units: n + 8 roundings of 2^-53, as a generous
 // bound on either order.
 TEST(Score, SumsAreFp64AndIndicesTheLowest) {
