@@ -30,7 +30,7 @@ cmake -S . -B "$build/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux
 cmake --build "$build/build" -j"$jobs" --target llmq llmq_portable_tests | tail -n 1
 
 # Not what looks at the machine itself (its memory map, its cores, its death by a signal: the emulator answers for those), nor what takes minutes there.
-scripts/run_ctest.sh "$build/build" -L 'unit|kernels|golden' -E 'FakeDevice|IsClosedToTheHost|AvailableCores|unit/quant/Pipeline|_t[38]( |$)|ModelShapes'
+scripts/run_ctest.sh "$build/build" -L 'unit|kernels|golden' -E 'FakeDevice|IsClosedToTheHost|AvailableCores|unit/quant/Pipeline|_t[38]( |$)|ModelShapes|avx|amx|onednn|cuda'
 
 model=tests/models/tinystories-656k
 work=$(mktemp -d)
