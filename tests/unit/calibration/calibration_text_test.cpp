@@ -117,6 +117,7 @@ TEST_F(CalibrationText, ReadsTextJsonLinesAndIds) {
 TEST_F(CalibrationText, SaysWhatIsWrong) {
   EXPECT_THAT(error_of(request(file("x.txt", "abc"), 2, 4, false)),
               HasSubstr("has 3 tokens, 2 samples of 4 need 8"));
+  EXPECT_THAT(error_of(request(file("w.txt", "abcdeab"), 2, 4, false)), HasSubstr("at most 1 samples"));
   EXPECT_THAT(error_of(request(file("i.json", "[0, 7]"), 1, 1, false)),
               HasSubstr("id 7 is outside the vocabulary of 7"));
   EXPECT_THAT(error_of(request(file("n.json", "[0, -1]"), 1, 1, false)), HasSubstr("id -1"));

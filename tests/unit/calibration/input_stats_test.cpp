@@ -88,5 +88,11 @@ TEST(InputStats, SavedBytesComeBackAndDamageIsFound) {
   }
 }
 
+TEST(InputStats, ASumOfMagnitudesIsNotNegative) {
+  std::vector<std::byte> bytes = stats_of({3, 4}, 2, 1).save();
+  bytes[24 + 7] ^= std::byte{0x80};  // the sign of the first sum, behind magic, channels and tokens
+  EXPECT_THROW(InputStats::load(bytes, "s"), Error);
+}
+
 }  // namespace
 }  // namespace llmq

@@ -57,6 +57,17 @@ TEST(Plan, IgnoreAndOverridesChooseLinears) {
                                           HasSubstr("overrides: 're:.*x_proj'")));
 }
 
+TEST(Plan, AHeadOfItsOwnThatIsNotIgnoredIsSaidToStay) {
+  const Checkpoint checkpoint = stories();
+  ModelSpec spec = ModelSpec::read(checkpoint);
+  spec.tied_head = false;
+  const auto warnings = [&](const std::string& recipe) {
+    return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kBFloat16, 1, 0).warnings;
+  };
+  EXPECT_TRUE(warnings("method: rtn\n").empty());
+  EXPECT_THAT(warnings("method: rtn\nignore: []\n"), ElementsAre(HasSubstr("lm_head stays as it is")));
+}
+
 TEST(Plan, TargetsOfAnLlmCompressorRecipeLimitWhatIsQuantized) {
   const Plan plan = plan_for(
       "AWQModifier: {}\nQuantizationModifier: {scheme: W4A16_ASYM, targets: ['re:.*mlp.*'], ignore: "

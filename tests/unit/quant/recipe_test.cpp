@@ -64,6 +64,21 @@ TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
   EXPECT_EQ(r.evaluate->max_delta_ppl, 0.5);
 }
 
+TEST(Recipe, ReadsEveryKeyOfEvaluate) {
+  const Recipe r = Recipe::parse(
+      "evaluate: {text: t.txt, max_ppl: 20, max_delta_ppl: -0.5, max_kl: 0.25, max_windows: 8}\n", "r.yaml");
+  ASSERT_TRUE(r.evaluate);
+  EXPECT_EQ(r.evaluate->text, "t.txt");
+  EXPECT_EQ(r.evaluate->max_ppl, 20);
+  EXPECT_EQ(r.evaluate->max_delta_ppl, -0.5);
+  EXPECT_EQ(r.evaluate->max_kl, 0.25);
+  EXPECT_EQ(r.evaluate->max_windows, 8);
+  const Recipe some = Recipe::parse("evaluate: {max_kl: 0.25}\n", "r.yaml");
+  EXPECT_FALSE(some.evaluate->max_ppl);
+  EXPECT_FALSE(some.evaluate->max_delta_ppl);
+  EXPECT_EQ(some.evaluate->max_windows, 0);
+}
+
 TEST(Recipe, LeavesDefaultsWhereNothingIsSaid) {
   const Recipe r = Recipe::parse("version: 1\n", "r.yaml");
   EXPECT_FALSE(r.scheme);

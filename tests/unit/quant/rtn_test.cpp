@@ -73,6 +73,23 @@ TEST(Rtn, FollowsTheDefinition) {
       }
 }
 
+// The ends of a tensor's range may lie in any two rows.
+TEST(Rtn, OneRangeForTheWholeTensorWhereverItsEndsLie) {
+  ThreadPool pool(2);
+  for (std::size_t least = 0; least < 3; ++least)
+    for (std::size_t most = 0; most < 3; ++most) {
+      std::vector<float> weight(3 * 8, 0.25f);
+      weight[least * 8] = -3;
+      weight[most * 8 + 7] = 12;
+      const QuantizedMatrix m =
+          round_to_nearest(weight, 3, 8, scheme_of(4, Granularity::kTensor, 0, false, DType::kF32), pool);
+      for (std::size_t row = 0; row < 3; ++row) {
+        EXPECT_EQ(m.scales[row], 1.0f) << least << ' ' << most;  // (12 + 3) / 15
+        EXPECT_EQ(m.zeros[row], 3) << least << ' ' << most;
+      }
+    }
+}
+
 TEST(Rtn, ZeroGroupsStayZero) {
   ThreadPool pool(1);
   const std::vector<float> weight(64);
@@ -127,6 +144,37 @@ TEST(Rounding, ScaledDifferenceIsRoundingBetweenScaleAndInverse) {
   std::vector<float> back(64);
   dequantize(round_to_nearest(scaled, 1, 64, scheme, pool), back);
   for (std::size_t k = 0; k < 64; ++k) EXPECT_EQ(d[k], back[k] * inverse[k] - weight[k]);
+}
+
+// sum over rows and tokens of (d . x)^2. The loss is a quadratic form of K^2 terms summed in FP32 at worst:
+// (2 K + 4) roundings of 2^-24 of the sum of its terms' magnitudes.
+TEST(Rtn, LossIsTheSquaredErrorOfTheOutputs) {
+  constexpr std::int64_t kRows = 5, kColumns = 32, kTokens = 12;
+  const std::vector<float> weight = random_weight(kRows * kColumns, 4),
+                           x = random_weight(kTokens * kColumns, 6);
+  const auto backend = make_reference_backend();
+  InputStats stats(kColumns);
+  stats.add(*backend, TensorView(x.data(), DType::kF32, {kTokens, kColumns}));
+  const RoundingProblem problem{weight, kRows, kColumns, &stats,
+                                scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16)};
+  const QuantizedMatrix m = make_rtn(Compute::kFloat32)->quantize(problem, *backend);
+  std::vector<float> back(weight.size());
+  dequantize(m, back);
+  double loss = 0, magnitude = 0;
+  for (std::size_t row = 0; row < kRows; ++row)
+    for (std::size_t t = 0; t < kTokens; ++t) {
+      double sum = 0, most = 0;
+      for (std::size_t k = 0; k < kColumns; ++k) {
+        const double product = (static_cast<double>(back[row * kColumns + k]) - weight[row * kColumns + k]) *
+                               x[t * kColumns + k];
+        sum += product;
+        most += std::fabs(product);
+      }
+      loss += sum * sum;
+      magnitude += most * most;
+    }
+  EXPECT_GT(loss, 0);
+  EXPECT_NEAR(m.loss, loss, (2 * kColumns + 4 + kTokens) * 0x1p-24 * magnitude);
 }
 
 }  // namespace
