@@ -42,8 +42,8 @@ measure() {  # measure LABEL DIRECTORY QUANTIZE_JSON|-
   [ "$2" = "$model" ] && against=()
   "$llmq" eval-ppl "$2" "${against[@]}" --compute bfloat16 --max-windows "$windows" --json >"$out/eval.json"
   local bytes; bytes=$(du -cb "$2"/*.safetensors | tail -n 1 | cut -f 1)
-  jq --arg label "$1" --argjson bytes "$bytes" --argjson q "$report" --slurpfile e "$out/eval.json" \
-     '. + [{label: $label, bytes: $bytes, q: $q, e: $e[0]}]' "$rows" >"$rows.new" && mv "$rows.new" "$rows"
+  jq --arg variant "$1" --argjson bytes "$bytes" --argjson q "$report" --slurpfile e "$out/eval.json" \
+     '. + [{variant: $variant, bytes: $bytes, q: $q, e: $e[0]}]' "$rows" >"$rows.new" && mv "$rows.new" "$rows"
 }
 
 say "2. The original's perplexity on WikiText-2 ($windows windows)"
@@ -62,7 +62,7 @@ say "4. The proof ($name, WikiText-2 test, $(jq -r '.[0].e.protocol' "$rows"), $
 {
   echo "variant|MB|bits/weight|perplexity|KL (nats)|top-1|seconds|peak memory"
   jq -r 'def r(n): (. * pow(10; n) | round) / pow(10; n);
-    .[] | [.label, (.bytes / 1e6 | r(1)), (.q.bits_per_weight // 16 | r(3)), "\(.e.ppl | r(3)) ± \(.e.ppl_stderr | r(3))",
+    .[] | [.variant, (.bytes / 1e6 | r(1)), (.q.bits_per_weight // 16 | r(3)), "\(.e.ppl | r(3)) ± \(.e.ppl_stderr | r(3))",
            (.e.against.kl_mean // 0 | r(4)), "\(100 * (.e.against.top1_agreement // 1) | r(1)) %", (.q.seconds // 0 | r(1)),
            (if .q.peak_rss_bytes then "\(.q.peak_rss_bytes / 1e6 | round) MB" else "-" end)] | map(tostring) | join("|")' "$rows"
 } | column -t -s '|'
