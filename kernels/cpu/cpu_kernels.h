@@ -25,11 +25,12 @@ struct GemmPanel {
   const void* a = nullptr;  // row r, unit u at a + r * a_row + 4 u; transposed: at a + 4 r + u * a_row
   int64_t a_row = 0;        // bytes
   bool transposed = false;
-  const void* b = nullptr;  // one panel
+  const void* b = nullptr;  // panels, b_panel bytes from one to the next
+  int64_t b_panel = 0;      // of no account for one panel
   float* c = nullptr;
   int64_t c_row = 0;             // elements
   int64_t rows = 0, depth = 0;   // depth in elements; transposed bf16: even
-  int64_t columns = 0;           // 1..panel
+  int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
 };

@@ -1,7 +1,7 @@
 // exp(x) for vectors: x = n ln 2 + r, |r| <= ln 2 / 2, exp(x) = 2^n P(r); the same operations at every level.
 //
-// FP32: Cephes' degree-5 minimax polynomial for (exp(r) - 1 - r) / r^2; at most 2 ulp where the result is
-// normal and below 2^127.5 (tests/kernels/cpu/exponential_test), 0 below -87.33, infinity from 88.38 on.
+// FP32: Cephes' degree-5 minimax polynomial for (exp(r) - 1 - r) / r^2; at most 1 ulp where the result is
+// normal and below 2^127.5 (tests/kernels/cpu/rows_test), 0 below -87.33, infinity from 88.38 on.
 // FP64: Taylor to r^13, remainder 4e-18; 0 below -708; for arguments <= 0 only. NaN stays NaN.
 #pragma once
 #include "kernels/cpu/ops/unroll.h"

@@ -1,4 +1,4 @@
-// C (+)= A B for one panel of B, in register tiles of V::kRowTile x V::kPanelVectors vectors (cpu_kernels.h
+// C (+)= A B, panel by panel of B, in register tiles of V::kRowTile x V::kPanelVectors vectors (cpu_kernels.h
 // has the order of the sum).
 //
 // A is read in place by broadcasts. Per unit: kPanelVectors loads of B, kRowTile broadcasts, kRowTile *
@@ -117,8 +117,65 @@ LLMQ_INLINE void gemm_last_rows(const GemmPanel& g, int64_t first_row, int64_t r
   }
 }
 
+// One or two rows against several whole panels at once: a chain per element as ever, but enough of them in
+// flight that the additions' latency does not set the pace of a product that only reads its weights.
+template <class V, class Product, int Rows, int Panels>
+__attribute__((noinline)) void gemm_few_rows(const GemmPanel& g) {
+  constexpr int kVectors = V::kPanelVectors, kPanel = kVectors * V::kLanes;
+  typename V::F acc[Rows][Panels][kVectors];
+  const auto each = [&](const auto& body) LLMQ_LAMBDA_INLINE {
+    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+      unroll<Panels>([&](auto p) LLMQ_LAMBDA_INLINE {
+        unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+          constexpr int kR = decltype(r)::value, kP = decltype(p)::value, kV = decltype(v)::value;
+          body(acc[kR][kP][kV], kR, kP * kPanel + kV * V::kLanes);
+        });
+      });
+    });
+  };
+  const float* const from = g.accumulate ? g.c : g.start;
+  const int64_t from_row = g.accumulate ? g.c_row : 0;
+  if (from == nullptr)
+    each([](typename V::F& sum, int, int) LLMQ_LAMBDA_INLINE { sum = V::set(0.0f); });
+  else
+    each([&](typename V::F& sum, int r, int n)
+             LLMQ_LAMBDA_INLINE { sum = V::load(from + r * from_row + n); });
+  const unsigned char* a = static_cast<const unsigned char*>(g.a);
+  const unsigned char* b = static_cast<const unsigned char*>(g.b);
+  const auto step = [&](auto read_unit) LLMQ_LAMBDA_INLINE {
+    unroll<Panels>([&](auto p) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kP = decltype(p)::value, kV = decltype(v)::value;
+        const auto weights = Product::load(b + kP * g.b_panel + kV * V::kLanes * 4);
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          constexpr int kR = decltype(r)::value;
+          acc[kR][kP][kV] =
+              Product::add(acc[kR][kP][kV], Product::broadcast(read_unit(a + kR * g.a_row)), weights);
+        });
+      });
+    });
+  };
+  const int64_t units = g.depth / Product::kPerUnit;
+  for (int64_t u = 0; u < units; ++u, a += 4, b += kPanel * 4)
+    step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return whole_unit(at); });
+  if constexpr (Product::kPerUnit == 2)
+    if (g.depth % 2 != 0) step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
+  each([&](typename V::F& sum, int r, int n) LLMQ_LAMBDA_INLINE { V::store(g.c + r * g.c_row + n, sum); });
+}
+
+// The first panels of g that gemm_few_rows takes at once; their number.
 template <class V, class Product>
-void gemm(const GemmPanel& g) {
+LLMQ_INLINE int64_t gemm_first_panels(const GemmPanel& g) {
+  const int64_t whole = g.columns / (V::kPanelVectors * V::kLanes);
+  if (g.transposed || g.rows > 2 || whole < 2) return 0;
+  if (g.rows == 2) return gemm_few_rows<V, Product, 2, 2>(g), 2;
+  if (whole == 2) return gemm_few_rows<V, Product, 1, 2>(g), 2;
+  if (whole == 3) return gemm_few_rows<V, Product, 1, 3>(g), 3;
+  return gemm_few_rows<V, Product, 1, 4>(g), 4;
+}
+
+template <class V, class Product>
+void gemm_one_panel(const GemmPanel& g) {
   int64_t row = 0;
   if (g.transposed) {
     for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, true>(g, row);
@@ -126,6 +183,25 @@ void gemm(const GemmPanel& g) {
   } else {
     for (; row + V::kRowTile <= g.rows; row += V::kRowTile) gemm_tile<V, Product, V::kRowTile, false>(g, row);
     gemm_last_rows<V, Product, false, V::kRowTile - 1>(g, row, g.rows - row);
+  }
+}
+
+template <class V, class Product>
+void gemm(const GemmPanel& g) {
+  constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
+  GemmPanel rest = g;
+  while (rest.columns > 0) {
+    int64_t panels = gemm_first_panels<V, Product>(rest);
+    if (panels == 0) {
+      GemmPanel one = rest;
+      if (one.columns > kPanel) one.columns = kPanel;
+      gemm_one_panel<V, Product>(one);
+      panels = 1;
+    }
+    rest.b = static_cast<const unsigned char*>(rest.b) + panels * rest.b_panel;
+    rest.c += panels * kPanel;
+    if (rest.start != nullptr) rest.start += panels * kPanel;
+    rest.columns -= panels * kPanel;
   }
 }
 

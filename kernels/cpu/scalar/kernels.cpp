@@ -9,7 +9,7 @@ namespace llmq {
 namespace {
 
 struct Scalar {
-  static constexpr int kLanes = 1, kDoubles = 1, kPanelVectors = 8, kRowTile = 4;
+  static constexpr int kLanes = 1, kDoubles = 1, kPanelVectors = 4, kRowTile = 2;
   using F = float;
   using D = double;
   static LLMQ_INLINE F set(float v) { return v; }

@@ -50,13 +50,12 @@ struct LinearItem {
       g.a_row = x.row_stride * element;
       g.c_row = y.row_stride;
       if (g.a_row % kSetStride == 0 && rows > 1) spread_rows(g, worker);
-      for (std::int64_t p = first_panel; p < first_panel + panels; ++p) {
-        g.b = w.panel(p) + k / (4 / element) * panel * 4;
-        g.c = y.row<float>(first_row) + p * panel;
-        g.columns = std::min(panel, w.out_features - p * panel);
-        g.start = bias == nullptr ? nullptr : bias + p * panel;
-        work.kernels->gemm[static_cast<int>(w.format)](g);
-      }
+      g.b = w.panel(first_panel) + k / (4 / element) * panel * 4;
+      g.b_panel = w.panel_bytes;
+      g.c = y.row<float>(first_row) + first_panel * panel;
+      g.columns = std::min(panels * panel, w.out_features - first_panel * panel);
+      g.start = bias == nullptr ? nullptr : bias + first_panel * panel;
+      work.kernels->gemm[static_cast<int>(w.format)](g);
     }
   }
 

@@ -17,30 +17,34 @@ using testing::present_levels;
 struct Shape {
   std::int64_t rows, columns, depth;
 };
-const Shape kShapes[] = {{1, 1, 1}, {3, 5, 7}, {12, 32, 64}, {13, 33, 65}, {25, 70, 129}, {31, 17, 2}};
+const Shape kShapes[] = {
+    {1, 1, 1},   {3, 5, 7},    {12, 32, 64}, {13, 33, 65}, {25, 70, 129},
+    {31, 17, 2}, {1, 300, 33}, {2, 300, 33}, {1, 64, 5},   {1, 96, 7}};  // few rows: several panels at once
 
-// Plain rows of A against a weight [columns][depth], panel by panel.
+// Plain rows of A against a weight [columns][depth], all panels in one call.
 template <class T>
 std::vector<float> product(const CpuKernels& level, CpuFormat format, const std::vector<T>& a,
                            const std::vector<T>& w, const Shape& s, const float* start) {
-  const std::int64_t panel = level.panel,
+  const std::int64_t panel = level.panel, panels = (s.columns + panel - 1) / panel,
                      unit_bytes = (s.depth * static_cast<std::int64_t>(sizeof(T)) + 3) / 4 * 4;
-  std::vector<unsigned char> packed(static_cast<std::size_t>(unit_bytes * panel));
+  std::vector<unsigned char> packed(static_cast<std::size_t>(panels * unit_bytes * panel));
+  for (std::int64_t p = 0; p < panels; ++p)
+    level.pack[static_cast<int>(format)](packed.data() + p * unit_bytes * panel,
+                                         w.data() + p * panel * s.depth, s.depth,
+                                         std::min(panel, s.columns - p * panel), s.depth);
   std::vector<float> c(static_cast<std::size_t>(s.rows * s.columns), -1.0f);
-  for (std::int64_t n = 0; n < s.columns; n += panel) {
-    GemmPanel g;
-    g.columns = std::min(panel, s.columns - n);
-    level.pack[static_cast<int>(format)](packed.data(), w.data() + n * s.depth, s.depth, g.columns, s.depth);
-    g.a = a.data();
-    g.a_row = s.depth * static_cast<std::int64_t>(sizeof(T));
-    g.b = packed.data();
-    g.c = c.data() + n;
-    g.c_row = s.columns;
-    g.rows = s.rows;
-    g.depth = s.depth;
-    g.start = start == nullptr ? nullptr : start + n;
-    level.gemm[static_cast<int>(format)](g);
-  }
+  GemmPanel g;
+  g.columns = s.columns;
+  g.a = a.data();
+  g.a_row = s.depth * static_cast<std::int64_t>(sizeof(T));
+  g.b = packed.data();
+  g.b_panel = unit_bytes * panel;
+  g.c = c.data();
+  g.c_row = s.columns;
+  g.rows = s.rows;
+  g.depth = s.depth;
+  g.start = start;
+  level.gemm[static_cast<int>(format)](g);
   return c;
 }
 
