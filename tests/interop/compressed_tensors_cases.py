@@ -12,6 +12,7 @@ CASES = {  # name -> settings of the recipe
     "rtn-3bit": ["method=rtn", "scheme=w3a16_g64_sym"],
     "awq": ["method=awq", "scheme=w4a16_g64_asym", "calibration.samples=8", "calibration.sequence_length=256"],
     "mixed": ["method=rtn", "scheme=w4a16_g64_asym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],
+    "mixed-sym": ["method=rtn", "scheme=w4a16_g64_sym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],
 }
 
 

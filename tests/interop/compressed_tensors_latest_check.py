@@ -2,6 +2,7 @@
 
 Symmetric checkpoints load without being told anything, bit-equal in float32. Asymmetric ones do not load that way in these versions, whoever wrote
 them; with dequantize=True they do, and the product of code and scale is then taken in the type of the scale: llmq's weights rounded to BF16.
+A checkpoint of both kinds ("mixed") has no way in: dequantize=True asks the symmetric modules for zero points.
 """
 import sys
 import torch
@@ -10,7 +11,7 @@ from compressed_tensors_cases import CASES, differing, loaded_weights, our_weigh
 from peer import expect, finish, llmq, perplexity
 
 program, work = sys.argv[1:3]
-for name in CASES:
+for name in [n for n in CASES if n != "mixed"]:
     packed = write_case(program, name, work)
     if symmetric(name):
         model = AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32).eval()
