@@ -220,7 +220,7 @@ class CpuBackend final : public Backend {
   }
 
  private:
-  CpuWork work() { return {&kernels_, &pool_, &scratch_}; }
+  CpuWork work() { return {&kernels_, &pool_, &scratch_, memory_}; }
 
   const PackedWeight& own(const PreparedWeight& weight) const {
     const auto* packed = dynamic_cast<const PackedWeight*>(&weight);

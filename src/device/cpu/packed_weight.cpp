@@ -176,7 +176,7 @@ void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView&
   const std::int64_t element = format_bytes(format), panel = work.kernels->panel,
                      panels = ceil_of(x.cols(), panel);
   const std::int64_t panel_bytes = kGramTokens * panel * element;
-  const Buffer packed(host_memory(), static_cast<std::size_t>(panels * panel_bytes));
+  const Buffer packed(work.memory, static_cast<std::size_t>(panels * panel_bytes));
   for (std::int64_t t = 0; t < x.rows(); t += kGramTokens) {
     const std::int64_t tokens = std::min(kGramTokens, x.rows() - t), even = (tokens + 1) / 2 * 2;
     parallel(work, panels, [&](std::int64_t p, int) {

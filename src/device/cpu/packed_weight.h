@@ -24,6 +24,7 @@ struct CpuWork {
   const CpuKernels* kernels;
   ThreadPool* pool;
   WorkerScratch* scratch;
+  std::shared_ptr<MemoryResource> memory;  // for what one call needs
 };
 
 inline CpuFormat format_of(Compute compute) {
