@@ -73,7 +73,8 @@ class AwqBlock {
         stream_(stream),
         context_(context),
         spec_(run.spec.blocks[static_cast<std::size_t>(block)]) {
-    weights_ = load_block(run.backend, context.compute, run.source, run.spec, block, run.options.allow_nonfinite);
+    weights_ =
+        load_block(run.backend, context.compute, run.source, run.spec, block, run.options.allow_nonfinite);
     charge("reading");
   }
 
@@ -253,7 +254,9 @@ class AwqBlock {
     for (const LinearRole role : fold.readers) {
       Work& work = works_.at(role);
       work.in_scale = s;
-      for (std::size_t i = 0; i < work.weight.size(); ++i) work.weight[i] *= s[i % s.size()];
+      run_.pool.parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
+        for (std::size_t c = 0; c < s.size(); ++c) work.weight[row * s.size() + c] *= s[c];
+      });
     }
     if (fold.producer == FoldSpec::Producer::kNormGain) {
       divide_gain(fold, s);
@@ -266,7 +269,9 @@ class AwqBlock {
     for (std::size_t c = 0; c < s.size(); ++c)
       work.out_scale[producer_of.empty() ? c : static_cast<std::size_t>(producer_of[c])] = s[c];
     const auto columns = static_cast<std::size_t>(work.spec->in_features);
-    for (std::size_t i = 0; i < work.weight.size(); ++i) work.weight[i] /= work.out_scale[i / columns];
+    run_.pool.parallel_for(work.out_scale.size(), [&](std::size_t row, int) {
+      for (std::size_t c = 0; c < columns; ++c) work.weight[row * columns + c] /= work.out_scale[row];
+    });
     divide_bias(work);
   }
 

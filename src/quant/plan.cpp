@@ -199,6 +199,10 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   resolve_calibration(recipe, spec, plan);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   estimate_costs(plan, checkpoint, spec, threads);
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {
+    plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
+    estimate_costs(plan, checkpoint, spec, threads);
+  }
   if (memory_limit != 0 && plan.peak_bytes > memory_limit)
     fail(ErrorKind::kUsage, {fmt::format("the run needs {}, the limit is {}", bytes_text(plan.peak_bytes),
                                          bytes_text(memory_limit)),
@@ -229,6 +233,7 @@ Json Plan::to_json() const {
                        {"bytes_out", Json(bytes_out)},
                        {"flops", Json(flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
+                       {"keep_inputs", Json(keep_inputs)},
                        {"peak_bytes", Json(peak_bytes)},
                        {"memory", items},
                        {"modules", planned},

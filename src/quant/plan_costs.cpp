@@ -52,6 +52,8 @@ std::uint64_t largest_dense_tensor(const Plan& plan, const Checkpoint& checkpoin
 
 void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
   const BlockSizes sizes = measure_blocks(spec);
+  plan.memory.clear();
+  plan.peak_bytes = 0;
   const auto add = [&](const char* what, std::uint64_t bytes) {
     plan.memory.push_back({what, bytes});
     plan.peak_bytes += bytes;
@@ -72,12 +74,14 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
       std::max(positive(spec.intermediate_size), positive(spec.heads) * positive(spec.head_dim));
   const std::uint64_t k = sizes.channels;
   add("residual stream of all samples (FP32)", tokens * hidden * 4);
-  add("activations of one chunk", chunk * (hidden + wide + 2 * kv) * element);
+  add("activations of one chunk", chunk * (hidden + 2 * kv) * element);
   add("stage and search scratch", kScratchBytes);
-  add("two blocks as prepared", 2 * sizes.weights * element);
+  add("one block as prepared", sizes.weights * element);
   add("linears of one stage in FP32, scaled, dequantized, with codes", sizes.site_weights * 10);
   add("Gram triangle (FP64) and its squares (FP32)", k * (k + 1) / 2 * 8 + 2 * k * k * 4 + k * k * element);
-  add("embedding while it is looked up or copied", largest_dense_tensor(plan, checkpoint));
+  // The embedding's pages are there before the first of these inputs and after the last.
+  add("inputs of o and down, or the embedding",
+      std::max((plan.keep_inputs ? tokens : chunk) * wide * element, largest_dense_tensor(plan, checkpoint)));
 }
 
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {

@@ -104,10 +104,16 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   std::uint64_t sum = 0;
   for (const MemoryItem& item : plan.memory) sum += item.bytes;
   EXPECT_EQ(sum, plan.peak_bytes);
-  EXPECT_EQ(error_of("method: awq\n", plan.peak_bytes), "");
+  EXPECT_TRUE(plan.keep_inputs);
+  EXPECT_TRUE(plan_for("method: awq\n", plan.peak_bytes).keep_inputs);
+  // 128 x 512 samples: 16 chunks' worth of inputs are given up before the run is refused.
+  const Plan least = plan_for("method: awq\n", plan.peak_bytes - 1);
+  EXPECT_FALSE(least.keep_inputs);
+  EXPECT_EQ(plan.peak_bytes - least.peak_bytes, (128u * 512 - 4096) * 384 * 2);
+  EXPECT_EQ(error_of("method: awq\n", least.peak_bytes), "");
   EXPECT_THAT(
-      error_of("method: awq\n", plan.peak_bytes - 1),
-      HasSubstr("--memory-limit " + std::to_string(((plan.peak_bytes - 1) >> 20) + 1) + "MiB would do"));
+      error_of("method: awq\n", least.peak_bytes - 1),
+      HasSubstr("--memory-limit " + std::to_string(((least.peak_bytes - 1) >> 20) + 1) + "MiB would do"));
 }
 
 TEST(Plan, ChunksDependOnTheRecipeAlone) {
