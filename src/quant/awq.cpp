@@ -13,8 +13,8 @@ namespace llmq {
 namespace {
 
 constexpr float kSmallestScale = 1e-4f;     // AutoAWQ's clamp
-constexpr std::int64_t kSampledRows = 256;  // judged for every candidate
-constexpr std::size_t kFinalists = 6;       // judged again on all rows, beside the identity
+constexpr std::int64_t kSampledRows = 128;  // judged for every candidate
+constexpr std::size_t kFinalists = 3;       // judged again on all rows, beside the identity
 
 struct Candidate {
   double ratio = 0;

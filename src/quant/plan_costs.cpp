@@ -104,7 +104,7 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
       if (rows.count(linear.site) == 0) continue;
       const double k = static_cast<double>(linear.in_features);
       flops += k * k * tokens;  // one triangle
-      flops += (candidates * std::min(rows[linear.site], 512.0) + 7 * rows[linear.site]) * 2 * k *
+      flops += (candidates * std::min(rows[linear.site], 256.0) + 4 * rows[linear.site]) * 2 * k *
                k;  // scale search
       rows.erase(linear.site);
     }
