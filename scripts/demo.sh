@@ -6,7 +6,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
 llmq=$(realpath "$1")
 out=${2:-$root/out/demo}
-windows=${DEMO_WINDOWS:-16}
+windows=${DEMO_WINDOWS:-8}
 mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$*" >&2; }
