@@ -44,10 +44,11 @@ FAULTS = [
           [("llmq_golden_models", "*FoldedModel*"), ("llmq_unit_model", "ModelSpec.FoldsNameEveryReader")]),
     Fault("zero-truncated", "src/quant/rounding.cpp", "clamp_code(nearest(-range.low / grid.scale), grid.top);",
           "clamp_code(std::max(0.0f, nearest(-range.low / grid.scale - 0.5f)), grid.top);", [("llmq_unit_quant", "Rtn.*")]),
-    Fault("scale-not-inverted", "src/quant/rounding.cpp", "* grid.scale * inverse[k] - weight[k];", "* grid.scale * (inverse[k] * s[k]) - weight[k];",
+    Fault("scale-not-inverted", "src/quant/rounding.cpp", "scratch + first, inverse + first, weight + first", "scratch + first, (inverse ? s : inverse) + first, weight + first",
           [("llmq_unit_quant", "Rounding.*")]),
     # How it is computed and measured.
-    Fault("causal-mask", "kernels/cpu/ops/attention.h", "const int64_t last = position - first_key,", "const int64_t last = position - first_key + 1,",
+    Fault("causal-mask", "kernels/cpu/ops/attention.h", "const int64_t last = t.first_position + (first_row + r) / t.group - first_key;",
+          "const int64_t last = t.first_position + (first_row + r) / t.group - first_key + 1;",
           [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("residual-dropped", "src/model/decoder_block.cpp", "context.backend.add(hidden.row_slice(first, count), y_view);", "static_cast<void>(y_view);",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*")]),
