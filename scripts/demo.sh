@@ -75,4 +75,4 @@ cat <<EOF
   $llmq diff $model $best
 How to load $best (only the loaders whose constraints it meets):
 EOF
-sed -n '/^## Load/,/^## /p' "$best/README.md" | sed '1d;/^## /d'
+sed -n '/^## Loading/,/^Not loadable/p' "$best/README.md" | sed '1d;/^Not loadable/d'
