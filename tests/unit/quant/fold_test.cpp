@@ -157,10 +157,10 @@ TEST(Fold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
   Moves moves;
   for (const BlockSpec& block : folded.spec.blocks)
     ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
-  // Scales that hardly differ from 1 would hide a reader that was left out: 8-bit steps are some percent of a
-  // weight.
+  // Scales that hardly differ from 1 would hide a reader that was left out. Which of two near-equal candidates wins differs between CPU levels; a
+  // factor of 1.1 moves a weight at the end of its group's range, about 127 steps from the middle, by 12 steps: eight times the bound.
   for (const double move : {moves.attention, moves.output, moves.mlp, moves.down})
-    EXPECT_GT(move, std::log(1.2));
+    EXPECT_GT(move, std::log(1.1));
 }
 
 }  // namespace
