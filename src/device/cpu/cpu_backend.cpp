@@ -46,16 +46,12 @@ class CpuBackend final : public Backend {
 
   void upload(const TensorView& to, const void* from_host, Stream) override {
     require_on(device(), "upload", {&to});
-    copy_rows(to, [&](std::int64_t row, std::size_t bytes, char* at) {
-      std::memcpy(at, static_cast<const char*>(from_host) + static_cast<std::size_t>(row) * bytes, bytes);
-    });
+    copy_from_host(to, from_host);
   }
 
   void download(void* to_host, const TensorView& from, Stream) override {
     require_on(device(), "download", {&from});
-    copy_rows(from, [&](std::int64_t row, std::size_t bytes, const char* at) {
-      std::memcpy(static_cast<char*>(to_host) + static_cast<std::size_t>(row) * bytes, at, bytes);
-    });
+    copy_to_host(to_host, from);
   }
 
   void synchronize(Stream) override {}
@@ -289,13 +285,6 @@ class CpuBackend final : public Backend {
     tile.block_table = s.block_table.data();
     tile.scratch = scratch_.take(worker, kernels_.attention_scratch(tile.positions, group, problem.head_dim));
     kernels_.attention[static_cast<int>(llmq::format_of(problem.compute))](tile);
-  }
-
-  // Host bytes are contiguous; the tensor may be a slice of columns.
-  template <class Move>
-  static void copy_rows(const TensorView& view, const Move& move) {
-    const std::size_t bytes = static_cast<std::size_t>(view.cols() * element_bytes(view.dtype));
-    for (std::int64_t row = 0; row < view.rows(); ++row) move(row, bytes, static_cast<char*>(at(view, row)));
   }
 
   const std::string level_;

@@ -120,15 +120,11 @@ class ReferenceBackend final : public Backend {
   Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
   void upload(const TensorView& to, const void* from_host, Stream) override {
     require_on(device(), "upload", {&to});
-    copy_rows(to, [&](std::int64_t row, std::size_t bytes, char* at) {
-      std::memcpy(at, static_cast<const char*>(from_host) + static_cast<std::size_t>(row) * bytes, bytes);
-    });
+    copy_from_host(to, from_host);
   }
   void download(void* to_host, const TensorView& from, Stream) override {
     require_on(device(), "download", {&from});
-    copy_rows(from, [&](std::int64_t row, std::size_t bytes, const char* at) {
-      std::memcpy(static_cast<char*>(to_host) + static_cast<std::size_t>(row) * bytes, at, bytes);
-    });
+    copy_to_host(to_host, from);
   }
   void synchronize(Stream) override {}
 
@@ -305,16 +301,6 @@ class ReferenceBackend final : public Backend {
       }
       loss[r] = sum;
     }
-  }
-
- private:
-  // Host bytes are contiguous; the device tensor may be a slice of columns.
-  template <typename Move>
-  static void copy_rows(const TensorView& view, const Move& move) {
-    const std::size_t element = static_cast<std::size_t>(element_bytes(view.dtype));
-    const std::size_t bytes = static_cast<std::size_t>(view.cols()) * element;
-    for (std::int64_t row = 0; row < view.rows(); ++row)
-      move(row, bytes, view.as<char>() + static_cast<std::size_t>(row * view.row_stride) * element);
   }
 };
 
