@@ -144,8 +144,8 @@ void write_string(std::string& out, std::string_view s) {
   out += '"';
   for (std::size_t i = 0; i < s.size();) {
     const char c = s[i];
-    const std::size_t length = utf8_length(s, i);
-    if (length == 0) {
+    const int length = utf8_length(s, i);
+    if (length <= 0) {
       out += "\xef\xbf\xbd";  // U+FFFD for each stray byte: what is written stays JSON
       ++i;
       continue;
@@ -161,8 +161,8 @@ void write_string(std::string& out, std::string_view s) {
     else if (static_cast<unsigned char>(c) < 0x20)
       out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
     else
-      out.append(s, i, length);
-    i += length;
+      out.append(s, i, static_cast<std::size_t>(length));
+    i += static_cast<std::size_t>(length);
   }
   out += '"';
 }

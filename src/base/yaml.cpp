@@ -30,15 +30,15 @@ void check_characters(std::string_view text, const std::string& file) {
   int line = 1, column = 1;
   for (std::size_t i = 0; i < text.size();) {
     const auto byte = static_cast<unsigned char>(text[i]);
-    const std::size_t length = utf8_length(text, i);
-    if (length == 0)
+    const int length = utf8_length(text, i);
+    if (length <= 0)
       refuse(file, line, column, fmt::format("holds the byte 0x{:02x}, which is not UTF-8", byte),
              "save it as UTF-8");
     if ((byte < 0x20 && byte != '\n' && byte != '\r' && byte != '\t') || byte == 0x7f)
       refuse(file, line, column, fmt::format("holds the control character 0x{:02x}", byte));
     ++column;
     if (byte == '\n') ++line, column = 1;
-    i += length;
+    i += static_cast<std::size_t>(length);
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8_sequence.h"
 #include "quant/recipe_reading.h"
 
 namespace llmq {
@@ -235,6 +236,9 @@ void Recipe::set(const std::string& assignment) {
   const bool is_path = path == "model" || path == "output" || path == "output.dir";
   if (is_path && !text.empty() && text.front() != '{' && text.front() != '"' &&
       text.front() != '\'') {  // taken as typed, whatever YAML would make of it
+    if (!is_utf8(text))
+      fail(ErrorKind::kUsage, {"the path is not UTF-8, so no report could name it", {}, "--set " + path,
+                               "rename it, or link to it under a UTF-8 name"});
     (path == "model" ? model : output) = text;
     return;
   }

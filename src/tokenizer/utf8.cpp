@@ -25,26 +25,6 @@ void append_utf8(std::string& out, char32_t c) {
   put(0x80 | (c & 0x3f));
 }
 
-int utf8_length(std::string_view text, std::size_t at) {
-  const unsigned char lead = static_cast<unsigned char>(text[at]);
-  if (lead < 0x80) return 1;
-  if (lead < 0xc2 || lead > 0xf4) return 0;
-  const int length = lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  for (int i = 1; i < length; ++i) {
-    if (at + static_cast<std::size_t>(i) >= text.size()) return -1;
-    const unsigned char byte = static_cast<unsigned char>(text[at + static_cast<std::size_t>(i)]);
-    unsigned char low = 0x80, high = 0xbf;
-    if (i == 1) {
-      if (lead == 0xe0) low = 0xa0;
-      if (lead == 0xed) high = 0x9f;
-      if (lead == 0xf0) low = 0x90;
-      if (lead == 0xf4) high = 0x8f;
-    }
-    if (byte < low || byte > high) return 0;
-  }
-  return length;
-}
-
 std::optional<std::size_t> first_invalid_utf8(std::string_view text) {
   std::size_t at = 0;
   while (at < text.size()) {

@@ -7,6 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/utf8_sequence.h"
+
 namespace llmq {
 
 struct CodePoint {
@@ -35,10 +37,6 @@ inline CodePoint read_utf8_before(std::string_view text, std::size_t at) {
 }
 
 void append_utf8(std::string& out, char32_t c);
-
-// Bytes of the character that starts at `at`: 1 to 4; 0 when the bytes there are no character; -1 when the
-// text ends inside one.
-int utf8_length(std::string_view text, std::size_t at);
 
 // Offset of the first byte that is not UTF-8; none when all of it is.
 std::optional<std::size_t> first_invalid_utf8(std::string_view text);

@@ -131,6 +131,7 @@ TEST(Recipe, SetEditsOneKeyAndListsThoseThatExist) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
     EXPECT_THAT(e.what(), HasSubstr("there are grid, duo_scaling, clip, loss"));
   }
+  EXPECT_THROW(r.set("output=a\xcb"), Error);
   EXPECT_THROW(r.set("grid"), Error);
   EXPECT_THROW(r.set("=1"), Error);
   EXPECT_THROW(r.set("calibration.samples=many"), Error);
