@@ -34,10 +34,28 @@ const Bpe::Merge* Bpe::find_merge(std::int32_t left, std::int32_t right) const {
   }
 }
 
+CodePoint Bpe::character_at(std::string_view word, std::size_t at) const {
+  return byte_level_ ? CodePoint{static_cast<unsigned char>(word[at]), 1} : read_utf8(word, at);
+}
+
 bool Bpe::may_join(char32_t left, char32_t right) const {
-  const std::uint64_t pair = static_cast<std::uint64_t>(left) << 32 | right;
-  const std::uint64_t bit = (pair * 0x9e3779b97f4a7c15u) >> 40 & (borders_.size() * 64 - 1);
-  return (borders_[bit / 64] >> (bit % 64) & 1) != 0;
+  return has_bit(borders_, static_cast<std::uint64_t>(left) << 32 | right);
+}
+
+std::int32_t Bpe::id_of_character(std::string_view character) const {
+  const unsigned char first = static_cast<unsigned char>(character[0]);
+  return first < 128 ? ascii_ids_[first] : index_.find(character).value_or(-1);
+}
+
+// Next to a character without a token a cut may change ids: unknown ones fuse, and fallbacks overtake them.
+bool Bpe::may_cut(char32_t left, char32_t right) const {
+  const auto has_token = [&](char32_t c) {
+    if (c < 128) return ascii_ids_[c] >= 0;
+    std::string text;
+    append_utf8(text, c);
+    return index_.find(text).has_value();
+  };
+  return cut_all_ || (has_token(left) && has_token(right));
 }
 
 void Bpe::start_character(std::string_view character, std::vector<std::int32_t>& symbols,
@@ -48,9 +66,9 @@ void Bpe::start_character(std::string_view character, std::vector<std::int32_t>&
     if (unknown_pending) symbols.push_back(unknown_);
     unknown_pending = false;
   };
-  if (const auto id = index_.find(character)) {
+  if (const std::int32_t id = id_of_character(character); id >= 0) {
     flush();
-    symbols.push_back(*id);
+    symbols.push_back(id);
     return;
   }
   if (byte_fallback_) {
@@ -283,6 +301,37 @@ void Bpe::encode_part(std::string_view part, WordCache* cache, bool whole,
   out.insert(out.end(), symbols.begin(), symbols.end());
 }
 
+// Cuts where no run of the text that crosses the border stands in a token, as long as a run can be: a token
+// across a border is such a run itself, or has one that crosses it. A border is decided when the runs that
+// cross it have been seen, kLongestRun - 1 characters on.
+void Bpe::encode_long(std::string_view part, WordCache* cache, std::vector<std::int32_t>& out) const {
+  constexpr std::size_t kRun = LastCharacters::kLongestRun;
+  LastCharacters last;
+  std::array<std::size_t, kRun> starts{};  // of those characters
+  unsigned crossed = 0;                    // bit k: a run crosses the border before character k, counted back
+  std::size_t begin = 0, count = 0;
+  const auto decide = [&](std::size_t k) {
+    if (count <= k + 1 || (crossed >> k & 1) != 0 || !may_cut(last[k + 1], last[k])) return;
+    encode_part(part.substr(begin, starts[k] - begin), cache, false, out);
+    begin = starts[k];
+  };
+  for (std::size_t i = 0; i < part.size();) {
+    const CodePoint c = character_at(part, i);
+    last.add(c.value);
+    for (std::size_t k = kRun - 1; k > 0; --k) starts[k] = starts[k - 1];
+    starts[0] = i;
+    i += c.bytes;
+    ++count;
+    crossed <<= 1;
+    last.each_run(std::min(count, kRun), [&](std::size_t length, std::uint64_t key) {
+      if (has_bit(runs_, key)) crossed |= (1u << (length - 1)) - 1;
+    });
+    decide(kRun - 2);
+  }
+  for (std::size_t k = kRun - 2; k-- > 0;) decide(k);
+  encode_part(part.substr(begin), cache, false, out);
+}
+
 void Bpe::encode(std::string_view word, WordCache& cache, std::vector<std::int32_t>& out) const {
   const bool cut = can_cut_ && word.size() >= (byte_level_ ? kCutFrom : 2);
   if (!cut) return encode_part(word, &cache, true, out);
@@ -294,18 +343,24 @@ void Bpe::encode(std::string_view word, WordCache& cache, std::vector<std::int32
   }
   // With ignore_merges_ the cache holds whole words only: a part equal to one may have other ids.
   WordCache* part_cache = ignore_merges_ ? nullptr : &cache;
+  const auto encode_cut = [&](std::string_view part) {
+    if (part.size() > WordCache::kLongestWord)
+      encode_long(part, part_cache, out);
+    else
+      encode_part(part, part_cache, false, out);
+  };
   std::size_t begin = 0;
   char32_t left = 0;
   for (std::size_t i = 0; i < word.size();) {
-    const CodePoint c = byte_level_ ? CodePoint{static_cast<unsigned char>(word[i]), 1} : read_utf8(word, i);
-    if (i > begin && !may_join(left, c.value)) {
-      encode_part(word.substr(begin, i - begin), part_cache, false, out);
+    const CodePoint c = character_at(word, i);
+    if (i > begin && !may_join(left, c.value) && may_cut(left, c.value)) {
+      encode_cut(word.substr(begin, i - begin));
       begin = i;
     }
     left = c.value;
     i += c.bytes;
   }
-  encode_part(word.substr(begin), part_cache, false, out);
+  encode_cut(word.substr(begin));
 }
 
 }  // namespace llmq

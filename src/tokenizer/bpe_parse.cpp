@@ -14,7 +14,7 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kMostIds = 1 << 24;
-constexpr std::size_t kBorderBits = 1u << 18;
+constexpr std::size_t kBorderBits = 1u << 18, kRunBits = 1u << 20;
 
 [[noreturn]] void refuse(const std::string& message, const std::string& file, const std::string& where) {
   fail(ErrorKind::kBadInput, {message, file, where, {}});
@@ -55,7 +55,7 @@ void Bpe::read_vocabulary(const Json& vocab, const std::string& file) {
   }
 }
 
-// Marks every pair of neighbouring characters (bytes) inside a token that a merge makes.
+// Marks every pair of neighbouring characters (bytes) inside a token that a merge makes, and the runs of it.
 void Bpe::note_borders(std::string_view token) {
   std::optional<std::string> bytes;
   if (byte_level_) {
@@ -66,18 +66,21 @@ void Bpe::note_borders(std::string_view token) {
     }
     token = *bytes;
   }
-  char32_t left = 0;
+  LastCharacters last;
+  std::size_t count = 0;
+  const auto mark_run = [&](std::size_t wanted) {
+    last.each_run(wanted, [&](std::size_t length, std::uint64_t key) {
+      if (length == wanted) set_bit(runs_, key);
+    });
+  };
   for (std::size_t i = 0; i < token.size();) {
-    const CodePoint c =
-        byte_level_ ? CodePoint{static_cast<unsigned char>(token[i]), 1} : read_utf8(token, i);
-    if (i > 0) {
-      const std::uint64_t pair = static_cast<std::uint64_t>(left) << 32 | c.value;
-      const std::uint64_t bit = (pair * 0x9e3779b97f4a7c15u) >> 40 & (borders_.size() * 64 - 1);
-      borders_[bit / 64] |= std::uint64_t{1} << (bit % 64);
-    }
-    left = c.value;
+    const CodePoint c = character_at(token, i);
     i += c.bytes;
+    last.add(c.value);
+    if (++count > 1) set_bit(borders_, static_cast<std::uint64_t>(last[1]) << 32 | c.value);
+    if (count >= LastCharacters::kLongestRun) mark_run(LastCharacters::kLongestRun);
   }
+  if (count < LastCharacters::kLongestRun) mark_run(count);
 }
 
 void Bpe::add_merge(std::string_view left, std::string_view right, std::uint32_t rank,
@@ -94,12 +97,12 @@ void Bpe::add_merge(std::string_view left, std::string_view right, std::uint32_t
   const std::int32_t a = need(left), b = need(right), id = need(product);
   merge_ids_.push_back(id);
   note_borders(product);
-  // A byte's stand-in is no character of the text: a merge of it joins characters that note_borders cannot
-  // see.
-  const auto is_fallback = [](std::string_view token) {
-    return token.size() == 6 && token.substr(0, 3) == "<0x";
+  // A stand-in for a byte or for what is unknown is no character of the text: a merge of it joins characters
+  // that note_borders cannot see.
+  const auto is_stand_in = [&](std::string_view token, std::int32_t token_id) {
+    return (token.size() == 6 && token.substr(0, 3) == "<0x") || token_id == unknown_;
   };
-  if (is_fallback(left) || is_fallback(right)) can_cut_ = false;
+  if (is_stand_in(left, a) || is_stand_in(right, b)) can_cut_ = false;
   const std::uint64_t pair =
       static_cast<std::uint64_t>(static_cast<std::uint32_t>(a)) << 32 | static_cast<std::uint32_t>(b);
   const std::size_t mask = merges_.size() - 1;
@@ -145,6 +148,7 @@ Bpe Bpe::parse(const Json& model, bool byte_level, const std::string& file) {
   made.fuse_unknown_ = flag_of(model, "fuse_unk", false);
   made.ignore_merges_ = flag_of(model, "ignore_merges", false);
   made.borders_.assign(kBorderBits / 64, 0);
+  made.runs_.assign(kRunBits / 64, 0);
   made.read_vocabulary(model.at("vocab"), file);
 
   bool all_bytes = true, all_fallbacks = true;
@@ -163,7 +167,11 @@ Bpe Bpe::parse(const Json& model, bool byte_level, const std::string& file) {
              "model.unk_token");
     made.unknown_ = *id;
   }
-  made.can_cut_ = byte_level ? all_bytes : made.byte_fallback_ && all_fallbacks;
+  for (unsigned c = 0; c < 128; ++c)
+    made.ascii_ids_[c] = made.index_.find(std::string(1, static_cast<char>(c))).value_or(-1);
+  // Where characters may be left out, those around them merge: then no border is safe.
+  made.cut_all_ = byte_level ? all_bytes : made.byte_fallback_ && all_fallbacks;
+  made.can_cut_ = made.cut_all_ || (!byte_level && made.unknown_ >= 0);
   made.read_merges(model.at("merges"), file);
   return made;
 }

@@ -1,6 +1,7 @@
 // What the golden files cannot show: refusals, hostile input, merging against its definition, time, streams.
 #include "tokenizer/tokenizer.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
@@ -107,11 +108,13 @@ std::vector<std::string> merge_by_definition(
 }
 
 // Random merges in random order, so that later merges may have lower ranks than those that make their pieces.
-// The three lengths take the scan, the heap and the queue of ranks; `fallback` lets words be cut.
+// The three lengths take the scan, the heap and the queue of ranks. 'd' is in no merge; 'e' has no token: with
+// `fallback` it becomes a byte's, with `unknown` runs of it become one unknown, else it is left out and what stands
+// around it may merge. Where words can be cut, those of more than 48 characters without 'd' are cut by runs.
 TEST(Bpe, MergesAsDefined) {
   std::mt19937 random(3);
   for (int round = 0; round < 60; ++round) {
-    const bool fallback = round % 2 == 1;
+    const bool fallback = round % 3 == 1, unknown = round % 3 == 2;
     std::vector<std::string> tokens = {"a", "b", "c", "d"};
     std::vector<std::pair<std::string, std::string>> merges;
     std::map<std::string, bool> made;
@@ -133,18 +136,28 @@ TEST(Bpe, MergesAsDefined) {
       vocab[std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">"] =
           static_cast<std::int64_t>(vocab.members().size());
     }
+    if (unknown) vocab["<unk>"] = static_cast<std::int64_t>(vocab.members().size());
     for (std::size_t i = 0; i < merges.size(); ++i) {
       list.push_back(Json::array({Json(merges[i].first), Json(merges[i].second)}));
       ranks[merges[i]] = static_cast<int>(i);
     }
     Json json = Json::object();
     json["model"] = Json::object({{"vocab", vocab}, {"merges", list}, {"byte_fallback", fallback}});
+    if (unknown) json["model"]["unk_token"] = "<unk>";
+    json["model"]["fuse_unk"] = unknown;
     const Tokenizer tokenizer = Tokenizer::parse(json, "random");
-    for (const std::size_t length : {1u, 2u, 7u, 24u, 25u, 300u}) {
+    for (const std::size_t length : {1u, 2u, 7u, 24u, 25u, 300u, 301u}) {
       std::vector<std::string> symbols;
       std::string text;
-      for (std::size_t i = 0; i < length; ++i)
-        text += symbols.emplace_back(1, static_cast<char>('a' + random() % 4));
+      for (std::size_t i = 0; i < length; ++i) {
+        const char letter =
+            random() % 64 == 0 ? 'e' : static_cast<char>('a' + random() % (length == 300 ? 3 : 4));
+        text += letter;
+        if (letter != 'e' || fallback)
+          symbols.emplace_back(letter == 'e' ? "<0x65>" : std::string(1, letter));
+        else if (unknown && (symbols.empty() || symbols.back() != "<unk>"))
+          symbols.emplace_back("<unk>");
+      }
       std::vector<std::string> got;
       for (const std::int32_t id : tokenizer.encode(text)) got.push_back(tokenizer.token(id));
       ASSERT_EQ(got, merge_by_definition(symbols, ranks)) << text;
@@ -163,6 +176,24 @@ TEST(Bpe, MergesAsDefined) {
     }
     ASSERT_EQ(tokenizer.encode(blocks), expected);
   }
+}
+
+// A merge of a stand-in joins what no characters of the text show: such a vocabulary's words are not cut. As Hugging
+// Face tokenizers 0.23 does.
+TEST(Bpe, MergesStandInsForUnknownCharactersAndBytes) {
+  Json json = Json::object();
+  json["model"] = Json::parse(
+      R"({"vocab": {"a": 0, "b": 1, "<unk>": 2, "<unk>a": 3, "<unk>ab": 4}, "unk_token": "<unk>", "fuse_unk": true,
+          "merges": [["<unk>", "a"], ["<unk>a", "b"]]})",
+      "unknown");
+  std::string text;
+  for (int i = 0; i < 20; ++i) text += "xab";
+  EXPECT_EQ(Tokenizer::parse(json, "unknown").encode(text), std::vector<std::int32_t>(20, 4));
+  Json vocab = Json::object({{"a", 0}, {"<0x78>a", 1}});
+  for (int byte = 0; byte < 256; ++byte) vocab[fmt::format("<0x{:02X}>", byte)] = std::int64_t{2} + byte;
+  const Json merges = Json::array({Json::array({Json("<0x78>"), Json("a")})});
+  json["model"] = Json::object({{"vocab", vocab}, {"merges", merges}, {"byte_fallback", true}});
+  EXPECT_EQ(Tokenizer::parse(json, "fallback").encode("xaxa"), (std::vector<std::int32_t>{1, 1}));
 }
 
 TEST(Tokenizer, LeavesCharactersWithoutTokenOut) {
