@@ -44,18 +44,15 @@ void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::in
 
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
                                ThreadPool& pool, std::span<const float> in_scale) {
-  const std::int64_t columns = matrix.in_features, group = matrix.group(), groups = matrix.groups();
+  const std::int64_t columns = matrix.in_features, groups = matrix.groups();
   std::vector<double> loss(static_cast<std::size_t>(matrix.out_features));
   gram.evaluate(
       loss,
       [&](std::int64_t row, float* d) {
-        for (std::int64_t g = 0; g < groups; ++g) {
-          const auto at = static_cast<std::size_t>(row * groups + g);
-          const std::int64_t end = std::min((g + 1) * group, columns);
-          for (std::int64_t k = g * group; k < end; ++k) {
-            const auto i = static_cast<std::size_t>(row * columns + k);
-            d[k] = code_value(matrix.codes[i], matrix.zeros[at], matrix.scales[at]) - weight[i];
-          }
+        for (std::int64_t k = 0; k < columns; ++k) {
+          const auto at = static_cast<std::size_t>(row * groups + matrix.group_of_column(k));
+          const auto i = static_cast<std::size_t>(row * columns + k);
+          d[k] = code_value(matrix.codes[i], matrix.zeros[at], matrix.scales[at]) - weight[i];
         }
         for (std::size_t k = 0; k < in_scale.size(); ++k) d[k] *= in_scale[k];
       },

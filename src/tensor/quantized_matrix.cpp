@@ -35,13 +35,23 @@ void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
   const auto values = static_cast<std::size_t>(matrix.out_features * matrix.in_features);
   const auto parameters = static_cast<std::size_t>(matrix.out_features * groups);
   if (matrix.codes.size() != values || into.size() != values || matrix.scales.size() != parameters ||
-      matrix.zeros.size() != parameters)
+      matrix.zeros.size() != parameters ||
+      (!matrix.column_group.empty() &&
+       matrix.column_group.size() != static_cast<std::size_t>(matrix.in_features)))
     fail(ErrorKind::kInternal,
          "dequantize: {} codes, {} scales, {} zeros and room for {} values for {} x {} in groups of {}",
          matrix.codes.size(), matrix.scales.size(), matrix.zeros.size(), into.size(), matrix.out_features,
          matrix.in_features, group);
   const std::uint8_t* code = matrix.codes.data();
   float* value = into.data();
+  if (!matrix.column_group.empty()) {
+    for (std::int64_t n = 0; n < matrix.out_features; ++n)
+      for (const std::int32_t g : matrix.column_group) {
+        const auto at = static_cast<std::size_t>(n * groups + g);
+        *value++ = code_value(*code++, matrix.zeros[at], matrix.scales[at]);
+      }
+    return;
+  }
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
     for (std::int64_t g = 0; g < groups; ++g) {
       const auto at = static_cast<std::size_t>(n * groups + g);

@@ -5,11 +5,20 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
+
+// What a method did to be able to round, beyond the codes.
+struct RoundingNotes {
+  double lambda = 0;              // added to the Gram matrix's diagonal
+  int lambda_raises = 0;          // steps beyond what was asked for
+  std::int64_t dead_channels = 0;  // inputs that calibration never saw active
+  std::vector<std::string> warnings;  // sentences
+};
 
 struct QuantizedMatrix {
   QuantScheme scheme;
@@ -17,10 +26,15 @@ struct QuantizedMatrix {
   std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1
   std::vector<float> scales;        // [out, groups]
   std::vector<std::uint8_t> zeros;  // [out, groups]; symmetric: all scheme.middle()
+  std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
+  RoundingNotes notes;
   double loss = 0;                  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
   std::int64_t group() const { return scheme.group_of(in_features); }
   std::int64_t groups() const { return (in_features + group() - 1) / group(); }
+  std::int64_t group_of_column(std::int64_t k) const {
+    return column_group.empty() ? k / group() : column_group[static_cast<std::size_t>(k)];
+  }
 };
 
 // `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.

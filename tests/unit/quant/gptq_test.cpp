@@ -1,0 +1,453 @@
+// GPTQ against the textbook (explicit inverse, FP64, one column at a time), and what must hold whatever the
+// matrix: codes in range, rows independent of each other and of threads, a bad Gram matrix said or refused.
+#include "quant/gptq.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "base/error.h"
+#include "quant/gram_loss.h"
+#include "quant/rounding.h"
+#include "quant/rtn.h"
+#include "support/tolerance.h"
+
+namespace llmq {
+namespace {
+
+using testing::gamma;
+
+struct Fixture {
+  std::shared_ptr<Backend> backend = make_cpu_backend(2);
+  std::int64_t rows, channels, tokens;
+  std::vector<float> weight, x;
+  InputStats stats;
+  QuantScheme scheme;
+
+  // Neighbouring channels are alike and some are loud, as in decoder blocks.
+  Fixture(std::int64_t out, std::int64_t in, std::int64_t count, std::uint32_t seed = 5)
+      : rows(out),
+        channels(in),
+        tokens(count),
+        weight(static_cast<std::size_t>(out * in)),
+        x(static_cast<std::size_t>(count * in)),
+        stats(in) {
+    std::mt19937 generator(seed);
+    std::normal_distribution<float> normal;
+    for (float& w : weight) w = 0.05f * normal(generator);
+    for (std::int64_t t = 0; t < tokens; ++t)
+      for (std::int64_t k = 0; k < channels; ++k) {
+        const auto i = static_cast<std::size_t>(t * channels + k);
+        x[i] = normal(generator) * (k % 16 == 3 ? 5.0f : 1.0f) + (k > 0 ? 0.6f * x[i - 1] : 0.0f);
+      }
+    scheme.group_size = 16;
+  }
+  void see_inputs() { stats.add(*backend, TensorView(x.data(), DType::kF32, {tokens, channels})); }
+  void silence(std::int64_t channel) {
+    for (std::int64_t t = 0; t < tokens; ++t) x[static_cast<std::size_t>(t * channels + channel)] = 0;
+  }
+  RoundingProblem problem() const { return {weight, rows, channels, &stats, scheme, nullptr}; }
+  QuantizedMatrix quantize(const GptqOptions& options = {}) const {
+    return make_gptq(options, Compute::kFloat32)->quantize(problem(), *backend);
+  }
+  double rtn_loss() const { return make_rtn(Compute::kFloat32)->quantize(problem(), *backend).loss; }
+};
+
+GptqOptions plain(RoundingOrder order) {
+  GptqOptions options;
+  options.order = order;
+  options.scale_search = GptqOptions::ScaleSearch::kMinMax;
+  options.refit_scales = false;
+  options.descent_sweeps = 0;
+  return options;
+}
+
+using Square = std::vector<std::vector<double>>;
+
+Square zeros(std::size_t n) { return Square(n, std::vector<double>(n)); }
+
+Square lower_factor(const Square& a) {
+  const std::size_t n = a.size();
+  Square l = zeros(n);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j <= i; ++j) {
+      double sum = a[i][j];
+      for (std::size_t k = 0; k < j; ++k) sum -= l[i][k] * l[j][k];
+      l[i][j] = i == j ? std::sqrt(sum) : sum / l[j][j];
+    }
+  return l;
+}
+
+Square inverse_of(Square a) {  // Gauss and Jordan; a is positive definite, so no pivoting
+  const std::size_t n = a.size();
+  Square inverse = zeros(n);
+  for (std::size_t i = 0; i < n; ++i) inverse[i][i] = 1;
+  for (std::size_t p = 0; p < n; ++p) {
+    const double pivot = a[p][p];
+    for (std::size_t j = 0; j < n; ++j) a[p][j] /= pivot, inverse[p][j] /= pivot;
+    for (std::size_t i = 0; i < n; ++i) {
+      const double factor = a[i][p];
+      if (i == p || factor == 0) continue;
+      for (std::size_t j = 0; j < n; ++j)
+        a[i][j] -= factor * a[p][j], inverse[i][j] -= factor * inverse[p][j];
+    }
+  }
+  return inverse;
+}
+
+struct Textbook {
+  std::vector<std::vector<int>> codes;  // by place
+  // The distance of a value to the nearest tie or clamp that would change its code, and what FP32 may be off by.
+  std::vector<std::vector<double>> margin, bound;
+};
+
+GroupGrid grid_of(const std::vector<double>& w, const QuantScheme& scheme) {
+  const std::vector<float> rounded(w.begin(), w.end());
+  return grid_for(find_range(rounded.data(), static_cast<std::int64_t>(rounded.size())), scheme);
+}
+
+// The published algorithm on the permuted problem. group[p]: the group of place p.
+Textbook textbook(const Fixture& f, const ColumnOrder& order, bool fixed_scales) {
+  const auto n = static_cast<std::size_t>(f.channels);
+  const auto width = static_cast<std::size_t>(f.scheme.group_size);
+  Square h = zeros(n);
+  double mean = 0;
+  for (std::size_t i = 0; i < n; ++i)
+    mean += f.stats.gram_at(static_cast<std::int64_t>(i), static_cast<std::int64_t>(i));
+  mean /= static_cast<double>(n);
+  for (std::size_t i = 0; i < n; ++i)
+    for (std::size_t j = 0; j < n; ++j)
+      h[i][j] = f.stats.gram_at(order.columns[i], order.columns[j]) + (i == j ? 0.01 * mean : 0);
+  const Square l = lower_factor(inverse_of(h));  // U = l^T
+  Textbook result;
+  for (std::int64_t row = 0; row < f.rows; ++row) {
+    const float* const original = f.weight.data() + row * f.channels;
+    std::vector<GroupGrid> grids((n + width - 1) / width);
+    for (std::size_t g = 0; fixed_scales && g < grids.size(); ++g)
+      grids[g] = grid_of(std::vector<double>(original + g * width, original + std::min(n, (g + 1) * width)),
+                         f.scheme);
+    std::vector<double> w(n), moved(n);
+    for (std::size_t p = 0; p < n; ++p) w[p] = original[order.columns[p]];
+    std::vector<int> codes(n);
+    std::vector<double> margin(n), bound(n);
+    for (std::size_t p = 0; p < n; ++p) {
+      const auto g = static_cast<std::size_t>(order.group[p]);
+      if (!fixed_scales && (p == 0 || order.group[p] != order.group[p - 1])) {
+        std::vector<double> members;
+        for (std::size_t q = p; q < n && order.group[q] == order.group[p]; ++q) members.push_back(w[q]);
+        grids[g] = grid_of(members, f.scheme);
+      }
+      const GroupGrid grid = grids[g];
+      const double steps = w[p] / static_cast<double>(grid.scale);
+      const double code =
+          std::clamp<double>(std::nearbyint(steps) + static_cast<double>(grid.zero), 0, grid.top);
+      codes[p] = static_cast<int>(code);
+      margin[p] = std::fabs(std::fabs(steps - std::floor(steps)) - 0.5);
+      // v = w + sum of p products, then a division: each term is off by gamma(p + 4) of its magnitude.
+      bound[p] = gamma(static_cast<double>(p) + 4) * (std::fabs(original[order.columns[p]]) + moved[p]) /
+                 std::fabs(static_cast<double>(grid.scale));
+      const double error =
+          (w[p] - (code - static_cast<double>(grid.zero)) * static_cast<double>(grid.scale)) / l[p][p];
+      for (std::size_t q = p; q < n; ++q) {
+        w[q] -= error * l[q][p];
+        moved[q] += std::fabs(error * l[q][p]);
+      }
+    }
+    result.codes.push_back(codes);
+    result.margin.push_back(margin);
+    result.bound.push_back(bound);
+  }
+  return result;
+}
+
+class Orders : public ::testing::TestWithParam<RoundingOrder> {};
+
+// Where FP32 cannot tell on which side of a tie a value lies, the codes may part, and with them the rest of the
+// row: such rows are few.
+TEST_P(Orders, GiveTheTextbooksCodes) {
+  const RoundingOrder order_name = GetParam();
+  int rows = 0, parted = 0;
+  for (std::uint32_t seed = 1; seed <= 6; ++seed)
+    for (const bool symmetric : {false, true})
+      for (const int bits : {2, 3, 4, 8}) {
+        Fixture f(12, seed % 2 == 0 ? 72 : 64, 150, seed);  // 72: the last group is short
+        f.scheme.bits = bits;
+        f.scheme.symmetric = symmetric;
+        f.see_inputs();
+        std::vector<double> diagonal;
+        for (std::int64_t k = 0; k < f.channels; ++k) diagonal.push_back(f.stats.gram_at(k, k));
+        const ColumnOrder order = order_columns(order_name, diagonal, f.scheme.group_size);
+        const Textbook want = textbook(f, order, order_name == RoundingOrder::kStatic);
+        const QuantizedMatrix got = f.quantize(plain(order_name));
+        for (std::size_t row = 0; row < want.codes.size(); ++row, ++rows)
+          for (std::size_t p = 0; p < want.codes[row].size(); ++p) {
+            const std::size_t at =
+                row * static_cast<std::size_t>(f.channels) + static_cast<std::size_t>(order.columns[p]);
+            if (got.codes[at] == want.codes[row][p]) continue;
+            EXPECT_LE(want.margin[row][p], want.bound[row][p])
+                << "row " << row << " place " << p << " bits " << bits;
+            ++parted;
+            break;
+          }
+      }
+  EXPECT_LE(parted, rows / 50);
+}
+
+INSTANTIATE_TEST_SUITE_P(Gptq, Orders,
+                         ::testing::Values(RoundingOrder::kNone, RoundingOrder::kAct, RoundingOrder::kStatic,
+                                           RoundingOrder::kGar));
+
+TEST(Gptq, StoresAGroupPerColumnWhereTheOrderNeedsIt) {
+  Fixture f(4, 64, 100);
+  f.see_inputs();
+  EXPECT_TRUE(f.quantize(plain(RoundingOrder::kGar)).column_group.empty());
+  EXPECT_TRUE(f.quantize(plain(RoundingOrder::kStatic)).column_group.empty());
+  const QuantizedMatrix act = f.quantize(plain(RoundingOrder::kAct));
+  ASSERT_EQ(act.column_group.size(), 64u);
+  for (std::int32_t g = 0; g < 4; ++g)
+    EXPECT_EQ(std::count(act.column_group.begin(), act.column_group.end(), g), 16);
+  // The loudest channel is the first to be rounded.
+  EXPECT_EQ(act.column_group[static_cast<std::size_t>(
+                std::max_element(f.stats.absolute_max().begin(), f.stats.absolute_max().end()) -
+                f.stats.absolute_max().begin())],
+            0);
+}
+
+std::vector<GptqOptions> option_sets() {
+  std::vector<GptqOptions> sets;
+  for (const RoundingOrder order :
+       {RoundingOrder::kNone, RoundingOrder::kAct, RoundingOrder::kStatic, RoundingOrder::kGar}) {
+    sets.push_back(plain(order));
+    sets.push_back({});
+    sets.back().order = order;
+  }
+  return sets;
+}
+
+QuantScheme scheme_of(int bits, bool symmetric, Granularity granularity) {
+  QuantScheme s;
+  s.bits = bits;
+  s.symmetric = symmetric;
+  s.granularity = granularity;
+  s.group_size = 16;
+  return s;
+}
+
+std::vector<QuantScheme> schemes() {
+  std::vector<QuantScheme> all;
+  for (const int bits : {2, 3, 4, 8})
+    for (const bool symmetric : {false, true})
+      for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
+        all.push_back(scheme_of(bits, symmetric, granularity));
+  return all;
+}
+
+void expect_sound(const QuantizedMatrix& m) {
+  for (const std::uint8_t code : m.codes) ASSERT_LT(code, m.scheme.code_count());
+  for (const std::uint8_t zero : m.zeros) ASSERT_LT(zero, m.scheme.code_count());
+  for (const float scale : m.scales) {
+    ASSERT_TRUE(std::isfinite(scale) && scale != 0);
+    ASSERT_EQ(scale, stored_scale(scale, m.scheme.scale_dtype));
+  }
+  for (const std::uint8_t zero : m.zeros) ASSERT_TRUE(!m.scheme.symmetric || zero == m.scheme.middle());
+  ASSERT_TRUE(std::isfinite(m.loss));
+}
+
+TEST(Gptq, LosesLessThanRoundingUnderEveryScheme) {
+  for (const QuantScheme& scheme : schemes())
+    for (const GptqOptions& options : option_sets()) {
+      Fixture f(20, 64, 200);
+      f.scheme = scheme;
+      f.see_inputs();
+      const QuantizedMatrix m = f.quantize(options);
+      ASSERT_NO_FATAL_FAILURE(expect_sound(m));
+      EXPECT_LT(m.loss, f.rtn_loss()) << scheme.text() << " order " << static_cast<int>(options.order);
+    }
+}
+
+TEST(Gptq, ReportsTheLossOfItsCodes) {
+  Fixture f(20, 64, 200);
+  f.see_inputs();
+  for (const GptqOptions& options : option_sets()) {
+    const QuantizedMatrix m = f.quantize(options);
+    std::vector<float> value(m.codes.size());
+    dequantize(m, value);
+    double loss = 0;
+    for (std::int64_t t = 0; t < f.tokens; ++t)
+      for (std::int64_t n = 0; n < f.rows; ++n) {
+        double y = 0;
+        for (std::int64_t k = 0; k < f.channels; ++k)
+          y += (static_cast<double>(value[static_cast<std::size_t>(n * 64 + k)]) -
+                f.weight[static_cast<std::size_t>(n * 64 + k)]) *
+               f.x[static_cast<std::size_t>(t * 64 + k)];
+        loss += y * y;
+      }
+    // As in awq_test: K 2^-22 relative to sum |d_i| |G_ij| |d_j|, which is at most K times the loss of a diagonal G;
+    // here the inputs' correlation lifts it by less than 10.
+    EXPECT_NEAR(m.loss, loss, 64 * 0x1p-22 * 10 * loss);
+  }
+}
+
+// What the search alone is worth depends on how alike the channels are: docs/adr/0004-gptq.md has real models.
+TEST(Gptq, FittingAgainLowersTheLoss) {
+  for (const auto search : {GptqOptions::ScaleSearch::kMinMax, GptqOptions::ScaleSearch::kImportance}) {
+    double rounded = 0, refitted = 0, all = 0;
+    for (std::uint32_t seed = 1; seed <= 4; ++seed) {
+      Fixture f(32, 128, 400, seed);
+      f.scheme.group_size = 32;
+      f.see_inputs();
+      GptqOptions options = plain(RoundingOrder::kGar);
+      options.scale_search = search;
+      rounded += f.quantize(options).loss;
+      options.refit_scales = true;
+      refitted += f.quantize(options).loss;
+      options.descent_sweeps = 2;
+      all += f.quantize(options).loss;
+    }
+    EXPECT_LT(refitted, rounded);
+    EXPECT_LT(all, refitted);
+  }
+}
+
+// Rows are rounded in tiles, but no row sees another.
+TEST(Gptq, PermutedOutputsGivePermutedResults) {
+  Fixture f(37, 64, 200);
+  f.see_inputs();
+  std::vector<std::size_t> from(37);
+  std::iota(from.begin(), from.end(), std::size_t{0});
+  std::shuffle(from.begin(), from.end(), std::mt19937(3));
+  for (const GptqOptions& options : option_sets()) {
+    const QuantizedMatrix before = f.quantize(options);
+    Fixture g = f;
+    for (std::size_t r = 0; r < from.size(); ++r)
+      std::copy_n(f.weight.begin() + static_cast<std::ptrdiff_t>(from[r] * 64), 64,
+                  g.weight.begin() + static_cast<std::ptrdiff_t>(r * 64));
+    const QuantizedMatrix after = g.quantize(options);
+    for (std::size_t r = 0; r < from.size(); ++r) {
+      for (std::size_t k = 0; k < 64; ++k) ASSERT_EQ(after.codes[r * 64 + k], before.codes[from[r] * 64 + k]);
+      for (std::size_t q = 0; q < 4; ++q) {
+        ASSERT_EQ(after.scales[r * 4 + q], before.scales[from[r] * 4 + q]);
+        ASSERT_EQ(after.zeros[r * 4 + q], before.zeros[from[r] * 4 + q]);
+      }
+    }
+  }
+}
+
+TEST(Gptq, GivesTheSameBytesAtAnyThreadCount) {
+  Fixture f(50, 192, 300);
+  f.see_inputs();
+  for (const GptqOptions& options : option_sets()) {
+    f.backend = make_cpu_backend(1);
+    const QuantizedMatrix one = f.quantize(options);
+    for (const int threads : {2, 3}) {
+      f.backend = make_cpu_backend(threads);
+      const QuantizedMatrix more = f.quantize(options);
+      EXPECT_EQ(one.codes, more.codes);
+      EXPECT_EQ(one.scales, more.scales);
+      EXPECT_EQ(one.zeros, more.zeros);
+      EXPECT_EQ(one.loss, more.loss);
+    }
+  }
+}
+
+TEST(Gptq, AChannelNeverActiveGetsTheCodeZero) {
+  Fixture f(10, 64, 200);
+  f.silence(7);
+  f.silence(40);
+  f.see_inputs();
+  for (const GptqOptions& options : option_sets()) {
+    const QuantizedMatrix m = f.quantize(options);
+    EXPECT_EQ(m.notes.dead_channels, 2);
+    for (std::int64_t row = 0; row < 10; ++row)
+      for (const std::int64_t k : {7, 40})
+        EXPECT_EQ(m.codes[static_cast<std::size_t>(row * 64 + k)],
+                  m.zeros[static_cast<std::size_t>(row * 4 + m.group_of_column(k))]);
+  }
+}
+
+TEST(Gptq, InputsThatAreAllZeroRoundToZero) {
+  Fixture f(5, 64, 100);
+  std::fill(f.x.begin(), f.x.end(), 0.0f);
+  f.see_inputs();
+  const QuantizedMatrix m = f.quantize();
+  ASSERT_NO_FATAL_FAILURE(expect_sound(m));
+  EXPECT_EQ(m.notes.dead_channels, 64);
+  EXPECT_EQ(m.loss, 0);
+}
+
+TEST(Gptq, OddWeightsRoundSoundly) {
+  for (const QuantScheme& scheme : schemes())
+    for (const GptqOptions& options : option_sets()) {
+      Fixture f(8, 64, 200);
+      f.scheme = scheme;
+      std::fill_n(f.weight.begin() + 1 * 64, 64, 0.0f);       // a row of zeros
+      f.weight[2 * 64 + 5] = 1e4f;                            // an outlier
+      std::fill_n(f.weight.begin() + 3 * 64 + 16, 16, 0.5f);  // a group of one value
+      std::fill_n(f.weight.begin() + 4 * 64, 64, -1e-30f);
+      f.see_inputs();
+      const QuantizedMatrix m = f.quantize(options);
+      ASSERT_NO_FATAL_FAILURE(expect_sound(m));
+      std::vector<float> value(m.codes.size());
+      dequantize(m, value);
+      for (std::size_t k = 0; k < 64; ++k) ASSERT_EQ(value[64 + k], 0.0f);
+      EXPECT_NEAR(value[2 * 64 + 5], 1e4f,
+                  scheme.bits == 8 ? 1e2f : 5e3f);  // within one step of 2e4 / (2^b - 1)
+      EXPECT_LE(m.loss, f.rtn_loss());
+    }
+}
+
+// Statistics that no inputs have: saved, spoilt and loaded.
+InputStats spoilt(const InputStats& stats, std::int64_t channel, double factor) {
+  std::vector<std::byte> bytes = stats.save();
+  const auto k = static_cast<std::size_t>(stats.channels());
+  const std::size_t triangle = bytes.size() - k * (k + 1) / 2 * sizeof(double);
+  const auto c = static_cast<std::size_t>(channel);
+  double* const at = reinterpret_cast<double*>(bytes.data() + triangle) + (c * k - c * (c - 1) / 2);
+  *at *= factor;
+  return InputStats::load(bytes, "spoilt");
+}
+
+TEST(Gptq, RaisesLambdaWhereTheGramMatrixIsNotPositiveDefinite) {
+  Fixture f(6, 64, 200);
+  f.see_inputs();
+  EXPECT_EQ(f.quantize().notes.lambda_raises, 0);
+  EXPECT_TRUE(f.quantize().notes.warnings.empty());
+  f.stats = spoilt(f.stats, 10, -0.5);
+  const QuantizedMatrix m = f.quantize();
+  EXPECT_GE(m.notes.lambda_raises, 1);
+  ASSERT_EQ(m.notes.warnings.size(), 1u);
+  EXPECT_NE(m.notes.warnings[0].find("not positive definite"), std::string::npos);
+  ASSERT_NO_FATAL_FAILURE(expect_sound(m));
+}
+
+TEST(Gptq, RefusesAGramMatrixThatNoLambdaMends) {
+  Fixture f(6, 64, 200);
+  f.see_inputs();
+  f.stats = spoilt(f.stats, 10, -1e12);
+  try {
+    f.quantize();
+    FAIL() << "it was factorized";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    EXPECT_NE(std::string(error.what()).find("Cholesky"), std::string::npos) << error.what();
+  }
+}
+
+TEST(Gptq, SaysWhenTokensAreFewerThanChannels) {
+  Fixture f(6, 64, 16);
+  f.see_inputs();
+  const QuantizedMatrix m = f.quantize();
+  ASSERT_EQ(m.notes.warnings.size(), 1u);
+  EXPECT_NE(m.notes.warnings[0].find("16 calibration tokens for 64 channels"), std::string::npos);
+  double mean = 0;
+  for (std::int64_t k = 0; k < 64; ++k) mean += f.stats.gram_at(k, k) / 64;
+  EXPECT_NEAR(m.notes.lambda, 0.04 * mean, 1e-12 * mean);
+  EXPECT_LT(m.loss, f.rtn_loss());
+}
+
+}  // namespace
+}  // namespace llmq
