@@ -1,11 +1,14 @@
 #include "tensor/ggml_quantize.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "tensor/ggml_choice.h"
 
 namespace llmq {
 namespace {
@@ -22,16 +25,44 @@ void plain_row(DType type, std::span<const float> row, std::int64_t number, std:
   }
 }
 
-void check_finite(std::span<const float> values, std::int64_t row) {
-  for (std::size_t j = 0; j < values.size(); ++j)
-    if (!std::isfinite(values[j])) fail(ErrorKind::kBadInput, "row {}, column {} is {}", row, j, values[j]);
+// The largest magnitude that any scales can give. Below, no sum of the searches overflows.
+float largest_value(const BlockLayout& layout) {
+  return 65504.f * static_cast<float>(std::max(-layout.scale_low, layout.scale_high)) *
+         static_cast<float>(std::max(layout.zero, layout.top() - layout.zero));
 }
 
 void check_importance(std::span<const float> importance) {
   for (std::size_t j = 0; j < importance.size(); ++j)
-    if (!std::isfinite(importance[j]) || importance[j] < 0)
-      fail(ErrorKind::kBadInput, "the importance of column {} is {}: it must be finite and not negative", j,
-           importance[j]);
+    if (!(importance[j] >= 0 && importance[j] <= kLargestImportance))
+      fail(ErrorKind::kBadInput, "the importance of column {} is {}: it must be in [0, {}]", j, importance[j],
+           kLargestImportance);
+}
+
+void block_row(const BlockLayout& layout, std::span<const float> row, std::span<const float> importance,
+               std::int64_t number, std::byte* bytes) {
+  const float limit = largest_value(layout);
+  for (std::size_t j = 0; j < row.size(); ++j)
+    if (!(std::fabs(row[j]) <= limit))
+      fail(ErrorKind::kBadInput, "row {}, column {} is {}, which {} cannot hold", number, j, row[j],
+           dtype_row(layout.dtype).name);
+  float squares = 0;
+  for (const float x : row) squares += x * x;
+  const float mean_square = squares / static_cast<float>(row.size());
+  const int elements = layout.elements, blocks = static_cast<int>(row.size()) / elements;
+  for (int block = 0; block < blocks; block += kBlocksAtOnce) {
+    const int first = block * elements, count = std::min(kBlocksAtOnce, blocks - block);
+    std::array<BlockFields, kBlocksAtOnce> fields;
+    choose_as_ggml(
+        layout, {row.data() + first, importance.empty() ? nullptr : importance.data() + first, mean_square},
+        count, fields.data());
+    for (int k = 0; k < count; ++k, bytes += dtype_row(layout.dtype).block_bytes) {
+      const BlockFields& chosen = fields[static_cast<std::size_t>(k)];
+      if (!std::isfinite(to_float(chosen.d)) || !std::isfinite(to_float(chosen.m)))
+        fail(ErrorKind::kBadInput, "row {}, columns {} to {}: {} would need a scale beyond F16's range",
+             number, first + k * elements, first + (k + 1) * elements - 1, dtype_row(layout.dtype).name);
+      write_block(layout, chosen, reinterpret_cast<std::uint8_t*>(bytes));
+    }
+  }
 }
 
 }  // namespace
@@ -46,12 +77,15 @@ std::uint64_t ggml_row_bytes(DType type, std::int64_t columns) {
 }
 
 void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t columns,
-                        std::span<const float> importance, BlockSearch, std::span<std::byte> out,
+                        std::span<const float> importance, BlockSearch search, std::span<std::byte> out,
                         ThreadPool& pool) {
   const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
   const auto width = static_cast<std::size_t>(columns);
-  if (type != DType::kF16 && type != DType::kBF16)
+  const BlockLayout* const layout = block_layout(type);
+  if (layout == nullptr && type != DType::kF16 && type != DType::kBF16)
     fail(ErrorKind::kUnsupported, "{} is not written", dtype_row(type).name);
+  if (layout != nullptr && search == BlockSearch::kBest)
+    fail(ErrorKind::kUnsupported, "the wider search for {} blocks is not there yet", dtype_row(type).name);
   if (rows.empty()) return;
   if (width == 0 || rows.size() % width != 0 || (!importance.empty() && importance.size() != width) ||
       out.size() != rows.size() / width * row_bytes)
@@ -60,8 +94,12 @@ void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t co
   check_importance(importance);
   pool.parallel_for(rows.size() / width, [&](std::size_t r, int) {
     const std::span<const float> row = rows.subspan(r * width, width);
-    check_finite(row, static_cast<std::int64_t>(r));
-    plain_row(type, row, static_cast<std::int64_t>(r), out.data() + r * row_bytes);
+    std::byte* const bytes = out.data() + r * row_bytes;
+    if (layout == nullptr) {
+      plain_row(type, row, static_cast<std::int64_t>(r), bytes);
+    } else {
+      block_row(*layout, row, importance, static_cast<std::int64_t>(r), bytes);
+    }
   });
 }
 

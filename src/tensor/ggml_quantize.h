@@ -15,12 +15,14 @@
 
 namespace llmq {
 
+inline constexpr float kLargestImportance = 1e15f;
+
 enum class BlockSearch : std::uint8_t { kGgml, kBest };
 
 // Bytes of one row; Error(kBadInput) where `columns` is no whole number of blocks.
 std::uint64_t ggml_row_bytes(DType type, std::int64_t columns);
 
-// `rows` is [rows, columns], finite; `importance` has one finite weight >= 0 for each column (how much an error there matters: the mean square of
+// `rows` is [rows, columns], finite; `importance` has one weight in [0, kLargestImportance] for each column (how much an error there matters: the mean square of
 // the input, as an importance matrix holds it) or is empty; `out` has ggml_row_bytes() for each row.
 // Error(kBadInput), naming row and columns, for a number that is not finite or that the type cannot hold (a scale beyond F16);
 // Error(kUnsupported) for a type that is not written. F16, BF16 and Q8_0 under kGgml do not look at importance.

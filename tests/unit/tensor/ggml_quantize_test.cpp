@@ -1,12 +1,16 @@
-// Rows to GGUF bytes: boundaries and plain types.
+// Rows to GGUF bytes: boundaries, plain types, blocks at their limits. (tests/golden/ggml_blocks compares with ggml.)
 #include "tensor/ggml_quantize.h"
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <limits>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "tensor/ggml_blocks.h"
+#include "tensor/tensor_view.h"
 
 namespace llmq {
 namespace {
@@ -43,6 +47,54 @@ TEST(GgmlQuantize, RefusesWhatTheTypeCannotHold) {
   EXPECT_EQ(ggml_row_bytes(DType::kQ6_K, 512), 420u);
   EXPECT_TRUE(quantized(DType::kF16, {}, 2).empty());
 }
+
+const DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
+                             DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
+
+std::vector<float> read_back(DType type, const std::vector<std::byte>& bytes, std::int64_t rows,
+                             std::int64_t columns) {
+  std::vector<float> values(static_cast<std::size_t>(rows * columns));
+  to_float32(TensorView(static_cast<const void*>(bytes.data()), type, Shape{rows, columns}), values);
+  return values;
+}
+
+class GgmlQuantizeBlocks : public testing::TestWithParam<DType> {};
+
+TEST_P(GgmlQuantizeBlocks, ZerosStayZero) {
+  for (const std::vector<float>& importance :
+       {std::vector<float>{}, std::vector<float>(256, 1.f), std::vector<float>(256, 0.f)})
+    for (const float value :
+         read_back(GetParam(), quantized(GetParam(), std::vector<float>(512), 256, importance), 2, 256))
+      EXPECT_EQ(value, 0.f);
+}
+
+// One number of 10^4 among 255 of about 1: it must come back within half a step of its block, whose range is 2 * 10^4 at most; K types
+// round their scales to 4 or 6 bits on top (at most 1/15 of the largest).
+TEST_P(GgmlQuantizeBlocks, AnOutlierSurvives) {
+  std::vector<float> row(256);
+  for (std::size_t i = 0; i < 256; ++i) row[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50;
+  row[77] = 1e4f;
+  const BlockLayout& layout = *block_layout(GetParam());
+  const std::vector<float> back = read_back(GetParam(), quantized(GetParam(), row, 256), 1, 256);
+  EXPECT_NEAR(back[77], 1e4f, 2e4 / (layout.top() + 1) / 2 + 1e4 / 15);
+  for (const float value : back) EXPECT_LT(std::fabs(value), 1.2e4f);
+}
+
+TEST_P(GgmlQuantizeBlocks, RefusesScalesBeyondF16AndNumbersThatAreNone) {
+  std::vector<float> row(256, 1.f);
+  row[200] = 1e30f;
+  EXPECT_THROW(quantized(GetParam(), row, 256), Error);
+  EXPECT_THROW(quantized(GetParam(), row, 256, std::vector<float>(256, 1.f)), Error);
+  row[200] = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_THROW(quantized(GetParam(), row, 256), Error);
+  row[200] = 1;
+  EXPECT_THROW(
+      quantized(GetParam(), row, 256, std::vector<float>(256, std::numeric_limits<float>::infinity())),
+      Error);
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GgmlQuantizeBlocks, testing::ValuesIn(kBlockTypes),
+                         [](const auto& type) { return std::string(dtype_row(type.param).name); });
 
 }  // namespace
 }  // namespace llmq
