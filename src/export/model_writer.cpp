@@ -210,13 +210,29 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
   return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config));
 }
 
+namespace {
+
+// Pages are given back behind the hash: a shard has up to 5 GB.
+std::string file_digest(Io& io, const Path& path) {
+  constexpr std::size_t kPiece = std::size_t{4} << 20;
+  const std::unique_ptr<Mapping> mapping = io.open(path)->map();
+  const std::span<const std::byte> bytes = mapping->bytes();
+  Sha256 digest;
+  for (std::size_t first = 0; first < bytes.size(); first += kPiece) {
+    const std::size_t count = std::min(kPiece, bytes.size() - first);
+    digest.update(bytes.subspan(first, count));
+    mapping->release(first, count);
+  }
+  return digest.hex();
+}
+
+}  // namespace
+
 std::string output_digest(Io& io, const Path& directory) {
   Sha256 digest;
   for (const std::string& name : io.list(directory)) {
     if (!loaders_read(name)) continue;
-    const std::unique_ptr<File> file = io.open(directory / name);
-    const std::unique_ptr<Mapping> mapping = file->map();
-    digest.update(sha256_hex(mapping->bytes()) + "  " + name + "\n");
+    digest.update(file_digest(io, directory / name) + "  " + name + "\n");
   }
   return "sha256:" + digest.hex();
 }
