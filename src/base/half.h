@@ -1,4 +1,4 @@
-// BF16 and FP16 as bits, and their exact conversions. Round to nearest, ties to even; NaN stays NaN (quiet).
+// BF16, FP16 and FP8 (E4M3) as bits, and their exact conversions. Round to nearest, ties to even; NaN stays NaN (quiet).
 //
 // BF16 is the upper half of a binary32. FP16 has 5 exponent and 10 fraction bits, with subnormals.
 // Always-inlined and free of the standard library's templates, so that ISA-specific objects may include it.
@@ -14,6 +14,11 @@ struct BFloat16 {
 };
 struct Float16 {
   std::uint16_t bits;
+};
+// E4M3 without infinities (OCP 8-bit floating point, "fn"): exponent biased by 7, 448 the largest, 0x7f and 0xff NaN,
+// subnormals in units of 2^-9.
+struct Float8 {
+  std::uint8_t bits;
 };
 
 LLMQ_INLINE float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -49,6 +54,30 @@ LLMQ_INLINE Float16 to_float16(float value) {
   }
   const std::uint32_t rounded = magnitude - 0x38000000u + 0xfffu + ((magnitude >> 13) & 1u);
   return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
+}
+
+LLMQ_INLINE float to_float(Float8 f) {
+  const std::uint32_t sign = (f.bits & 0x80u) << 24, magnitude = f.bits & 0x7fu;
+  if (magnitude == 0x7f) return float_from_bits(sign | 0x7fc00000u);
+  // As FP16 fields the exponent is biased by 15 instead of 7: 2^8 too small, and the product is exact.
+  const float value = to_float(Float16{static_cast<std::uint16_t>(magnitude << 7)}) * 0x1p8f;
+  return float_from_bits(sign | bits_from_float(value));
+}
+
+// Beyond 448 and infinity become 448, as quantizers clamp.
+LLMQ_INLINE Float8 to_float8(float value) {
+  const std::uint32_t x = bits_from_float(value);
+  const std::uint32_t sign = (x >> 24) & 0x80u, magnitude = x & 0x7fffffffu;
+  if (magnitude > 0x7f800000u) return {static_cast<std::uint8_t>(sign | 0x7fu)};
+  if (magnitude >= 0x43e00000u) return {static_cast<std::uint8_t>(sign | 0x7eu)};  // 448 and above
+  if (magnitude <
+      0x3c800000u) {  // below 2^-6: adding 2^14 leaves units of 2^-9 in the low bits, rounded to even
+    const std::uint32_t rounded =
+        bits_from_float(float_from_bits(magnitude) + 0x1p14f) - bits_from_float(0x1p14f);
+    return {static_cast<std::uint8_t>(sign | rounded)};
+  }
+  const std::uint32_t rounded = magnitude - 0x3c000000u + 0x7ffffu + ((magnitude >> 20) & 1u);
+  return {static_cast<std::uint8_t>(sign | (rounded >> 20))};
 }
 
 }  // namespace llmq

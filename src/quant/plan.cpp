@@ -138,6 +138,7 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   QuantScheme scheme;
   scheme.bits = r.bits;
   scheme.activation_bits = r.activation_bits;
+  scheme.weight_type = r.weight_type;
   scheme.granularity = r.granularity.value_or(Granularity::kGroup);
   scheme.symmetric = r.symmetric.value_or(false);
   if (r.activation_bits != 16)

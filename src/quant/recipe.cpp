@@ -188,7 +188,10 @@ Json scheme_json(const SchemeRequest& s) {
   if (s.granularity)
     json["granularity"] = Json(*s.granularity == Granularity::kGroup     ? "group"
                                : *s.granularity == Granularity::kChannel ? "channel"
+                               : *s.granularity == Granularity::kBlock   ? "block"
                                                                          : "tensor");
+  if (s.weight_type == WeightType::kFloat8) json["type"] = Json("float8");
+  if (s.activation_bits != 16) json["dynamic"] = Json(!s.static_activations);
   if (s.group_size) json["group_size"] = Json(*s.group_size);
   if (s.symmetric) json["symmetric"] = Json(*s.symmetric);
   return json;
@@ -237,7 +240,9 @@ void Recipe::set(const std::string& assignment) {
   if (is_path && !text.empty() && text.front() != '{' && text.front() != '"' &&
       text.front() != '\'') {  // taken as typed, whatever YAML would make of it
     if (!is_utf8(text))
-      fail(ErrorKind::kUsage, {"the path is not UTF-8, so no report could name it", {}, "--set " + path,
+      fail(ErrorKind::kUsage, {"the path is not UTF-8, so no report could name it",
+                               {},
+                               "--set " + path,
                                "rename it, or link to it under a UTF-8 name"});
     (path == "model" ? model : output) = text;
     return;

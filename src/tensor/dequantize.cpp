@@ -22,17 +22,6 @@ T load(Bytes from) {
 // E5M2 is the upper half of an FP16.
 float from_e5m2(std::uint8_t bits) { return to_float(Float16{static_cast<std::uint16_t>(bits << 8)}); }
 
-// E4M3 without infinities (OCP 8-bit floating point, "fn"): 0x7f and 0xff are NaN, exponent 0 counts units of
-// 2^-9.
-float from_e4m3(std::uint8_t bits) {
-  const std::uint32_t sign = (bits & 0x80u) << 24, magnitude = bits & 0x7fu;
-  if (magnitude == 0x7f) return float_from_bits(sign | 0x7fc00000u);
-  // As FP16 fields the exponent is biased by 15 instead of 7: 2^8 too small, and the product is exact,
-  // subnormals included.
-  const float value = to_float(Float16{static_cast<std::uint16_t>(magnitude << 7)}) * 0x1p8f;
-  return float_from_bits(sign | bits_from_float(value));
-}
-
 template <typename T, typename Convert>
 void plain_row(Bytes from, std::span<float> into, const Convert& convert) {
   for (std::size_t i = 0; i < into.size(); ++i) into[i] = convert(load<T>(from + i * sizeof(T)));
@@ -56,7 +45,7 @@ void row_to_float32(DType dtype, Bytes from, std::span<float> into) {
       return plain_row<std::uint16_t>(from, into,
                                       [](std::uint16_t bits) { return to_float(BFloat16{bits}); });
     case DType::kF8E4M3:
-      return plain_row<std::uint8_t>(from, into, from_e4m3);
+      return plain_row<std::uint8_t>(from, into, [](std::uint8_t bits) { return to_float(Float8{bits}); });
     case DType::kF8E5M2:
       return plain_row<std::uint8_t>(from, into, from_e5m2);
     case DType::kI64:

@@ -11,12 +11,12 @@ namespace {
 constexpr std::int64_t kMaxGroup = 1 << 20;
 
 [[noreturn]] void refuse(std::string_view text, const std::string& reason) {
-  fail(ErrorKind::kUsage,
-       ErrorDetail{
-           fmt::format("scheme '{}': {}", text, reason),
-           {},
-           {},
-           "write w<bits>a16, then _g<N>, _channel or _tensor, then _sym or _asym, as in w4a16_g128_asym"});
+  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("scheme '{}': {}", text, reason),
+                                      {},
+                                      {},
+                                      "write w<bits>a16 or w<bits>a8, then _g<N>, _channel or _tensor, then "
+                                      "_sym or _asym, as in w4a16_g128_asym, "
+                                      "or fp8, fp8_static, fp8_block"});
 }
 
 // The decimal number at the front of `rest`, which loses it; nothing when there is none, or one with a
@@ -37,9 +37,23 @@ bool take(std::string_view& rest, std::string_view word) {
 
 bool at_word_end(std::string_view rest) { return rest.empty() || rest.front() == '_'; }
 
+SchemeRequest float8(Granularity granularity) {
+  SchemeRequest request;
+  request.bits = request.activation_bits = 8;
+  request.weight_type = WeightType::kFloat8;
+  request.static_activations = granularity == Granularity::kTensor;
+  request.granularity = granularity;
+  request.symmetric = true;
+  return request;
+}
+
 }  // namespace
 
 std::string QuantScheme::text() const {
+  if (weight_type == WeightType::kFloat8)
+    return granularity == Granularity::kBlock    ? "fp8_block"
+           : granularity == Granularity::kTensor ? "fp8_static"
+                                                 : "fp8";
   std::string out = fmt::format("w{}a{}", bits, activation_bits);
   switch (granularity) {
     case Granularity::kGroup:
@@ -51,14 +65,18 @@ std::string QuantScheme::text() const {
     case Granularity::kTensor:
       out += "_tensor";
       break;
+    case Granularity::kBlock:
+      out += "_block";
+      break;
   }
-  return out + (symmetric ? "_sym" : "_asym");
+  out += symmetric ? "_sym" : "_asym";
+  return activation_scale == ActivationScale::kTensor ? out + "_static" : out;
 }
 
 SchemeRequest parse_scheme(std::string_view text) {
-  if (text == "fp8")
-    fail(ErrorKind::kUnsupported,
-         ErrorDetail{"scheme 'fp8' is not written by this version", {}, {}, "w8a16 is the nearest that is"});
+  if (text == "fp8") return float8(Granularity::kChannel);
+  if (text == "fp8_static") return float8(Granularity::kTensor);
+  if (text == "fp8_block") return float8(Granularity::kBlock);
   SchemeRequest request;
   std::string_view rest = text;
   if (!take(rest, "w")) refuse(text, "does not begin with w<bits>");
@@ -89,6 +107,10 @@ SchemeRequest parse_scheme(std::string_view text) {
     request.symmetric = true;
   else if (take(rest, "_asym"))
     request.symmetric = false;
+  if (take(rest, "_static")) {
+    if (request.activation_bits == 16) refuse(text, "_static says how 8-bit activations are scaled");
+    request.static_activations = true;
+  }
   if (!rest.empty()) refuse(text, fmt::format("'{}' is not understood", rest));
   return request;
 }

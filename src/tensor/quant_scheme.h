@@ -1,8 +1,14 @@
 // What the bits of a quantized weight mean, as a value: compared, printed and parsed whole.
 //
-//   value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),   g = k / group_size        (kernels/common/code_value.h)
+//   kInteger: value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),  g = k / group_size  (kernels/common/code_value.h)
+//   kFloat8:  value(n, k) = e4m3(code(n, k)) * scale(n, g)
 //
-// Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym], e.g. w4a16_g128_asym (cli.md, "What the words mean").
+// Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per tensor with a scale
+// found by calibration: integers symmetric in -128 .. 127 with scale = max|x| / 127.5 (compressed-tensors' convention), E4M3 with
+// scale = max|x| / 448.
+//
+// Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym, w8a8_channel_sym;
+// fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x 128 blocks, activations in groups of 128).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -13,11 +19,17 @@
 
 namespace llmq {
 
-enum class Granularity : std::uint8_t { kGroup, kChannel, kTensor };
+enum class Granularity : std::uint8_t { kGroup, kChannel, kTensor, kBlock };
+enum class WeightType : std::uint8_t { kInteger, kFloat8 };
+// Where the scale of 8-bit activations comes from.
+enum class ActivationScale : std::uint8_t { kNone, kToken, kTensor, kTokenGroup };
+inline constexpr int kFloat8Block = 128;  // rows and columns of a block, columns of a token group
 
 struct QuantScheme {
-  int bits = 4;              // of a weight code: 2..8
-  int activation_bits = 16;  // 16: not quantized
+  int bits = 4;                                   // of a weight code: 2..8
+  int activation_bits = 16;                       // 16: not quantized
+  WeightType weight_type = WeightType::kInteger;  // of 8-bit activations too
+  ActivationScale activation_scale = ActivationScale::kNone;
   Granularity granularity = Granularity::kGroup;
   int group_size = 128;              // kGroup only
   bool symmetric = false;            // zero is 2^(bits-1) everywhere
@@ -26,7 +38,9 @@ struct QuantScheme {
   int code_count() const { return 1 << bits; }
   int middle() const { return 1 << (bits - 1); }           // the zero of a symmetric scheme
   std::int64_t group_of(std::int64_t in_features) const {  // columns that share one scale
-    return granularity == Granularity::kGroup ? group_size : in_features;
+    return granularity == Granularity::kGroup   ? group_size
+           : granularity == Granularity::kBlock ? kFloat8Block
+                                                : in_features;
   }
   std::string text() const;
   bool operator==(const QuantScheme&) const = default;
@@ -40,10 +54,12 @@ struct SchemeRequest {
   std::optional<Granularity> granularity;
   std::optional<int> group_size;
   std::optional<bool> symmetric;
+  WeightType weight_type = WeightType::kInteger;
+  bool static_activations = false;
   bool operator==(const SchemeRequest&) const = default;
 };
 
-// Error(kUsage) naming the text, and the forms that would do. "fp8", "w4a8..." parse or are refused by name as cli.md says.
+// Error(kUsage) naming the text, and the forms that would do.
 SchemeRequest parse_scheme(std::string_view text);
 
 }  // namespace llmq

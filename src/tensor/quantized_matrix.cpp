@@ -30,6 +30,11 @@ float stored_scale(float scale, DType scale_dtype) {
   }
 }
 
+float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale) {
+  return scheme.weight_type == WeightType::kFloat8 ? to_float(Float8{code}) * scale
+                                                   : code_value(code, zero, scale);
+}
+
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
   const std::int64_t group = matrix.group(), groups = matrix.groups();
   const auto values = static_cast<std::size_t>(matrix.out_features * matrix.in_features);
@@ -48,17 +53,16 @@ void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
     for (std::int64_t n = 0; n < matrix.out_features; ++n)
       for (const std::int32_t g : matrix.column_group) {
         const auto at = static_cast<std::size_t>(n * groups + g);
-        *value++ = code_value(*code++, matrix.zeros[at], matrix.scales[at]);
+        *value++ = weight_value(matrix.scheme, *code++, matrix.zeros[at], matrix.scales[at]);
       }
     return;
   }
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
     for (std::int64_t g = 0; g < groups; ++g) {
       const auto at = static_cast<std::size_t>(n * groups + g);
-      const float scale = matrix.scales[at];
-      const int zero = matrix.zeros[at];
       const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
-      for (std::int64_t k = g * group; k < end; ++k) *value++ = code_value(*code++, zero, scale);
+      for (std::int64_t k = g * group; k < end; ++k)
+        *value++ = weight_value(matrix.scheme, *code++, matrix.zeros[at], matrix.scales[at]);
     }
 }
 

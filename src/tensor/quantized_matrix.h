@@ -14,21 +14,23 @@ namespace llmq {
 
 // What a method did to be able to round, beyond the codes.
 struct RoundingNotes {
-  double lambda = 0;              // added to the Gram matrix's diagonal
-  int lambda_raises = 0;          // steps beyond what was asked for
-  std::int64_t dead_channels = 0;  // inputs that calibration never saw active
+  double lambda = 0;                  // added to the Gram matrix's diagonal
+  int lambda_raises = 0;              // steps beyond what was asked for
+  std::int64_t dead_channels = 0;     // inputs that calibration never saw active
   std::vector<std::string> warnings;  // sentences
 };
 
 struct QuantizedMatrix {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
-  std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1
-  std::vector<float> scales;        // [out, groups]
-  std::vector<std::uint8_t> zeros;  // [out, groups]; symmetric: all scheme.middle()
+  std::vector<std::uint8_t> codes;  // [out, in], 0 .. 2^bits-1, or the bits of E4M3
+  std::vector<float>
+      scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
+  std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
+  float input_scale = 0;  // ActivationScale::kTensor: the calibrated scale of the linear's input
   RoundingNotes notes;
-  double loss = 0;                  // tr(dW G dW^T) as the method measured it, 0 without statistics
+  double loss = 0;  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
   std::int64_t group() const { return scheme.group_of(in_features); }
   std::int64_t groups() const { return (in_features + group() - 1) / group(); }
@@ -39,6 +41,9 @@ struct QuantizedMatrix {
 
 // `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
 float stored_scale(float scale, DType scale_dtype);
+
+// What one code of `scheme` stands for.
+float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);
 
 // [out, in] FP32 through kernels/common/code_value.h.
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into);

@@ -109,5 +109,30 @@ TEST(Half, NanStaysNanWhateverItsPayload) {
   }
 }
 
+TEST(Float8, EveryCodeRoundTripsAndTiesGoToEven) {
+  EXPECT_EQ(to_float(Float8{0x7e}), 448.f);
+  EXPECT_EQ(to_float(Float8{0x01}), 0x1p-9f);
+  EXPECT_EQ(to_float(Float8{0x38}), 1.f);
+  EXPECT_EQ(to_float(Float8{0xb9}), -1.125f);
+  for (int bits = 0; bits < 256; ++bits) {
+    const float value = to_float(Float8{static_cast<std::uint8_t>(bits)});
+    if ((bits & 0x7f) == 0x7f)
+      EXPECT_TRUE(std::isnan(value));
+    else
+      EXPECT_EQ(to_float8(value).bits, bits);
+  }
+  for (int bits = 0; bits < 0x7e; ++bits) {  // half way between neighbours
+    const float low = to_float(Float8{static_cast<std::uint8_t>(bits)});
+    const float high = to_float(Float8{static_cast<std::uint8_t>(bits + 1)});
+    const float middle = (low + high) / 2;
+    EXPECT_EQ(to_float8(middle).bits, bits % 2 == 0 ? bits : bits + 1) << bits;
+    EXPECT_EQ(to_float8(std::nextafter(middle, 0.f)).bits, bits);
+    EXPECT_EQ(to_float8(-std::nextafter(middle, 1e9f)).bits, (bits + 1) | 0x80);
+  }
+  EXPECT_EQ(to_float8(1e9f).bits, 0x7e);
+  EXPECT_EQ(to_float8(-464.f).bits, 0xfe);
+  EXPECT_TRUE(std::isnan(to_float(to_float8(std::nanf("")))));
+}
+
 }  // namespace
 }  // namespace llmq

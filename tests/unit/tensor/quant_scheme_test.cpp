@@ -12,6 +12,8 @@
 namespace llmq {
 namespace {
 
+constexpr WeightType kInteger = WeightType::kInteger;
+
 TEST(QuantScheme, TextIsWhatIsParsed) {
   for (const char* text : {"w4a16_g128_asym", "w8a8_channel_sym", "w2a16_g32_sym", "w4a16_tensor_asym"}) {
     const SchemeRequest request = parse_scheme(text);
@@ -26,10 +28,10 @@ TEST(QuantScheme, TextIsWhatIsParsed) {
 }
 
 TEST(QuantScheme, PartsLeftOutStayOpen) {
-  EXPECT_EQ(parse_scheme("w4a16"), (SchemeRequest{4, 16, {}, {}, {}}));
-  EXPECT_EQ(parse_scheme("w4a16_sym"), (SchemeRequest{4, 16, {}, {}, true}));
-  EXPECT_EQ(parse_scheme("w8a16_g64"), (SchemeRequest{8, 16, Granularity::kGroup, 64, {}}));
-  EXPECT_EQ(parse_scheme("w4a8_g128"), (SchemeRequest{4, 8, Granularity::kGroup, 128, {}}));
+  EXPECT_EQ(parse_scheme("w4a16"), (SchemeRequest{4, 16, {}, {}, {}, kInteger, false}));
+  EXPECT_EQ(parse_scheme("w4a16_sym"), (SchemeRequest{4, 16, {}, {}, true, kInteger, false}));
+  EXPECT_EQ(parse_scheme("w8a16_g64"), (SchemeRequest{8, 16, Granularity::kGroup, 64, {}, kInteger, false}));
+  EXPECT_EQ(parse_scheme("w4a8_g128"), (SchemeRequest{4, 8, Granularity::kGroup, 128, {}, kInteger, false}));
 }
 
 TEST(QuantScheme, RefusesOthersByName) {
@@ -66,12 +68,15 @@ TEST(QuantScheme, RefusesOthersByName) {
       EXPECT_NE(std::string(error.what()).find("scheme '" + std::string(text) + "'"), std::string::npos);
     }
   }
-  try {
-    parse_scheme("fp8");
-    ADD_FAILURE();
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
-  }
+}
+
+TEST(QuantScheme, Float8AndStaticActivations) {
+  EXPECT_EQ(parse_scheme("w8a8_channel_sym_static").static_activations, true);
+  EXPECT_THROW(parse_scheme("w8a16_static"), Error);
+  EXPECT_EQ(parse_scheme("fp8").granularity, Granularity::kChannel);
+  EXPECT_EQ(parse_scheme("fp8_static").granularity, Granularity::kTensor);
+  EXPECT_EQ(parse_scheme("fp8_block").granularity, Granularity::kBlock);
+  EXPECT_EQ(parse_scheme("fp8_block").weight_type, WeightType::kFloat8);
 }
 
 TEST(StoredScale, RoundsToTheTypeAndNeverBelowItsNormals) {
@@ -97,6 +102,10 @@ TEST(QuantizedMatrix, DequantizesGroupByGroup) {
   std::vector<float> values(8);
   dequantize(matrix, values);
   EXPECT_EQ(values, (std::vector<float>{-4.f, 3.5f, 16.f, 2.f, 1.f, 0.f, -2.75f, -2.5f}));
+  matrix.column_group = {1, 0, 1, 0};  // the groups' columns, reordered
+  dequantize(matrix, values);
+  EXPECT_EQ(values, (std::vector<float>{0.f, 3.5f, 16.f, -3.5f, -3.25f, 0.f, -2.75f, -2.f}));
+  matrix.column_group.clear();
   matrix.scheme.granularity = Granularity::kChannel;
   EXPECT_THROW(dequantize(matrix, values), Error);  // scales for two groups, one expected
   matrix.scales = {1.f, 10.f};
