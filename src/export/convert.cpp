@@ -1,11 +1,13 @@
 #include "export/convert.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 #include <cstring>
 
 #include "base/error.h"
 #include "base/half.h"
+#include "export/gguf_file.h"
 #include "export/model_directory.h"
 #include "export/packed_modules.h"
 #include "export/packed_writer.h"
@@ -180,10 +182,42 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   finish(io, request, *writer, report);
 }
 
+// F32, F16, BF16 or ggml's block types; as the tensors of the source are where no type is named.
+const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& checkpoint) {
+  std::string name = request.dtype.value_or("");
+  if (name.empty()) {
+    const StoredTensor* embedding = checkpoint.find("model.embed_tokens.weight");
+    const DType stored = embedding == nullptr ? DType::kBF16 : embedding->view.dtype;
+    name = stored == DType::kF32 || stored == DType::kF16 ? short_name(stored) : "bf16";
+  }
+  if (const GgufFileType* type = find_gguf_file_type(name)) return *type;
+  fail(ErrorKind::kUnsupported, {fmt::format("'{}' is no type that a GGUF is written in", name),
+                                 {},
+                                 "--dtype",
+                                 "types: " + gguf_file_type_names()});
+}
+
+void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
+                     ConvertReport& report) {
+  GgufRequest job;
+  job.destination = request.destination;
+  job.overwrite = request.overwrite;
+  job.name = request.source;
+  job.file_type = &gguf_type(request, checkpoint);
+  job.on_tensor = request.on_tensor;
+  ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
+  const GgufWritten written = write_gguf(io, checkpoint, ModelSpec::read(checkpoint), job, pool);
+  report.dtype = job.file_type->name;
+  std::transform(report.dtype.begin(), report.dtype.end(), report.dtype.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  report.bytes_out = written.bytes;
+  report.digest = written.digest;
+}
+
 }  // namespace
 
 ConvertReport convert(Io& io, const ConvertRequest& request) {
-  if (request.to != "safetensors")
+  if (request.to != "safetensors" && request.to != "gguf")
     packed_format(request.to);  // unknown ones are refused before anything is opened
   const Checkpoint checkpoint = Checkpoint::open(io, request.source);
   const PackedModules packed = read_packed_modules(checkpoint);
@@ -194,7 +228,9 @@ ConvertReport convert(Io& io, const ConvertRequest& request) {
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();
   report.bytes_in = checkpoint.tensor_bytes();
-  if (request.to == "safetensors")
+  if (request.to == "gguf")
+    convert_to_gguf(io, request, checkpoint, report);
+  else if (request.to == "safetensors")
     convert_to_dense(io, request, checkpoint, packed, report);
   else
     convert_to_packed(io, request, checkpoint, packed, report);

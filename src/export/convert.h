@@ -4,8 +4,10 @@
 //   to safetensors   dense: a GGUF (BF16 unless told otherwise), a packed checkpoint (dequantized; F32 unless
 //   told otherwise, which holds every
 //                    (code - zero) * scale exactly), or a dense one (as stored, or in the type asked for)
+//   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp rounds
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
 #pragma once
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -18,11 +20,14 @@ namespace llmq {
 struct ConvertRequest {
   std::string source;  // as the user named it
   Path destination;
-  std::string to = "safetensors";    // "safetensors", "compressed-tensors", "awq"; others are refused by name
-  std::optional<std::string> dtype;  // "bf16", "f16", "f32"
+  std::string to =
+      "safetensors";  // "safetensors", "gguf", "compressed-tensors", "awq"; others are refused by name
+  std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
   bool overwrite = false;
   std::string version;  // of llmq, for report.json
   std::uint64_t shard_bytes = 5'000'000'000;
+  int threads = 0;                                           // 0: the cores this process may use; gguf only
+  std::function<void(const std::string& tensor)> on_tensor;  // gguf only: before each, may throw to stop
 };
 
 struct ConvertReport {

@@ -36,7 +36,7 @@ constexpr std::array<NameRow, 11> kBlockNames{{{"attn_norm", "input_layernorm"},
                                                {"ffn_gate", "mlp.gate_proj"},
                                                {"ffn_up", "mlp.up_proj"},
                                                {"ffn_down", "mlp.down_proj"}}};
-constexpr std::string_view kRopeFactors = "rope_freqs.weight";
+constexpr std::string_view kRopeFactors = kRopeFactorsName;
 
 [[noreturn]] void bad(const GgufHeader& header, std::string where, std::string message) {
   fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), header.file, std::move(where), {}});
@@ -332,7 +332,33 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
   return config;
 }
 
+// A name without its suffix, and the suffix: ".weight", ".bias" or nothing.
+std::pair<std::string_view, std::string_view> stem_and_suffix(std::string_view name) {
+  for (const std::string_view suffix : {".weight", ".bias"})
+    if (name.ends_with(suffix)) return {name.substr(0, name.size() - suffix.size()), suffix};
+  return {name, {}};
+}
+
 }  // namespace
+
+std::string gguf_name(std::string_view hugging_face) {
+  constexpr std::string_view kLayers = "model.layers.";
+  const auto [stem, suffix] = stem_and_suffix(hugging_face);
+  for (const NameRow& row : kModelNames)
+    if (row.hugging_face == stem) return std::string(row.gguf) + std::string(suffix);
+  const std::size_t dot = stem.starts_with(kLayers) ? stem.find('.', kLayers.size()) : std::string_view::npos;
+  if (dot == std::string_view::npos) return {};
+  for (const NameRow& row : kBlockNames)
+    if (row.hugging_face == stem.substr(dot + 1))
+      return fmt::format("blk.{}.{}{}", stem.substr(kLayers.size(), dot - kLayers.size()), row.gguf, suffix);
+  return {};
+}
+
+std::string hugging_face_name(std::string_view gguf) {
+  const auto [stem, suffix] = stem_and_suffix(gguf);
+  const std::string translated = translated_stem(stem, kMaxExtent);
+  return translated.empty() ? translated : translated + std::string(suffix);
+}
 
 GgufModel read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes) {
   const Sizes sizes = read_sizes(header);

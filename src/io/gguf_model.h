@@ -37,6 +37,19 @@ constexpr std::int64_t source_row(std::int64_t row, std::int64_t rows, int heads
   return head * head_dim + (within % half) * 2 + within / half;
 }
 
+// Where row `row` of the GGUF lies in the projection as Hugging Face stores it: the inverse of source_row().
+constexpr std::int64_t permuted_row(std::int64_t row, std::int64_t rows, int heads) {
+  const std::int64_t head_dim = rows / heads, half = head_dim / 2;
+  const std::int64_t head = row / head_dim, within = row % head_dim;
+  return head * head_dim + (within % 2) * half + within / 2;
+}
+
+// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight", and modules without their suffix likewise;
+// empty where GGUF has no name for it. hugging_face_name() turns "blk.3.attn_q.weight" back.
+std::string gguf_name(std::string_view hugging_face);
+std::string hugging_face_name(std::string_view gguf);
+inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
+
 // Small files that stand beside config.json and come from metadata alone: generation_config.json, and chat_template.jinja when there is one.
 std::vector<std::pair<std::string, std::string>> gguf_companion_texts(const GgufHeader& header);
 

@@ -26,6 +26,13 @@ void put(std::string& bytes, T value) {
   bytes.append(raw, sizeof value);
 }
 
+template <typename T>
+std::string bytes_of(T value) {
+  std::string bytes;
+  put(bytes, value);
+  return bytes;
+}
+
 void put_text(std::string& bytes, std::string_view text) {
   put(bytes, static_cast<std::uint64_t>(text.size()));
   bytes += text;
@@ -93,15 +100,13 @@ void GgufMetadata::set(std::string_view key, GgufType type, std::string bytes) {
 }
 
 void GgufMetadata::set_u32(std::string_view key, std::uint32_t value) {
-  std::string bytes;
-  put(bytes, value);
-  set(key, GgufType::kU32, std::move(bytes));
+  set(key, GgufType::kU32, bytes_of(value));
 }
-
+void GgufMetadata::set_i32(std::string_view key, std::int32_t value) {
+  set(key, GgufType::kI32, bytes_of(value));
+}
 void GgufMetadata::set_f32(std::string_view key, float value) {
-  std::string bytes;
-  put(bytes, value);
-  set(key, GgufType::kF32, std::move(bytes));
+  set(key, GgufType::kF32, bytes_of(value));
 }
 
 void GgufMetadata::set_bool(std::string_view key, bool value) {

@@ -28,6 +28,7 @@ class GgufMetadata {
   };
 
   void set_u32(std::string_view key, std::uint32_t value);
+  void set_i32(std::string_view key, std::int32_t value);
   void set_f32(std::string_view key, float value);
   void set_bool(std::string_view key, bool value);
   void set_string(std::string_view key, std::string_view value);

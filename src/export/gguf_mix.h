@@ -1,0 +1,48 @@
+// Which type each tensor of a GGUF gets: llama.cpp's file types and the rules by which they mix block types.
+//
+// A file type names a default; attn_v, ffn_down, attn_output and the output (or, where no output is stored, the
+// embedding) get more bits by their place in the model, the more the deeper a block matters. A row that a type's
+// blocks do not divide takes the next coarser one: Q4_K becomes Q5_0, Q5_K Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, and
+// what 32 does not divide becomes F16. Norms, biases and everything of one dimension keep the type they have.
+// Source: llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+
+struct GgufFileType {
+  std::string_view name;  // "Q4_K_M"
+  std::uint32_t id;       // general.file_type
+  DType default_type;
+};
+
+// In any case; llama.cpp's short names Q3_K, Q4_K and Q5_K are the _M ones. Null for a name that is not one.
+const GgufFileType* find_gguf_file_type(std::string_view name);
+std::string gguf_file_type_names();  // "f32, f16, ..."
+
+// What the rules look at besides names and shapes.
+struct GgufMixModel {
+  std::string architecture;  // "llama"
+  int layers = 0, heads = 0, kv_heads = 0, experts = 0;
+};
+
+struct GgufMixTensor {
+  std::string name;  // GGUF's
+  DType stored;      // the type it has where it is not rounded
+  Shape shape;
+};
+
+// Before `later` in the order in which llama.cpp goes through the tensors, which is the order of the file.
+bool gguf_tensor_before(const std::string& name, const std::string& later);
+
+// A type for each tensor; `tensors` in that order. `importance`: whether an importance matrix is at hand.
+std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMixModel& model,
+                                     std::span<const GgufMixTensor> tensors, bool importance);
+
+}  // namespace llmq

@@ -1,0 +1,232 @@
+// A model written as GGUF and read back: the same config, weights, ids; and what is refused.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+
+#include "export/convert.h"
+#include "export/gguf_file.h"
+#include "export/gguf_tensors.h"
+#include "io/gguf_model.h"
+#include "model/linear_source.h"
+#include "tests/support/failing_io.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/unit/io/hostile_bytes.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq {
+namespace {
+
+using testing::expect_refusal;
+using testing::FailingIo;
+using testing::TemporaryDirectory;
+
+const Path kTinystories = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
+
+// SentencePiece's kind of BPE over a few letters.
+constexpr const char* kTokenizer =
+    R"({"version": "1.0", "added_tokens": [{"id": 0, "content": "<unk>", "special": true}],
+  "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}, "pre_tokenizer": null, "post_processor": null,
+  "decoder": {"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"}]},
+  "model": {"type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+            "vocab": {"<unk>": 0, "<0x41>": 1, "a": 2, "b": 3, "ab": 4, "\u2581": 5, "ba": 6, "aba": 7, "bab": 8},
+            "merges": ["b a", "a b", "a ba", "b ab"]}})";
+
+// A golden model (random weights of one family) with that tokenizer.
+std::string golden_model(const TemporaryDirectory& directory, const std::string& name) {
+  const Path from = Path(LLMQ_SOURCE_DIR) / "tests/golden/models" / name / "model", to = directory / name;
+  std::filesystem::create_directory(to);
+  for (const char* file : {"config.json", "model.safetensors"})
+    std::filesystem::copy_file(from / file, to / file);
+  write_text_atomically(system_io(), to / "tokenizer.json", kTokenizer);
+  return to.string();
+}
+
+ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination, const std::string& dtype) {
+  ConvertRequest request;
+  request.source = source;
+  request.destination = destination;
+  request.to = "gguf";
+  request.dtype = dtype;
+  request.threads = 1;
+  return convert(io, request);
+}
+
+std::vector<float> values(const Checkpoint& checkpoint, const std::string& name) {
+  return checkpoint.read_float32(checkpoint.at(name));
+}
+
+class GgufRoundTrip : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
+  TemporaryDirectory directory;
+  const std::string source = golden_model(directory, GetParam());
+  to_gguf(system_io(), source, directory / "m.gguf", "f32");
+  const Checkpoint before = Checkpoint::open(system_io(), source);
+  const Checkpoint after = Checkpoint::open(system_io(), (directory / "m.gguf").string());
+  const ModelSpec spec = ModelSpec::read(before), read = ModelSpec::read(after);
+  if (spec.family != "mistral" || spec.blocks.front().sliding_window != 0) {
+    EXPECT_EQ(read.family, spec.family);  // without a window a Mistral is a Llama
+  }
+  EXPECT_EQ(read.heads, spec.heads);
+  EXPECT_EQ(read.kv_heads, spec.kv_heads);
+  EXPECT_EQ(read.head_dim, spec.head_dim);
+  EXPECT_EQ(read.rms_norm_eps, spec.rms_norm_eps);
+  EXPECT_EQ(read.rope.kind, spec.rope.kind);
+  EXPECT_EQ(read.rope.factor, spec.rope.factor);
+  EXPECT_EQ(read.rope.beta_fast, spec.rope.beta_fast);
+  EXPECT_EQ(read.rope.beta_slow, spec.rope.beta_slow);
+  EXPECT_EQ(read.blocks.front().sliding_window, spec.blocks.front().sliding_window);
+  EXPECT_EQ(read.tied_head, spec.tied_head);
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears) {
+      EXPECT_EQ(values(after, linear.module + ".weight"), values(before, linear.module + ".weight"))
+          << linear.module;
+      if (linear.has_bias) {
+        EXPECT_EQ(values(after, linear.module + ".bias"), values(before, linear.module + ".bias"))
+            << linear.module;
+      }
+    }
+  EXPECT_EQ(values(after, spec.final_norm), values(before, spec.final_norm));
+  EXPECT_EQ(values(after, "model.embed_tokens.weight"), values(before, spec.embedding));
+  EXPECT_EQ(values(after, read.head), values(before, spec.head));
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
+                         ::testing::Values("llama-default", "llama-linear-biases", "llama-yarn",
+                                           "llama-tied-head-only", "mistral-window", "mistral-head-dim",
+                                           "qwen2-yarn", "qwen3"),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
+  TemporaryDirectory directory;
+  for (const auto& [name, part] : {std::pair{"llama-dynamic-mqa", "dynamic"},
+                                   {"llama-llama3-gelu", "gelu"},
+                                   {"qwen2-window", "sliding"}})
+    expect_refusal(ErrorKind::kUnsupported, part, [&, model = name] {
+      to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
+    });
+  EXPECT_FALSE(system_io().exists(directory / "m.gguf"));
+}
+
+TEST(GgufFile, TokenizersAndWindowsSurvive) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), kTinystories.string(), directory / "m.gguf", "f32");
+  const Tokenizer before = Tokenizer::open(system_io(), kTinystories),
+                  after = Tokenizer::open(system_io(), directory / "m.gguf");
+  const std::string text = "Once upon a time, there was a little girl.  She said: \"No!\"\n the end";
+  EXPECT_EQ(after.encode(text), before.encode(text));
+  EXPECT_EQ(after.decode(after.encode(text)), before.decode(before.encode(text)));
+}
+
+// What the converter leaves to llama.cpp's defaults, which would add BOS and a space here.
+TEST(GgufFile, SaysWhereTheTokenizerDiffersFromLlamaCppsDefaults) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), golden_model(directory, "llama-default"), directory / "m.gguf", "f32");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_FALSE(file.header.boolean("tokenizer.ggml.add_bos_token"));
+  EXPECT_FALSE(file.header.boolean("tokenizer.ggml.add_space_prefix"));
+  EXPECT_EQ(file.header.strings("tokenizer.ggml.tokens").size(), 97u);
+  EXPECT_EQ(file.header.strings("tokenizer.ggml.tokens")[9], "[PAD9]");
+  EXPECT_EQ(file.header.numbers("tokenizer.ggml.scores")[6], 0);   // "b a" is the first merge
+  EXPECT_EQ(file.header.numbers("tokenizer.ggml.scores")[8], -3);  // "b ab" the fourth
+  EXPECT_EQ(file.header.integers("tokenizer.ggml.token_type")[0], 3);
+  EXPECT_EQ(file.header.integers("tokenizer.ggml.token_type")[1], 6);
+}
+
+TEST(GgufFile, HalfTypesRoundAndKeepNormsWhole) {
+  TemporaryDirectory directory;
+  const ConvertReport report = to_gguf(system_io(), kTinystories.string(), directory / "m.gguf", "F16");
+  EXPECT_EQ(report.dtype, "f16");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_EQ(report.bytes_out, file.mapping->bytes().size());
+  for (const GgufTensor& tensor : file.header.tensors)
+    EXPECT_EQ(tensor.dtype, tensor.shape.rank() == 1 ? DType::kF32 : DType::kF16) << tensor.name;
+  EXPECT_EQ(file.header.integer("general.file_type"), 1);
+}
+
+TEST(GgufFile, AGgufWrittenAgainKeepsItsKeysAndTensors) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), kTinystories.string(), directory / "a.gguf", "f32");
+  to_gguf(system_io(), (directory / "a.gguf").string(), directory / "b.gguf", "f32");
+  EXPECT_EQ(directory.read("a.gguf"), directory.read("b.gguf"));
+  to_gguf(system_io(), (directory / "a.gguf").string(), directory / "c.gguf", "bf16");
+  to_gguf(system_io(), kTinystories.string(), directory / "d.gguf", "bf16");
+  EXPECT_EQ(directory.read("c.gguf"), directory.read("d.gguf"));
+}
+
+TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
+  TemporaryDirectory directory;
+  const auto check = [&](const Path& path, bool overwrite) {
+    check_gguf_destination(system_io(), path, overwrite, kTinystories);
+  };
+  write_text_atomically(system_io(), directory / "text.gguf", "some text");
+  to_gguf(system_io(), kTinystories.string(), directory / "a.gguf", "f16");
+  EXPECT_NO_THROW(check(directory / "new.gguf", false));
+  EXPECT_NO_THROW(check(directory / "a.gguf", true));
+  expect_refusal(ErrorKind::kUsage, "--overwrite", [&] { check(directory / "a.gguf", false); });
+  expect_refusal(ErrorKind::kUsage, "no GGUF", [&] { check(directory / "text.gguf", true); });
+  expect_refusal(ErrorKind::kUsage, ".gguf", [&] { check(directory / "model", false); });
+  expect_refusal(ErrorKind::kUsage, "that is read", [&] {
+    check_gguf_destination(system_io(), directory / "a.gguf", true, directory / "a.gguf");
+  });
+}
+
+TEST(GgufFile, AFailingDiskLeavesNothingUnderItsName) {
+  TemporaryDirectory directory;
+  const std::string source = golden_model(directory, "qwen3");
+  for (int call = 0;; ++call) {
+    FailingIo io(call);
+    const Path target = directory / "m.gguf";
+    try {
+      to_gguf(io, source, target, "bf16");
+      EXPECT_GT(call, 30);
+      break;
+    } catch (const Error&) {
+      if (system_io().exists(
+              target)) {  // only what follows the rename may fail with the file in place: then it is whole
+        EXPECT_NO_THROW(open_gguf(system_io(), target));
+        system_io().remove(target);
+      }
+      for (const std::string& name : system_io().list(directory.path()))
+        EXPECT_EQ(name.find("partial"), std::string::npos);
+    }
+  }
+}
+
+// Row 1 of a head of 4 is the second half's first in Hugging Face's order.
+TEST(GgufNames, TranslateBothWaysAndRowsToo) {
+  EXPECT_EQ(gguf_name("model.layers.12.self_attn.q_proj.weight"), "blk.12.attn_q.weight");
+  EXPECT_EQ(gguf_name("model.layers.12.mlp.down_proj"), "blk.12.ffn_down");
+  EXPECT_EQ(gguf_name("lm_head.weight"), "output.weight");
+  EXPECT_EQ(gguf_name("model.layers.12.mlp.router.weight"), "");
+  EXPECT_EQ(gguf_name("model.layers.12"), "");
+  EXPECT_EQ(hugging_face_name("blk.3.attn_output.bias"), "model.layers.3.self_attn.o_proj.bias");
+  EXPECT_EQ(hugging_face_name("blk.03.attn_output.bias"), "");
+  EXPECT_EQ(permuted_row(1, 8, 2), 2);
+  for (std::int64_t row = 0; row < 48; ++row) EXPECT_EQ(permuted_row(source_row(row, 48, 3), 48, 3), row);
+}
+
+TEST(GgufRopeFactors, AreLlama3sAndReadBack) {
+  ModelSpec spec;
+  spec.head_dim = 128;
+  spec.rope = {RopeKind::kLlama3, 500000, 8, 1, 4};
+  spec.rope.original_max_position = 8192;
+  const std::vector<float> factors = llama3_rope_factors(spec);
+  ASSERT_EQ(factors.size(), 64u);
+  EXPECT_EQ(factors.front(), 1);
+  EXPECT_EQ(factors.back(), 8);
+  EXPECT_TRUE(std::is_sorted(factors.begin(), factors.end()));
+  EXPECT_EQ(std::count(factors.begin(), factors.end(), 1.0f),
+            29);  // torch.tensor(rope_factors) of convert_hf_to_gguf.py
+  spec.rope.kind = RopeKind::kDefault;
+  EXPECT_TRUE(llama3_rope_factors(spec).empty());
+}
+
+}  // namespace
+}  // namespace llmq
