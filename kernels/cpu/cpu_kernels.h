@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/half.h"
+#include "kernels/common/row_tile.h"
 
 namespace llmq {
 
@@ -108,6 +109,22 @@ struct CpuKernels {
                             int64_t n, CodeGrid grid);
   // sum_n d[n] (2 e[n] + g[n]) in double, in a fixed order.
   double (*half_form)(const float* d, const float* e, const float* g, int64_t n);
+
+  // Tiles of `panel` rows (kernels/common/row_tile.h): the same bits at every level.
+  void (*tile_round)(const TileColumns&);
+  void (*tile_descend)(const TileColumns&);
+  void (*tile_solve)(const TileColumns&);
+  // loss[r] = sum_k importance[k] (w[k][r] - value of its code)^2; the code by a product with 1 / scale.
+  void (*tile_scale_loss)(float* loss, const float* w, const float* importance, int64_t columns,
+                          const float* scale, const float* zero, float top);
+  void (*tile_dot)(float* sum, const float* a, const float* b, int64_t columns);  // sum[r] = sum_k a[k][r] b[k][r]
+  // to[k][r] = start[k][r] - factor[r] x[k][r], the product rounded; `to` may be `start`.
+  void (*tile_subtract)(float* to, const float* start, const float* factor, const float* x, int64_t columns);
+  // FP64: c[i][j] (+)= sum_u a[i][u] b[u][j] for j < panel_f64, a fused chain over u; rows c_row and a_row apart,
+  // b [depth][panel_f64].
+  int panel_f64;  // a divisor of 64
+  void (*gemm_f64)(double* c, int64_t c_row, const double* a, int64_t a_row, const double* b, int64_t rows,
+                   int64_t depth, bool accumulate);
 };
 
 }  // namespace llmq

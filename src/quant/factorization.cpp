@@ -1,123 +1,125 @@
-// Left-looking blocked Cholesky: every element is one chain over k in order, so nothing depends on threads.
+// Left-looking blocked Cholesky. Every element is one chain over k in order, so nothing depends on threads; below
+// the diagonal a block's rows are multiplied by the inverse of its triangle, which makes them products too.
 #include "quant/factorization.h"
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/error.h"
+#include "device/host_tiles.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBlock = 64, kRowsPerItem = 32;
+constexpr std::int64_t kBlock = LowerSquare::kBlock, kRowsPerItem = 48;
+constexpr auto kSquare = static_cast<std::size_t>(kBlock * kBlock);
 
-std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-// rows [begin, end) of columns [k, k + width): minus the products of what is already factorized to the left.
-void update_rows(double* a, std::int64_t size, std::int64_t begin, std::int64_t end, std::int64_t k,
-                 std::int64_t width, const double* transposed) {
-  for (std::int64_t i = begin; i < end; ++i) {
-    double* __restrict const to = a + i * size + k;
-    const double* const row = a + i * size;
-    for (std::int64_t u = 0; u < k; ++u) {
-      const double factor = row[u];
-      const double* __restrict const from = transposed + u * kBlock;
-      for (std::int64_t c = 0; c < width; ++c) to[c] -= factor * from[c];
-    }
+// A block of rows [kBlock][depth], turned and negated, in panels for the product: panel p is [depth][panel].
+void pack_panels(std::vector<double>& packed, const double* rows, std::int64_t stride, std::int64_t depth,
+                 double sign) {
+  const std::int64_t panel = host_panel_f64();
+  packed.resize(static_cast<std::size_t>(depth * kBlock));
+  for (std::int64_t c = 0; c < kBlock; ++c) {
+    double* const to = packed.data() + c / panel * panel * depth + c % panel;
+    for (std::int64_t u = 0; u < depth; ++u) to[u * panel] = sign * rows[c * stride + u];
   }
 }
 
-bool factorize_diagonal(double* a, std::int64_t size, std::int64_t k, std::int64_t width) {
-  for (std::int64_t c = k; c < k + width; ++c) {
-    double* const row = a + c * size;
-    for (std::int64_t d = k; d < c; ++d) {
-      const double* const other = a + d * size;
+// c [rows][kBlock] (+)= a [rows][depth] times packed panels
+void multiply(double* c, std::int64_t c_row, const double* a, std::int64_t a_row,
+              const std::vector<double>& packed, std::int64_t rows, std::int64_t depth, bool accumulate) {
+  const std::int64_t panel = host_panel_f64();
+  for (std::int64_t p = 0; p < kBlock; p += panel)
+    host_product_f64(c + p, c_row, a, a_row, packed.data() + p * depth, rows, depth, accumulate);
+}
+
+bool factorize_diagonal(double* block, std::int64_t stride) {
+  for (std::int64_t c = 0; c < kBlock; ++c) {
+    double* const row = block + c * stride;
+    for (std::int64_t d = 0; d <= c; ++d) {
+      const double* const other = block + d * stride;
       double sum = row[d];
-      for (std::int64_t u = k; u < d; ++u) sum -= row[u] * other[u];
-      row[d] = sum / other[d];
+      for (std::int64_t u = 0; u < d; ++u) sum -= row[u] * other[u];
+      if (d < c) {
+        row[d] = sum / other[d];
+        continue;
+      }
+      if (!(sum > 0 && std::isfinite(sum))) return false;
+      row[c] = std::sqrt(sum);
     }
-    double pivot = row[c];
-    for (std::int64_t u = k; u < c; ++u) pivot -= row[u] * row[u];
-    if (!(pivot > 0 && std::isfinite(pivot))) return false;
-    row[c] = std::sqrt(pivot);
   }
   return true;
 }
 
-void solve_rows(double* a, std::int64_t size, std::int64_t begin, std::int64_t end, std::int64_t k,
-                std::int64_t width) {
-  for (std::int64_t i = begin; i < end; ++i) {
-    double* const row = a + i * size;
-    for (std::int64_t c = k; c < k + width; ++c) {
-      const double* const other = a + c * size;
-      double sum = row[c];
-      for (std::int64_t u = k; u < c; ++u) sum -= row[u] * other[u];
-      row[c] = sum / other[c];
+// inverse [kBlock][kBlock] of a lower triangle
+void invert_triangle(const double* block, std::int64_t stride, std::vector<double>& inverse) {
+  inverse.assign(kSquare, 0);
+  for (std::int64_t i = 0; i < kBlock; ++i) {
+    double* const row = inverse.data() + i * kBlock;
+    for (std::int64_t u = 0; u < i; ++u) {
+      const double factor = block[i * stride + u];
+      const double* const other = inverse.data() + u * kBlock;
+      for (std::int64_t j = 0; j <= u; ++j) row[j] -= factor * other[j];
     }
+    const double pivot = block[i * stride + i];
+    for (std::int64_t j = 0; j < i; ++j) row[j] /= pivot;
+    row[i] = 1 / pivot;
   }
 }
 
 }  // namespace
 
-bool cholesky_lower(std::vector<double>& matrix, std::int64_t size, ThreadPool& pool) {
-  double* const a = matrix.data();
-  std::vector<double> transposed(static_cast<std::size_t>(size * kBlock));
-  for (std::int64_t k = 0; k < size; k += kBlock) {
-    const std::int64_t width = std::min(kBlock, size - k);
-    for (std::int64_t c = 0; c < width; ++c)
-      for (std::int64_t u = 0; u < k; ++u)
-        transposed[static_cast<std::size_t>(u * kBlock + c)] = a[(k + c) * size + u];
-    const auto by_rows = [&](std::int64_t first, const auto& body) {
-      pool.parallel_for(static_cast<std::size_t>(ceil_of(size - first, kRowsPerItem)),
-                        [&](std::size_t item, int) {
-                          const std::int64_t begin = first + static_cast<std::int64_t>(item) * kRowsPerItem;
-                          body(begin, std::min(begin + kRowsPerItem, size));
-                        });
-    };
-    by_rows(k, [&](std::int64_t begin, std::int64_t end) {
-      update_rows(a, size, begin, end, k, width, transposed.data());
-    });
-    if (!factorize_diagonal(a, size, k, width)) return false;
-    if (k + width < size)
-      by_rows(k + width,
-              [&](std::int64_t begin, std::int64_t end) { solve_rows(a, size, begin, end, k, width); });
+bool cholesky_lower(LowerSquare& matrix, ThreadPool& pool) {
+  const std::int64_t stride = matrix.stride();
+  for (std::int64_t i = matrix.size(); i < stride; ++i) {
+    std::fill_n(matrix.row(i), stride, 0.0);
+    matrix.row(i)[i] = 1;
+  }
+  std::vector<double> left, inverse, triangle;
+  for (std::int64_t k = 0; k < stride; k += kBlock) {
+    double* const diagonal = matrix.row(k) + k;
+    pack_panels(left, matrix.row(k), stride, k, -1);
+    multiply(diagonal, stride, matrix.row(k), stride, left, kBlock, k, true);
+    if (!factorize_diagonal(diagonal, stride)) return false;
+    invert_triangle(diagonal, stride, inverse);
+    pack_panels(triangle, inverse.data(), kBlock, kBlock, 1);
+    const std::int64_t first = k + kBlock;
+    pool.parallel_for(static_cast<std::size_t>((stride - first + kRowsPerItem - 1) / kRowsPerItem),
+                      [&](std::size_t item, int) {
+                        const std::int64_t begin = first + static_cast<std::int64_t>(item) * kRowsPerItem;
+                        const std::int64_t rows = std::min(kRowsPerItem, stride - begin);
+                        double* const to = matrix.row(begin) + k;
+                        multiply(to, stride, matrix.row(begin), stride, left, rows, k, true);
+                        double updated[kRowsPerItem * kBlock];
+                        for (std::int64_t i = 0; i < rows; ++i)
+                          std::memcpy(updated + i * kBlock, to + i * stride, kBlock * sizeof(double));
+                        multiply(to, stride, updated, kBlock, triangle, rows, kBlock, false);
+                      });
   }
   return true;
 }
 
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, ThreadPool& pool) {
-  Factorization result;
-  result.size = size;
-  result.lambda = mean_diagonal > 0 ? damp * mean_diagonal : 1;
-  const auto at = [&](std::int64_t i, std::int64_t j) { return static_cast<std::size_t>(i * size + j); };
-  std::vector<double> a(static_cast<std::size_t>(size * size));
+  Factorization result{LowerSquare(size), mean_diagonal > 0 ? damp * mean_diagonal : 1, 0};
   for (;; result.lambda *= 10, ++result.raises) {
-    // Last column first: the lower factor of the reversed matrix, reversed, is the upper factor.
-    pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t row, int) {
-      const auto i = static_cast<std::int64_t>(row);
-      for (std::int64_t j = 0; j <= i; ++j)
-        a[at(i, j)] = element(size - 1 - i, size - 1 - j) + (i == j ? result.lambda : 0);
+    pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t item, int) {
+      const auto i = static_cast<std::int64_t>(item);
+      double* const row = result.reversed.row(i);
+      for (std::int64_t j = 0; j <= i; ++j) row[j] = element(size - 1 - j, size - 1 - i);
+      row[i] += result.lambda;
     });
-    if (cholesky_lower(a, size, pool)) break;
+    if (cholesky_lower(result.reversed, pool)) return result;
     if (result.raises == kMostRaises)
       fail(ErrorKind::kBadInput,
-           {fmt::format("the inputs' Gram matrix has no Cholesky factor, not even with lambda = {:g} ({} "
+           {fmt::format("the inputs' Gram matrix has no Cholesky factor, not even with lambda = {:g} ({:g} "
                         "times the mean of its diagonal)",
                         result.lambda, result.lambda / mean_diagonal),
             {},
             {},
             "the calibration inputs are not finite or the statistics are damaged; take them again"});
   }
-  result.unit_upper.resize(a.size());
-  result.pivot.resize(static_cast<std::size_t>(size));
-  pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t row, int) {
-    const auto i = static_cast<std::int64_t>(row);
-    for (std::int64_t j = i; j < size; ++j)
-      result.unit_upper[at(i, j)] = a[at(size - 1 - i, size - 1 - j)] / a[at(size - 1 - j, size - 1 - j)];
-    result.pivot[row] = a[at(size - 1 - i, size - 1 - i)] * a[at(size - 1 - i, size - 1 - i)];
-  });
-  return result;
 }
 
 }  // namespace llmq

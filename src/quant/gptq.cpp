@@ -9,13 +9,10 @@
 #include "quant/gram_loss.h"
 #include "quant/group_descent.h"
 #include "quant/group_scales.h"
-#include "quant/row_tile.h"
 #include "quant/rtn.h"
 
 namespace llmq {
 namespace {
-
-constexpr std::int64_t kBlock = 64;  // columns between two products with all that came before
 
 // What all rows share.
 struct Shared {
@@ -23,9 +20,9 @@ struct Shared {
   GptqOptions options;
   ColumnOrder order, runs;        // of the rounding; with every group a run of places, for the descent
   std::vector<char> dead;         // by column
-  std::vector<float> importance;  // diag H by column, dead ones 1
-  std::vector<float> unit_upper;  // L, by place
-  std::vector<float> square;      // H + lambda I by place of `runs`; empty where nothing is fitted again
+  std::vector<float> importance;  // diag H by place of `order`, dead ones 1
+  ColumnPanels unit_upper;        // L by place of `order`
+  DescentProblem descent;         // by place of `runs`; without sweeps where nothing is fitted again
   std::vector<GroupGrid> fixed;   // per-tensor: the one grid
   bool fits_again() const { return fixed.empty() && (options.refit_scales || options.descent_sweeps > 0); }
 };
@@ -68,131 +65,134 @@ class TileRounding {
       : shared_(shared),
         problem_(problem),
         first_row_(first_row),
-        rows_(std::min(kTileRows, problem.out_features - first_row)),
+        rows_(std::min(host_tile_rows(), problem.out_features - first_row)),
         size_(problem.in_features),
         group_(shared.scheme.group_of(size_)),
         groups_((size_ + group_ - 1) / group_),
-        top_(static_cast<float>(shared.scheme.code_count() - 1)),
         tile_(size_, groups_) {}
 
   void run(QuantizedMatrix& matrix) {
     read_weight(shared_.order, tile_);
-    if (shared_.order.run_begin.empty() || !shared_.fixed.empty()) fix_scales();
-    for_each_run([&](std::int64_t begin, std::int64_t end, bool chooses) {
-      if (chooses) choose_scales(begin, end);
-      for (std::int64_t first = begin; first < end; first += kBlock)
-        round_block(first, std::min(kBlock, end - first));
-    });
+    const std::vector<std::int32_t>& runs = shared_.order.run_begin;
+    if (!shared_.fixed.empty())
+      fix_grid();
+    else if (runs.empty())
+      choose_all_scales();
+    const std::vector<ColumnBlock>& blocks = shared_.unit_upper.blocks();
+    std::size_t run = 0;
+    for (const ColumnBlock& block : blocks) {
+      const bool begins = run < runs.size() && runs[run] == block.begin;
+      if (begins && shared_.fixed.empty())
+        choose_scales(block, runs[++run]);  // leaves what the block carries
+      else
+        carry(block, carried_);
+      host_tile_round(columns_of(block, carried_));
+    }
     if (shared_.fits_again()) {
       change_order();
-      descend({shared_.square, &shared_.runs, shared_.scheme, shared_.options.refit_scales,
-               shared_.options.descent_sweeps},
-              tile_);
-      write(shared_.runs, matrix);
-    } else {
-      write(shared_.order, matrix);
+      descend(shared_.descent, tile_);
     }
+    write(shared_.fits_again() ? shared_.runs : shared_.order, matrix);
   }
 
  private:
-  const float* unit_upper(std::int64_t row, std::int64_t column) const {
-    return shared_.unit_upper.data() + row * size_ + column;
+  float* at(std::vector<float>& values, std::int64_t place) const {
+    return values.data() + place * tile_.rows;
   }
 
   void read_weight(const ColumnOrder& order, RowTile& tile) const {
-    for (std::int64_t place = 0; place < size_; ++place) {
-      const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
-      if (shared_.dead[column] != 0) continue;
-      for (std::int64_t r = 0; r < rows_; ++r)
-        tile.weight[static_cast<std::size_t>(place * kTileRows + r)] =
-            problem_.weight[static_cast<std::size_t>((first_row_ + r) * size_) + column];
+    for (std::int64_t r = 0; r < rows_; ++r) {
+      const float* const from = problem_.weight.data() + (first_row_ + r) * size_;
+      for (std::int64_t place = 0; place < size_; ++place) {
+        const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
+        if (shared_.dead[column] == 0)
+          tile.weight[static_cast<std::size_t>(place * tile.rows + r)] = from[column];
+      }
     }
   }
 
-  // Before anything is rounded: the same grid for all, or each group's from the weights as they are.
-  void fix_scales() {
-    if (!shared_.fixed.empty()) {
-      for (float& s : tile_.scale) s = shared_.fixed[0].scale;
-      for (float& z : tile_.zero) z = shared_.fixed[0].zero;
-      return;
-    }
-    RowTile plain(size_, groups_);
+  void fix_grid() {
+    std::fill(tile_.scale.begin(), tile_.scale.end(), shared_.fixed[0].scale);
+    std::fill(tile_.zero.begin(), tile_.zero.end(), shared_.fixed[0].zero);
+  }
+
+  // Each group's from the weights as they are, before anything is rounded.
+  void choose_all_scales() {
+    RowTile plain(size_, 0);
     read_weight(shared_.runs, plain);
     std::vector<float> importance(static_cast<std::size_t>(size_));
-    for (std::size_t p = 0; p < importance.size(); ++p)
-      importance[p] = shared_.importance[static_cast<std::size_t>(shared_.runs.columns[p])];
+    for (std::size_t place = 0; place < importance.size(); ++place)
+      importance[static_cast<std::size_t>(shared_.order.columns[place])] = shared_.importance[place];
     for (std::int64_t g = 0; g < groups_; ++g) {
       const std::int64_t begin = g * group_;
-      choose_group_scales(plain.weight.data() + begin * kTileRows, importance.data() + begin,
-                          std::min(group_, size_ - begin), shared_.scheme, shared_.options, tile_.scale_of(g),
-                          tile_.zero_of(g));
+      choose_group_scales({at(plain.weight, begin), importance.data() + begin,
+                           std::min(group_, size_ - begin), tile_.scale_of(g), tile_.zero_of(g)},
+                          shared_.scheme, shared_.options);
     }
   }
 
-  template <class Body>
-  void for_each_run(const Body& body) const {
-    const std::vector<std::int32_t>& run = shared_.order.run_begin;
-    if (run.empty()) body(0, size_, false);
-    for (std::size_t g = 0; g + 1 < run.size(); ++g) body(run[g], run[g + 1], shared_.fixed.empty());
+  // carried = what the columns before the block leave to it.
+  void carry(const ColumnBlock& block, std::vector<float>& carried) {
+    carried.resize(static_cast<std::size_t>(block.width * tile_.rows));
+    host_tile_product(carried.data(), shared_.unit_upper.at(0, block), block.width, block.width,
+                      tile_.difference.data(), block.begin, false);
   }
 
-  // The group's weights with the errors so far made good as far as they can be, x + w with
-  //   x_k = sum_{j before the group} D_j L_jk - sum_{j < k in it} x_j L_jk
-  // give its scale.
-  void choose_scales(std::int64_t begin, std::int64_t end) {
-    const std::int64_t width = end - begin;
-    std::vector<float> x(static_cast<std::size_t>(width * kTileRows)), importance;
-    for (std::int64_t first = 0; begin > 0 && first < width; first += kBlock) {
-      const std::int64_t count = std::min(kBlock, width - first);
-      float* const at = x.data() + first * kTileRows;
-      add_products(at, unit_upper(0, begin + first), size_, count, tile_.difference.data(), begin, 1);
-      add_products(at, unit_upper(begin, begin + first), size_, count, x.data(), first, -1);
-      for (std::int64_t j = 0; j < count; ++j)
-        add_products(at + (j + 1) * kTileRows, unit_upper(begin + first + j, begin + first + j + 1), size_,
-                     count - j - 1, at + j * kTileRows, 1, -1);
-    }
-    for (std::int64_t i = 0; i < width * kTileRows; ++i)
-      x[static_cast<std::size_t>(i)] += tile_.weight[static_cast<std::size_t>(begin * kTileRows + i)];
-    for (std::int64_t p = begin; p < end; ++p)
-      importance.push_back(
-          shared_.importance[static_cast<std::size_t>(shared_.order.columns[static_cast<std::size_t>(p)])]);
-    const std::int64_t group = shared_.order.group[static_cast<std::size_t>(begin)];
-    choose_group_scales(x.data(), importance.data(), width, shared_.scheme, shared_.options,
-                        tile_.scale_of(group), tile_.zero_of(group));
+  TileColumns columns_of(const ColumnBlock& block, std::vector<float>& carried) {
+    TileColumns columns;
+    columns.columns = block.width;
+    columns.factors = shared_.unit_upper.at(block.begin, block);
+    columns.factor_row = block.width;
+    columns.carried = carried.data();
+    columns.weight = at(tile_.weight, block.begin);
+    columns.steps = at(tile_.steps, block.begin);
+    columns.difference = at(tile_.difference, block.begin);
+    columns.scale = tile_.scale.data();
+    columns.zero = tile_.zero.data();
+    columns.group = shared_.order.group.data() + block.begin;
+    columns.top = static_cast<float>(shared_.scheme.code_count() - 1);
+    return columns;
   }
 
-  void round_block(std::int64_t first, std::int64_t count) {
-    std::vector<float> carried(static_cast<std::size_t>(count * kTileRows));
-    add_products(carried.data(), unit_upper(0, first), size_, count, tile_.difference.data(), first, 1);
-    for (std::int64_t k = 0; k < count; ++k) {
-      const std::int64_t place = first + k, group = shared_.order.group[static_cast<std::size_t>(place)];
-      const float* const scale = tile_.scale_of(group);
-      const float* const zero = tile_.zero_of(group);
-      for (std::int64_t r = 0; r < kTileRows; ++r) {
-        const auto i = static_cast<std::size_t>(place * kTileRows + r);
-        const float w = tile_.weight[i];
-        tile_.steps[i] =
-            steps_of(w + carried[static_cast<std::size_t>(k * kTileRows + r)], scale[r], zero[r], top_);
-        tile_.difference[i] = w - tile_.steps[i] * scale[r];
+  // A group's scale comes from its weights with the errors so far made good as far as they can be, w + x with
+  //   x_k = sum_{j before the group} D_j L_jk - sum_{j < k in it} x_j L_jk;
+  // the places of the group hold -x until it is rounded. `first` is the group's first block.
+  void choose_scales(const ColumnBlock& first, std::int64_t end) {
+    const auto count = static_cast<std::size_t>((end - first.begin) * tile_.rows);
+    std::vector<float> current(at(tile_.weight, first.begin), at(tile_.weight, first.begin) + count);
+    carry(first, carried_);
+    if (first.begin > 0) {
+      const std::vector<ColumnBlock>& blocks = shared_.unit_upper.blocks();
+      std::vector<float> solved;
+      for (std::size_t b = shared_.unit_upper.first_block(first.begin);
+           b < blocks.size() && blocks[b].begin < end; ++b) {
+        if (blocks[b].begin == first.begin)
+          solved = carried_;
+        else
+          carry(blocks[b], solved);
+        host_tile_solve(columns_of(blocks[b], solved));
       }
-      add_products(carried.data() + (k + 1) * kTileRows, unit_upper(place, place + 1), size_, count - k - 1,
-                   tile_.difference.data() + place * kTileRows, 1, 1);
+      const float* const x = at(tile_.difference, first.begin);
+      for (std::size_t i = 0; i < count; ++i) current[i] -= x[i];
     }
+    const std::int64_t group = shared_.order.group[static_cast<std::size_t>(first.begin)];
+    choose_group_scales({current.data(), shared_.importance.data() + first.begin, end - first.begin,
+                         tile_.scale_of(group), tile_.zero_of(group)},
+                        shared_.scheme, shared_.options);
   }
 
   // From the places of `order` to those of `runs`.
   void change_order() {
     if (shared_.order.columns == shared_.runs.columns) return;
-    std::vector<std::size_t> place_of(static_cast<std::size_t>(size_));
+    std::vector<std::int64_t> place_of(static_cast<std::size_t>(size_));
     for (std::size_t p = 0; p < place_of.size(); ++p)
-      place_of[static_cast<std::size_t>(shared_.order.columns[p])] = p;
+      place_of[static_cast<std::size_t>(shared_.order.columns[p])] = static_cast<std::int64_t>(p);
     for (std::vector<float>* values : {&tile_.weight, &tile_.difference, &tile_.steps}) {
-      const std::vector<float> old = *values;
-      for (std::size_t p = 0; p < place_of.size(); ++p)
-        std::copy_n(
-            old.begin() + static_cast<std::ptrdiff_t>(
-                              place_of[static_cast<std::size_t>(shared_.runs.columns[p])] * kTileRows),
-            kTileRows, values->begin() + static_cast<std::ptrdiff_t>(p * kTileRows));
+      std::vector<float> old = *values;
+      for (std::int64_t p = 0; p < size_; ++p) {
+        const auto column = static_cast<std::size_t>(shared_.runs.columns[static_cast<std::size_t>(p)]);
+        std::copy_n(at(old, place_of[column]), tile_.rows, at(*values, p));
+      }
     }
   }
 
@@ -200,15 +200,15 @@ class TileRounding {
     for (std::int64_t r = 0; r < rows_; ++r) {
       const std::int64_t row = first_row_ + r;
       for (std::int64_t g = 0; g < groups_; ++g) {
-        const auto at = static_cast<std::size_t>(row * groups_ + g);
-        matrix.scales[at] = tile_.scale_of(g)[r];
-        matrix.zeros[at] = static_cast<std::uint8_t>(tile_.zero_of(g)[r]);
+        const auto i = static_cast<std::size_t>(row * groups_ + g);
+        matrix.scales[i] = tile_.scale_of(g)[r];
+        matrix.zeros[i] = static_cast<std::uint8_t>(tile_.zero_of(g)[r]);
       }
       for (std::int64_t place = 0; place < size_; ++place) {
         const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
         const float zero = tile_.zero_of(order.group[static_cast<std::size_t>(place)])[r];
         const float steps =
-            shared_.dead[column] != 0 ? 0 : tile_.steps[static_cast<std::size_t>(place * kTileRows + r)];
+            shared_.dead[column] != 0 ? 0 : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
         matrix.codes[static_cast<std::size_t>(row * size_) + column] =
             static_cast<std::uint8_t>(steps + zero);
       }
@@ -218,8 +218,8 @@ class TileRounding {
   const Shared& shared_;
   const RoundingProblem& problem_;
   std::int64_t first_row_, rows_, size_, group_, groups_;
-  float top_;
   RowTile tile_;
+  std::vector<float> carried_;
 };
 
 class Gptq final : public Method {
@@ -229,9 +229,15 @@ class Gptq final : public Method {
   bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
+    if (problem.scheme.weight_type != WeightType::kInteger ||
+        problem.scheme.granularity == Granularity::kBlock)
+      fail(ErrorKind::kUnsupported,
+           "GPTQ rounds to integers with scales per group, channel or tensor, not to {}",
+           problem.scheme.text());
     ThreadPool pool(backend.threads());
     QuantizedMatrix matrix;
-    const Shared shared = prepare(problem, matrix.notes, pool);
+    Shared shared;
+    prepare(shared, problem, matrix.notes, pool);
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
     matrix.scheme = problem.scheme;
     matrix.out_features = rows;
@@ -244,10 +250,10 @@ class Gptq final : public Method {
       for (std::size_t p = 0; p < shared.order.columns.size(); ++p)
         matrix.column_group[static_cast<std::size_t>(shared.order.columns[p])] = shared.order.group[p];
     }
-    pool.parallel_for(
-        static_cast<std::size_t>((rows + kTileRows - 1) / kTileRows), [&](std::size_t item, int) {
-          TileRounding(shared, problem, static_cast<std::int64_t>(item) * kTileRows).run(matrix);
-        });
+    const std::int64_t tile = host_tile_rows();
+    pool.parallel_for(static_cast<std::size_t>((rows + tile - 1) / tile), [&](std::size_t item, int) {
+      TileRounding(shared, problem, static_cast<std::int64_t>(item) * tile).run(matrix);
+    });
     std::optional<GramLoss> own;
     GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
     matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
@@ -255,10 +261,9 @@ class Gptq final : public Method {
   }
 
  private:
-  Shared prepare(const RoundingProblem& problem, RoundingNotes& notes, ThreadPool& pool) const {
+  void prepare(Shared& shared, const RoundingProblem& problem, RoundingNotes& notes, ThreadPool& pool) const {
     const InputStats& stats = *problem.stats;
     const std::int64_t size = problem.in_features;
-    Shared shared;
     shared.scheme = problem.scheme;
     shared.options = options_;
     const std::vector<double> diagonal = diagonal_of(stats);
@@ -270,15 +275,17 @@ class Gptq final : public Method {
     shared.runs = by_groups(shared.order, group);
     for (const double d : diagonal) {
       shared.dead.push_back(d == 0 ? 1 : 0);
-      shared.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
       notes.dead_channels += d == 0 ? 1 : 0;
+    }
+    for (const std::int32_t column : shared.order.columns) {
+      const double d = diagonal[static_cast<std::size_t>(column)];
+      shared.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
     }
     if (problem.scheme.granularity == Granularity::kTensor)
       shared.fixed.push_back(
           grid_for(find_ranges(problem.weight, problem.out_features, size, problem.scheme, pool).front(),
                    problem.scheme));
     factorize_into(shared, stats, diagonal, notes, pool);
-    return shared;
   }
 
   void factorize_into(Shared& shared, const InputStats& stats, std::span<const double> diagonal,
@@ -299,15 +306,39 @@ class Gptq final : public Method {
       notes.warnings.push_back(
           fmt::format("the Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
                       factor.raises, factor.lambda));
-    shared.unit_upper.assign(factor.unit_upper.begin(), factor.unit_upper.end());
-    if (!shared.fits_again()) return;
-    const PlacedGram gram(stats, shared.runs, shared.dead);
-    shared.square.resize(static_cast<std::size_t>(size * size));
-    pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t row, int) {
-      const auto i = static_cast<std::int64_t>(row);
-      for (std::int64_t j = 0; j < size; ++j)
-        shared.square[static_cast<std::size_t>(i * size + j)] =
-            static_cast<float>(gram(i, j) + (i == j ? factor.lambda : 0));
+    shared.unit_upper = ColumnPanels(shared.order, true);
+    fill(shared.unit_upper, pool,
+         [&](std::int64_t i, std::int64_t j) { return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j); });
+    if (shared.fits_again())
+      prepare_descent(shared, PlacedGram(stats, shared.runs, shared.dead), factor.lambda, pool);
+  }
+
+  void prepare_descent(Shared& shared, const PlacedGram& gram, double lambda, ThreadPool& pool) const {
+    DescentProblem& descent = shared.descent;
+    descent.order = &shared.runs;
+    descent.scheme = shared.scheme;
+    descent.scales = options_.refit_scales;
+    descent.sweeps = options_.descent_sweeps;
+    descent.square = ColumnPanels(shared.runs, false);
+    const auto element = [&](std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
+    fill(descent.square, pool, element);
+    const std::vector<std::int32_t>& run = shared.runs.run_begin;
+    for (std::size_t g = 0; g + 1 < run.size(); ++g)
+      for (std::int64_t k = run[g]; k < run[g + 1]; ++k) {
+        double sum = 0;
+        for (std::int64_t j = run[g]; j < run[g + 1]; ++j) sum += element(k, j);
+        descent.row_sum.push_back(static_cast<float>(sum));
+        descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
+      }
+  }
+
+  template <class Element>
+  static void fill(ColumnPanels& panels, ThreadPool& pool, const Element& element) {
+    pool.parallel_for(panels.blocks().size(), [&](std::size_t index, int) {
+      const ColumnBlock& block = panels.blocks()[index];
+      for (std::int64_t row = 0; row < block.rows; ++row)
+        for (std::int64_t c = 0; c < block.width; ++c)
+          panels.at(row, block)[c] = static_cast<float>(element(row, block.begin + c));
     });
   }
 

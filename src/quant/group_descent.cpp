@@ -8,16 +8,14 @@
 namespace llmq {
 namespace {
 
-using Lanes = std::array<float, kTileRows>;
-constexpr auto kRows = static_cast<std::size_t>(kTileRows);
-constexpr std::int64_t kBlock = 64;
+using Lanes = std::array<float, kMostTileRows>;
 
 class Descent {
  public:
   Descent(const DescentProblem& problem, RowTile& tile)
       : problem_(problem),
         tile_(tile),
-        size_(problem.order->size()),
+        rows_(static_cast<std::size_t>(tile.rows)),
         top_(static_cast<float>(problem.scheme.code_count() - 1)) {}
 
   void run() {
@@ -27,43 +25,48 @@ class Descent {
   }
 
  private:
-  const float* square(std::int64_t row, std::int64_t column) const {
-    return problem_.square.data() + row * size_ + column;
+  float* at(std::vector<float>& values, std::int64_t place) const {
+    return values.data() + place * tile_.rows;
+  }
+
+  // into[k] = (D G)_k for the columns of a block.
+  void slopes(const ColumnBlock& block, float* into) {
+    host_tile_product(into, problem_.square.at(0, block), block.width, block.width, tile_.difference.data(),
+                      block.rows, false);
   }
 
   void visit(std::int64_t begin, std::int64_t end) {
-    const std::int64_t width = end - begin;
-    const std::int64_t group = problem_.order->group[static_cast<std::size_t>(begin)];
-    y_.assign(static_cast<std::size_t>(width) * kRows, 0);
-    add_products(y_.data(), square(0, begin), size_, width, tile_.difference.data(), size_, 1);
+    const std::vector<ColumnBlock>& blocks = problem_.square.blocks();
+    const std::size_t first = problem_.square.first_block(begin), last = problem_.square.first_block(end);
+    group_ = problem_.order->group[static_cast<std::size_t>(begin)];
+    begin_ = begin;
+    width_ = end - begin;
+    y_.resize(static_cast<std::size_t>(width_) * rows_);
+    for (std::size_t b = first; b < last; ++b) slopes(blocks[b], at(y_, blocks[b].begin - begin));
     if (problem_.scales) {
-      refit_scale(begin, width, group);
-      if (!problem_.scheme.symmetric) shift_zero(begin, width, group);
+      refit_scale(first, last);
+      if (!problem_.scheme.symmetric) shift_zero();
     }
     if (problem_.sweeps == 0) return;
-    for (std::int64_t first = begin; first < end; first += kBlock) {
-      const std::int64_t count = std::min(kBlock, end - first);
-      if (first > begin) {  // what the group's columns before these changed
-        y_.assign(static_cast<std::size_t>(count) * kRows, 0);
-        add_products(y_.data(), square(0, first), size_, count, tile_.difference.data(), size_, 1);
-      }
-      round_again(first, count, group);
+    for (std::size_t b = first; b < last; ++b) {
+      if (b > first) slopes(blocks[b], at(y_, blocks[b].begin - begin));  // what the blocks before changed
+      round_again(blocks[b]);
     }
   }
 
-  void refit_scale(std::int64_t begin, std::int64_t width, std::int64_t group) {
-    float* const steps = tile_.steps.data() + begin * kTileRows;
-    u_.assign(static_cast<std::size_t>(width) * kRows, 0);
-    add_products(u_.data(), square(begin, begin), size_, width, steps, width, 1);
-    Lanes slope{}, curve{};
-    for (std::size_t i = 0, k = 0; k < static_cast<std::size_t>(width); ++k)
-      for (std::size_t r = 0; r < kRows; ++r, ++i) {
-        slope[r] += y_[i] * steps[i];
-        curve[r] += u_[i] * steps[i];
-      }
-    Lanes change{};
-    float* const scale = tile_.scale_of(group);
-    for (std::size_t r = 0; r < kRows; ++r) {
+  void refit_scale(std::size_t first, std::size_t last) {
+    const float* const steps = at(tile_.steps, begin_);
+    u_.resize(y_.size());
+    for (std::size_t b = first; b < last; ++b) {
+      const ColumnBlock& block = problem_.square.blocks()[b];
+      host_tile_product(at(u_, block.begin - begin_), problem_.square.at(begin_, block), block.width,
+                        block.width, steps, width_, false);
+    }
+    Lanes slope, curve, change{};
+    host_tile_dot(slope.data(), y_.data(), steps, width_);
+    host_tile_dot(curve.data(), u_.data(), steps, width_);
+    float* const scale = tile_.scale_of(group_);
+    for (std::size_t r = 0; r < rows_; ++r) {
       if (!(curve[r] > 0)) continue;
       const float fresh = stored_scale(scale[r] + slope[r] / curve[r], problem_.scheme.scale_dtype);
       const float step = fresh - scale[r];
@@ -71,83 +74,70 @@ class Descent {
       change[r] = step;
       scale[r] = fresh;
     }
-    subtract_values(begin, width, group);
-    for (std::size_t i = 0, k = 0; k < static_cast<std::size_t>(width); ++k)
-      for (std::size_t r = 0; r < kRows; ++r, ++i) y_[i] -= change[r] * u_[i];
+    take_differences();
+    host_tile_subtract(y_.data(), y_.data(), change.data(), u_.data(), width_);
   }
 
   // The code stays; steps = code - zero move against the zero.
-  void shift_zero(std::int64_t begin, std::int64_t width, std::int64_t group) {
-    const auto count = static_cast<std::size_t>(width);
-    std::vector<float> ones(count);  // G's row sums over the group
+  void shift_zero() {
+    const auto width = static_cast<std::size_t>(width_);
+    const float* const row_sum = problem_.row_sum.data() + begin_;
     float whole = 0;
-    for (std::size_t k = 0; k < count; ++k) {
-      const float* const row = square(begin + static_cast<std::int64_t>(k), begin);
-      for (std::size_t j = 0; j < count; ++j) ones[k] += row[j];
-      whole += ones[k];
-    }
     Lanes slope{}, move{};
-    for (std::size_t i = 0, k = 0; k < count; ++k)
-      for (std::size_t r = 0; r < kRows; ++r, ++i) slope[r] += y_[i];
-    const float* const scale = tile_.scale_of(group);
-    float* const zero = tile_.zero_of(group);
-    for (std::size_t r = 0; r < kRows; ++r) {
+    for (std::size_t i = 0, k = 0; k < width; ++k) {
+      whole += row_sum[k];
+      for (std::size_t r = 0; r < rows_; ++r, ++i) slope[r] += y_[i];
+    }
+    const float* const scale = tile_.scale_of(group_);
+    float* const zero = tile_.zero_of(group_);
+    bool any = false;
+    for (std::size_t r = 0; r < rows_; ++r) {
       // Values rise by t, D falls by it: the loss changes by -2 t slope + t^2 whole.
       const float rise = scale[r] * slope[r] > 0 ? 1.0f : -1.0f, t = rise * scale[r];
       const bool fits = rise > 0 ? zero[r] > 0 : zero[r] < top_;
       if (!fits || !(2 * t * slope[r] - t * t * whole > 0)) continue;
       zero[r] -= rise;
       move[r] = rise;
+      any = true;
     }
-    float* const steps = tile_.steps.data() + begin * kTileRows;
-    for (std::size_t i = 0, k = 0; k < count; ++k)
-      for (std::size_t r = 0; r < kRows; ++r, ++i) {
+    if (!any) return;
+    float* const steps = at(tile_.steps, begin_);
+    for (std::size_t i = 0, k = 0; k < width; ++k)
+      for (std::size_t r = 0; r < rows_; ++r, ++i) {
         steps[i] += move[r];
-        y_[i] -= move[r] * scale[r] * ones[k];
+        y_[i] -= move[r] * scale[r] * row_sum[k];
       }
-    subtract_values(begin, width, group);
+    take_differences();
   }
 
   // difference = weight - value, afresh: what is added up drifts.
-  void subtract_values(std::int64_t begin, std::int64_t width, std::int64_t group) {
-    const float* const scale = tile_.scale_of(group);
-    for (std::size_t i = static_cast<std::size_t>(begin) * kRows, k = 0; k < static_cast<std::size_t>(width);
-         ++k)
-      for (std::size_t r = 0; r < kRows; ++r, ++i)
-        tile_.difference[i] = tile_.weight[i] - tile_.steps[i] * scale[r];
+  void take_differences() {
+    host_tile_subtract(at(tile_.difference, begin_), at(tile_.weight, begin_), tile_.scale_of(group_),
+                       at(tile_.steps, begin_), width_);
   }
 
-  // y_ holds D G on these columns.
-  void round_again(std::int64_t first, std::int64_t count, std::int64_t group) {
-    const float* const scale = tile_.scale_of(group);
-    const float* const zero = tile_.zero_of(group);
-    for (std::int64_t k = 0; k < count; ++k) {
-      float* const steps = tile_.steps.data() + (first + k) * kTileRows;
-      float* const difference = tile_.difference.data() + (first + k) * kTileRows;
-      const float* const weight = tile_.weight.data() + (first + k) * kTileRows;
-      const float* const row = square(first + k, first);
-      const float inverse = 1.0f / row[k];
-      Lanes change;
-      bool any = false;
-      for (std::size_t r = 0; r < kRows; ++r) {
-        const float y = y_[static_cast<std::size_t>(k) * kRows + r];
-        const float best = steps_of(steps[r] * scale[r] + y * inverse, scale[r], zero[r], top_);
-        change[r] = (best - steps[r]) * scale[r];
-        any = any || change[r] != 0;
-        steps[r] = best;
-        difference[r] = weight[r] - best * scale[r];
-      }
-      if (!any) continue;
-      for (std::int64_t j = 0; j < count; ++j)
-        for (std::size_t r = 0; r < kRows; ++r)
-          y_[static_cast<std::size_t>(j) * kRows + r] -= change[r] * row[j];
-    }
+  void round_again(const ColumnBlock& block) {
+    TileColumns columns;
+    columns.columns = block.width;
+    columns.factors = problem_.square.at(block.begin, block);
+    columns.factor_row = block.width;
+    columns.carried = at(y_, block.begin - begin_);
+    columns.weight = at(tile_.weight, block.begin);
+    columns.steps = at(tile_.steps, block.begin);
+    columns.difference = at(tile_.difference, block.begin);
+    columns.scale = tile_.scale.data();
+    columns.zero = tile_.zero.data();
+    columns.group = problem_.order->group.data() + block.begin;
+    columns.inverse = problem_.inverse.data() + block.begin;
+    columns.top = top_;
+    host_tile_descend(columns);
   }
 
   const DescentProblem& problem_;
   RowTile& tile_;
-  std::int64_t size_;
+  std::size_t rows_;
   float top_;
+  std::int64_t begin_ = 0, width_ = 0, group_ = 0;  // of the group visited
   std::vector<float> y_, u_;
 };
 

@@ -5,21 +5,25 @@
 // With Y = D G on the group's columns and q its steps (code - zero), all exact in real arithmetic:
 //   scale   s + ds changes the loss by -2 ds (Y.q) + ds^2 (q G q^T); ds = Y.q / q G q^T, rounded to the stored type
 //   zero    z + 1 shifts every value by -s
-//   codes   one by one to the nearest of what would be best, w' = value + Y_k / G_kk
+//   codes   one by one to the nearest of what would be best, value + Y_k / G_kk
 // A change is made only where it lowers the loss with the scale as stored, so no sweep makes it worse but for
 // rounding in FP32. Cost: 2 K^2 products per row and sweep.
 #pragma once
 #include <cstdint>
-#include <span>
+#include <vector>
 
 #include "quant/column_order.h"
+#include "quant/column_panels.h"
 #include "quant/row_tile.h"
+#include "tensor/quant_scheme.h"
 
 namespace llmq {
 
 struct DescentProblem {
-  std::span<const float> square;       // G [K, K] in the order of places
   const ColumnOrder* order = nullptr;  // groups are runs of places
+  ColumnPanels square;                 // G
+  std::vector<float> inverse;          // 1 / G_kk by place
+  std::vector<float> row_sum;          // sum of G_kj over the columns j of k's own group, by place
   QuantScheme scheme;
   bool scales = true;  // may scales and zeros change
   int sweeps = 2;      // over the codes; 0: scales alone, once

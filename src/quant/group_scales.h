@@ -10,12 +10,17 @@
 #include <cstdint>
 
 #include "quant/gptq.h"
-#include "quant/row_tile.h"
 
 namespace llmq {
 
-// w [width, kTileRows]; importance [width]. Writes kTileRows scales and zeros.
-void choose_group_scales(const float* w, const float* importance, std::int64_t width,
-                         const QuantScheme& scheme, const GptqOptions& options, float* scale, float* zero);
+struct TileGroup {
+  const float* weight = nullptr;      // [columns][host_tile_rows()]
+  const float* importance = nullptr;  // per column
+  std::int64_t columns = 0;
+  float* scale = nullptr;  // written: one per row
+  float* zero = nullptr;
+};
+
+void choose_group_scales(const TileGroup& group, const QuantScheme& scheme, const GptqOptions& options);
 
 }  // namespace llmq

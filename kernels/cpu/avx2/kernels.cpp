@@ -71,6 +71,8 @@ struct Avx2 {
   static LLMQ_INLINE float first(F v) { return _mm256_cvtss_f32(v); }
 
   static LLMQ_INLINE D setd(double v) { return _mm256_set1_pd(v); }
+  static LLMQ_INLINE D loadd(const double* p) { return _mm256_loadu_pd(p); }
+  static LLMQ_INLINE void stored(double* p, D v) { _mm256_storeu_pd(p, v); }
   static LLMQ_INLINE D widen(const float* p) { return _mm256_cvtps_pd(_mm_loadu_ps(p)); }
   static LLMQ_INLINE D fmad(D a, D b, D c) { return _mm256_fmadd_pd(a, b, c); }
   static LLMQ_INLINE D addd(D a, D b) { return _mm256_add_pd(a, b); }

@@ -63,6 +63,8 @@ struct Avx512 {
   static LLMQ_INLINE float first(F v) { return _mm512_cvtss_f32(v); }
 
   static LLMQ_INLINE D setd(double v) { return _mm512_set1_pd(v); }
+  static LLMQ_INLINE D loadd(const double* p) { return _mm512_loadu_pd(p); }
+  static LLMQ_INLINE void stored(double* p, D v) { _mm512_storeu_pd(p, v); }
   static LLMQ_INLINE D widen(const float* p) { return _mm512_cvtps_pd(_mm256_loadu_ps(p)); }
   static LLMQ_INLINE D fmad(D a, D b, D c) { return _mm512_fmadd_pd(a, b, c); }
   static LLMQ_INLINE D addd(D a, D b) { return _mm512_add_pd(a, b); }

@@ -3,6 +3,7 @@
 #include "kernels/cpu/ops/attention.h"
 #include "kernels/cpu/ops/rounding.h"
 #include "kernels/cpu/ops/score.h"
+#include "kernels/cpu/ops/tile.h"
 
 namespace llmq {
 
@@ -32,7 +33,15 @@ constexpr CpuKernels kernel_table(const char* name) {
                     scale_channels<V>,
                     round_difference<V>,
                     scaled_difference<V>,
-                    half_form<V>};
+                    half_form<V>,
+                    tile_chain<V, RoundStep<V>>,
+                    tile_chain<V, DescendStep<V>>,
+                    tile_chain<V, SolveStep<V>>,
+                    tile_scale_loss<V>,
+                    tile_dot<V>,
+                    tile_subtract<V>,
+                    4 * V::kDoubles,
+                    gemm_f64<V>};
 }
 
 }  // namespace llmq

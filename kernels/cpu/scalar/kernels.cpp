@@ -43,6 +43,8 @@ struct Scalar {
   static LLMQ_INLINE float first(F v) { return v; }
 
   static LLMQ_INLINE D setd(double v) { return v; }
+  static LLMQ_INLINE D loadd(const double* p) { return *p; }
+  static LLMQ_INLINE void stored(double* p, D v) { *p = v; }
   static LLMQ_INLINE D widen(const float* p) { return static_cast<double>(*p); }
   static LLMQ_INLINE D fmad(D a, D b, D c) { return __builtin_fma(a, b, c); }
   static LLMQ_INLINE D addd(D a, D b) { return a + b; }

@@ -3,7 +3,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "kernels/cpu/level.h"
+#include "device/cpu/host_level.h"
 
 namespace llmq {
 namespace {
@@ -18,30 +18,30 @@ const CpuKernels& choose() {
   return *scalar_level();
 }
 
-const CpuKernels& kernels() {
+}  // namespace
+
+const CpuKernels& host_level() {
   static const CpuKernels& chosen = choose();
   return chosen;
 }
 
-}  // namespace
-
 void host_range(const float* w, std::int64_t n, float& low, float& high) {
-  const LeastMost range = kernels().least_most(w, n);
+  const LeastMost range = host_level().least_most(w, n);
   low = range.least;
   high = range.most;
 }
 
 void host_multiply(float* product, const float* w, const float* s, std::int64_t n) {
-  kernels().scale_channels(product, w, s, n);
+  host_level().scale_channels(product, w, s, n);
 }
 
 void host_round_difference(float* difference, const float* w, std::int64_t n, HostGrid grid) {
-  kernels().round_difference(difference, w, n, {grid.scale, grid.zero, grid.top});
+  host_level().round_difference(difference, w, n, {grid.scale, grid.zero, grid.top});
 }
 
 void host_scaled_difference(float* difference, const float* scaled, const float* inverse, const float* w,
                             std::int64_t n, HostGrid grid) {
-  kernels().scaled_difference(difference, scaled, inverse, w, n, {grid.scale, grid.zero, grid.top});
+  host_level().scaled_difference(difference, scaled, inverse, w, n, {grid.scale, grid.zero, grid.top});
 }
 
 }  // namespace llmq

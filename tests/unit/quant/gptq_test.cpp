@@ -437,6 +437,13 @@ TEST(Gptq, RefusesAGramMatrixThatNoLambdaMends) {
   }
 }
 
+TEST(Gptq, RefusesFloatingPointCodes) {
+  Fixture f(6, 64, 200);
+  f.see_inputs();
+  f.scheme.weight_type = WeightType::kFloat8;
+  EXPECT_THROW(f.quantize(), Error);
+}
+
 TEST(Gptq, SaysWhenTokensAreFewerThanChannels) {
   Fixture f(6, 64, 16);
   f.see_inputs();
