@@ -28,7 +28,7 @@ Recipe resolve_recipe(const Options& options) {
   recipe.source = "command line";
   if (!options.recipe.empty()) recipe = Recipe::load(system_io(), options.recipe);
   for (const std::string& setting : options.settings) recipe.set(setting);
-  if (!options.method.empty()) recipe.methods = {options.method};
+  if (!options.method.empty()) recipe.set("method=" + options.method);
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
   const auto need = [](bool given, const char* what, const char* flag) {
@@ -289,7 +289,10 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--recipe", options->recipe,
                    "What to do, in YAML: llmq's own form, or an llm-compressor recipe")
       ->type_name("FILE");
-  command->add_option("--method", options->method, "rtn or awq; overrides the recipe")->type_name("NAME");
+  command
+      ->add_option("--method", options->method,
+                   "rtn, awq, gptq, smoothquant, or a list such as [awq, gptq]; overrides the recipe")
+      ->type_name("NAME");
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory to write")->type_name("DIR");

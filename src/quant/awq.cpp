@@ -44,10 +44,10 @@ void average_over_producers(std::vector<double>& values, std::span<const std::in
 }
 
 // Mean over all readers' rows of |w| / (max |w| of its group + 1e-6), per channel.
-std::vector<double> mean_relative_weight(const AwqScaleProblem& problem, std::int64_t channels) {
+std::vector<double> mean_relative_weight(const ScaleProblem& problem, std::int64_t channels) {
   std::vector<double> mean(static_cast<std::size_t>(channels));
   std::int64_t rows = 0;
-  for (const AwqReader& reader : problem.readers) {
+  for (const ScaleReader& reader : problem.readers) {
     rows += reader.out_features;
     const std::int64_t group = reader.scheme.group_of(channels);
     for (std::int64_t row = 0; row < reader.out_features; ++row)
@@ -85,24 +85,24 @@ std::vector<float> scales_for(double ratio, bool duo, const std::vector<double>&
   return s;
 }
 
-std::vector<Candidate> make_candidates(const AwqScaleProblem& problem, std::int64_t channels) {
+std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOptions& options,
+                                       std::int64_t channels) {
   std::vector<double> x = problem.stats->mean_absolute(), w = mean_relative_weight(problem, channels);
   average_over_producers(x, problem.producer_of);
   average_over_producers(w, problem.producer_of);
   std::vector<Candidate> candidates = {{0, false, std::vector<float>(x.size(), 1.0f), 0}};
   for (const bool duo : {false, true}) {
-    if (duo ? problem.options.duo_scaling == AwqOptions::Duo::kNo
-            : problem.options.duo_scaling == AwqOptions::Duo::kYes)
+    if (duo ? options.duo_scaling == AwqOptions::Duo::kNo : options.duo_scaling == AwqOptions::Duo::kYes)
       continue;
-    for (int i = duo ? 0 : 1; i < problem.options.grid; ++i) {  // plain with r = 0 is the identity
-      const double ratio = static_cast<double>(i) / problem.options.grid;
+    for (int i = duo ? 0 : 1; i < options.grid; ++i) {  // plain with r = 0 is the identity
+      const double ratio = static_cast<double>(i) / options.grid;
       candidates.push_back({ratio, duo, scales_for(ratio, duo, x, w), 0});
     }
   }
   return candidates;
 }
 
-double loss_of(const AwqScaleProblem& problem, const std::vector<float>& s, std::span<const RowPlace> rows,
+double loss_of(const ScaleProblem& problem, const std::vector<float>& s, std::span<const RowPlace> rows,
                GramLoss& gram, ThreadPool& pool) {
   const auto channels = static_cast<std::int64_t>(s.size());
   std::vector<float> inverse(s.size());
@@ -114,7 +114,7 @@ double loss_of(const AwqScaleProblem& problem, const std::vector<float>& s, std:
         thread_local std::vector<float> scratch;
         scratch.resize(s.size());
         const RowPlace place = rows[static_cast<std::size_t>(item)];
-        const AwqReader& reader = problem.readers[place.reader];
+        const ScaleReader& reader = problem.readers[place.reader];
         scaled_difference(reader.weight.data() + place.row * channels, channels,
                           reader.scheme.group_of(channels), s.data(), inverse.data(), reader.scheme,
                           scratch.data(), d);
@@ -123,11 +123,11 @@ double loss_of(const AwqScaleProblem& problem, const std::vector<float>& s, std:
   return sum_in_order(loss);
 }
 
-GramLoss& gram_of(const AwqScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
+GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
   return problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, problem.compute);
 }
 
-std::vector<RowPlace> all_rows(const AwqScaleProblem& problem) {
+std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
   std::vector<RowPlace> rows;
   for (std::size_t r = 0; r < problem.readers.size(); ++r)
     for (std::int64_t row = 0; row < problem.readers[r].out_features; ++row) rows.push_back({r, row});
@@ -136,14 +136,14 @@ std::vector<RowPlace> all_rows(const AwqScaleProblem& problem) {
 
 }  // namespace
 
-double awq_scale_loss(const AwqScaleProblem& problem, std::span<const float> s, Backend& backend) {
+double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool pool(backend.threads());
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
   return loss_of(problem, std::vector<float>(s.begin(), s.end()), all_rows(problem), gram, pool);
 }
 
-AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend) {
+AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend) {
   const std::int64_t channels = problem.stats->channels();
   const std::vector<RowPlace> all = all_rows(problem);
   std::vector<RowPlace> sampled;
@@ -153,7 +153,7 @@ AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend) {
   ThreadPool pool(backend.threads());
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
-  std::vector<Candidate> candidates = make_candidates(problem, channels);
+  std::vector<Candidate> candidates = make_candidates(problem, options, channels);
   for (Candidate& c : candidates) c.loss = loss_of(problem, c.s, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.
   const auto better = [](const Candidate& a, const Candidate& b) {

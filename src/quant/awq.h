@@ -19,24 +19,9 @@
 
 #include "quant/method.h"
 #include "quant/recipe.h"
+#include "quant/scale_problem.h"
 
 namespace llmq {
-
-struct AwqReader {
-  std::span<const float> weight;  // [out, channels]
-  std::int64_t out_features = 0;
-  QuantScheme scheme;
-};
-
-struct AwqScaleProblem {
-  std::vector<AwqReader> readers;
-  const InputStats* stats = nullptr;
-  std::vector<std::int32_t>
-      producer_of;  // of each channel: channels of one producer share s (v -> o under GQA). Empty: one each
-  GramLoss* gram = nullptr;  // of `stats`; null: made where needed
-  AwqOptions options;
-  Compute compute = Compute::kBFloat16;
-};
 
 struct AwqScales {
   std::vector<float> s;                // per channel; all 1 when no candidate beats the identity
@@ -46,9 +31,9 @@ struct AwqScales {
 };
 
 // The loss of given scales, over all rows of all readers.
-double awq_scale_loss(const AwqScaleProblem& problem, std::span<const float> s, Backend& backend);
+double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend);
 
-AwqScales search_awq_scales(const AwqScaleProblem& problem, Backend& backend);
+AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend);
 
 // The rounding that follows the scales: clip search (unless options.clip is off), then codes. Sees the scaled
 // weight and the scaled statistics.

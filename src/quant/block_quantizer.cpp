@@ -3,25 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <optional>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "quant/awq.h"
+#include "quant/fold.h"
 #include "quant/gram_loss.h"
 #include "quant/rtn.h"
+#include "quant/smoothquant.h"
 
 namespace llmq {
 namespace {
-
-// A planned linear on its way: W, then W diag(in_scale) / diag(out_scale).
-struct Work {
-  const LinearSpec* spec = nullptr;
-  const PlannedModule* module = nullptr;
-  std::vector<float> original, weight;
-  std::vector<float> in_scale, out_scale;  // empty: all 1
-  ModuleReport report;
-};
 
 // Statistics with their Gram matrix as the backend holds it: made once for all linears that read the input.
 struct Judge {
@@ -32,7 +23,7 @@ struct Judge {
 };
 
 // ||D||_F / ||W||_F with D = dequantized * out_scale / in_scale - W.
-double weight_error(const Work& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
+double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
   std::vector<float> value(matrix.codes.size());
   dequantize(matrix, value);
   const auto columns = static_cast<std::size_t>(matrix.in_features);
@@ -59,15 +50,9 @@ void check_scales(const QuantizedMatrix& matrix, const std::string& module, cons
                                      file, module, "write format: compressed-tensors, or a BF16 checkpoint"});
 }
 
-float rounded_to(float value, DType dtype) {
-  if (dtype == DType::kBF16) return to_float(to_bfloat16(value));
-  if (dtype == DType::kF16) return to_float(to_float16(value));
-  return value;
-}
-
-class AwqBlock {
+class StagedBlock {
  public:
-  AwqBlock(QuantizeRun& run, int block, ActivationStream& stream, const ForwardContext& context)
+  StagedBlock(QuantizeRun& run, int block, ActivationStream& stream, const ForwardContext& context)
       : run_(run),
         block_(block),
         stream_(stream),
@@ -132,7 +117,7 @@ class AwqBlock {
     const LinearSpec& linear = spec_.linear(role);
     const auto planned = run_.planned.find(linear.module);
     if (planned == run_.planned.end()) return false;
-    Work work;
+    LinearWork work;
     work.spec = &linear;
     work.module = planned->second;
     work.original = load_planned_weight(run_, linear);
@@ -164,7 +149,7 @@ class AwqBlock {
   bool is_planned(LinearRole role) const { return run_.planned.count(spec_.linear(role).module) != 0; }
 
   bool can_fold(InputSite site) const {
-    const FoldSpec* fold = find_fold(site);
+    const FoldSpec* fold = run_.plan.fold == FoldMethod::kNone ? nullptr : find_fold(site);
     if (fold == nullptr || fold->readers.empty()) return false;
     const bool linear = fold->producer != FoldSpec::Producer::kNormGain;
     return std::all_of(fold->readers.begin(), fold->readers.end(),
@@ -176,7 +161,7 @@ class AwqBlock {
   // a folded input see both through the fold's scale.
   void measure_rounding(Judge& judge, const std::vector<LinearRole>& roles) {
     for (const LinearRole role : roles) {
-      Work& work = works_.at(role);
+      LinearWork& work = works_.at(role);
       const LinearSpec& s = *work.spec;
       const QuantizedMatrix plain =
           round_to_nearest(work.original, s.out_features, s.in_features, work.module->scheme, run_.pool);
@@ -197,102 +182,35 @@ class AwqBlock {
   // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
   std::vector<float> fold(InputSite site, Judge& judge) {
     if (!can_fold(site)) return {};
-    const FoldSpec& fold = *find_fold(site);
-    AwqScaleProblem problem;
-    for (const LinearRole role : fold.readers)
+    const FoldSpec& spec = *find_fold(site);
+    const Fold fold(run_, spec);
+    ScaleProblem problem;
+    for (const LinearRole role : spec.readers)
       problem.readers.push_back(
           {works_.at(role).original, works_.at(role).spec->out_features, works_.at(role).module->scheme});
     problem.stats = &judge.stats;
     problem.gram = &judge.gram;
-    problem.options = run_.plan.awq;
     problem.compute = context_.compute;
-    if (fold.producer == FoldSpec::Producer::kGroupedValueRows)
-      problem.producer_of = value_rows(judge.stats.channels(), fold.repeat);
-    AwqScales found = search_awq_scales(problem, run_.backend);
-    bool better = !found.identity;
-    if (better && fold.producer == FoldSpec::Producer::kNormGain) {
-      found.s = storable_gain_scales(fold, std::move(found.s));
-      better = awq_scale_loss(problem, found.s, run_.backend) < found.identity_loss;
-    }
+    problem.producer_of = fold.producer_rows(judge.stats.channels());
+    std::vector<float> s = run_.plan.fold == FoldMethod::kAwq
+                               ? awq_scales(problem, fold, spec)
+                               : fold.storable(smooth_scales(problem, run_.plan.smoothquant));
     charge("scale search");
-    if (better) {
-      move_scales(fold, found.s, problem.producer_of);
-      return std::move(found.s);
-    }
-    if (!found.identity)
-      for (const LinearRole role : fold.readers)
-        run_.report.fallbacks.push_back(
-            {works_.at(role).module->module,
-             "the chosen scale loses more than plain rounding once the norm's gain is stored"});
-    return {};
-  }
-
-  // Channel c of x_o is head c / head_dim; its value row belongs to that head's KV head.
-  std::vector<std::int32_t> value_rows(std::int64_t channels, std::int64_t repeat) const {
-    const std::int64_t head_dim = run_.spec.head_dim;
-    std::vector<std::int32_t> rows;
-    for (std::int64_t c = 0; c < channels; ++c)
-      rows.push_back(static_cast<std::int32_t>(c / head_dim / repeat * head_dim + c % head_dim));
-    return rows;
-  }
-
-  // The gain is stored rounded; what the readers must be scaled by is the ratio of the old gain to the stored
-  // new one.
-  std::vector<float> storable_gain_scales(const FoldSpec& fold, std::vector<float> s) {
-    const StoredTensor& stored = run_.source.checkpoint().at(fold.producer_module + ".weight");
-    const std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
-    for (std::size_t c = 0; c < s.size(); ++c) {
-      const float fresh = rounded_to(gain[c] / s[c], written_dtype(stored));
-      s[c] = gain[c] / fresh;
-      if (!std::isfinite(s[c]) || s[c] <= 0) s[c] = 1.0f;
-    }
+    if (!s.empty()) fold.move(s, works_, weights_);
     return s;
   }
 
-  void move_scales(const FoldSpec& fold, const std::vector<float>& s,
-                   const std::vector<std::int32_t>& producer_of) {
-    for (const LinearRole role : fold.readers) {
-      Work& work = works_.at(role);
-      work.in_scale = s;
-      run_.pool.parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
-        for (std::size_t c = 0; c < s.size(); ++c) work.weight[row * s.size() + c] *= s[c];
-      });
-    }
-    if (fold.producer == FoldSpec::Producer::kNormGain) {
-      divide_gain(fold, s);
-      return;
-    }
-    const LinearRole role =
-        fold.producer == FoldSpec::Producer::kGroupedValueRows ? LinearRole::kValue : LinearRole::kUp;
-    Work& work = works_.at(role);
-    work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
-    for (std::size_t c = 0; c < s.size(); ++c)
-      work.out_scale[producer_of.empty() ? c : static_cast<std::size_t>(producer_of[c])] = s[c];
-    const auto columns = static_cast<std::size_t>(work.spec->in_features);
-    run_.pool.parallel_for(work.out_scale.size(), [&](std::size_t row, int) {
-      for (std::size_t c = 0; c < columns; ++c) work.weight[row * columns + c] /= work.out_scale[row];
-    });
-    divide_bias(work);
-  }
-
-  void divide_gain(const FoldSpec& fold, const std::vector<float>& s) {
-    const StoredTensor& stored = run_.source.checkpoint().at(fold.producer_module + ".weight");
-    std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
-    for (std::size_t c = 0; c < s.size(); ++c) gain[c] = rounded_to(gain[c] / s[c], written_dtype(stored));
-    Buffer& buffer = fold.site == InputSite::kAttention ? weights_.input_norm : weights_.post_attention_norm;
-    run_.backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(gain.size())}), gain.data());
-    run_.changed_dense[stored.name] = std::move(gain);
-  }
-
-  void divide_bias(const Work& work) {
-    std::optional<std::vector<float>> bias = run_.source.bias(*work.spec, run_.options.allow_nonfinite);
-    if (!bias) return;
-    const StoredTensor& stored = run_.source.checkpoint().at(work.spec->module + ".bias");
-    for (std::size_t r = 0; r < bias->size(); ++r)
-      (*bias)[r] = rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));
-    const Buffer& buffer = weights_.linear(work.spec->role).bias;
-    run_.backend.upload(buffer.view(DType::kF32, {work.spec->out_features}), bias->data());
-    run_.changed_dense[stored.name] = std::move(*bias);
+  std::vector<float> awq_scales(const ScaleProblem& problem, const Fold& fold, const FoldSpec& spec) {
+    AwqScales found = search_awq_scales(problem, run_.plan.awq, run_.backend);
+    if (found.identity) return {};
+    if (spec.producer != FoldSpec::Producer::kNormGain) return std::move(found.s);
+    found.s = fold.storable(std::move(found.s));
+    if (awq_scale_loss(problem, found.s, run_.backend) < found.identity_loss) return std::move(found.s);
+    for (const LinearRole role : spec.readers)
+      run_.report.fallbacks.push_back(
+          {works_.at(role).module->module,
+           "the chosen scale loses more than plain rounding once the norm's gain is stored"});
+    return {};
   }
 
   void put_on_device(const std::vector<float>& weight, LinearRole role) {
@@ -304,15 +222,16 @@ class AwqBlock {
   void quantize(LinearRole role, Judge& judge) {
     const auto found = works_.find(role);
     if (found == works_.end()) return;
-    Work& work = found->second;
+    LinearWork& work = found->second;
     const LinearSpec& s = *work.spec;
-    const RoundingProblem problem{work.weight,  s.out_features,      s.in_features,
-                                  &judge.stats, work.module->scheme, &judge.gram};
-    const QuantizedMatrix matrix =
-        make_awq_rounding(run_.plan.awq, context_.compute)->quantize(problem, run_.backend);
-    charge("clip search and rounding");
+    QuantizedMatrix matrix = run_.rounding->quantize(
+        {work.weight, s.out_features, s.in_features, &judge.stats, work.module->scheme, &judge.gram},
+        run_.backend);
+    charge("rounding");
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     fill_report(work, matrix, judge);
+    keep_the_better(work, matrix, judge);
+    set_input_scale(matrix, judge.stats);
     charge("losses");
     {
       std::vector<float> value(matrix.codes.size());
@@ -327,21 +246,71 @@ class AwqBlock {
     works_.erase(found);
   }
 
-  void fill_report(Work& work, const QuantizedMatrix& matrix, Judge& judge) {
+  // In the units of the original output.
+  double loss_of(const LinearWork& work, const QuantizedMatrix& matrix, Judge& judge) {
+    if (work.out_scale.empty()) return matrix.loss;
+    std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool);
+    for (std::size_t r = 0; r < loss.size(); ++r)
+      loss[r] *= static_cast<double>(work.out_scale[r]) * work.out_scale[r];
+    return sum_in_order(loss);
+  }
+
+  void fill_report(LinearWork& work, const QuantizedMatrix& matrix, Judge& judge) {
     ModuleReport& report = work.report;
     report.module = work.module->module;
     report.scheme = work.module->scheme;
-    report.method = work.in_scale.empty() && !(matrix.loss < report.rtn_loss) ? "rtn" : "awq";
-    report.loss = matrix.loss;
-    if (!work.out_scale.empty()) {  // in the units of the original output
-      std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool);
-      for (std::size_t r = 0; r < loss.size(); ++r)
-        loss[r] *= static_cast<double>(work.out_scale[r]) * work.out_scale[r];
-      report.loss = sum_in_order(loss);
-    }
+    report.loss = loss_of(work, matrix, judge);
+    const bool as_rounding = work.in_scale.empty() && run_.plan.rounding != RoundingMethod::kGptq &&
+                             !(report.loss < report.rtn_loss);
+    report.method = as_rounding ? "rtn" : run_.plan.method;
+    report.lambda = matrix.notes.lambda;
+    if (matrix.notes.lambda_raises > 0)
+      run_.report.fallbacks.push_back(
+          {report.module,
+           fmt::format("its Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
+                       matrix.notes.lambda_raises, matrix.notes.lambda)});
+    if (matrix.notes.dead_channels > 0)
+      run_.report.warnings.push_back(fmt::format("{}: {} of {} channels were never active in calibration",
+                                                 report.module, matrix.notes.dead_channels,
+                                                 matrix.in_features));
+    for (const std::string& warning : matrix.notes.warnings)
+      run_.report.warnings.push_back(report.module + ": " + warning);
+    measure(work, matrix);
+  }
+
+  void measure(LinearWork& work, const QuantizedMatrix& matrix) {
     const double energy = energy_[work.spec->role];
-    report.relative_error = energy == 0 ? 0 : report.loss / energy;
-    report.weight_error = weight_error(work, matrix, run_.pool);
+    work.report.relative_error = energy == 0 ? 0 : work.report.loss / energy;
+    work.report.weight_error = weight_error(work, matrix, run_.pool);
+  }
+
+  // What loses more than plain rounding of the original weight gives way to plain rounding of this one, where that
+  // loses less.
+  void keep_the_better(LinearWork& work, QuantizedMatrix& matrix, Judge& judge) {
+    ModuleReport& report = work.report;
+    if (!(report.loss > report.rtn_loss)) return;
+    const LinearSpec& s = *work.spec;
+    QuantizedMatrix plain =
+        round_to_nearest(work.weight, s.out_features, s.in_features, work.module->scheme, run_.pool);
+    plain.loss = sum_in_order(row_losses(plain, work.weight, judge.gram, run_.pool));
+    const double loss = loss_of(work, plain, judge);
+    if (!(loss < report.loss)) return;
+    run_.report.fallbacks.push_back(
+        {report.module, fmt::format("{} loses {:.3e}, plain rounding {:.3e}: it is rounded plainly",
+                                    report.method, report.loss, loss)});
+    report.loss = loss;
+    report.method = "rtn";
+    matrix = std::move(plain);
+    measure(work, matrix);
+  }
+
+  // The largest input that calibration saw is the largest code.
+  static void set_input_scale(QuantizedMatrix& matrix, const InputStats& stats) {
+    if (matrix.scheme.activation_scale != ActivationScale::kTensor) return;
+    const std::span<const float> largest = stats.absolute_max();
+    matrix.input_scale = stored_scale(
+        activation_scale(matrix.scheme.weight_type, *std::max_element(largest.begin(), largest.end())),
+        matrix.scheme.scale_dtype);
   }
 
   QuantizeRun& run_;
@@ -350,7 +319,7 @@ class AwqBlock {
   const ForwardContext& context_;
   const BlockSpec& spec_;
   BlockWeights weights_;
-  std::map<LinearRole, Work> works_;
+  LinearWorks works_;
   std::map<LinearRole, double> energy_;  // tr(W G W^T)
 };
 
@@ -389,16 +358,16 @@ std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linea
   return weight;
 }
 
-void quantize_block_by_awq(QuantizeRun& run, int block, ActivationStream& stream,
-                           const ForwardContext& context) {
-  AwqBlock(run, block, stream, context).run();
+void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream,
+                               const ForwardContext& context) {
+  StagedBlock(run, block, stream, context).run();
 }
 
 void quantize_block_by_rounding(QuantizeRun& run, int block) {
   for (const LinearSpec& linear : run.spec.blocks[static_cast<std::size_t>(block)].linears) {
     const auto planned = run.planned.find(linear.module);
     if (planned == run.planned.end()) continue;
-    Work work;
+    LinearWork work;
     work.original = load_planned_weight(run, linear);
     run.clock.charge("reading");
     const QuantizedMatrix matrix = round_to_nearest(work.original, linear.out_features, linear.in_features,

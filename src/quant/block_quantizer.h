@@ -1,7 +1,7 @@
 // Quantizes the linears of one block in the order in which their inputs arise, and carries the samples
 // through with the quantized weights.
 //
-//   x_attn: statistics, fold norm -> q,k,v; q, k quantized
+//   x_attn: statistics, fold norm -> q,k,v; q, k quantized          (folds: AWQ's or SmoothQuant's scales, or none)
 //   x_o:    statistics of some samples with v as it is, fold v -> o; v quantized; statistics, o quantized;
 //           residual += o(attention)
 //   x_mlp:  statistics, fold norm -> gate,up; gate quantized
@@ -11,17 +11,21 @@
 // So every linear is quantized on inputs that carry the error of all linears before it; a scale of o or down
 // is chosen on some of the samples, which run twice up to there, and judged once more in the report.
 //
+// What loses more than rounding to nearest would is rounded to nearest, and the report says so.
+//
 // A fold is taken only when every reader, and a producer that is a linear, is quantized: what the recipe
 // leaves alone keeps its bytes.
 #pragma once
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "base/threads.h"
 #include "model/linear_source.h"
 #include "quant/activation_stream.h"
+#include "quant/method.h"
 #include "quant/pipeline.h"
 
 namespace llmq {
@@ -50,6 +54,7 @@ struct QuantizeRun {
   QuantizeReport& report;
   PartClock& clock;
   ThreadPool& pool;
+  std::unique_ptr<Method> rounding;
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // tensors a fold changed, by name
   // Called after each linear: figures for the progress line.
@@ -60,8 +65,8 @@ struct QuantizeRun {
 // 0, infinity by the largest finite magnitude) and says so in the report.
 std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
 
-void quantize_block_by_awq(QuantizeRun& run, int block, ActivationStream& stream,
-                           const ForwardContext& context);
+void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream,
+                               const ForwardContext& context);
 void quantize_block_by_rounding(QuantizeRun& run, int block);
 
 }  // namespace llmq

@@ -7,7 +7,10 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
+#include "quant/awq.h"
 #include "quant/block_quantizer.h"
+#include "quant/gptq.h"
+#include "quant/rtn.h"
 
 namespace llmq {
 namespace {
@@ -93,6 +96,18 @@ void report_progress(QuantizeRun& run, Progress& progress) {
   };
 }
 
+std::unique_ptr<Method> make_rounding(const Plan& plan) {
+  switch (plan.rounding) {
+    case RoundingMethod::kAwqClip:
+      return make_awq_rounding(plan.awq, plan.compute);
+    case RoundingMethod::kGptq:
+      return make_gptq(plan.gptq, plan.compute);
+    case RoundingMethod::kNearest:
+      break;
+  }
+  return make_rtn(plan.compute);
+}
+
 void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
@@ -100,7 +115,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   for (std::size_t block = 0; block < run.spec.blocks.size(); ++block)
-    quantize_block_by_awq(run, static_cast<int>(block), stream, context);
+    quantize_block_on_samples(run, static_cast<int>(block), stream, context);
 }
 
 }  // namespace
@@ -116,7 +131,8 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   report.warnings = plan.warnings;
   PartClock clock;
   ThreadPool pool(backend.threads());
-  QuantizeRun run{plan, source, spec, backend, writer, options, report, clock, pool, {}, {}, {}};
+  QuantizeRun run{plan, source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
+                  {},   {},     {}};
   double total = 0;
   for (const PlannedModule& module : plan.modules) {
     run.planned[module.module] = &module;
@@ -147,6 +163,7 @@ Json QuantizeReport::to_json() const {
                                  {"scheme", Json(m.scheme.text())},
                                  {"loss", Json(m.loss)},
                                  {"rtn_loss", Json(m.rtn_loss)},
+                                 {"lambda", Json(m.lambda)},
                                  {"relative_error", Json(m.relative_error)},
                                  {"weight_error", Json(m.weight_error)}}));
   }

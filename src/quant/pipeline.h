@@ -18,7 +18,8 @@ struct ModuleReport {
   double loss = 0, rtn_loss = 0;  // tr(dW G dW^T), both on the same statistics; 0 without calibration
   double relative_error = 0;      // loss / tr(W G W^T), or ||dW||^2 / ||W||^2 without calibration
   double weight_error = 0;        // ||dW||_F / ||W||_F
-  std::string method;             // what it got in the end: "awq", "rtn"
+  double lambda = 0;              // what GPTQ added to the Gram matrix's diagonal
+  std::string method;             // what it got in the end: "awq+gptq", "rtn"
 };
 struct Fallback {
   std::string module, reason;

@@ -11,6 +11,7 @@
 #include "export/report.h"
 #include "model/linear_source.h"
 #include "quant/plan_costs.h"
+#include "quant/recipe_reading.h"
 
 namespace llmq {
 namespace {
@@ -29,17 +30,41 @@ struct Chosen {
   SchemeRequest request;
 };
 
-std::string resolve_method(const Recipe& recipe) {
+struct MethodRow {
+  std::vector<std::string> methods;
+  FoldMethod fold;
+  RoundingMethod rounding;
+};
+const std::vector<MethodRow>& method_rows() {
+  static const std::vector<MethodRow> kRows = {
+      {{"rtn"}, FoldMethod::kNone, RoundingMethod::kNearest},
+      {{"awq"}, FoldMethod::kAwq, RoundingMethod::kAwqClip},
+      {{"awq", "rtn"}, FoldMethod::kAwq, RoundingMethod::kNearest},
+      {{"gptq"}, FoldMethod::kNone, RoundingMethod::kGptq},
+      {{"awq", "gptq"}, FoldMethod::kAwq, RoundingMethod::kGptq},
+      {{"smoothquant"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
+      {{"smoothquant", "rtn"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
+      {{"smoothquant", "gptq"}, FoldMethod::kSmoothQuant, RoundingMethod::kGptq},
+  };
+  return kRows;
+}
+
+void resolve_method(const Recipe& recipe, Plan& plan) {
   if (recipe.methods.empty())
     fail(ErrorKind::kUsage, {"no method is named", recipe.source, "method", "write method: awq"});
-  for (const std::string& method : recipe.methods)
-    if (method != "awq" && method != "rtn")
-      fail(ErrorKind::kUnsupported,
-           {"method '" + method + "' is not in this version", recipe.source, "method", "rtn and awq are"});
-  if (recipe.methods.size() > 1)
-    fail(ErrorKind::kUnsupported, {"a list of several methods is not in this version", recipe.source,
-                                   "method", "name one: rtn or awq"});
-  return recipe.methods.front();
+  std::string known;
+  for (const MethodRow& row : method_rows()) {
+    if (row.methods == recipe.methods) {
+      plan.method = joined(row.methods, "+");
+      plan.fold = row.fold;
+      plan.rounding = row.rounding;
+      return;
+    }
+    known += (known.empty() ? "" : ", ") +
+             (row.methods.size() == 1 ? row.methods.front() : "[" + joined(row.methods) + "]");
+  }
+  fail(ErrorKind::kUsage,
+       {"[" + joined(recipe.methods) + "] is no method", recipe.source, "method", "there are " + known});
 }
 
 void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
@@ -133,14 +158,14 @@ DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const
 }
 
 QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std::optional<int> open_group,
-                           const std::string& source) {
+                           const std::string& source, bool symmetric) {
   const SchemeRequest& r = c.request;
   QuantScheme scheme;
   scheme.bits = r.bits;
   scheme.activation_bits = r.activation_bits;
   scheme.weight_type = r.weight_type;
   scheme.granularity = r.granularity.value_or(Granularity::kGroup);
-  scheme.symmetric = r.symmetric.value_or(false);
+  scheme.symmetric = r.symmetric.value_or(symmetric);
   if (r.activation_bits != 16)
     fail(ErrorKind::kUnsupported,
          {fmt::format("{}-bit activations are not in this version", r.activation_bits), source, "scheme",
@@ -181,10 +206,12 @@ std::string bytes_text(std::uint64_t bytes) {
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit) {
   Plan plan;
-  plan.method = resolve_method(recipe);
+  resolve_method(recipe, plan);
   plan.format = recipe.format;
   plan.compute = compute;
   plan.awq = recipe.awq;
+  plan.gptq = recipe.gptq;
+  plan.smoothquant = recipe.smoothquant;
   check_intent(recipe, checkpoint, spec);
   const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
@@ -192,7 +219,10 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
          {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
   const std::optional<int> open_group = default_group(chosen);
   for (const Chosen& c : chosen) {
-    QuantScheme scheme = resolve_scheme(c, chosen, open_group, recipe.source);
+    // GPTQ and SmoothQuant are symmetric where nothing is said, what AWQ folds is not.
+    QuantScheme scheme =
+        resolve_scheme(c, chosen, open_group, recipe.source,
+                       plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kGptq);
     scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
     plan.modules.push_back({c.linear->module, scheme, c.linear->out_features, c.linear->in_features});
   }

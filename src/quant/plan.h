@@ -16,14 +16,22 @@ struct MemoryItem {
   std::uint64_t bytes;
 };
 
+// The parts of which methods are made: scales that move between a producer and its readers, then rounding.
+enum class FoldMethod : std::uint8_t { kNone, kAwq, kSmoothQuant };
+enum class RoundingMethod : std::uint8_t { kNearest, kAwqClip, kGptq };
+
 struct Plan {
-  std::string method;  // "awq"
+  std::string method;  // "awq", "awq+gptq"
+  FoldMethod fold = FoldMethod::kNone;
+  RoundingMethod rounding = RoundingMethod::kNearest;
   std::string format;
   Compute compute = Compute::kBFloat16;
   std::vector<PlannedModule> modules;  // in model order
   std::vector<std::string> ignored;    // linears left dense, checkpoint names
   CalibrationRequest calibration;
   AwqOptions awq;
+  GptqOptions gptq;
+  SmoothQuantOptions smoothquant;
   bool needs_calibration = true;
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes

@@ -73,6 +73,34 @@ EvaluateRequest& evaluation(Recipe& r) {
 constexpr std::int64_t kMany = 1'000'000'000;
 constexpr double kHuge = 1e9;
 
+// The words of an option, both ways.
+template <typename Value, std::size_t kCount>
+struct Words {
+  std::array<std::pair<std::string_view, Value>, kCount> words;
+  Value read(const Yaml& v) const {
+    std::vector<std::string> known;
+    for (const auto& [word, value] : words) {
+      if (v.as_string() == word) return value;
+      known.emplace_back(word);
+    }
+    read_word(v, known);  // refuses
+    return words.front().second;
+  }
+  std::string_view text(Value value) const {
+    for (const auto& [word, of] : words)
+      if (of == value) return word;
+    return {};
+  }
+};
+
+constexpr Words<RoundingOrder, 4> kOrders = {{{{"gar", RoundingOrder::kGar},
+                                               {"act", RoundingOrder::kAct},
+                                               {"static", RoundingOrder::kStatic},
+                                               {"none", RoundingOrder::kNone}}}};
+using ScaleSearch = GptqOptions::ScaleSearch;
+constexpr Words<ScaleSearch, 2> kSearches = {
+    {{{"importance", ScaleSearch::kImportance}, {"minmax", ScaleSearch::kMinMax}}}};
+
 struct Key {
   std::string_view path;
   void (*apply)(Recipe&, const Yaml&);
@@ -111,11 +139,14 @@ const auto kKeys = std::to_array<Key>({
     {"awq.duo_scaling", apply_duo},
     {"awq.clip", [](Recipe& r, const Yaml& v) { r.awq.clip = v.as_bool(); }},
     {"awq.loss", [](Recipe&, const Yaml& v) { read_word(v, {"gram"}); }},
-    {"gptq.damp", [](Recipe&, const Yaml& v) { read_number(v, 0, 1); }},
-    {"gptq.order", [](Recipe&, const Yaml& v) { read_word(v, {"gar", "act", "static", "none"}); }},
-    {"gptq.refit_scales", [](Recipe&, const Yaml& v) { v.as_bool(); }},
-    {"gptq.scale_search", [](Recipe&, const Yaml& v) { read_word(v, {"importance", "minmax"}); }},
-    {"smoothquant.alpha", [](Recipe&, const Yaml& v) { read_number(v, 0, 1); }},
+    {"gptq.damp", [](Recipe& r, const Yaml& v) { r.gptq.damp = read_number(v, 0, 1); }},
+    {"gptq.order", [](Recipe& r, const Yaml& v) { r.gptq.order = kOrders.read(v); }},
+    {"gptq.scale_search", [](Recipe& r, const Yaml& v) { r.gptq.scale_search = kSearches.read(v); }},
+    {"gptq.full_range", [](Recipe& r, const Yaml& v) { r.gptq.full_range = v.as_bool(); }},
+    {"gptq.refit_scales", [](Recipe& r, const Yaml& v) { r.gptq.refit_scales = v.as_bool(); }},
+    {"gptq.descent_sweeps",
+     [](Recipe& r, const Yaml& v) { r.gptq.descent_sweeps = static_cast<int>(read_integer(v, 0, 100)); }},
+    {"smoothquant.alpha", [](Recipe& r, const Yaml& v) { r.smoothquant.alpha = read_number(v, 0, 1); }},
     {"evaluate.text", [](Recipe& r, const Yaml& v) { evaluation(r).text = v.as_string(); }},
     {"evaluate.max_ppl", [](Recipe& r, const Yaml& v) { evaluation(r).max_ppl = read_number(v, 0, kHuge); }},
     {"evaluate.max_delta_ppl",
@@ -275,6 +306,13 @@ Json Recipe::to_json() const {
                             {"duo_scaling", Json(duo_text(awq.duo_scaling))},
                             {"clip", Json(awq.clip)},
                             {"loss", Json("gram")}})},
+      {"gptq", Json::object({{"damp", Json(gptq.damp)},
+                             {"order", Json(std::string(kOrders.text(gptq.order)))},
+                             {"scale_search", Json(std::string(kSearches.text(gptq.scale_search)))},
+                             {"full_range", Json(gptq.full_range)},
+                             {"refit_scales", Json(gptq.refit_scales)},
+                             {"descent_sweeps", Json(gptq.descent_sweeps)}})},
+      {"smoothquant", Json::object({{"alpha", Json(smoothquant.alpha)}})},
       {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
       {"notes", names(notes)},
   });

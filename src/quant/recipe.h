@@ -12,6 +12,8 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "calibration/calibration_text.h"
+#include "quant/gptq.h"
+#include "quant/smoothquant.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -40,7 +42,7 @@ struct Recipe {
   bool versioned = false;  // output: {dir, versioned, keep}: refused plainly until versions exist
   std::int64_t keep = 0;   // versions kept; 0: all
   std::vector<std::string>
-      methods;  // "rtn" | "awq"; gptq and smoothquant are refused by name until they exist
+      methods;  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied
   std::optional<SchemeRequest> scheme;
   std::string format = "compressed-tensors";
   CalibrationRequest calibration;
@@ -49,6 +51,8 @@ struct Recipe {
   std::vector<std::string> ignore = {"lm_head"};
   std::vector<SchemeOverride> overrides;
   AwqOptions awq;
+  GptqOptions gptq;
+  SmoothQuantOptions smoothquant;
   std::optional<EvaluateRequest> evaluate;
   std::vector<std::string>
       notes;  // what was read and has no effect here (llm-compressor keys), said in the report

@@ -30,6 +30,11 @@ float stored_scale(float scale, DType scale_dtype) {
   }
 }
 
+float activation_scale(WeightType type, float largest) {
+  if (!(largest > 0)) return 1;
+  return largest / (type == WeightType::kFloat8 ? 448.0f : 127.5f);
+}
+
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale) {
   return scheme.weight_type == WeightType::kFloat8 ? to_float(Float8{code}) * scale
                                                    : code_value(code, zero, scale);

@@ -42,6 +42,9 @@ struct QuantizedMatrix {
 // `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
 float stored_scale(float scale, DType scale_dtype);
 
+// The scale of 8-bit activations whose largest magnitude is `largest`; 1 for none.
+float activation_scale(WeightType type, float largest);
+
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);
 

@@ -33,8 +33,8 @@ struct Fixture {
     stats.add(*backend, TensorView(x.data(), DType::kF32, {kTokens, kChannels}));
     scheme.group_size = 32;
   }
-  AwqScaleProblem problem() const {
-    AwqScaleProblem p;
+  ScaleProblem problem() const {
+    ScaleProblem p;
     p.readers = {{weight, kRows, scheme}};
     p.stats = &stats;
     p.compute = Compute::kFloat32;
@@ -93,7 +93,7 @@ TEST(GramLoss, RunsWhereTheDevicesMemoryIsClosed) {
 
 TEST(AwqScales, BeatRoundingWhereChannelsStandOut) {
   const Fixture f;
-  const AwqScales scales = search_awq_scales(f.problem(), *f.backend);
+  const AwqScales scales = search_awq_scales(f.problem(), {}, *f.backend);
   EXPECT_FALSE(scales.identity);
   EXPECT_LT(scales.loss, 0.5 * scales.identity_loss);
   ThreadPool pool(1);
@@ -108,10 +108,11 @@ TEST(AwqScales, AreNeverWorseThanTheIdentity) {
   for (const auto duo : {AwqOptions::Duo::kNo, AwqOptions::Duo::kYes, AwqOptions::Duo::kBoth})
     for (const int grid : {1, 2, 20}) {
       const Fixture f(1.0f);
-      AwqScaleProblem p = f.problem();
-      p.options.duo_scaling = duo;
-      p.options.grid = grid;
-      const AwqScales scales = search_awq_scales(p, *f.backend);
+      ScaleProblem p = f.problem();
+      AwqOptions options;
+      options.duo_scaling = duo;
+      options.grid = grid;
+      const AwqScales scales = search_awq_scales(p, options, *f.backend);
       EXPECT_LE(scales.loss, scales.identity_loss);
       for (const float s : scales.s) EXPECT_TRUE(std::isfinite(s) && s > 0);
     }
@@ -122,28 +123,28 @@ TEST(AwqScales, SilentChannelsKeepOne) {
   for (std::size_t i = 5; i < f.x.size(); i += kChannels) f.x[i] = 0;
   f.stats = InputStats(kChannels);
   f.stats.add(*f.backend, TensorView(f.x.data(), DType::kF32, {kTokens, kChannels}));
-  const AwqScales scales = search_awq_scales(f.problem(), *f.backend);
+  const AwqScales scales = search_awq_scales(f.problem(), {}, *f.backend);
   EXPECT_FALSE(scales.identity);
   EXPECT_EQ(scales.s[5], 1.0f);
 }
 
 TEST(AwqScales, ChannelsOfOneProducerShareOne) {
   const Fixture f;
-  AwqScaleProblem p = f.problem();
+  ScaleProblem p = f.problem();
   for (std::int32_t c = 0; c < kChannels; ++c)
     p.producer_of.push_back(c % 16);  // four readers' channels each
-  const AwqScales scales = search_awq_scales(p, *f.backend);
+  const AwqScales scales = search_awq_scales(p, {}, *f.backend);
   EXPECT_FALSE(scales.identity);
   for (std::size_t c = 0; c < kChannels; ++c) EXPECT_EQ(scales.s[c], scales.s[c % 16]);
 }
 
 TEST(AwqScales, EveryReaderCounts) {
   const Fixture f;
-  AwqScaleProblem together = f.problem(), halves = f.problem();
+  ScaleProblem together = f.problem(), halves = f.problem();
   halves.readers = {{std::span(f.weight).first(10 * kChannels), 10, f.scheme},
                     {std::span(f.weight).subspan(10 * kChannels), kRows - 10, f.scheme}};
-  EXPECT_EQ(search_awq_scales(together, *f.backend).s, search_awq_scales(halves, *f.backend).s);
-  EXPECT_EQ(search_awq_scales(together, *f.backend).loss, search_awq_scales(halves, *f.backend).loss);
+  EXPECT_EQ(search_awq_scales(together, {}, *f.backend).s, search_awq_scales(halves, {}, *f.backend).s);
+  EXPECT_EQ(search_awq_scales(together, {}, *f.backend).loss, search_awq_scales(halves, {}, *f.backend).loss);
 }
 
 RoundingProblem rounding_problem(const Fixture& f) {
@@ -203,9 +204,9 @@ TEST(Awq, SameBytesAtAnyThreadCount) {
   const Fixture f;
   const auto run = [&](int threads) {
     const auto backend = make_cpu_backend(threads);
-    AwqScaleProblem p = f.problem();
+    ScaleProblem p = f.problem();
     p.compute = Compute::kBFloat16;
-    const AwqScales scales = search_awq_scales(p, *backend);
+    const AwqScales scales = search_awq_scales(p, {}, *backend);
     QuantizedMatrix m = make_awq_rounding({}, Compute::kBFloat16)->quantize(rounding_problem(f), *backend);
     std::vector<float> all = scales.s;
     all.insert(all.end(), m.scales.begin(), m.scales.end());
