@@ -62,6 +62,21 @@ struct DivergenceSum {
   double weighted;
 };  // weighted = sum_i exp(p_i - max p) (p_i - q_i)
 
+// What becomes of the sums of one group of columns of A against columns of B (kernels/cpu/ops/codes.h).
+struct ScaledSums {
+  const void* sums = nullptr;  // INT32 or FP32, row r at sums + r * sums_row
+  int64_t sums_row = 0;
+  const int32_t* zeros = nullptr;      // INT8: per column
+  const float* scales = nullptr;       // per column
+  const int32_t* code_sums = nullptr;  // INT8: of row r's codes at [r * row_step]
+  const float* row_scales = nullptr;   // E4M3: of row r's group at [r * row_step]; null: 1
+  int64_t row_step = 0;
+  float* y = nullptr;
+  int64_t y_row = 0;
+  int64_t rows = 0, columns = 0;
+  bool first = true;  // y is written, not added to
+};
+
 struct LeastMost {
   float least, most;
 };  // least = min(0, w), most = max(0, w)
@@ -117,7 +132,8 @@ struct CpuKernels {
   // loss[r] = sum_k importance[k] (w[k][r] - value of its code)^2; the code by a product with 1 / scale.
   void (*tile_scale_loss)(float* loss, const float* w, const float* importance, int64_t columns,
                           const float* scale, const float* zero, float top);
-  void (*tile_dot)(float* sum, const float* a, const float* b, int64_t columns);  // sum[r] = sum_k a[k][r] b[k][r]
+  void (*tile_dot)(float* sum, const float* a, const float* b,
+                   int64_t columns);  // sum[r] = sum_k a[k][r] b[k][r]
   // to[k][r] = start[k][r] - factor[r] x[k][r], the product rounded; `to` may be `start`.
   void (*tile_subtract)(float* to, const float* start, const float* factor, const float* x, int64_t columns);
   // FP64: c[i][j] (+)= sum_u a[i][u] b[u][j] for j < panel_f64, a fused chain over u; rows c_row and a_row apart,
@@ -125,6 +141,17 @@ struct CpuKernels {
   int panel_f64;  // a divisor of 64
   void (*gemm_f64)(double* c, int64_t c_row, const double* a, int64_t a_row, const double* b, int64_t rows,
                    int64_t depth, bool accumulate);
+
+  // Eight-bit activations. C of gemm_int8 is INT32 in place of FP32; one unit is 4 codes, signed in A and unsigned in B, and depth a
+  // multiple of 4. Sums wrap: they are exact where the result fits.
+  void (*gemm_int8)(const GemmPanel&);
+  void (*pack_int8)(void* panel, const void* source, int64_t row, int64_t columns, int64_t depth);
+  float (*row_scale[2])(const void* x, int64_t n, float top, float least);  // by x's format, as the next two
+  int32_t (*round_int8[2])(int8_t* codes, const void* x, float scale, int64_t n);  // returns the sum
+  void (*round_float8[2])(BFloat16* values, const void* x, float scale, int64_t n);
+  void (*add_int8_sums)(const ScaledSums&);
+  void (*add_float8_sums)(const ScaledSums&);
+  void (*finish_scaled_row)(float* y, float scale, const float* bias, int64_t n);
 };
 
 }  // namespace llmq

@@ -9,8 +9,8 @@ extern const CpuKernels kAvx2Kernels;  // x86-64 builds only, as the next two
 extern const CpuKernels kAvx512Kernels;
 extern const CpuKernels kAvx512Bf16Kernels;
 
-// Null where the processor (or the build) lacks the level. "avx512" means BF16 instructions too where the
-// processor has them.
+// Null where the processor (or the build) lacks the level. "avx512" means BF16 and VNNI instructions too
+// where the processor has both.
 const CpuKernels* scalar_level();
 const CpuKernels* avx2_level();
 const CpuKernels* avx512_level();

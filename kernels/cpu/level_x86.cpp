@@ -22,7 +22,9 @@ const CpuKernels* avx512_plain_level() {
 
 const CpuKernels* avx512_level() {
   const CpuKernels* plain = avx512_plain_level();
-  return plain != nullptr && __builtin_cpu_supports("avx512bf16") ? &kAvx512Bf16Kernels : plain;
+  return plain != nullptr && __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vnni")
+             ? &kAvx512Bf16Kernels
+             : plain;
 }
 
 bool amx_present() {

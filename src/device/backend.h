@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "tensor/buffer.h"
-#include "tensor/quant_scheme.h"
+#include "tensor/quantized_matrix.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -84,6 +84,10 @@ class Backend {
 
   // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds F32/F16 to BF16.
   virtual std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) = 0;
+  // A weight of codes whose inputs are rounded to 8 bits in linear() (device/low_precision.h has the arithmetic: INT8 products are summed
+  // exactly). Error(kUnsupported) for a scheme without 8-bit activations.
+  virtual std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix,
+                                                            Compute compute) = 0;
   // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the compute dtype. bias may be an empty view.
   virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
                       const TensorView& bias) = 0;

@@ -70,6 +70,34 @@ struct Avx2 {
   }
   static LLMQ_INLINE float first(F v) { return _mm256_cvtss_f32(v); }
 
+  using I = __m256i;
+  static LLMQ_INLINE I zeroi() { return _mm256_setzero_si256(); }
+  static LLMQ_INLINE I loadi(const void* p) { return _mm256_loadu_si256(static_cast<const __m256i*>(p)); }
+  static LLMQ_INLINE void storei(void* p, I v) { _mm256_storeu_si256(static_cast<__m256i*>(p), v); }
+  static LLMQ_INLINE I loadi_first(const float* p, int n) {
+    return _mm256_maskload_epi32(reinterpret_cast<const int*>(p), first_lanes(n));
+  }
+  static LLMQ_INLINE void storei_first(float* p, I v, int n) {
+    _mm256_maskstore_epi32(reinterpret_cast<int*>(p), first_lanes(n), v);
+  }
+  static LLMQ_INLINE I addi(I a, I b) { return _mm256_add_epi32(a, b); }
+  static LLMQ_INLINE I even_bytes(const void* p) {
+    return _mm256_and_si256(loadi(p), _mm256_set1_epi32(0x00ff00ff));
+  }
+  static LLMQ_INLINE I odd_bytes(const void* p) { return _mm256_srli_epi16(loadi(p), 8); }
+  static LLMQ_INLINE I set_even_bytes(uint32_t unit) {
+    return _mm256_srai_epi16(_mm256_slli_epi16(_mm256_set1_epi32(static_cast<int>(unit)), 8), 8);
+  }
+  static LLMQ_INLINE I set_odd_bytes(uint32_t unit) {
+    return _mm256_srai_epi16(_mm256_set1_epi32(static_cast<int>(unit)), 8);
+  }
+  static LLMQ_INLINE I pair_products(I a, I b) { return _mm256_madd_epi16(a, b); }
+  static LLMQ_INLINE void store_int8(int8_t* p, F v) {
+    const __m256i wide = _mm256_cvtps_epi32(v);
+    const __m128i half = _mm_packs_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(half, half));
+  }
+
   static LLMQ_INLINE D setd(double v) { return _mm256_set1_pd(v); }
   static LLMQ_INLINE D loadd(const double* p) { return _mm256_loadu_pd(p); }
   static LLMQ_INLINE void stored(double* p, D v) { _mm256_storeu_pd(p, v); }
@@ -98,6 +126,6 @@ struct Avx2 {
 
 }  // namespace
 
-extern const CpuKernels kAvx2Kernels = kernel_table<Avx2, ProductBF16<Avx2>>("avx2");
+extern const CpuKernels kAvx2Kernels = kernel_table<Avx2, ProductBF16<Avx2>, ProductInt8<Avx2>>("avx2");
 
 }  // namespace llmq

@@ -62,6 +62,32 @@ struct Avx512 {
   static LLMQ_INLINE float greatest(F v) { return _mm512_reduce_max_ps(v); }
   static LLMQ_INLINE float first(F v) { return _mm512_cvtss_f32(v); }
 
+  using I = __m512i;
+  static LLMQ_INLINE I zeroi() { return _mm512_setzero_si512(); }
+  static LLMQ_INLINE I loadi(const void* p) { return _mm512_loadu_si512(p); }
+  static LLMQ_INLINE void storei(void* p, I v) { _mm512_storeu_si512(p, v); }
+  static LLMQ_INLINE I loadi_first(const void* p, int n) {
+    return _mm512_maskz_loadu_epi32(first_lanes(n), p);
+  }
+  static LLMQ_INLINE void storei_first(void* p, I v, int n) {
+    _mm512_mask_storeu_epi32(p, first_lanes(n), v);
+  }
+  static LLMQ_INLINE I addi(I a, I b) { return _mm512_add_epi32(a, b); }
+  static LLMQ_INLINE I even_bytes(const void* p) {
+    return _mm512_and_si512(loadi(p), _mm512_set1_epi32(0x00ff00ff));
+  }
+  static LLMQ_INLINE I odd_bytes(const void* p) { return _mm512_srli_epi16(loadi(p), 8); }
+  static LLMQ_INLINE I set_even_bytes(uint32_t unit) {
+    return _mm512_srai_epi16(_mm512_slli_epi16(_mm512_set1_epi32(static_cast<int>(unit)), 8), 8);
+  }
+  static LLMQ_INLINE I set_odd_bytes(uint32_t unit) {
+    return _mm512_srai_epi16(_mm512_set1_epi32(static_cast<int>(unit)), 8);
+  }
+  static LLMQ_INLINE I pair_products(I a, I b) { return _mm512_madd_epi16(a, b); }
+  static LLMQ_INLINE void store_int8(int8_t* p, F v) {
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
+  }
+
   static LLMQ_INLINE D setd(double v) { return _mm512_set1_pd(v); }
   static LLMQ_INLINE D loadd(const double* p) { return _mm512_loadu_pd(p); }
   static LLMQ_INLINE void stored(double* p, D v) { _mm512_storeu_pd(p, v); }

@@ -1,4 +1,5 @@
-// AVX-512 with BF16: vdpbf16ps adds two products per lane; it treats denormals as zero, in and out.
+// AVX-512 with BF16 and VNNI: vdpbf16ps adds two products per lane and treats denormals as zero, in and out;
+// vpdpbusd adds four.
 #include "kernels/cpu/avx512/vector.h"
 #include "kernels/cpu/level.h"
 #include "kernels/cpu/ops/kernel_table.h"
@@ -20,8 +21,16 @@ struct ProductPairs {
   }
 };
 
+struct ProductQuads {
+  static constexpr int kPerUnit = 4;
+  using B = __m512i;
+  static LLMQ_INLINE B load(const unsigned char* at) { return _mm512_loadu_si512(at); }
+  static LLMQ_INLINE B broadcast(uint32_t unit) { return _mm512_set1_epi32(static_cast<int>(unit)); }
+  static LLMQ_INLINE __m512i add(__m512i acc, B a, B b) { return _mm512_dpbusd_epi32(acc, b, a); }
+};
+
 }  // namespace
 
-extern const CpuKernels kAvx512Bf16Kernels = kernel_table<Avx512, ProductPairs>("avx512_bf16");
+extern const CpuKernels kAvx512Bf16Kernels = kernel_table<Avx512, ProductPairs, ProductQuads>("avx512_bf16");
 
 }  // namespace llmq

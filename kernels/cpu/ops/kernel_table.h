@@ -1,13 +1,13 @@
-// The table of one level from its vectors V and its BF16 product.
+// The table of one level from its vectors V and its BF16 and INT8 products.
 #pragma once
 #include "kernels/cpu/ops/attention.h"
-#include "kernels/cpu/ops/rounding.h"
+#include "kernels/cpu/ops/codes.h"
 #include "kernels/cpu/ops/score.h"
 #include "kernels/cpu/ops/tile.h"
 
 namespace llmq {
 
-template <class V, class Bf16Product>
+template <class V, class Bf16Product, class Int8Product>
 constexpr CpuKernels kernel_table(const char* name) {
   return CpuKernels{name,
                     V::kPanelVectors * V::kLanes,
@@ -41,7 +41,15 @@ constexpr CpuKernels kernel_table(const char* name) {
                     tile_dot<V>,
                     tile_subtract<V>,
                     4 * V::kDoubles,
-                    gemm_f64<V>};
+                    gemm_f64<V>,
+                    gemm<Int32Sums<V>, Int8Product>,
+                    pack_panel<V, uint8_t>,
+                    {row_scale<V, float>, row_scale<V, BFloat16>},
+                    {round_int8<V, float>, round_int8<V, BFloat16>},
+                    {round_float8<V, float>, round_float8<V, BFloat16>},
+                    add_int8_sums<V>,
+                    add_float8_sums<V>,
+                    finish_scaled_row<V>};
 }
 
 }  // namespace llmq

@@ -42,6 +42,29 @@ struct Scalar {
   static LLMQ_INLINE float greatest(F v) { return v; }
   static LLMQ_INLINE float first(F v) { return v; }
 
+  // One lane of INT32, or of two INT16.
+  using I = int32_t;
+  static LLMQ_INLINE I zeroi() { return 0; }
+  static LLMQ_INLINE I loadi(const void* p) { return static_cast<int32_t>(unit(p)); }
+  static LLMQ_INLINE void storei(void* p, I v) { __builtin_memcpy(p, &v, sizeof v); }
+  static LLMQ_INLINE I loadi_first(const void* p, int n) { return n > 0 ? loadi(p) : 0; }
+  static LLMQ_INLINE void storei_first(void* p, I v, int n) {
+    if (n > 0) storei(p, v);
+  }
+  static LLMQ_INLINE I addi(I a, I b) {
+    return static_cast<int32_t>(static_cast<uint32_t>(a) + static_cast<uint32_t>(b));
+  }
+  static LLMQ_INLINE I even_bytes(const void* p) { return static_cast<int32_t>(unit(p) & 0x00ff00ffu); }
+  static LLMQ_INLINE I odd_bytes(const void* p) { return static_cast<int32_t>(unit(p) >> 8 & 0x00ff00ffu); }
+  static LLMQ_INLINE I set_even_bytes(uint32_t unit) {
+    return pair(static_cast<int8_t>(unit), static_cast<int8_t>(unit >> 16));
+  }
+  static LLMQ_INLINE I set_odd_bytes(uint32_t unit) { return set_even_bytes(unit >> 8); }
+  static LLMQ_INLINE I pair_products(I a, I b) {
+    return static_cast<int16_t>(a) * static_cast<int16_t>(b) + (a >> 16) * (b >> 16);
+  }
+  static LLMQ_INLINE void store_int8(int8_t* p, F v) { *p = static_cast<int8_t>(v); }
+
   static LLMQ_INLINE D setd(double v) { return v; }
   static LLMQ_INLINE D loadd(const double* p) { return *p; }
   static LLMQ_INLINE void stored(double* p, D v) { *p = v; }
@@ -61,6 +84,9 @@ struct Scalar {
   static LLMQ_INLINE double sumd(D v) { return v; }
 
  private:
+  static LLMQ_INLINE I pair(int8_t low, int8_t high) {
+    return static_cast<int32_t>(static_cast<uint16_t>(low) | static_cast<uint32_t>(high) << 16);
+  }
   static LLMQ_INLINE uint32_t unit(const void* p) {
     uint32_t bits;
     __builtin_memcpy(&bits, p, sizeof bits);
@@ -70,6 +96,7 @@ struct Scalar {
 
 }  // namespace
 
-extern const CpuKernels kScalarKernels = kernel_table<Scalar, ProductBF16<Scalar>>("scalar");
+extern const CpuKernels kScalarKernels =
+    kernel_table<Scalar, ProductBF16<Scalar>, ProductInt8<Scalar>>("scalar");
 
 }  // namespace llmq

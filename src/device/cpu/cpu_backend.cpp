@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/cpu/code_weight.h"
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
 #include "device/cpu/tiled_weight.h"
@@ -62,9 +63,16 @@ class CpuBackend final : public Backend {
     return pack_weight(work(), weight, compute);
   }
 
+  std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    return pack_codes(work(), matrix, compute);
+  }
+
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
     require_on(device(), "linear", {&y, &x, &bias});
+    if (const auto* codes = dynamic_cast<const CodeWeight*>(&w);
+        codes != nullptr && codes->kernels == &kernels_)
+      return multiply(work(), y, x, *codes, bias.as<const float>());
     if (const auto* tiled = dynamic_cast<const TiledWeight*>(&w); tiled != nullptr && tiled_)
       multiply(work(), y, x, *tiled, bias.as<const float>());
     else

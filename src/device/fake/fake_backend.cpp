@@ -48,13 +48,10 @@ class FakeBackend final : public Backend {
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});
     require_host("prepare", weight.pointer);
-    auto prepared = std::make_unique<FakeWeight>();
-    prepared->inner = reference_->prepare(weight, compute);
-    prepared->out_features = prepared->inner->out_features;
-    prepared->in_features = prepared->inner->in_features;
-    prepared->compute = compute;
-    prepared->bytes = prepared->inner->bytes;
-    return prepared;
+    return wrapped(reference_->prepare(weight, compute));
+  }
+  std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    return wrapped(reference_->prepare_quantized(matrix, compute));
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
@@ -125,6 +122,15 @@ class FakeBackend final : public Backend {
   void require_host(const char* operation, const void* pointer) const {
     if (memory_->owns(pointer))
       fail(ErrorKind::kInternal, "{} was given device memory where host memory belongs", operation);
+  }
+  static std::unique_ptr<PreparedWeight> wrapped(std::unique_ptr<PreparedWeight> weight) {
+    auto prepared = std::make_unique<FakeWeight>();
+    prepared->out_features = weight->out_features;
+    prepared->in_features = weight->in_features;
+    prepared->compute = weight->compute;
+    prepared->bytes = weight->bytes;
+    prepared->inner = std::move(weight);
+    return prepared;
   }
   static const PreparedWeight& inner(const PreparedWeight& weight) {
     const auto* own = dynamic_cast<const FakeWeight*>(&weight);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "device/backend.h"
+#include "device/low_precision.h"
 #include "device/on_device.h"
 
 namespace llmq {
@@ -49,6 +50,64 @@ class ReferenceWeight final : public PreparedWeight {
   std::vector<float> values;  // [out, in]; bfloat16 compute: already rounded
   const float* row(std::int64_t n) const { return values.data() + n * in_features; }
 };
+
+class ReferenceCodes final : public PreparedWeight {
+ public:
+  QuantizedMatrix matrix;
+};
+
+// One row of inputs rounded to 8 bits: codes as numbers, a scale for each group of columns.
+struct RoundedRow {
+  std::vector<double> codes, scales;
+};
+
+RoundedRow round_row(const TensorView& x, std::int64_t m, const QuantizedMatrix& weight) {
+  const QuantScheme& scheme = weight.scheme;
+  const bool float8 = scheme.weight_type == WeightType::kFloat8;
+  const std::int64_t columns =
+      scheme.activation_scale == ActivationScale::kTokenGroup ? weight.group() : weight.in_features;
+  RoundedRow rounded;
+  for (std::int64_t first = 0; first < weight.in_features; first += columns) {
+    const std::int64_t end = std::min(weight.in_features, first + columns);
+    float greatest = 0;
+    bool finite = true;
+    for (std::int64_t k = first; k < end; ++k) {
+      const auto value = static_cast<float>(read(x, m, k));
+      finite = finite && std::isfinite(value);
+      greatest = std::max(greatest, std::fabs(value));
+    }
+    float scale = greatest / input_top(scheme);
+    if (scale == 0) scale = kLeastInputScale;
+    if (scheme.activation_scale == ActivationScale::kTensor) scale = weight.input_scale;
+    if (!finite) scale = std::numeric_limits<float>::quiet_NaN();
+    for (std::int64_t k = first; k < end; ++k) {
+      const float steps = static_cast<float>(read(x, m, k)) / scale;
+      rounded.codes.push_back(static_cast<double>(
+          float8 ? to_float(to_float8(steps)) : std::nearbyint(std::min(std::max(steps, -128.0f), 127.0f))));
+    }
+    rounded.scales.push_back(static_cast<double>(scale));
+  }
+  return rounded;
+}
+
+double multiply_codes(const RoundedRow& row, const QuantizedMatrix& weight, std::int64_t n) {
+  const bool float8 = weight.scheme.weight_type == WeightType::kFloat8;
+  double y = 0;
+  for (std::int64_t g = 0; g < weight.groups(); ++g) {
+    const auto group = static_cast<std::size_t>(n * weight.groups() + g);
+    double sum = 0;  // of integers below 2^31, or of products of two E4M3: exact
+    for (std::int64_t k = g * weight.group(); k < std::min(weight.in_features, (g + 1) * weight.group());
+         ++k) {
+      const std::uint8_t code = weight.codes[static_cast<std::size_t>(n * weight.in_features + k)];
+      sum += row.codes[static_cast<std::size_t>(k)] *
+             (float8 ? static_cast<double>(to_float(Float8{code}))
+                     : static_cast<double>(code) - static_cast<double>(weight.zeros[group]));
+    }
+    y += sum * static_cast<double>(weight.scales[group]) *
+         row.scales[row.scales.size() == 1 ? 0 : static_cast<std::size_t>(g)];
+  }
+  return y;
+}
 
 const ReferenceWeight& as_reference(const PreparedWeight& weight) {
   const auto* own = dynamic_cast<const ReferenceWeight*>(&weight);
@@ -144,9 +203,30 @@ class ReferenceBackend final : public Backend {
     return prepared;
   }
 
+  std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    check_low_precision(matrix);
+    auto prepared = std::make_unique<ReferenceCodes>();
+    prepared->out_features = matrix.out_features;
+    prepared->in_features = matrix.in_features;
+    prepared->compute = compute;
+    prepared->bytes = matrix.codes.size() + matrix.zeros.size() + matrix.scales.size() * sizeof(float);
+    prepared->matrix = matrix;
+    return prepared;
+  }
+
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
     require_on(device(), "linear", {&y, &x, &bias});
+    if (const auto* codes = dynamic_cast<const ReferenceCodes*>(&w)) {
+      for (std::int64_t m = 0; m < x.rows(); ++m) {
+        const RoundedRow row = round_row(x, m, codes->matrix);
+        for (std::int64_t n = 0; n < w.out_features; ++n)
+          write(y, m, n,
+                multiply_codes(row, codes->matrix, n) +
+                    (bias.pointer == nullptr ? 0.0 : static_cast<double>(bias.as<const float>()[n])));
+      }
+      return;
+    }
     const ReferenceWeight& weight = as_reference(w);
     std::vector<double> row(static_cast<std::size_t>(weight.in_features));
     for (std::int64_t m = 0; m < x.rows(); ++m) {

@@ -1,0 +1,234 @@
+// Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few panels at a time, group by group:
+// the sums of a group lie in scratch, what they come to is added up in y. Nothing is summed across items.
+#include "device/cpu/code_weight.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+
+#include "device/low_precision.h"
+#include "tensor/packed_layout.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 1536;
+constexpr std::int64_t kChunkPanels = 4;
+
+std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+template <class Body>
+void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
+  const auto call = [&](std::size_t item, int worker) { body(static_cast<std::int64_t>(item), worker); };
+  work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
+}
+
+// The inputs as codes: row m at codes + m * stride, groups group_step elements apart, scales and sums of row m at
+// m * its count.
+struct RoundedRows {
+  Buffer memory;
+  unsigned char* codes = nullptr;
+  std::int64_t stride = 0;  // bytes; an odd number of cache lines, so that rows spread over the sets of L1
+  float* scales = nullptr;
+  std::int64_t scale_count = 1;
+  std::int32_t* sums = nullptr;  // [rows][groups]
+
+  RoundedRows(const CpuWork& work, std::int64_t rows, const CodeWeight& w)
+      : stride(ceil_of(w.group_step * w.groups * w.element(), 128) * 128 + 64),
+        scale_count(w.activation == ActivationScale::kTokenGroup ? w.groups : 1) {
+    const auto bytes = [&](std::int64_t n) { return ceil_of(n, 64) * 64; };
+    const std::int64_t scale_bytes = bytes(rows * scale_count * 4), code_bytes = rows * stride;
+    memory =
+        Buffer(work.memory, static_cast<std::size_t>(code_bytes + scale_bytes + bytes(rows * w.groups * 4)));
+    codes = memory.as<unsigned char>();
+    scales = reinterpret_cast<float*>(codes + code_bytes);
+    sums = reinterpret_cast<std::int32_t*>(codes + code_bytes + scale_bytes);
+  }
+};
+
+struct Rounding {
+  const CpuWork& work;
+  const TensorView& x;
+  const CodeWeight& w;
+  RoundedRows& into;
+
+  void run(std::int64_t m) const {
+    const CpuKernels& kernels = *work.kernels;
+    const int format = x.dtype == DType::kF32 ? 0 : 1;
+    const std::int64_t element = element_bytes(x.dtype);
+    const unsigned char* const row = x.as<const unsigned char>() + m * x.row_stride * element;
+    const float top = w.float8 ? kFloat8Top : kInt8Top;
+    float* const scales = into.scales + m * into.scale_count;
+    const auto scale_of = [&](std::int64_t first, std::int64_t count) {
+      const float found = kernels.row_scale[format](row + first * element, count, top, kLeastInputScale);
+      if (w.activation != ActivationScale::kTensor) return found;
+      return std::isfinite(found) ? w.input_scale : std::numeric_limits<float>::quiet_NaN();
+    };
+    if (into.scale_count == 1) scales[0] = scale_of(0, w.in_features);
+    for (std::int64_t g = 0; g < w.groups; ++g) {
+      const std::int64_t first = g * w.group, count = w.columns_of(g);
+      if (into.scale_count > 1) scales[g] = scale_of(first, count);
+      const float scale = scales[into.scale_count == 1 ? 0 : g];
+      unsigned char* const to = into.codes + m * into.stride + g * w.group_step * w.element();
+      if (w.float8)
+        kernels.round_float8[format](reinterpret_cast<BFloat16*>(to), row + first * element, scale, count);
+      else
+        into.sums[m * w.groups + g] = kernels.round_int8[format](reinterpret_cast<std::int8_t*>(to),
+                                                                 row + first * element, scale, count);
+      std::memset(to + count * w.element(), 0, static_cast<std::size_t>((w.depth(g) - count) * w.element()));
+    }
+  }
+};
+
+// One block of rows against one group of panels.
+struct CodeItem {
+  const CpuWork& work;
+  const TensorView& y;
+  const RoundedRows& rows;
+  const CodeWeight& w;
+  const float* bias;
+
+  void run(std::int64_t first_row, std::int64_t count, std::int64_t first_panel, std::int64_t panels,
+           int worker) const {
+    const std::int64_t panel = work.kernels->panel;
+    unsigned char* const sums =
+        work.scratch->take(worker, static_cast<std::size_t>(kBlockRows * kChunkPanels * panel * 4));
+    for (std::int64_t p = 0; p < panels; p += kChunkPanels) {
+      const std::int64_t n = (first_panel + p) * panel;
+      const std::int64_t columns = std::min(std::min(kChunkPanels, panels - p) * panel, w.out_features - n);
+      for (std::int64_t g = 0; g < w.groups; ++g) {
+        multiply_group(first_row, count, first_panel + p, columns, g, sums);
+        add_group(first_row, count, n, columns, g, sums);
+      }
+      for (std::int64_t r = first_row; r < first_row + count; ++r) {
+        const float scale = rows.scale_count == 1 ? rows.scales[r] : 1.0f;
+        work.kernels->finish_scaled_row(y.row<float>(r) + n, scale, bias == nullptr ? nullptr : bias + n,
+                                        columns);
+      }
+    }
+  }
+
+  void multiply_group(std::int64_t first_row, std::int64_t count, std::int64_t first_panel,
+                      std::int64_t columns, std::int64_t g, unsigned char* sums) const {
+    const std::int64_t panel = work.kernels->panel, element = w.element(), depth = w.depth(g);
+    const auto gemm =
+        w.float8 ? work.kernels->gemm[static_cast<int>(CpuFormat::kBF16)] : work.kernels->gemm_int8;
+    for (std::int64_t k = 0; k < depth; k += kBlockBytes / element) {
+      const std::int64_t at = (g * w.group_step + k) * element;
+      GemmPanel part;
+      part.a = rows.codes + first_row * rows.stride + at;
+      part.a_row = rows.stride;
+      part.b = w.panels.as<unsigned char>() + first_panel * w.panel_bytes + at * panel;
+      part.b_panel = w.panel_bytes;
+      part.c = reinterpret_cast<float*>(sums);
+      part.c_row = kChunkPanels * panel;
+      part.rows = count;
+      part.depth = std::min(kBlockBytes / element, depth - k);
+      part.columns = columns;
+      part.accumulate = k > 0;
+      gemm(part);
+    }
+  }
+
+  void add_group(std::int64_t first_row, std::int64_t count, std::int64_t n, std::int64_t columns,
+                 std::int64_t g, const unsigned char* sums) const {
+    const auto at = static_cast<std::size_t>(g * w.out_features + n);
+    ScaledSums part;
+    part.sums = sums;
+    part.sums_row = kChunkPanels * work.kernels->panel;
+    part.scales = w.scales.data() + at;
+    part.y = y.row<float>(first_row) + n;
+    part.y_row = y.row_stride;
+    part.rows = count;
+    part.columns = columns;
+    part.first = g == 0;
+    if (w.float8) {
+      part.row_step = rows.scale_count;
+      part.row_scales = rows.scale_count == 1 ? nullptr : rows.scales + first_row * rows.scale_count + g;
+      work.kernels->add_float8_sums(part);
+    } else {
+      part.zeros = w.zeros.data() + at;
+      part.row_step = w.groups;
+      part.code_sums = rows.sums + first_row * w.groups + g;
+      work.kernels->add_int8_sums(part);
+    }
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute) {
+  check_low_precision(matrix);
+  auto packed = std::make_unique<CodeWeight>();
+  const std::int64_t n = matrix.out_features, k = matrix.in_features, panel = work.kernels->panel;
+  packed->kernels = work.kernels;
+  packed->out_features = n;
+  packed->in_features = k;
+  packed->compute = compute;
+  packed->float8 = matrix.scheme.weight_type == WeightType::kFloat8;
+  packed->activation = matrix.scheme.activation_scale;
+  packed->input_scale = matrix.input_scale;
+  packed->group = std::min(matrix.group(), k);
+  packed->groups = matrix.groups();
+  packed->group_step = ceil_of(packed->group, packed->unit()) * packed->unit();
+  const std::int64_t element = packed->element(), depth = packed->group_step * packed->groups;
+  packed->panel_bytes = depth * element * panel;
+  packed->panels = Buffer(host_memory(), static_cast<std::size_t>(ceil_of(n, panel) * packed->panel_bytes));
+  parallel(work, ceil_of(n, panel), [&](std::int64_t p, int worker) {
+    const std::int64_t columns = std::min(panel, n - p * panel), row_bytes = depth * element;
+    unsigned char* const rows = work.scratch->take(worker, static_cast<std::size_t>(panel * row_bytes));
+    std::memset(rows, 0, static_cast<std::size_t>(columns * row_bytes));
+    for (std::int64_t c = 0; c < columns; ++c)
+      for (std::int64_t g = 0; g < packed->groups; ++g) {
+        const std::uint8_t* const codes = matrix.codes.data() + (p * panel + c) * k + g * packed->group;
+        unsigned char* const to = rows + c * row_bytes + g * packed->group_step * element;
+        if (packed->float8)
+          for (std::int64_t i = 0; i < packed->columns_of(g); ++i)
+            reinterpret_cast<BFloat16*>(to)[i] = to_bfloat16(to_float(Float8{codes[i]}));
+        else
+          std::memcpy(to, codes, static_cast<std::size_t>(packed->columns_of(g)));
+      }
+    const auto pack =
+        packed->float8 ? work.kernels->pack[static_cast<int>(CpuFormat::kBF16)] : work.kernels->pack_int8;
+    pack(packed->panels.as<unsigned char>() + p * packed->panel_bytes, rows, depth, columns, depth);
+  });
+  packed->scales = transposed<float>(matrix.scales, n, packed->groups);
+  if (!packed->float8) {
+    const std::vector<std::uint8_t> zeros = transposed<std::uint8_t>(matrix.zeros, n, packed->groups);
+    packed->zeros.assign(zeros.begin(), zeros.end());
+  }
+  packed->bytes = packed->panels.bytes() + (packed->scales.size() + packed->zeros.size()) * 4;
+  return packed;
+}
+
+void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const CodeWeight& w,
+              const float* bias) {
+  const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
+  const std::int64_t blocks = ceil_of(x.rows(), kBlockRows);
+  RoundedRows rows(work, x.rows(), w);
+  const Rounding rounding{work, x, w, rows};
+  const CodeItem item{work, y, rows, w, bias};
+  // Enough items for every worker where rows are few.
+  const std::int64_t wanted = ceil_of(4 * work.pool->size(), std::max<std::int64_t>(blocks, 1));
+  const std::int64_t group = std::clamp<std::int64_t>(
+      std::min(kGroupColumns / panel, ceil_of(panels, wanted)), 1, std::max<std::int64_t>(panels, 1));
+  const auto run = [&](std::int64_t index, int worker) {
+    const std::int64_t row = index % blocks * kBlockRows, first = index / blocks * group;
+    item.run(row, std::min(kBlockRows, x.rows() - row), first, std::min(group, panels - first), worker);
+  };
+  const std::int64_t items = blocks * ceil_of(panels, group);
+  constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
+  if (static_cast<double>(x.rows()) * static_cast<double>(w.in_features) *
+          static_cast<double>(w.out_features) <
+      kInline) {
+    for (std::int64_t m = 0; m < x.rows(); ++m) rounding.run(m);
+    for (std::int64_t i = 0; i < items; ++i) run(i, 0);
+  } else {
+    parallel(work, x.rows(), [&](std::int64_t m, int) { rounding.run(m); });
+    parallel(work, items, run);
+  }
+}
+
+}  // namespace llmq

@@ -1,0 +1,38 @@
+// Products of 8-bit inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of unsigned codes for INT8, of
+// BF16 numbers, which hold every E4M3 exactly, for float8.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "device/cpu/packed_weight.h"
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+class CodeWeight final : public PreparedWeight {
+ public:
+  const CpuKernels* kernels = nullptr;
+  bool float8 = false;
+  ActivationScale activation = ActivationScale::kToken;
+  float input_scale = 0;
+  std::int64_t group = 0, groups = 1;  // columns of the weight's input that share a scale
+  std::int64_t group_step = 0;         // elements from one group to the next: whole units
+  Buffer panels;
+  std::int64_t panel_bytes = 0;     // of one panel over the whole depth
+  std::vector<float> scales;        // [groups][out]
+  std::vector<std::int32_t> zeros;  // [groups][out], INT8
+
+  std::int64_t element() const { return float8 ? 2 : 1; }
+  std::int64_t unit() const { return 4 / element(); }  // elements of 4 bytes
+  std::int64_t depth(std::int64_t g) const {           // of group g, in whole units
+    const std::int64_t columns = columns_of(g);
+    return (columns + unit() - 1) / unit() * unit();
+  }
+  std::int64_t columns_of(std::int64_t g) const { return g + 1 < groups ? group : in_features - g * group; }
+};
+
+std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute);
+void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const CodeWeight& w,
+              const float* bias);
+
+}  // namespace llmq

@@ -1,0 +1,29 @@
+// The arithmetic of linears whose inputs are rounded to 8 bits: the one definition that all backends share.
+//
+//   scale(m)   = max|x[m]| / top, top 127.5 (INT8) or 448 (E4M3); 2^-23 where that is 0 (compressed-tensors' rule); a calibrated number per
+//                tensor; in token groups one for each 128 columns. NaN where the row (the group) holds a NaN or an infinity.
+//   INT8:        a[m, k] = round(clamp(x / scale, -128, 127)), ties to even
+//                S[m, n, g] = sum over group g of a (code - zero), exact in INT32
+//                y[m, n] = sum_g float(S) s(n, g), then * scale(m), then + bias[n]
+//   E4M3:        a[m, k] = E4M3 nearest to clamp(x / scale, -448, 448), ties to even
+//                S[m, n, g] = sum over group g of a e4m3(code): products exact, sums in FP32
+//                y[m, n] = sum_g S s(n, g), then * scale(m), then + bias[n]; in token groups sum_g (S scale(m, g)) s(n, g), then + bias[n]
+//
+// Division, scales and what follows S are FP32 operations, one rounding each; a sum over groups and a product followed by a bias
+// are fused multiply-adds. The compute type is that of x alone.
+#pragma once
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+inline constexpr float kInt8Top = 127.5f, kFloat8Top = 448.0f;
+inline constexpr float kLeastInputScale = 0x1p-23f;
+
+inline float input_top(const QuantScheme& scheme) {
+  return scheme.weight_type == WeightType::kFloat8 ? kFloat8Top : kInt8Top;
+}
+
+// Error(kUnsupported) where this arithmetic does not say what `matrix` means.
+void check_low_precision(const QuantizedMatrix& matrix);
+
+}  // namespace llmq

@@ -1,0 +1,299 @@
+// Linears with 8-bit inputs on every backend. Integer sums are exact, so what remains are a few FP32 roundings, and every CPU level
+// gives the same bits; E4M3 products are exact, and their FP32 sums are bounded like any other (support/tolerance.h).
+#include "device/low_precision.h"
+#include "backend_fixture.h"
+
+namespace llmq::testing {
+namespace {
+
+struct Case {
+  const char* name;
+  WeightType type;
+  int bits;
+  Granularity granularity;
+  int group;
+  bool symmetric;
+  ActivationScale activation;
+};
+
+constexpr Case kCases[] = {
+    {"w8a8", WeightType::kInteger, 8, Granularity::kChannel, 0, true, ActivationScale::kToken},
+    {"w8a8_asym", WeightType::kInteger, 8, Granularity::kChannel, 0, false, ActivationScale::kToken},
+    {"w8a8_static", WeightType::kInteger, 8, Granularity::kTensor, 0, true, ActivationScale::kTensor},
+    {"w8a8_g32", WeightType::kInteger, 8, Granularity::kGroup, 32, true, ActivationScale::kToken},
+    {"w4a8_g16", WeightType::kInteger, 4, Granularity::kGroup, 16, true, ActivationScale::kToken},
+    {"w4a8_g5_asym", WeightType::kInteger, 4, Granularity::kGroup, 5, false, ActivationScale::kToken},
+    {"w3a8_static", WeightType::kInteger, 3, Granularity::kGroup, 33, false, ActivationScale::kTensor},
+    {"fp8", WeightType::kFloat8, 8, Granularity::kChannel, 0, true, ActivationScale::kToken},
+    {"fp8_static", WeightType::kFloat8, 8, Granularity::kTensor, 0, true, ActivationScale::kTensor},
+    {"fp8_block", WeightType::kFloat8, 8, Granularity::kBlock, 0, true, ActivationScale::kTokenGroup},
+    {"fp8_block_token", WeightType::kFloat8, 8, Granularity::kBlock, 0, true, ActivationScale::kToken},
+};
+
+bool is_float8(const Case& c) { return c.type == WeightType::kFloat8; }
+
+// Random codes, scales and zeros; a scale is shared as the granularity says.
+QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Numbers& numbers) {
+  QuantizedMatrix matrix;
+  matrix.scheme.bits = c.bits;
+  matrix.scheme.activation_bits = 8;
+  matrix.scheme.weight_type = c.type;
+  matrix.scheme.activation_scale = c.activation;
+  matrix.scheme.granularity = c.granularity;
+  if (c.group > 0) matrix.scheme.group_size = c.group;
+  matrix.scheme.symmetric = c.symmetric;
+  matrix.out_features = n;
+  matrix.in_features = k;
+  if (c.activation == ActivationScale::kTensor) matrix.input_scale = 0.0078f;
+  for (std::int64_t i = 0; i < n * k; ++i) {
+    std::int64_t code = numbers.below(matrix.scheme.code_count());
+    if (is_float8(c) && code % 128 == 127) code = 0x7e;  // 448, not NaN
+    matrix.codes.push_back(static_cast<std::uint8_t>(code));
+  }
+  for (std::int64_t row = 0; row < n; ++row)
+    for (std::int64_t g = 0; g < matrix.groups(); ++g) {
+      const bool shared = (c.granularity == Granularity::kTensor && row > 0) ||
+                          (c.granularity == Granularity::kBlock && row % kFloat8Block != 0);
+      matrix.scales.push_back(shared
+                                  ? matrix.scales[static_cast<std::size_t>((row - 1) * matrix.groups() + g)]
+                                  : static_cast<float>(0.001 + numbers.uniform()));
+      matrix.zeros.push_back(static_cast<std::uint8_t>(
+          c.symmetric ? matrix.scheme.middle() : numbers.below(matrix.scheme.code_count())));
+    }
+  return matrix;
+}
+
+// The same with every value taken by its magnitude.
+QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
+  for (std::int64_t n = 0; n < matrix.out_features; ++n)
+    for (std::int64_t k = 0; k < matrix.in_features; ++k) {
+      std::uint8_t& code = matrix.codes[static_cast<std::size_t>(n * matrix.in_features + k)];
+      const int zero = matrix.zeros[static_cast<std::size_t>(n * matrix.groups() + k / matrix.group())];
+      code = matrix.scheme.weight_type == WeightType::kFloat8
+                 ? static_cast<std::uint8_t>(code & 0x7f)
+                 : static_cast<std::uint8_t>(code > zero ? code - zero : zero - code);
+    }
+  std::fill(matrix.zeros.begin(), matrix.zeros.end(), std::uint8_t{0});
+  return matrix;
+}
+
+std::vector<float> run(Backend& backend, const QuantizedMatrix& matrix, Compute compute, std::int64_t m,
+                       const std::vector<float>& x, const std::vector<float>& bias = {}) {
+  const auto weight = backend.prepare_quantized(matrix, compute);
+  const Placed input = put(backend, activation_dtype(compute), {m, matrix.in_features}, x);
+  const Placed output = poisoned(backend, DType::kF32, {m, matrix.out_features});
+  const Placed bias_vector = bias.empty() ? Placed{} : put(backend, DType::kF32, {matrix.out_features}, bias);
+  backend.linear(output.view, input.view, *weight, bias_vector.view);
+  return get(backend, output.view);
+}
+
+class LowPrecision : public BackendTest {
+ protected:
+  void SetUp() override {
+    BackendTest::SetUp();
+    if (!IsSkipped()) scalar_ = make_cpu_backend_at(1, "scalar");
+  }
+
+  void check(const Case& c, std::int64_t m, std::int64_t n, std::int64_t k, Compute compute, bool with_bias) {
+    SCOPED_TRACE(fmt::format("{} M {} N {} K {}", c.name, m, n, k));
+    Numbers numbers(static_cast<std::uint64_t>(m * 1000003 + n * 1009 + k));
+    const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+    const std::vector<float> x = numbers.values(m * k), bias = numbers.values(with_bias ? n : 0, 0, 10);
+    const std::vector<float> want = run(oracle(), matrix, compute, m, x, bias);
+    std::vector<float> sums = run(oracle(), magnitudes(matrix), compute, m, absolute(x), absolute(bias));
+    // INT8: each group's sum becomes FP32, is multiplied and added (2 roundings for each of G groups, the first addition is none), then
+    // scaled and given its bias: 2 G + 1 at most for any one term. E4M3: K roundings of the sum and one more product in token groups.
+    // The oracle rounds its result once. Magnitudes of the inputs may round to 127 where the input rounded to -128.
+    const auto groups = static_cast<double>(matrix.groups());
+    const double roundings = 2 * groups + 1 + (is_float8(c) ? static_cast<double>(k) + 1 : 0);
+    std::vector<double> bound;
+    for (std::size_t i = 0; i < want.size(); ++i)
+      bound.push_back(gamma(roundings) * sums[i] * (128.0 / 127.0) * (1 + kFp32Roundoff) +
+                      fp32_rounding_bound(want[i]));
+    std::vector<float> got = run(backend(), matrix, compute, m, x, bias);
+    ASSERT_EQ(outside(got, widened(want), bound), "");
+    const bool cpu = GetParam().name.rfind("cpu", 0) == 0;
+    if (cpu && !is_float8(c)) {
+      ASSERT_TRUE(same_bits(got, run(*scalar_, matrix, compute, m, x, bias)));
+    }
+    plant(c, matrix, x, got, want, bound, compute);
+  }
+
+  // One code of the inputs off by one step, where the weight is greatest, is outside the bound.
+  void plant(const Case& c, const QuantizedMatrix& matrix, const std::vector<float>& x,
+             std::vector<float> got, const std::vector<float>& want, const std::vector<double>& bound,
+             Compute compute) {
+    const std::int64_t k = matrix.in_features, n = matrix.out_features;
+    if (is_float8(c) || k > 65) return;  // a thousand groups of 5 may round by more than one code
+    float greatest = 0, input = 0;
+    for (const float v : rounded(activation_dtype(compute), {x.end() - k, x.end()}))
+      input = std::max(input, std::fabs(v));
+    for (std::int64_t i = 0; i < k; ++i) {
+      const auto group = static_cast<std::size_t>((n - 1) * matrix.groups() + i / matrix.group());
+      greatest = std::max(
+          greatest,
+          std::fabs(weight_value(matrix.scheme, matrix.codes[static_cast<std::size_t>((n - 1) * k + i)],
+                                 matrix.zeros[group], matrix.scales[group])));
+    }
+    const float scale = c.activation == ActivationScale::kTensor ? matrix.input_scale : input / kInt8Top;
+    if (greatest == 0 || scale == 0) return;
+    got.back() += greatest * scale;
+    EXPECT_NE(outside(got, widened(want), bound), "");
+  }
+
+ private:
+  std::shared_ptr<Backend> scalar_;
+};
+
+TEST_P(LowPrecision, OddShapes) {
+  const std::vector<std::int64_t> sizes = {1, 2, 3, 15, 16, 17, 31, 33, 63, 65};
+  for (const Case& c : kCases)
+    for (std::size_t i = 0; i < sizes.size(); ++i)
+      for (std::size_t j = i % 2; j < sizes.size(); j += 2)
+        check(c, sizes[i], sizes[j], sizes[(3 * i + 7 * j) % sizes.size()],
+              (i + j) % 3 == 0 ? Compute::kBFloat16 : Compute::kFloat32, j % 3 == 0);
+}
+
+TEST_P(LowPrecision, ModelShapes) {
+  for (const Case& c : kCases) {
+    check(c, 1, 192, 576, Compute::kFloat32, false);
+    check(c, 7, 193, 1536, Compute::kBFloat16, true);
+    check(c, 129, 129, 385, Compute::kFloat32, true);
+    check(c, 2, 33, 5000, Compute::kFloat32, false);
+  }
+}
+
+// The rules of rounding, seen through an identity: 127.5 steps reach 127 and -128, ties go to even codes.
+TEST_P(LowPrecision, IntegerRoundingIsCompressedTensors) {
+  const std::vector<float> x = {127.5f, -127.5f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, -126.49f, 100.0f},
+                           want = {127, -128, 0, 2, 2, 0, -2, 126, -126, 100};
+  const auto k = static_cast<std::int64_t>(x.size());
+  QuantizedMatrix identity;
+  identity.scheme.bits = identity.scheme.activation_bits = 8;
+  identity.scheme.activation_scale = ActivationScale::kToken;
+  identity.scheme.granularity = Granularity::kChannel;
+  identity.scheme.symmetric = true;
+  identity.out_features = identity.in_features = k;
+  identity.codes.assign(static_cast<std::size_t>(k * k), 128);
+  for (std::int64_t i = 0; i < k; ++i) identity.codes[static_cast<std::size_t>(i * k + i)] = 129;
+  identity.scales.assign(static_cast<std::size_t>(k), 1.0f);
+  identity.zeros.assign(static_cast<std::size_t>(k), 128);
+  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, x), want);
+  // Beyond a calibrated range codes saturate.
+  identity.scheme.activation_scale = ActivationScale::kTensor;
+  identity.input_scale = 0.5f;
+  std::vector<float> saturated = {63.5f, -64, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 63.5f, -63, 50};
+  saturated[7] = 63.5f, saturated[8] = -63.0f;
+  const std::vector<float> got = run(backend(), identity, Compute::kFloat32, 1,
+                                     {1e9f, -1e30f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, -63, 50});
+  EXPECT_EQ(got, saturated);
+  // Nothing but zeros: the bias alone.
+  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, std::vector<float>(x.size()), want), want);
+}
+
+TEST_P(LowPrecision, Float8RoundingIsThatOfOneNumber) {
+  const std::int64_t k = 600;
+  QuantizedMatrix identity;
+  identity.scheme.bits = identity.scheme.activation_bits = 8;
+  identity.scheme.weight_type = WeightType::kFloat8;
+  identity.scheme.activation_scale = ActivationScale::kTensor;
+  identity.scheme.granularity = Granularity::kTensor;
+  identity.scheme.symmetric = true;
+  identity.input_scale = 1;
+  identity.out_features = identity.in_features = k;
+  identity.codes.assign(static_cast<std::size_t>(k * k), 0);
+  for (std::int64_t i = 0; i < k; ++i) identity.codes[static_cast<std::size_t>(i * k + i)] = 0x38;  // 1
+  identity.scales.assign(static_cast<std::size_t>(k), 1.0f);
+  identity.zeros.assign(static_cast<std::size_t>(k), 128);
+  std::vector<float> x, want;
+  Numbers numbers(9);
+  for (int code = 0; code < 0x7e; ++code) {  // every number, every tie, and its neighbours
+    const float low = to_float(Float8{static_cast<std::uint8_t>(code)}),
+                high = to_float(Float8{static_cast<std::uint8_t>(code + 1)}), tie = (low + high) / 2;
+    for (const float v : {low, -tie, std::nextafter(tie, 0.0f), std::nextafter(tie, 500.0f)}) x.push_back(v);
+  }
+  for (const float v : {448.0f, 464.0f, -1e30f, 1e-30f, -0x1p-10f}) x.push_back(v);
+  while (static_cast<std::int64_t>(x.size()) < k) x.push_back(numbers.values(1, 12)[0]);
+  x.resize(static_cast<std::size_t>(k));
+  for (const float v : x) want.push_back(to_float(to_float8(v)) + 0.0f);
+  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, x), want);
+}
+
+// A row with a number that is none gives no numbers; the rows beside it do not know.
+TEST_P(LowPrecision, OnlyTheRowThatHoldsNaNIsLost) {
+  for (const Case& c : kCases)
+    for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+      SCOPED_TRACE(c.name);
+      Numbers numbers(3);
+      const std::int64_t m = 5, n = 19, k = 150;
+      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      std::vector<float> x = numbers.values(m * k);
+      const std::vector<float> before = run(backend(), matrix, Compute::kFloat32, m, x);
+      x[static_cast<std::size_t>(2 * k + 140)] = bad;
+      const std::vector<float> after = run(backend(), matrix, Compute::kFloat32, m, x);
+      for (std::size_t i = 0; i < after.size(); ++i) {
+        const bool row = i / static_cast<std::size_t>(n) == 2;
+        ASSERT_EQ(std::isnan(after[i]), row);
+        if (!row) {
+          ASSERT_EQ(after[i], before[i]);
+        }
+      }
+    }
+}
+
+TEST_P(LowPrecision, RowsDoNotKnowEachOther) {
+  const std::int64_t rows = 99;
+  for (const Case& c : kCases)
+    for (const std::int64_t n : {40, 193}) {
+      SCOPED_TRACE(c.name);
+      Numbers numbers(4);
+      const std::int64_t k = 385;
+      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      const std::vector<float> x = numbers.values(rows * k);
+      const std::vector<float> all = run(backend(), matrix, Compute::kBFloat16, rows, x);
+      for (std::int64_t count : {1, 2, 3, 5, 13, 64}) {
+        const std::vector<float> last =
+            run(backend(), matrix, Compute::kBFloat16, count, {x.end() - count * k, x.end()});
+        ASSERT_TRUE(same_bits(last, {all.end() - count * n, all.end()})) << count;
+      }
+    }
+}
+
+TEST_P(LowPrecision, WhatItCannotMeanIsRefused) {
+  Numbers numbers(5);
+  const auto refused = [&](QuantizedMatrix matrix) {
+    try {
+      backend().prepare_quantized(matrix, Compute::kFloat32);
+    } catch (const Error& error) {
+      return error.kind() == ErrorKind::kUnsupported;
+    }
+    return false;
+  };
+  const QuantizedMatrix good = random_matrix(kCases[2], 3, 8, numbers);
+  EXPECT_FALSE(refused(good));
+  QuantizedMatrix bad = good;
+  bad.scheme.activation_bits = 16;
+  EXPECT_TRUE(refused(bad));
+  bad = good, bad.input_scale = 0;
+  EXPECT_TRUE(refused(bad));
+  bad = good, bad.input_scale = std::nanf("");
+  EXPECT_TRUE(refused(bad));
+  bad = good, bad.column_group.assign(8, 0);
+  EXPECT_TRUE(refused(bad));
+  bad = good, bad.scheme.activation_scale = ActivationScale::kTokenGroup;
+  EXPECT_TRUE(refused(bad));
+  bad = random_matrix(kCases[0], 1, 0x7fffffff / (128 * 255) + 1, numbers);
+  EXPECT_TRUE(refused(bad));
+}
+
+// Widened INT16 pairs in 512 bits run only where the processor has no instruction for INT8, or here.
+std::vector<BackendParam> with_plain_avx512() {
+  std::vector<BackendParam> params = backends({1, 2});
+  params.push_back({"cpu_avx512_plain", 1});
+  return params;
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(with_plain_avx512()), param_name);
+
+}  // namespace
+}  // namespace llmq::testing
