@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <vector>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -38,8 +39,20 @@ void check_importance(std::span<const float> importance) {
            kLargestImportance);
 }
 
+// Importance with a floor of 2^-20 of its mean, so that columns that calibration never saw are still rounded well; equal weights without.
+std::vector<float> wide_search_weights(std::span<const float> importance, std::size_t width) {
+  double sum = 0;
+  for (const float value : importance) sum += static_cast<double>(value);
+  if (sum == 0) return std::vector<float>(width, 1.f);
+  std::vector<float> weights(importance.begin(), importance.end());
+  const auto floor = static_cast<float>(sum / static_cast<double>(width) * 0x1p-20);
+  for (float& weight : weights) weight += floor;
+  return weights;
+}
+
+// `weights`: what the wider search minimizes; empty without it.
 void block_row(const BlockLayout& layout, std::span<const float> row, std::span<const float> importance,
-               std::int64_t number, std::byte* bytes) {
+               std::span<const float> weights, std::int64_t number, std::byte* bytes) {
   const float limit = largest_value(layout);
   for (std::size_t j = 0; j < row.size(); ++j)
     if (!(std::fabs(row[j]) <= limit))
@@ -55,6 +68,8 @@ void block_row(const BlockLayout& layout, std::span<const float> row, std::span<
     choose_as_ggml(
         layout, {row.data() + first, importance.empty() ? nullptr : importance.data() + first, mean_square},
         count, fields.data());
+    if (!weights.empty())
+      improve(layout, {row.data() + first, weights.data() + first, mean_square}, count, fields.data());
     for (int k = 0; k < count; ++k, bytes += dtype_row(layout.dtype).block_bytes) {
       const BlockFields& chosen = fields[static_cast<std::size_t>(k)];
       if (!std::isfinite(to_float(chosen.d)) || !std::isfinite(to_float(chosen.m)))
@@ -84,21 +99,21 @@ void quantize_ggml_rows(DType type, std::span<const float> rows, std::int64_t co
   const BlockLayout* const layout = block_layout(type);
   if (layout == nullptr && type != DType::kF16 && type != DType::kBF16)
     fail(ErrorKind::kUnsupported, "{} is not written", dtype_row(type).name);
-  if (layout != nullptr && search == BlockSearch::kBest)
-    fail(ErrorKind::kUnsupported, "the wider search for {} blocks is not there yet", dtype_row(type).name);
   if (rows.empty()) return;
   if (width == 0 || rows.size() % width != 0 || (!importance.empty() && importance.size() != width) ||
       out.size() != rows.size() / width * row_bytes)
     fail(ErrorKind::kInternal, "quantize_ggml_rows: {} values, {} columns, {} importances, {} bytes",
          rows.size(), columns, importance.size(), out.size());
   check_importance(importance);
+  const std::vector<float> weights =
+      search == BlockSearch::kBest ? wide_search_weights(importance, width) : std::vector<float>{};
   pool.parallel_for(rows.size() / width, [&](std::size_t r, int) {
     const std::span<const float> row = rows.subspan(r * width, width);
     std::byte* const bytes = out.data() + r * row_bytes;
     if (layout == nullptr) {
       plain_row(type, row, static_cast<std::int64_t>(r), bytes);
     } else {
-      block_row(*layout, row, importance, static_cast<std::int64_t>(r), bytes);
+      block_row(*layout, row, importance, weights, static_cast<std::int64_t>(r), bytes);
     }
   });
 }

@@ -6,19 +6,10 @@
 #include <cmath>
 #include <cstddef>
 
+#include "tensor/ggml_lanes.h"
+
 namespace llmq {
 namespace {
-
-constexpr int kLanes = 4, kLongest = 32;
-using Lanes = float __attribute__((vector_size(4 * kLanes)));
-using Ints = int __attribute__((vector_size(4 * kLanes)));  // what comparing lanes gives: -1 or 0
-
-// The codes of x under each lane's scale; nearest_int() and a clamp for finite products.
-inline Lanes rounded(Lanes scaled, Lanes low, Lanes high) {
-  const Lanes whole = (scaled + 0x1.8p23f) - 0x1.8p23f;
-  const Lanes raised = whole > low ? whole : low;
-  return raised < high ? raised : high;
-}
 
 std::uint8_t code(float scaled, int low, int high) {
   return static_cast<std::uint8_t>(std::clamp(nearest_int(scaled), low, high) - low);
@@ -83,8 +74,8 @@ float search_symmetric(WeightedRun run, int zero, std::uint8_t* q) {
     Lanes inv, xq = {}, qq = {};
     std::memcpy(&inv, &inverse[first], sizeof inv);
     for (int i = 0; i < run.size; ++i) {
-      const Lanes l = rounded(inv * run.x[i], Lanes{} - reach, Lanes{} + (reach - 1));
-      const Lanes w = Lanes{} + run.weight[i];
+      const Lanes l = rounded(inv * run.x[i], all_lanes(-reach), all_lanes(reach - 1));
+      const Lanes w = all_lanes(run.weight[i]);
       xq += w * run.x[i] * l;
       qq += w * l * l;
     }
@@ -108,7 +99,7 @@ float sweep_symmetric(WeightedRun run, int zero, std::uint8_t* q) {
     return 0;
   }
   const float inverse = -static_cast<float>(zero) / extreme;
-  std::array<int, kLongest> codes{};
+  std::array<int, kLongestSubBlock> codes{};
   Products sums;
   for (int i = 0; i < run.size; ++i) {
     int& l = codes[static_cast<std::size_t>(i)];
@@ -149,7 +140,7 @@ float search_positive(WeightedRun run, int top, std::uint8_t* q) {
       inverse = candidate;
     }
   }
-  std::array<int, kLongest> codes{};
+  std::array<int, kLongestSubBlock> codes{};
   Products sums;
   for (int i = 0; i < run.size; ++i) {
     int& l = codes[static_cast<std::size_t>(i)];
@@ -165,92 +156,72 @@ float search_positive(WeightedRun run, int top, std::uint8_t* q) {
 
 namespace {
 
-Lanes select(Ints mask, Lanes yes, Lanes no) { return mask ? yes : no; }
+// Codes where code 0 stands for `lowest`. A range so small that its inverse is no number gives every number the code 0, as nearest_int() does.
+void round_from(const RunLanes& runs, Lanes inverse, Lanes lowest, Lanes top, Lanes* q) {
+  inverse = inverse <= FLT_MAX ? inverse : Lanes{};
+  for (std::size_t i = 0; i < runs.size; ++i) q[i] = rounded(inverse * (runs.x[i] - lowest), Lanes{}, top);
+}
 
-// Four runs side by side, number i of run k in lane k.
-struct AffineLanes {
-  std::array<Lanes, kLongest> x, weight;
-  int size;
-  bool absolute;
-
-  AffineLanes(WeightedRun first, bool judge_absolute) : size(first.size), absolute(judge_absolute) {
-    for (int lane = 0; lane < kLanes; ++lane)
-      for (int i = 0; i < size; ++i) {
-        x[static_cast<std::size_t>(i)][lane] = first.x[lane * size + i];
-        weight[static_cast<std::size_t>(i)][lane] = first.weight[lane * size + i];
-      }
+Lanes left_by(const RunLanes& runs, Lanes scale, Lanes lowest, const Lanes* q, bool absolute) {
+  Lanes sum = {};
+  for (std::size_t i = 0; i < runs.size; ++i) {
+    const Lanes diff = scale * q[i] + lowest - runs.x[i];
+    sum += runs.weight[i] * (absolute ? (diff < 0.f ? -diff : diff) : diff * diff);
   }
-
-  // Codes where code 0 stands for `lowest`. A range so small that its inverse is no number gives every number the code 0, as nearest_int() does.
-  void round(Lanes inverse, Lanes lowest, Lanes top, Lanes* q) const {
-    inverse = inverse <= FLT_MAX ? inverse : Lanes{};
-    for (int i = 0; i < size; ++i)
-      q[i] = rounded(inverse * (x[static_cast<std::size_t>(i)] - lowest), Lanes{}, top);
-  }
-
-  Lanes left(Lanes scale, Lanes lowest, const Lanes* q) const {
-    Lanes sum = {};
-    for (int i = 0; i < size; ++i) {
-      const Lanes diff = scale * q[i] + lowest - x[static_cast<std::size_t>(i)];
-      sum += weight[static_cast<std::size_t>(i)] * (absolute ? (diff < 0.f ? -diff : diff) : diff * diff);
-    }
-    return sum;
-  }
-};
+  return sum;
+}
 
 }  // namespace
 
 void search_affine(WeightedRun first, int top, AffineCandidates candidates, AffineFit* fits,
                    std::uint8_t* codes) {
-  const AffineLanes lanes(first, candidates.absolute);
-  Lanes lowest = lanes.x[0], highest = lanes.x[0], sum_w = lanes.weight[0],
-        sum_x = lanes.weight[0] * lanes.x[0];
-  for (int i = 1; i < lanes.size; ++i) {
-    const Lanes x = lanes.x[static_cast<std::size_t>(i)], w = lanes.weight[static_cast<std::size_t>(i)];
+  const RunLanes runs(first.x, first.weight, first.size);
+  Lanes lowest = runs.x[0], highest = runs.x[0], sum_w = runs.weight[0], sum_x = runs.weight[0] * runs.x[0];
+  for (std::size_t i = 1; i < runs.size; ++i) {
+    const Lanes x = runs.x[i], w = runs.weight[i];
     lowest = x < lowest ? x : lowest;
     highest = x > highest ? x : highest;
     sum_w += w;
     sum_x += w * x;
   }
   lowest = lowest > 0.f ? Lanes{} : lowest;
-  const Ints constant = highest == lowest;
-  const Lanes high = Lanes{} + static_cast<float>(top);
-  std::array<Lanes, kLongest> best, q;
-  const Lanes inverse = high / (highest - lowest);
+  const LaneMask constant = highest == lowest;
+  const Lanes high = all_lanes(static_cast<float>(top));
+  std::array<Lanes, kLongestSubBlock> q;
+  Lanes inverse = high / (highest - lowest), start = lowest;  // which give the best codes so far
   Lanes scale = 1 / inverse;
-  lanes.round(inverse, lowest, high, best.data());
-  Lanes least = lanes.left(scale, lowest, best.data());
+  round_from(runs, inverse, start, high, q.data());
+  Lanes least = left_by(runs, scale, lowest, q.data(), candidates.absolute);
   for (int c = 0; c < candidates.count; ++c) {
     const float reach = candidates.first + candidates.step * static_cast<float>(c) + static_cast<float>(top);
-    lanes.round(reach / (highest - lowest), lowest, high, q.data());
+    const Lanes candidate = reach / (highest - lowest);
+    round_from(runs, candidate, lowest, high, q.data());
     // The least-squares line through (code, number). One that would have all codes above 0 passes through 0 instead.
     Lanes sum_q = {}, sum_qq = {}, sum_xq = {};
-    for (int i = 0; i < lanes.size; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      const Lanes wq = lanes.weight[at] * q[at];
+    for (std::size_t i = 0; i < runs.size; ++i) {
+      const Lanes wq = runs.weight[i] * q[i];
       sum_q += wq;
-      sum_qq += wq * q[at];
-      sum_xq += wq * lanes.x[at];
+      sum_qq += wq * q[i];
+      sum_xq += wq * runs.x[i];
     }
     const Lanes determinant = sum_w * sum_qq - sum_q * sum_q;
     const Lanes slope = (sum_w * sum_xq - sum_x * sum_q) / determinant,
                 offset = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
-    const Ints above = offset > 0.f;
-    const Lanes line = select(above, sum_xq / sum_qq, slope), start = select(above, Lanes{}, offset);
-    const Lanes left = lanes.left(line, start, q.data());
-    const Ints better = (determinant > 0.f) & (left < least);
+    const LaneMask above = offset > 0.f;
+    const Lanes line = select(above, sum_xq / sum_qq, slope), foot = select(above, Lanes{}, offset);
+    const Lanes left = left_by(runs, line, foot, q.data(), candidates.absolute);
+    const LaneMask better = (determinant > 0.f) & (left < least);
     least = select(better, left, least);
     scale = select(better, line, scale);
-    lowest = select(better, start, lowest);  // where later candidates start from
-    for (int i = 0; i < lanes.size; ++i) {
-      const auto at = static_cast<std::size_t>(i);
-      best[at] = select(better, q[at], best[at]);
-    }
+    inverse = select(better, candidate, inverse);
+    start = select(better, lowest, start);
+    lowest = select(better, foot, lowest);  // where later candidates start from
   }
-  for (int lane = 0; lane < kLanes; ++lane) {
+  round_from(runs, inverse, start, high, q.data());
+  for (std::size_t lane = 0; lane < kLanes; ++lane) {
     fits[lane] = {constant[lane] != 0 ? 0.f : scale[lane], -lowest[lane]};
-    for (int i = 0; i < lanes.size; ++i)
-      codes[lane * lanes.size + i] = static_cast<std::uint8_t>(best[static_cast<std::size_t>(i)][lane]);
+    for (std::size_t i = 0; i < runs.size; ++i)
+      codes[lane * runs.size + i] = static_cast<std::uint8_t>(q[i][lane]);
   }
 }
 

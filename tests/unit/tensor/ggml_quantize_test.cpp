@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -75,9 +76,12 @@ TEST_P(GgmlQuantizeBlocks, AnOutlierSurvives) {
   for (std::size_t i = 0; i < 256; ++i) row[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50;
   row[77] = 1e4f;
   const BlockLayout& layout = *block_layout(GetParam());
-  const std::vector<float> back = read_back(GetParam(), quantized(GetParam(), row, 256), 1, 256);
-  EXPECT_NEAR(back[77], 1e4f, 2e4 / (layout.top() + 1) / 2 + 1e4 / 15);
-  for (const float value : back) EXPECT_LT(std::fabs(value), 1.2e4f);
+  for (const BlockSearch search : {BlockSearch::kGgml, BlockSearch::kBest}) {
+    const std::vector<float> back =
+        read_back(GetParam(), quantized(GetParam(), row, 256, {}, search), 1, 256);
+    EXPECT_NEAR(back[77], 1e4f, 2e4 / (layout.top() + 1) / 2 + 1e4 / 15);
+    for (const float value : back) EXPECT_LT(std::fabs(value), 1.2e4f);
+  }
 }
 
 TEST_P(GgmlQuantizeBlocks, RefusesScalesBeyondF16AndNumbersThatAreNone) {
@@ -85,12 +89,86 @@ TEST_P(GgmlQuantizeBlocks, RefusesScalesBeyondF16AndNumbersThatAreNone) {
   row[200] = 1e30f;
   EXPECT_THROW(quantized(GetParam(), row, 256), Error);
   EXPECT_THROW(quantized(GetParam(), row, 256, std::vector<float>(256, 1.f)), Error);
+  EXPECT_THROW(quantized(GetParam(), row, 256, {}, BlockSearch::kBest), Error);
   row[200] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_THROW(quantized(GetParam(), row, 256), Error);
   row[200] = 1;
   EXPECT_THROW(
       quantized(GetParam(), row, 256, std::vector<float>(256, std::numeric_limits<float>::infinity())),
       Error);
+}
+
+// Numbers with a bell's shape, a few far out, and importances over three orders of magnitude with a stretch that is 0.
+struct RandomRows {
+  static constexpr std::size_t kWidth = 512;
+  std::vector<float> numbers, importance;
+
+  explicit RandomRows(unsigned seed, std::size_t rows = 6) {
+    std::mt19937 random(seed);
+    const auto uniform = [&] { return static_cast<float>(random()) * 0x1p-32f; };
+    for (std::size_t i = 0; i < rows * kWidth; ++i) {
+      float sum = -6;
+      for (int k = 0; k < 12; ++k) sum += uniform();
+      numbers.push_back(0.05f * sum / (uniform() < 0.02f ? 0.1f : 1.f));
+    }
+    for (std::size_t i = 0; i < kWidth; ++i)
+      importance.push_back(i >= 96 && i < 160 ? 0.f : std::exp(7 * uniform()));
+  }
+};
+
+// What each block leaves of sum importance (x - x')^2.
+std::vector<double> block_errors(DType type, const std::vector<std::byte>& bytes, const RandomRows& rows,
+                                 bool importance) {
+  const std::vector<float> back = read_back(
+      type, bytes, static_cast<std::int64_t>(rows.numbers.size() / RandomRows::kWidth), RandomRows::kWidth);
+  const auto elements = static_cast<std::size_t>(dtype_row(type).block_elements);
+  std::vector<double> errors(back.size() / elements);
+  for (std::size_t i = 0; i < back.size(); ++i) {
+    const double diff = static_cast<double>(back[i]) - static_cast<double>(rows.numbers[i]);
+    errors[i / elements] +=
+        diff * diff * (importance ? static_cast<double>(rows.importance[i % RandomRows::kWidth]) : 1.0);
+  }
+  return errors;
+}
+
+// The search weighs columns by importance + 2^-20 of its mean; a block's error in importance alone may grow by what that floor allows:
+// the floor times the plain error that it traded, which is below 2^-20 * mean * (plain error of ggml's block).
+TEST_P(GgmlQuantizeBlocks, TheWiderSearchIsNeverWorseInAnyBlockAndBetterOverall) {
+  for (unsigned seed = 1; seed <= 8; ++seed) {
+    const RandomRows rows(seed);
+    for (const bool importance : {false, true}) {
+      const std::vector<float> weights = importance ? rows.importance : std::vector<float>{};
+      const std::vector<std::byte> as_ggml = quantized(GetParam(), rows.numbers, RandomRows::kWidth, weights),
+                                   best = quantized(GetParam(), rows.numbers, RandomRows::kWidth, weights,
+                                                    BlockSearch::kBest);
+      const std::vector<double> before = block_errors(GetParam(), as_ggml, rows, importance),
+                                after = block_errors(GetParam(), best, rows, importance),
+                                plain = block_errors(GetParam(), as_ggml, rows, false);
+      double mean = 0, total_before = 0, total_after = 0;
+      for (const float weight : rows.importance) mean += static_cast<double>(weight) / RandomRows::kWidth;
+      for (std::size_t b = 0; b < before.size(); ++b) {
+        EXPECT_LE(after[b], before[b] * (1 + 1e-6) + (importance ? 0x1p-20 * mean * plain[b] : 0))
+            << "block " << b;
+        total_before += before[b];
+        total_after += after[b];
+      }
+      EXPECT_LT(total_after, total_before);
+    }
+  }
+}
+
+TEST_P(GgmlQuantizeBlocks, TheWiderSearchGivesTheSameBytesAtAnyThreadCount) {
+  const RandomRows rows(3, 9);
+  const std::vector<std::byte> one =
+      quantized(GetParam(), rows.numbers, RandomRows::kWidth, rows.importance, BlockSearch::kBest, 1);
+  EXPECT_EQ(one,
+            quantized(GetParam(), rows.numbers, RandomRows::kWidth, rows.importance, BlockSearch::kBest, 3));
+  EXPECT_EQ(std::vector<std::byte>(one.begin(), one.begin() + static_cast<std::ptrdiff_t>(ggml_row_bytes(
+                                                                  GetParam(), RandomRows::kWidth))),
+            quantized(GetParam(),
+                      std::vector<float>(rows.numbers.begin(), rows.numbers.begin() + RandomRows::kWidth),
+                      RandomRows::kWidth, rows.importance, BlockSearch::kBest))
+      << "a row does not depend on the rows beside it";
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, GgmlQuantizeBlocks, testing::ValuesIn(kBlockTypes),
