@@ -20,11 +20,10 @@ std::vector<TensorDeclaration> declare(const PlannedModule& m) {
           {m.module + ".scales", DType::kF16, {groups, m.out_features}}};
 }
 
-std::vector<PackedTensor> pack(const std::string& module, const QuantizedMatrix& matrix) {
+std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatrix& matrix) {
   const std::int64_t out = matrix.out_features, groups = matrix.groups();
   std::vector<PackedTensor> tensors;
-  for (TensorDeclaration& declaration : declare({module, matrix.scheme, out, matrix.in_features}))
-    tensors.push_back({declaration, {}});
+  for (TensorDeclaration& declaration : declare(module)) tensors.push_back({declaration, {}});
   tensors[0].bytes = word_bytes(pack_awq_gemm(matrix.codes, out, matrix.in_features));
   tensors[1].bytes = word_bytes(pack_awq_gemm(matrix.zeros, out, groups));
   tensors[2].bytes = scale_bytes(transposed(std::span<const float>(matrix.scales), out, groups), DType::kF16);
@@ -52,6 +51,8 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& 
   if (scheme.granularity == Granularity::kTensor) return "format awq has no single scale for a whole tensor";
   if (scheme.scale_dtype != DType::kF16)
     return fmt::format("format awq stores scales as F16, not {}", dtype_row(scheme.scale_dtype).name);
+  if (m.column_groups)
+    return "format awq has no group index, and columns of one group do not lie side by side";
   if (m.out_features % 8 != 0)
     return fmt::format("format awq packs 8 outputs a word, and {} outputs are not a multiple of 8",
                        m.out_features);
@@ -61,8 +62,8 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& 
   const bool grouped = scheme.granularity == Granularity::kGroup;
   if (scheme.granularity != first.scheme.granularity ||
       (grouped && scheme.group_size != first.scheme.group_size))
-    return fmt::format("format awq has one scheme for the whole model, and {} has {} where {} has {}", m.module,
-                       scheme.text(), first.module, first.scheme.text());
+    return fmt::format("format awq has one scheme for the whole model, and {} has {} where {} has {}",
+                       m.module, scheme.text(), first.module, first.scheme.text());
   return std::nullopt;
 }
 

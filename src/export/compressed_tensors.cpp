@@ -6,6 +6,8 @@
 //   <module>.weight_zero_point  I32 [ceil(out*b/32), groups]  asymmetric only; column g: the same stream down
 //                                                             the rows
 //   <module>.weight_shape       I64 [2] = out, in
+//   <module>.weight_g_idx       I32 [in]                      the group of each column, where they do not lie side by
+//                                                             side (actorder "group")
 //
 // Sources: compressed_tensors 0.20 compressors/pack_quantized, quantization/{quant_config,quant_args}.py;
 // docs/formats.md.
@@ -35,6 +37,7 @@ std::vector<TensorDeclaration> declare(const PlannedModule& m) {
   if (!scheme.symmetric)
     tensors.push_back(
         {m.module + ".weight_zero_point", DType::kI32, {stream_words(m.out_features, scheme.bits), groups}});
+  if (m.column_groups) tensors.push_back({m.module + ".weight_g_idx", DType::kI32, {m.in_features}});
   return tensors;
 }
 
@@ -47,31 +50,32 @@ std::vector<std::byte> packed_zeros(const QuantizedMatrix& matrix) {
       transposed(std::span<const std::uint32_t>(words), groups, stream_words(out, matrix.scheme.bits)));
 }
 
-std::vector<PackedTensor> pack(const std::string& module, const QuantizedMatrix& matrix) {
+std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatrix& matrix) {
   const std::array<std::int64_t, 2> shape = {matrix.out_features, matrix.in_features};
   const auto shape_bytes = std::as_bytes(std::span(shape));
   std::vector<PackedTensor> tensors;
-  for (TensorDeclaration& declaration :
-       declare({module, matrix.scheme, matrix.out_features, matrix.in_features}))
-    tensors.push_back({declaration, {}});
+  for (TensorDeclaration& declaration : declare(module)) tensors.push_back({declaration, {}});
   tensors[0].bytes =
       word_bytes(pack_bit_stream(matrix.codes, matrix.out_features, matrix.in_features, matrix.scheme.bits));
   tensors[1].bytes = scale_bytes(matrix.scales, matrix.scheme.scale_dtype);
   tensors[2].bytes.assign(shape_bytes.begin(), shape_bytes.end());
   if (!matrix.scheme.symmetric) tensors[3].bytes = packed_zeros(matrix);
+  if (module.column_groups) tensors.back().bytes = group_index_bytes(matrix);
   return tensors;
 }
 
 // Modules share a group of the config when everything that is written of their schemes is equal.
-bool same_group(const QuantScheme& a, const QuantScheme& b) {
+bool same_group(const PlannedModule& m, const PlannedModule& other) {
+  const QuantScheme &a = m.scheme, &b = other.scheme;
   const bool grouped = a.granularity == Granularity::kGroup;
   return a.bits == b.bits && a.symmetric == b.symmetric && a.granularity == b.granularity &&
-         (!grouped || a.group_size == b.group_size);
+         (!grouped || a.group_size == b.group_size) && m.column_groups == other.column_groups;
 }
 
-Json weights_config(const QuantScheme& scheme) {
+Json weights_config(const PlannedModule& m) {
+  const QuantScheme& scheme = m.scheme;
   const bool grouped = scheme.granularity == Granularity::kGroup;
-  return Json::object({{"actorder", nullptr},
+  return Json::object({{"actorder", m.column_groups ? Json("group") : Json()},
                        {"block_structure", nullptr},
                        {"dynamic", false},
                        {"group_size", grouped ? Json(scheme.group_size) : Json()},
@@ -88,26 +92,26 @@ Json weights_config(const QuantScheme& scheme) {
 // One config group a scheme. A single scheme targets the class; several name their modules one by one, so
 // that nothing depends on which target wins.
 Json config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  std::vector<QuantScheme> schemes;
+  std::vector<PlannedModule> distinct;
   std::vector<Json> targets;
   for (const PlannedModule& m : modules) {
-    const auto found = std::find_if(schemes.begin(), schemes.end(),
-                                    [&](const QuantScheme& s) { return same_group(s, m.scheme); });
-    const std::size_t index = static_cast<std::size_t>(found - schemes.begin());
-    if (found == schemes.end()) {
-      schemes.push_back(m.scheme);
+    const auto found = std::find_if(distinct.begin(), distinct.end(),
+                                    [&](const PlannedModule& other) { return same_group(m, other); });
+    const std::size_t index = static_cast<std::size_t>(found - distinct.begin());
+    if (found == distinct.end()) {
+      distinct.push_back(m);
       targets.push_back(Json::array());
     }
     targets[index].push_back(m.module);
   }
   Json groups = Json::object();
-  for (std::size_t i = 0; i < schemes.size(); ++i)
+  for (std::size_t i = 0; i < distinct.size(); ++i)
     groups[fmt::format("group_{}", i)] =
         Json::object({{"format", "pack-quantized"},
                       {"input_activations", nullptr},
                       {"output_activations", nullptr},
-                      {"targets", schemes.size() == 1 ? Json::array({"Linear"}) : targets[i]},
-                      {"weights", weights_config(schemes[i])}});
+                      {"targets", distinct.size() == 1 ? Json::array({"Linear"}) : targets[i]},
+                      {"weights", weights_config(distinct[i])}});
   Json ignore = Json::array();
   for (const std::string& name : ignored) ignore.push_back(name);
   return Json::object({{"config_groups", std::move(groups)},
@@ -130,6 +134,8 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
     return fmt::format("codes of {} bits cannot be packed; 2 to 8 can", scheme.bits);
   if (scheme.granularity == Granularity::kTensor)
     return "one scale for a whole tensor cannot be written; per group or per channel can";
+  if (m.column_groups && scheme.granularity != Granularity::kGroup)
+    return "a group index without groups of columns cannot be written";
   if (m.in_features % scheme.group_of(m.in_features) != 0)
     return fmt::format("group size {} does not divide the {} input features", scheme.group_size,
                        m.in_features);

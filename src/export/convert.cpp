@@ -103,13 +103,14 @@ void write_dequantized(const LinearSource& source, const PlannedModule& m, DType
 
 // Scales change their type only where every one of them survives it.
 QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std::string& module,
-                                 const std::string& file) {
+                                 const std::string& file, const std::string& format) {
   for (const float scale : matrix.scales)
     if (dtype == DType::kF16 && to_float(to_float16(scale)) != scale)
       fail(ErrorKind::kUnsupported,
            {fmt::format("the scale {} is {} and cannot be stored exactly as F16", scale,
                         dtype_row(matrix.scheme.scale_dtype).name),
-            file, module, "quantize with format: awq, which chooses codes against F16 scales"});
+            file, module,
+            fmt::format("quantize with format: {}, which chooses codes against F16 scales", format)});
   matrix.scheme.scale_dtype = dtype;
   return matrix;
 }
@@ -167,7 +168,7 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
                              "--dtype",
                              "leave it out, or use --to safetensors"});
   std::vector<PlannedModule> modules = packed.modules;
-  if (request.to == "awq")
+  if (request.to != "compressed-tensors")
     for (PlannedModule& m : modules) m.scheme.scale_dtype = DType::kF16;
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const auto writer =
@@ -178,7 +179,7 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : modules)
     writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
-                                                     m.module, checkpoint.path().string()));
+                                                     m.module, checkpoint.path().string(), request.to));
   finish(io, request, *writer, report);
 }
 

@@ -1,6 +1,7 @@
 #include "export/model_writer.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "base/error.h"
@@ -38,17 +39,30 @@ class DirectoryWriter : public ModelWriter {
 class PackedWriter final : public DirectoryWriter {
  public:
   PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
-               const PackedFormatRow& format)
-      : DirectoryWriter(io, target, contents, std::move(config)), format_(format) {}
+               const PackedFormatRow& format, std::span<const PlannedModule> modules)
+      : DirectoryWriter(io, target, contents, std::move(config)), format_(format) {
+    for (const PlannedModule& m : modules) planned_[m.module] = m;
+  }
 
   void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
-    for (const PackedTensor& tensor : format_.pack(module, matrix))
+    const auto planned = planned_.find(module);
+    if (planned == planned_.end() || !(planned->second.scheme == matrix.scheme) ||
+        (!planned->second.column_groups && !matrix.column_group.empty()))
+      fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
+    for (const PackedTensor& tensor : format_.pack(planned->second, matrix))
       directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
                      tensor.bytes);
+  }
+  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) override {
+    auto files = extra_files;
+    if (!format_.config_copy.empty())
+      files.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
+    DirectoryWriter::finish(files);
   }
 
  private:
   const PackedFormatRow& format_;
+  std::map<std::string, PlannedModule> planned_;
 };
 
 // Digits compare as numbers, everything else as bytes.
@@ -104,9 +118,9 @@ void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target)
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
-         name == "config.json" || name == "generation_config.json" || begins("tokenizer") ||
-         begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
-         begins("chat_template");
+         name == "config.json" || name == "quantize_config.json" || name == "generation_config.json" ||
+         begins("tokenizer") || begins("special_tokens_map") || begins("added_tokens") || begins("vocab") ||
+         begins("merges") || begins("chat_template");
 }
 
 }  // namespace
@@ -196,7 +210,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
   set_dtype(config,
             modules.front().scheme.scale_dtype);  // a loader running in another type would round the scales
-  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row);
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);
 }
 
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,

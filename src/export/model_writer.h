@@ -23,6 +23,7 @@ struct PlannedModule {
   std::string module;
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0;
+  bool column_groups = false;  // columns carry the index of their group (QuantizedMatrix::column_group)
 };
 
 // What is written beside the shards, and where everything goes.
@@ -44,7 +45,7 @@ class ModelWriter {
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
-// Whether `format` ("compressed-tensors", "awq") can express every module's scheme; Error(kUnsupported)
+// Whether `format` ("compressed-tensors", "awq", "gptq", "gptq_v2") can express every module's scheme; Error(kUnsupported)
 // naming the first that it cannot and the format that can.
 void check_expressible(const std::string& format, std::span<const PlannedModule> modules);
 

@@ -12,8 +12,8 @@ namespace llmq {
 static_assert(std::endian::native == std::endian::little, "words are written as they lie in memory");
 
 std::span<const PackedFormatRow* const> packed_formats() {
-  static constexpr std::array<const PackedFormatRow*, 2> kFormats = {&kCompressedTensorsFormat,
-                                                                     &kAwqGemmFormat};
+  static constexpr std::array<const PackedFormatRow*, 4> kFormats = {
+      &kCompressedTensorsFormat, &kAwqGemmFormat, &kGptqFormat, &kGptqV2Format};
   return kFormats;
 }
 
@@ -32,6 +32,13 @@ const PackedFormatRow& packed_format(std::string_view name) {
 std::vector<std::byte> word_bytes(std::span<const std::uint32_t> words) {
   const auto bytes = std::as_bytes(words);
   return {bytes.begin(), bytes.end()};
+}
+
+std::vector<std::byte> group_index_bytes(const QuantizedMatrix& matrix) {
+  std::vector<std::uint32_t> index;
+  for (std::int64_t k = 0; k < matrix.in_features; ++k)
+    index.push_back(static_cast<std::uint32_t>(matrix.group_of_column(k)));
+  return word_bytes(index);
 }
 
 std::vector<std::byte> scale_bytes(std::span<const float> scales, DType dtype) {

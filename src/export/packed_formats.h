@@ -1,7 +1,7 @@
 // The on-disk formats of quantized models, one row each: what a linear's tensors are called, how they are
 // packed, what config.json says of them.
 //
-// A format is its file (compressed_tensors.cpp, awq_gemm.cpp), its row in packed_formats.cpp and its golden
+// A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp), its row in packed_formats.cpp and its golden
 // bytes. The packing of words itself is tensor/packed_layout.h. Layouts in plain words: docs/formats.md.
 #pragma once
 #include <optional>
@@ -26,15 +26,19 @@ struct PackedFormatRow {
   std::string_view name;  // as recipes say it
   // The tensors of one linear, in declaration order; pack() gives the same ones with their bytes.
   std::vector<TensorDeclaration> (*declare)(const PlannedModule& module);
-  std::vector<PackedTensor> (*pack)(const std::string& module, const QuantizedMatrix& matrix);
+  std::vector<PackedTensor> (*pack)(const PlannedModule& module, const QuantizedMatrix& matrix);
   // config.json's quantization_config. `ignored`: linears left dense.
   Json (*config)(std::span<const PlannedModule> modules, std::span<const std::string> ignored);
   // Why the format cannot say this module beside `first`, the first module of the model; nothing when it can.
   std::optional<std::string> (*refusal)(const PlannedModule& module, const PlannedModule& first);
+  std::string_view config_copy =
+      {};  // a file of its own that repeats quantization_config, where loaders want one
 };
 
 extern const PackedFormatRow kCompressedTensorsFormat;
 extern const PackedFormatRow kAwqGemmFormat;
+extern const PackedFormatRow kGptqFormat;
+extern const PackedFormatRow kGptqV2Format;
 
 std::span<const PackedFormatRow* const> packed_formats();
 const PackedFormatRow& packed_format(std::string_view name);  // Error(kUnsupported) listing those there are
@@ -42,6 +46,7 @@ const PackedFormatRow& packed_format(std::string_view name);  // Error(kUnsuppor
 // Helpers of the format files: raw bytes of words, and scales in their stored type (they are representable:
 // tensor/quantized_matrix.h).
 std::vector<std::byte> word_bytes(std::span<const std::uint32_t> words);
+std::vector<std::byte> group_index_bytes(const QuantizedMatrix& matrix);  // I32 [in]: the group of each column
 std::vector<std::byte> scale_bytes(std::span<const float> scales, DType dtype);
 
 // The names under which any format llmq knows may store the weight of `module`, dense or packed.

@@ -1,67 +1,23 @@
 #include "export/packed_modules.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 
-#include "base/error.h"
 #include "export/packed_writer.h"
 #include "model/linear_source.h"
-#include "model/quantization_config.h"
 
 namespace llmq {
-namespace {
-
-const char* codes_suffix(PackedFormat format) {
-  return format == PackedFormat::kAwqGemm ? ".qweight" : ".weight_packed";
-}
-const char* scales_suffix(PackedFormat format) {
-  return format == PackedFormat::kAwqGemm ? ".scales" : ".weight_scale";
-}
-
-// [out, in] as stored: compressed-tensors says it in a tensor, AWQ by the extents of its words.
-std::pair<std::int64_t, std::int64_t> extents(const Checkpoint& checkpoint, PackedFormat format,
-                                              const std::string& module) {
-  if (format == PackedFormat::kAwqGemm) {
-    const Shape& shape = checkpoint.at(module + ".qweight").view.shape;
-    if (shape.rank() != 2)
-      fail(ErrorKind::kBadInput, {"has shape " + shape.text() + ", expected [in, out/8]",
-                                  checkpoint.path().string(),
-                                  module + ".qweight",
-                                  {}});
-    return {shape[1] * 8, shape[0]};
-  }
-  const StoredTensor& stored = checkpoint.at(module + ".weight_shape");
-  if (stored.view.dtype != DType::kI64 || !(stored.view.shape == Shape{2}))
-    fail(ErrorKind::kBadInput, {"is not I64 [2]", checkpoint.path().string(), stored.name, {}});
-  std::int64_t pair[2];
-  std::memcpy(pair, stored.view.pointer, sizeof pair);
-  return {pair[0], pair[1]};
-}
-
-}  // namespace
 
 PackedModules read_packed_modules(const Checkpoint& checkpoint) {
   const LinearSource source = LinearSource::open(checkpoint);
-  const PackedFormat format = source.format();
-  PackedModules packed{format_name(format), {}};
-  if (format == PackedFormat::kNone) return packed;
-  const Path file = checkpoint.path() / "config.json";
-  const QuantizationConfig config = QuantizationConfig::read(checkpoint.config(), file.string());
+  PackedModules packed{format_name(source.format()), {}};
   std::vector<TensorDeclaration> names;
-  const std::string_view suffix = codes_suffix(format);
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (tensor.name.ends_with(suffix))
-      names.push_back({tensor.name.substr(0, tensor.name.size() - suffix.size()), tensor.view.dtype, {}});
+  for (const std::string& module : source.packed_modules()) names.push_back({module, DType::kI32, {}});
   written_order(names);
   for (const TensorDeclaration& name : names) {
-    const std::optional<QuantScheme> scheme = config.scheme_of(name.name);
-    if (!scheme)
-      fail(ErrorKind::kBadInput,
-           {"a packed linear is in no group of quantization_config", file.string(), name.name, {}});
-    const auto [out, in] = extents(checkpoint, format, name.name);
-    packed.modules.push_back({name.name, *scheme, out, in});
-    packed.modules.back().scheme.scale_dtype = checkpoint.at(name.name + scales_suffix(format)).view.dtype;
+    const PackedShape shape = source.packed_shape(name.name);
+    packed.modules.push_back(
+        {name.name, shape.scheme, shape.out_features, shape.in_features, shape.column_groups});
   }
   return packed;
 }

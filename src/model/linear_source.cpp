@@ -22,7 +22,7 @@ struct LinearSource::State {
 namespace {
 
 constexpr const char* kPackedSuffix = ".weight_packed";
-constexpr const char* kAwqSuffix = ".qweight";
+constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
 
 [[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
@@ -144,8 +144,28 @@ std::int64_t groups_of(const Checkpoint& checkpoint, const std::string& name, co
 struct PackedTensors {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0, groups = 0;
-  const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr;
+  const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr,
+                     *index = nullptr;
+  std::vector<std::int32_t> column_group;  // empty: k / group
+  PackedFormat format = PackedFormat::kNone;
+  bool by_gptqmodel = false;
 };
+
+// The group of each column, checked; nothing where the columns of each group lie side by side.
+void read_group_index(const Checkpoint& checkpoint, const std::string& name, PackedTensors& packed) {
+  packed.index = &expect(checkpoint, name, DType::kI32, {packed.in_features});
+  auto index = copy_elements<std::int32_t>(*packed.index);
+  const std::int64_t group = packed.scheme.group_of(packed.in_features);
+  bool side_by_side = true;
+  for (std::int64_t k = 0; k < packed.in_features; ++k) {
+    const std::int32_t g = index[static_cast<std::size_t>(k)];
+    if (g < 0 || g >= packed.groups)
+      bad_tensor(checkpoint, name,
+                 fmt::format("puts column {} into group {}, and there are {}", k, g, packed.groups));
+    side_by_side = side_by_side && g == k / group;
+  }
+  if (!side_by_side) packed.column_group = std::move(index);
+}
 
 void check_size(const Checkpoint& checkpoint, const std::string& name, std::int64_t out, std::int64_t in) {
   const auto elements = checked_mul(static_cast<std::uint64_t>(std::max<std::int64_t>(out, 0)),
@@ -196,7 +216,7 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
 PackedTensors open_awq(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
   PackedTensors packed;
   packed.scheme = scheme;
-  const std::string codes_name = module + kAwqSuffix;
+  const std::string codes_name = module + kTransposedSuffix;
   const StoredTensor& codes = find_tensor(checkpoint, codes_name);
   if (codes.view.shape.rank() != 2)
     bad_tensor(checkpoint, codes_name,
@@ -215,12 +235,49 @@ PackedTensors open_awq(const Checkpoint& checkpoint, const std::string& module, 
   return packed;
 }
 
-std::vector<std::uint8_t> read_zeros(const PackedTensors& packed, PackedFormat format) {
+PackedTensors open_gptq(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
+  PackedTensors packed;
+  packed.scheme = scheme;
+  const std::string codes_name = module + kTransposedSuffix;
+  const StoredTensor& codes = find_tensor(checkpoint, codes_name);
+  const Shape& shape = codes.view.shape;
+  if (shape.rank() != 2 || shape[0] < 1 || shape[0] >= (std::int64_t{1} << 26) ||
+      shape[0] * 32 % scheme.bits != 0)
+    bad_tensor(checkpoint, codes_name,
+               fmt::format("has shape {}, expected [in*{}/32, out]", shape.text(), scheme.bits));
+  packed.in_features = shape[0] * 32 / scheme.bits;
+  packed.out_features = shape[1];
+  check_size(checkpoint, codes_name, packed.out_features, packed.in_features);
+  packed.groups = groups_of(checkpoint, codes_name, scheme, packed.in_features);
+  packed.codes = &expect(checkpoint, codes_name, DType::kI32, shape);
+  packed.scales = &expect_scales(checkpoint, module + ".scales", {Shape{packed.groups, packed.out_features}});
+  packed.zeros = &expect(checkpoint, module + ".qzeros", DType::kI32,
+                         {packed.groups, (packed.out_features * scheme.bits + 31) / 32});
+  packed.scheme.scale_dtype = packed.scales->view.dtype;
+  return packed;
+}
+
+std::vector<std::uint8_t> read_gptq_zeros(const Checkpoint& checkpoint, const PackedTensors& packed,
+                                          std::span<const std::uint32_t> words) {
+  const bool less_one = packed.format == PackedFormat::kGptq;
+  if (less_one && !packed.by_gptqmodel &&
+      has_gptq_v1_borrow(words, packed.out_features, packed.groups, packed.scheme.bits))
+    bad_tensor(checkpoint, packed.zeros->name,
+               fmt::format("holds a zero of {0}, stored less one: programs disagree whether that is {0} or 0",
+                           packed.scheme.code_count()),
+               "make the checkpoint again with checkpoint_format gptq_v2");
+  return unpack_gptq_zeros(words, packed.out_features, packed.groups, packed.scheme.bits,
+                           less_one ? GptqZeros::kLessOne : GptqZeros::kPlain);
+}
+
+std::vector<std::uint8_t> read_zeros(const Checkpoint& checkpoint, const PackedTensors& packed) {
   if (packed.zeros == nullptr)
     return std::vector<std::uint8_t>(static_cast<std::size_t>(packed.out_features * packed.groups),
                                      static_cast<std::uint8_t>(packed.scheme.middle()));
   const auto words = copy_elements<std::uint32_t>(*packed.zeros);
-  if (format == PackedFormat::kAwqGemm) return unpack_awq_gemm(words, packed.out_features, packed.groups);
+  if (packed.format == PackedFormat::kAwqGemm)
+    return unpack_awq_gemm(words, packed.out_features, packed.groups);
+  if (packed.format != PackedFormat::kCompressedTensors) return read_gptq_zeros(checkpoint, packed, words);
   // Words run along the rows, one stream per group: transposed, that is the layout of the codes.
   const std::int64_t per_column = packed.zeros->view.shape[0];
   const auto streams = transposed<std::uint32_t>(words, per_column, packed.groups);
@@ -228,33 +285,40 @@ std::vector<std::uint8_t> read_zeros(const PackedTensors& packed, PackedFormat f
   return transposed<std::uint8_t>(by_group, packed.groups, packed.out_features);
 }
 
-std::vector<float> read_scales(const Checkpoint& checkpoint, const PackedTensors& packed, PackedFormat format,
+std::vector<float> read_scales(const Checkpoint& checkpoint, const PackedTensors& packed,
                                bool allow_nonfinite) {
   std::vector<float> scales = read_finite(checkpoint, *packed.scales, allow_nonfinite);
-  if (format == PackedFormat::kAwqGemm) return transposed<float>(scales, packed.groups, packed.out_features);
+  if (packed.format != PackedFormat::kCompressedTensors)
+    return transposed<float>(scales, packed.groups, packed.out_features);
   if (packed.scheme.granularity == Granularity::kTensor)
     scales.assign(static_cast<std::size_t>(packed.out_features), scales.at(0));
   return scales;
 }
 
-QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& packed, PackedFormat format,
-                            bool allow_nonfinite) {
+std::vector<std::uint8_t> read_codes(const PackedTensors& packed) {
+  const auto words = copy_elements<std::uint32_t>(*packed.codes);
+  const std::int64_t out = packed.out_features, in = packed.in_features;
+  if (packed.format == PackedFormat::kAwqGemm) return unpack_awq_gemm(words, out, in);
+  if (packed.format == PackedFormat::kCompressedTensors)
+    return unpack_bit_stream(words, out, in, packed.scheme.bits);
+  return unpack_gptq(words, out, in, packed.scheme.bits);
+}
+
+QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& packed, bool allow_nonfinite) {
   QuantizedMatrix matrix;
   matrix.scheme = packed.scheme;
   matrix.out_features = packed.out_features;
   matrix.in_features = packed.in_features;
-  const auto words = copy_elements<std::uint32_t>(*packed.codes);
-  matrix.codes = format == PackedFormat::kAwqGemm
-                     ? unpack_awq_gemm(words, packed.out_features, packed.in_features)
-                     : unpack_bit_stream(words, packed.out_features, packed.in_features, packed.scheme.bits);
-  matrix.scales = read_scales(checkpoint, packed, format, allow_nonfinite);
-  matrix.zeros = read_zeros(packed, format);
+  matrix.codes = read_codes(packed);
+  matrix.scales = read_scales(checkpoint, packed, allow_nonfinite);
+  matrix.zeros = read_zeros(checkpoint, packed);
+  matrix.column_group = packed.column_group;
   if (matrix.scheme.symmetric &&
       std::any_of(matrix.zeros.begin(), matrix.zeros.end(),
                   [&](std::uint8_t zero) { return zero != matrix.scheme.middle(); }))
-    bad_tensor(
-        checkpoint, packed.zeros->name,
-        fmt::format("holds a zero other than {}, although zero_point is false", matrix.scheme.middle()));
+    bad_tensor(checkpoint, packed.zeros->name,
+               fmt::format("holds a zero other than {}, although quantization_config says symmetric",
+                           matrix.scheme.middle()));
   return matrix;
 }
 
@@ -262,11 +326,16 @@ bool ends_with(const std::string& text, std::string_view suffix) {
   return std::string_view(text).ends_with(suffix);
 }
 
+// What a format calls the group of each column; AWQ has none.
+std::string_view index_suffix(PackedFormat format) {
+  return format == PackedFormat::kCompressedTensors ? ".weight_g_idx"
+         : format == PackedFormat::kAwqGemm         ? ""
+                                                    : ".g_idx";
+}
+
 // Tensors beside the packed words that change what they mean.
-void refuse_companions(const Checkpoint& checkpoint, const std::string& module) {
+void refuse_companions(const Checkpoint& checkpoint, const std::string& module, PackedFormat format) {
   static constexpr std::pair<const char*, const char*> kRefused[] = {
-      {".weight_g_idx", "columns in another order than the weight's (act-order by group) are not supported"},
-      {".g_idx", "columns in another order than the weight's (act-order by group) are not supported"},
       {".weight_global_scale", "a global scale is not supported"},
       {".input_scale", "quantization of activations is not supported"},
       {".input_zero_point", "quantization of activations is not supported"},
@@ -274,21 +343,35 @@ void refuse_companions(const Checkpoint& checkpoint, const std::string& module) 
   };
   for (const auto& [suffix, message] : kRefused)
     if (checkpoint.find(module + suffix) != nullptr) unsupported_tensor(checkpoint, module + suffix, message);
+  for (const std::string_view suffix : {".weight_g_idx", ".g_idx"}) {
+    const std::string name = module + std::string(suffix);
+    if (suffix != index_suffix(format) && checkpoint.find(name) != nullptr)
+      unsupported_tensor(checkpoint, name,
+                         fmt::format("has no meaning in a checkpoint of format {}", format_name(format)));
+  }
 }
 
 const char* packed_suffix(PackedFormat format) {
-  return format == PackedFormat::kAwqGemm ? kAwqSuffix : kPackedSuffix;
+  return format == PackedFormat::kCompressedTensors ? kPackedSuffix : kTransposedSuffix;
 }
 
 PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization,
                           const std::string& module) {
+  const PackedFormat format = quantization.format();
   const auto scheme = quantization.scheme_of(module);
   if (!scheme)
-    bad_tensor(checkpoint, module + packed_suffix(quantization.format()),
+    bad_tensor(checkpoint, module + packed_suffix(format),
                "is stored, but no group of quantization_config names its module");
-  refuse_companions(checkpoint, module);
-  return quantization.format() == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
-                                                         : open_compressed(checkpoint, module, *scheme);
+  refuse_companions(checkpoint, module, format);
+  PackedTensors packed = format == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
+                         : format == PackedFormat::kCompressedTensors
+                             ? open_compressed(checkpoint, module, *scheme)
+                             : open_gptq(checkpoint, module, *scheme);
+  const std::string index = module + std::string(index_suffix(format));
+  if (index != module && checkpoint.find(index) != nullptr) read_group_index(checkpoint, index, packed);
+  packed.format = format;
+  packed.by_gptqmodel = quantization.by_gptqmodel();
+  return packed;
 }
 
 }  // namespace
@@ -301,6 +384,10 @@ const char* format_name(PackedFormat format) {
       return "compressed-tensors";
     case PackedFormat::kAwqGemm:
       return "awq";
+    case PackedFormat::kGptq:
+      return "gptq";
+    case PackedFormat::kGptqV2:
+      return "gptq_v2";
   }
   return "?";
 }
@@ -312,9 +399,10 @@ LinearSource LinearSource::open(const Checkpoint& checkpoint) {
       std::make_shared<State>(State{checkpoint, QuantizationConfig::read(checkpoint.config(), file), file});
   const PackedFormat format = state->quantization.format();
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const bool compressed = ends_with(tensor.name, kPackedSuffix), awq = ends_with(tensor.name, kAwqSuffix);
+    const bool compressed = ends_with(tensor.name, kPackedSuffix),
+               transposed_words = ends_with(tensor.name, kTransposedSuffix);
     if ((compressed && format != PackedFormat::kCompressedTensors) ||
-        (awq && format != PackedFormat::kAwqGemm))
+        (transposed_words && (format == PackedFormat::kNone || format == PackedFormat::kCompressedTensors)))
       bad_tensor(checkpoint, tensor.name,
                  fmt::format("is a packed weight, but quantization_config says {}", format_name(format)));
   }
@@ -330,8 +418,23 @@ bool LinearSource::is_packed(const std::string& module) const {
   return format() != PackedFormat::kNone && checkpoint().find(module + packed_suffix(format())) != nullptr;
 }
 
+std::vector<std::string> LinearSource::packed_modules() const {
+  std::vector<std::string> names;
+  if (format() == PackedFormat::kNone) return names;
+  const std::string suffix = packed_suffix(format());
+  for (const StoredTensor& tensor : checkpoint().tensors())
+    if (ends_with(tensor.name, suffix))
+      names.push_back(tensor.name.substr(0, tensor.name.size() - suffix.size()));
+  return names;
+}
+
+PackedShape LinearSource::packed_shape(const std::string& module) const {
+  const PackedTensors packed = open_packed(checkpoint(), state_->quantization, module);
+  return {packed.scheme, packed.out_features, packed.in_features, !packed.column_group.empty()};
+}
+
 QuantizedMatrix LinearSource::quantized(const std::string& module) const {
-  return read_packed(checkpoint(), open_packed(checkpoint(), state_->quantization, module), format(), false);
+  return read_packed(checkpoint(), open_packed(checkpoint(), state_->quantization, module), false);
 }
 
 std::vector<std::string> LinearSource::check_packed(const LinearSpec& linear) const {
@@ -341,7 +444,7 @@ std::vector<std::string> LinearSource::check_packed(const LinearSpec& linear) co
                fmt::format("holds a weight of shape [{}, {}], but {} says [{}, {}]", packed.out_features,
                            packed.in_features, state_->config_file, linear.out_features, linear.in_features));
   std::vector<std::string> names;
-  for (const StoredTensor* tensor : {packed.codes, packed.scales, packed.zeros, packed.shape})
+  for (const StoredTensor* tensor : {packed.codes, packed.scales, packed.zeros, packed.shape, packed.index})
     if (tensor != nullptr) names.push_back(tensor->name);
   return names;
 }
@@ -363,9 +466,8 @@ std::vector<float> LinearSource::weight(const LinearSpec& linear, bool allow_non
     return read_finite(checkpoint(), tensor, allow_nonfinite);
   }
   check_packed(linear);
-  const QuantizedMatrix matrix =
-      read_packed(checkpoint(), open_packed(checkpoint(), state_->quantization, linear.module), format(),
-                  allow_nonfinite);
+  const QuantizedMatrix matrix = read_packed(
+      checkpoint(), open_packed(checkpoint(), state_->quantization, linear.module), allow_nonfinite);
   std::vector<float> values(matrix.codes.size());
   dequantize(matrix, values);
   return values;

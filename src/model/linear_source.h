@@ -1,9 +1,9 @@
 // Where a linear's weight comes from: dense tensors, or packed ones that are unpacked through
 // tensor/packed_layout.h.
 //
-// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm) answers for its
-// packed modules with the exact dequantized FP32 values; every other module is read as it is stored. Used by
-// the forward pass, convert, diff and inspect alike.
+// A checkpoint with a quantization_config (compressed-tensors pack-quantized, AutoAWQ gemm, GPTQ v1 and v2)
+// answers for its packed modules with the exact dequantized FP32 values; every other module is read as it is
+// stored. Used by the forward pass, convert, diff and inspect alike.
 #pragma once
 #include <memory>
 #include <optional>
@@ -17,8 +17,15 @@
 namespace llmq {
 
 // How a checkpoint stores its quantized modules.
-enum class PackedFormat : std::uint8_t { kNone, kCompressedTensors, kAwqGemm };
-const char* format_name(PackedFormat format);  // "dense", "compressed-tensors", "awq"
+enum class PackedFormat : std::uint8_t { kNone, kCompressedTensors, kAwqGemm, kGptq, kGptqV2 };
+const char* format_name(PackedFormat format);  // "dense", "compressed-tensors", "awq", "gptq", "gptq_v2"
+
+// A packed module as its tensors say it, without a weight read.
+struct PackedShape {
+  QuantScheme scheme;
+  std::int64_t out_features = 0, in_features = 0;
+  bool column_groups = false;  // the columns of a group do not lie side by side
+};
 
 class LinearSource {
  public:
@@ -26,6 +33,8 @@ class LinearSource {
   static LinearSource open(const Checkpoint& checkpoint);
   PackedFormat format() const;
   bool is_packed(const std::string& module) const;
+  std::vector<std::string> packed_modules() const;  // in the checkpoint's order
+  PackedShape packed_shape(const std::string& module) const;
   QuantizedMatrix quantized(
       const std::string& module) const;  // packed modules only; refuses NaN/Inf scales by name
   // FP32 [out, in]; packed modules dequantized exactly. Refuses NaN/Inf by tensor name unless

@@ -1,12 +1,12 @@
 // quantization_config of a checkpoint, parsed strictly in everything that changes what the stored words mean.
 //
-//   compressed-tensors   format pack-quantized; config_groups of integer weight schemes, each with targets;
-//   ignore. A target is a module's
-//                        full name, "re:" and a regular expression from its start, or the class Linear, in
-//                        this order of precedence.
+//   compressed-tensors   format pack-quantized; config_groups of integer weight schemes, each with targets; ignore. A target is a
+//                        module's full name, "re:" and a regular expression from its start, or the class Linear, in this order of
+//                        precedence.
 //   awq                  version gemm, 4 bits, one scheme for all.
-// Anything else (other formats, activation quantization, group act-order, transforms, KV-cache schemes) is
-// refused by name.
+//   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular expressions from the start of a
+//                        module's name, the first that matches changes the scheme ("+:") or leaves the module dense ("-:").
+// Anything else (other formats, activation quantization, transforms, KV-cache schemes) is refused by name.
 #pragma once
 #include <optional>
 #include <string>
@@ -22,8 +22,8 @@ namespace llmq {
 
 struct QuantizationTarget {
   std::string text;                    // as written
-  std::optional<NamePattern> pattern;  // of a "re:" target
-  QuantScheme scheme;                  // scale_dtype is open: the stored scales say it
+  std::optional<NamePattern> pattern;  // of a regular expression
+  std::optional<QuantScheme> scheme;   // scale_dtype is open: the stored scales say it; none: left dense
 };
 
 class QuantizationConfig {
@@ -32,14 +32,15 @@ class QuantizationConfig {
   static QuantizationConfig read(const Json& config, const std::string& file);
 
   PackedFormat format() const { return format_; }
+  // gptq: whether GPTQModel wrote it, whose zeros of 0 survive v1.
+  bool by_gptqmodel() const { return by_gptqmodel_; }
   // The scheme of a linear's module, or nothing where it is ignored or no target names it.
   std::optional<QuantScheme> scheme_of(const std::string& module) const;
 
  private:
   PackedFormat format_ = PackedFormat::kNone;
-  std::vector<QuantizationTarget>
-      targets_;  // compressed-tensors: by precedence; awq: one that matches everything
-  std::vector<QuantizationTarget> ignore_;
+  bool by_gptqmodel_ = false;
+  std::vector<QuantizationTarget> targets_;  // the first that names a module has the say
 };
 
 }  // namespace llmq

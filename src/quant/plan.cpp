@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/pattern.h"
+#include "export/packed_formats.h"
 #include "export/report.h"
 #include "model/linear_source.h"
 #include "quant/plan_costs.h"
@@ -71,9 +72,7 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
                                    "output.versioned", "name a plain directory"});
-  if (recipe.format != "compressed-tensors" && recipe.format != "awq")
-    fail(ErrorKind::kUnsupported, {"format '" + recipe.format + "' is not written by this version",
-                                   recipe.source, "format", "compressed-tensors and awq are"});
+  packed_format(recipe.format);
   if (recipe.calibration.chat_template)
     fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
                                    "calibration.chat_template", "write chat_template: false"});
@@ -152,7 +151,7 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
 }
 
 DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
-  if (format == "awq") return DType::kF16;
+  if (format != "compressed-tensors") return DType::kF16;
   const StoredTensor* weight = checkpoint.find(linear.module + ".weight");
   return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
 }
@@ -224,7 +223,15 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
         resolve_scheme(c, chosen, open_group, recipe.source,
                        plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kGptq);
     scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
-    plan.modules.push_back({c.linear->module, scheme, c.linear->out_features, c.linear->in_features});
+    if (plan.format == "gptq" && !scheme.symmetric)
+      fail(ErrorKind::kUnsupported,
+           {"asymmetric codes may have a zero of 0, which format gptq (v1) cannot store", recipe.source,
+            c.linear->module, "write format: gptq_v2, or a symmetric scheme"});
+    const bool column_groups = plan.rounding == RoundingMethod::kGptq &&
+                               plan.gptq.order == RoundingOrder::kAct &&
+                               scheme.group_of(c.linear->in_features) < c.linear->in_features;
+    plan.modules.push_back(
+        {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
   check_expressible(plan.format, plan.modules);
   resolve_calibration(recipe, spec, plan);

@@ -178,4 +178,36 @@ std::vector<std::uint8_t> unpack_awq_gemm(std::span<const std::uint32_t> words, 
   return codes;
 }
 
+std::vector<std::uint32_t> pack_gptq(std::span<const std::uint8_t> codes, std::int64_t out_features,
+                                     std::int64_t columns, int bits) {
+  check(columns * bits % 32 == 0, "pack_gptq", out_features, columns, bits, codes.size());
+  const std::vector<std::uint32_t> streams = pack_bit_stream(codes, out_features, columns, bits);
+  return transposed(std::span(streams), out_features, words_per_row(columns, bits));
+}
+
+std::vector<std::uint8_t> unpack_gptq(std::span<const std::uint32_t> words, std::int64_t out_features,
+                                      std::int64_t columns, int bits) {
+  check(columns * bits % 32 == 0, "unpack_gptq", out_features, columns, bits, words.size());
+  const std::vector<std::uint32_t> streams = transposed(words, words_per_row(columns, bits), out_features);
+  return unpack_bit_stream(streams, out_features, columns, bits);
+}
+
+std::vector<std::uint8_t> unpack_gptq_zeros(std::span<const std::uint32_t> words, std::int64_t out_features,
+                                            std::int64_t groups, int bits, GptqZeros stored) {
+  std::vector<std::uint32_t> whole(words.begin(), words.end());
+  const bool fields_fill_words = 32 % bits == 0;
+  if (stored == GptqZeros::kLessOne && fields_fill_words)
+    for (std::uint32_t& word : whole) word += 0xffffffffu / ((1u << bits) - 1);  // a one in every field
+  std::vector<std::uint8_t> zeros = unpack_bit_stream(whole, groups, out_features, bits);
+  if (stored == GptqZeros::kLessOne && !fields_fill_words)
+    for (std::uint8_t& zero : zeros) zero = static_cast<std::uint8_t>((zero + 1) & ((1 << bits) - 1));
+  return transposed(std::span<const std::uint8_t>(zeros), groups, out_features);
+}
+
+bool has_gptq_v1_borrow(std::span<const std::uint32_t> words, std::int64_t out_features, std::int64_t groups,
+                        int bits) {
+  const std::vector<std::uint8_t> fields = unpack_bit_stream(words, groups, out_features, bits);
+  return std::find(fields.begin(), fields.end(), (1 << bits) - 1) != fields.end();
+}
+
 }  // namespace llmq

@@ -3,6 +3,7 @@
 
     make_packed_vectors.py compressed-tensors tests/unit/model/packed_compressed_tensors.json
     make_packed_vectors.py awq                tests/unit/model/packed_awq.json
+    make_packed_vectors.py gptq               tests/unit/model/packed_gptq.json
 
 Each case: quantization_config, the tensors of one 16 x 16 module (dtype, shape, bytes in hex), and the FP32 weight. The scales are widened to
 FP32 before the library multiplies, so the expected weight is the exact product rounded once.
@@ -63,10 +64,43 @@ def awq_case(group, dtype, generator):
                 tensors={name: stored(tensor) for name, tensor in tensors.items()}, weight=stored(expected)["hex"])
 
 
+def gptq_case(form, bits, group, symmetric, reordered, generator):
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+
+    layer = TorchLinear(bits=bits, group_size=-1, sym=symmetric, desc_act=reordered, in_features=IN, out_features=OUT, register_buffers=True)
+    layer.group_size = IN if group == -1 else group  # smaller than it offers, and what packing goes by
+    groups = 1 if group == -1 else IN // group
+    scales = (torch.rand((OUT, groups), generator=generator) * 0.1 + 0.01).half().float()
+    zeros = torch.full((OUT, groups), 2 ** (bits - 1)) if symmetric else torch.randint(0, 2 ** bits, (OUT, groups), generator=generator)
+    index = torch.arange(IN) * groups // IN
+    if reordered: index = index[torch.randperm(IN, generator=generator)]
+    codes = torch.randint(0, 2 ** bits, (OUT, IN), generator=generator)
+    linear = torch.nn.Linear(IN, OUT, bias=False)
+    linear.weight.data = (codes - zeros[:, index]).float() * scales[:, index]
+    layer.pack_original(linear, scales, zeros.float(), index.int())
+    layer.post_init()
+    layer.scales = layer.scales.float()
+    expected = layer.dequantize_weight().t()
+    layer.scales = layer.scales.half()
+    assert expected.dtype == torch.float32 and torch.equal(expected, linear.weight.data)
+    if form == "gptq": convert_gptq_v2_to_v1_format_module(layer, layer)
+    config = dict(quant_method="gptq", bits=bits, group_size=group, sym=symmetric, desc_act=reordered, checkpoint_format=form, pack_dtype="int32",
+                  meta=dict(quantizer=["gptqmodel:7.7.0"]))
+    tensors = {key: getattr(layer, key) for key in ("qweight", "qzeros", "scales", "g_idx")}
+    return dict(name=f"{form}, {bits} bits, group {group}, {'symmetric' if symmetric else 'asymmetric'}{', act-order' if reordered else ''}", config=config,
+                tensors={name: stored(tensor) for name, tensor in tensors.items()}, weight=stored(expected)["hex"])
+
+
 def main():
     generator = torch.Generator().manual_seed(7)
     if sys.argv[1] == "awq":
         cases = [awq_case(8, torch.float16, generator), awq_case(16, torch.bfloat16, generator)]
+    elif sys.argv[1] == "gptq":
+        torch.set_grad_enabled(False)
+        cases = [gptq_case(*case, generator) for case in (
+            ("gptq", 4, 8, True, False), ("gptq", 4, 8, False, True), ("gptq", 2, -1, False, False), ("gptq", 8, 8, False, False),
+            ("gptq_v2", 4, 8, False, True), ("gptq_v2", 8, -1, True, False), ("gptq_v2", 2, 8, False, True))]
     else:
         cases = [compressed_tensors_case(bits, "group", symmetric, torch.bfloat16, generator) for bits in range(2, 9) for symmetric in (True, False)]
         cases += [compressed_tensors_case(3, "channel", False, torch.float32, generator), compressed_tensors_case(8, "channel", True, torch.float16, generator),

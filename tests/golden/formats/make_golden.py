@@ -3,7 +3,8 @@
 
     make_golden.py compressed-tensors part1.json     needs torch, compressed-tensors (fixture made with 0.20.0)
     make_golden.py awq part2.json                    needs torch, gptqmodel (fixture made with 7.7.0)
-    make_golden.py join part1.json part2.json golden.json
+    make_golden.py gptq part3.json                   the same
+    make_golden.py join part1.json part2.json part3.json golden.json
 
 The two libraries need not live in one environment. Codes, scales and zeros come from a fixed integer sequence; the library is given the weight
 (code - zero) * scale in float32, from which it must find the codes again, and whatever it then stores is the golden answer.
@@ -19,7 +20,7 @@ def sequence(seed):
         yield state >> 33
 
 
-def matrix(out, columns, bits, group, symmetric, seed):
+def matrix(out, columns, bits, group, symmetric, seed, least_zero=0):
     """Codes [out, columns], zeros [out, groups], scales [out, groups] that BF16 and FP16 both represent: k/128 * 2^-e with k in 128..255."""
     numbers = sequence(seed)
     group = columns if group is None else group
@@ -27,7 +28,8 @@ def matrix(out, columns, bits, group, symmetric, seed):
     for row in codes:  # both ends of the range occur in every row
         row[0], row[-1] = 0, 2**bits - 1
     groups = columns // group
-    zeros = [[2 ** (bits - 1) if symmetric else next(numbers) % 2**bits for _ in range(groups)] for _ in range(out)]
+    zeros = [[2 ** (bits - 1) if symmetric else max(least_zero, next(numbers) % 2**bits) for _ in range(groups)]
+             for _ in range(out)]
     scales = [[(128 + next(numbers) % 128) / 128 * 2.0 ** -(3 + next(numbers) % 5) for _ in range(groups)] for _ in range(out)]
     return codes, zeros, scales
 
@@ -87,12 +89,43 @@ def awq_cases():
         yield case(name, "awq", 4, group, symmetric, "F16", codes, zeros, scales, tensors)
 
 
+def gptq_cases():
+    import torch
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+
+    shapes = [("gptq", "sym4_group", 64, 4, 32, True, False), ("gptq", "sym8_channel", 32, 8, None, True, False),
+              ("gptq", "sym3_group", 64, 3, 32, True, False), ("gptq", "sym2_group", 64, 2, 16, True, False),
+              ("gptq", "asym4_group", 64, 4, 32, False, False), ("gptq", "sym4_act_order", 64, 4, 16, True, True),
+              ("gptq_v2", "asym4_group", 64, 4, 32, False, False), ("gptq_v2", "asym8_group", 32, 8, 16, False, False),
+              ("gptq_v2", "asym3_group", 64, 3, 32, False, False), ("gptq_v2", "asym2_channel", 32, 2, None, False, False),
+              ("gptq_v2", "asym4_act_order", 64, 4, 16, False, True)]
+    out = 32
+    for seed, (form, name, columns, bits, group, symmetric, reordered) in enumerate(shapes, 201):
+        codes, zeros, scales = matrix(out, columns, bits, group, symmetric, seed, least_zero=1 if form == "gptq" else 0)
+        width = columns if group is None else group
+        index = [k // width for k in range(columns)]
+        if reordered:  # a fixed shuffle: 5 is coprime to 64
+            index = [index[5 * k % columns] for k in range(columns)]
+        c, z, s = (torch.tensor(x, dtype=torch.float32) for x in (codes, zeros, scales))
+        linear = torch.nn.Linear(columns, out, bias=False)
+        linear.weight.data = (c - z[:, index]) * s[:, index]
+        layer = TorchLinear(bits=bits, group_size=-1 if group is None else group, sym=symmetric, desc_act=reordered, in_features=columns,
+                            out_features=out, register_buffers=True)
+        layer.pack_original(linear, s, z, torch.tensor(index, dtype=torch.int32))
+        if form == "gptq":  # as GPTQModel does on saving: packing leaves the zeros as v2 has them
+            convert_gptq_v2_to_v1_format_module(layer, layer)
+        tensors = {key: stored(torch, getattr(layer, key)) for key in ("qweight", "qzeros", "scales", "g_idx")}
+        one = case(name, form, bits, group, symmetric, "F16", codes, zeros, scales, tensors)
+        yield one | {"column_group": index} if reordered else one
+
+
 def main():
     what, *files = sys.argv[1:]
     if what == "join":
         cases = [c for part in files[:-1] for c in json.load(open(part))]
     else:
-        cases = list({"compressed-tensors": compressed_tensors_cases, "awq": awq_cases}[what]())
+        cases = list({"compressed-tensors": compressed_tensors_cases, "awq": awq_cases, "gptq": gptq_cases}[what]())
     with open(files[-1], "w") as out:
         out.write("[\n" + ",\n".join(json.dumps(c, separators=(",", ":")) for c in cases) + "\n]\n")
 

@@ -70,6 +70,8 @@ TEST(LinearSource, CompressedTensorsModulesDequantizeBitExactly) {
 }
 TEST(LinearSource, AwqModulesDequantizeBitExactly) { expect_weights("packed_awq.json"); }
 
+TEST(LinearSource, GptqModulesDequantizeBitExactly) { expect_weights("packed_gptq.json"); }
+
 TEST(LinearSource, QuantizedKeepsTheSchemeAsStored) {
   const Json cases = load_cases("packed_compressed_tensors.json");
   ScratchModel model;
@@ -139,13 +141,20 @@ struct PackedLie {
   const char* found;
 };
 
+// Every column in group 0 but one.
+ScratchTensor group_index(std::int64_t columns, std::int32_t third) {
+  std::vector<std::int32_t> index(static_cast<std::size_t>(columns));
+  index[3] = third;
+  return scratch_tensor<std::int32_t>("I32", {columns}, index);
+}
+
 Json& weights_of(ScratchModel& model) {
   return model.config["quantization_config"]["config_groups"]["group_0"]["weights"];
 }
 
 const PackedLie kLies[] = {
-    {"method", [](ScratchModel& m) { m.config["quantization_config"]["quant_method"] = "gptq"; },
-     "unsupported|*quant_method: the method \"gptq\""},
+    {"method", [](ScratchModel& m) { m.config["quantization_config"]["quant_method"] = "hqq"; },
+     "unsupported|*quant_method: the method \"hqq\""},
     {"format", [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
      "unsupported|*nvfp4-pack-quantized"},
     {"group format",
@@ -179,7 +188,7 @@ const PackedLie kLies[] = {
     {"strategy", [](ScratchModel& m) { weights_of(m)["strategy"] = "block"; },
      "unsupported|*strategy \"block\""},
     {"type", [](ScratchModel& m) { weights_of(m)["type"] = "float"; }, "unsupported|*type \"float\""},
-    {"act-order", [](ScratchModel& m) { weights_of(m)["actorder"] = "group"; }, "unsupported|*actorder"},
+    {"act-order", [](ScratchModel& m) { weights_of(m)["actorder"] = "random"; }, "unsupported|*actorder"},
     {"bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 16; }, "unsupported|*num_bits: is 16"},
     {"other bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 8; },
      "bad input|*weight_packed: has shape [16, 2], expected [16, 4]"},
@@ -188,8 +197,16 @@ const PackedLie kLies[] = {
      "bad input|*group_size 7 does not divide"},
     {"group size huge", [](ScratchModel& m) { weights_of(m)["group_size"] = std::int64_t{1} << 40; },
      "bad input|*group_size"},
-    {"g_idx", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = scratch_ramp({16}); },
-     "unsupported|*weight_g_idx"},
+    {"g_idx of floats", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = scratch_ramp({16}); },
+     "unsupported|*weight_g_idx: is stored as F32"},
+    {"g_idx too short", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(15, 0); },
+     "bad input|*weight_g_idx: has shape [15], expected [16]"},
+    {"g_idx out of range", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(16, 2); },
+     "bad input|*weight_g_idx: puts column 3 into group 2, and there are 2"},
+    {"g_idx negative", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(16, -1); },
+     "bad input|*weight_g_idx: puts column 3 into group -1"},
+    {"g_idx of another format", [](ScratchModel& m) { m.tensors[kModule + ".g_idx"] = group_index(16, 0); },
+     "unsupported|*q_proj.g_idx: has no meaning"},
     {"no scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_scale"); },
      "bad input|*weight_scale: is missing"},
     {"no shape", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_shape"); },
@@ -326,6 +343,92 @@ TEST(LinearSource, AwqLiesAreRefused) {
               HasSubstr("qzeros: is missing"));
   EXPECT_THAT(found([](ScratchModel& m) { m.tensors[kModule + ".g_idx"] = scratch_ramp({16}); }),
               HasSubstr("g_idx"));
+}
+
+// What reading block 0's q_proj of a GPTQ model says after `tell` changed it.
+template <typename Tell>
+std::string gptq_error(std::size_t index, const Tell& tell) {
+  const Json cases = load_cases("packed_gptq.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[index]);
+  tell(model, model.config["quantization_config"]);
+  return error_of([&] {
+    const Checkpoint checkpoint = model.open();
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery));
+  });
+}
+
+TEST(LinearSource, GptqLiesAreRefused) {
+  constexpr std::size_t kV1 = 0, kV1Wrapped = 1, kV2 = 4;
+  const auto found = [](std::size_t index, const auto& tell) { return gptq_error(index, tell); };
+  EXPECT_EQ(found(kV1, [](ScratchModel&, Json&) {}), "");
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["checkpoint_format"] = "marlin"; }),
+              HasSubstr("checkpoint_format: the format \"marlin\""));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["format"] = "gptq_v2"; }),
+              HasSubstr("format: is \"gptq_v2\", and checkpoint_format \"gptq\""));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["bits"] = 5; }), HasSubstr("bits: is 5"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["bits"] = 3; }),
+              HasSubstr("qweight: has shape [2, 16]"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["bits"] = 8, q["group_size"] = 4; }),
+              HasSubstr("qzeros: has shape [2, 2], expected [2, 4]"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["group_size"] = 0; }), HasSubstr("group_size: is 0"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["group_size"] = 16; }),
+              HasSubstr("scales: has shape [2, 16], expected [1, 16]"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["pack_dtype"] = "int16"; }), HasSubstr("pack_dtype"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["rotation"] = "hadamard"; }), HasSubstr("rotation"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["checkpoint_format"] = "gptq_v2"; }),
+              HasSubstr("qzeros: holds a zero other than 8"));
+  EXPECT_THAT(found(kV2, [](ScratchModel&, Json& q) { q["sym"] = true; }),
+              HasSubstr("qzeros: holds a zero other than 8"));
+  EXPECT_THAT(found(kV1, [](ScratchModel& m, Json&) { m.tensors.erase(kModule + ".qzeros"); }),
+              HasSubstr("qzeros: is missing"));
+  EXPECT_THAT(found(kV1, [](ScratchModel& m, Json&) { m.tensors[kModule + ".g_idx"] = group_index(16, 7); }),
+              HasSubstr("g_idx: puts column 3 into group 7"));
+  EXPECT_THAT(
+      found(kV1, [](ScratchModel& m, Json&) { m.tensors[kModule + ".qweight"] = scratch_ramp({16}); }),
+      HasSubstr("qweight: has shape [16]"));
+  EXPECT_THAT(
+      found(kV1, [](ScratchModel& m, Json&) { m.tensors[kModule + ".weight_g_idx"] = group_index(16, 0); }),
+      HasSubstr("weight_g_idx: has no meaning"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["dynamic"]["-:.*q_proj"] = Json::object(); }),
+              HasSubstr("is stored, but no group"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["dynamic"]["+:("] = Json::object(); }),
+              HasSubstr("quantization_config.dynamic.+:("));
+  EXPECT_THAT(found(kV1,
+                    [](ScratchModel&, Json& q) {
+                      q["dynamic"]["q"] = Json::object({{"codebook", 1}});
+                    }),
+              HasSubstr("codebook"));
+  EXPECT_THAT(found(kV1, [](ScratchModel&, Json& q) { q["dynamic"] = 3; }),
+              HasSubstr("dynamic: expected an object"));
+  // Zeros of 0 in v1 are GPTQModel's own; from anyone else such a field says two things.
+  EXPECT_THAT(found(kV1Wrapped, [](ScratchModel&, Json& q) { q["meta"]["quantizer"] = "auto_gptq"; }),
+              HasSubstr("qzeros: holds a zero of 16, stored less one: programs disagree"));
+}
+
+TEST(LinearSource, TheFirstGptqRuleThatMatchesHolds) {
+  // Block 0 is 4 bits in groups of 8 as the base says; block 1 is 8 bits per channel by a rule.
+  const Json cases = load_cases("packed_gptq.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[4]);
+  for (const auto& [name, value] : cases.items()[5].at("tensors").members()) {
+    std::vector<std::int64_t> shape;
+    for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
+    model.tensors[kOther + "." + name] = {value.at("dtype").as_string(), shape,
+                                          from_hex(value.at("hex").as_string())};
+  }
+  model.config["quantization_config"]["dynamic"] = Json::object(
+      {{"-:.*k_proj", Json::object()},
+       {"+:^model\\.layers\\.1\\.", Json::object({{"bits", 8}, {"group_size", -1}, {"sym", true}})},
+       {".*q_proj", Json::object({{"desc_act", true}})}});
+  const Checkpoint checkpoint = model.open();
+  ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  EXPECT_EQ(source.packed_shape(kModule).scheme.text(), "w4a16_g8_asym");
+  EXPECT_TRUE(source.packed_shape(kModule).column_groups);
+  EXPECT_EQ(source.quantized(kOther).scheme.text(), "w8a16_channel_sym");
+  EXPECT_EQ(source.packed_modules(), (std::vector<std::string>{kModule, kOther}));
 }
 
 }  // namespace
