@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "export/html_report.h"
 #include "export/model_card.h"
 #include "export/report.h"
 #include "quant/pipeline.h"
@@ -43,7 +44,7 @@ Recipe resolve_recipe(const Options& options) {
   return recipe;
 }
 
-// What a finished run is, gathered for stdout, report.json and README.md.
+// What a finished run is, gathered for stdout, report.json, report.html and README.md.
 struct Outcome {
   Recipe recipe;
   Plan plan;
@@ -52,6 +53,7 @@ struct Outcome {
   RunFacts facts;
   std::vector<LoaderVerdict> loaders;
   double seconds = 0;
+  std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   std::string digest;
   std::optional<Evaluation> evaluation;
   std::uint64_t original_bytes = 0;
@@ -91,11 +93,18 @@ Json calibration_json(const Outcome& o) {
                        {"shuffle", o.recipe.calibration.shuffle}});
 }
 
+Json list_json(const std::vector<std::string>& lines) {
+  Json list = Json::array();
+  for (const std::string& line : lines) list.push_back(line);
+  return list;
+}
+
 // What the report needs beyond the pipeline's own findings: the plan's figure beside the measured one, and the evaluation.
 Json run_json(const Outcome& o) {
   Json run = o.report.to_json();
+  run["left_dense"] = list_json(o.plan.ignored);
   run["memory"] =
-      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", peak_resident_bytes()}});
+      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
   if (o.evaluation) {
     const PerplexityResult& r = o.evaluation->result;
     run["evaluation"] =
@@ -129,7 +138,9 @@ CardFacts card_facts(const Outcome& o) {
 }
 
 std::vector<std::pair<std::string, std::string>> documents(const Outcome& o) {
-  return {{"report.json", make_report(o.facts, o.loaders, run_json(o)).dump(1) + "\n"},
+  const Json report = make_report(o.facts, o.loaders, run_json(o));
+  return {{"report.json", report.dump(1) + "\n"},
+          {"report.html", make_html_report(report)},
           {"README.md", make_model_card(o.facts, card_facts(o), o.loaders)}};
 }
 
@@ -147,6 +158,7 @@ void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Optio
   pipeline.allow_nonfinite = options.allow_nonfinite;
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
   o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, backend, *writer, pipeline);
+  o.peak_rss_bytes = peak_resident_bytes();
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
@@ -174,12 +186,6 @@ void evaluate_output(Outcome& o, const LoadedModel& original, const std::shared_
     write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
 }
 
-Json list_json(const std::vector<std::string>& lines) {
-  Json list = Json::array();
-  for (const std::string& line : lines) list.push_back(line);
-  return list;
-}
-
 Json outcome_json(const Outcome& o) {
   Json fallbacks = Json::array();
   for (const Fallback& fallback : o.report.fallbacks)
@@ -193,7 +199,7 @@ Json outcome_json(const Outcome& o) {
                                 {"format", o.plan.format},
                                 {"compute", compute_name(o.plan.compute)},
                                 {"seconds", o.seconds},
-                                {"peak_rss_bytes", peak_resident_bytes()},
+                                {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"bytes_in", o.facts.bytes_in},
@@ -216,7 +222,7 @@ void print_outcome(const Outcome& o) {
       bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
       o.facts.bits_per_weight_total));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
-                         bytes_text(peak_resident_bytes()), bytes_text(o.plan.peak_bytes), o.digest));
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.digest));
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);

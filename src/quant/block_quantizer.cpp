@@ -232,6 +232,7 @@ class StagedBlock {
     fill_report(work, matrix, judge);
     keep_the_better(work, matrix, judge);
     set_input_scale(matrix, judge.stats);
+    work.report.scales = scale_octaves(matrix.scales);
     charge("losses");
     {
       std::vector<float> value(matrix.codes.size());
@@ -378,6 +379,7 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
     work.report.method = "rtn";
     work.report.weight_error = weight_error(work, matrix, run.pool);
     work.report.relative_error = work.report.weight_error * work.report.weight_error;
+    work.report.scales = scale_octaves(matrix.scales);
     run.clock.charge("rounding");
     run.writer.add_quantized(linear.module, matrix);
     run.clock.charge("writing");

@@ -161,11 +161,13 @@ Json QuantizeReport::to_json() const {
     list.push_back(Json::object({{"module", Json(m.module)},
                                  {"method", Json(m.method)},
                                  {"scheme", Json(m.scheme.text())},
+                                 {"bits", Json(m.scheme.bits)},
                                  {"loss", Json(m.loss)},
                                  {"rtn_loss", Json(m.rtn_loss)},
                                  {"lambda", Json(m.lambda)},
                                  {"relative_error", Json(m.relative_error)},
-                                 {"weight_error", Json(m.weight_error)}}));
+                                 {"weight_error", Json(m.weight_error)},
+                                 {"scale_octaves", m.scales.to_json()}}));
   }
   for (const Fallback& f : fallbacks)
     fell.push_back(Json::object({{"module", Json(f.module)}, {"reason", Json(f.reason)}}));

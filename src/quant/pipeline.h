@@ -9,6 +9,7 @@
 #include "calibration/calibration_text.h"
 #include "export/model_writer.h"
 #include "quant/plan.h"
+#include "quant/scale_octaves.h"
 
 namespace llmq {
 
@@ -20,6 +21,7 @@ struct ModuleReport {
   double weight_error = 0;        // ||dW||_F / ||W||_F
   double lambda = 0;              // what GPTQ added to the Gram matrix's diagonal
   std::string method;             // what it got in the end: "awq+gptq", "rtn"
+  ScaleOctaves scales;
 };
 struct Fallback {
   std::string module, reason;

@@ -60,7 +60,7 @@ TEST(Quantize, AwqWritesAWholeCheckpointAndSaysWhatItDid) {
     EXPECT_NE(json.find(key), nullptr) << key;
   EXPECT_THAT(json.at("digest").as_string(), HasSubstr("sha256:"));
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
-                           "generation_config.json", "README.md", "report.json"})
+                           "generation_config.json", "README.md", "report.json", "report.html"})
     EXPECT_TRUE(fs::exists(scratch / "q" + std::string("/") + file)) << file;
   EXPECT_EQ(read_file(scratch / "q/tokenizer.json"), read_file(tinystories() + "/tokenizer.json"));
   const Json report = Json::parse(read_file(scratch / "q/report.json"), "report.json");

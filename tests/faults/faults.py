@@ -33,6 +33,7 @@ FAULTS = [
           "for (const auto& file : extra_files) write_file(file.first, file.second); write_file(\"config.json\", config.dump(2) + \"\\n\");",
           "write_file(\"config.json\", config.dump(2) + \"\\n\"); for (const auto& file : extra_files) write_file(file.first, file.second);",
           [("llmq_unit_export", "ModelDirectory.*")]),
+    Fault("report-name-not-escaped", "src/export/html_charts.cpp", 'safe += "&lt;";', "safe += '<';", [("llmq_unit_export", "HtmlReport.HostileNamesStayText")]),
     # What is read.
     Fault("group-index", "src/tensor/quantized_matrix.cpp", "static_cast<std::size_t>(n * groups + g);", "static_cast<std::size_t>(n * groups);",
           [("llmq_unit_tensor", "QuantizedMatrix.*")]),

@@ -1,0 +1,250 @@
+// report.html is well-formed XML that names every module, whatever the modules are called, and carries no script.
+#include "export/html_report.h"
+
+#include <fmt/core.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cctype>
+#include <vector>
+
+#include "export/html_charts.h"
+
+namespace llmq::testing {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// Well-formedness as XML 1.0 has it, as far as this page goes: elements nest and close, attributes are quoted
+// and not repeated, and no bare & or < stands in text. `text` gathers what lies between tags, unescaped.
+class Markup {
+ public:
+  explicit Markup(const std::string& source) : s_(source) { read(); }
+  std::string error, text;
+  std::vector<std::string> elements;
+
+ private:
+  void read() {
+    if (s_.rfind("<!DOCTYPE html>\n", 0) != 0) return fault("no doctype");
+    at_ = 16;
+    while (at_ < s_.size() && error.empty()) s_[at_] == '<' ? tag() : character();
+    if (error.empty() && !open_.empty()) fault("<" + open_.back() + "> is not closed");
+  }
+  void fault(const std::string& what) { error = fmt::format("byte {}: {}", at_, what); }
+  void character() {
+    if (s_[at_] != '&') {
+      text += s_[at_++];
+      return;
+    }
+    static const std::vector<std::pair<std::string, char>> kEntities = {
+        {"&amp;", '&'}, {"&lt;", '<'}, {"&gt;", '>'}, {"&quot;", '"'}, {"&#39;", '\''}};
+    for (const auto& [entity, c] : kEntities)
+      if (s_.compare(at_, entity.size(), entity) == 0) {
+        text += c;
+        at_ += entity.size();
+        return;
+      }
+    fault("a bare &");
+  }
+  std::string name() {
+    const std::size_t from = at_;
+    while (at_ < s_.size() && (std::isalnum(static_cast<unsigned char>(s_[at_])) != 0 || s_[at_] == '-'))
+      ++at_;
+    return s_.substr(from, at_ - from);
+  }
+  void tag() {
+    ++at_;
+    if (at_ < s_.size() && s_[at_] == '/') {
+      ++at_;
+      const std::string closed = name();
+      if (open_.empty() || open_.back() != closed || s_[at_] != '>')
+        return fault("</" + closed + "> closes nothing");
+      open_.pop_back();
+      ++at_;
+      return;
+    }
+    const std::string element = name();
+    if (element.empty()) return fault("a bare <");
+    elements.push_back(element);
+    std::vector<std::string> seen;
+    while (at_ < s_.size() && s_[at_] == ' ') {
+      ++at_;
+      const std::string attribute = name();
+      if (attribute.empty() || s_.compare(at_, 2, "=\"") != 0)
+        return fault("an attribute of " + element + " is not quoted");
+      for (const std::string& other : seen)
+        if (other == attribute) return fault(attribute + " is given twice");
+      seen.push_back(attribute);
+      for (at_ += 2; at_ < s_.size() && s_[at_] != '"'; ++at_)
+        if (s_[at_] == '<') return fault("< in an attribute");
+      ++at_;
+    }
+    const bool empty = s_.compare(at_, 2, "/>") == 0;
+    if (empty) ++at_;
+    if (at_ >= s_.size() || s_[at_] != '>') return fault("<" + element + " has no end");
+    ++at_;
+    if (!empty) open_.push_back(element);
+  }
+
+  const std::string& s_;
+  std::size_t at_ = 0;
+  std::vector<std::string> open_;
+};
+
+Json module(const std::string& name, double loss, double rtn) {
+  return Json::object({{"module", name},
+                       {"method", "awq+gptq"},
+                       {"scheme", "w4a16_g64_asym"},
+                       {"bits", 4},
+                       {"loss", loss},
+                       {"rtn_loss", rtn},
+                       {"relative_error", 0.01},
+                       {"weight_error", 0.1},
+                       {"scale_octaves", Json::object({{"first_octave", -7},
+                                                       {"bins_per_octave", 4},
+                                                       {"counts", Json::array({1, 5, 9, 2, 0, 0, 0, 1})}})}});
+}
+
+Json report() {
+  return Json::object({{"schema", "llmq.report/1"},
+                       {"tool", Json::object({{"name", "llmq"}, {"version", "0.1.0"}})},
+                       {"command", "llmq quantize --model /models/m"},
+                       {"model", "/models/SmolLM2-135M/"},
+                       {"method", "awq+gptq"},
+                       {"scheme", "w4a16_g64_asym"},
+                       {"format", "compressed-tensors"},
+                       {"bytes_in", 1000},
+                       {"bytes_out", 400},
+                       {"bits_per_weight", 4.3125},
+                       {"bits_per_weight_total", 6.5},
+                       {"loss", 25.0},
+                       {"rtn_loss", 100.0},
+                       {"modules", Json::array({module("model.layers.0.self_attn.q_proj", 3e-4, 2e-1),
+                                                module("model.layers.1.self_attn.q_proj", 2e-3, 5e-1),
+                                                module("model.layers.1.mlp.down_proj", 1e-2, 5e-2)})},
+                       {"left_dense", Json::array({"model.layers.0.mlp.down_proj"})}});
+}
+
+TEST(HtmlReport, IsWellFormedNamesEveryModuleAndRunsNothing) {
+  const std::string html = make_html_report(report());
+  const Markup page(html);
+  EXPECT_EQ(page.error, "");
+  for (const char* name : {"model.layers.0.self_attn.q_proj", "model.layers.1.self_attn.q_proj",
+                           "model.layers.1.mlp.down_proj", "model.layers.0.mlp.down_proj"})
+    EXPECT_THAT(page.text, HasSubstr(name));
+  for (const char* element : {"script", "link", "img", "iframe", "object"})
+    EXPECT_THAT(page.elements, Not(::testing::Contains(element)));
+  EXPECT_THAT(html, Not(HasSubstr("url(")));
+  EXPECT_THAT(html, HasSubstr("default-src 'none'"));
+  EXPECT_THAT(html, HasSubstr("prefers-color-scheme: dark"));
+  EXPECT_THAT(html, HasSubstr("width=device-width"));
+}
+
+TEST(HtmlReport, SaysTheFiguresOfTheReport) {
+  Json r = report();
+  r["seconds"] = 8.25;
+  r["fallbacks"] =
+      Json::array({Json::object({{"module", "model.layers.1.mlp.down_proj"}, {"reason", "loses more"}})});
+  r["warnings"] = Json::array({"damp is 0.015"});
+  r["evaluation"] = Json::object(
+      {{"protocol", "hf-2048"},
+       {"text", "builtin:wikitext-2"},
+       {"windows", 16},
+       {"ppl", 20.5},
+       {"ppl_stderr", 0.25},
+       {"against", Json::object({{"ppl", 19.5},
+                                 {"delta_ppl", 1.0},
+                                 {"kl_mean", 0.125},
+                                 {"kl_p99", 0.75},
+                                 {"kl_max", 3.0},
+                                 {"top1_agreement", 0.875}})},
+       {"gates", Json::array({Json::object(
+                     {{"name", "max_kl"}, {"limit", 0.1}, {"value", 0.125}, {"met", false}})})}});
+  const Markup page(make_html_report(r));
+  EXPECT_EQ(page.error, "");
+  for (const char* text : {"SmolLM2-135M",
+                           "4.312",
+                           "6.500",
+                           "2.50 times smaller",
+                           "25.0 %",
+                           "8.2 s",
+                           "One linear did not get",
+                           "loses more",
+                           "One warning",
+                           "damp is 0.015",
+                           "19.5000",
+                           "20.5000 ± 0.2500",
+                           "1.0000",
+                           "0.12500",
+                           "87.50 %",
+                           "not met",
+                           "down_proj",
+                           "left dense",
+                           "3.000e-04",
+                           "2.000e-01"})
+    EXPECT_THAT(page.text, HasSubstr(text));
+}
+
+TEST(HtmlReport, HostileNamesStayText) {
+  const std::string evil = "a.0.</bdi><script>alert(\"1\")</script>&lt;'\x01\xff\xe2\x80\xae";
+  Json r = report();
+  r["model"] = evil;
+  r["method"] = evil;
+  r["scheme"] = evil;
+  r["format"] = evil;
+  r["command"] = evil;
+  r["modules"] =
+      Json::array({module(evil, 1, 2), module("", 1, 2), module("9999999999999999999999.x", 1, 2)});
+  r["left_dense"] = Json::array({evil});
+  r["fallbacks"] = Json::array({Json::object({{"module", evil}, {"reason", evil}})});
+  r["warnings"] = Json::array({evil});
+  r["calibration"] = Json::object({{evil, evil}});
+  r["loaders"] = Json::array({Json::object({{"loader", evil}, {"fits", false}, {"reason", evil}})});
+  r["evaluation"] = Json::object(
+      {{"protocol", evil}, {"text", evil}, {"gates", Json::array({Json::object({{"name", evil}})})}});
+  r["seconds_by_part"] = Json::object({{evil, 1.0}});
+  const std::string html = make_html_report(r);
+  const Markup page(html);
+  EXPECT_EQ(page.error, "");
+  EXPECT_THAT(page.elements, Not(::testing::Contains("script")));
+  EXPECT_THAT(html, Not(HasSubstr("<script")));
+  EXPECT_THAT(html, Not(HasSubstr("\x01")));
+  EXPECT_THAT(html, Not(HasSubstr("\xff")));
+  EXPECT_THAT(page.text, HasSubstr("</bdi><script>alert(\"1\")</script>&lt;'\xEF\xBF\xBD\xEF\xBF\xBD"));
+}
+
+TEST(HtmlReport, AReportOfAnyShapeIsDrawn) {
+  for (const Json& r :
+       {Json(), Json::array(), Json::object(), Json::object({{"modules", 3}, {"evaluation", "x"}}),
+        Json::object({{"modules", Json::array({Json(), Json::object({{"module", "a.1.b"}, {"loss", -1.0}}),
+                                               Json::object({{"scale_octaves",
+                                                              Json::object({{"first_octave", 1e300},
+                                                                            {"bins_per_octave", 0}})}})})}})})
+    EXPECT_EQ(Markup(make_html_report(r)).error, "") << r.dump();
+}
+
+TEST(HtmlCharts, BarsStandOnWholeDecadesAndKeepTheirRatio) {
+  const std::vector<BarPair> bars = {{"a", 1e-3, 1e-4}, {"b", 1e-1, {}}, {"c", 0.0, 1.0}};
+  const Decades decades = decades_of(bars);
+  EXPECT_EQ(decades.first, -4);
+  EXPECT_EQ(decades.last, 0);
+  std::vector<double> heights;
+  const std::string svg = bar_chart(bars, decades, "0", "2");
+  const auto rest = [&svg](std::size_t from) { return svg.find(" height=\"", svg.find("<rect", from)); };
+  for (std::size_t at = svg.find("<rect"); at != std::string::npos; at = svg.find("<rect", at + 1))
+    heights.push_back(std::stod(svg.substr(rest(at) + 9)));
+  // 122 pixels for 4 decades; the least amount keeps one pixel, 0 and nothing have no bar.
+  EXPECT_THAT(heights, ElementsAre(30.5, 1.0, 91.5, 122.0));
+}
+
+TEST(HtmlCharts, TextIsSafeInMarkup) {
+  EXPECT_EQ(html_text("a<b>&\"'é"), "a&lt;b&gt;&amp;&quot;&#39;é");
+  EXPECT_EQ(html_text(std::string("\x00\x1f\x7f\xc3", 4)),
+            "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD");
+  EXPECT_EQ(html_text("\xEF\xBF\xBF"), "\xEF\xBF\xBD");
+}
+
+}  // namespace
+}  // namespace llmq::testing
