@@ -12,6 +12,7 @@
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
 #include "tools/print.h"
+#include "tools/quantize_gguf.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -251,6 +252,8 @@ int run(const Options& options, const Session& session) {
   watch_signals();
   Outcome o;
   o.recipe = resolve_recipe(options);
+  if (o.recipe.format == "gguf")
+    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite}, session);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
@@ -290,6 +293,8 @@ void add_quantize(CLI::App& app, Session& session) {
       app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
       "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"
       "  llmq quantize --method awq --model DIR --output out/model-awq --set scheme=w4a16_g64_asym\n"
+      "  llmq quantize --method imatrix --model DIR --output out/model.gguf --set format=gguf --set "
+      "scheme=q4_k_m\n"
       "  llmq quantize --recipe recipes/smollm2.yaml --dry-run\n");
   command
       ->add_option("--recipe", options->recipe,
@@ -297,11 +302,12 @@ void add_quantize(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command
       ->add_option("--method", options->method,
-                   "rtn, awq, gptq, smoothquant, or a list such as [awq, gptq]; overrides the recipe")
+                   "rtn, awq, gptq, smoothquant, or a list such as [awq, gptq]; imatrix for GGUF; overrides "
+                   "the recipe")
       ->type_name("NAME");
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
-  command->add_option("--output", options->output, "Directory to write")->type_name("DIR");
+  command->add_option("--output", options->output, "Directory, or .gguf file, to write")->type_name("DIR");
   command
       ->add_option("--set", options->settings,
                    "Change one key of the recipe, such as scheme=w4a16_g64_asym or calibration.samples=64")

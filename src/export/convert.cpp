@@ -1,7 +1,6 @@
 #include "export/convert.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cmath>
 #include <cstring>
 
@@ -208,9 +207,7 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   job.on_tensor = request.on_tensor;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
   const GgufWritten written = write_gguf(io, checkpoint, ModelSpec::read(checkpoint), job, pool);
-  report.dtype = job.file_type->name;
-  std::transform(report.dtype.begin(), report.dtype.end(), report.dtype.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  report.dtype = gguf_type_name(*job.file_type);
   report.bytes_out = written.bytes;
   report.digest = written.digest;
 }

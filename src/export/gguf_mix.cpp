@@ -206,11 +206,15 @@ const GgufFileType* find_gguf_file_type(std::string_view name) {
   return nullptr;
 }
 
+std::string gguf_type_name(const GgufFileType& type) {
+  std::string name(type.name);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
 std::string gguf_file_type_names() {
   std::string names;
-  for (const GgufFileType& row : kFileTypes)
-    for (const char c : std::string(names.empty() ? "" : ", ") + std::string(row.name))
-      names += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (const GgufFileType& row : kFileTypes) names += (names.empty() ? "" : ", ") + gguf_type_name(row);
   return names;
 }
 

@@ -24,7 +24,8 @@ struct GgufFileType {
 
 // In any case; llama.cpp's short names Q3_K, Q4_K and Q5_K are the _M ones. Null for a name that is not one.
 const GgufFileType* find_gguf_file_type(std::string_view name);
-std::string gguf_file_type_names();  // "f32, f16, ..."
+std::string gguf_type_name(const GgufFileType& type);  // "q4_k_m"
+std::string gguf_file_type_names();                    // "f32, f16, ..."
 
 // What the rules look at besides names and shapes.
 struct GgufMixModel {

@@ -6,6 +6,7 @@
 // for those of o and down where the plan has memory for them (by row invariance the bytes are the same).
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -26,7 +27,9 @@ class ActivationStream {
 
   // residual = embedding of every token; the table's pages are released.
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights.
+  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed.
+  void each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,
+                  const std::function<void(const TensorView& x)>& see);
   InputStats statistics(InputSite site, int block, const BlockWeights& weights, Samples samples);
   // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
   // as they are: no weight before them may have changed since their statistics.

@@ -72,6 +72,10 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
                                    "output.versioned", "name a plain directory"});
+  if (recipe.scheme_is_gguf)
+    fail(ErrorKind::kUsage,
+         {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
+          recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
   if (recipe.calibration.chat_template)
     fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
+#include "export/gguf_mix.h"
 #include "quant/recipe_reading.h"
 
 namespace llmq {
@@ -23,7 +24,7 @@ void apply_version(Recipe&, const Yaml& v) {
 }
 
 void apply_methods(Recipe& r, const Yaml& v) {
-  static const std::vector<std::string> kMethods = {"rtn", "awq", "gptq", "smoothquant"};
+  static const std::vector<std::string> kMethods = {"rtn", "awq", "gptq", "smoothquant", "imatrix"};
   r.methods.clear();
   if (v.kind() != Yaml::Kind::kSequence) {
     r.methods.push_back(read_word(v, kMethods));
@@ -31,6 +32,17 @@ void apply_methods(Recipe& r, const Yaml& v) {
   }
   for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, kMethods));
   if (r.methods.empty()) v.fail_here("the list of methods is empty", "write method: awq");
+}
+
+// A scheme of codes and scales, or one of GGUF's types.
+void apply_scheme(Recipe& r, const Yaml& v) {
+  const GgufFileType* type = v.kind() == Yaml::Kind::kScalar ? find_gguf_file_type(v.as_string()) : nullptr;
+  r.scheme_is_gguf = type != nullptr;
+  r.scheme.reset();
+  if (type == nullptr)
+    r.scheme = read_scheme(v);
+  else
+    r.gguf.type = gguf_type_name(*type);
 }
 
 void apply_duo(Recipe& r, const Yaml& v) {
@@ -116,7 +128,7 @@ const auto kKeys = std::to_array<Key>({
     {"output.versioned", [](Recipe& r, const Yaml& v) { r.versioned = v.as_bool(); }},
     {"output.keep", [](Recipe& r, const Yaml& v) { r.keep = read_integer(v, 1, kMany); }},
     {"method", apply_methods},
-    {"scheme", [](Recipe& r, const Yaml& v) { r.scheme = read_scheme(v); }},
+    {"scheme", apply_scheme},
     {"format",
      [](Recipe& r, const Yaml& v) {
        r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf"});
@@ -147,6 +159,9 @@ const auto kKeys = std::to_array<Key>({
     {"gptq.descent_sweeps",
      [](Recipe& r, const Yaml& v) { r.gptq.descent_sweeps = static_cast<int>(read_integer(v, 0, 100)); }},
     {"smoothquant.alpha", [](Recipe& r, const Yaml& v) { r.smoothquant.alpha = read_number(v, 0, 1); }},
+    {"gguf.importance", [](Recipe& r, const Yaml& v) { r.gguf.importance = v.as_string(); }},
+    {"gguf.search", [](Recipe& r, const Yaml& v) { r.gguf.search = read_word(v, {"ggml", "best"}); }},
+    {"gguf.imatrix_out", [](Recipe& r, const Yaml& v) { r.gguf.imatrix_out = v.as_string(); }},
     {"evaluate.text", [](Recipe& r, const Yaml& v) { evaluation(r).text = v.as_string(); }},
     {"evaluate.max_ppl", [](Recipe& r, const Yaml& v) { evaluation(r).max_ppl = read_number(v, 0, kHuge); }},
     {"evaluate.max_delta_ppl",
@@ -267,7 +282,8 @@ void Recipe::set(const std::string& assignment) {
     fail(ErrorKind::kUsage,
          {"no recipe key is called '" + path + "'", {}, "--set", "there are " + joined(known_keys(prefix))});
   }
-  const bool is_path = path == "model" || path == "output" || path == "output.dir";
+  const bool is_path = path == "model" || path == "output" || path == "output.dir" ||
+                       path == "gguf.imatrix_out" || path == "gguf.importance";
   if (is_path && !text.empty() && text.front() != '{' && text.front() != '"' &&
       text.front() != '\'') {  // taken as typed, whatever YAML would make of it
     if (!is_utf8(text))
@@ -291,7 +307,9 @@ Json Recipe::to_json() const {
       {"model", Json(model)},
       {"output", Json(output)},
       {"method", names(methods)},
-      {"scheme", scheme ? scheme_json(*scheme) : Json()},
+      {"scheme", scheme_is_gguf ? Json(gguf.type)
+                 : scheme       ? scheme_json(*scheme)
+                                : Json()},
       {"format", Json(format)},
       {"calibration", Json::object({{"text", names(calibration.text)},
                                     {"samples", Json(calibration.samples)},
@@ -313,6 +331,9 @@ Json Recipe::to_json() const {
                              {"refit_scales", Json(gptq.refit_scales)},
                              {"descent_sweeps", Json(gptq.descent_sweeps)}})},
       {"smoothquant", Json::object({{"alpha", Json(smoothquant.alpha)}})},
+      {"gguf", Json::object({{"importance", Json(gguf.importance)},
+                             {"search", Json(gguf.search)},
+                             {"imatrix_out", Json(gguf.imatrix_out)}})},
       {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
       {"notes", names(notes)},
   });

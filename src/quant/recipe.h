@@ -36,14 +36,25 @@ struct EvaluateRequest {
   std::int64_t max_windows = 0;
 };
 
+// format: gguf. Empty fields are chosen by the method: rtn has no importance and ggml's search, imatrix has that of the calibration text and the
+// wider search.
+struct GgufOptions {
+  std::string type = "q4_k_m";  // the scheme
+  std::string importance;       // "none", "calibration", or an importance matrix
+  std::string search;           // "ggml" or "best"
+  std::string imatrix_out;      // where the importance of the calibration text is written
+  bool operator==(const GgufOptions&) const = default;
+};
+
 struct Recipe {
   std::string source;  // file, or "command line"
   std::string model, output;
   bool versioned = false;  // output: {dir, versioned, keep}: refused plainly until versions exist
   std::int64_t keep = 0;   // versions kept; 0: all
   std::vector<std::string>
-      methods;  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied
+      methods;  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF
   std::optional<SchemeRequest> scheme;
+  bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
   std::string format = "compressed-tensors";
   CalibrationRequest calibration;
   std::vector<std::string>
@@ -53,6 +64,7 @@ struct Recipe {
   AwqOptions awq;
   GptqOptions gptq;
   SmoothQuantOptions smoothquant;
+  GgufOptions gguf;
   std::optional<EvaluateRequest> evaluate;
   std::vector<std::string>
       notes;  // what was read and has no effect here (llm-compressor keys), said in the report

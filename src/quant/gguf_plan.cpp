@@ -1,0 +1,159 @@
+#include "quant/gguf_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "export/gguf_tensors.h"
+#include "model/linear_source.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kChunkTokens = 4096;
+
+void check_intent(const Recipe& recipe) {
+  const auto refuse = [&](const char* key, std::string message, std::string hint) {
+    fail(ErrorKind::kUsage, {std::move(message), recipe.source, key, std::move(hint)});
+  };
+  if (recipe.methods.size() != 1 || (recipe.methods[0] != "rtn" && recipe.methods[0] != "imatrix"))
+    refuse("method", "a GGUF is written by method rtn or imatrix", "write method: imatrix");
+  if (recipe.scheme)
+    refuse("scheme", "a GGUF has types of its own", "write one of " + gguf_file_type_names());
+  if (!recipe.overrides.empty() || !recipe.targets.empty() || recipe.ignore != Recipe().ignore)
+    refuse(!recipe.overrides.empty() ? "overrides"
+           : !recipe.targets.empty() ? "targets"
+                                     : "ignore",
+           "the types inside a GGUF follow llama.cpp's mixes", "leave it out");
+  if (recipe.versioned)
+    fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
+                                   "output.versioned", "name a .gguf file"});
+  if (recipe.calibration.chat_template)
+    fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
+                                   "calibration.chat_template", "write chat_template: false"});
+}
+
+void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
+  const GgufOptions& options = recipe.gguf;
+  const bool weighted = plan.method == "imatrix";
+  plan.importance = !options.importance.empty() ? options.importance : weighted ? "calibration" : "none";
+  const auto contradict = [&](const char* message, const char* hint) {
+    fail(ErrorKind::kUsage, {message, recipe.source, "gguf.importance", hint});
+  };
+  if (weighted && plan.importance == "none")
+    contradict("method imatrix rounds with importance", "write method: rtn");
+  if (!weighted && plan.importance != "none")
+    contradict("method rtn rounds without importance", "write method: imatrix");
+  plan.search = options.search == "best" || (options.search.empty() && weighted) ? BlockSearch::kBest
+                                                                                 : BlockSearch::kGgml;
+  plan.imatrix_out = options.imatrix_out;
+  if (!plan.imatrix_out.empty() && !plan.needs_calibration())
+    fail(ErrorKind::kUsage, {"there is no importance of a calibration text to write", recipe.source,
+                             "gguf.imatrix_out", "write method: imatrix, without gguf.importance"});
+}
+
+void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& plan) {
+  plan.calibration = recipe.calibration;
+  if (!plan.needs_calibration()) return;
+  const std::int64_t length = recipe.calibration.sequence_length;
+  if (length > spec.max_position)
+    fail(ErrorKind::kUsage,
+         {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
+          recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
+  plan.chunk_tokens = std::max<std::int64_t>(1, kChunkTokens / length) * length;
+}
+
+// What lies in memory at once: while importance is taken, the residual stream, the inputs of one site and the weights of one block; while the
+// file is written, a window of FP32 rows and their bytes.
+void estimate_memory(const ModelSpec& spec, GgufPlan& plan) {
+  constexpr std::uint64_t kWindow = 48u << 20, kFixed = 32u << 20;
+  plan.memory = {{"program", kFixed}, {"rounding window", kWindow}};
+  if (plan.needs_calibration()) {
+    const std::uint64_t width = activation_dtype(plan.compute) == DType::kBF16 ? 2 : 4;
+    const auto tokens =
+        static_cast<std::uint64_t>(plan.calibration.samples * plan.calibration.sequence_length);
+    const auto hidden = static_cast<std::uint64_t>(spec.hidden_size);
+    const auto widest = static_cast<std::uint64_t>(
+        std::max(std::int64_t{spec.heads} * spec.head_dim, spec.intermediate_size));
+    const std::uint64_t chunk = std::min(tokens, static_cast<std::uint64_t>(plan.chunk_tokens));
+    std::uint64_t weights = 0;
+    for (const LinearSpec& linear : spec.blocks.front().linears)
+      weights += static_cast<std::uint64_t>(linear.out_features * linear.in_features) * (width + 4);
+    plan.memory.push_back({"residual stream", tokens * hidden * 4});
+    plan.memory.push_back({"inputs of o and down", (plan.keep_inputs ? tokens : chunk) * widest * width});
+    plan.memory.push_back({"a chunk's intermediates", chunk * (hidden + 4 * widest) * width});
+    plan.memory.push_back({"one block's weights", weights});
+  }
+  plan.peak_bytes = 0;
+  for (const MemoryItem& item : plan.memory) plan.peak_bytes += item.bytes;
+}
+
+}  // namespace
+
+double GgufPlan::bits_per_weight() const {
+  double weights = 0;
+  for (const Tensor& tensor : tensors) weights += static_cast<double>(tensor.shape.elements());
+  return weights == 0 ? 0 : 8.0 * static_cast<double>(bytes_out) / weights;
+}
+
+Json GgufPlan::to_json() const {
+  Json items = Json::array(), list = Json::array();
+  for (const MemoryItem& item : memory)
+    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  for (const Tensor& tensor : tensors)
+    list.push_back(Json::object({{"tensor", Json(tensor.name)},
+                                 {"type", Json(dtype_row(tensor.dtype).name)},
+                                 {"shape", Json(tensor.shape.text())}}));
+  return Json::object({{"schema", "llmq.plan/1"},
+                       {"method", method},
+                       {"format", "gguf"},
+                       {"scheme", gguf_type_name(*file_type)},
+                       {"importance", importance},
+                       {"search", search == BlockSearch::kBest ? "best" : "ggml"},
+                       {"compute", compute == Compute::kFloat32 ? "float32" : "bfloat16"},
+                       {"bits_per_weight", bits_per_weight()},
+                       {"bytes_in", Json(bytes_in)},
+                       {"bytes_out", Json(bytes_out)},
+                       {"peak_bytes", Json(peak_bytes)},
+                       {"memory", items},
+                       {"tensors", list}});
+}
+
+GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
+                        Compute compute, std::uint64_t memory_limit) {
+  check_intent(recipe);
+  GgufPlan plan;
+  plan.method = recipe.methods.front();
+  plan.file_type = find_gguf_file_type(recipe.gguf.type);
+  plan.compute = compute;
+  if (!is_block_type(plan.file_type->default_type) && plan.method == "imatrix")
+    fail(ErrorKind::kUsage,
+         {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
+  resolve_importance(recipe, plan);
+  resolve_calibration(recipe, spec, plan);
+  const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(io, checkpoint, spec);
+  const std::vector<DType> types =
+      choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const GgufMixTensor& tensor = source->tensors()[i];
+    plan.tensors.push_back({tensor.name, types[i], tensor.shape});
+    plan.bytes_out +=
+        static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(types[i]).block_elements) *
+        static_cast<std::uint64_t>(dtype_row(types[i]).block_bytes);
+  }
+  plan.bytes_in = checkpoint.tensor_bytes();
+  estimate_memory(spec, plan);
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration()) {
+    plan.keep_inputs = false;
+    estimate_memory(spec, plan);
+  }
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit)
+    fail(ErrorKind::kUsage,
+         {fmt::format("the run needs {} bytes, the limit is {}", plan.peak_bytes, memory_limit),
+          recipe.source, "--memory-limit",
+          fmt::format("--memory-limit {}MiB would do, or fewer calibration samples",
+                      (plan.peak_bytes + (1u << 20) - 1) >> 20)});
+  return plan;
+}
+
+}  // namespace llmq
