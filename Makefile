@@ -2,11 +2,12 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test check-all faults sanitize fuzz portable tidy bench install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
 	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line and interop tests"
+	@echo "make interop-full  other programs run what llmq writes (minutes; says what is missing)"
 	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
 	@echo "make tidy       clang-format and clang-tidy over what you changed"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
@@ -28,6 +29,11 @@ test: install-dependencies
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS)
 	scripts/run_ctest.sh $(BUILD)
+
+# Programs that take minutes to build or to run: llama.cpp's tools. One that is missing is named and skipped.
+interop-full: build
+	@for script in tests/interop/full/*.py; do echo "== $$script"; python3 $$script $(BUILD)/tools/llmq; status=$$?; \
+	  [ $$status -eq 0 ] || [ $$status -eq 77 ] || exit 1; done
 
 check-all:
 	@for part in faults sanitize fuzz portable; do \

@@ -29,6 +29,9 @@ void check_values(const ImatrixEntry& entry, const std::string& name, const std:
   if (std::any_of(entry.sums.begin(), entry.sums.end(), odd) ||
       std::any_of(entry.counts.begin(), entry.counts.end(), odd))
     refuse(file, name, "holds a value that no sum of squares has");
+  if (std::any_of(entry.counts.begin(), entry.counts.end(),
+                  [](float count) { return count > 0 && count < 1; }))
+    refuse(file, name, "counts less than one token");
 }
 
 class Cursor {

@@ -1,0 +1,145 @@
+// What a recipe for GGUF means, what is refused, and that importance is the diagonal of the Gram matrix over the tokens.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "device/backend.h"
+#include "quant/activation_stream.h"
+#include "quant/gguf_plan.h"
+#include "quant/importance.h"
+#include "tests/support/temporary_directory.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::HasSubstr;
+
+const Path kModel = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
+
+GgufPlan plan_of(const std::string& text, std::uint64_t memory_limit = 0) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  return make_gguf_plan(system_io(), Recipe::parse("format: gguf\n" + text, "r.yaml"), checkpoint,
+                        ModelSpec::read(checkpoint), Compute::kFloat32, memory_limit);
+}
+
+std::string error_of(const std::string& text) {
+  try {
+    plan_of(text);
+    return {};
+  } catch (const Error& error) {
+    return error.detail().where + ": " + error.detail().message + "; " + error.detail().hint;
+  }
+}
+
+TEST(GgufPlan, MethodsChooseImportanceAndSearch) {
+  const GgufPlan plain = plan_of("method: rtn\nscheme: Q4_0\n");
+  EXPECT_EQ(plain.importance, "none");
+  EXPECT_EQ(plain.search, BlockSearch::kGgml);
+  EXPECT_FALSE(plain.needs_calibration());
+  EXPECT_EQ(plain.file_type->name, "Q4_0");
+  const GgufPlan weighted = plan_of("method: imatrix\n");
+  EXPECT_EQ(weighted.importance, "calibration");
+  EXPECT_EQ(weighted.search, BlockSearch::kBest);
+  EXPECT_EQ(weighted.file_type->name, "Q4_K_M");
+  const GgufPlan filed = plan_of("method: imatrix\nscheme: q5_1\ngguf: {importance: i.dat, search: ggml}\n");
+  EXPECT_EQ(filed.importance, "i.dat");
+  EXPECT_EQ(filed.search, BlockSearch::kGgml);
+  EXPECT_FALSE(filed.needs_calibration());
+}
+
+TEST(GgufPlan, CountsBytes) {
+  const GgufPlan plan = plan_of("method: rtn\nscheme: f32\n");
+  std::uint64_t elements = 0;
+  for (const GgufPlan::Tensor& tensor : plan.tensors)
+    elements += static_cast<std::uint64_t>(tensor.shape.elements());
+  EXPECT_EQ(plan.bytes_out, 4 * elements);
+  EXPECT_EQ(plan.bits_per_weight(), 32);
+  EXPECT_EQ(plan.tensors.size(), 20u);
+}
+
+TEST(GgufPlan, SaysWhatItCannotDo) {
+  EXPECT_THAT(error_of("method: awq\n"), HasSubstr("method rtn or imatrix"));
+  EXPECT_THAT(error_of("method: [imatrix, gptq]\n"), HasSubstr("method rtn or imatrix"));
+  EXPECT_THAT(error_of("method: rtn\nscheme: w4a16_g64_sym\n"), HasSubstr("q4_k_m"));
+  EXPECT_THAT(error_of("method: rtn\nscheme: q4_k_x\n"), HasSubstr("q4_k_x"));
+  EXPECT_THAT(error_of("method: rtn\nignore: [lm_head, q_proj]\n"), HasSubstr("ignore: the types inside"));
+  EXPECT_THAT(error_of("method: rtn\noverrides: [{match: a, scheme: w8a16_channel}]\n"),
+              HasSubstr("overrides: "));
+  EXPECT_THAT(error_of("method: rtn\ngguf: {importance: calibration}\n"), HasSubstr("without importance"));
+  EXPECT_THAT(error_of("method: imatrix\ngguf: {importance: none}\n"), HasSubstr("with importance"));
+  EXPECT_THAT(error_of("method: imatrix\nscheme: f16\n"), HasSubstr("changes nothing"));
+  EXPECT_THAT(error_of("method: imatrix\ngguf: {importance: f.dat, imatrix_out: o.dat}\n"),
+              HasSubstr("imatrix_out"));
+  EXPECT_THAT(error_of("method: imatrix\ncalibration: {sequence_length: 4096}\n"),
+              HasSubstr("512 positions"));
+}
+
+TEST(GgufPlan, GivesUpKeptInputsBeforeRefusingALimit) {
+  const GgufPlan plan = plan_of("method: imatrix\ncalibration: {samples: 1024}\n");
+  EXPECT_TRUE(plan.keep_inputs);
+  const GgufPlan tight = plan_of("method: imatrix\ncalibration: {samples: 1024}\n", plan.peak_bytes - 1);
+  EXPECT_FALSE(tight.keep_inputs);
+  EXPECT_LT(tight.peak_bytes, plan.peak_bytes);
+  EXPECT_THROW(plan_of("method: imatrix\n", 1 << 20), Error);
+}
+
+TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  try {
+    make_plan(Recipe::parse("method: rtn\nscheme: q4_k_m\n", "r.yaml"), checkpoint,
+              ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.detail().hint, HasSubstr("format: gguf"));
+  }
+}
+
+TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  CalibrationSet calibration;
+  for (int sample = 0; sample < 3; ++sample) {
+    calibration.samples.emplace_back();
+    for (int i = 0; i < 32; ++i) calibration.samples.back().push_back((sample * 37 + i * 11) % 2000);
+  }
+  std::vector<Imatrix> found;
+  for (const int threads : {1, 3}) {
+    const std::shared_ptr<Backend> backend = make_backend({"cpu", threads});
+    ImportanceOptions options{Compute::kFloat32, 64, threads == 1, {}};
+    found.push_back(collect_importance(checkpoint, spec, calibration, *backend, options));
+  }
+  ASSERT_EQ(found[0].entries.size(), 14u);
+  for (const auto& [name, entry] : found[0].entries) {
+    EXPECT_EQ(entry.sums, found[1].entries.at(name).sums) << name;
+    EXPECT_EQ(entry.counts, std::vector<float>{96}) << name;
+  }
+  EXPECT_EQ(found[0].chunk_count, 3u);
+  EXPECT_EQ(found[0].chunk_size, 32u);
+
+  const std::shared_ptr<Backend> backend = make_backend({"cpu", 1});
+  const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 32);
+  ActivationStream stream(context, calibration, 64, true);
+  stream.embed(checkpoint, calibration);
+  const LinearSource source = LinearSource::open(checkpoint);
+  for (int block = 0; block < 2; ++block) {
+    const BlockWeights weights = load_block(*backend, Compute::kFloat32, source, spec, block);
+    const std::pair<InputSite, const char*> sites[] = {{InputSite::kAttention, "attn_q"},
+                                                       {InputSite::kOutput, "attn_output"},
+                                                       {InputSite::kMlp, "ffn_up"},
+                                                       {InputSite::kDown, "ffn_down"}};
+    for (const auto& [site, name] : sites) {
+      const InputStats stats = stream.statistics(site, block, weights, Samples::kAll);
+      const std::vector<float> means = found[0].importance(fmt::format("blk.{}.{}.weight", block, name));
+      ASSERT_EQ(static_cast<std::int64_t>(means.size()), stats.channels());
+      // The Gram matrix is summed in FP32 over 64 rows at most: each sum of squares is within 64 units of 2^-24 of the true one.
+      for (std::int64_t k = 0; k < stats.channels(); ++k)
+        EXPECT_NEAR(means[static_cast<std::size_t>(k)], stats.gram_at(k, k) / 96.0,
+                    66 * 0x1p-24 * stats.gram_at(k, k) / 96.0);
+      if (site == InputSite::kOutput) stream.finish_attention(block, weights);
+      if (site == InputSite::kDown) stream.finish_mlp(weights);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace llmq
