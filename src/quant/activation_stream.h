@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/threads.h"
 #include "calibration/calibration_text.h"
 #include "calibration/input_stats.h"
 #include "model/decoder_block.h"
@@ -36,6 +37,13 @@ class ActivationStream {
   void finish_attention(int block, const BlockWeights& weights);
   void finish_mlp(const BlockWeights& weights);
 
+  // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's each.
+  // r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is the
+  // linear as it is on the device, bias included. Nothing before `site` may have changed since its statistics.
+  std::vector<double> missing_output(InputSite site, int block, const BlockWeights& weights, LinearRole role,
+                                     const ActivationStream& original, std::int64_t stride, ThreadPool& pool);
+  std::int64_t tokens() const { return tokens_; }
+
  private:
   struct Chunk {
     std::int64_t first = 0;
@@ -46,6 +54,9 @@ class ActivationStream {
   TensorView run_to(InputSite site, int block, const BlockWeights& weights, const Chunk& chunk);
   TensorView residual(const Chunk& chunk) const;
   TensorView far_input(InputSite site, const Chunk& chunk) const;  // where x_o or x_down of a chunk lies
+  // sum += turned [out, T] times across^T, `across` [channels, T] in host memory
+  void add_products(std::vector<double>& sum, const std::vector<float>& turned, const TensorView& across,
+                    std::int64_t out) const;
   void finish(InputSite site, LinearRole role, int block, const BlockWeights& weights);
 
   const ForwardContext& context_;

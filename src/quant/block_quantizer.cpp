@@ -88,10 +88,39 @@ class StagedBlock {
       if (can_fold(inner)) fold_inner(producer, inner, last);
       quantize(producer, judge);
     }
+    advance_original(inner);
     if (works_.count(last) == 0 && !open(last)) return;
     Judge judge(take_statistics(inner, Samples::kAll), run_.backend, context_.compute);
     measure_rounding(judge, {last});
+    if (run_.original != nullptr) take_back_upstream(inner, last, judge.stats);
     quantize(last, judge);
+  }
+
+  // The original model's samples pass this half of the block.
+  void advance_original(InputSite site) {
+    if (run_.original == nullptr) return;
+    OriginalStream& original = *run_.original;
+    if (site == InputSite::kOutput) {
+      original.weights = load_block(run_.backend, context_.compute, run_.source, run_.spec, block_,
+                                    run_.options.allow_nonfinite);
+      original.stream.finish_attention(block_, original.weights);
+    } else {
+      original.stream.finish_mlp(original.weights);
+      original.weights = {};
+    }
+    charge("original forward");
+  }
+
+  // `role` makes up for part of what the residual stream lost until here.
+  void take_back_upstream(InputSite site, LinearRole role, const InputStats& stats) {
+    const OriginalStream& original = *run_.original;
+    LinearWork& work = works_.at(role);
+    put_on_device(work.weight, role);
+    const std::vector<double> missing =
+        stream_.missing_output(site, block_, weights_, role, original.stream, original.stride, run_.pool);
+    take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
+              run_.pool);
+    charge("upstream error");
   }
 
   Judge fold_outer(InputSite site) {

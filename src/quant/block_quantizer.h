@@ -27,6 +27,7 @@
 #include "quant/activation_stream.h"
 #include "quant/method.h"
 #include "quant/pipeline.h"
+#include "quant/upstream_error.h"
 
 namespace llmq {
 
@@ -55,6 +56,7 @@ struct QuantizeRun {
   PartClock& clock;
   ThreadPool& pool;
   std::unique_ptr<Method> rounding;
+  OriginalStream* original;                                 // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // tensors a fold changed, by name
   // Called after each linear: figures for the progress line.

@@ -26,6 +26,17 @@ void pack_panels(std::vector<double>& packed, const double* rows, std::int64_t s
   }
 }
 
+// The same of kBlock columns of `depth` rows, not turned.
+void pack_columns(std::vector<double>& packed, const double* columns, std::int64_t stride, std::int64_t depth,
+                  double sign) {
+  const std::int64_t panel = host_panel_f64();
+  packed.resize(static_cast<std::size_t>(depth * kBlock));
+  for (std::int64_t u = 0; u < depth; ++u)
+    for (std::int64_t c = 0; c < kBlock; ++c)
+      packed[static_cast<std::size_t>(c / panel * panel * depth + u * panel + c % panel)] =
+          sign * columns[u * stride + c];
+}
+
 // c [rows][kBlock] (+)= a [rows][depth] times packed panels
 void multiply(double* c, std::int64_t c_row, const double* a, std::int64_t a_row,
               const std::vector<double>& packed, std::int64_t rows, std::int64_t depth, bool accumulate) {
@@ -119,6 +130,38 @@ Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
             {},
             {},
             "the calibration inputs are not finite or the statistics are damaged; take them again"});
+  }
+}
+
+void solve_rows(const LowerSquare& factor, std::span<double> rows, ThreadPool& pool) {
+  const std::int64_t stride = factor.stride(), count = static_cast<std::int64_t>(rows.size()) / stride;
+  std::vector<double> others, inverse, triangle;
+  // rows' block k: minus what the solved blocks [from, from + depth) say of it, times the triangle's inverse.
+  const auto solve_block = [&](std::int64_t k, std::int64_t from, std::int64_t depth) {
+    pool.parallel_for(static_cast<std::size_t>((count + kRowsPerItem - 1) / kRowsPerItem),
+                      [&](std::size_t item, int) {
+                        const std::int64_t begin = static_cast<std::int64_t>(item) * kRowsPerItem;
+                        const std::int64_t here = std::min(kRowsPerItem, count - begin);
+                        double* const row = rows.data() + begin * stride;
+                        multiply(row + k, stride, row + from, stride, others, here, depth, true);
+                        double updated[kRowsPerItem * kBlock];
+                        for (std::int64_t i = 0; i < here; ++i)
+                          std::memcpy(updated + i * kBlock, row + k + i * stride, kBlock * sizeof(double));
+                        multiply(row + k, stride, updated, kBlock, triangle, here, kBlock, false);
+                      });
+  };
+  for (std::int64_t k = 0; k < stride; k += kBlock) {  // Y L^T = rows
+    pack_panels(others, factor.row(k), stride, k, -1);
+    invert_triangle(factor.row(k) + k, stride, inverse);
+    pack_panels(triangle, inverse.data(), kBlock, kBlock, 1);
+    solve_block(k, 0, k);
+  }
+  for (std::int64_t k = stride - kBlock; k >= 0; k -= kBlock) {  // X L = Y
+    const std::int64_t next = k + kBlock;
+    pack_columns(others, next < stride ? factor.row(next) + k : nullptr, stride, stride - next, -1);
+    invert_triangle(factor.row(k) + k, stride, inverse);
+    pack_columns(triangle, inverse.data(), kBlock, kBlock, 1);
+    solve_block(k, next, stride - next);
   }
 }
 

@@ -10,6 +10,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <vector>
 
 #include "base/threads.h"
@@ -55,5 +56,9 @@ Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
 // The lower triangle becomes the Cholesky factor of the symmetric matrix that it holds. False where a pivot is
 // not positive and finite; the values are then of no use.
 bool cholesky_lower(LowerSquare& matrix, ThreadPool& pool);
+
+// rows [count][factor.stride()] becomes rows (L L^T)^-1, L the lower Cholesky factor; what is behind the last column
+// is zero and stays so. 2 K^2 operations per row.
+void solve_rows(const LowerSquare& factor, std::span<double> rows, ThreadPool& pool);
 
 }  // namespace llmq

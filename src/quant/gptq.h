@@ -16,6 +16,7 @@
 // Cost per row of K columns: K^2 products for the rounding, 2 K^2 for each sweep of the descent.
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "quant/column_order.h"
 #include "quant/method.h"
@@ -30,6 +31,9 @@ struct GptqOptions {
       true;  // symmetric: signed scales that put the largest weight on code 0, where they lose less
   bool refit_scales = true;  // scales and zeros again, codes frozen
   int descent_sweeps = 2;    // over the codes, scales frozen
+  // Of what earlier rounding did to the residual stream: the share that o_proj and down_proj take back
+  // (quant/upstream_error.h).
+  std::optional<double> upstream_share;  // not given: 0.5 where AWQ folds first (quality), 0 else (speed)
   bool operator==(const GptqOptions&) const = default;
 };
 

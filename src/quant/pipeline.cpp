@@ -114,6 +114,12 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
   ActivationStream stream(context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs);
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
+  std::optional<OriginalStream> original;
+  if (run.plan.rounding == RoundingMethod::kGptq && run.plan.gptq.upstream_share.value_or(0) > 0) {
+    original.emplace(make_original_stream(context, calibration, run.plan.chunk_tokens));
+    original->stream.embed(run.source.checkpoint(), original->samples);
+    run.original = &*original;
+  }
   for (std::size_t block = 0; block < run.spec.blocks.size(); ++block)
     quantize_block_on_samples(run, static_cast<int>(block), stream, context);
 }
@@ -131,8 +137,8 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   report.warnings = plan.warnings;
   PartClock clock;
   ThreadPool pool(backend.threads());
-  QuantizeRun run{plan, source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
-                  {},   {},     {}};
+  QuantizeRun run{plan,    source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
+                  nullptr, {},     {},   {}};
   double total = 0;
   for (const PlannedModule& module : plan.modules) {
     run.planned[module.module] = &module;

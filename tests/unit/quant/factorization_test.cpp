@@ -53,6 +53,42 @@ TEST(Factorization, GivesTheMatrixBack) {
   }
 }
 
+// x (L L^T) gives the rows back. Each of the two solves has a backward error of gamma(n + 1) |L| |L^T| times what a
+// block's inverse costs (see above), here per row: |x| |L| |L^T| <= |x|_1 max_i h_ii.
+TEST(Factorization, SolvesRows) {
+  ThreadPool pool(2);
+  for (const std::int64_t size : {1, 63, 64, 65, 200}) {
+    const std::vector<double> h = gram(size, 2 * size);
+    const auto element = [&](std::int64_t i, std::int64_t j) {
+      return h[static_cast<std::size_t>((size - 1 - i) * size + size - 1 -
+                                        j)];  // so that the factor is of h itself
+    };
+    const Factorization f = factorize(size, 0.1, static_cast<double>(2 * size), element, pool);
+    const std::int64_t stride = f.reversed.stride(), count = 50;
+    std::vector<double> rows(static_cast<std::size_t>(count * stride));
+    std::mt19937 generator(5);
+    std::normal_distribution<double> normal;
+    for (std::int64_t n = 0; n < count; ++n)
+      for (std::int64_t k = 0; k < size; ++k)
+        rows[static_cast<std::size_t>(n * stride + k)] = normal(generator);
+    std::vector<double> solved = rows;
+    solve_rows(f.reversed, solved, pool);
+    for (std::int64_t n = 0; n < count; ++n)
+      for (std::int64_t k = 0; k < size; ++k) {
+        double sum = 0, norm = 0, largest = 0;
+        for (std::int64_t j = 0; j < size; ++j) {
+          const double x = solved[static_cast<std::size_t>(n * stride + j)];
+          sum += x * (h[static_cast<std::size_t>(j * size + k)] + (j == k ? f.lambda : 0));
+          norm += std::fabs(x);
+          largest = std::max(largest, h[static_cast<std::size_t>(j * size + j)] + f.lambda);
+        }
+        ASSERT_NEAR(sum, rows[static_cast<std::size_t>(n * stride + k)],
+                    1e4 * static_cast<double>(size + 1) * 0x1p-53 * norm * largest)
+            << size;
+      }
+  }
+}
+
 TEST(Factorization, IsTheSameAtAnyThreadCount) {
   const std::vector<double> h = gram(300, 400);
   const auto element = [&](std::int64_t i, std::int64_t j) {

@@ -189,25 +189,32 @@ TEST(Pipeline, SameBytesAtAnyThreadCount) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
     GTEST_SKIP() << e.what();
   }
-  constexpr const char* kRecipe = "method: awq\nscheme: w4a16_g32_asym\n";
-  const Result expected = quantize(kRecipe, *make_cpu_backend(1), Compute::kBFloat16);
-  for (const int threads : {2, 3, 8}) {
-    const Result result = quantize(kRecipe, *make_cpu_backend(threads), Compute::kBFloat16);
-    EXPECT_EQ(result.output.dense, expected.output.dense);
-    for (const auto& [module, matrix] : expected.output.quantized) {
-      EXPECT_EQ(result.output.quantized.at(module).codes, matrix.codes) << module;
-      EXPECT_EQ(result.output.quantized.at(module).scales, matrix.scales) << module;
-      EXPECT_EQ(result.output.quantized.at(module).zeros, matrix.zeros) << module;
+  for (const char* method : {"awq", "[awq, gptq]"}) {
+    const std::string recipe = fmt::format("method: {}\nscheme: w4a16_g32_asym\n", method);
+    const Result expected = quantize(recipe, *make_cpu_backend(1), Compute::kBFloat16);
+    for (const int threads : {2, 3, 8}) {
+      const Result result = quantize(recipe, *make_cpu_backend(threads), Compute::kBFloat16);
+      EXPECT_EQ(result.output.dense, expected.output.dense);
+      for (const auto& [module, matrix] : expected.output.quantized) {
+        EXPECT_EQ(result.output.quantized.at(module).codes, matrix.codes) << module;
+        EXPECT_EQ(result.output.quantized.at(module).scales, matrix.scales) << module;
+        EXPECT_EQ(result.output.quantized.at(module).zeros, matrix.zeros) << module;
+      }
     }
   }
 }
 
 TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
-  const Result open = quantize(kFine, *make_reference_backend()),
-               closed = quantize(kFine, *make_fake_backend());
-  EXPECT_EQ(open.output.dense, closed.output.dense);
-  for (const auto& [module, matrix] : open.output.quantized)
-    EXPECT_EQ(closed.output.quantized.at(module).codes, matrix.codes) << module;
+  for (const char* recipe : {kFine,
+                             "method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0.5}\nignore: "
+                             "[lm_head, \"re:.*layers.0.*\", "
+                             "\"re:.*(gate|up|q|k|v)_proj\"]\n"}) {
+    const Result open = quantize(recipe, *make_reference_backend()),
+                 closed = quantize(recipe, *make_fake_backend());
+    EXPECT_EQ(open.output.dense, closed.output.dense);
+    for (const auto& [module, matrix] : open.output.quantized)
+      EXPECT_EQ(closed.output.quantized.at(module).codes, matrix.codes) << module;
+  }
 }
 
 }  // namespace

@@ -1,0 +1,53 @@
+#include "quant/upstream_error.h"
+
+#include <algorithm>
+
+#include "quant/factorization.h"
+
+namespace llmq {
+namespace {
+
+constexpr double kDamp = 0.1;
+
+}  // namespace
+
+OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
+                                    std::int64_t chunk_tokens) {
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
+  const auto samples = static_cast<std::int64_t>(calibration.samples.size());
+  const std::int64_t chunks = (samples + per_chunk - 1) / per_chunk;
+  const std::int64_t wanted = std::max<std::int64_t>(1, kOriginalTokens / (per_chunk * length));
+  const std::int64_t stride = std::max<std::int64_t>(1, chunks / wanted);
+  CalibrationSet some;
+  for (std::int64_t i = 0; i < samples; ++i)
+    if (i / per_chunk % stride == 0) some.samples.push_back(calibration.samples[static_cast<std::size_t>(i)]);
+  ActivationStream stream(context, some, chunk_tokens, false);
+  return {std::move(stream), std::move(some), stride, {}};
+}
+
+void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
+               const InputStats& stats, double share, ThreadPool& pool) {
+  const std::int64_t channels = stats.channels();
+  double mean = 0;
+  for (std::int64_t k = 0; k < channels; ++k) mean += stats.gram_at(k, k) / static_cast<double>(channels);
+  if (!(mean > 0)) return;
+  const Factorization factor = factorize(
+      channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, pool);
+  // The factor's columns run from last to first, and so do the rows solved by it.
+  const std::int64_t stride = factor.reversed.stride();
+  const auto rows = static_cast<std::int64_t>(missing.size()) / channels;
+  const double scale = share * static_cast<double>(stats.tokens()) / static_cast<double>(tokens);
+  std::vector<double> shift(static_cast<std::size_t>(rows * stride));
+  for (std::int64_t n = 0; n < rows; ++n)
+    for (std::int64_t k = 0; k < channels; ++k)
+      shift[static_cast<std::size_t>(n * stride + channels - 1 - k)] =
+          scale * missing[static_cast<std::size_t>(n * channels + k)];
+  solve_rows(factor.reversed, shift, pool);
+  for (std::int64_t n = 0; n < rows; ++n)
+    for (std::int64_t k = 0; k < channels; ++k)
+      weight[static_cast<std::size_t>(n * channels + k)] +=
+          static_cast<float>(shift[static_cast<std::size_t>(n * stride + channels - 1 - k)]);
+}
+
+}  // namespace llmq
