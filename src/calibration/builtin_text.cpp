@@ -16,8 +16,10 @@ namespace {
 struct BuiltinText {
   std::string_view name, file;
 };
-constexpr std::array<BuiltinText, 2> kBuiltin = {
-    {{"c4", "calibration/c4.utf8"}, {"wikitext-2", "wikitext-2/wiki.test.raw"}}};
+constexpr std::array<BuiltinText, 4> kBuiltin = {{{"c4", "calibration/c4.utf8"},
+                                                  {"code", "calibration/code.utf8"},
+                                                  {"technical", "calibration/technical.utf8"},
+                                                  {"wikitext-2", "wikitext-2/wiki.test.raw"}}};
 
 std::vector<Path> share_directories() {
   std::vector<Path> places;

@@ -135,6 +135,8 @@ TEST_F(CalibrationText, SaysWhatIsWrong) {
 TEST(ResolveText, FindsWhatShipsWithLlmq) {
   EXPECT_EQ(std::filesystem::file_size(resolve_text(system_io(), "builtin:wikitext-2")), 1290590u);
   EXPECT_EQ(std::filesystem::file_size(resolve_text(system_io(), "builtin:c4")), 1338229u);
+  EXPECT_EQ(std::filesystem::file_size(resolve_text(system_io(), "builtin:code")), 1357117u);
+  EXPECT_EQ(std::filesystem::file_size(resolve_text(system_io(), "builtin:technical")), 350054u);
   EXPECT_EQ(resolve_text(system_io(), "a/b.txt"), Path("a/b.txt"));
 }
 
