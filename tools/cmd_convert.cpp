@@ -48,7 +48,7 @@ void add_convert(CLI::App& app, Session& session) {
   command->add_option("destination", options->destination, "Directory, or .gguf file, to write")
       ->required()
       ->type_name("");
-  command->add_option("--to", options->request.to, "safetensors (dense), gguf, compressed-tensors or awq")
+  command->add_option("--to", options->request.to, "safetensors (dense), gguf, compressed-tensors, awq, gptq or gptq_v2")
       ->type_name("FORMAT")
       ->capture_default_str();
   command

@@ -20,8 +20,7 @@ namespace llmq {
 struct ConvertRequest {
   std::string source;  // as the user named it
   Path destination;
-  std::string to =
-      "safetensors";  // "safetensors", "gguf", "compressed-tensors", "awq"; others are refused by name
+  std::string to = "safetensors";  // "safetensors", "gguf" or a name of packed_formats(); others are refused
   std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
   bool overwrite = false;
   std::string version;  // of llmq, for report.json
@@ -31,7 +30,7 @@ struct ConvertRequest {
 };
 
 struct ConvertReport {
-  std::string source, destination, from, to;  // formats: "gguf", "dense", "compressed-tensors", "awq"
+  std::string source, destination, from, to;  // formats: "gguf", "dense" or a name of packed_formats()
   std::string dtype;                          // of dense tensors: "bf16", or "as stored"
   std::size_t tensors = 0;                    // of the source
   std::uint64_t bytes_in = 0, bytes_out = 0;

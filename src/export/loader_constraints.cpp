@@ -10,24 +10,33 @@
 namespace llmq {
 namespace {
 
-// What one loader wants of every quantized linear. Group size -1 is one scale per output channel.
+// What one kernel of a loader wants of every quantized linear. Group size -1 is one scale per output channel.
 struct LoaderRow {
   std::string_view loader, format;
   std::string_view kernel;  // as named in reasons
-  std::int64_t in_multiple, out_multiple;
-  std::span<const int> groups;  // empty: any
-  std::span<const int> symmetric_bits, asymmetric_bits;
-  bool fuses;                // q/k/v and gate/up become one linear each, so they must share a scheme
-  bool uniform;              // one scheme for every quantized linear
-  std::string_view command;  // {} is the directory
+  std::string_view label;   // the loader as verdicts name it
+  std::int64_t in_multiple = 1, out_multiple = 1;
+  std::span<const int> groups = {};  // empty: any
+  std::span<const int> symmetric_bits = {}, asymmetric_bits = {};
+  bool column_groups = true;  // takes columns that carry their own group
+  bool fuses = false;         // q/k/v and gate/up become one linear each, so they must share a scheme
+  bool uniform = false;       // one scheme for every quantized linear
+  bool silent = false;        // another row of this loader says why none fits
+  std::string_view command;   // {} is the directory
 };
 
 constexpr std::array kMarlinGroups = {-1, 32, 64, 128};
-constexpr std::array kGptqModelGroups = {-1, 16, 32, 64, 128};
+constexpr std::array kMacheteGroups = {-1, 64, 128};
+constexpr std::array kChannel = {-1};
+constexpr std::array kGptqModelAwqGroups = {-1, 16, 32, 64, 128};
+constexpr std::array kGptqModelGroups = {-1, 16, 32, 64, 128, 256, 512, 1024};
 constexpr std::array kFour = {4};
+constexpr std::array kEight = {8};
 constexpr std::array kFourAndEight = {4, 8};
+constexpr std::array kGptqBits = {2, 3, 4, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
+constexpr std::string_view kServe = "vllm serve {}";
 constexpr std::string_view kTransformersCommand =
     "python -c \"from transformers import AutoModelForCausalLM; "
     "AutoModelForCausalLM.from_pretrained('{}')\"";
@@ -35,42 +44,126 @@ constexpr std::string_view kDequantizingCommand =
     "python -c \"from transformers import AutoModelForCausalLM, CompressedTensorsConfig; "
     "AutoModelForCausalLM.from_pretrained('{}', "
     "quantization_config=CompressedTensorsConfig(dequantize=True))\"";
+constexpr std::string_view kGptqModelCommand =
+    "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\"";
 
-// Rows of one loader stand together, and the first that fits answers for it. Transformers 5.23 with
+constexpr LoaderRow marlin(std::string_view format, std::span<const int> symmetric,
+                           std::span<const int> asymmetric, bool silent) {
+  return {.loader = "vLLM",
+          .format = format,
+          .kernel = "Marlin",
+          .label = "vLLM (Marlin kernels)",
+          .in_multiple = 128,
+          .out_multiple = 64,
+          .groups = kMarlinGroups,
+          .symmetric_bits = symmetric,
+          .asymmetric_bits = asymmetric,
+          .fuses = true,
+          .silent = silent,
+          .command = kServe};
+}
+
+constexpr LoaderRow allspark(std::string_view format) {
+  return {.loader = "vLLM",
+          .format = format,
+          .kernel = "AllSpark",
+          .label = "vLLM (AllSpark kernels: Ampere and Ada GPUs)",
+          .in_multiple = 16,
+          .out_multiple = 16,
+          .groups = kChannel,
+          .symmetric_bits = kEight,
+          .column_groups = false,
+          .fuses = true,
+          .silent = true,
+          .command = kServe};
+}
+
+constexpr LoaderRow machete(std::string_view format) {
+  return {.loader = "vLLM",
+          .format = format,
+          .kernel = "Machete",
+          .label = "vLLM (Machete kernels: Hopper GPUs)",
+          .in_multiple = 64,
+          .out_multiple = 128,
+          .groups = kMacheteGroups,
+          .symmetric_bits = kFourAndEight,
+          .fuses = true,
+          .silent = true,
+          .command = kServe};
+}
+
+// The FP16 kernel that vLLM falls back to for GPTQ.
+constexpr LoaderRow exllama(std::string_view format) {
+  return {.loader = "vLLM",
+          .format = format,
+          .kernel = "vLLM's gptq kernel",
+          .label = "vLLM (gptq kernel, FP16)",
+          .out_multiple = 64,
+          .symmetric_bits = kGptqBits,
+          .asymmetric_bits = kGptqBits,
+          .fuses = true,
+          .command = kServe};
+}
+
+constexpr LoaderRow gptqmodel(std::string_view loader, std::string_view format, std::span<const int> groups,
+                              std::span<const int> bits, std::int64_t out_multiple,
+                              std::string_view command) {
+  return {.loader = loader,
+          .format = format,
+          .kernel = "GPTQModel",
+          .label = loader,
+          .out_multiple = out_multiple,
+          .groups = groups,
+          .symmetric_bits = bits,
+          .asymmetric_bits = bits,
+          .command = command};
+}
+
+constexpr std::string_view kTransformers = "Transformers with compressed-tensors";
+
+// Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23 with
 // compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True, which
 // applies one scheme to all linears.
-const std::array<LoaderRow, 6> kLoaders = {{
-    {"vLLM (Marlin kernels)", "compressed-tensors", "Marlin", 128, 64, kMarlinGroups, kFourAndEight, kFour,
-     true, false, "vllm serve {}"},
-    {"Transformers with compressed-tensors",
-     "compressed-tensors",
-     "Transformers",
-     1,
-     1,
-     {},
-     kTwoToEight,
-     {},
-     false,
-     false,
-     kTransformersCommand},
-    {"Transformers with compressed-tensors",
-     "compressed-tensors",
-     "Transformers",
-     1,
-     1,
-     {},
-     kTwoToEight,
-     kTwoToEight,
-     false,
-     true,
-     kDequantizingCommand},
-    {"vLLM (Marlin kernels)", "awq", "Marlin", 128, 64, kMarlinGroups, kFour, kFour, true, false,
-     "vllm serve {}"},
-    {"Transformers with GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false, false,
-     kTransformersCommand},
-    {"GPTQModel", "awq", "GPTQModel", 1, 8, kGptqModelGroups, kFour, kFour, false, false,
-     "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\""},
-}};
+constexpr std::array kLoaders = {
+    marlin("compressed-tensors", kFourAndEight, kFour, false),
+    allspark("compressed-tensors"),
+    machete("compressed-tensors"),
+    LoaderRow{.loader = kTransformers,
+              .format = "compressed-tensors",
+              .kernel = "Transformers",
+              .label = kTransformers,
+              .symmetric_bits = kTwoToEight,
+              .silent = true,
+              .command = kTransformersCommand},
+    LoaderRow{.loader = kTransformers,
+              .format = "compressed-tensors",
+              .kernel = "Transformers",
+              .label = kTransformers,
+              .symmetric_bits = kTwoToEight,
+              .asymmetric_bits = kTwoToEight,
+              .uniform = true,
+              .command = kDequantizingCommand},
+    marlin("awq", kFour, kFour, false),
+    gptqmodel("Transformers with GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kTransformersCommand),
+    gptqmodel("GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kGptqModelCommand),
+    marlin("gptq", kFourAndEight, {}, true),
+    allspark("gptq"),
+    machete("gptq"),
+    exllama("gptq"),
+    gptqmodel("Transformers with GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
+    gptqmodel("GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
+};
+
+std::string_view loader_of(const LoaderVerdict& verdict) {
+  const auto row = std::find_if(kLoaders.begin(), kLoaders.end(),
+                                [&](const LoaderRow& one) { return one.label == verdict.loader; });
+  return row->loader;
+}
+
+// One table for both: v2 is gptq but for its zeros, and every loader here reads either.
+std::string_view table_format(const std::string& format) {
+  return format == "gptq_v2" ? "gptq" : std::string_view(format);
+}
 
 bool contains(std::span<const int> values, int value) {
   return std::find(values.begin(), values.end(), value) != values.end();
@@ -92,6 +185,9 @@ std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   if (!row.groups.empty() && !contains(row.groups, group))
     return fmt::format("{} has group size {}, and {} wants one of {}", m.module, group, row.kernel,
                        joined(row.groups));
+  if (m.column_groups && !row.column_groups)
+    return fmt::format("the columns of {} carry their own group, which {} does not take", m.module,
+                       row.kernel);
   if (m.in_features % row.in_multiple != 0)
     return fmt::format("{} has {} input features, and {} wants a multiple of {}", m.module, m.in_features,
                        row.kernel, row.in_multiple);
@@ -122,9 +218,10 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
     const auto [name, wanted] = fused_name(m.module);
     const auto [entry, fresh] = fused.try_emplace(name, Parts{&m, wanted, 0});
     ++entry->second.found;
-    if (!fresh && !(entry->second.first->scheme == m.scheme))
-      return fmt::format("{} and {} become one linear there and have different schemes",
-                         entry->second.first->module, m.module);
+    const PlannedModule& first = *entry->second.first;
+    if (!fresh && (!(first.scheme == m.scheme) || first.column_groups != m.column_groups))
+      return fmt::format("{} and {} become one linear there and have different schemes", first.module,
+                         m.module);
   }
   for (const auto& [name, parts] : fused)
     if (parts.found != parts.wanted)
@@ -152,8 +249,9 @@ std::string with_directory(std::string_view command, const std::string& director
 std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<const PlannedModule> modules,
                                            const std::string& directory) {
   std::vector<LoaderVerdict> verdicts;
+  std::string_view answered;  // the loader that has its verdict
   for (const LoaderRow& row : kLoaders) {
-    if (row.format != format) continue;
+    if (row.format != table_format(format) || row.loader == answered) continue;
     std::string reason;
     for (const PlannedModule& m : modules) {
       reason = complaint(row, m);
@@ -161,11 +259,12 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
     }
     if (reason.empty() && row.fuses) reason = fusion_complaint(modules);
     if (reason.empty() && row.uniform) reason = uniformity_complaint(row, modules);
-    const bool again = !verdicts.empty() && verdicts.back().loader == row.loader;
-    if (again && verdicts.back().fits) continue;
-    if (again) verdicts.pop_back();
-    verdicts.push_back(
-        {std::string(row.loader), reason.empty(), reason, with_directory(row.command, directory)});
+    const bool fits = reason.empty();
+    const bool reasoned = !verdicts.empty() && loader_of(verdicts.back()) == row.loader;
+    if (fits) answered = row.loader;
+    if (fits && reasoned) verdicts.pop_back();
+    if (fits || !row.silent)
+      verdicts.push_back({std::string(row.label), fits, reason, with_directory(row.command, directory)});
   }
   return verdicts;
 }

@@ -1,10 +1,10 @@
 // Which programs load a checkpoint llmq wrote, by the constraints their sources state; for those that do not,
 // the first linear at fault and why.
 //
-// A row of the table is one loader with one format. Sources: GPTQModel 7.7
-// nn_modules/qlinear/{marlin_awq,torch_awq}.py, vLLM's marlin_utils.py as docs/formats.md cites them,
-// compressed-tensors 0.20 pack_quantized. Tested against Transformers and GPTQModel themselves where CI
-// installs them.
+// A row of the table is one kernel of a loader with one format. Sources: GPTQModel 7.7
+// nn_modules/qlinear/{marlin,machete,torch,marlin_awq,torch_awq}.py, vLLM's marlin_utils.py, machete_utils.py,
+// allspark_utils.py and gptq.py as docs/formats.md cites them, compressed-tensors 0.20 pack_quantized. Tested
+// against Transformers and GPTQModel themselves where CI installs them.
 #pragma once
 #include <span>
 #include <string>

@@ -10,7 +10,7 @@
 namespace llmq {
 
 struct PackedModules {
-  std::string format;                  // "dense", "compressed-tensors", "awq"
+  std::string format;                  // "dense" or a name of packed_formats()
   std::vector<PlannedModule> modules;  // in written order; empty for a dense checkpoint
 };
 PackedModules read_packed_modules(const Checkpoint& checkpoint);

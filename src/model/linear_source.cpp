@@ -146,25 +146,37 @@ struct PackedTensors {
   std::int64_t out_features = 0, in_features = 0, groups = 0;
   const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr,
                      *index = nullptr;
-  std::vector<std::int32_t> column_group;  // empty: k / group
+  std::vector<std::int32_t> column_group;  // as `index` says it; empty without one
+  bool reordered = false;                  // columns of different groups lie mixed
   PackedFormat format = PackedFormat::kNone;
   bool by_gptqmodel = false;
 };
 
-// The group of each column, checked; nothing where the columns of each group lie side by side.
+// The group of each column, checked. Where every run of `group` columns shares one, whatever the groups are
+// called, columns need no index: the groups are renamed when the weight is read.
 void read_group_index(const Checkpoint& checkpoint, const std::string& name, PackedTensors& packed) {
   packed.index = &expect(checkpoint, name, DType::kI32, {packed.in_features});
-  auto index = copy_elements<std::int32_t>(*packed.index);
+  packed.column_group = copy_elements<std::int32_t>(*packed.index);
   const std::int64_t group = packed.scheme.group_of(packed.in_features);
-  bool side_by_side = true;
   for (std::int64_t k = 0; k < packed.in_features; ++k) {
-    const std::int32_t g = index[static_cast<std::size_t>(k)];
+    const std::int32_t g = packed.column_group[static_cast<std::size_t>(k)];
     if (g < 0 || g >= packed.groups)
       bad_tensor(checkpoint, name,
                  fmt::format("puts column {} into group {}, and there are {}", k, g, packed.groups));
-    side_by_side = side_by_side && g == k / group;
+    packed.reordered =
+        packed.reordered || g != packed.column_group[static_cast<std::size_t>(k / group * group)];
   }
-  if (!side_by_side) packed.column_group = std::move(index);
+}
+
+// [out, groups] by the groups as stored -> by the runs of columns.
+template <typename T>
+void rename_groups(const PackedTensors& packed, std::vector<T>& values) {
+  const std::vector<T> stored = values;
+  const std::int64_t group = packed.scheme.group_of(packed.in_features);
+  for (std::int64_t n = 0; n < packed.out_features; ++n)
+    for (std::int64_t g = 0; g < packed.groups; ++g)
+      values[static_cast<std::size_t>(n * packed.groups + g)] = stored[static_cast<std::size_t>(
+          n * packed.groups + packed.column_group[static_cast<std::size_t>(g * group)])];
 }
 
 void check_size(const Checkpoint& checkpoint, const std::string& name, std::int64_t out, std::int64_t in) {
@@ -312,7 +324,12 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
   matrix.codes = read_codes(packed);
   matrix.scales = read_scales(checkpoint, packed, allow_nonfinite);
   matrix.zeros = read_zeros(checkpoint, packed);
-  matrix.column_group = packed.column_group;
+  if (packed.reordered) {
+    matrix.column_group = packed.column_group;
+  } else if (!packed.column_group.empty()) {
+    rename_groups(packed, matrix.scales);
+    rename_groups(packed, matrix.zeros);
+  }
   if (matrix.scheme.symmetric &&
       std::any_of(matrix.zeros.begin(), matrix.zeros.end(),
                   [&](std::uint8_t zero) { return zero != matrix.scheme.middle(); }))
@@ -430,7 +447,7 @@ std::vector<std::string> LinearSource::packed_modules() const {
 
 PackedShape LinearSource::packed_shape(const std::string& module) const {
   const PackedTensors packed = open_packed(checkpoint(), state_->quantization, module);
-  return {packed.scheme, packed.out_features, packed.in_features, !packed.column_group.empty()};
+  return {packed.scheme, packed.out_features, packed.in_features, packed.reordered};
 }
 
 QuantizedMatrix LinearSource::quantized(const std::string& module) const {

@@ -17,7 +17,7 @@ packages() {
 }
 environment_of() {
   case $1 in
-    awq_gemm) echo gptqmodel ;;
+    awq_gemm | gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
     *) echo transformers ;;
   esac

@@ -18,9 +18,11 @@ class ConvertTest : public ::testing::Test {
  protected:
   ConvertTest() : source_(write_tiny_checkpoint(disk_)) {}
 
-  std::vector<PlannedModule> pack(const std::string& format, const QuantScheme& scheme) {
+  std::vector<PlannedModule> pack(const std::string& format, const QuantScheme& scheme,
+                                  bool column_groups = false) {
     const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
-    const std::vector<PlannedModule> modules = every_linear(ModelSpec::read(checkpoint), scheme);
+    std::vector<PlannedModule> modules = every_linear(ModelSpec::read(checkpoint), scheme);
+    for (PlannedModule& m : modules) m.column_groups = column_groups;
     write_packed(system_io(), format, {disk_ / "packed", true}, checkpoint, modules);
     return modules;
   }
@@ -93,6 +95,100 @@ TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {
     const StoredTensor& copy = back.at(tensor.name);
     EXPECT_EQ(copy.view.dtype, tensor.view.dtype);
     EXPECT_EQ(std::memcmp(copy.view.pointer, tensor.view.pointer, tensor.view.bytes()), 0) << tensor.name;
+  }
+}
+
+// There and back, through the other container: the same bytes, and in between the same weights.
+TEST_F(ConvertTest, EveryPackedContainerGivesBackTheBytes) {
+  struct Case {
+    const char *format, *through;
+    int bits, group;
+    bool symmetric, column_groups;
+  };
+  for (const Case& one :
+       {Case{"gptq", "compressed-tensors", 4, 32, true, false},
+        Case{"gptq", "compressed-tensors", 3, 32, true, true}, Case{"gptq", "gptq_v2", 8, 0, true, false},
+        Case{"gptq", "awq", 4, 64, true, false}, Case{"gptq_v2", "awq", 4, 32, false, false},
+        Case{"gptq_v2", "compressed-tensors", 4, 32, false, true},
+        Case{"gptq_v2", "compressed-tensors", 2, 16, false, false},
+        Case{"awq", "gptq_v2", 4, 0, false, false},
+        Case{"compressed-tensors", "gptq_v2", 3, 64, false, false},
+        Case{"compressed-tensors", "gptq", 8, 32, true, true}}) {
+    SCOPED_TRACE(
+        fmt::format("{} through {}, {} bits, group {}", one.format, one.through, one.bits, one.group));
+    const std::vector<PlannedModule> modules =
+        pack(one.format, scheme_of(one.bits, one.group, one.symmetric, DType::kF16), one.column_groups);
+    for (const char* name : {"there", "back"}) std::filesystem::remove_all(disk_ / name);
+    run(disk_ / "packed", disk_ / "there", one.through);
+    run(disk_ / "there", disk_ / "back", one.format);
+    const Checkpoint back = open("back"), first = open("packed"), there = open("there");
+    ASSERT_EQ(back.tensors().size(), first.tensors().size());
+    for (const StoredTensor& tensor : first.tensors()) {
+      const StoredTensor& copy = back.at(tensor.name);
+      EXPECT_EQ(copy.view.dtype, tensor.view.dtype);
+      EXPECT_EQ(std::memcmp(copy.view.pointer, tensor.view.pointer, tensor.view.bytes()), 0) << tensor.name;
+    }
+    const bool says_symmetric = std::string(one.through) != "awq";  // awq stores zeros of 8 and no word of it
+    if (says_symmetric || !one.symmetric) {
+      EXPECT_EQ(back.config(), first.config());
+    }
+    EXPECT_EQ(system_io().exists(disk_ / "back" / "quantize_config.json"),
+              std::string(one.format).starts_with("gptq"));
+    const LinearSource linears = LinearSource::open(there);
+    for (std::size_t i = 0; i < modules.size(); ++i) {
+      const QuantizedMatrix wanted = tiny_matrix(modules[i], i + 1),
+                            found = linears.quantized(modules[i].module);
+      EXPECT_EQ(found.codes, wanted.codes);
+      EXPECT_EQ(found.column_group, wanted.column_group);
+    }
+  }
+}
+
+TEST_F(ConvertTest, WhatAContainerHasNoPlaceForIsRefused) {
+  pack("gptq", scheme_of(4, 32, true, DType::kF16), true);
+  Error error = refusal(disk_ / "packed", disk_ / "awq", "awq");
+  EXPECT_EQ(error.kind(), ErrorKind::kUnsupported);
+  EXPECT_THAT(error.what(), HasSubstr("format awq has no group index"));
+  EXPECT_EQ(error.detail().where, "model.layers.0.mlp.down_proj");
+  pack("gptq_v2", scheme_of(4, 32, false, DType::kF16));
+  error = refusal(disk_ / "packed", disk_ / "v1", "gptq");  // random zeros and codes: 0 and 15 meet
+  EXPECT_THAT(error.what(), HasSubstr("has a zero of 0 in group"));
+  EXPECT_EQ(error.detail().hint, "format: gptq_v2 stores it");
+  pack("compressed-tensors", scheme_of(5, 32, true, DType::kF16));
+  EXPECT_THAT(refusal(disk_ / "packed", disk_ / "g", "gptq").what(),
+              HasSubstr("codes of 2, 3, 4 and 8 bits, not of 5"));
+  pack("gptq", scheme_of(8, 32, true, DType::kF16));
+  EXPECT_THAT(refusal(disk_ / "packed", disk_ / "awq", "awq").what(), HasSubstr("4-bit codes, not 8-bit"));
+}
+
+// Full-range symmetric scales may be negative: every container keeps the sign.
+TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
+  std::vector<QuantizedMatrix> wanted;
+  const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
+                                  spec, modules, {});
+  std::map<std::string, bool> packed;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    wanted.push_back(tiny_matrix(modules[i], i + 1));
+    for (std::size_t s = i % 3; s < wanted[i].scales.size(); s += 3) wanted[i].scales[s] *= -1;
+    writer->add_quantized(modules[i].module, wanted[i]);
+    packed[modules[i].module + ".weight"] = true;
+  }
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (!packed.count(tensor.name))
+      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
+                        {static_cast<const std::byte*>(tensor.view.pointer),
+                         static_cast<std::size_t>(tensor.view.bytes())});
+  writer->finish({});
+  run(disk_ / "packed", disk_ / "gptq", "gptq");
+  run(disk_ / "gptq", disk_ / "awq", "awq");
+  for (const char* name : {"packed", "gptq", "awq"}) {
+    const Checkpoint stored = open(name);
+    const LinearSource linears = LinearSource::open(stored);
+    for (std::size_t i = 0; i < modules.size(); ++i)
+      EXPECT_EQ(linears.quantized(modules[i].module).scales, wanted[i].scales) << name;
   }
 }
 

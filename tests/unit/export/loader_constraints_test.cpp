@@ -81,5 +81,61 @@ TEST(LoaderConstraints, GptqModelTakesItsGroups) {
   EXPECT_FALSE(verdict("awq", block(scheme_of(4, 48, false, DType::kF16), 576), "GPTQModel").fits);
 }
 
+// in, out, bits, group, symmetric -> the loader that vLLM's verdict names, or the reason it gives.
+struct VllmCase {
+  const char* format;
+  std::int64_t in, out;
+  int bits, group;
+  bool symmetric, reordered;
+  const char* says;
+};
+
+TEST(LoaderConstraints, VllmTakesEachGptqCheckpointWithTheKernelItHas) {
+  const VllmCase cases[] = {
+      {"gptq", 1024, 1024, 4, 128, true, false, "Marlin"},
+      {"gptq_v2", 1024, 1024, 4, 128, true, false, "Marlin"},
+      {"gptq", 1024, 1024, 8, 0, true, true, "Marlin"},
+      {"gptq", 1024, 1024, 4, 128, true, true, "Marlin"},
+      {"gptq", 576, 512, 8, 0, true, false, "AllSpark"},
+      {"gptq", 576, 512, 8, 0, true, true, "Machete"},
+      {"gptq", 576, 512, 4, 64, true, false, "Machete"},
+      {"gptq", 576, 1536, 4, 32, true, false, "gptq kernel, FP16"},
+      {"gptq_v2", 1024, 1024, 4, 128, false, false, "gptq kernel, FP16"},
+      {"gptq", 1024, 1024, 3, 128, true, false, "gptq kernel, FP16"},
+      {"gptq", 1024, 96, 4, 128, true, false,
+       "has 96 output features, and vLLM's gptq kernel wants a multiple of 64"},
+      {"compressed-tensors", 1024, 1024, 4, 128, true, true, "Marlin"},
+      {"compressed-tensors", 576, 576, 8, 0, true, false, "AllSpark"},
+      {"compressed-tensors", 576, 576, 8, 0, true, true,
+       "has 576 input features, and Marlin wants a multiple of 128"},
+      {"compressed-tensors", 576, 512, 4, 64, true, false, "Machete"},
+  };
+  for (const VllmCase& one : cases) {
+    SCOPED_TRACE(fmt::format("{} {} x {} w{} g{}", one.format, one.in, one.out, one.bits, one.group));
+    std::vector<PlannedModule> modules =
+        block(scheme_of(one.bits, one.group, one.symmetric, DType::kF16), 1024);
+    for (PlannedModule& m : modules)
+      m.in_features = one.in, m.out_features = one.out, m.column_groups = one.reordered;
+    const LoaderVerdict found = verdict(one.format, modules, "vLLM");
+    EXPECT_THAT(found.fits ? found.loader : found.reason, HasSubstr(one.says));
+  }
+}
+
+TEST(LoaderConstraints, GptqModelTakesGptqOfItsBitsAndGroups) {
+  for (const int bits : {2, 3, 4, 8})
+    for (const bool symmetric : {true, false})
+      EXPECT_TRUE(
+          verdict("gptq_v2", block(scheme_of(bits, 16, symmetric, DType::kF16), 576), "GPTQModel").fits);
+  EXPECT_THAT(verdict("gptq", block(scheme_of(4, 48, true, DType::kF16), 576), "GPTQModel").reason,
+              HasSubstr("group size 48, and GPTQModel wants one of -1, 16, 32, 64, 128, 256, 512, 1024"));
+  EXPECT_EQ(loader_verdicts("gptq", block(scheme_of(4, 48, true, DType::kF16), 576), "x").size(), 3u);
+}
+
+TEST(LoaderConstraints, ReorderedColumnsMustAgreeWhereLinearsAreFused) {
+  std::vector<PlannedModule> modules = block(scheme_of(4, 128, true, DType::kF16), 1024);
+  modules[0].column_groups = true;
+  EXPECT_THAT(verdict("gptq", modules, "vLLM").reason, HasSubstr("different schemes"));
+}
+
 }  // namespace
 }  // namespace llmq::testing

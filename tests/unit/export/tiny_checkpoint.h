@@ -85,6 +85,9 @@ inline QuantizedMatrix tiny_matrix(const PlannedModule& module, std::uint64_t se
     matrix.zeros.push_back(static_cast<std::uint8_t>(
         module.scheme.symmetric ? static_cast<std::uint64_t>(module.scheme.middle()) : sequence.next(codes)));
   }
+  if (module.column_groups)
+    for (std::int64_t k = 0; k < module.in_features; ++k)  // 5 is coprime to every width here
+      matrix.column_group.push_back(static_cast<std::int32_t>(5 * k % module.in_features / matrix.group()));
   return matrix;
 }
 

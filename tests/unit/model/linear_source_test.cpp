@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "scratch_model.h"
@@ -405,6 +406,26 @@ TEST(LinearSource, GptqLiesAreRefused) {
   // Zeros of 0 in v1 are GPTQModel's own; from anyone else such a field says two things.
   EXPECT_THAT(found(kV1Wrapped, [](ScratchModel&, Json& q) { q["meta"]["quantizer"] = "auto_gptq"; }),
               HasSubstr("qzeros: holds a zero of 16, stored less one: programs disagree"));
+}
+
+// Runs of columns that share a group need no index, whatever their groups are called.
+TEST(LinearSource, GroupsInAnotherOrderAreRenamed) {
+  const Json cases = load_cases("packed_gptq.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[0]);  // 4 bits, two groups of 8
+  const QuantizedMatrix before = LinearSource::open(model.open()).quantized(kModule);
+  std::vector<std::int32_t> index(16, 1);
+  std::fill(index.begin() + 8, index.end(), 0);
+  model.tensors[kModule + ".g_idx"] = scratch_tensor<std::int32_t>("I32", {16}, index);
+  const LinearSource source = LinearSource::open(model.open());
+  EXPECT_FALSE(source.packed_shape(kModule).column_groups);
+  const QuantizedMatrix after = source.quantized(kModule);
+  EXPECT_TRUE(after.column_group.empty());
+  for (std::size_t n = 0; n < 16; ++n)
+    for (std::size_t g = 0; g < 2; ++g) EXPECT_EQ(after.scales[2 * n + g], before.scales[2 * n + 1 - g]);
+  index[3] = 0;  // one column out of its run
+  model.tensors[kModule + ".g_idx"] = scratch_tensor<std::int32_t>("I32", {16}, index);
+  EXPECT_EQ(LinearSource::open(model.open()).quantized(kModule).column_group, index);
 }
 
 TEST(LinearSource, TheFirstGptqRuleThatMatchesHolds) {
