@@ -12,6 +12,7 @@ namespace llmq {
 //   descend: e = old value - new value, new steps = nearest of old value + carried * inverse[k];  writes steps,
 //            difference
 //   solve:   e = -carried;  writes difference
+//   try:     as round, but writes nothing; loss[row] += cost[k] (v_k - value)^2
 struct TileColumns {
   int64_t columns = 0;
   const float* factors = nullptr;  // [columns][factor_row]
@@ -24,6 +25,8 @@ struct TileColumns {
   const float* zero = nullptr;
   const int32_t* group = nullptr;  // of each column
   const float* inverse = nullptr;  // descend: 1 / H_kk per column
+  const float* cost = nullptr;     // try: per column
+  float* loss = nullptr;           // try: per row
   float top = 15;
 };
 

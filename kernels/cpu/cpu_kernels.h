@@ -129,6 +129,7 @@ struct CpuKernels {
   void (*tile_round)(const TileColumns&);
   void (*tile_descend)(const TileColumns&);
   void (*tile_solve)(const TileColumns&);
+  void (*tile_try)(const TileColumns&);
   // loss[r] = sum_k importance[k] (w[k][r] - value of its code)^2; the code by a product with 1 / scale.
   void (*tile_scale_loss)(float* loss, const float* w, const float* importance, int64_t columns,
                           const float* scale, const float* zero, float top);

@@ -13,6 +13,7 @@ std::int64_t host_tile_rows();
 void host_tile_round(const TileColumns& columns);
 void host_tile_descend(const TileColumns& columns);
 void host_tile_solve(const TileColumns& columns);
+void host_tile_try(const TileColumns& columns);
 // sum[j][r] = sum over u < depth of a[u * a_row + j] b[u][r] for j < columns, added to what is there where
 // `accumulate`.
 void host_tile_product(float* sum, const float* a, std::int64_t a_row, std::int64_t columns, const float* b,

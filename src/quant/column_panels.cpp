@@ -5,7 +5,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kMostColumns = 64;
+constexpr std::int64_t kMostColumns = 128;
 
 }  // namespace
 

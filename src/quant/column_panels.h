@@ -1,4 +1,4 @@
-// A square matrix by blocks of at most 64 columns, each block's rows next to each other, as products with a tile of
+// A square matrix by blocks of at most 128 columns, each block's rows next to each other, as products with a tile of
 // rows read them.
 #pragma once
 #include <cstdint>

@@ -13,6 +13,7 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kBlock = LowerSquare::kBlock, kRowsPerItem = 48;
+constexpr double kLeastRaise = 1e-4;  // of the mean diagonal, where lambda was smaller
 constexpr auto kSquare = static_cast<std::size_t>(kBlock * kBlock);
 
 // A block of rows [kBlock][depth], turned and negated, in panels for the product: panel p is [depth][panel].
@@ -114,7 +115,7 @@ bool cholesky_lower(LowerSquare& matrix, ThreadPool& pool) {
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, ThreadPool& pool) {
   Factorization result{LowerSquare(size), mean_diagonal > 0 ? damp * mean_diagonal : 1, 0};
-  for (;; result.lambda *= 10, ++result.raises) {
+  for (;; result.lambda = std::max(10 * result.lambda, kLeastRaise * mean_diagonal), ++result.raises) {
     pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t item, int) {
       const auto i = static_cast<std::int64_t>(item);
       double* const row = result.reversed.row(i);

@@ -9,6 +9,7 @@
 #include "quant/gram_loss.h"
 #include "quant/group_descent.h"
 #include "quant/group_scales.h"
+#include "quant/group_squares.h"
 #include "quant/rtn.h"
 
 namespace llmq {
@@ -22,9 +23,12 @@ struct Shared {
   std::vector<char> dead;         // by column
   std::vector<float> importance;  // diag H by place of `order`, dead ones 1
   ColumnPanels unit_upper;        // L by place of `order`
+  std::vector<float> cost;        // R_kk^2 by place of `order`
   DescentProblem descent;         // by place of `runs`; without sweeps where nothing is fitted again
   std::vector<GroupGrid> fixed;   // per-tensor: the one grid
-  bool fits_again() const { return fixed.empty() && (options.refit_scales || options.descent_sweeps > 0); }
+  bool fits_again() const {
+    return fixed.empty() && (options.refit_scales || options.retry_scales || options.descent_sweeps > 0);
+  }
 };
 
 std::vector<double> diagonal_of(const InputStats& stats) {
@@ -179,6 +183,13 @@ class TileRounding {
     choose_group_scales({current.data(), shared_.importance.data() + first.begin, end - first.begin,
                          tile_.scale_of(group), tile_.zero_of(group)},
                         shared_.scheme, shared_.options);
+    if (shared_.options.scale_search != GptqOptions::ScaleSearch::kFeedback ||
+        first.begin + first.width != end)
+      return;
+    TileColumns columns = columns_of(first, carried_);
+    columns.cost = shared_.cost.data() + first.begin;
+    try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials,
+                     shared_.scheme);
   }
 
   // From the places of `order` to those of `runs`.
@@ -309,6 +320,8 @@ class Gptq final : public Method {
     shared.unit_upper = ColumnPanels(shared.order, true);
     fill(shared.unit_upper, pool,
          [&](std::int64_t i, std::int64_t j) { return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j); });
+    for (std::int64_t k = 0; k < size; ++k)
+      shared.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
     if (shared.fits_again())
       prepare_descent(shared, PlacedGram(stats, shared.runs, shared.dead), factor.lambda, pool);
   }
@@ -330,6 +343,7 @@ class Gptq final : public Method {
         descent.row_sum.push_back(static_cast<float>(sum));
         descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
       }
+    if (options_.retry_scales) descent.own = factorize_groups(descent.square.blocks(), element, pool);
   }
 
   template <class Element>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "quant/group_scales.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -43,6 +44,7 @@ class Descent {
     width_ = end - begin;
     y_.resize(static_cast<std::size_t>(width_) * rows_);
     for (std::size_t b = first; b < last; ++b) slopes(blocks[b], at(y_, blocks[b].begin - begin));
+    if (!problem_.own.empty() && last == first + 1 && problem_.own[first].exists) search_again(first);
     if (problem_.scales) {
       refit_scale(first, last);
       if (!problem_.scheme.symmetric) shift_zero();
@@ -50,8 +52,53 @@ class Descent {
     if (problem_.sweeps == 0) return;
     for (std::size_t b = first; b < last; ++b) {
       if (b > first) slopes(blocks[b], at(y_, blocks[b].begin - begin));  // what the blocks before changed
-      round_again(blocks[b]);
+      host_tile_descend(columns_of(blocks[b]));
     }
+  }
+
+  // What a group's values lose beyond t is (t - value) G_gg (t - value)^T.
+  void search_again(std::size_t index) {
+    const GroupSquare& own = problem_.own[index];
+    const std::size_t count = static_cast<std::size_t>(width_) * rows_;
+    float* const scale = tile_.scale_of(group_);
+    float* const zero = tile_.zero_of(group_);
+    float* const steps = at(tile_.steps, begin_);
+    for (std::vector<float>* scratch : {&target_, &fresh_, &spent_, &carried_}) scratch->resize(count);
+    host_tile_product(target_.data(), own.inverse.data(), width_, width_, y_.data(), width_, false);
+    Lanes old_loss, least, old_scale, old_zero;
+    host_tile_dot(old_loss.data(), y_.data(), target_.data(), width_);
+    for (std::size_t i = 0, k = 0; k < static_cast<std::size_t>(width_); ++k)
+      for (std::size_t r = 0; r < rows_; ++r, ++i) target_[i] += steps[i] * scale[r];
+    std::copy_n(scale, rows_, old_scale.begin());
+    std::copy_n(zero, rows_, old_zero.begin());
+    TileColumns columns = columns_of(problem_.square.blocks()[index]);
+    columns.factors = own.unit_upper.data();
+    columns.weight = target_.data();
+    columns.steps = fresh_.data();
+    columns.difference = spent_.data();
+    columns.cost = own.cost.data();
+    columns.carried = carried_.data();
+    std::fill(carried_.begin(), carried_.end(), 0.0f);
+    try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, problem_.scheme);
+    host_tile_round(columns);
+    bool any = false;
+    for (std::size_t r = 0; r < rows_; ++r) {
+      if (least[r] < old_loss[r]) {
+        any = true;
+        continue;
+      }
+      scale[r] = old_scale[r];
+      zero[r] = old_zero[r];
+      for (std::size_t i = r; i < count; i += rows_) fresh_[i] = steps[i];
+    }
+    if (!any) return;
+    std::copy_n(fresh_.begin(), count, steps);
+    float* const difference = at(tile_.difference, begin_);
+    std::copy_n(difference, count, spent_.begin());
+    take_differences();
+    for (std::size_t i = 0; i < count; ++i) spent_[i] = difference[i] - spent_[i];
+    host_tile_product(y_.data(), columns_of(problem_.square.blocks()[index]).factors, width_, width_,
+                      spent_.data(), width_, true);
   }
 
   void refit_scale(std::size_t first, std::size_t last) {
@@ -116,7 +163,7 @@ class Descent {
                        at(tile_.steps, begin_), width_);
   }
 
-  void round_again(const ColumnBlock& block) {
+  TileColumns columns_of(const ColumnBlock& block) {
     TileColumns columns;
     columns.columns = block.width;
     columns.factors = problem_.square.at(block.begin, block);
@@ -130,7 +177,7 @@ class Descent {
     columns.group = problem_.order->group.data() + block.begin;
     columns.inverse = problem_.inverse.data() + block.begin;
     columns.top = top_;
-    host_tile_descend(columns);
+    return columns;
   }
 
   const DescentProblem& problem_;
@@ -138,7 +185,7 @@ class Descent {
   std::size_t rows_;
   float top_;
   std::int64_t begin_ = 0, width_ = 0, group_ = 0;  // of the group visited
-  std::vector<float> y_, u_;
+  std::vector<float> y_, u_, target_, fresh_, spent_, carried_;
 };
 
 }  // namespace

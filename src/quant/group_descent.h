@@ -5,6 +5,8 @@
 // With Y = D G on the group's columns and q its steps (code - zero), all exact in real arithmetic:
 //   scale   s + ds changes the loss by -2 ds (Y.q) + ds^2 (q G q^T); ds = Y.q / q G q^T, rounded to the stored type
 //   zero    z + 1 shifts every value by -s
+//   again   with all else as it is, best would be t = value + Y G_gg^-1; the group is rounded to t with error feedback
+//           inside it, under scales and zeros around its own (a group of one block only)
 //   codes   one by one to the nearest of what would be best, value + Y_k / G_kk
 // A change is made only where it lowers the loss with the scale as stored, so no sweep makes it worse but for
 // rounding in FP32. Cost: 2 K^2 products per row and sweep.
@@ -14,6 +16,7 @@
 
 #include "quant/column_order.h"
 #include "quant/column_panels.h"
+#include "quant/group_squares.h"
 #include "quant/row_tile.h"
 #include "tensor/quant_scheme.h"
 
@@ -24,6 +27,7 @@ struct DescentProblem {
   ColumnPanels square;                 // G
   std::vector<float> inverse;          // 1 / G_kk by place
   std::vector<float> row_sum;          // sum of G_kj over the columns j of k's own group, by place
+  std::vector<GroupSquare> own;        // by block of `square`; empty: scales are not searched again
   QuantScheme scheme;
   bool scales = true;  // may scales and zeros change
   int sweeps = 2;      // over the codes; 0: scales alone, once

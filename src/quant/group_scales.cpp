@@ -120,4 +120,46 @@ void choose_group_scales(const TileGroup& group, const QuantScheme& scheme, cons
   if (options.scale_search != GptqOptions::ScaleSearch::kMinMax) search.run();
 }
 
+void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials,
+                      const QuantScheme& scheme) {
+  const auto rows = static_cast<std::size_t>(host_tile_rows());
+  const std::size_t count = static_cast<std::size_t>(columns.columns) * rows;
+  const float* const carried = columns.carried;
+  Lanes first_scale, first_zero, best_scale, best_zero, loss, least;
+  std::copy_n(grid.scale, rows, first_scale.begin());
+  std::copy_n(grid.zero, rows, first_zero.begin());
+  best_scale = first_scale;
+  best_zero = first_zero;
+  least.fill(INFINITY);
+  std::vector<float> moving(count);
+  columns.carried = moving.data();
+  columns.loss = loss.data();
+  const auto judge = [&](float factor, float shift) {
+    for (std::size_t r = 0; r < rows; ++r) {
+      grid.scale[r] = stored_scale(first_scale[r] * factor, scheme.scale_dtype);
+      grid.zero[r] = std::clamp(first_zero[r] + shift, 0.0f, columns.top);
+    }
+    std::copy_n(carried, count, moving.begin());
+    loss.fill(0);
+    host_tile_try(columns);
+    for (std::size_t r = 0; r < rows; ++r)
+      if (loss[r] < least[r]) {
+        least[r] = loss[r];
+        best_scale[r] = grid.scale[r];
+        best_zero[r] = grid.zero[r];
+      }
+  };
+  for (int i = 0; i <= 2 * trials.moves; ++i) {  // 0, 1, -1, 2, -2 ..
+    const int move = i % 2 == 1 ? (i + 1) / 2 : -(i / 2);
+    const float factor = 1.0f + trials.step * static_cast<float>(move);
+    judge(factor, 0);
+    if (scheme.symmetric) continue;
+    judge(factor, 1);
+    judge(factor, -1);
+  }
+  std::copy_n(best_scale.begin(), rows, grid.scale);
+  std::copy_n(best_zero.begin(), rows, grid.zero);
+  if (grid.loss != nullptr) std::copy_n(least.begin(), rows, grid.loss);
+}
+
 }  // namespace llmq

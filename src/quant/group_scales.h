@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 
+#include "device/host_tiles.h"
 #include "quant/gptq.h"
 
 namespace llmq {
@@ -22,5 +23,24 @@ struct TileGroup {
 };
 
 void choose_group_scales(const TileGroup& group, const QuantScheme& scheme, const GptqOptions& options);
+
+// Scales times 1 + i step for |i| <= moves; asymmetric: each with the zero as it is, one up and one down.
+struct ScaleTrials {
+  int moves;
+  float step;
+};
+inline constexpr ScaleTrials kCoarseTrials{3, 0.04f}, kFineTrials{2, 0.015f};
+
+struct TileGrid {
+  float* scale = nullptr;  // one per row; in: where to start, out: the best
+  float* zero = nullptr;
+  float* loss = nullptr;  // written: the best one's; may be null
+};
+
+// Tries scales and zeros around those of `grid`, to which columns.scale and columns.zero lead, each by rounding all
+// the columns with error feedback: loss = sum_k cost[k] (v_k - value)^2, what it costs when all that is left over is
+// made good by the columns after. columns.carried is what comes into the columns; it is read only.
+void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials,
+                      const QuantScheme& scheme);
 
 }  // namespace llmq

@@ -110,8 +110,9 @@ constexpr Words<RoundingOrder, 4> kOrders = {{{{"gar", RoundingOrder::kGar},
                                                {"static", RoundingOrder::kStatic},
                                                {"none", RoundingOrder::kNone}}}};
 using ScaleSearch = GptqOptions::ScaleSearch;
-constexpr Words<ScaleSearch, 2> kSearches = {
-    {{{"importance", ScaleSearch::kImportance}, {"minmax", ScaleSearch::kMinMax}}}};
+constexpr Words<ScaleSearch, 3> kSearches = {{{{"feedback", ScaleSearch::kFeedback},
+                                               {"importance", ScaleSearch::kImportance},
+                                               {"minmax", ScaleSearch::kMinMax}}}};
 
 struct Key {
   std::string_view path;
@@ -156,6 +157,7 @@ const auto kKeys = std::to_array<Key>({
     {"gptq.scale_search", [](Recipe& r, const Yaml& v) { r.gptq.scale_search = kSearches.read(v); }},
     {"gptq.full_range", [](Recipe& r, const Yaml& v) { r.gptq.full_range = v.as_bool(); }},
     {"gptq.refit_scales", [](Recipe& r, const Yaml& v) { r.gptq.refit_scales = v.as_bool(); }},
+    {"gptq.retry_scales", [](Recipe& r, const Yaml& v) { r.gptq.retry_scales = v.as_bool(); }},
     {"gptq.descent_sweeps",
      [](Recipe& r, const Yaml& v) { r.gptq.descent_sweeps = static_cast<int>(read_integer(v, 0, 100)); }},
     {"gptq.upstream_share", [](Recipe& r, const Yaml& v) { r.gptq.upstream_share = read_number(v, 0, 1); }},
@@ -330,6 +332,7 @@ Json Recipe::to_json() const {
                              {"scale_search", Json(std::string(kSearches.text(gptq.scale_search)))},
                              {"full_range", Json(gptq.full_range)},
                              {"refit_scales", Json(gptq.refit_scales)},
+                             {"retry_scales", Json(gptq.retry_scales)},
                              {"descent_sweeps", Json(gptq.descent_sweeps)},
                              {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
       {"smoothquant", Json::object({{"alpha", Json(smoothquant.alpha)}})},

@@ -37,6 +37,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                     tile_chain<V, RoundStep<V>>,
                     tile_chain<V, DescendStep<V>>,
                     tile_chain<V, SolveStep<V>>,
+                    tile_chain<V, TryStep<V>>,
                     tile_scale_loss<V>,
                     tile_dot<V>,
                     tile_subtract<V>,

@@ -57,6 +57,19 @@ struct DescendStep {
 };
 
 template <class V>
+struct TryStep {
+  static LLMQ_INLINE void apply(const TileColumns& t, int64_t k, int64_t offset, float* error) {
+    const int64_t at = k * TileRow<V>::kRows + offset, g = t.group[k] * TileRow<V>::kRows + offset;
+    const auto w = V::load(t.weight + at), scale = V::load(t.scale + g);
+    const auto v = V::add(w, V::load(t.carried + at));
+    const auto value = V::mul(tile_steps<V>(v, scale, V::load(t.zero + g), t.top), scale);
+    const auto left = V::sub(v, value);
+    V::store(t.loss + offset, V::fma(V::mul(left, V::set(t.cost[k])), left, V::load(t.loss + offset)));
+    V::store(error + offset, V::sub(w, value));
+  }
+};
+
+template <class V>
 struct SolveStep {
   static LLMQ_INLINE void apply(const TileColumns& t, int64_t k, int64_t offset, float* error) {
     const int64_t at = k * TileRow<V>::kRows + offset;

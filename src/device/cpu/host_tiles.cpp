@@ -9,6 +9,7 @@ std::int64_t host_tile_rows() { return host_level().panel; }
 void host_tile_round(const TileColumns& columns) { host_level().tile_round(columns); }
 void host_tile_descend(const TileColumns& columns) { host_level().tile_descend(columns); }
 void host_tile_solve(const TileColumns& columns) { host_level().tile_solve(columns); }
+void host_tile_try(const TileColumns& columns) { host_level().tile_try(columns); }
 
 void host_tile_product(float* sum, const float* a, std::int64_t a_row, std::int64_t columns, const float* b,
                        std::int64_t depth, bool accumulate) {

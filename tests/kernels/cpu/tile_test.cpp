@@ -18,7 +18,7 @@ constexpr float kTop = 15;
 
 struct Tile {
   std::int64_t rows, columns;
-  std::vector<float> factors, carried, weight, steps, difference, scale, zero, inverse;
+  std::vector<float> factors, carried, weight, steps, difference, scale, zero, inverse, cost, loss;
   std::vector<std::int32_t> group;
 
   Tile(const CpuKernels& level, std::int64_t count)
@@ -30,7 +30,8 @@ struct Tile {
         steps(carried.size()),
         difference(normal_values(carried.size(), 4)),
         scale(static_cast<std::size_t>(2 * rows)),
-        zero(scale.size()) {
+        zero(scale.size()),
+        loss(static_cast<std::size_t>(rows), 0.5f) {
     for (std::size_t i = 0; i < scale.size(); ++i) {
       scale[i] = 0.25f + 0.03125f * static_cast<float>(i % 5);
       if (i % 3 == 1) scale[i] = -scale[i];  // scales may be negative
@@ -38,6 +39,7 @@ struct Tile {
     }
     for (std::int64_t k = 0; k < count; ++k) {
       group.push_back(k % 3 == 0 ? 1 : 0);
+      cost.push_back(0.75f + static_cast<float>(k % 7));
       inverse.push_back(0.5f + 0.125f * static_cast<float>(k % 4));
     }
     for (std::int64_t k = 0; k < count; ++k)
@@ -65,6 +67,8 @@ struct Tile {
     t.zero = zero.data();
     t.group = group.data();
     t.inverse = inverse.data();
+    t.cost = cost.data();
+    t.loss = loss.data();
     t.top = kTop;
     return t;
   }
@@ -74,7 +78,7 @@ struct Tile {
   }
 };
 
-enum class Chain { kRound, kDescend, kSolve };
+enum class Chain { kRound, kDescend, kSolve, kTry };
 
 // One row by itself.
 void follow(Tile& t, Chain chain, std::int64_t r) {
@@ -91,6 +95,11 @@ void follow(Tile& t, Chain chain, std::int64_t r) {
       const float fresh = t.steps[i] * scale;
       t.difference[i] = t.weight[i] - fresh;
       error = value - fresh;
+    } else if (chain == Chain::kTry) {
+      const float v = t.weight[i] + t.carried[i], value = t.steps_for(v, k, r) * scale, left = v - value;
+      float& loss = t.loss[static_cast<std::size_t>(r)];
+      loss = std::fma(left * t.cost[static_cast<std::size_t>(k)], left, loss);
+      error = t.weight[i] - value;
     } else {
       t.difference[i] = error = 0.0f - t.carried[i];
     }
@@ -103,13 +112,15 @@ void follow(Tile& t, Chain chain, std::int64_t r) {
 TEST(Tile, ChainsAreThoseOfOneRowAlone) {
   for (const CpuKernels* level : present_levels())
     for (const std::int64_t columns : {1, 5, 8, 9, 31, 64})
-      for (const Chain chain : {Chain::kRound, Chain::kDescend, Chain::kSolve}) {
+      for (const Chain chain : {Chain::kRound, Chain::kDescend, Chain::kSolve, Chain::kTry}) {
         Tile got(*level, columns), want = got;
         (chain == Chain::kRound     ? level->tile_round
          : chain == Chain::kDescend ? level->tile_descend
+         : chain == Chain::kTry     ? level->tile_try
                                     : level->tile_solve)(got.view());
         for (std::int64_t r = 0; r < want.rows; ++r) follow(want, chain, r);
         EXPECT_EQ(got.steps, want.steps) << level->name << " " << columns;
+        EXPECT_EQ(got.loss, want.loss) << level->name << " " << columns;
         EXPECT_EQ(got.difference, want.difference) << level->name << " " << columns;
       }
 }

@@ -62,6 +62,7 @@ GptqOptions plain(RoundingOrder order) {
   options.order = order;
   options.scale_search = GptqOptions::ScaleSearch::kMinMax;
   options.refit_scales = false;
+  options.retry_scales = false;
   options.descent_sweeps = 0;
   return options;
 }
@@ -294,8 +295,9 @@ TEST(Gptq, ReportsTheLossOfItsCodes) {
 
 // What the search alone is worth depends on how alike the channels are: docs/adr/0004-gptq.md has real models.
 TEST(Gptq, FittingAgainLowersTheLoss) {
-  for (const auto search : {GptqOptions::ScaleSearch::kMinMax, GptqOptions::ScaleSearch::kImportance}) {
-    double rounded = 0, refitted = 0, all = 0;
+  for (const auto search : {GptqOptions::ScaleSearch::kMinMax, GptqOptions::ScaleSearch::kImportance,
+                            GptqOptions::ScaleSearch::kFeedback}) {
+    double rounded = 0, refitted = 0, descended = 0, all = 0;
     for (std::uint32_t seed = 1; seed <= 4; ++seed) {
       Fixture f(32, 128, 400, seed);
       f.scheme.group_size = 32;
@@ -306,10 +308,13 @@ TEST(Gptq, FittingAgainLowersTheLoss) {
       options.refit_scales = true;
       refitted += f.quantize(options).loss;
       options.descent_sweeps = 2;
+      descended += f.quantize(options).loss;
+      options.retry_scales = true;
       all += f.quantize(options).loss;
     }
     EXPECT_LT(refitted, rounded);
-    EXPECT_LT(all, refitted);
+    EXPECT_LT(descended, refitted);
+    EXPECT_LT(all, descended);
   }
 }
 
