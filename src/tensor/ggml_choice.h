@@ -14,7 +14,7 @@ struct BlockInput {
 inline constexpr int kBlocksAtOnce = 4;
 void choose_as_ggml(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields);
 
-// Better blocks than `fields` for sum_i importance_i (x_i - x'_i)^2, or the same.
-void improve(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields);
+// Replaces blocks by better ones for sum_i importance_i (x_i - x'_i)^2 where it finds them; importance is never null here.
+void improve_blocks(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields);
 
 }  // namespace llmq

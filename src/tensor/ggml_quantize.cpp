@@ -69,7 +69,7 @@ void block_row(const BlockLayout& layout, std::span<const float> row, std::span<
         layout, {row.data() + first, importance.empty() ? nullptr : importance.data() + first, mean_square},
         count, fields.data());
     if (!weights.empty())
-      improve(layout, {row.data() + first, weights.data() + first, mean_square}, count, fields.data());
+      improve_blocks(layout, {row.data() + first, weights.data() + first, mean_square}, count, fields.data());
     for (int k = 0; k < count; ++k, bytes += dtype_row(layout.dtype).block_bytes) {
       const BlockFields& chosen = fields[static_cast<std::size_t>(k)];
       if (!std::isfinite(to_float(chosen.d)) || !std::isfinite(to_float(chosen.m)))
