@@ -134,11 +134,7 @@ void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTria
   std::vector<float> moving(count);
   columns.carried = moving.data();
   columns.loss = loss.data();
-  const auto judge = [&](float factor, float shift) {
-    for (std::size_t r = 0; r < rows; ++r) {
-      grid.scale[r] = stored_scale(first_scale[r] * factor, scheme.scale_dtype);
-      grid.zero[r] = std::clamp(first_zero[r] + shift, 0.0f, columns.top);
-    }
+  const auto judge = [&] {
     std::copy_n(carried, count, moving.begin());
     loss.fill(0);
     host_tile_try(columns);
@@ -150,12 +146,18 @@ void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTria
       }
   };
   for (int i = 0; i <= 2 * trials.moves; ++i) {  // 0, 1, -1, 2, -2 ..
-    const int move = i % 2 == 1 ? (i + 1) / 2 : -(i / 2);
-    const float factor = 1.0f + trials.step * static_cast<float>(move);
-    judge(factor, 0);
-    if (scheme.symmetric) continue;
-    judge(factor, 1);
-    judge(factor, -1);
+    const float factor = 1.0f + trials.step * static_cast<float>(i % 2 == 1 ? (i + 1) / 2 : -(i / 2));
+    for (std::size_t r = 0; r < rows; ++r)
+      grid.scale[r] = stored_scale(first_scale[r] * factor, scheme.scale_dtype);
+    judge();
+  }
+  if (!scheme.symmetric) {
+    std::copy_n(best_scale.begin(), rows, grid.scale);
+    for (const float shift : {1.0f, -1.0f}) {
+      for (std::size_t r = 0; r < rows; ++r)
+        grid.zero[r] = std::clamp(first_zero[r] + shift, 0.0f, columns.top);
+      judge();
+    }
   }
   std::copy_n(best_scale.begin(), rows, grid.scale);
   std::copy_n(best_zero.begin(), rows, grid.zero);

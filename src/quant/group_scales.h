@@ -24,7 +24,7 @@ struct TileGroup {
 
 void choose_group_scales(const TileGroup& group, const QuantScheme& scheme, const GptqOptions& options);
 
-// Scales times 1 + i step for |i| <= moves; asymmetric: each with the zero as it is, one up and one down.
+// Scales times 1 + i step for |i| <= moves; asymmetric: the best of them with the zero one up and one down too.
 struct ScaleTrials {
   int moves;
   float step;
