@@ -34,6 +34,13 @@ FAULTS = [
           "write_file(\"config.json\", config.dump(2) + \"\\n\"); for (const auto& file : extra_files) write_file(file.first, file.second);",
           [("llmq_unit_export", "ModelDirectory.*")]),
     Fault("report-name-not-escaped", "src/export/html_charts.cpp", 'safe += "&lt;";', "safe += '<';", [("llmq_unit_export", "HtmlReport.HostileNamesStayText")]),
+    Fault("six-bit-minima", "src/tensor/ggml_blocks.cpp", "add(j + 4, t[j] | t[j + 4] >> 4 << 6);", "add(j + 4, t[j]);",
+          [("llmq_unit_tensor", "Types/BlockBits.*"), ("llmq_golden_ggml_blocks", "Types/GgmlBlocks.*")]),
+    Fault("block-candidates-start-over", "src/tensor/ggml_search.cpp", "lowest = select(better, foot, lowest);", "lowest = select(better, lowest, lowest);",
+          [("llmq_golden_ggml_blocks", "Types/GgmlBlocks.*")]),
+    Fault("wider-search-kept-unseen", "src/tensor/ggml_wide_search.cpp",
+          "if (stored_error(layout, found[k], input) < stored_error(layout, fields[k], input)) fields[k] = found[k];", "fields[k] = found[k];",
+          [("llmq_unit_tensor", "Types/GgmlQuantizeBlocks.*NeverWorse*")]),
     # What is read.
     Fault("group-index", "src/tensor/quantized_matrix.cpp", "static_cast<std::size_t>(n * groups + g);", "static_cast<std::size_t>(n * groups);",
           [("llmq_unit_tensor", "QuantizedMatrix.*")]),
