@@ -18,11 +18,12 @@ struct LoaderRow {
   std::int64_t in_multiple = 1, out_multiple = 1;
   std::span<const int> groups = {};  // empty: any
   std::span<const int> symmetric_bits = {}, asymmetric_bits = {};
-  bool column_groups = true;  // takes columns that carry their own group
-  bool fuses = false;         // q/k/v and gate/up become one linear each, so they must share a scheme
-  bool uniform = false;       // one scheme for every quantized linear
-  bool silent = false;        // another row of this loader says why none fits
-  std::string_view command;   // {} is the directory
+  std::string_view no_column_groups =
+      {};                    // who does not take columns that carry their own group; empty: taken
+  bool fuses = false;        // q/k/v and gate/up become one linear each, so they must share a scheme
+  bool uniform = false;      // one scheme for every quantized linear
+  bool silent = false;       // another row of this loader says why none fits
+  std::string_view command;  // {} is the directory
 };
 
 constexpr std::array kMarlinGroups = {-1, 32, 64, 128};
@@ -47,6 +48,13 @@ constexpr std::string_view kDequantizingCommand =
 constexpr std::string_view kGptqModelCommand =
     "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\"";
 
+// actorder "group" and weight_g_idx were taken out of the library that all loaders of the format read it with.
+constexpr std::string_view kNoActOrder = "compressed-tensors 0.19 and later do not read";
+
+constexpr std::string_view act_order_refusal(std::string_view format) {
+  return format == "compressed-tensors" ? kNoActOrder : std::string_view();
+}
+
 constexpr LoaderRow marlin(std::string_view format, std::span<const int> symmetric,
                            std::span<const int> asymmetric, bool silent) {
   return {.loader = "vLLM",
@@ -58,6 +66,7 @@ constexpr LoaderRow marlin(std::string_view format, std::span<const int> symmetr
           .groups = kMarlinGroups,
           .symmetric_bits = symmetric,
           .asymmetric_bits = asymmetric,
+          .no_column_groups = act_order_refusal(format),
           .fuses = true,
           .silent = silent,
           .command = kServe};
@@ -72,7 +81,7 @@ constexpr LoaderRow allspark(std::string_view format) {
           .out_multiple = 16,
           .groups = kChannel,
           .symmetric_bits = kEight,
-          .column_groups = false,
+          .no_column_groups = "AllSpark does not take",
           .fuses = true,
           .silent = true,
           .command = kServe};
@@ -87,6 +96,7 @@ constexpr LoaderRow machete(std::string_view format) {
           .out_multiple = 128,
           .groups = kMacheteGroups,
           .symmetric_bits = kFourAndEight,
+          .no_column_groups = act_order_refusal(format),
           .fuses = true,
           .silent = true,
           .command = kServe};
@@ -133,6 +143,7 @@ constexpr std::array kLoaders = {
               .kernel = "Transformers",
               .label = kTransformers,
               .symmetric_bits = kTwoToEight,
+              .no_column_groups = kNoActOrder,
               .silent = true,
               .command = kTransformersCommand},
     LoaderRow{.loader = kTransformers,
@@ -141,6 +152,7 @@ constexpr std::array kLoaders = {
               .label = kTransformers,
               .symmetric_bits = kTwoToEight,
               .asymmetric_bits = kTwoToEight,
+              .no_column_groups = kNoActOrder,
               .uniform = true,
               .command = kDequantizingCommand},
     marlin("awq", kFour, kFour, false),
@@ -185,9 +197,8 @@ std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   if (!row.groups.empty() && !contains(row.groups, group))
     return fmt::format("{} has group size {}, and {} wants one of {}", m.module, group, row.kernel,
                        joined(row.groups));
-  if (m.column_groups && !row.column_groups)
-    return fmt::format("the columns of {} carry their own group, which {} does not take", m.module,
-                       row.kernel);
+  if (m.column_groups && !row.no_column_groups.empty())
+    return fmt::format("the columns of {} carry their own group, which {}", m.module, row.no_column_groups);
   if (m.in_features % row.in_multiple != 0)
     return fmt::format("{} has {} input features, and {} wants a multiple of {}", m.module, m.in_features,
                        row.kernel, row.in_multiple);

@@ -239,6 +239,11 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
   check_expressible(plan.format, plan.modules);
+  if (plan.format == "compressed-tensors" && plan.modules.front().column_groups)
+    plan.warnings.push_back(
+        "gptq.order act stores a group per column, which compressed-tensors 0.19 and later do not read: "
+        "write "
+        "order: gar or static, or format: gptq");
   resolve_calibration(recipe, spec, plan);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   estimate_costs(plan, checkpoint, spec, threads);

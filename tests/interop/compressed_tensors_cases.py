@@ -10,6 +10,9 @@ CASES = {  # name -> settings of the recipe
     "rtn-channel": ["method=rtn", "scheme=w8a16_channel_sym"],
     "rtn-8bit": ["method=rtn", "scheme=w8a16_g128_asym"],
     "rtn-3bit": ["method=rtn", "scheme=w3a16_g64_sym"],
+    "rtn-2bit": ["method=rtn", "scheme=w2a16_g32_sym"],
+    # Signed scales: full_range puts the largest weight of a group on code 0 where that loses less.
+    "gptq-static": ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=static", "calibration.samples=8", "calibration.sequence_length=256"],
     "awq": ["method=awq", "scheme=w4a16_g64_asym", "calibration.samples=8", "calibration.sequence_length=256"],
     "mixed": ["method=rtn", "scheme=w4a16_g64_asym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],
     "mixed-sym": ["method=rtn", "scheme=w4a16_g64_sym", 'overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]'],

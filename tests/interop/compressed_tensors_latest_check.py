@@ -23,4 +23,15 @@ for name in [n for n in CASES if n != "mixed"]:
         ours, theirs = our_weights(program, packed, "bf16"), {k: v.bfloat16() for k, v in loaded_weights(model).items()}
     wrong = differing(theirs, ours)
     expect(len(ours) == 14 and not wrong, f"{name}: 14 linears equal to the bit{': not ' + ', '.join(wrong[:3]) if wrong else ''}")
+
+# A group index per column was taken out of the library: whoever writes it is refused. When this fails, the loader table changes too.
+CASES["gptq-act"] = ["method=gptq", "scheme=w4a16_g64_sym", "gptq.order=act", "calibration.samples=8", "calibration.sequence_length=256"]
+packed = write_case(program, "gptq-act", work)
+verdicts = llmq(program, "inspect", packed)["loaders"]
+expect(not any(v["fits"] for v in verdicts), "gptq-act: the table names no loader")
+try:
+    AutoModelForCausalLM.from_pretrained(packed, dtype=torch.float32)
+    expect(False, "gptq-act: compressed-tensors refuses it")
+except ValueError as error:
+    expect("actorder" in str(error), "gptq-act: compressed-tensors refuses it")
 finish()
