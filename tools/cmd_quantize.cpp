@@ -154,7 +154,7 @@ void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Optio
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   const OutputTarget target{o.recipe.output, options.overwrite};
   const auto writer = open_writer(system_io(), o.plan.format, target, model.checkpoint, model.spec,
-                                  o.plan.modules, o.plan.ignored);
+                                  o.plan.modules, o.plan.ignored, o.plan.kv_cache);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };

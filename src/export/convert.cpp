@@ -170,12 +170,19 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   if (request.to != "compressed-tensors")
     for (PlannedModule& m : modules) m.scheme.scale_dtype = DType::kF16;
   const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
   const auto writer =
       open_writer(io, request.to, {request.destination, request.overwrite, request.shard_bytes}, checkpoint,
-                  spec, modules, unpacked_linears(spec, modules));
+                  spec, modules, unpacked_linears(spec, modules), source.kv_cache());
   report.dtype = "as stored";
   copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), *writer);
-  const LinearSource source = LinearSource::open(checkpoint);
+  if (source.kv_cache())
+    for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
+      for (const char* which : {"k_scale", "v_scale"}) {
+        const std::string name = kv_scale_name(static_cast<std::int64_t>(layer), which);
+        const std::vector<float> scale = source.tensor(name);
+        writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
+      }
   for (const PlannedModule& m : modules)
     writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
                                                      m.module, checkpoint.path().string(), request.to));

@@ -115,6 +115,40 @@ void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target)
         "name another output directory"});
 }
 
+void declare_kv_scales(const PackedFormatRow& format, const ModelSpec& spec,
+                       std::vector<TensorDeclaration>& tensors) {
+  if (&format != &kCompressedTensorsFormat)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("format {} has no place for the scales of a KV cache", format.name),
+          {},
+          "kv_cache",
+          "format: compressed-tensors has"});
+  for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
+    for (const char* which : {"k_scale", "v_scale"})
+      tensors.push_back({kv_scale_name(static_cast<std::int64_t>(layer), which), DType::kF32, {1}});
+}
+
+// One static scale per layer for keys and one for values.
+Json kv_cache_scheme(KvCacheType type) {
+  return Json::object({{"actorder", nullptr},
+                       {"block_structure", nullptr},
+                       {"dynamic", false},
+                       {"group_size", nullptr},
+                       {"num_bits", 8},
+                       {"observer", "memoryless_minmax"},
+                       {"observer_kwargs", Json::object()},
+                       {"scale_dtype", nullptr},
+                       {"strategy", "tensor"},
+                       {"symmetric", true},
+                       {"type", type == KvCacheType::kFloat8 ? "float" : "int"},
+                       {"zp_dtype", nullptr}});
+}
+
+// Declared by the writer, where the output has a quantized KV cache at all.
+bool is_kv_scale(const std::string& name) {
+  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
+}
+
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
   return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
@@ -124,6 +158,10 @@ bool loaders_read(const std::string& name) {
 }
 
 }  // namespace
+
+std::string kv_scale_name(std::int64_t layer, std::string_view which) {
+  return fmt::format("model.layers.{}.self_attn.{}", layer, which);
+}
 
 void written_order(std::vector<TensorDeclaration>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorDeclaration& a, const TensorDeclaration& b) {
@@ -157,7 +195,8 @@ std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
     for (std::string& name : weight_tensor_names(m.module)) packed.insert(std::move(name));
   std::vector<TensorDeclaration> tensors;
   for (const StoredTensor& tensor : checkpoint.tensors())
-    if (packed.count(tensor.name) == 0) tensors.push_back({tensor.name, dtype(tensor), tensor.view.shape});
+    if (packed.count(tensor.name) == 0 && !is_kv_scale(tensor.name))
+      tensors.push_back({tensor.name, dtype(tensor), tensor.view.shape});
   return tensors;
 }
 
@@ -193,9 +232,10 @@ void check_expressible(const std::string& format, std::span<const PlannedModule>
 }
 
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
-                                         const Checkpoint& checkpoint, const ModelSpec&,
+                                         const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,
-                                         std::span<const std::string> ignored) {
+                                         std::span<const std::string> ignored,
+                                         std::optional<KvCacheType> kv_cache) {
   check_expressible(format, modules);
   refuse_own_source(checkpoint, target);
   const PackedFormatRow& row = packed_format(format);
@@ -203,11 +243,13 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
   for (const PlannedModule& m : modules)
     for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
+  if (kv_cache) declare_kv_scales(row, spec, contents.tensors);
   written_order(contents.tensors);
   add_companions(io, checkpoint, contents);
 
   Json config = checkpoint.config();
   config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
+  if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = kv_cache_scheme(*kv_cache);
   set_dtype(config,
             modules.front().scheme.scale_dtype);  // a loader running in another type would round the scales
   return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);

@@ -5,6 +5,7 @@
 // renames the directory into place. Until then nothing has the output's name.
 #pragma once
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "model/model_spec.h"
+#include "tensor/kv_cache_type.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -56,11 +58,15 @@ DType written_dtype(const StoredTensor& tensor);
 // Declares every tensor of the output: `modules` packed, every other tensor of the checkpoint dense as stored
 // (F32 norm gains changed by a fold keep their stored dtype; written_dtype() says which). `ignored` are
 // linears left dense, listed in the config by checkpoint names; an unpacked lm_head always is. The config's
-// dtype becomes that of the scales, in which alone a loader computes the weights llmq computed.
+// dtype becomes that of the scales, in which alone a loader computes the weights llmq computed. `kv_cache`
+// (compressed-tensors only): a k_scale and a v_scale, F32 [1], of every layer are dense tensors to be given too.
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,
-                                         std::span<const std::string> ignored);
+                                         std::span<const std::string> ignored,
+                                         std::optional<KvCacheType> kv_cache = std::nullopt);
+// "model.layers.3.self_attn.k_scale"
+std::string kv_scale_name(std::int64_t layer, std::string_view which);
 // A dense directory: declared tensors as given (convert, merge).
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
                                                const Checkpoint& checkpoint,

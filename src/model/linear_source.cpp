@@ -429,6 +429,7 @@ LinearSource LinearSource::open(const Checkpoint& checkpoint) {
 }
 
 PackedFormat LinearSource::format() const { return state_->quantization.format(); }
+std::optional<KvCacheType> LinearSource::kv_cache() const { return state_->quantization.kv_cache(); }
 const Checkpoint& LinearSource::checkpoint() const { return state_->checkpoint; }
 
 bool LinearSource::is_packed(const std::string& module) const {

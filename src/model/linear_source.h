@@ -12,6 +12,7 @@
 
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
+#include "tensor/kv_cache_type.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -32,6 +33,7 @@ class LinearSource {
   // Reads quantization_config; Error(kUnsupported) naming a format, scheme or key that is not known here.
   static LinearSource open(const Checkpoint& checkpoint);
   PackedFormat format() const;
+  std::optional<KvCacheType> kv_cache() const;  // QuantizationConfig::kv_cache()
   bool is_packed(const std::string& module) const;
   std::vector<std::string> packed_modules() const;  // in the checkpoint's order
   PackedShape packed_shape(const std::string& module) const;

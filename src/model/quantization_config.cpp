@@ -147,6 +147,25 @@ std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
   return targets;
 }
 
+// Keys and values with one static symmetric scale per layer; anything else is not known here.
+std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
+  const Json* json = quantization.find("kv_cache_scheme");
+  if (empty(json)) return std::nullopt;
+  ConfigFields scheme(*json, quantization.file(), "quantization_config.kv_cache_scheme");
+  scheme.require_neutral("num_bits", 8);
+  scheme.require_neutral("strategy", "tensor");
+  scheme.require_neutral("dynamic", false);
+  scheme.require_neutral("symmetric", true);
+  scheme.require_neutral("group_size", nullptr);
+  scheme.require_neutral("block_structure", nullptr);
+  const std::string type = scheme.text("type", "int");
+  if (type != "float" && type != "int")
+    scheme.unsupported("type", fmt::format("a KV cache of type \"{}\" is not known here", type),
+                       "float and int are");
+  scheme.refuse_unread({"actorder", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  return type == "float" ? KvCacheType::kFloat8 : KvCacheType::kInt8;
+}
+
 void check_compressed_tensors(ConfigFields& quantization) {
   const std::string format = quantization.text("format", "pack-quantized");
   if (format != "pack-quantized" && format != "mixed-precision")
@@ -156,7 +175,6 @@ void check_compressed_tensors(ConfigFields& quantization) {
   if (status != "compressed" && status != "frozen")
     quantization.unsupported("quantization_status",
                              fmt::format("the status \"{}\" is not known here", status), "compressed is");
-  refuse_unless_empty(quantization, "kv_cache_scheme", "quantization of the KV cache");
   refuse_unless_empty(quantization, "transform_config", "a transform of activations");
   refuse_unless_empty(quantization, "moe_sparsity_config", "expert sparsity");
   if (const Json* sparsity = quantization.find("sparsity_config"); !empty(sparsity)) {
@@ -329,6 +347,7 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     std::vector<QuantizationTarget> groups = read_groups(quantization);
     result.targets_ = read_targets(quantization, "ignore");
     result.targets_.insert(result.targets_.end(), groups.begin(), groups.end());
+    result.kv_cache_ = read_kv_cache(quantization);
     check_compressed_tensors(quantization);
   } else if (method == "awq") {
     result.format_ = PackedFormat::kAwqGemm;

@@ -6,7 +6,7 @@
 //   awq                  version gemm, 4 bits, one scheme for all.
 //   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular expressions from the start of a
 //                        module's name, the first that matches changes the scheme ("+:") or leaves the module dense ("-:").
-// Anything else (other formats, activation quantization, transforms, KV-cache schemes) is refused by name.
+// Anything else (other formats, activation quantization, transforms) is refused by name.
 #pragma once
 #include <optional>
 #include <string>
@@ -16,6 +16,7 @@
 #include "base/json.h"
 #include "base/pattern.h"
 #include "model/linear_source.h"
+#include "tensor/kv_cache_type.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -34,12 +35,15 @@ class QuantizationConfig {
   PackedFormat format() const { return format_; }
   // gptq: whether GPTQModel wrote it, whose zeros of 0 survive v1.
   bool by_gptqmodel() const { return by_gptqmodel_; }
+  // What the checkpoint asks a server's KV cache to be; its weights mean the same.
+  std::optional<KvCacheType> kv_cache() const { return kv_cache_; }
   // The scheme of a linear's module, or nothing where it is ignored or no target names it.
   std::optional<QuantScheme> scheme_of(const std::string& module) const;
 
  private:
   PackedFormat format_ = PackedFormat::kNone;
   bool by_gptqmodel_ = false;
+  std::optional<KvCacheType> kv_cache_;
   std::vector<QuantizationTarget> targets_;  // the first that names a module has the say
 };
 

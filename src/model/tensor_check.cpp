@@ -47,6 +47,18 @@ class TensorCheck {
     if (linear.has_bias) expect(linear.module + ".bias", {linear.out_features}, "out_features");
   }
 
+  // The scales of a quantized KV cache, which weights and logits do not depend on here.
+  void expect_kv_scales(const LinearSource& source, std::int64_t layer) {
+    for (const char* which : {"k_scale", "v_scale"}) {
+      const std::string name = fmt::format("model.layers.{}.self_attn.{}", layer, which);
+      expect(name, {1}, "one scale");
+      const float scale = source.tensor(name).front();
+      if (!(scale > 0))
+        fail(ErrorKind::kBadInput,
+             {fmt::format("is {}; a scale is above 0", scale), checkpoint_.path().string(), name, {}});
+    }
+  }
+
   void refuse_unread(bool tied) const {
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (read_.count(tensor.name) != 0) continue;
@@ -131,6 +143,7 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
       check.expect(block.key_norm, {spec.head_dim}, "head_dim");
     }
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
+    if (source.kv_cache()) check.expect_kv_scales(source, &block - spec.blocks.data());
   }
   check.refuse_unread(spec.tied_head);
 }

@@ -1,8 +1,10 @@
 #include "quant/activation_stream.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
+#include "tensor/tensor_view.h"
 
 namespace llmq {
 namespace {
@@ -112,10 +114,12 @@ TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeight
     mlp_input(context_, weights, hidden, near);
   if (site == InputSite::kAttention || site == InputSite::kMlp) return near;
   const TensorView far = far_input(site, chunk);
-  if (site == InputSite::kOutput)
+  if (site == InputSite::kOutput) {
     attend(context_, block, weights, near, chunk.rows, pages_, far);
-  else
+    take_kv_extremes(chunk);
+  } else {
     gate(context_, weights, near, far);
+  }
   return far;
 }
 
@@ -124,6 +128,7 @@ void ActivationStream::each_input(InputSite site, int block, const BlockWeights&
   const auto wanted = static_cast<std::size_t>((kSearchTokens + longest_chunk_ - 1) / longest_chunk_);
   const std::size_t stride = samples == Samples::kAll ? 1 : std::max<std::size_t>(1, chunks_.size() / wanted);
   kept_.reset();
+  if (site == InputSite::kOutput) kv_extremes_ = {};
   for (std::size_t i = 0; i < chunks_.size(); i += stride) see(run_to(site, block, weights, chunks_[i]));
   if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
     kept_ = site;
@@ -136,7 +141,29 @@ InputStats ActivationStream::statistics(InputSite site, int block, const BlockWe
   return stats;
 }
 
+// Pages hold what longer chunks left behind, too: only the slots of this one count.
+void ActivationStream::take_kv_extremes(const Chunk& chunk) {
+  if (!measures_kv_) return;
+  const auto largest = [&](const TensorView& pages) {
+    const std::int64_t row = pages.shape[2] * pages.shape[3];
+    std::vector<std::byte> bytes(static_cast<std::size_t>(pages.bytes()));
+    context_.backend.download(bytes.data(), pages);
+    std::vector<float> values(static_cast<std::size_t>(pages.shape.elements()));
+    to_float32(
+        TensorView(static_cast<const void*>(bytes.data()), pages.dtype, {pages.shape.elements() / row, row}),
+        values);
+    float most = 0;
+    for (const std::int64_t slot : chunk.rows.slots)
+      for (std::int64_t i = slot * row; i < (slot + 1) * row; ++i)
+        most = std::max(most, std::fabs(values[static_cast<std::size_t>(i)]));
+    return most;
+  };
+  kv_extremes_.keys = std::max(kv_extremes_.keys, largest(pages_.keys));
+  kv_extremes_.values = std::max(kv_extremes_.values, largest(pages_.values));
+}
+
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {
+  if (site == InputSite::kOutput && kept_ != site) kv_extremes_ = {};
   for (const Chunk& chunk : chunks_)
     add_linear(context_, weights.linear(role),
                kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk), residual(chunk));

@@ -20,6 +20,11 @@ namespace llmq {
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
 
+// The largest magnitudes that one layer's cache held: keys after rotation, values.
+struct KvExtremes {
+  float keys = 0, values = 0;
+};
+
 class ActivationStream {
  public:
   // keep_inputs: what statistics over all samples saw at the inputs of o and down stays until finish_*.
@@ -36,6 +41,9 @@ class ActivationStream {
   // as they are: no weight before them may have changed since their statistics.
   void finish_attention(int block, const BlockWeights& weights);
   void finish_mlp(const BlockWeights& weights);
+  // Over all samples of the block whose attention was finished last; only where measure_kv() was called.
+  KvExtremes kv_extremes() const { return kv_extremes_; }
+  void measure_kv() { measures_kv_ = true; }
 
   // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's each.
   // r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is the
@@ -57,6 +65,7 @@ class ActivationStream {
   // sum += turned [out, T] times across^T, `across` [channels, T] in host memory
   void add_products(std::vector<double>& sum, const std::vector<float>& turned, const TensorView& across,
                     std::int64_t out) const;
+  void take_kv_extremes(const Chunk& chunk);
   void finish(InputSite site, LinearRole role, int block, const BlockWeights& weights);
 
   const ForwardContext& context_;
@@ -67,6 +76,8 @@ class ActivationStream {
   std::optional<InputSite> kept_;  // the site whose inputs far_ holds, of all chunks
   Buffer hidden_, near_, far_, keys_, values_;
   KvPages pages_;
+  bool measures_kv_ = false;
+  KvExtremes kv_extremes_;
 };
 
 }  // namespace llmq

@@ -67,6 +67,7 @@ class StagedBlock {
     half(InputSite::kAttention, {LinearRole::kQuery, LinearRole::kKey}, LinearRole::kValue,
          InputSite::kOutput, LinearRole::kOutput);
     stream_.finish_attention(block_, weights_);
+    if (run_.plan.kv_cache) write_kv_scales();
     charge("forward");
     half(InputSite::kMlp, {LinearRole::kGate}, LinearRole::kUp, InputSite::kDown, LinearRole::kDown);
     stream_.finish_mlp(weights_);
@@ -75,6 +76,16 @@ class StagedBlock {
 
  private:
   void charge(const char* part) { run_.clock.charge(part); }
+
+  void write_kv_scales() {
+    const KvExtremes extremes = stream_.kv_extremes();
+    for (const auto& [name, largest] :
+         {std::pair{"k_scale", extremes.keys}, std::pair{"v_scale", extremes.values}}) {
+      const float scale = kv_cache_scale(*run_.plan.kv_cache, largest);
+      run_.writer.add_dense(kv_scale_name(block_, name), DType::kF32, {1},
+                            std::as_bytes(std::span(&scale, 1)));
+    }
+  }
 
   // One half of the block: `first` and `producer` read the outer input, `last` reads what the producer feeds.
   void half(InputSite outer, const std::vector<LinearRole>& first, LinearRole producer, InputSite inner,

@@ -112,6 +112,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
   ActivationStream stream(context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs);
+  if (run.plan.kv_cache) stream.measure_kv();
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   std::optional<OriginalStream> original;

@@ -242,9 +242,16 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (plan.format == "compressed-tensors" && plan.modules.front().column_groups)
     plan.warnings.push_back(
         "gptq.order act stores a group per column, which compressed-tensors 0.19 and later do not read: "
-        "write "
-        "order: gar or static, or format: gptq");
+        "order: gar and format: gptq are read");
+  plan.kv_cache = recipe.kv_cache;
+  if (plan.kv_cache && plan.format != "compressed-tensors")
+    fail(ErrorKind::kUnsupported, {"format " + plan.format + " has no place for the scales of a KV cache",
+                                   recipe.source, "kv_cache", "write format: compressed-tensors"});
   resolve_calibration(recipe, spec, plan);
+  if (plan.kv_cache && !plan.needs_calibration)
+    fail(ErrorKind::kUnsupported,
+         {"the scales of a KV cache are found by calibration, which method rtn has none of", recipe.source,
+          "kv_cache", "name another method, or leave kv_cache out"});
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   estimate_costs(plan, checkpoint, spec, threads);
   if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {

@@ -1,6 +1,7 @@
 // What every linear will get, and what the run will cost: all errors of intent appear here, before the first
 // weight is read.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,7 @@ struct Plan {
   AwqOptions awq;
   GptqOptions gptq;
   SmoothQuantOptions smoothquant;
+  std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
   bool needs_calibration = true;
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes

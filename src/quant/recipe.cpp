@@ -114,6 +114,9 @@ constexpr Words<ScaleSearch, 3> kSearches = {{{{"feedback", ScaleSearch::kFeedba
                                                {"importance", ScaleSearch::kImportance},
                                                {"minmax", ScaleSearch::kMinMax}}}};
 
+constexpr Words<KvCacheType, 2> kKvCacheTypes = {
+    {{{"fp8", KvCacheType::kFloat8}, {"int8", KvCacheType::kInt8}}}};
+
 struct Key {
   std::string_view path;
   void (*apply)(Recipe&, const Yaml&);
@@ -146,6 +149,7 @@ const auto kKeys = std::to_array<Key>({
     {"calibration.shuffle", [](Recipe& r, const Yaml& v) { r.calibration.shuffle = v.as_bool(); }},
     {"calibration.chat_template",
      [](Recipe& r, const Yaml& v) { r.calibration.chat_template = v.as_bool(); }},
+    {"kv_cache.dtype", [](Recipe& r, const Yaml& v) { r.kv_cache = kKvCacheTypes.read(v); }},
     {"ignore", [](Recipe& r, const Yaml& v) { r.ignore = read_names(v); }},
     {"overrides", apply_overrides},
     {"awq.grid", [](Recipe& r, const Yaml& v) { r.awq.grid = static_cast<int>(read_integer(v, 1, 1000)); }},
@@ -320,6 +324,8 @@ Json Recipe::to_json() const {
                                     {"seed", Json(calibration.seed)},
                                     {"shuffle", Json(calibration.shuffle)},
                                     {"chat_template", Json(calibration.chat_template)}})},
+      {"kv_cache",
+       kv_cache ? Json::object({{"dtype", Json(std::string(kKvCacheTypes.text(*kv_cache)))}}) : Json()},
       {"targets", names(targets)},
       {"ignore", names(ignore)},
       {"overrides", overrides_json},

@@ -14,6 +14,7 @@
 #include "calibration/calibration_text.h"
 #include "quant/gptq.h"
 #include "quant/smoothquant.h"
+#include "tensor/kv_cache_type.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -57,6 +58,7 @@ struct Recipe {
   bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
   std::string format = "compressed-tensors";
   CalibrationRequest calibration;
+  std::optional<KvCacheType> kv_cache;  // kv_cache: {dtype}: scales of keys and values, calibrated
   std::vector<std::string>
       targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks
   std::vector<std::string> ignore = {"lm_head"};

@@ -192,6 +192,44 @@ TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
   }
 }
 
+// The scales of a KV cache stay with the format that has a place for them, and are not weights.
+TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
+  const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
+                                  spec, modules, {}, KvCacheType::kFloat8);
+  std::map<std::string, bool> packed;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    writer->add_quantized(modules[i].module, tiny_matrix(modules[i], i + 1));
+    packed[modules[i].module + ".weight"] = true;
+  }
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (!packed.count(tensor.name))
+      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
+                        {static_cast<const std::byte*>(tensor.view.pointer),
+                         static_cast<std::size_t>(tensor.view.bytes())});
+  for (int layer = 0; layer < 2; ++layer)
+    for (const char* which : {"k_scale", "v_scale"}) {
+      const float scale = 0.125f * static_cast<float>(layer + 1);
+      writer->add_dense(kv_scale_name(layer, which), DType::kF32, {1}, std::as_bytes(std::span(&scale, 1)));
+    }
+  writer->finish({});
+  const Checkpoint stored = open("packed");
+  EXPECT_EQ(stored.config().at("quantization_config").at("kv_cache_scheme").at("type").as_string(), "float");
+  ModelSpec::read(stored);
+  EXPECT_EQ(LinearSource::open(stored).kv_cache(), KvCacheType::kFloat8);
+  EXPECT_THAT(refusal(disk_ / "packed", disk_ / "gptq", "gptq").what(),
+              HasSubstr("no place for the scales of a KV cache"));
+  run(disk_ / "packed", disk_ / "dense", "safetensors");
+  EXPECT_EQ(open("dense").find("model.layers.1.self_attn.k_scale"), nullptr);
+  ModelSpec::read(open("dense"));
+  run(disk_ / "packed", disk_ / "same", "compressed-tensors");
+  EXPECT_EQ(open("same").read_float32(open("same").at("model.layers.1.self_attn.v_scale")),
+            std::vector<float>{0.25f});
+  EXPECT_EQ(open("same").config(), stored.config());
+}
+
 TEST_F(ConvertTest, SymmetricCodesGetAZeroOfEight) {
   const std::vector<PlannedModule> modules = pack("compressed-tensors", scheme_of(4, 64, true));
   run(disk_ / "packed", disk_ / "awq", "awq");

@@ -171,11 +171,32 @@ const PackedLie kLies[] = {
        m.config["quantization_config"]["transform_config"] = Json::object({{"R1", 1}});
      },
      "unsupported|*transform_config"},
-    {"kv cache",
+    {"kv cache of 4 bits",
      [](ScratchModel& m) {
-       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 8}});
+       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 4}});
      },
-     "unsupported|*kv_cache_scheme"},
+     "unsupported|*kv_cache_scheme.num_bits"},
+    {"kv cache by head",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"strategy", "attn_head"}});
+     },
+     "unsupported|*kv_cache_scheme.strategy"},
+    {"kv cache without scales",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] =
+           Json::object({{"num_bits", 8}, {"type", "float"}});
+     },
+     "bad input|*layers.0.self_attn.k_scale: is missing"},
+    {"kv cache with a scale of 0",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] =
+           Json::object({{"num_bits", 8}, {"type", "float"}});
+       m.tensors["model.layers.0.self_attn.k_scale"] = scratch_tensor<float>("F32", {1}, {0.0f});
+     },
+     "bad input|*layers.0.self_attn.k_scale: is 0; a scale is above 0"},
+    {"scales without a kv cache",
+     [](ScratchModel& m) { m.tensors["model.layers.0.self_attn.k_scale"] = scratch_ramp({1}); },
+     "unsupported|*k_scale: nothing in this family reads"},
     {"new key", [](ScratchModel& m) { m.config["quantization_config"]["rotation"] = true; },
      "unsupported|*quantization_config.rotation"},
     {"new weights key", [](ScratchModel& m) { weights_of(m)["codebook"] = "nf4"; },
