@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "export/gguf_pre_tokenizer.h"
+#include "export/sentencepiece_model.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmq {
@@ -110,6 +111,7 @@ Files read_files(Io& io, const Checkpoint& checkpoint) {
 struct Tokens {
   std::vector<std::string> texts;
   std::vector<std::int32_t> types;
+  std::vector<float> scores;  // of a "llama" vocabulary
 };
 
 bool looks_special(const std::string& text) {
@@ -195,6 +197,35 @@ std::vector<float> scores_of(const Tokens& tokens, const std::vector<std::string
                                           : found->second);
   }
   return scores;
+}
+
+// The pieces of tokenizer.model, whose scores are those that SentencePiece merges by; then what was added to them.
+Tokens tokens_of_pieces(Io& io, const Files& files, const Path& directory, std::int64_t rows) {
+  constexpr float kUnusedScore = -10000.0f;
+  const auto size = static_cast<std::size_t>(rows);
+  Tokens tokens;
+  tokens.types.assign(size, kUnused);
+  tokens.scores.assign(size, kUnusedScore);
+  for (std::size_t i = 0; i < size; ++i) tokens.texts.push_back(fmt::format("[PAD{}]", i));
+  const Path path = directory / "tokenizer.model";
+  const std::vector<SentencePiece> pieces =
+      parse_sentencepiece_model(io.open(path)->map()->bytes(), path.string());
+  for (std::size_t i = 0; i < std::min(size, pieces.size()); ++i) {
+    tokens.texts[i] = pieces[i].text;
+    tokens.scores[i] = pieces[i].score;
+    tokens.types[i] = pieces[i].type == PieceType::kUserDefined ? static_cast<std::int32_t>(kNormal)
+                                                                : static_cast<std::int32_t>(pieces[i].type);
+  }
+  const auto add = [&](std::int64_t id, const std::string& text, TokenType type) {
+    if (id < 0 || id >= rows) return;
+    const auto i = static_cast<std::size_t>(id);
+    tokens.texts[i] = type == kUserDefined ? replaced(text, kSpaceLetter, " ") : text;
+    tokens.types[i] = type;
+    tokens.scores[i] = kNoScore;
+  };
+  for (const AddedEntry& entry : files.added)
+    add(entry.id, entry.content, entry.special || looks_special(entry.content) ? kControl : kUserDefined);
+  return tokens;
 }
 
 // What the post-processor puts round a text, as far as SpecialVocab reads it; nothing where it says nothing.
@@ -321,16 +352,19 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& 
   const Json* space = files.config.find("add_prefix_space");
   if (llama && space != nullptr && space->is_bool())
     metadata.set_bool(prefix + "add_space_prefix", space->as_bool());
-  const Tokens tokens = read_tokens(files, spec.vocab_size, !sentencepiece);
+  const bool pieces = sentencepiece && io.exists(checkpoint.path() / "tokenizer.model");
+  Tokens tokens = pieces ? tokens_of_pieces(io, files, checkpoint.path(), spec.vocab_size)
+                         : read_tokens(files, spec.vocab_size, !sentencepiece);
   const std::vector<std::string> merges = read_merges(files);
+  if (sentencepiece && !pieces) tokens.scores = scores_of(tokens, merges);
   std::string pre = "default";
   if (!sentencepiece) pre = gguf_pre_tokenizer(tokenizer, files.tokenizer, files.file);
   metadata.set_string(prefix + "model", sentencepiece ? "llama" : "gpt2");
   metadata.set_string(prefix + "pre", pre);
   metadata.set_strings(prefix + "tokens", tokens.texts);
-  if (sentencepiece) metadata.set_f32s(prefix + "scores", scores_of(tokens, merges));
+  if (sentencepiece) metadata.set_f32s(prefix + "scores", tokens.scores);
   metadata.set_i32s(prefix + "token_type", tokens.types);
-  metadata.set_strings(prefix + "merges", merges);
+  if (!pieces) metadata.set_strings(prefix + "merges", merges);
   for (const auto& [type, key] : kSpecialKeys)
     if (const auto id = files.special_ids.find(type);
         id != files.special_ids.end() && id->second < spec.vocab_size)

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from make_random_models import fill
-from peer import TINYSTORIES, expect, finish, llmq
+from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
 program, work = sys.argv[1:3]
 peers = os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))
@@ -60,6 +60,15 @@ models = {
     "qwen2": random_model("qwen2-tiny", Qwen2Config(vocab_size=49152, tie_word_embeddings=True, rope_parameters=yarn, **sizes), smollm2, torch.float32),
     "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
 }
+
+# A vocabulary of SentencePiece's own: what lies in tokenizer.model, in a directory whose tokenizer.json is another's.
+try:
+    import sentencepiece
+    models["sentencepiece"] = shutil.copytree(models["mistral"], f"{work}/sentencepiece-tiny")
+    sentencepiece.SentencePieceTrainer.train(input=WIKITEXT, model_prefix=f"{models['sentencepiece']}/tokenizer", vocab_size=1900, model_type="bpe", byte_fallback=True,
+                                             input_sentence_size=4000, minloglevel=2)
+except ImportError:
+    print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
 
 
 def convert(*arguments):
@@ -113,6 +122,7 @@ DELIBERATE = {
     "tinystories": {"tokenizer.ggml.scores", "tokenizer.ggml.merges"},
     # The window is a part of the model; the converter leaves it out.
     "mistral": {"tokenizer.ggml.scores", "tokenizer.ggml.merges", "llama.attention.sliding_window"},
+    "sentencepiece": {"llama.attention.sliding_window"},
 }
 # Its checkpoint stores the shared embedding as lm_head, which the converter takes for an output without an embedding; llama.cpp does not load that.
 RENAMED = {"tinystories": {"output.weight": "token_embd.weight"}}
@@ -156,6 +166,22 @@ if os.path.isfile(quantize):
             if done.returncode != 0 or not filecmp.cmp(a, b, shallow=False):
                 wrong.append(kind)
         expect(not wrong, f"{name}: the files of llama-quantize, byte for byte" + (f": not {wrong}" if wrong else ""))
+
+    # 4. With an importance matrix that llmq wrote, in both forms, and ggml's search.
+    settings = ["--set", "format=gguf", "--set", "calibration.samples=4", "--set", "calibration.sequence_length=64"]
+    llmq(program, "convert", models["llama"], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
+    for form in ("gguf", "dat"):
+        matrix, a, b = f"{work}/imatrix.{form}", f"{work}/ours.gguf", f"{work}/theirs.gguf"
+        llmq(program, "quantize", "--method", "imatrix", "--model", models["llama"], "--output", a, "--overwrite", *settings, "--set", f"gguf.imatrix_out={matrix}")
+        wrong = []
+        for kind in QUANTIZES if form == "gguf" else ["q4_0"]:
+            llmq(program, "quantize", "--method", "imatrix", "--model", models["llama"], "--output", a, "--overwrite", "--set", "format=gguf", "--set",
+                 f"scheme={kind}", "--set", f"gguf.importance={matrix}", "--set", "gguf.search=ggml")
+            done = subprocess.run([quantize, "--imatrix", matrix, stored, b, kind.upper(), str(os.cpu_count())], capture_output=True, text=True)
+            ours, theirs = ({t.name: (t.tensor_type, bits(t.data)) for t in gguf.GGUFReader(path).tensors} if done.returncode == 0 else {} for path in (a, b))
+            if done.returncode != 0 or any(ours[n][0] != theirs[n][0] or not np.array_equal(ours[n][1], theirs[n][1]) for n in theirs):
+                wrong.append(kind)
+        expect(not wrong, f"llama: with the importance matrix as .{form}, the tensors of llama-quantize --imatrix, byte for byte" + (f": not {wrong}" if wrong else ""))
 else:
     print(f"SKIPPED in part: no llama-quantize in {peers}/llama.cpp/bin (LLMQ_PEERS), so its files are not compared")
 finish()
