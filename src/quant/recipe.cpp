@@ -289,16 +289,19 @@ void Recipe::set(const std::string& assignment) {
     fail(ErrorKind::kUsage,
          {"no recipe key is called '" + path + "'", {}, "--set", "there are " + joined(known_keys(prefix))});
   }
-  const bool is_path = path == "model" || path == "output" || path == "output.dir" ||
-                       path == "gguf.imatrix_out" || path == "gguf.importance";
-  if (is_path && !text.empty() && text.front() != '{' && text.front() != '"' &&
+  std::string* file = path == "model"                            ? &model
+                      : path == "output" || path == "output.dir" ? &output
+                      : path == "gguf.importance"                ? &gguf.importance
+                      : path == "gguf.imatrix_out"               ? &gguf.imatrix_out
+                                                                 : nullptr;
+  if (file != nullptr && !text.empty() && text.front() != '{' && text.front() != '"' &&
       text.front() != '\'') {  // taken as typed, whatever YAML would make of it
     if (!is_utf8(text))
       fail(ErrorKind::kUsage, {"the path is not UTF-8, so no report could name it",
                                {},
                                "--set " + path,
                                "rename it, or link to it under a UTF-8 name"});
-    (path == "model" ? model : output) = text;
+    *file = text;
     return;
   }
   apply(*this, path, Yaml::parse(text, "--set " + path));

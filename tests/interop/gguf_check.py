@@ -4,9 +4,9 @@ llama-quantize the same files.   gguf_check.py LLMQ WORK
 The last two need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or $LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin). Where they
 are missing the check says so and does the rest.
 """
-import contextlib, filecmp, glob, io, json, logging, os, runpy, shutil, subprocess, sys, zipfile
+import contextlib, filecmp, glob, io, os, runpy, shutil, subprocess, sys, zipfile
 import numpy as np
-import torch
+import torch, transformers
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from make_random_models import fill
@@ -38,11 +38,6 @@ def random_model(name, config, tokenizer, dtype=torch.bfloat16):
     model.to(dtype).save_pretrained(directory)
     for path in glob.glob(f"{tokenizer}/*token*") + glob.glob(f"{tokenizer}/chat_template*"):
         shutil.copy(path, directory)
-    path = f"{directory}/tokenizer_config.json"  # Transformers 5 would rebuild the tokenizer that it expects of a Qwen2
-    document = json.load(open(path))
-    if config.model_type == "qwen2":
-        document["tokenizer_class"] = "TokenizersBackend"
-    json.dump(document, open(path, "w"))
     return directory
 
 
@@ -72,8 +67,14 @@ except ImportError:
 
 
 def convert(*arguments):
-    """llama.cpp's converter in this process, which has imported what it needs; an error as text, or nothing."""
+    """llama.cpp's converter in this process, which has imported what it needs; an error as text, or nothing.
+
+    Transformers 5 would rebuild the tokenizer that it expects of a Qwen2; it reads that of every model but the Llamas as tokenizer.json has it.
+    """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
+    automatic = transformers.AutoTokenizer.from_pretrained
+    if "qwen" in arguments[0]:
+        transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
             runpy.run_path(f"{source}/convert_hf_to_gguf.py", run_name="__main__")
@@ -83,6 +84,7 @@ def convert(*arguments):
         return f"{type(error).__name__}: {error}"
     finally:
         sys.argv = argv
+        transformers.AutoTokenizer.from_pretrained = automatic
     return None
 
 

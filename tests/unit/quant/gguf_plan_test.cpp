@@ -83,6 +83,18 @@ TEST(GgufPlan, GivesUpKeptInputsBeforeRefusingALimit) {
   EXPECT_THROW(plan_of("method: imatrix\n", 1 << 20), Error);
 }
 
+TEST(GgufRecipe, PathsAreTakenAsTypedEachIntoItsOwnPlace) {
+  Recipe recipe;
+  for (const char* setting :
+       {"output=o.gguf", "gguf.importance=a: b.dat", "gguf.imatrix_out=no", "scheme=Q5_K_S"})
+    recipe.set(setting);
+  EXPECT_EQ(recipe.output, "o.gguf");
+  EXPECT_EQ(recipe.gguf.importance, "a: b.dat");
+  EXPECT_EQ(recipe.gguf.imatrix_out, "no");
+  EXPECT_EQ(recipe.gguf.type, "q5_k_s");
+  EXPECT_EQ(recipe.to_json().at("scheme").as_string(), "q5_k_s");
+}
+
 TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
   const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
   try {
