@@ -153,6 +153,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   else
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       quantize_block_by_rounding(run, static_cast<int>(block));
+  return_freed_memory();  // the embedding is about to be mapped
   write_dense(run);
   report.seconds_by_part = clock.seconds();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

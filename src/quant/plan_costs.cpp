@@ -9,36 +9,22 @@
 namespace llmq {
 namespace {
 
-// Program, libraries with their generated code, tokenizer and the calibration text while it is cut.
-constexpr std::uint64_t kProgramBytes = std::uint64_t{64} << 20;
-// Differences judged at a time (quant/gram_loss.cpp) and the stages' own scratch (model/decoder_block.cpp).
-constexpr std::uint64_t kScratchBytes = std::uint64_t{36} << 20;
+// Measured: the resident pages of the program and its libraries, and their data.
+constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20;
+// Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
+constexpr std::uint64_t kHeapGaps = 25;
+// Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while it is
+// read (300 to 510).
+constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
+constexpr std::uint64_t kStageBytes = std::uint64_t{16} << 20;  // model/decoder_block.h, RowChunks
+constexpr std::uint64_t kStageRows = 256;
+constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time (quant/gram_loss.cpp)
+constexpr std::uint64_t kKeptBytes = std::uint64_t{48} << 20;       // of freed buffers (device/cpu)
+constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;       // the largest that is kept
+constexpr std::uint64_t kGramRows = 512, kFormRows = 96;            // packed at a time (device/cpu)
 
 std::uint64_t positive(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
-struct BlockSizes {
-  std::uint64_t weights = 0;       // of the widest block, elements
-  std::uint64_t site_weights = 0;  // of the linears worked on at once: both ends of a fold
-  std::uint64_t channels = 0;      // of the widest input
-};
-
-BlockSizes measure_blocks(const ModelSpec& spec) {
-  BlockSizes sizes;
-  for (const BlockSpec& block : spec.blocks) {
-    std::uint64_t whole = 0, attention = 0, mlp = 0;
-    for (const LinearSpec& linear : block.linears) {
-      const std::uint64_t count = positive(linear.out_features) * positive(linear.in_features);
-      const bool in_mlp = linear.site == InputSite::kMlp || linear.site == InputSite::kDown;
-      whole += count;
-      (in_mlp ? mlp : attention) += count;
-      sizes.channels = std::max(sizes.channels, positive(linear.in_features));
-    }
-    sizes.weights = std::max(sizes.weights, whole);
-    sizes.site_weights = std::max({sizes.site_weights, attention, mlp});
-  }
-  return sizes;
 }
 
 std::uint64_t largest_dense_tensor(const Plan& plan, const Checkpoint& checkpoint) {
@@ -50,38 +36,158 @@ std::uint64_t largest_dense_tensor(const Plan& plan, const Checkpoint& checkpoin
   return largest;
 }
 
-void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
-  const BlockSizes sizes = measure_blocks(spec);
-  plan.memory.clear();
-  plan.peak_bytes = 0;
-  const auto add = [&](const char* what, std::uint64_t bytes) {
-    plan.memory.push_back({what, bytes});
-    plan.peak_bytes += bytes;
-  };
-  const std::uint64_t element = plan.compute == Compute::kBFloat16 ? 2 : 4;
-  add("program, tokenizer, text", kProgramBytes);
-  if (!plan.needs_calibration) {
-    add("one linear in FP32 with its codes", sizes.site_weights * 6);
-    add("largest dense tensor while it is copied", largest_dense_tensor(plan, checkpoint));
-    return;
+std::uint64_t total(const std::vector<MemoryItem>& items) {
+  std::uint64_t bytes = 0;
+  for (const MemoryItem& item : items) bytes += item.bytes;
+  return bytes;
+}
+
+// What a run holds at the moments that can be its peak; each term by the name of what holds it. Elements of the
+// activations and of prepared weights take `element` bytes.
+class MomentsOfARun {
+ public:
+  MomentsOfARun(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
+      : spec_(spec),
+        keeps_inputs_(plan.keep_inputs),
+        element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
+        threads_(positive(threads)),
+        tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
+        chunk_(std::min(tokens_, positive(plan.chunk_tokens))),
+        dense_(largest_dense_tensor(plan, checkpoint)) {
+    for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
   }
-  const std::uint64_t tokens =
-      positive(plan.calibration.samples) * positive(plan.calibration.sequence_length);
-  const std::uint64_t chunk = std::min(tokens, positive(plan.chunk_tokens)),
-                      hidden = positive(spec.hidden_size);
-  const std::uint64_t kv = positive(spec.kv_heads) * positive(spec.head_dim);
-  const std::uint64_t wide =
-      std::max(positive(spec.intermediate_size), positive(spec.heads) * positive(spec.head_dim));
-  const std::uint64_t k = sizes.channels;
-  add("residual stream of all samples (FP32)", tokens * hidden * 4);
-  add("activations of one chunk", chunk * (hidden + 2 * kv) * element);
-  add("stage and search scratch", kScratchBytes);
-  add("one block as prepared", sizes.weights * element);
-  add("linears of one stage in FP32, scaled, dequantized, with codes", sizes.site_weights * 10);
-  add("Gram triangle (FP64) and its squares (FP32)", k * (k + 1) / 2 * 8 + 2 * k * k * 4 + k * k * element);
-  // The embedding's pages are there before the first of these inputs and after the last.
-  add("inputs of o and down, or the embedding",
-      std::max((plan.keep_inputs ? tokens : chunk) * wide * element, largest_dense_tensor(plan, checkpoint)));
+
+  // The moments of a run without calibration.
+  std::vector<std::vector<MemoryItem>> rounded() const {
+    std::uint64_t largest = 0;
+    for (const BlockSpec& block : spec_.blocks)
+      for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
+    return {reading(), with_base({{"largest dense tensor while it is copied", dense_}}),
+            with_base({{"one linear in FP32, its codes, and dequantized", largest * 9}})};
+  }
+
+  std::vector<std::vector<MemoryItem>> calibrated() const {
+    std::vector<std::vector<MemoryItem>> moments = {
+        reading(),
+        with_base({{"buffers kept for the next block", std::min(scratch(spec_.blocks.front()), kKeptBytes)},
+                   {"largest dense tensor while it is copied", dense_}})};
+    for (const BlockSpec& block : spec_.blocks) {
+      add_half(block, InputSite::kAttention, LinearRole::kValue, LinearRole::kOutput, moments);
+      add_half(block, InputSite::kMlp, LinearRole::kUp, LinearRole::kDown, moments);
+    }
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"between the heap's blocks", total(moment) / kHeapGaps});
+    return moments;
+  }
+
+ private:
+  std::vector<MemoryItem> reading() const {
+    return {{"program", kProgramBytes},
+            {"tokenizer.json while it is read", positive(spec_.vocab_size) * kTokenizerTreeBytes}};
+  }
+
+  std::vector<MemoryItem> with_base(const std::vector<MemoryItem>& more) const {
+    std::vector<MemoryItem> items = {{"program", kProgramBytes},
+                                     {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
+    items.insert(items.end(), more.begin(), more.end());
+    return items;
+  }
+
+  static std::uint64_t weights_of(const LinearSpec& linear) {
+    return positive(linear.out_features) * positive(linear.in_features);
+  }
+  bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
+
+  // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
+  std::uint64_t stream() const {
+    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+                        hidden = positive(spec_.hidden_size);
+    const std::uint64_t wide =
+        std::max(positive(spec_.intermediate_size), positive(spec_.heads) * positive(spec_.head_dim));
+    return tokens_ * hidden * 4 + chunk_ * (hidden + 2 * kv) * element_ +
+           (keeps_inputs_ ? tokens_ : chunk_) * wide * element_;
+  }
+
+  // `width` FP32 values for each row of a stage, for as many rows as go at once.
+  std::uint64_t stage(std::uint64_t width) const {
+    const std::uint64_t rows = std::max(kStageRows, kStageBytes / (width * 4) / 64 * 64);
+    return std::min(rows, chunk_) * width * 4;
+  }
+
+  // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all there.
+  std::uint64_t scratch(const BlockSpec& block) const {
+    const std::uint64_t q = positive(spec_.heads) * positive(spec_.head_dim),
+                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    const std::uint64_t k = widest(block);
+    return stage(q + 2 * kv) + stage(2 * positive(spec_.intermediate_size)) +
+           stage(positive(spec_.hidden_size)) + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
+           std::min(kGramRows, chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
+           square(positive(spec_.hidden_size));
+  }
+
+  // The backend's Gram matrix of one chunk; a large one goes back to the system.
+  static std::uint64_t square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
+
+  // Channels of the widest input of which statistics are taken.
+  std::uint64_t widest(const BlockSpec& block) const {
+    std::uint64_t k = 0;
+    for (const LinearSpec& linear : block.linears)
+      if (is_planned(linear)) k = std::max(k, positive(linear.in_features));
+    return k;
+  }
+
+  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what the
+  // producer feeds (quant/block_quantizer.cpp).
+  void add_half(const BlockSpec& block, InputSite outer, LinearRole producer, LinearRole last,
+                std::vector<std::vector<MemoryItem>>& moments) const {
+    std::uint64_t prepared = 0, readers = 0, largest = 0, second = 0;
+    for (const LinearSpec& linear : block.linears) {
+      const std::uint64_t weights = weights_of(linear);
+      prepared += weights * element_;
+      if (!is_planned(linear)) continue;
+      if (linear.site == outer) {
+        readers += weights;
+        largest = std::max(largest, weights);
+      }
+      if (linear.role == producer || linear.role == last) second += weights;
+    }
+    const std::uint64_t last_weights = is_planned(block.linear(last)) ? weights_of(block.linear(last)) : 0;
+    const std::uint64_t h = positive(block.linear(producer).in_features),
+                        k = positive(block.linear(last).in_features);
+    const auto add = [&](std::uint64_t linears, std::uint64_t made, std::uint64_t gram) {
+      moments.push_back(with_base({{"activations of all samples and of one chunk", stream()},
+                                   {"one block as prepared", prepared},
+                                   {"stage and search buffers", scratch(block)},
+                                   {"linears worked on, as they were and scaled (FP32)", linears * 8},
+                                   {"codes, dequantized and prepared again", made * (5 + element_)},
+                                   {"Gram triangles (FP64), their squares (FP32) and prepared", gram}}));
+    };
+    const std::uint64_t judge = 4 * h * h + element_ * h * h;  // triangle and prepared
+    if (readers != 0) {
+      add(readers, 0, judge + 8 * h * h);  // the copy that is folded; the square that is prepared
+      add(readers, largest, judge);
+    }
+    if (last_weights == 0) return;         // nobody asks for its input
+    const std::uint64_t kept = square(k);  // by the backend, beside what the sum downloads into
+    const std::uint64_t taken = 8 * k * k + std::max(kept, 4 * k * k),
+                        judged = 8 * k * k + element_ * k * k + kept;
+    add(second, 0, (readers != 0 ? judge : 0) + std::max(taken, judged));
+    add(last_weights, last_weights, judged - 4 * k * k);
+  }
+
+  const ModelSpec& spec_;
+  bool keeps_inputs_;
+  std::uint64_t element_, threads_, tokens_, chunk_, dense_;
+  std::set<std::string> planned_;
+};
+
+// The moment that needs most.
+void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  const MomentsOfARun run(plan, checkpoint, spec, threads);
+  const auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
+  plan.memory = *std::max_element(moments.begin(), moments.end(),
+                                  [](const auto& a, const auto& b) { return total(a) < total(b); });
+  plan.peak_bytes = total(plan.memory);
 }
 
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
@@ -114,8 +220,8 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
 
 }  // namespace
 
-void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int) {
-  estimate_memory(plan, checkpoint, spec);
+void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  estimate_memory(plan, checkpoint, spec, threads);
   plan.flops = estimate_flops(plan, spec);
   plan.bytes_in = checkpoint.tensor_bytes();
   std::set<std::string> packed;

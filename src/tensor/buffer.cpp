@@ -1,5 +1,7 @@
 #include "tensor/buffer.h"
 
+#include <malloc.h>
+
 #include <cstdint>
 #include <cstdlib>
 
@@ -36,6 +38,8 @@ std::shared_ptr<MemoryResource> host_memory() {
   static const std::shared_ptr<MemoryResource> memory = std::make_shared<HostMemory>();
   return memory;
 }
+
+void return_freed_memory() { malloc_trim(0); }
 
 Buffer::Buffer(std::shared_ptr<MemoryResource> resource, std::size_t bytes)
     : resource_(std::move(resource)), pointer_(resource_->allocate(bytes)), bytes_(bytes) {}

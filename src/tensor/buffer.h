@@ -19,6 +19,8 @@ class MemoryResource {
 };
 
 std::shared_ptr<MemoryResource> host_memory();
+// Gives the system what the host's heap holds of freed blocks: worth it before something large of another kind.
+void return_freed_memory();
 
 class Buffer {
  public:

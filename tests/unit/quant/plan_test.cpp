@@ -109,7 +109,9 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   // 128 x 512 samples: 16 chunks' worth of inputs are given up before the run is refused.
   const Plan least = plan_for("method: awq\n", plan.peak_bytes - 1);
   EXPECT_FALSE(least.keep_inputs);
-  EXPECT_EQ(plan.peak_bytes - least.peak_bytes, (128u * 512 - 4096) * 384 * 2);
+  constexpr std::uint64_t kInputs = (128u * 512 - 4096) * 384 * 2;
+  EXPECT_NEAR(static_cast<double>(plan.peak_bytes - least.peak_bytes), kInputs + kInputs / 25, 1)
+      << "with the gaps that the heap is planned to have between its blocks";
   EXPECT_EQ(error_of("method: awq\n", least.peak_bytes), "");
   EXPECT_THAT(
       error_of("method: awq\n", least.peak_bytes - 1),
