@@ -49,6 +49,7 @@ class MomentsOfARun {
   MomentsOfARun(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
       : spec_(spec),
         keeps_inputs_(plan.keep_inputs),
+        factorizes_(plan.rounding == RoundingMethod::kGptq),
         element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
         threads_(positive(threads)),
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
@@ -125,6 +126,9 @@ class MomentsOfARun {
            square(positive(spec_.hidden_size));
   }
 
+  // GPTQ's Cholesky factor (FP64), its panels and the Gram matrix in the descent's order (FP32).
+  std::uint64_t factors(std::uint64_t k) const { return factorizes_ ? 14 * k * k : 0; }
+
   // The backend's Gram matrix of one chunk; a large one goes back to the system.
   static std::uint64_t square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
 
@@ -165,18 +169,18 @@ class MomentsOfARun {
     const std::uint64_t judge = 4 * h * h + element_ * h * h;  // triangle and prepared
     if (readers != 0) {
       add(readers, 0, judge + 8 * h * h);  // the copy that is folded; the square that is prepared
-      add(readers, largest, judge);
+      add(readers, largest, judge + factors(h));
     }
     if (last_weights == 0) return;         // nobody asks for its input
     const std::uint64_t kept = square(k);  // by the backend, beside what the sum downloads into
     const std::uint64_t taken = 8 * k * k + std::max(kept, 4 * k * k),
                         judged = 8 * k * k + element_ * k * k + kept;
     add(second, 0, (readers != 0 ? judge : 0) + std::max(taken, judged));
-    add(last_weights, last_weights, judged - 4 * k * k);
+    add(last_weights, last_weights, judged - 4 * k * k + factors(k));
   }
 
   const ModelSpec& spec_;
-  bool keeps_inputs_;
+  bool keeps_inputs_, factorizes_;
   std::uint64_t element_, threads_, tokens_, chunk_, dense_;
   std::set<std::string> planned_;
 };

@@ -116,6 +116,7 @@ TEST(Memory, WideInputsNeedWhatIsPlanned) {
   const Scratch scratch;
   const std::string model = wide_model(scratch, 256, 3072, 2048, 1);
   expect_as_planned(model, scratch / "awq", "awq", 1, "bfloat16");
+  expect_as_planned(model, scratch / "gptq", "gptq", 1, "bfloat16");
 }
 
 TEST(Memory, ManyRowsNeedWhatIsPlanned) {
