@@ -1,9 +1,13 @@
 #include "export/model_directory.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
+#include <charconv>
+#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -37,6 +41,41 @@ void remove_tree(Io& io, const Path& directory) {
   if (!io.exists(directory)) return;
   for (const std::string& name : io.list(directory)) io.remove(directory / name);
   io.remove(directory);
+}
+
+bool is_running(pid_t process) { return ::kill(process, 0) == 0 || errno != ESRCH; }
+
+// The process of "<prefix><pid>", the pid as this program writes it; none for any other name.
+std::optional<pid_t> process_of(const std::string& name, const std::string& prefix) {
+  pid_t process = 0;
+  if (!name.starts_with(prefix)) return std::nullopt;
+  const char* const end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + prefix.size(), end, process);
+  if (read.ec != std::errc() || read.ptr != end || process < 1) return std::nullopt;
+  if (name != prefix + std::to_string(process)) return std::nullopt;
+  return process;
+}
+
+// Removes the partial directories that killed runs to the same target left. An earlier output that was moved aside
+// ("....previous") stays: it may be the only whole one.
+void sweep_partials(Io& io, const Path& target) {
+  const Path parent = parent_of(target);
+  if (!io.is_directory(parent)) return;
+  const std::string prefix = target.filename().string() + ".partial-";
+  for (const std::string& name : io.list(parent)) {
+    const std::optional<pid_t> process = process_of(name, prefix);
+    const Path left = parent / name;
+    std::error_code unknown;
+    if (!process || is_running(*process) || std::filesystem::is_symlink(left, unknown) ||
+        !io.is_directory(left))
+      continue;
+    const std::vector<std::string> inside = io.list(left);
+    if (std::any_of(inside.begin(), inside.end(),
+                    [&](const std::string& entry) { return io.is_directory(left / entry); }))
+      continue;  // no directory is ever made there
+    remove_tree(io, left);
+    Log::get().warn(fmt::format("{}: removed; a run that was killed had left it", left.string()));
+  }
 }
 
 bool is_llmq_output(Io& io, const Path& directory) {
@@ -139,6 +178,7 @@ void ModelDirectory::fill(const DirectoryContents& contents) {
   }
   for (const Path& copy : contents.copies) needed += io_.open(copy)->size();
   for (const auto& text : contents.texts) needed += text.second.size();
+  sweep_partials(io_, target_.directory);
   check_room(io_, target_.directory, needed);
 
   remove_tree(io_, partial_);  // of a killed run whose process number came round again

@@ -3,7 +3,7 @@
 // Everything goes into "<output>.partial-<pid>" beside the target: shards of at most shard_bytes, filled in
 // any order; the index when there is more than one; copies of the companion files; config.json last. finish()
 // syncs every file and the directory and renames it into place. Whatever throws before that removes the
-// partial directory; a kill leaves it behind, and nothing else. Room on disk is checked before the first
+// partial directory; a kill leaves it behind, and nothing else; the next run to the same target removes it. Room on disk is checked before the first
 // byte.
 //
 // The target may be missing, an empty directory, or (with `overwrite`) an earlier output of llmq: a directory

@@ -4,6 +4,8 @@
 #include <fmt/core.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -102,6 +104,38 @@ TEST(ModelDirectory, AWriterThatIsDroppedLeavesNothing) {
     EXPECT_THAT(names_in(disk.path()), ElementsAre(HasSubstr("out.partial-")));
   }
   EXPECT_TRUE(names_in(disk.path()).empty());
+}
+
+pid_t ended_process() {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(0);
+  ::waitpid(child, nullptr, 0);
+  return child;
+}
+
+TEST(ModelDirectory, RemovesWhatKilledRunsToTheSameTargetLeft) {
+  const TemporaryDirectory disk;
+  const std::string dead = std::to_string(ended_process()), alive = std::to_string(::getppid());
+  disk.write("out.partial-" + dead + "/model.safetensors", "half");
+  const std::vector<std::string> kept = {
+      "out.partial-" + alive + "/model.safetensors",    // another run's
+      "out.partial-" + dead + ".previous/config.json",  // an output that was moved aside
+      "out.partial-0" + dead + "/file",                 // nobody's name
+      "out.partial-/file",
+      "out.partial-" + dead + "x/file",
+      "outer.partial-" + dead + "/file"};
+  for (const std::string& file : kept) disk.write(file, "kept");
+  write_output(system_io(), {disk / "out", false});
+  EXPECT_FALSE(system_io().exists(disk / ("out.partial-" + dead)));
+  for (const std::string& file : kept) EXPECT_EQ(disk.read(file), "kept") << file;
+
+  disk.write("in.partial-" + dead + "/directory/file", "kept");
+  disk.write("elsewhere/file", "kept");
+  std::filesystem::create_directory_symlink(disk / "elsewhere", disk / ("on.partial-" + dead));
+  write_output(system_io(), {disk / "in", false});
+  write_output(system_io(), {disk / "on", false});
+  EXPECT_EQ(disk.read("in.partial-" + dead + "/directory/file"), "kept");
+  EXPECT_EQ(disk.read("elsewhere/file"), "kept");
 }
 
 TEST(ModelDirectory, RefusesWhatWasNotDeclaredOrNeverCame) {
