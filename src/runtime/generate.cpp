@@ -1,6 +1,8 @@
 // Text around the loop of generate_tokens.cpp: bytes of tokens, stop strings, whole characters.
 #include "runtime/generate.h"
 
+#include <algorithm>
+
 #include "runtime/stop_strings.h"
 
 namespace llmq {
@@ -16,10 +18,16 @@ GeneratedText generate(Engine& engine, const Tokenizer& tokenizer, std::span<con
     result.text += text;
     on_text(text);
   };
-  // A token's own bytes: what it adds behind the one before it (SentencePiece drops a leading space at the
-  // start of a text only).
-  std::int32_t previous = prompt.empty() ? -1 : prompt.back();
-  const auto bytes_of = [&](std::int32_t token) {
+  // A token's own bytes: what it adds behind the last one that is shown (SentencePiece drops a leading space at
+  // the start of a text only, and special tokens are no text).
+  const auto is_special = [&](std::int32_t token) {
+    const std::span<const std::int32_t> one(&token, 1);
+    return tokenizer.decode(one, true).empty() && !tokenizer.decode(one, false).empty();
+  };
+  const auto last_shown = std::find_if_not(prompt.rbegin(), prompt.rend(), is_special);
+  std::int32_t previous = last_shown == prompt.rend() ? -1 : *last_shown;
+  const auto bytes_of = [&](std::int32_t token) -> std::string {
+    if (is_special(token)) return {};
     const std::int32_t pair[] = {previous, token};
     const std::string before = tokenizer.decode(std::span(pair).first(1), true);
     const std::string both = tokenizer.decode(pair, true);

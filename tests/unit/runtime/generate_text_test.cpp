@@ -14,7 +14,8 @@ namespace {
 constexpr std::int64_t kHidden = 32;  // = vocabulary: an embedding is a unit vector
 
 // Token 0 is followed by 1, 1 by 2, ...: blocks that add nothing, and a head whose row i + 1 is the embedding
-// of i. The words are the vocabulary.
+// of i. The words are the vocabulary, those that begin with "<|" special
+// tokens.
 class ScriptedModel {
  public:
   ScriptedModel(const std::vector<std::string>& words, const std::string& decoder) {
@@ -44,8 +45,15 @@ class ScriptedModel {
       "hidden_act": "silu", "tie_word_embeddings": false, "rope_theta": 10000.0, "eos_token_id": 31, "torch_dtype": "float32"})");
     Json vocabulary = Json::object({});
     for (std::size_t i = 0; i < words.size(); ++i) vocabulary[words[i]] = static_cast<std::int64_t>(i);
+    Json added = Json::array();
+    for (std::size_t i = 0; i < words.size(); ++i)
+      if (words[i].starts_with("<|"))
+        added.push_back(Json::object({{"id", static_cast<std::int64_t>(i)},
+                                      {"content", words[i]},
+                                      {"special", true},
+                                      {"normalized", false}}));
     const Json tokenizer = Json::object(
-        {{"added_tokens", Json::array()},
+        {{"added_tokens", added},
          {"normalizer", nullptr},
          {"pre_tokenizer", nullptr},
          {"post_processor", nullptr},
@@ -105,6 +113,17 @@ TEST(GenerateText, CharactersOfSeveralTokensComeWhole) {
   EXPECT_EQ(heard.pieces, (std::vector<std::string>{" b", "🦙", "é", " c"}));
   EXPECT_EQ(heard.result.generated.tokens.size(), 8u);
   EXPECT_EQ(heard.result.generated.finish_reason, "length");
+}
+
+// As `tokenizers` decodes all of the ids: without special tokens, and with the spaces of what stands around them.
+TEST(GenerateText, SpecialTokensLeaveTheSpacesAroundThem) {
+  const ScriptedModel model({"▁A", "▁b", "<|x|>", "▁c", "<|y|>", "<|z|>", "▁d", "e"}, kSentencePiece);
+  const Heard heard = say(model, 7);
+  EXPECT_EQ(heard.result.text, " b c de");
+  const std::vector<std::int32_t> all = {0, 1, 2, 3, 4, 5, 6, 7};
+  EXPECT_EQ(model.tokenizer().decode(all, true), "A" + heard.result.text);
+  EXPECT_EQ(say(ScriptedModel({"<|x|>", "▁b", "▁c"}, kSentencePiece), 2).result.text, "b c")
+      << "a text begins";
 }
 
 TEST(GenerateText, ByteLevelCharactersComeWholeToo) {
