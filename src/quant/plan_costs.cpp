@@ -5,6 +5,7 @@
 #include <set>
 
 #include "export/report.h"
+#include "quant/upstream_error.h"
 
 namespace llmq {
 namespace {
@@ -56,6 +57,10 @@ class MomentsOfARun {
         chunk_(std::min(tokens_, positive(plan.chunk_tokens))),
         dense_(largest_dense_tensor(plan, checkpoint)) {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
+    if (plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0)
+      original_tokens_ =
+          tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
+                                             plan.chunk_tokens));
   }
 
   // The moments of a run without calibration.
@@ -99,14 +104,31 @@ class MomentsOfARun {
   }
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
+  // The original model's residual stream, chunk buffers and block, where upstream error is taken back.
+  std::uint64_t original(std::uint64_t prepared) const {
+    if (original_tokens_ == 0) return 0;
+    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+                        hidden = positive(spec_.hidden_size);
+    return original_tokens_ * hidden * 4 + chunk_ * (hidden + 2 * kv + wide()) * element_ + prepared;
+  }
+
+  // What is missing of one chunk's output, with its input, as they are and turned; the sums and their solution.
+  std::uint64_t missing(const LinearSpec& last) const {
+    if (original_tokens_ == 0) return 0;
+    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
+    return chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (8 + 4 + 4);
+  }
+
+  std::uint64_t wide() const {
+    return std::max(positive(spec_.intermediate_size), positive(spec_.heads) * positive(spec_.head_dim));
+  }
+
   // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
   std::uint64_t stream() const {
     const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
                         hidden = positive(spec_.hidden_size);
-    const std::uint64_t wide =
-        std::max(positive(spec_.intermediate_size), positive(spec_.heads) * positive(spec_.head_dim));
     return tokens_ * hidden * 4 + chunk_ * (hidden + 2 * kv) * element_ +
-           (keeps_inputs_ ? tokens_ : chunk_) * wide * element_;
+           (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
   }
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
@@ -161,6 +183,7 @@ class MomentsOfARun {
     const auto add = [&](std::uint64_t linears, std::uint64_t made, std::uint64_t gram) {
       moments.push_back(with_base({{"activations of all samples and of one chunk", stream()},
                                    {"one block as prepared", prepared},
+                                   {"the original model's samples and block", original(prepared)},
                                    {"stage and search buffers", scratch(block)},
                                    {"linears worked on, as they were and scaled (FP32)", linears * 8},
                                    {"codes, dequantized and prepared again", made * (5 + element_)},
@@ -177,11 +200,14 @@ class MomentsOfARun {
                         judged = 8 * k * k + element_ * k * k + kept;
     add(second, 0, (readers != 0 ? judge : 0) + std::max(taken, judged));
     add(last_weights, last_weights, judged - 4 * k * k + factors(k));
+    if (original_tokens_ == 0) return;
+    add(last_weights, 0, judged - 4 * k * k);
+    moments.back().push_back({"what the output lacks, and its products", missing(block.linear(last))});
   }
 
   const ModelSpec& spec_;
   bool keeps_inputs_, factorizes_;
-  std::uint64_t element_, threads_, tokens_, chunk_, dense_;
+  std::uint64_t element_, threads_, tokens_, chunk_, dense_, original_tokens_ = 0;
   std::set<std::string> planned_;
 };
 

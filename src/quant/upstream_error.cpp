@@ -11,14 +11,19 @@ constexpr double kDamp = 0.1;
 
 }  // namespace
 
+std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens) {
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
+  const std::int64_t chunks = (samples + per_chunk - 1) / per_chunk;
+  const std::int64_t wanted = std::max<std::int64_t>(1, kOriginalTokens / (per_chunk * length));
+  return std::max<std::int64_t>(1, chunks / wanted);
+}
+
 OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
                                     std::int64_t chunk_tokens) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
-  const std::int64_t chunks = (samples + per_chunk - 1) / per_chunk;
-  const std::int64_t wanted = std::max<std::int64_t>(1, kOriginalTokens / (per_chunk * length));
-  const std::int64_t stride = std::max<std::int64_t>(1, chunks / wanted);
+  const std::int64_t stride = original_stride(samples, length, chunk_tokens);
   CalibrationSet some;
   for (std::int64_t i = 0; i < samples; ++i)
     if (i / per_chunk % stride == 0) some.samples.push_back(calibration.samples[static_cast<std::size_t>(i)]);

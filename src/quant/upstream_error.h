@@ -26,6 +26,8 @@ struct OriginalStream {
 
 // Samples of every stride-th chunk; enough chunks for about kOriginalTokens.
 inline constexpr std::int64_t kOriginalTokens = 32768;
+// Of how many chunks one is taken.
+std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
 OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
                                     std::int64_t chunk_tokens);
 

@@ -117,6 +117,7 @@ TEST(Memory, WideInputsNeedWhatIsPlanned) {
   const std::string model = wide_model(scratch, 256, 3072, 2048, 1);
   expect_as_planned(model, scratch / "awq", "awq", 1, "bfloat16");
   expect_as_planned(model, scratch / "gptq", "gptq", 1, "bfloat16");
+  expect_as_planned(model, scratch / "awq-gptq", "[awq, gptq]", 8, "bfloat16");
 }
 
 TEST(Memory, ManyRowsNeedWhatIsPlanned) {
