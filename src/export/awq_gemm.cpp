@@ -46,7 +46,7 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
 
 std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& first) {
   const QuantScheme& scheme = m.scheme;
-  if (scheme.activation_bits != 16) return "quantized activations are not written by this version";
+  if (scheme.activation_bits != 16) return "the format awq stores no quantized activations";
   if (scheme.bits != 4) return fmt::format("format awq stores 4-bit codes, not {}-bit ones", scheme.bits);
   if (scheme.granularity == Granularity::kTensor) return "format awq has no single scale for a whole tensor";
   if (scheme.scale_dtype != DType::kF16)

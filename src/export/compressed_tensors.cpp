@@ -1,4 +1,5 @@
-// compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not.
+// compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not; and the config of every format of the
+// family, a byte a code (export/compressed_codes.h) where inputs are quantized too.
 //
 //   <module>.weight_packed      I32 [out, ceil(in*b/32)]      row n: a little-endian stream of b-bit fields,
 //                                                             field j = code(n, j)
@@ -6,8 +7,6 @@
 //   <module>.weight_zero_point  I32 [ceil(out*b/32), groups]  asymmetric only; column g: the same stream down
 //                                                             the rows
 //   <module>.weight_shape       I64 [2] = out, in
-//   <module>.weight_g_idx       I32 [in]                      the group of each column, where they do not lie side by
-//                                                             side (actorder "group")
 //
 // Sources: compressed_tensors 0.20 compressors/pack_quantized, quantization/{quant_config,quant_args}.py;
 // docs/formats.md.
@@ -16,6 +15,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "export/compressed_codes.h"
 #include "export/packed_formats.h"
 #include "tensor/packed_layout.h"
 
@@ -27,8 +27,11 @@ std::int64_t stream_words(std::int64_t count, int bits) {
       ceil_div(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(bits), 32));
 }
 
+bool is_packed(const QuantScheme& scheme) { return compressed_format(scheme) == "pack-quantized"; }
+
 std::vector<TensorDeclaration> declare(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
+  if (!is_packed(scheme)) return declare_codes(m);
   const std::int64_t groups = m.in_features / scheme.group_of(m.in_features);
   std::vector<TensorDeclaration> tensors = {
       {m.module + ".weight_packed", DType::kI32, {m.out_features, stream_words(m.in_features, scheme.bits)}},
@@ -51,6 +54,7 @@ std::vector<std::byte> packed_zeros(const QuantizedMatrix& matrix) {
 }
 
 std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatrix& matrix) {
+  if (!is_packed(module.scheme)) return pack_codes(module, matrix);
   const std::array<std::int64_t, 2> shape = {matrix.out_features, matrix.in_features};
   const auto shape_bytes = std::as_bytes(std::span(shape));
   std::vector<PackedTensor> tensors;
@@ -69,23 +73,40 @@ bool same_group(const PlannedModule& m, const PlannedModule& other) {
   const QuantScheme &a = m.scheme, &b = other.scheme;
   const bool grouped = a.granularity == Granularity::kGroup;
   return a.bits == b.bits && a.symmetric == b.symmetric && a.granularity == b.granularity &&
-         (!grouped || a.group_size == b.group_size) && m.column_groups == other.column_groups;
+         a.weight_type == b.weight_type && a.activation_bits == b.activation_bits &&
+         a.activation_scale == b.activation_scale && (!grouped || a.group_size == b.group_size) &&
+         m.column_groups == other.column_groups;
+}
+
+const char* strategy(Granularity granularity) {
+  switch (granularity) {
+    case Granularity::kGroup:
+      return "group";
+    case Granularity::kChannel:
+      return "channel";
+    case Granularity::kTensor:
+      return "tensor";
+    case Granularity::kBlock:
+      return "block";
+  }
+  return "?";
 }
 
 Json weights_config(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
-  const bool grouped = scheme.granularity == Granularity::kGroup;
+  const bool grouped = scheme.granularity == Granularity::kGroup,
+             blocks = scheme.granularity == Granularity::kBlock;
   return Json::object({{"actorder", m.column_groups ? Json("group") : Json()},
-                       {"block_structure", nullptr},
+                       {"block_structure", blocks ? Json::array({kFloat8Block, kFloat8Block}) : Json()},
                        {"dynamic", false},
                        {"group_size", grouped ? Json(scheme.group_size) : Json()},
                        {"num_bits", scheme.bits},
                        {"observer", "memoryless_minmax"},
                        {"observer_kwargs", Json::object()},
                        {"scale_dtype", nullptr},
-                       {"strategy", grouped ? "group" : "channel"},
+                       {"strategy", strategy(scheme.granularity)},
                        {"symmetric", scheme.symmetric},
-                       {"type", "int"},
+                       {"type", scheme.weight_type == WeightType::kFloat8 ? "float" : "int"},
                        {"zp_dtype", scheme.symmetric ? Json() : Json("torch.int8")}});
 }
 
@@ -104,18 +125,22 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
     }
     targets[index].push_back(m.module);
   }
+  std::string_view format = compressed_format(distinct.front().scheme);
   Json groups = Json::object();
-  for (std::size_t i = 0; i < distinct.size(); ++i)
+  for (std::size_t i = 0; i < distinct.size(); ++i) {
+    const std::string_view own = compressed_format(distinct[i].scheme);
+    if (own != format) format = "mixed-precision";
     groups[fmt::format("group_{}", i)] =
-        Json::object({{"format", "pack-quantized"},
-                      {"input_activations", nullptr},
+        Json::object({{"format", own},
+                      {"input_activations", input_config(distinct[i].scheme)},
                       {"output_activations", nullptr},
                       {"targets", distinct.size() == 1 ? Json::array({"Linear"}) : targets[i]},
                       {"weights", weights_config(distinct[i])}});
+  }
   Json ignore = Json::array();
   for (const std::string& name : ignored) ignore.push_back(name);
   return Json::object({{"config_groups", std::move(groups)},
-                       {"format", "pack-quantized"},
+                       {"format", format},
                        {"global_compression_ratio", nullptr},
                        {"ignore", std::move(ignore)},
                        {"kv_cache_scheme", nullptr},
@@ -129,13 +154,14 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
 
 std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;
-  if (scheme.activation_bits != 16) return "quantized activations are not written by this version";
   if (scheme.bits < 2 || scheme.bits > 8)
     return fmt::format("codes of {} bits cannot be packed; 2 to 8 can", scheme.bits);
-  if (scheme.granularity == Granularity::kTensor)
+  if (is_packed(scheme) && scheme.granularity == Granularity::kTensor)
     return "one scale for a whole tensor cannot be written; per group or per channel can";
   if (m.column_groups && scheme.granularity != Granularity::kGroup)
     return "a group index without groups of columns cannot be written";
+  if (!is_packed(scheme))
+    if (const std::optional<std::string> reason = codes_refusal(m)) return reason;
   if (m.in_features % scheme.group_of(m.in_features) != 0)
     return fmt::format("group size {} does not divide the {} input features", scheme.group_size,
                        m.in_features);

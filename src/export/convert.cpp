@@ -77,8 +77,7 @@ std::vector<std::byte> converted(const Checkpoint& checkpoint, const StoredTenso
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
                 ModelWriter& writer) {
   for (const TensorDeclaration& declared : tensors) {
-    const StoredTensor* tensor = checkpoint.find(declared.name);
-    if (tensor == nullptr) continue;  // a packed linear's weight: written by its module
+    const StoredTensor* const tensor = &checkpoint.at(declared.name);
     if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
       const auto* bytes = static_cast<const std::byte*>(tensor->view.pointer);
       writer.add_dense(declared.name, declared.dtype, declared.shape,
@@ -139,7 +138,8 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   const auto target_dtype = [&](const StoredTensor& tensor) {
     return dtype && is_float(tensor.view.dtype) ? *dtype : tensor.view.dtype;
   };
-  std::vector<TensorDeclaration> tensors = dense_tensors(checkpoint, packed.modules, target_dtype);
+  const std::vector<TensorDeclaration> dense = dense_tensors(checkpoint, packed.modules, target_dtype);
+  std::vector<TensorDeclaration> tensors = dense;
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
   report.dtype = dtype ? short_name(*dtype) : "as stored";
@@ -149,7 +149,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   if (dtype) set_dtype(config, *dtype);
   const auto writer = open_dense_writer(io, {request.destination, request.overwrite, request.shard_bytes},
                                         checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, tensors, *writer);
+  copy_dense(checkpoint, dense, *writer);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : packed.modules) write_dequantized(source, m, *dtype, *writer);
   finish(io, request, *writer, report);

@@ -3,12 +3,21 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <string_view>
 
 #include "base/error.h"
 
 namespace llmq {
 namespace {
+
+// What the loaders tell apart: weights alone, or inputs that are rounded too.
+enum class Inputs : std::uint8_t { kAsTheyAre, kInt8, kFloat8 };
+
+Inputs inputs_of(const PlannedModule& m) {
+  if (m.scheme.activation_bits == 16) return Inputs::kAsTheyAre;
+  return m.scheme.weight_type == WeightType::kFloat8 ? Inputs::kFloat8 : Inputs::kInt8;
+}
 
 // What one kernel of a loader wants of every quantized linear. Group size -1 is one scale per output channel.
 struct LoaderRow {
@@ -24,6 +33,7 @@ struct LoaderRow {
   bool uniform = false;      // one scheme for every quantized linear
   bool silent = false;       // another row of this loader says why none fits
   std::string_view command;  // {} is the directory
+  std::optional<Inputs> inputs = Inputs::kAsTheyAre;  // of the linears it is about; none: of all
 };
 
 constexpr std::array kMarlinGroups = {-1, 32, 64, 128};
@@ -133,11 +143,28 @@ constexpr std::string_view kTransformers = "Transformers with compressed-tensors
 
 // Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23 with
 // compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True, which
-// applies one scheme to all linears.
+// applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load.
 constexpr std::array kLoaders = {
     marlin("compressed-tensors", kFourAndEight, kFour, false),
     allspark("compressed-tensors"),
     machete("compressed-tensors"),
+    LoaderRow{.loader = "vLLM, INT8",
+              .format = "compressed-tensors",
+              .kernel = "the INT8 kernel",
+              .label = "vLLM (INT8 kernels)",
+              .groups = kChannel,
+              .symmetric_bits = kEight,
+              .fuses = true,
+              .command = kServe,
+              .inputs = Inputs::kInt8},
+    LoaderRow{.loader = "vLLM, FP8",
+              .format = "compressed-tensors",
+              .kernel = "the FP8 kernel",
+              .label = "vLLM (FP8 kernels)",
+              .symmetric_bits = kEight,
+              .fuses = true,
+              .command = kServe,
+              .inputs = Inputs::kFloat8},
     LoaderRow{.loader = kTransformers,
               .format = "compressed-tensors",
               .kernel = "Transformers",
@@ -145,7 +172,8 @@ constexpr std::array kLoaders = {
               .symmetric_bits = kTwoToEight,
               .no_column_groups = kNoActOrder,
               .silent = true,
-              .command = kTransformersCommand},
+              .command = kTransformersCommand,
+              .inputs = std::nullopt},
     LoaderRow{.loader = kTransformers,
               .format = "compressed-tensors",
               .kernel = "Transformers",
@@ -154,7 +182,8 @@ constexpr std::array kLoaders = {
               .asymmetric_bits = kTwoToEight,
               .no_column_groups = kNoActOrder,
               .uniform = true,
-              .command = kDequantizingCommand},
+              .command = kDequantizingCommand,
+              .inputs = std::nullopt},
     marlin("awq", kFour, kFour, false),
     gptqmodel("Transformers with GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kTransformersCommand),
     gptqmodel("GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kGptqModelCommand),
@@ -189,8 +218,13 @@ std::string joined(std::span<const int> values) {
 
 std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
-  const std::span<const int> bits = scheme.symmetric ? row.symmetric_bits : row.asymmetric_bits;
+  const bool packed = inputs_of(m) == Inputs::kAsTheyAre;
+  const std::span<const int> bits =
+      scheme.symmetric || (!row.inputs && !packed) ? row.symmetric_bits : row.asymmetric_bits;
   const int group = scheme.granularity == Granularity::kGroup ? scheme.group_size : -1;
+  if (bits.empty())
+    return fmt::format("{} has {}-bit asymmetric codes, and {} wants symmetric ones", m.module, scheme.bits,
+                       row.kernel);
   if (!contains(bits, scheme.bits))
     return fmt::format("{} has {}-bit {} codes, and {} wants {} bits", m.module, scheme.bits,
                        scheme.symmetric ? "symmetric" : "asymmetric", row.kernel, joined(bits));
@@ -262,9 +296,12 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
   std::vector<LoaderVerdict> verdicts;
   std::string_view answered;  // the loader that has its verdict
   for (const LoaderRow& row : kLoaders) {
+    const auto concerned = [&](const PlannedModule& m) { return !row.inputs || *row.inputs == inputs_of(m); };
     if (row.format != table_format(format) || row.loader == answered) continue;
+    if (std::none_of(modules.begin(), modules.end(), concerned)) continue;
     std::string reason;
     for (const PlannedModule& m : modules) {
+      if (!concerned(m)) continue;
       reason = complaint(row, m);
       if (!reason.empty()) break;
     }

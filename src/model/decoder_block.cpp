@@ -87,6 +87,10 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
     prepared.weight = backend.prepare(*stored, compute);
     if (const StoredTensor* tensor = source.checkpoint().find(linear.module + ".weight"))
       source.checkpoint().release(*tensor);
+  } else if (source.is_packed(linear.module) &&
+             source.packed_shape(linear.module).scheme.activation_bits == 8) {
+    source.check_packed(linear);
+    prepared.weight = backend.prepare_quantized(source.quantized(linear.module), compute);
   } else {
     const std::vector<float> weight = source.weight(linear, allow_nonfinite);
     const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});

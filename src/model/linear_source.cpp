@@ -22,6 +22,7 @@ struct LinearSource::State {
 namespace {
 
 constexpr const char* kPackedSuffix = ".weight_packed";
+constexpr const char* kDenseSuffix = ".weight";
 constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
 
@@ -145,7 +146,8 @@ struct PackedTensors {
   QuantScheme scheme;
   std::int64_t out_features = 0, in_features = 0, groups = 0;
   const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr,
-                     *index = nullptr;
+                     *index = nullptr, *input_scale = nullptr;
+  bool bytes = false;                      // a code is a byte: signed, or E4M3
   std::vector<std::int32_t> column_group;  // as `index` says it; empty without one
   bool reordered = false;                  // columns of different groups lie mixed
   PackedFormat format = PackedFormat::kNone;
@@ -211,6 +213,9 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
     return static_cast<std::int64_t>(
         ceil_div(static_cast<std::uint64_t>(count) * static_cast<std::uint64_t>(scheme.bits), 32));
   };
+  if (scheme.weight_type == WeightType::kFloat8)
+    bad_tensor(checkpoint, codes_name,
+               "holds packed integers, although quantization_config says float weights");
   packed.shape = &shape;
   packed.codes =
       &expect(checkpoint, codes_name, DType::kI32, {packed.out_features, words(packed.in_features)});
@@ -221,6 +226,42 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
   if (!scheme.symmetric)
     packed.zeros = &expect(checkpoint, module + ".weight_zero_point", DType::kI32,
                            {words(packed.out_features), packed.groups});
+  packed.scheme.scale_dtype = packed.scales->view.dtype;
+  return packed;
+}
+
+// A weight whose codes are stored a byte each, of the types that only they have.
+bool holds_bytes(const StoredTensor* weight) {
+  return weight != nullptr && (weight->view.dtype == DType::kI8 || weight->view.dtype == DType::kF8E4M3);
+}
+
+// int-quantized and float-quantized: export/compressed_codes.h has the layout.
+PackedTensors open_bytes(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
+  PackedTensors packed;
+  packed.scheme = scheme;
+  packed.bytes = true;
+  const std::string name = module + ".weight";
+  const StoredTensor& codes = find_tensor(checkpoint, name);
+  if (codes.view.shape.rank() != 2)
+    bad_tensor(checkpoint, name, fmt::format("has shape {}, expected [out, in]", codes.view.shape.text()));
+  const std::int64_t out = packed.out_features = codes.view.shape[0],
+                     in = packed.in_features = codes.view.shape[1];
+  check_size(checkpoint, name, out, in);
+  packed.codes = &expect(checkpoint, name,
+                         scheme.weight_type == WeightType::kFloat8 ? DType::kF8E4M3 : DType::kI8, {out, in});
+  const bool blocks = scheme.granularity == Granularity::kBlock;
+  const auto blocks_of = [](std::int64_t n) { return (n + kFloat8Block - 1) / kFloat8Block; };
+  packed.groups = blocks ? blocks_of(in) : groups_of(checkpoint, name, scheme, in);
+  const std::string scale_name = module + ".weight_scale";
+  if (scheme.granularity == Granularity::kTensor)
+    packed.scales = &expect_scales(checkpoint, scale_name, {Shape{1}, Shape{1, 1}, Shape{}});
+  else
+    packed.scales =
+        &expect_scales(checkpoint, scale_name, {Shape{blocks ? blocks_of(out) : out, packed.groups}});
+  const std::string zero_name = module + ".weight_zero_point";
+  if (!scheme.symmetric) packed.zeros = &expect(checkpoint, zero_name, DType::kI8, {out, packed.groups});
+  if (scheme.symmetric && checkpoint.find(zero_name) != nullptr)
+    bad_tensor(checkpoint, zero_name, "is stored, although quantization_config says symmetric");
   packed.scheme.scale_dtype = packed.scales->view.dtype;
   return packed;
 }
@@ -282,10 +323,42 @@ std::vector<std::uint8_t> read_gptq_zeros(const Checkpoint& checkpoint, const Pa
                            less_one ? GptqZeros::kLessOne : GptqZeros::kPlain);
 }
 
+// Signed bytes as unsigned codes.
+std::vector<std::uint8_t> read_signed(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                                      const QuantScheme& scheme) {
+  const auto values = copy_elements<std::int8_t>(tensor);
+  std::vector<std::uint8_t> codes(values.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const int code = values[i] + scheme.middle();
+    if (code < 0 || code >= scheme.code_count())
+      bad_tensor(checkpoint, tensor.name,
+                 fmt::format("holds {}, which {} bits do not", static_cast<int>(values[i]), scheme.bits));
+    codes[i] = static_cast<std::uint8_t>(code);
+  }
+  return codes;
+}
+
+// E4M3 as its bits.
+std::vector<std::uint8_t> read_float8(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                                      bool allow_nonfinite) {
+  auto codes = copy_elements<std::uint8_t>(tensor);
+  const auto nan =
+      std::find_if(codes.begin(), codes.end(), [](std::uint8_t code) { return (code & 0x7f) == 0x7f; });
+  if (nan != codes.end() && !allow_nonfinite) {
+    const auto index = nan - codes.begin();
+    const std::int64_t columns = tensor.view.cols();
+    bad_tensor(checkpoint, tensor.name,
+               fmt::format("holds NaN at row {}, column {}", index / columns, index % columns),
+               "get the checkpoint again");
+  }
+  return codes;
+}
+
 std::vector<std::uint8_t> read_zeros(const Checkpoint& checkpoint, const PackedTensors& packed) {
   if (packed.zeros == nullptr)
     return std::vector<std::uint8_t>(static_cast<std::size_t>(packed.out_features * packed.groups),
                                      static_cast<std::uint8_t>(packed.scheme.middle()));
+  if (packed.bytes) return read_signed(checkpoint, *packed.zeros, packed.scheme);
   const auto words = copy_elements<std::uint32_t>(*packed.zeros);
   if (packed.format == PackedFormat::kAwqGemm)
     return unpack_awq_gemm(words, packed.out_features, packed.groups);
@@ -304,10 +377,31 @@ std::vector<float> read_scales(const Checkpoint& checkpoint, const PackedTensors
     return transposed<float>(scales, packed.groups, packed.out_features);
   if (packed.scheme.granularity == Granularity::kTensor)
     scales.assign(static_cast<std::size_t>(packed.out_features), scales.at(0));
+  if (packed.scheme.granularity == Granularity::kBlock) {
+    std::vector<float> rows;
+    for (std::int64_t n = 0; n < packed.out_features; ++n) {
+      const auto first = scales.begin() + n / kFloat8Block * packed.groups;
+      rows.insert(rows.end(), first, first + packed.groups);
+    }
+    return rows;
+  }
   return scales;
 }
 
-std::vector<std::uint8_t> read_codes(const PackedTensors& packed) {
+float read_input_scale(const Checkpoint& checkpoint, const PackedTensors& packed) {
+  if (packed.input_scale == nullptr) return 0;
+  const float scale = checkpoint.read_float32(*packed.input_scale).at(0);
+  if (!(scale > 0 && all_finite({&scale, 1})))
+    bad_tensor(checkpoint, packed.input_scale->name, fmt::format("is {}; a scale is above 0", scale));
+  return scale;
+}
+
+std::vector<std::uint8_t> read_codes(const Checkpoint& checkpoint, const PackedTensors& packed,
+                                     bool allow_nonfinite) {
+  if (packed.bytes)
+    return packed.scheme.weight_type == WeightType::kFloat8
+               ? read_float8(checkpoint, *packed.codes, allow_nonfinite)
+               : read_signed(checkpoint, *packed.codes, packed.scheme);
   const auto words = copy_elements<std::uint32_t>(*packed.codes);
   const std::int64_t out = packed.out_features, in = packed.in_features;
   if (packed.format == PackedFormat::kAwqGemm) return unpack_awq_gemm(words, out, in);
@@ -321,7 +415,7 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
   matrix.scheme = packed.scheme;
   matrix.out_features = packed.out_features;
   matrix.in_features = packed.in_features;
-  matrix.codes = read_codes(packed);
+  matrix.codes = read_codes(checkpoint, packed, allow_nonfinite);
   matrix.scales = read_scales(checkpoint, packed, allow_nonfinite);
   matrix.zeros = read_zeros(checkpoint, packed);
   if (packed.reordered) {
@@ -330,6 +424,7 @@ QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& p
     rename_groups(packed, matrix.scales);
     rename_groups(packed, matrix.zeros);
   }
+  matrix.input_scale = read_input_scale(checkpoint, packed);
   if (matrix.scheme.symmetric &&
       std::any_of(matrix.zeros.begin(), matrix.zeros.end(),
                   [&](std::uint8_t zero) { return zero != matrix.scheme.middle(); }))
@@ -354,9 +449,8 @@ std::string_view index_suffix(PackedFormat format) {
 void refuse_companions(const Checkpoint& checkpoint, const std::string& module, PackedFormat format) {
   static constexpr std::pair<const char*, const char*> kRefused[] = {
       {".weight_global_scale", "a global scale is not supported"},
-      {".input_scale", "quantization of activations is not supported"},
-      {".input_zero_point", "quantization of activations is not supported"},
-      {".input_global_scale", "quantization of activations is not supported"},
+      {".input_zero_point", "asymmetric quantization of activations is not supported"},
+      {".input_global_scale", "a global scale is not supported"},
   };
   for (const auto& [suffix, message] : kRefused)
     if (checkpoint.find(module + suffix) != nullptr) unsupported_tensor(checkpoint, module + suffix, message);
@@ -372,6 +466,27 @@ const char* packed_suffix(PackedFormat format) {
   return format == PackedFormat::kCompressedTensors ? kPackedSuffix : kTransposedSuffix;
 }
 
+// The module whose codes the tensor holds, or nothing where it holds none.
+std::optional<std::string> module_of_codes(const StoredTensor& tensor, PackedFormat format) {
+  const auto before = [&](std::string_view suffix) {
+    return tensor.name.substr(0, tensor.name.size() - suffix.size());
+  };
+  if (format == PackedFormat::kNone) return std::nullopt;
+  if (ends_with(tensor.name, packed_suffix(format))) return before(packed_suffix(format));
+  const bool bytes = format == PackedFormat::kCompressedTensors && holds_bytes(&tensor);
+  if (bytes && ends_with(tensor.name, kDenseSuffix)) return before(kDenseSuffix);
+  return std::nullopt;
+}
+
+// The scale of static inputs, where the scheme has them and nowhere else.
+void open_input_scale(const Checkpoint& checkpoint, const std::string& module, PackedTensors& packed) {
+  const std::string name = module + ".input_scale";
+  if (packed.scheme.activation_scale == ActivationScale::kTensor)
+    packed.input_scale = &expect_scales(checkpoint, name, {Shape{1}, Shape{}, Shape{1, 1}});
+  else if (checkpoint.find(name) != nullptr)
+    bad_tensor(checkpoint, name, "is stored, although quantization_config asks for no static scale");
+}
+
 PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization,
                           const std::string& module) {
   const PackedFormat format = quantization.format();
@@ -380,10 +495,13 @@ PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig
     bad_tensor(checkpoint, module + packed_suffix(format),
                "is stored, but no group of quantization_config names its module");
   refuse_companions(checkpoint, module, format);
+  const bool compressed = format == PackedFormat::kCompressedTensors;
+  const bool bytes = compressed && checkpoint.find(module + kPackedSuffix) == nullptr;
   PackedTensors packed = format == PackedFormat::kAwqGemm ? open_awq(checkpoint, module, *scheme)
-                         : format == PackedFormat::kCompressedTensors
-                             ? open_compressed(checkpoint, module, *scheme)
-                             : open_gptq(checkpoint, module, *scheme);
+                         : bytes                          ? open_bytes(checkpoint, module, *scheme)
+                         : compressed                     ? open_compressed(checkpoint, module, *scheme)
+                                                          : open_gptq(checkpoint, module, *scheme);
+  open_input_scale(checkpoint, module, packed);
   const std::string index = module + std::string(index_suffix(format));
   if (index != module && checkpoint.find(index) != nullptr) read_group_index(checkpoint, index, packed);
   packed.format = format;
@@ -433,16 +551,17 @@ std::optional<KvCacheType> LinearSource::kv_cache() const { return state_->quant
 const Checkpoint& LinearSource::checkpoint() const { return state_->checkpoint; }
 
 bool LinearSource::is_packed(const std::string& module) const {
-  return format() != PackedFormat::kNone && checkpoint().find(module + packed_suffix(format())) != nullptr;
+  if (format() == PackedFormat::kNone) return false;
+  return checkpoint().find(module + packed_suffix(format())) != nullptr ||
+         (format() == PackedFormat::kCompressedTensors &&
+          holds_bytes(checkpoint().find(module + kDenseSuffix)));
 }
 
 std::vector<std::string> LinearSource::packed_modules() const {
   std::vector<std::string> names;
-  if (format() == PackedFormat::kNone) return names;
-  const std::string suffix = packed_suffix(format());
   for (const StoredTensor& tensor : checkpoint().tensors())
-    if (ends_with(tensor.name, suffix))
-      names.push_back(tensor.name.substr(0, tensor.name.size() - suffix.size()));
+    if (std::optional<std::string> module = module_of_codes(tensor, format()))
+      names.push_back(std::move(*module));
   return names;
 }
 
@@ -462,7 +581,8 @@ std::vector<std::string> LinearSource::check_packed(const LinearSpec& linear) co
                fmt::format("holds a weight of shape [{}, {}], but {} says [{}, {}]", packed.out_features,
                            packed.in_features, state_->config_file, linear.out_features, linear.in_features));
   std::vector<std::string> names;
-  for (const StoredTensor* tensor : {packed.codes, packed.scales, packed.zeros, packed.shape, packed.index})
+  for (const StoredTensor* tensor :
+       {packed.codes, packed.scales, packed.zeros, packed.shape, packed.index, packed.input_scale})
     if (tensor != nullptr) names.push_back(tensor->name);
   return names;
 }

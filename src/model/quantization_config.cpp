@@ -70,26 +70,40 @@ void read_strategy(ConfigFields& weights, QuantScheme& scheme) {
     scheme.granularity = Granularity::kChannel;
   } else if (strategy == "tensor") {
     scheme.granularity = Granularity::kTensor;
+  } else if (strategy == "block" && scheme.weight_type == WeightType::kFloat8) {
+    scheme.granularity = Granularity::kBlock;
+    weights.require_neutral("block_structure", Json::array({kFloat8Block, kFloat8Block}));
+    if (weights.find("block_structure") == nullptr)
+      weights.bad("block_structure", "is missing; the strategy \"block\" needs it");
   } else {
     weights.unsupported("strategy", fmt::format("the strategy \"{}\" is not known here", strategy),
-                        "group, channel and tensor are");
+                        "group, channel and tensor are, and block for float8");
   }
+  if (strategy == "group" && scheme.weight_type == WeightType::kFloat8)
+    weights.unsupported("strategy", "float8 weights in groups are not supported",
+                        "channel, tensor and block are");
+  if (strategy != "block") weights.require_neutral("block_structure", nullptr);
   if (strategy != "group" && group > 0)
     weights.bad("group_size", fmt::format("is {}, but the strategy is \"{}\"", group, strategy));
   if (strategy == "tensor" && !scheme.symmetric)
-    weights.unsupported("symmetric",
-                        "is false with the strategy \"tensor\", which the packed format does not store");
+    weights.unsupported("symmetric", "is false with the strategy \"tensor\", which is not supported");
 }
 
 QuantScheme read_weights(ConfigFields& weights) {
   QuantScheme scheme;
   scheme.bits = static_cast<int>(weights.integer("num_bits", {1, 64}, 8));
   const std::string type = weights.text("type", "int");
-  if (type != "int")
-    weights.unsupported("type", fmt::format("weights of type \"{}\" are not supported", type), "int is");
+  if (type != "int" && type != "float")
+    weights.unsupported("type", fmt::format("weights of type \"{}\" are not supported", type),
+                        "int and float are");
+  if (type == "float") scheme.weight_type = WeightType::kFloat8;
+  if (type == "float" && scheme.bits != 8)
+    weights.unsupported("num_bits", fmt::format("is {}; floats of 8 bits are supported", scheme.bits));
   if (scheme.bits < 2 || scheme.bits > 8)
     weights.unsupported("num_bits", fmt::format("is {}; 2 to 8 are supported", scheme.bits));
   scheme.symmetric = weights.flag("symmetric", true);
+  if (type == "float" && !scheme.symmetric)
+    weights.unsupported("symmetric", "is false, and float8 has no zero point");
   read_strategy(weights, scheme);
   if (const Json* order = weights.find("actorder")) {
     const bool known =
@@ -101,11 +115,54 @@ QuantScheme read_weights(ConfigFields& weights) {
                           "group, weight and static are");
   }
   weights.require_neutral("dynamic", false);
-  weights.require_neutral("block_structure", nullptr);
   // How the scales were found, and types that the stored tensors carry themselves.
   weights.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
   return scheme;
 }
+
+// input_activations: 8 bits of the weights' type, symmetric; a scale per token, one per tensor that the checkpoint holds, or with
+// float8 blocks one per group of a token.
+void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
+  const std::int64_t bits = inputs.integer("num_bits", {1, 64}, 8);
+  if (bits != 8) inputs.unsupported("num_bits", fmt::format("is {}; 8 bits are supported", bits));
+  const std::string type = inputs.text("type", "int");
+  const bool float8 = scheme.weight_type == WeightType::kFloat8;
+  if (type != (float8 ? "float" : "int"))
+    inputs.unsupported(
+        "type", fmt::format("inputs of type \"{}\" beside weights of type \"{}\" are not supported", type,
+                            float8 ? "float" : "int"));
+  if (!inputs.flag("symmetric", true))
+    inputs.unsupported("symmetric", "is false; symmetric inputs are supported");
+  if (const Json* dynamic = inputs.find("dynamic"); dynamic != nullptr && !dynamic->is_bool())
+    inputs.unsupported("dynamic", fmt::format("is {}; true and false are supported", dynamic->dump()));
+  const bool dynamic = inputs.flag("dynamic", false);
+  const std::int64_t group = inputs.integer("group_size", {-1, kMostGroup}, 0);
+  const std::string strategy = inputs.text("strategy", group > 0 ? "group" : "tensor");
+  const bool blocks = scheme.granularity == Granularity::kBlock;
+  if (strategy == "token" && dynamic)
+    scheme.activation_scale = ActivationScale::kToken;
+  else if (strategy == "tensor" && !dynamic)
+    scheme.activation_scale = ActivationScale::kTensor;
+  else if (strategy == "group" && dynamic && blocks && group == kFloat8Block)
+    scheme.activation_scale = ActivationScale::kTokenGroup;
+  else
+    inputs.unsupported("strategy",
+                       fmt::format("the strategy \"{}\", {}, is not supported", strategy,
+                                   dynamic ? "dynamic" : "not dynamic"),
+                       "dynamic per token and static per tensor are, and groups of 128 beside float8 blocks");
+  scheme.activation_bits = 8;
+  inputs.require_neutral("actorder", nullptr);
+  inputs.require_neutral("block_structure", nullptr);
+  inputs.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+}
+
+// How the weights are stored shows in their tensors; the format must say the same.
+bool known_format(const std::string& format) {
+  return format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
+         format == "naive-quantized";
+}
+constexpr const char* kKnownFormats =
+    "pack-quantized, int-quantized, float-quantized and naive-quantized are";
 
 // Targets of one entry of config_groups with their scheme; none where the group quantizes no weights.
 std::vector<QuantizationTarget> read_group(const std::string& name, const Json& value,
@@ -115,18 +172,21 @@ std::vector<QuantizationTarget> read_group(const std::string& name, const Json& 
     fail(ErrorKind::kUnsupported, {"names a preset scheme instead of spelling it out", file, where,
                                    "write the group's weights and targets"});
   ConfigFields group(value, file, where);
-  refuse_unless_empty(group, "input_activations", "quantization of activations");
   refuse_unless_empty(group, "output_activations", "quantization of activations");
   const std::string format = group.text("format", "pack-quantized");
-  if (format != "pack-quantized")
-    group.unsupported("format", fmt::format("the format \"{}\" is not known here", format),
-                      "pack-quantized is");
+  if (!known_format(format))
+    group.unsupported("format", fmt::format("the format \"{}\" is not known here", format), kKnownFormats);
   std::vector<QuantizationTarget> targets = read_targets(group, "targets");
   const Json* weights_json = group.find("weights");
+  const Json* inputs_json = group.find("input_activations");
   group.refuse_unread({});
   if (weights_json == nullptr) return {};
   ConfigFields weights(*weights_json, file, where + ".weights");
-  const QuantScheme scheme = read_weights(weights);
+  QuantScheme scheme = read_weights(weights);
+  if (!empty(inputs_json)) {
+    ConfigFields inputs(*inputs_json, file, where + ".input_activations");
+    read_inputs(inputs, scheme);
+  }
   for (QuantizationTarget& target : targets) target.scheme = scheme;
   return targets;
 }
@@ -168,9 +228,9 @@ std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
 
 void check_compressed_tensors(ConfigFields& quantization) {
   const std::string format = quantization.text("format", "pack-quantized");
-  if (format != "pack-quantized" && format != "mixed-precision")
+  if (!known_format(format) && format != "mixed-precision")
     quantization.unsupported("format", fmt::format("the format \"{}\" is not known here", format),
-                             "pack-quantized is");
+                             kKnownFormats);
   const std::string status = quantization.text("quantization_status", "compressed");
   if (status != "compressed" && status != "frozen")
     quantization.unsupported("quantization_status",

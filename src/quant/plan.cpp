@@ -127,8 +127,14 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
   return chosen;
 }
 
+// Weights of 8 bits beside 8-bit inputs have a scale per channel, all others one per group.
+Granularity granularity_of(const SchemeRequest& r) {
+  const bool channel = r.bits == 8 && r.activation_bits == 8;
+  return r.granularity.value_or(channel ? Granularity::kChannel : Granularity::kGroup);
+}
+
 bool group_is_open(const SchemeRequest& r) {
-  return !r.group_size && r.granularity.value_or(Granularity::kGroup) == Granularity::kGroup;
+  return !r.group_size && granularity_of(r) == Granularity::kGroup;
 }
 
 // The largest default group that divides every linear whose group is open.
@@ -146,8 +152,7 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
   std::string text;
   for (const int group : {256, 128, 64, 32, 16, 8}) {
     const bool fits = std::all_of(chosen.begin(), chosen.end(), [&](const Chosen& c) {
-      return c.request.granularity.value_or(Granularity::kGroup) != Granularity::kGroup ||
-             c.linear->in_features % group == 0;
+      return granularity_of(c.request) != Granularity::kGroup || c.linear->in_features % group == 0;
     });
     if (fits) text += (text.empty() ? "" : ", ") + std::to_string(group);
   }
@@ -167,12 +172,16 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   scheme.bits = r.bits;
   scheme.activation_bits = r.activation_bits;
   scheme.weight_type = r.weight_type;
-  scheme.granularity = r.granularity.value_or(Granularity::kGroup);
-  scheme.symmetric = r.symmetric.value_or(symmetric);
-  if (r.activation_bits != 16)
+  if (r.activation_bits != 16 && r.activation_bits != 8)
     fail(ErrorKind::kUnsupported,
          {fmt::format("{}-bit activations are not in this version", r.activation_bits), source, "scheme",
-          "write w" + std::to_string(r.bits) + "a16"});
+          fmt::format("write w{0}a16 or w{0}a8", r.bits)});
+  scheme.granularity = granularity_of(r);
+  scheme.symmetric = r.symmetric.value_or(symmetric || r.activation_bits == 8);
+  if (r.activation_bits == 8)
+    scheme.activation_scale = r.static_activations                        ? ActivationScale::kTensor
+                              : scheme.granularity == Granularity::kBlock ? ActivationScale::kTokenGroup
+                                                                          : ActivationScale::kToken;
   if (scheme.granularity != Granularity::kGroup) return scheme;
   if (group_is_open(r) && !open_group)
     fail(ErrorKind::kUsage,
@@ -187,9 +196,22 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   return scheme;
 }
 
+// AWQ's searches and GPTQ choose among integer codes.
+void check_float8(const Plan& plan, const std::string& source) {
+  if (plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kNearest) return;
+  for (const PlannedModule& m : plan.modules)
+    if (m.scheme.weight_type == WeightType::kFloat8)
+      fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
+                                                 m.scheme.text(), plan.method),
+                                     source, "method", "write rtn or smoothquant"});
+}
+
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
-  plan.needs_calibration = plan.method != "rtn";
+  plan.needs_calibration = plan.method != "rtn" ||
+                           std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
+                             return m.scheme.activation_scale == ActivationScale::kTensor;
+                           });
   if (!plan.needs_calibration) return;
   const std::int64_t length = recipe.calibration.sequence_length;
   if (length > spec.max_position)
@@ -238,6 +260,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
     plan.modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
+  check_float8(plan, recipe.source);
   check_expressible(plan.format, plan.modules);
   if (plan.format == "compressed-tensors" && plan.modules.front().column_groups)
     plan.warnings.push_back(

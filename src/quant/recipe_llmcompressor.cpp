@@ -190,6 +190,9 @@ class Reader {
   static SchemeRequest preset_name(std::string name, const Yaml& at) {
     for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
     if (name == "INT8") name = "W8A8";
+    if (name == "FP8") return parse_scheme("fp8_static");
+    if (name == "FP8_DYNAMIC") return parse_scheme("fp8");
+    if (name == "FP8_BLOCK") return parse_scheme("fp8_block");
     SchemeRequest request;
     request.granularity = Granularity::kGroup;
     request.group_size = 128;
@@ -201,7 +204,7 @@ class Reader {
                          (name.substr(3) == "16" || name.substr(3) == "8" || name.substr(3) == "4");
     if (!integer)
       refuse(at, "preset '" + name + "' is not in this version",
-             "integer presets such as W4A16, W4A16_ASYM and W8A16 are");
+             "integer presets such as W4A16, W4A16_ASYM and W8A8 are, and FP8, FP8_DYNAMIC and FP8_BLOCK");
     request.bits = name[1] - '0';
     request.activation_bits = std::stoi(name.substr(3));
     if (request.bits == 8 && request.activation_bits == 8)
@@ -278,14 +281,18 @@ class Reader {
   void activations(const Yaml& node, SchemeRequest& scheme) {
     if (is_null(node)) return;
     scheme.activation_bits = 8;
+    bool dynamic = false;  // compressed-tensors' defaults
     for (const Yaml::Member& m : node.members()) {
       if (m.key == "num_bits")
         scheme.activation_bits = static_cast<int>(read_integer(m.value, 4, 16));
       else if (m.key == "type") {
         if (m.value.as_string() != "int")
           refuse(m.value, "activations of type '" + m.value.as_string() + "' are not in this version");
-      } else if (any_of(m.key, {"symmetric", "dynamic"}))
-        read_flag(m.value);
+      } else if (m.key == "symmetric") {
+        if (!read_flag(m.value))
+          refuse(m.value, "asymmetric activations are not in this version", "write symmetric: true");
+      } else if (m.key == "dynamic")
+        dynamic = read_flag(m.value);
       else if (any_of(m.key, {"strategy", "group_size", "block_structure", "actorder", "observer",
                               "observer_kwargs", "scale_dtype", "zp_dtype"}))
         note(m);
@@ -293,6 +300,7 @@ class Reader {
         fail_unknown_key(node, m, "input_activations." + m.key,
                          {"num_bits", "type", "symmetric", "strategy", "dynamic"});
     }
+    scheme.static_activations = scheme.activation_bits != 16 && !dynamic;
   }
 
   // One group is the recipe's scheme; several become overrides, each for its own targets.

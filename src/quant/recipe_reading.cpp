@@ -45,7 +45,7 @@ void read_activations(const Yaml& node, SchemeRequest& scheme) {
       if (scheme.activation_bits != 8 && scheme.activation_bits != 16)
         m.value.fail_here("activations have 8 or 16 bits");
     } else if (m.key == "dynamic")
-      m.value.as_bool();
+      scheme.static_activations = !m.value.as_bool();
     else
       fail_unknown_key(node, m, "scheme.activations." + m.key, {"bits", "dynamic"});
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/half.h"
 #include "device/host_rounding.h"
 #include "tensor/quantized_matrix.h"
 
@@ -25,6 +26,9 @@ inline float code_of(float weight, GroupGrid grid) {
   return clamp_code(nearest(weight / grid.scale) + grid.zero, grid.top);
 }
 
+// value(code(w)) for float8.
+inline float float8_value(float weight, float scale) { return to_float(to_float8(weight / scale)) * scale; }
+
 HostGrid host_grid(GroupGrid grid) { return {grid.scale, grid.zero, grid.top}; }
 
 }  // namespace
@@ -38,7 +42,11 @@ GroupRange find_range(const float* weight, std::int64_t count) {
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {
   GroupGrid grid;
   grid.top = static_cast<float>(scheme.code_count() - 1);
-  if (scheme.symmetric) {
+  grid.float8 = scheme.weight_type == WeightType::kFloat8;
+  if (grid.float8) {
+    grid.scale = stored_scale(std::max(-range.low, range.high) / 448.0f, scheme.scale_dtype);
+    grid.zero = static_cast<float>(scheme.middle());
+  } else if (scheme.symmetric) {
     grid.scale = stored_scale(2.0f * std::max(-range.low, range.high) / grid.top, scheme.scale_dtype);
     grid.zero = static_cast<float>(scheme.middle());
   } else {
@@ -50,11 +58,19 @@ GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {
 
 void round_codes(const float* __restrict weight, std::int64_t count, GroupGrid grid,
                  std::uint8_t* __restrict codes) {
+  if (grid.float8) {
+    for (std::int64_t k = 0; k < count; ++k) codes[k] = to_float8(weight[k] / grid.scale).bits;
+    return;
+  }
   for (std::int64_t k = 0; k < count; ++k)
     codes[k] = static_cast<std::uint8_t>(static_cast<int>(code_of(weight[k], grid)));
 }
 
 void round_difference(const float* weight, std::int64_t count, GroupGrid grid, float* difference) {
+  if (grid.float8) {
+    for (std::int64_t k = 0; k < count; ++k) difference[k] = float8_value(weight[k], grid.scale) - weight[k];
+    return;
+  }
   host_round_difference(difference, weight, count, host_grid(grid));
 }
 
@@ -64,6 +80,11 @@ void scaled_difference(const float* weight, std::int64_t count, std::int64_t gro
   for (std::int64_t first = 0; first < count; first += group) {
     const std::int64_t width = std::min(group, count - first);
     const GroupGrid grid = grid_for(find_range(scratch + first, width), scheme);
+    if (grid.float8) {
+      for (std::int64_t k = first; k < first + width; ++k)
+        difference[k] = float8_value(scratch[k], grid.scale) * inverse[k] - weight[k];
+      continue;
+    }
     host_scaled_difference(difference + first, scratch + first, inverse + first, weight + first, width,
                            host_grid(grid));
   }

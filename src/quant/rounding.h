@@ -1,9 +1,10 @@
 // Rounding to nearest on one group of weights: range -> stored scale and zero -> codes.
 //
-//   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo
-//   / scale)) symmetric:  scale = stored(2 max|w| / (2^b - 1)), zero = 2^(b-1) (compressed-tensors'
-//   convention) code = clamp(round(w / scale) + zero, 0, 2^b - 1); round is to nearest, ties to even; the
-//   scale is the stored one.
+//   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo / scale))
+//   symmetric:  scale = stored(2 max|w| / (2^b - 1)), zero = 2^(b-1) (compressed-tensors' convention)
+//               code = clamp(round(w / scale) + zero, 0, 2^b - 1)
+//   float8:     scale = stored(max|w| / 448), code = the E4M3 nearest to clamp(w / scale, -448, 448)
+// round is to nearest, ties to even; the scale is the stored one.
 #pragma once
 #include <cstdint>
 
@@ -15,8 +16,9 @@ struct GroupRange {
   float low = 0, high = 0;
 };  // low <= 0 <= high
 struct GroupGrid {
-  float scale = 1, zero = 0, top = 15;
-};  // top = 2^b - 1; zero is an integer
+  float scale = 1, zero = 0, top = 15;  // top = 2^b - 1; zero is an integer
+  bool float8 = false;
+};
 
 GroupRange find_range(const float* weight, std::int64_t count);
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme);

@@ -12,6 +12,21 @@ std::size_t group_count(std::int64_t columns, const QuantScheme& scheme) {
   return static_cast<std::size_t>((columns + group - 1) / group);
 }
 
+// Each group's range over `together` rows at a time, given to each of them.
+void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size_t together) {
+  const std::size_t rows = ranges.size() / groups;
+  for (std::size_t first = 0; first < rows; first += together)
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::size_t end = std::min(rows, first + together);
+      GroupRange all;
+      for (std::size_t row = first; row < end; ++row) {
+        const GroupRange& one = ranges[row * groups + g];
+        all = {std::min(all.low, one.low), std::max(all.high, one.high)};
+      }
+      for (std::size_t row = first; row < end; ++row) ranges[row * groups + g] = all;
+    }
+}
+
 class Rtn final : public Method {
  public:
   explicit Rtn(Compute compute) : compute_(compute) {}
@@ -46,11 +61,10 @@ std::vector<GroupRange> find_ranges(std::span<const float> weight, std::int64_t 
                                             std::min(group, columns - first));
     }
   });
-  if (scheme.granularity == Granularity::kTensor) {
-    GroupRange whole;
-    for (const GroupRange& r : ranges) whole = {std::min(whole.low, r.low), std::max(whole.high, r.high)};
-    std::fill(ranges.begin(), ranges.end(), whole);
-  }
+  // The rows that share a scale share a range.
+  if (scheme.granularity == Granularity::kTensor)
+    share_ranges(ranges, groups, static_cast<std::size_t>(rows));
+  if (scheme.granularity == Granularity::kBlock) share_ranges(ranges, groups, kFloat8Block);
   return ranges;
 }
 

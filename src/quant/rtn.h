@@ -11,7 +11,7 @@
 
 namespace llmq {
 
-// Ranges of all groups, [rows, groups] (per tensor: one range, repeated).
+// Ranges of all groups, [rows, groups] (per tensor or block: one range, repeated).
 std::vector<GroupRange> find_ranges(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
                                     const QuantScheme& scheme, ThreadPool& pool);
 // Codes of every row against the grids that `ranges` give.

@@ -28,7 +28,7 @@ struct QuantizedMatrix {
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
-  float input_scale = 0;  // ActivationScale::kTensor: the calibrated scale of the linear's input
+  float input_scale = 0;  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale()
   RoundingNotes notes;
   double loss = 0;  // tr(dW G dW^T) as the method measured it, 0 without statistics
 

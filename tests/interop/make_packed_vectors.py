@@ -4,9 +4,11 @@
     make_packed_vectors.py compressed-tensors tests/unit/model/packed_compressed_tensors.json
     make_packed_vectors.py awq                tests/unit/model/packed_awq.json
     make_packed_vectors.py gptq               tests/unit/model/packed_gptq.json
+    make_packed_vectors.py codes              tests/unit/model/packed_codes.json
 
 Each case: quantization_config, the tensors of one 16 x 16 module (dtype, shape, bytes in hex), and the FP32 weight. The scales are widened to
-FP32 before the library multiplies, so the expected weight is the exact product rounded once.
+FP32 before the library multiplies, so the expected weight is the exact product rounded once. `codes` (weights beside 8-bit inputs) adds an
+input of 5 rows and the output: the library rounds the input in FP32, the product of what both stand for is taken in FP64.
 """
 import json
 import sys
@@ -15,7 +17,7 @@ import torch
 
 OUT = IN = 16
 GROUP = 8
-NAMES = {torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
+NAMES = {torch.int8: "I8", torch.float8_e4m3fn: "F8_E4M3", torch.int32: "I32", torch.int64: "I64", torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
 def stored(tensor):
@@ -48,6 +50,45 @@ def compressed_tensors_case(bits, strategy, symmetric, dtype, generator):
                       weights=json.loads(args.model_dump_json()))))
     return dict(name=f"{bits} bits, {strategy}, {'symmetric' if symmetric else 'asymmetric'}, {NAMES[dtype]}", config=config,
                 tensors={name: stored(tensor) for name, tensor in sorted(tensors.items())}, weight=stored(expected)["hex"])
+
+
+def codes_case(weights, inputs, dtype, generator):
+    from compressed_tensors.compressors.naive_quantized import NaiveQuantizationCompressor
+    from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+    from compressed_tensors.quantization.lifecycle.forward import fake_quantize
+    from compressed_tensors.quantization.utils import compute_dynamic_scales_and_zp
+
+    args = QuantizationArgs(**weights)
+    input_args = QuantizationArgs(**inputs) if inputs else None
+    scheme = QuantizationScheme(targets=["Linear"], weights=args, input_activations=input_args)
+    shape = {"group": (OUT, IN // GROUP), "channel": (OUT, 1), "tensor": (1,), "block": (1, 1)}[args.strategy]
+    scale = (torch.rand(shape, generator=generator) * 0.1 + 0.01).to(dtype)
+    half = 1 << (args.num_bits - 1)
+    zero = None if args.symmetric else torch.randint(-half, half, shape, generator=generator).to(torch.int8)
+    state = {"weight": torch.randn((OUT, IN), generator=generator) * 2, "weight_scale": scale.float()}
+    if zero is not None: state["weight_zero_point"] = zero
+    tensors = NaiveQuantizationCompressor.compress(state, scheme)
+    expected = NaiveQuantizationCompressor.decompress(dict(tensors), scheme)["weight"]
+    assert expected.dtype == torch.float32
+    tensors["weight_scale"] = scale
+    x = torch.randn((1, 5, IN), generator=generator)
+    x[0, 2] *= 40
+    rounded = x
+    if input_args and input_args.dynamic:
+        rounded = fake_quantize(x, *compute_dynamic_scales_and_zp(x, input_args, None), input_args)
+    elif input_args:
+        tensors["input_scale"] = (torch.rand((1,), generator=generator) * 0.02 + 0.01).to(dtype)
+        rounded = fake_quantize(x, tensors["input_scale"].float(), None, input_args)
+    output = (rounded[0].double() @ expected.double().t()).float()
+    form = "naive-quantized" if not inputs else "float-quantized" if args.type == "float" else "int-quantized"
+    config = dict(quant_method="compressed-tensors", format=form, quantization_status="compressed", ignore=["lm_head"],
+                  kv_cache_scheme=None, config_groups=dict(group_0=dict(
+                      targets=["re:.*q_proj"], input_activations=json.loads(input_args.model_dump_json()) if inputs else None,
+                      output_activations=None, format=form, weights=json.loads(args.model_dump_json()))))
+    return dict(name=f"{args.type} {args.num_bits} bits, {args.strategy}, {'symmetric' if args.symmetric else 'asymmetric'}, inputs "
+                     f"{input_args.strategy if inputs else 'as they are'}, {NAMES[dtype]}", config=config,
+                tensors={name: stored(tensor) for name, tensor in sorted(tensors.items())}, weight=stored(expected)["hex"],
+                input=stored(x)["hex"], output=stored(output)["hex"])
 
 
 def awq_case(group, dtype, generator):
@@ -96,6 +137,19 @@ def main():
     generator = torch.Generator().manual_seed(7)
     if sys.argv[1] == "awq":
         cases = [awq_case(8, torch.float16, generator), awq_case(16, torch.bfloat16, generator)]
+    elif sys.argv[1] == "codes":
+        token, tensor = dict(num_bits=8, strategy="token", dynamic=True), dict(num_bits=8, strategy="tensor")
+        group, float8 = dict(strategy="group", group_size=GROUP), dict(num_bits=8, type="float")
+        cases = [codes_case(*case, generator) for case in (
+            (dict(num_bits=8, strategy="channel"), token, torch.bfloat16), (dict(num_bits=8, strategy="channel"), tensor, torch.bfloat16),
+            (dict(num_bits=8, strategy="channel", symmetric=False), token, torch.float16),
+            (dict(num_bits=8, strategy="tensor"), tensor, torch.float32), (dict(num_bits=8, **group), token, torch.bfloat16),
+            (dict(num_bits=4, **group), token, torch.bfloat16), (dict(num_bits=4, symmetric=False, **group), tensor, torch.bfloat16),
+            (dict(num_bits=8, strategy="channel"), None, torch.bfloat16),
+            (dict(strategy="channel", **float8), dict(token, type="float"), torch.bfloat16),
+            (dict(strategy="tensor", **float8), dict(tensor, type="float"), torch.bfloat16),
+            (dict(strategy="block", block_structure=[128, 128], **float8), dict(token, type="float"), torch.float32),
+            (dict(strategy="channel", **float8), None, torch.bfloat16))]
     elif sys.argv[1] == "gptq":
         torch.set_grad_enabled(False)
         cases = [gptq_case(*case, generator) for case in (

@@ -52,6 +52,30 @@ TEST(LoaderConstraints, MarlinRefusesWithTheFirstLinearAndTheFigure) {
   EXPECT_THAT(verdict("compressed-tensors", narrow, "vLLM").reason, HasSubstr("96 output features"));
 }
 
+TEST(LoaderConstraints, RoundedInputsHaveKernelsOfTheirOwn) {
+  QuantScheme scheme = scheme_of(8, 0, true);
+  scheme.activation_bits = 8;
+  scheme.activation_scale = ActivationScale::kToken;
+  EXPECT_TRUE(verdict("compressed-tensors", block(scheme, 576), "INT8").fits);
+  EXPECT_TRUE(verdict("compressed-tensors", block(scheme, 576), "Transformers").fits);
+  EXPECT_EQ(loader_verdicts("compressed-tensors", block(scheme, 576), "x").size(), 2u);  // no word of Marlin
+  scheme.symmetric = false;
+  EXPECT_THAT(verdict("compressed-tensors", block(scheme, 576), "INT8").reason,
+              HasSubstr("8-bit asymmetric"));
+  EXPECT_TRUE(verdict("compressed-tensors", block(scheme, 576), "Transformers").fits);
+  QuantScheme groups = scheme_of(4, 64, true);
+  groups.activation_bits = 8;
+  EXPECT_FALSE(verdict("compressed-tensors", block(groups, 576), "INT8").fits);
+  scheme.symmetric = true;
+  scheme.weight_type = WeightType::kFloat8;
+  EXPECT_TRUE(verdict("compressed-tensors", block(scheme, 576), "FP8").fits);
+  // A linear of weights alone beside them is Marlin's.
+  std::vector<PlannedModule> mixed = block(scheme, 576);
+  mixed.back().scheme = scheme_of(4, 64, true);
+  EXPECT_TRUE(verdict("compressed-tensors", mixed, "FP8").fits);
+  EXPECT_THAT(verdict("compressed-tensors", mixed, "Marlin").reason, HasSubstr("576 input features"));
+}
+
 TEST(LoaderConstraints, FusedLinearsMustAgree) {
   std::vector<PlannedModule> modules = block(scheme_of(4, 128, true), 1024);
   modules[2].scheme = scheme_of(8, 128, true);

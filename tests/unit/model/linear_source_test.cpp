@@ -6,9 +6,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
+#include "model/decoder_block.h"
 #include "scratch_model.h"
+#include "support/tolerance.h"
 
 namespace llmq {
 namespace {
@@ -72,6 +75,46 @@ TEST(LinearSource, CompressedTensorsModulesDequantizeBitExactly) {
 TEST(LinearSource, AwqModulesDequantizeBitExactly) { expect_weights("packed_awq.json"); }
 
 TEST(LinearSource, GptqModulesDequantizeBitExactly) { expect_weights("packed_gptq.json"); }
+
+TEST(LinearSource, CodesOfAByteDequantizeBitExactly) { expect_weights("packed_codes.json"); }
+
+std::vector<float> floats(const Json& hex) {
+  const std::string bytes = from_hex(hex.as_string());
+  std::vector<float> values(bytes.size() / sizeof(float));
+  std::memcpy(values.data(), bytes.data(), bytes.size());
+  return values;
+}
+
+// A linear of such a checkpoint rounds its inputs as the library does. The library's numbers are products of FP32 roundings of each
+// factor (code times scale), ours scale exact sums: 2 roundings there and at most 3 + 2 per group of 8 here, of the sum of the magnitudes;
+// float8 adds the roundings of a sum of 16.
+TEST(LinearSource, LinearsRoundTheirInputsAsTheLibraryDoes) {
+  const Json cases = load_cases("packed_codes.json");
+  for (const Json& packed_case : cases.items()) {
+    SCOPED_TRACE(packed_case.at("name").as_string());
+    ScratchModel model;
+    pack_queries(model, packed_case);
+    const Checkpoint checkpoint = model.open();
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    const LinearSource source = LinearSource::open(checkpoint);
+    const std::vector<float> x = floats(packed_case.at("input")), want = floats(packed_case.at("output")),
+                             weight = floats(packed_case.at("weight"));
+    const auto backend = make_reference_backend();
+    const BlockLinear linear =
+        prepare_linear(*backend, Compute::kFloat32, source, spec.blocks[0].linear(LinearRole::kQuery));
+    std::vector<float> got(want.size());
+    backend->linear(TensorView(got.data(), DType::kF32, {5, 16}), TensorView(x.data(), DType::kF32, {5, 16}),
+                    *linear.weight, {});
+    for (std::size_t i = 0; i < want.size(); ++i) {
+      double magnitude = 0;
+      for (std::size_t k = 0; k < 16; ++k)
+        magnitude +=
+            std::fabs(static_cast<double>(x[i / 16 * 16 + k]) * static_cast<double>(weight[i % 16 * 16 + k]));
+      // Rounded inputs may be larger than x by half a step, 1/255 of the greatest; 2 covers that.
+      ASSERT_NEAR(got[i], want[i], testing::gamma(2 + 3 + 4 + 16) * 2 * magnitude) << i;
+    }
+  }
+}
 
 TEST(LinearSource, QuantizedKeepsTheSchemeAsStored) {
   const Json cases = load_cases("packed_compressed_tensors.json");
@@ -289,6 +332,88 @@ TEST(LinearSource, EveryLieIsRefusedByName) {
     EXPECT_THAT(found, StartsWith(pattern.substr(0, star)));
     EXPECT_THAT(found, HasSubstr(pattern.substr(star + 1)));
   }
+}
+
+const PackedLie kCodeLies[] = {
+    // of 8-bit codes with a static input scale
+    {"no input scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".input_scale"); },
+     "bad input|*q_proj.input_scale: is missing"},
+    {"input scale of two", [](ScratchModel& m) { m.tensors[kModule + ".input_scale"] = scratch_ramp({2}); },
+     "bad input|*input_scale: has shape [2]"},
+    {"input scale though dynamic",
+     [](ScratchModel& m) {
+       Json& inputs = m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+       inputs["strategy"] = "token", inputs["dynamic"] = true;
+     },
+     "bad input|*input_scale: is stored, although"},
+    {"zeros though symmetric",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_zero_point"] =
+           scratch_tensor<std::int8_t>("I8", {16, 1}, std::vector<std::int8_t>(16));
+     },
+     "bad input|*weight_zero_point: is stored, although"},
+    {"weight of float8", [](ScratchModel& m) { m.tensors[kModule + ".weight"].dtype = "F8_E4M3"; },
+     "unsupported|*q_proj.weight: is stored as F8_E4M3, expected I8"},
+    {"asymmetric inputs",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["symmetric"] = false;
+     },
+     "unsupported|*input_activations.symmetric: is false"},
+    {"inputs of 4 bits",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["num_bits"] = 4;
+     },
+     "unsupported|*input_activations.num_bits: is 4"},
+    {"float inputs",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["type"] = "float";
+     },
+     "unsupported|*input_activations.type: inputs of type"},
+    {"inputs in groups",
+     [](ScratchModel& m) {
+       Json& inputs = m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+       inputs["strategy"] = "group", inputs["dynamic"] = true, inputs["group_size"] = 128;
+     },
+     "unsupported|*input_activations.strategy: the strategy \"group\", dynamic"},
+    {"a zero point of the inputs",
+     [](ScratchModel& m) { m.tensors[kModule + ".input_zero_point"] = scratch_ramp({1}); },
+     "unsupported|*input_zero_point"},
+    {"another format",
+     [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
+     "unsupported|*quantization_config.format"},
+};
+
+TEST(LinearSource, EveryLieAboutCodesIsRefusedByName) {
+  const Json cases = load_cases("packed_codes.json");
+  for (const PackedLie& lie : kCodeLies) {
+    SCOPED_TRACE(lie.name);
+    ScratchModel model;
+    pack_queries(model, cases.items()[1]);
+    ASSERT_EQ(error_of([&] { ModelSpec::read(model.open()); }), "");
+    lie.tell(model);
+    const std::string found = error_of([&] { ModelSpec::read(model.open()); });
+    const std::string pattern = lie.found;
+    const auto star = pattern.find('*');
+    EXPECT_THAT(found, StartsWith(pattern.substr(0, star)));
+    EXPECT_THAT(found, HasSubstr(pattern.substr(star + 1)));
+  }
+}
+
+TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {
+  const Json cases = load_cases("packed_codes.json");
+  const auto found = [&](std::size_t which, const auto& tell) {
+    ScratchModel model;
+    pack_queries(model, cases.items()[which]);
+    tell(model);
+    return error_of([&] { LinearSource::open(model.open()).quantized(kModule); });
+  };
+  EXPECT_THAT(found(8, [](ScratchModel& m) { m.tensors[kModule + ".weight"].bytes[17] = '\xff'; }),
+              HasSubstr("q_proj.weight: holds NaN at row 1, column 1"));
+  EXPECT_THAT(found(5, [](ScratchModel& m) { m.tensors[kModule + ".weight"].bytes[3] = 8; }),
+              HasSubstr("q_proj.weight: holds 8, which 4 bits do not"));
+  EXPECT_THAT(
+      found(1, [](ScratchModel& m) { m.tensors[kModule + ".input_scale"].bytes = std::string(2, '\0'); }),
+      HasSubstr("q_proj.input_scale: is 0; a scale is above 0"));
 }
 
 TEST(LinearSource, NonFiniteScalesAreNamed) {

@@ -77,6 +77,21 @@ TEST(Plan, TargetsOfAnLlmCompressorRecipeLimitWhatIsQuantized) {
   EXPECT_EQ(plan.modules[0].scheme.text(), "w4a16_g128_asym");
 }
 
+TEST(Plan, EightBitInputs) {
+  const auto first = [](const std::string& scheme) {
+    return plan_for("method: rtn\nscheme: " + scheme + "\n").modules[0].scheme;
+  };
+  EXPECT_EQ(first("w8a8").text(), "w8a8_channel_sym");
+  EXPECT_EQ(first("w8a8").activation_scale, ActivationScale::kToken);
+  EXPECT_EQ(first("w4a8").text(), "w4a8_g128_sym");
+  EXPECT_EQ(first("w4a8_g32_asym").text(), "w4a8_g32_asym");
+  EXPECT_EQ(first("fp8").activation_scale, ActivationScale::kToken);
+  EXPECT_EQ(first("fp8_static").activation_scale, ActivationScale::kTensor);
+  EXPECT_EQ(first("fp8_block").activation_scale, ActivationScale::kTokenGroup);
+  EXPECT_FALSE(plan_for("method: rtn\nscheme: w8a8\n").needs_calibration);
+  EXPECT_TRUE(plan_for("method: rtn\nscheme: w8a8_channel_sym_static\n").needs_calibration);
+}
+
 TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_EQ(error_of("method: [awq, gptq]\n"), "");
   EXPECT_THAT(error_of("method: [smoothquant, awq]\n"),
@@ -84,8 +99,9 @@ TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_THAT(error_of("version: 1\n"), HasSubstr("no method is named"));
   EXPECT_THAT(error_of("method: awq\nformat: gguf\n"),
               HasSubstr("format 'gguf' is not written by this version"));
-  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8_channel_sym\n"),
-              HasSubstr("8-bit activations are not in this version"));
+  EXPECT_THAT(error_of("method: awq\nscheme: fp8\n"), HasSubstr("and method awq chooses integer codes"));
+  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8\nformat: awq\n"),
+              HasSubstr("format: compressed-tensors can express every module"));
   EXPECT_THAT(error_of("method: rtn\noutput: {dir: x, versioned: true}\n"),
               HasSubstr("versioned outputs are not in this version"));
   EXPECT_THAT(error_of("method: awq\ncalibration: {chat_template: true}\n"),

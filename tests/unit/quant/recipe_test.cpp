@@ -175,8 +175,11 @@ TEST(LlmCompressorRecipe, PresetsMeanWhatCompressedTensorsSays) {
   EXPECT_EQ(read("w4a16_asym").scheme, (SchemeRequest{4, 16, Granularity::kGroup, 128, false}));
   EXPECT_EQ(read("W8A16").scheme, (SchemeRequest{8, 16, Granularity::kGroup, 128, true}));
   EXPECT_EQ(read("W8A8").scheme, (SchemeRequest{8, 8, Granularity::kChannel, std::nullopt, true}));
-  EXPECT_THAT(error_of("QuantizationModifier:\n  scheme: FP8_DYNAMIC\n"),
-              HasSubstr("r.yaml: 2:11: preset 'FP8_DYNAMIC' is not in this version"));
+  EXPECT_EQ(read("FP8").scheme, parse_scheme("fp8_static"));
+  EXPECT_EQ(read("FP8_DYNAMIC").scheme, parse_scheme("fp8"));
+  EXPECT_EQ(read("FP8_BLOCK").scheme, parse_scheme("fp8_block"));
+  EXPECT_THAT(error_of("QuantizationModifier:\n  scheme: NVFP4\n"),
+              HasSubstr("r.yaml: 2:11: preset 'NVFP4' is not in this version"));
 }
 
 TEST(LlmCompressorRecipe, ReadsTheDocumentedExampleAndNotesWhatHasNoEffect) {
