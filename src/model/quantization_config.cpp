@@ -156,7 +156,7 @@ void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
   inputs.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
 }
 
-// How the weights are stored shows in their tensors; the format must say the same.
+// Which of them a module's weights are stored in shows in their tensors.
 bool known_format(const std::string& format) {
   return format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
          format == "naive-quantized";

@@ -131,7 +131,12 @@ TEST_F(ModelWriterTest, SaysWhichFormatCanExpressTheScheme) {
   EXPECT_THAT(failure("gguf", modules), HasSubstr("compressed-tensors, awq"));
   QuantScheme activations = scheme_of(8, 0, true);
   activations.activation_bits = 8;
-  EXPECT_THAT(failure("compressed-tensors", every_linear(spec_, activations)), HasSubstr("activations"));
+  activations.activation_scale = ActivationScale::kToken;
+  EXPECT_EQ(failure("compressed-tensors", every_linear(spec_, activations)), "");
+  for (const char* format : {"awq", "gptq"}) {
+    EXPECT_THAT(failure(format, every_linear(spec_, activations)), HasSubstr("no quantized activations"));
+    EXPECT_THAT(failure(format, every_linear(spec_, activations)), HasSubstr("format: compressed-tensors"));
+  }
 }
 
 TEST_F(ModelWriterTest, ShardsGiveTheSameTensors) {

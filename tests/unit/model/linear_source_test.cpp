@@ -16,8 +16,8 @@
 namespace llmq {
 namespace {
 
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 const std::string kModule = "model.layers.0.self_attn.q_proj";
 const std::string kOther = "model.layers.1.self_attn.q_proj";
@@ -203,9 +203,9 @@ const PackedLie kLies[] = {
      "unsupported|*nvfp4-pack-quantized"},
     {"group format",
      [](ScratchModel& m) {
-       m.config["quantization_config"]["config_groups"]["group_0"]["format"] = "int-quantized";
+       m.config["quantization_config"]["config_groups"]["group_0"]["format"] = "marlin-24";
      },
-     "unsupported|*group_0.format: the format \"int-quantized\""},
+     "unsupported|*group_0.format: the format \"marlin-24\""},
     {"status",
      [](ScratchModel& m) { m.config["quantization_config"]["quantization_status"] = "calibration"; },
      "unsupported|*quantization_status"},
@@ -247,12 +247,12 @@ const PackedLie kLies[] = {
     {"activations",
      [](ScratchModel& m) {
        m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] =
-           Json::object({{"num_bits", 8}});
+           Json::object({{"num_bits", 16}});
      },
-     "unsupported|*input_activations"},
+     "unsupported|*input_activations.num_bits: is 16"},
     {"strategy", [](ScratchModel& m) { weights_of(m)["strategy"] = "block"; },
      "unsupported|*strategy \"block\""},
-    {"type", [](ScratchModel& m) { weights_of(m)["type"] = "float"; }, "unsupported|*type \"float\""},
+    {"type", [](ScratchModel& m) { weights_of(m)["type"] = "complex"; }, "unsupported|*type \"complex\""},
     {"act-order", [](ScratchModel& m) { weights_of(m)["actorder"] = "random"; }, "unsupported|*actorder"},
     {"bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 16; }, "unsupported|*num_bits: is 16"},
     {"other bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 8; },
