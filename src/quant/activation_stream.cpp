@@ -123,21 +123,34 @@ TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeight
   return far;
 }
 
+std::size_t ActivationStream::stride_of(Samples samples) const {
+  const auto wanted = static_cast<std::size_t>((kSearchTokens + longest_chunk_ - 1) / longest_chunk_);
+  return samples == Samples::kAll ? 1 : std::max<std::size_t>(1, chunks_.size() / wanted);
+}
+
 void ActivationStream::each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,
                                   const std::function<void(const TensorView&)>& see) {
-  const auto wanted = static_cast<std::size_t>((kSearchTokens + longest_chunk_ - 1) / longest_chunk_);
-  const std::size_t stride = samples == Samples::kAll ? 1 : std::max<std::size_t>(1, chunks_.size() / wanted);
   kept_.reset();
   if (site == InputSite::kOutput) kv_extremes_ = {};
-  for (std::size_t i = 0; i < chunks_.size(); i += stride) see(run_to(site, block, weights, chunks_[i]));
+  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples))
+    see(run_to(site, block, weights, chunks_[i]));
   if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
     kept_ = site;
 }
 
 InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights,
-                                        Samples samples) {
+                                        Samples samples, RowSample* rows) {
   InputStats stats(width(site));
-  each_input(site, block, weights, samples, [&](const TensorView& x) { stats.add(context_.backend, x); });
+  if (rows != nullptr) {
+    std::int64_t tokens = 0;
+    for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples))
+      tokens += static_cast<std::int64_t>(chunks_[i].rows.positions.size());
+    *rows = RowSample(tokens, width(site));
+  }
+  each_input(site, block, weights, samples, [&](const TensorView& x) {
+    stats.add(context_.backend, x);
+    if (rows != nullptr) rows->add(context_.backend, x);
+  });
   return stats;
 }
 

@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "calibration/calibration_text.h"
 #include "calibration/input_stats.h"
+#include "calibration/row_sample.h"
 #include "model/decoder_block.h"
 
 namespace llmq {
@@ -33,10 +34,12 @@ class ActivationStream {
 
   // residual = embedding of every token; the table's pages are released.
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed.
+  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed; with `rows`, some
+  // of its rows as they are.
   void each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
-  InputStats statistics(InputSite site, int block, const BlockWeights& weights, Samples samples);
+  InputStats statistics(InputSite site, int block, const BlockWeights& weights, Samples samples,
+                        RowSample* rows = nullptr);
   // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
   // as they are: no weight before them may have changed since their statistics.
   void finish_attention(int block, const BlockWeights& weights);
@@ -58,6 +61,7 @@ class ActivationStream {
     BatchRows rows;
   };
   std::int64_t width(InputSite site) const;
+  std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
   TensorView run_to(InputSite site, int block, const BlockWeights& weights, const Chunk& chunk);
   TensorView residual(const Chunk& chunk) const;

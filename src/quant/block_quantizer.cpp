@@ -14,11 +14,24 @@
 namespace llmq {
 namespace {
 
-// Statistics with their Gram matrix as the backend holds it: made once for all linears that read the input.
-struct Judge {
-  Judge(InputStats of, Backend& backend, Compute compute)
-      : stats(std::move(of)), gram(stats, backend, compute) {}
+// What calibration saw of one input: statistics of all rows, and some rows themselves.
+struct SeenInput {
   InputStats stats;
+  RowSample rows;
+  void divide_channels(std::span<const float> s) {
+    stats.divide_channels(s);
+    rows.divide_channels(s);
+  }
+};
+
+// A seen input with its Gram matrix as the backend holds it: made once for all linears that read the input.
+struct Judge {
+  Judge(SeenInput of, Backend& backend, Compute compute)
+      : seen(std::move(of)), stats(seen.stats), gram(stats, backend, compute) {}
+  Judge(const Judge&) = delete;
+  Judge& operator=(const Judge&) = delete;
+  SeenInput seen;
+  const InputStats& stats;
   GramLoss gram;
 };
 
@@ -94,7 +107,7 @@ class StagedBlock {
     for (const LinearRole role : first) open(role);
     open(producer);
     if (!works_.empty()) {
-      Judge judge = fold_outer(outer);
+      Judge judge(fold_outer(outer), run_.backend, context_.compute);
       for (const LinearRole role : first) quantize(role, judge);
       if (can_fold(inner)) fold_inner(producer, inner, last);
       quantize(producer, judge);
@@ -134,16 +147,12 @@ class StagedBlock {
     charge("upstream error");
   }
 
-  Judge fold_outer(InputSite site) {
-    InputStats stats = take_statistics(site, Samples::kAll);
-    std::vector<float> s;
-    {
-      Judge judge(stats, run_.backend, context_.compute);
-      measure_rounding(judge, readers_of(site));
-      s = fold(site, judge);
-    }
-    if (!s.empty()) stats.divide_channels(s);
-    return Judge(std::move(stats), run_.backend, context_.compute);
+  SeenInput fold_outer(InputSite site) {
+    Judge judge(take_statistics(site, Samples::kAll), run_.backend, context_.compute);
+    measure_rounding(judge, readers_of(site));
+    const std::vector<float> s = fold(site, judge);
+    if (!s.empty()) judge.seen.divide_channels(s);
+    return std::move(judge.seen);
   }
 
   void fold_inner(LinearRole producer, InputSite inner, LinearRole last) {
@@ -167,9 +176,10 @@ class StagedBlock {
     return true;
   }
 
-  InputStats take_statistics(InputSite site, Samples samples) {
-    InputStats stats = stream_.statistics(site, block_, weights_, samples);
-    for (const double value : stats.mean_absolute())
+  SeenInput take_statistics(InputSite site, Samples samples) {
+    SeenInput seen{InputStats(1), {}};
+    seen.stats = stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr);
+    for (const double value : seen.stats.mean_absolute())
       if (!std::isfinite(value))
         fail(ErrorKind::kBadInput,
              {fmt::format("the activations {} are not finite", site_name(site)),
@@ -177,7 +187,15 @@ class StagedBlock {
               context_.compute == Compute::kBFloat16 ? "try --compute float32"
                                                      : "the checkpoint's weights may be damaged"});
     charge("forward and statistics");
-    return stats;
+    return seen;
+  }
+
+  bool needs_rows() const {
+    return std::any_of(works_.begin(), works_.end(),
+                       [](const auto& work) {
+                         return work.second.module->scheme.activation_scale != ActivationScale::kNone;
+                       }) ||
+           (run_.plan.fold == FoldMethod::kSmoothQuant && !run_.plan.smoothquant.alpha);
   }
 
   const FoldSpec* find_fold(InputSite site) const {
@@ -229,12 +247,12 @@ class StagedBlock {
       problem.readers.push_back(
           {works_.at(role).original, works_.at(role).spec->out_features, works_.at(role).module->scheme});
     problem.stats = &judge.stats;
+    problem.rows = &judge.seen.rows;
     problem.gram = &judge.gram;
     problem.compute = context_.compute;
     problem.producer_of = fold.producer_rows(judge.stats.channels());
-    std::vector<float> s = run_.plan.fold == FoldMethod::kAwq
-                               ? awq_scales(problem, fold, spec)
-                               : fold.storable(smooth_scales(problem, run_.plan.smoothquant));
+    std::vector<float> s =
+        run_.plan.fold == FoldMethod::kAwq ? awq_scales(problem, fold, spec) : smooth_scales(problem, fold);
     charge("scale search");
     if (!s.empty()) fold.move(s, works_, weights_);
     return s;
@@ -251,6 +269,22 @@ class StagedBlock {
           {works_.at(role).module->module,
            "the chosen scale loses more than plain rounding once the norm's gain is stored"});
     return {};
+  }
+
+  std::vector<float> smooth_scales(const ScaleProblem& problem, const Fold& fold) {
+    SmoothScales found = search_smooth_scales(problem, run_.plan.smoothquant, run_.pool);
+    if (found.identity) return {};
+    return fold.storable(std::move(found.s));
+  }
+
+  void put_on_device(const QuantizedMatrix& matrix, LinearRole role) {
+    if (matrix.scheme.activation_scale != ActivationScale::kNone) {
+      weights_.linear(role).weight = run_.backend.prepare_quantized(matrix, context_.compute);
+      return;
+    }
+    std::vector<float> value(matrix.codes.size());
+    dequantize(matrix, value);
+    put_on_device(value, role);
   }
 
   void put_on_device(const std::vector<float>& weight, LinearRole role) {
@@ -271,14 +305,11 @@ class StagedBlock {
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     fill_report(work, matrix, judge);
     keep_the_better(work, matrix, judge);
-    set_input_scale(matrix, judge.stats);
+    set_input_scale(matrix, judge.seen, s.module);
     work.report.scales = scale_octaves(matrix.scales);
+    work.report.input_error = input_error(work, judge.seen);
     charge("losses");
-    {
-      std::vector<float> value(matrix.codes.size());
-      dequantize(matrix, value);
-      put_on_device(value, role);
-    }
+    put_on_device(matrix, role);
     charge("forward");
     run_.writer.add_quantized(s.module, matrix);
     charge("writing");
@@ -345,13 +376,30 @@ class StagedBlock {
     measure(work, matrix);
   }
 
-  // The largest input that calibration saw is the largest code.
-  static void set_input_scale(QuantizedMatrix& matrix, const InputStats& stats) {
+  double input_error(const LinearWork& work, const SeenInput& seen) const {
+    if (work.module->scheme.activation_scale == ActivationScale::kNone) return 0;
+    ScaleProblem problem;
+    problem.readers = {{work.weight, work.spec->out_features, work.module->scheme}};
+    problem.stats = &seen.stats;
+    problem.rows = &seen.rows;
+    const std::vector<float> ones(static_cast<std::size_t>(work.spec->in_features), 1.0f);
+    return smooth_loss(problem, ones, run_.pool).activations;
+  }
+
+  // The largest input that calibration saw, or the percentile asked for, is the largest code.
+  void set_input_scale(QuantizedMatrix& matrix, const SeenInput& seen, const std::string& module) const {
     if (matrix.scheme.activation_scale != ActivationScale::kTensor) return;
-    const std::span<const float> largest = stats.absolute_max();
-    matrix.input_scale = stored_scale(
-        activation_scale(matrix.scheme.weight_type, *std::max_element(largest.begin(), largest.end())),
-        matrix.scheme.scale_dtype);
+    const std::span<const float> largest = seen.stats.absolute_max();
+    const float top = run_.plan.activations.whole ? *std::max_element(largest.begin(), largest.end())
+                                                  : seen.rows.magnitude_at(run_.plan.activations.percentile);
+    matrix.input_scale =
+        stored_scale(activation_scale(matrix.scheme.weight_type, top), matrix.scheme.scale_dtype);
+    if (!std::isfinite(matrix.input_scale))
+      fail(ErrorKind::kUnsupported,
+           {fmt::format("its inputs reach {:g}, which needs a scale beyond {}'s range", top,
+                        dtype_row(matrix.scheme.scale_dtype).name),
+            run_.source.checkpoint().path().string(), module,
+            "round them per token, or give a BF16 checkpoint"});
   }
 
   QuantizeRun& run_;

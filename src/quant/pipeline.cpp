@@ -175,7 +175,8 @@ Json QuantizeReport::to_json() const {
                                  {"lambda", Json(m.lambda)},
                                  {"relative_error", Json(m.relative_error)},
                                  {"weight_error", Json(m.weight_error)},
-                                 {"scale_octaves", m.scales.to_json()}}));
+                                 {"scale_octaves", m.scales.to_json()},
+                                 {"input_error", Json(m.input_error)}}));
   }
   for (const Fallback& f : fallbacks)
     fell.push_back(Json::object({{"module", Json(f.module)}, {"reason", Json(f.reason)}}));

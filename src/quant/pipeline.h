@@ -19,6 +19,7 @@ struct ModuleReport {
   double loss = 0, rtn_loss = 0;  // tr(dW G dW^T), both on the same statistics; 0 without calibration
   double relative_error = 0;      // loss / tr(W G W^T), or ||dW||^2 / ||W||^2 without calibration
   double weight_error = 0;        // ||dW||_F / ||W||_F
+  double input_error = 0;         // what 8-bit inputs cost, relative to the outputs (quant/smoothquant.h)
   double lambda = 0;              // what GPTQ added to the Gram matrix's diagonal
   std::string method;             // what it got in the end: "awq+gptq", "rtn"
   ScaleOctaves scales;

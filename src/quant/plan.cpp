@@ -238,6 +238,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.gptq = recipe.gptq;
   if (!plan.gptq.upstream_share) plan.gptq.upstream_share = plan.fold == FoldMethod::kAwq ? 0.5 : 0.0;
   plan.smoothquant = recipe.smoothquant;
+  plan.activations = recipe.activations;
   check_intent(recipe, checkpoint, spec);
   const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())

@@ -34,6 +34,7 @@ struct Plan {
   GptqOptions gptq;
   SmoothQuantOptions smoothquant;
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
+  ActivationRange activations;
   bool needs_calibration = true;
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes

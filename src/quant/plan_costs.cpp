@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "calibration/row_sample.h"
 #include "export/report.h"
 #include "quant/upstream_error.h"
 
@@ -180,6 +181,8 @@ class MomentsOfARun {
     const std::uint64_t last_weights = is_planned(block.linear(last)) ? weights_of(block.linear(last)) : 0;
     const std::uint64_t h = positive(block.linear(producer).in_features),
                         k = positive(block.linear(last).in_features);
+    const std::uint64_t sampled =
+        plan.fold == FoldMethod::kSmoothQuant ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
     const auto add = [&](std::uint64_t linears, std::uint64_t made, std::uint64_t gram) {
       moments.push_back(with_base({{"activations of all samples and of one chunk", stream()},
                                    {"one block as prepared", prepared},
@@ -187,7 +190,8 @@ class MomentsOfARun {
                                    {"stage and search buffers", scratch(block)},
                                    {"linears worked on, as they were and scaled (FP32)", linears * 8},
                                    {"codes, dequantized and prepared again", made * (5 + element_)},
-                                   {"Gram triangles (FP64), their squares (FP32) and prepared", gram}}));
+                                   {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
+                                   {"sampled rows of one input (FP32)", sampled}}));
     };
     const std::uint64_t judge = 4 * h * h + element_ * h * h;  // triangle and prepared
     if (readers != 0) {

@@ -165,10 +165,20 @@ const auto kKeys = std::to_array<Key>({
     {"gptq.descent_sweeps",
      [](Recipe& r, const Yaml& v) { r.gptq.descent_sweeps = static_cast<int>(read_integer(v, 0, 100)); }},
     {"gptq.upstream_share", [](Recipe& r, const Yaml& v) { r.gptq.upstream_share = read_number(v, 0, 1); }},
-    {"smoothquant.alpha", [](Recipe& r, const Yaml& v) { r.smoothquant.alpha = read_number(v, 0, 1); }},
     {"gguf.importance", [](Recipe& r, const Yaml& v) { r.gguf.importance = v.as_string(); }},
     {"gguf.search", [](Recipe& r, const Yaml& v) { r.gguf.search = read_word(v, {"ggml", "best"}); }},
     {"gguf.imatrix_out", [](Recipe& r, const Yaml& v) { r.gguf.imatrix_out = v.as_string(); }},
+    {"smoothquant.alpha",
+     [](Recipe& r, const Yaml& v) {
+       if (v.kind() == Yaml::Kind::kScalar && v.as_string() == "search")
+         r.smoothquant.alpha.reset();
+       else
+         r.smoothquant.alpha = read_number(v, 0, 1);
+     }},
+    {"activations.range",
+     [](Recipe& r, const Yaml& v) { r.activations.whole = read_word(v, {"max", "percentile"}) == "max"; }},
+    {"activations.percentile",
+     [](Recipe& r, const Yaml& v) { r.activations.percentile = read_number(v, 50, 100); }},
     {"evaluate.text", [](Recipe& r, const Yaml& v) { evaluation(r).text = v.as_string(); }},
     {"evaluate.max_ppl", [](Recipe& r, const Yaml& v) { evaluation(r).max_ppl = read_number(v, 0, kHuge); }},
     {"evaluate.max_delta_ppl",
@@ -344,10 +354,13 @@ Json Recipe::to_json() const {
                              {"retry_scales", Json(gptq.retry_scales)},
                              {"descent_sweeps", Json(gptq.descent_sweeps)},
                              {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
-      {"smoothquant", Json::object({{"alpha", Json(smoothquant.alpha)}})},
       {"gguf", Json::object({{"importance", Json(gguf.importance)},
                              {"search", Json(gguf.search)},
                              {"imatrix_out", Json(gguf.imatrix_out)}})},
+      {"smoothquant",
+       Json::object({{"alpha", smoothquant.alpha ? Json(*smoothquant.alpha) : Json("search")}})},
+      {"activations", Json::object({{"range", Json(activations.whole ? "max" : "percentile")},
+                                    {"percentile", Json(activations.percentile)}})},
       {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
       {"notes", names(notes)},
   });

@@ -26,6 +26,14 @@ struct AwqOptions {
   bool operator==(const AwqOptions&) const = default;
 };
 
+// The largest magnitude that a calibrated scale of activations covers: that of all values seen, or the one that
+// `percentile` percent of the sampled values do not exceed; what lies above is clipped.
+struct ActivationRange {
+  bool whole = true;
+  double percentile = 99.99;
+  bool operator==(const ActivationRange&) const = default;
+};
+
 struct SchemeOverride {
   std::string match;
   SchemeRequest scheme;
@@ -67,6 +75,7 @@ struct Recipe {
   GptqOptions gptq;
   SmoothQuantOptions smoothquant;
   GgufOptions gguf;
+  ActivationRange activations;
   std::optional<EvaluateRequest> evaluate;
   std::vector<std::string>
       notes;  // what was read and has no effect here (llm-compressor keys), said in the report

@@ -75,9 +75,10 @@ class Reader {
       recipe_.methods.push_back("awq");
     else if (m.key == "GPTQModifier")
       recipe_.methods.push_back("gptq");
-    else if (m.key == "SmoothQuantModifier")
+    else if (m.key == "SmoothQuantModifier") {
       recipe_.methods.push_back("smoothquant");
-    else if (m.key == "QuantizationModifier")
+      recipe_.smoothquant.alpha = 0.5;  // where it says nothing
+    } else if (m.key == "QuantizationModifier")
       recipe_.methods.push_back("rtn");
     else
       fail(ErrorKind::kUnsupported,
@@ -113,7 +114,7 @@ class Reader {
 
   bool smoothquant(const Yaml::Member& m) {
     if (m.key == "smoothing_strength")
-      read_number(m.value, 0, 1);
+      recipe_.smoothquant.alpha = read_number(m.value, 0, 1);
     else if (m.key == "algorithm")
       read_word(m.value, {"smoothquant", "log_equalization"});
     else if (any_of(m.key, {"mappings", "ignore", "num_calibration_steps", "calibration_function"}))

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "calibration/input_stats.h"
+#include "calibration/row_sample.h"
 #include "quant/gram_loss.h"
 
 namespace llmq {
@@ -18,6 +19,7 @@ struct ScaleReader {
 struct ScaleProblem {
   std::vector<ScaleReader> readers;
   const InputStats* stats = nullptr;
+  const RowSample* rows = nullptr;  // of the same input; needed where activations are rounded
   // Of each channel: channels of one producer share s (v -> o under GQA). Empty: one each.
   std::vector<std::int32_t> producer_of;
   GramLoss* gram = nullptr;  // of `stats`; null: made where needed

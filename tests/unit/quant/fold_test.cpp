@@ -163,5 +163,14 @@ TEST(Fold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
     EXPECT_GT(move, std::log(1.1));
 }
 
+TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
+  const Folded folded("method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n");
+  Moves moves;
+  for (const BlockSpec& block : folded.spec.blocks)
+    ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
+  for (const double move : {moves.attention, moves.output, moves.mlp, moves.down})
+    EXPECT_GT(move, std::log(1.1));
+}
+
 }  // namespace
 }  // namespace llmq

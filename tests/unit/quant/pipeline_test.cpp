@@ -189,8 +189,9 @@ TEST(Pipeline, SameBytesAtAnyThreadCount) {
     if (e.kind() != ErrorKind::kUnsupported) throw;
     GTEST_SKIP() << e.what();
   }
-  for (const char* method : {"awq", "[awq, gptq]"}) {
-    const std::string recipe = fmt::format("method: {}\nscheme: w4a16_g32_asym\n", method);
+  for (const char* recipe :
+       {"method: awq\nscheme: w4a16_g32_asym\n", "method: [awq, gptq]\nscheme: w4a16_g32_asym\n",
+        "method: [smoothquant, rtn]\nscheme: w8a8_channel_sym_static\n"}) {
     const Result expected = quantize(recipe, *make_cpu_backend(1), Compute::kBFloat16);
     for (const int threads : {2, 3, 8}) {
       const Result result = quantize(recipe, *make_cpu_backend(threads), Compute::kBFloat16);
@@ -199,9 +200,26 @@ TEST(Pipeline, SameBytesAtAnyThreadCount) {
         EXPECT_EQ(result.output.quantized.at(module).codes, matrix.codes) << module;
         EXPECT_EQ(result.output.quantized.at(module).scales, matrix.scales) << module;
         EXPECT_EQ(result.output.quantized.at(module).zeros, matrix.zeros) << module;
+        EXPECT_EQ(result.output.quantized.at(module).input_scale, matrix.input_scale) << module;
       }
     }
   }
+}
+
+TEST(Pipeline, CalibratedScalesCoverWhatWasAskedFor) {
+  const auto backend = make_cpu_backend(2);
+  const std::string scheme =
+      "method: smoothquant\nscheme: w8a8_channel_sym_static\nsmoothquant: {alpha: 0.5}\n";
+  const Result whole = quantize(scheme, *backend),
+               most = quantize(scheme + "activations: {range: percentile, percentile: 99}\n", *backend);
+  for (const auto& [module, matrix] : whole.output.quantized) {
+    EXPECT_GT(most.output.quantized.at(module).input_scale, 0) << module;
+    EXPECT_GT(matrix.input_scale, 0) << module;
+  }
+  // The first input is the same in both runs: there the percentile really clips.
+  const std::string first = "model.layers.0.self_attn.q_proj";
+  EXPECT_GT(whole.output.quantized.at(first).input_scale, most.output.quantized.at(first).input_scale);
+  for (const ModuleReport& m : whole.report.modules) EXPECT_GT(m.input_error, 0) << m.module;
 }
 
 TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {

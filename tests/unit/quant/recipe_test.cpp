@@ -105,7 +105,17 @@ TEST(Recipe, PointsAtWhatIsWrong) {
   EXPECT_THAT(error_of("scheme: {weights: {bits: 4, groups: 64}}\n"), HasSubstr("1:29"));
   EXPECT_THAT(error_of("overrides: [{match: x}]\n"), HasSubstr("lacks 'scheme'"));
   EXPECT_THAT(error_of("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(error_of("smoothquant: {alpha: -0.1}\n"), HasSubstr("from 0 to 1"));
+  EXPECT_THAT(error_of("smoothquant: {alpha: best}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(error_of("activations: {range: all}\n"), HasSubstr("max, percentile"));
+  EXPECT_THAT(error_of("activations: {percentile: 101}\n"), HasSubstr("from 50 to 100"));
   EXPECT_THAT(error_of("- awq\n"), HasSubstr("a recipe is a mapping"));
+}
+
+TEST(Recipe, AlphaIsANumberOrSearched) {
+  EXPECT_FALSE(Recipe::parse("version: 1\n", "r.yaml").smoothquant.alpha);
+  EXPECT_FALSE(Recipe::parse("smoothquant: {alpha: search}\n", "r.yaml").smoothquant.alpha);
+  EXPECT_EQ(Recipe::parse("smoothquant: {alpha: 0.8}\n", "r.yaml").smoothquant.alpha, 0.8);
 }
 
 TEST(Recipe, SetEditsOneKeyAndListsThoseThatExist) {
@@ -194,6 +204,7 @@ TEST(LlmCompressorRecipe, ReadsTheDocumentedExampleAndNotesWhatHasNoEffect) {
       "          input_activations: null\n          targets: [Linear]\n",
       "r.yaml");
   EXPECT_THAT(r.methods, ElementsAre("smoothquant", "gptq"));
+  EXPECT_EQ(r.smoothquant.alpha, 0.8);
   ASSERT_EQ(r.notes.size(), 1u);
   EXPECT_THAT(r.notes[0], HasSubstr("3:52: 'mappings' has no effect here"));
 }

@@ -1,0 +1,249 @@
+// Work items are blocks of rows whose sums are added in order: no result depends on the threads.
+#include "quant/smooth_loss.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/half.h"
+#include "device/low_precision.h"
+#include "quant/rounding.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::size_t kWeightRows = 256;  // judged per candidate, of all readers
+constexpr std::size_t kBlock = 32;        // rows summed in one item
+
+// Errors of 8-bit codes in place of the values: s Q(x / s) - x over `count` columns, one step for all.
+void input_errors(const float* x, const float* s, const float* inverse, std::size_t count, float scale,
+                  bool float8, float* error) {
+  if (scale == 0) scale = kLeastInputScale;
+  const float per = 1.0f / scale;
+  for (std::size_t k = 0; k < count; ++k) {
+    const float steps = x[k] * inverse[k] * per;
+    constexpr float kMagic = 12582912.0f;  // nearest integer, ties to even, below 2^22
+    const float code =
+        float8 ? to_float(to_float8(steps)) : (std::min(std::max(steps, -128.0f), 127.0f) + kMagic) - kMagic;
+    error[k] = code * scale * s[k] - x[k];
+  }
+}
+
+float largest(const float* x, const float* inverse, std::size_t count) {
+  float most = 0;
+  for (std::size_t k = 0; k < count; ++k) most = std::max(most, std::fabs(x[k] * inverse[k]));
+  return most;
+}
+
+double weighted_square(const float* difference, std::span<const double> weight) {
+  double sum = 0;
+  for (std::size_t k = 0; k < weight.size(); ++k)
+    sum += static_cast<double>(difference[k]) * static_cast<double>(difference[k]) * weight[k];
+  return sum;
+}
+
+std::vector<float> inverse_of(std::span<const float> s) {
+  std::vector<float> inverse(s.size());
+  for (std::size_t k = 0; k < s.size(); ++k) inverse[k] = 1.0f / s[k];
+  return inverse;
+}
+
+// sum over rows of row_sum(row, scratch of `channels`), in blocks.
+template <typename RowSum>
+double sum_of_rows(std::size_t rows, std::size_t channels, ThreadPool& pool, const RowSum& row_sum) {
+  std::vector<double> sums((rows + kBlock - 1) / kBlock);
+  pool.parallel_for(sums.size(), [&](std::size_t block, int) {
+    std::vector<float> scratch(2 * channels);
+    for (std::size_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row)
+      sums[block] += row_sum(row, scratch.data());
+  });
+  return sum_in_order(sums);
+}
+
+const QuantScheme& scheme_of_activations(const ScaleProblem& problem) {
+  for (const ScaleReader& reader : problem.readers)
+    if (reader.scheme.activation_scale != ActivationScale::kNone) return reader.scheme;
+  return problem.readers.front().scheme;
+}
+
+// What the largest of positive numbers v_k is, softened: (sum v^16)^(1/16), and each one's share of it.
+double soft_maximum(std::span<double> v) {
+  const double most = *std::max_element(v.begin(), v.end());
+  if (!(most > 0)) return 0;
+  double sum = 0;
+  for (double& value : v) {
+    const double r = value / most, r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
+    sum += value = r8 * r8;
+  }
+  for (double& value : v) value /= sum;
+  return most * std::pow(sum, 1.0 / 16);
+}
+
+}  // namespace
+
+SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool)
+    : problem_(problem),
+      pool_(pool),
+      scheme_(scheme_of_activations(problem)),
+      channels_(static_cast<std::size_t>(problem.stats->channels())) {
+  std::size_t all = 0;
+  for (const ScaleReader& reader : problem.readers) all += static_cast<std::size_t>(reader.out_features);
+  const std::size_t stride = std::max<std::size_t>(1, all / kWeightRows);
+  weight_energy_.assign(channels_, 0);
+  std::size_t row = 0;
+  for (const ScaleReader& reader : problem.readers)
+    for (std::int64_t n = 0; n < reader.out_features; ++n, ++row) {
+      const float* w = reader.weight.data() + static_cast<std::size_t>(n) * channels_;
+      for (std::size_t k = 0; k < channels_; ++k)
+        weight_energy_[k] += static_cast<double>(w[k]) * static_cast<double>(w[k]);
+      if (row % stride == 0) rows_.push_back({w, &reader.scheme, 1});
+    }
+  for (WeightRow& sampled : rows_) sampled.share = static_cast<float>(all) / static_cast<float>(rows_.size());
+
+  const auto tokens = static_cast<std::size_t>(problem.rows->rows());
+  for (std::size_t t = 0; t < tokens; ++t)
+    token_weight_.push_back(weighted_square(problem.rows->row(static_cast<std::int64_t>(t)), weight_energy_));
+  std::vector<double> sorted = token_weight_;
+  std::sort(sorted.begin(), sorted.end());
+  const double median =
+      std::max(sorted.empty() ? 0.0 : sorted[sorted.size() / 2], std::numeric_limits<double>::min());
+  input_energy_.assign(channels_, 0);
+  for (std::size_t t = 0; t < tokens; ++t) {
+    const double energy = token_weight_[t];
+    token_weight_[t] = 1 / (energy + median);
+    energy_ += energy * token_weight_[t];
+    const float* x = problem.rows->row(static_cast<std::int64_t>(t));
+    for (std::size_t k = 0; k < channels_; ++k)
+      input_energy_[k] += token_weight_[t] * static_cast<double>(x[k]) * static_cast<double>(x[k]);
+  }
+}
+
+std::vector<float> SmoothJudge::typical_inputs() const {
+  const double whole = sum_in_order(token_weight_);
+  std::vector<float> typical(channels_);
+  for (std::size_t k = 0; k < channels_; ++k)
+    typical[k] = whole > 0 ? static_cast<float>(std::sqrt(input_energy_[k] / whole)) : 0.0f;
+  return typical;
+}
+
+double SmoothJudge::activation_loss(std::span<const float> s) const {
+  if (scheme_.activation_scale == ActivationScale::kNone) return 0;
+  const std::vector<float> inverse = inverse_of(s);
+  const float top = input_top(scheme_);
+  const bool float8 = scheme_.weight_type == WeightType::kFloat8;
+  const std::span<const float> seen = problem_.stats->absolute_max();
+  const float whole = largest(seen.data(), inverse.data(), channels_) / top;
+  const std::size_t group =
+      scheme_.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : channels_;
+  return sum_of_rows(token_weight_.size(), channels_, pool_, [&](std::size_t t, float* error) {
+    const float* x = problem_.rows->row(static_cast<std::int64_t>(t));
+    for (std::size_t first = 0; first < channels_; first += group) {
+      const std::size_t count = std::min(group, channels_ - first);
+      const float scale = scheme_.activation_scale == ActivationScale::kTensor
+                              ? whole
+                              : largest(x + first, inverse.data() + first, count) / top;
+      input_errors(x + first, s.data() + first, inverse.data() + first, count, scale, float8, error + first);
+    }
+    return token_weight_[t] * weighted_square(error, weight_energy_);
+  });
+}
+
+double SmoothJudge::weight_loss(std::span<const float> s) const {
+  const std::vector<float> inverse = inverse_of(s);
+  const auto columns = static_cast<std::int64_t>(channels_);
+  return sum_of_rows(rows_.size(), channels_, pool_, [&](std::size_t n, float* scratch) {
+    const WeightRow& row = rows_[n];
+    float* const difference = scratch + channels_;
+    scaled_difference(row.values, columns, row.scheme->group_of(columns), s.data(), inverse.data(),
+                      *row.scheme, scratch, difference);
+    return static_cast<double>(row.share) * weighted_square(difference, input_energy_);
+  });
+}
+
+SmoothLoss SmoothJudge::loss(std::span<const float> s) const {
+  if (!(energy_ > 0)) return {};
+  return {activation_loss(s) / energy_, weight_loss(s) / energy_};
+}
+
+// F(s) and, added to `gradient`, dF / d log s, up to the factor 1/12.
+double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gradient) const {
+  double input_side = 0, weight_side = 0;  // sum_k s_k^2 m_k, sum_k g_k / s_k^2
+  for (std::size_t k = 0; k < channels_; ++k) {
+    const double square = static_cast<double>(s[k]) * static_cast<double>(s[k]);
+    input_side += square * weight_energy_[k];
+    weight_side += input_energy_[k] / square;
+  }
+  // sum over rows of weight * softmax^2, and each channel's share in it.
+  struct Steps {
+    double sum = 0;
+    std::vector<double> share;
+  };
+  const auto steps_of = [&](std::size_t rows, const auto& fill) {
+    std::vector<Steps> blocks((rows + kBlock - 1) / kBlock);
+    pool_.parallel_for(blocks.size(), [&](std::size_t block, int) {
+      blocks[block].share.assign(channels_, 0);
+      std::vector<double> v(channels_);
+      for (std::size_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row) {
+        const double weight = fill(row, v), step = soft_maximum(v), energy = weight * step * step;
+        blocks[block].sum += energy;
+        for (std::size_t k = 0; k < channels_; ++k) blocks[block].share[k] += energy * v[k];
+      }
+    });
+    Steps all{0, std::vector<double>(channels_)};
+    for (const Steps& block : blocks) {
+      all.sum += block.sum;
+      for (std::size_t k = 0; k < channels_; ++k) all.share[k] += block.share[k];
+    }
+    return all;
+  };
+  const double input_levels = input_top(scheme_);
+  const Steps tokens = steps_of(token_weight_.size(), [&](std::size_t t, std::vector<double>& v) {
+    const float* x = problem_.rows->row(static_cast<std::int64_t>(t));
+    for (std::size_t k = 0; k < channels_; ++k)
+      v[k] = std::fabs(static_cast<double>(x[k])) / static_cast<double>(s[k]);
+    return token_weight_[t] / (input_levels * input_levels);
+  });
+  const Steps weights = steps_of(rows_.size(), [&](std::size_t n, std::vector<double>& v) {
+    const WeightRow& row = rows_[n];
+    for (std::size_t k = 0; k < channels_; ++k)
+      v[k] = std::fabs(static_cast<double>(row.values[k])) * static_cast<double>(s[k]);
+    const double levels = (row.scheme->code_count() - 1) / 2.0;
+    return static_cast<double>(row.share) / (levels * levels);
+  });
+  for (std::size_t k = 0; k < channels_; ++k) {
+    const double square = static_cast<double>(s[k]) * static_cast<double>(s[k]);
+    gradient[k] += 2 * (tokens.sum * square * weight_energy_[k] - tokens.share[k] * input_side +
+                        weights.share[k] * weight_side - weights.sum * input_energy_[k] / square);
+  }
+  return tokens.sum * input_side + weights.sum * weight_side;
+}
+
+// Adam on log s with a falling rate: the gradient's size differs by orders of magnitude between channels.
+std::vector<float> SmoothJudge::descend(std::vector<float> s) const {
+  constexpr int kSteps = 60;
+  constexpr double kRate = 0.08, kFirst = 0.9, kSecond = 0.95;
+  std::vector<double> gradient(channels_), first(channels_), second(channels_), sum(channels_);
+  const std::vector<std::int32_t>& producer = problem_.producer_of;
+  for (int step = 1; step <= kSteps; ++step) {
+    std::fill(gradient.begin(), gradient.end(), 0.0);
+    const double value = add_gradient(s, gradient);
+    if (!(value > 0) || !std::isfinite(value)) return s;
+    if (!producer.empty()) {  // channels of one producer move together
+      std::fill(sum.begin(), sum.end(), 0.0);
+      for (std::size_t k = 0; k < channels_; ++k) sum[static_cast<std::size_t>(producer[k])] += gradient[k];
+      for (std::size_t k = 0; k < channels_; ++k) gradient[k] = sum[static_cast<std::size_t>(producer[k])];
+    }
+    const double rate = kRate * (1.0 - static_cast<double>(step - 1) / kSteps);
+    for (std::size_t k = 0; k < channels_; ++k) {
+      const double g = gradient[k] / value;
+      first[k] = kFirst * first[k] + (1 - kFirst) * g;
+      second[k] = kSecond * second[k] + (1 - kSecond) * g * g;
+      const double mean = first[k] / (1 - std::pow(kFirst, step)),
+                   size = std::sqrt(second[k] / (1 - std::pow(kSecond, step)));
+      if (size > 0) s[k] *= static_cast<float>(std::exp(-rate * mean / (size + 1e-12)));
+    }
+  }
+  return s;
+}
+
+}  // namespace llmq
