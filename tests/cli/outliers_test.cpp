@@ -46,18 +46,12 @@ TEST_F(PlantedOutliers, TheFunctionIsUnchanged) {
 
 TEST_F(PlantedOutliers, RoundingTo8BitsCollapsesAndSmoothQuantRecovers) {
   const double original = perplexity(tinystories());
-  for (const std::string scheme : {"w8a8_channel_sym", "w8a8_channel_sym_static"}) {
-    EXPECT_GT(quantized(planted_, "rtn", scheme), 1.2 * original) << scheme;
-    EXPECT_LT(quantized(planted_, "smoothquant", scheme), 1.005 * original) << scheme;
-  }
-}
-
-// 4 bits cost the model without outliers something too: what AWQ owes is what it makes of that one.
-TEST_F(PlantedOutliers, RoundingTo4BitsCollapsesAndAwqRecovers) {
-  const std::string scheme = "w4a16_g128_asym";
-  const double without = quantized(tinystories(), "awq", scheme);
-  EXPECT_GT(quantized(planted_, "rtn", scheme), 1.2 * without);
-  EXPECT_LT(quantized(planted_, "awq", scheme), 1.005 * without);
+  // One step for all tokens has to cover the outliers of the worst; a step for each is less often spoilt.
+  const std::string token = "w8a8_channel_sym", tensor = "w8a8_channel_sym_static";
+  EXPECT_GT(quantized(planted_, "rtn", token), 1.05 * original);
+  EXPECT_GT(quantized(planted_, "rtn", tensor), 1.5 * original);
+  EXPECT_LT(quantized(planted_, "smoothquant", token), 1.005 * original);
+  EXPECT_LT(quantized(planted_, "smoothquant", tensor), 1.005 * original);
 }
 
 }  // namespace
