@@ -52,6 +52,7 @@ class MomentsOfARun {
       : spec_(spec),
         keeps_inputs_(plan.keep_inputs),
         factorizes_(plan.rounding == RoundingMethod::kGptq),
+        samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
         element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
         threads_(positive(threads)),
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
@@ -181,8 +182,7 @@ class MomentsOfARun {
     const std::uint64_t last_weights = is_planned(block.linear(last)) ? weights_of(block.linear(last)) : 0;
     const std::uint64_t h = positive(block.linear(producer).in_features),
                         k = positive(block.linear(last).in_features);
-    const std::uint64_t sampled =
-        plan.fold == FoldMethod::kSmoothQuant ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
+    const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
     const auto add = [&](std::uint64_t linears, std::uint64_t made, std::uint64_t gram) {
       moments.push_back(with_base({{"activations of all samples and of one chunk", stream()},
                                    {"one block as prepared", prepared},
@@ -210,7 +210,7 @@ class MomentsOfARun {
   }
 
   const ModelSpec& spec_;
-  bool keeps_inputs_, factorizes_;
+  bool keeps_inputs_, factorizes_, samples_rows_;
   std::uint64_t element_, threads_, tokens_, chunk_, dense_, original_tokens_ = 0;
   std::set<std::string> planned_;
 };
