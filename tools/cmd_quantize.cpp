@@ -21,6 +21,7 @@ namespace {
 struct Options {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
+  std::string target_bits;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
        allow_nonfinite = false;
 };
@@ -31,6 +32,7 @@ Recipe resolve_recipe(const Options& options) {
   if (!options.recipe.empty()) recipe = Recipe::load(system_io(), options.recipe);
   for (const std::string& setting : options.settings) recipe.set(setting);
   if (!options.method.empty()) recipe.set("method=" + options.method);
+  if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
   const auto need = [](bool given, const char* what, const char* flag) {
@@ -68,6 +70,27 @@ std::string scheme_text(const Plan& plan) {
   return plan.modules.front().scheme.text();
 }
 
+// "model.layers.0.self_attn.q_proj +2": linears of one product share their first one's name.
+std::string choice_name(const PrecisionChoice& choice) {
+  return choice.modules.front() +
+         (choice.modules.size() > 1 ? fmt::format(" +{}", choice.modules.size() - 1) : "");
+}
+
+void print_choices(const MixedPrecision& mixed) {
+  std::vector<std::vector<std::string>> rows = {{"mixed precision", "bits"}};
+  for (const PrecisionOption& option : mixed.choices.front().options)
+    rows.front().push_back(fmt::format("KL at {}", option.bits));
+  for (const PrecisionChoice& choice : mixed.choices) {
+    rows.push_back({choice_name(choice), std::to_string(choice.options[choice.chosen].bits)});
+    for (const PrecisionOption& option : choice.options)
+      rows.back().push_back(fmt::format("{:.2e}", option.divergence));
+  }
+  print_table(rows);
+  print_line(fmt::format("{:.4f} of {} bits per weight; estimated KL {:.4f}, {:.4f} at {} bits everywhere",
+                         mixed.bits_per_weight, mixed.target_bits, mixed.divergence, mixed.uniform_divergence,
+                         mixed.choices.front().options.front().bits));
+}
+
 void print_plan(const Plan& plan) {
   print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
                          scheme_text(plan), plan.format, plan.modules.size(), plan.bits_per_weight()));
@@ -78,11 +101,12 @@ void print_plan(const Plan& plan) {
   print_line(fmt::format("reads {}, writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_in), bytes_text(plan.bytes_out), plan.flops / 1e12,
                          plan.chunk_tokens));
+  if (plan.mixed) print_choices(*plan.mixed);
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
 Json calibration_json(const Outcome& o) {
-  if (!o.plan.needs_calibration) return {};
+  if (o.calibration.samples.empty()) return {};
   Json text = Json::array();
   for (const std::string& name : o.recipe.calibration.text) text.push_back(name);
   return Json::object({{"samples", static_cast<std::int64_t>(o.calibration.samples.size())},
@@ -104,6 +128,7 @@ Json list_json(const std::vector<std::string>& lines) {
 Json run_json(const Outcome& o) {
   Json run = o.report.to_json();
   run["left_dense"] = list_json(o.plan.ignored);
+  if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
   if (o.evaluation) {
@@ -149,8 +174,22 @@ double whole_model_bits(const ModelSpec& spec, std::uint64_t bytes) {
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(spec.parameters());
 }
 
+// The measuring pass of mixed precision, which a dry run makes too: without it there is no plan.
+void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options,
+                 const GlobalOptions& globals) {
+  if (options.allow_nonfinite)
+    fail(ErrorKind::kUnsupported, {"weights that are not finite cannot be measured",
+                                   {},
+                                   "--allow-nonfinite",
+                                   "leave out --target-bits, or repair the checkpoint"});
+  o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
+  choose_precision(o.plan, model.checkpoint, model.spec, o.calibration, backend, throw_if_interrupted);
+  settle_costs(o.plan, o.recipe.source, model.checkpoint, model.spec, backend.threads(),
+               parse_bytes(globals.memory_limit, "--memory-limit"));
+}
+
 void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options) {
-  if (o.plan.needs_calibration)
+  if (o.plan.needs_calibration && o.calibration.samples.empty())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   const OutputTarget target{o.recipe.output, options.overwrite};
   const auto writer = open_writer(system_io(), o.plan.format, target, model.checkpoint, model.spec,
@@ -212,6 +251,7 @@ Json outcome_json(const Outcome& o) {
                                 {"fallbacks", fallbacks},
                                 {"warnings", list_json(o.report.warnings)},
                                 {"digest", o.digest}});
+  if (o.plan.mixed) document["mixed"] = o.plan.mixed->to_json();
   if (o.evaluation) document["evaluation"] = run_json(o).at("evaluation");
   return document;
 }
@@ -252,12 +292,16 @@ int run(const Options& options, const Session& session) {
   watch_signals();
   Outcome o;
   o.recipe = resolve_recipe(options);
+  if (o.recipe.format == "gguf" && o.recipe.target_bits)
+    fail(ErrorKind::kUnsupported, {"a budget of bits is not for format gguf, whose mixes choose types themselves",
+                                   o.recipe.source, "target_bits", "write scheme: q4_k_m"});
   if (o.recipe.format == "gguf")
     return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite}, session);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
+  if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
   if (options.dry_run) {
     if (globals.json)
       print_json(o.plan.to_json());
@@ -305,6 +349,10 @@ void add_quantize(CLI::App& app, Session& session) {
                    "rtn, awq, gptq, smoothquant, or a list such as [awq, gptq]; imatrix for GGUF; overrides "
                    "the recipe")
       ->type_name("NAME");
+  command
+      ->add_option("--target-bits", options->target_bits,
+                   "Mixed precision: choose each linear's bits within this many stored bits per weight")
+      ->type_name("N");
   command->add_option("--model", options->model, "Model to quantize: directory, .gguf file or hub name")
       ->type_name("MODEL");
   command->add_option("--output", options->output, "Directory, or .gguf file, to write")->type_name("DIR");

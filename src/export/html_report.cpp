@@ -331,6 +331,42 @@ std::string bits_by_layer(const Page& page) {
   return html + "</tbody></table></div></section>";
 }
 
+// One row: linears that share a scheme, and what each number of bits was estimated to cost.
+std::string choice_row(const Json& choice) {
+  std::string names;
+  for (const Json& name : list_of(choice, "modules"))
+    if (name.is_string()) names += (names.empty() ? "" : "<br/>") + name_html(name.as_string());
+  const double chosen = number_of(choice, "bits").value_or(0);
+  std::string row = "<tr>" + cell(names) + cell(fmt::format("<b>{:.0f}</b>", chosen));
+  for (const Json& option : list_of(choice, "options")) {
+    const std::string kl = amount(number_of(option, "kl"));
+    row += cell(number_of(option, "bits").value_or(0) == chosen ? "<b>" + kl + "</b>" : kl);
+  }
+  return row + "</tr>";
+}
+
+std::string mixed_precision(const Json& r) {
+  const Json* mixed = r.find("mixed");
+  if (mixed == nullptr || !mixed->is_object() || list_of(*mixed, "choices").empty()) return "";
+  std::string html = "<section><h2>Mixed precision</h2><p class=\"note\">";
+  html += fmt::format(
+      "{:.4f} of {:g} bits per weight are used, linears left dense counted. Estimated KL divergence from the "
+      "original: "
+      "{:.4f} nats as chosen, {:.4f} with the fewest bits everywhere. Linears that engines run as one "
+      "product share a "
+      "row.</p>",
+      number_of(*mixed, "bits_per_weight").value_or(0), number_of(*mixed, "target_bits").value_or(0),
+      number_of(*mixed, "kl").value_or(0), number_of(*mixed, "kl_at_fewest_bits").value_or(0));
+  std::string rows, head = "<th scope=\"col\">linears</th><th scope=\"col\">bits</th>";
+  for (const Json& option : list_of(list_of(*mixed, "choices").front(), "options"))
+    head += fmt::format("<th scope=\"col\">KL at {:.0f}</th>", number_of(option, "bits").value_or(0));
+  for (const Json& choice : list_of(*mixed, "choices")) rows += choice_row(choice);
+  return html +
+         "<details><summary>Every choice with what the others would cost</summary><div "
+         "class=\"wide\"><table><thead><tr>" +
+         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></details></section>";
+}
+
 // The histograms of all linears of a role, added.
 struct Spread {
   std::map<std::int64_t, double> counts;  // by bin from 2^0 on
@@ -451,9 +487,9 @@ std::string make_html_report(const Json& report) {
           " by llmq</title><style>";
   html += kReportStyle;
   html += "</style></head>\n<body><main>\n";
-  for (const std::string& part :
-       {header(report), summary(page), findings(report), perplexity(report), losses(page),
-        bits_by_layer(page), scales(page), every_module(page), how_it_was_made(report)})
+  for (const std::string& part : {header(report), summary(page), findings(report), perplexity(report),
+                                  losses(page), bits_by_layer(page), mixed_precision(report), scales(page),
+                                  every_module(page), how_it_was_made(report)})
     if (!part.empty()) html += part + "\n";
   html += "<footer>Made by llmq " + html_text(tool == nullptr ? "" : text_of(*tool, "version")) +
           ". The same figures, for programs: <code>report.json</code>.</footer></main></body></html>\n";

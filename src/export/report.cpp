@@ -26,15 +26,19 @@ Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, 
   return report;
 }
 
+std::uint64_t stored_bits(const std::string& format, const PlannedModule& module) {
+  std::uint64_t bits = 0;
+  for (const TensorDeclaration& tensor : packed_format(format).declare(module))
+    if (!tensor.name.ends_with(".weight_shape"))
+      bits += 8 * TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
+  return bits;
+}
+
 double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules) {
-  const PackedFormatRow& row = packed_format(format);
   double bits = 0, weights = 0;
   for (const PlannedModule& m : modules) {
     weights += static_cast<double>(m.out_features) * static_cast<double>(m.in_features);
-    for (const TensorDeclaration& tensor : row.declare(m))
-      if (!tensor.name.ends_with(".weight_shape"))
-        bits += 8.0 * static_cast<double>(
-                          TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes());
+    bits += static_cast<double>(stored_bits(format, m));
   }
   return weights == 0 ? 0 : bits / weights;
 }

@@ -30,8 +30,9 @@ struct RunFacts {
 // `run`: an object whose keys are kept after those above (QuantizeReport::to_json()); null is fine.
 Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, const Json& run);
 
-// Stored bits of codes, scales and zeros per weight over `modules`, as `format` stores them;
-// Error(kUnsupported) for an unknown format.
+// Stored bits of codes, scales and zeros of one linear, as `format` stores them; Error(kUnsupported) for an
+// unknown format. Then the same per weight over `modules`.
+std::uint64_t stored_bits(const std::string& format, const PlannedModule& module);
 double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules);
 
 }  // namespace llmq

@@ -18,6 +18,35 @@ std::size_t bytes_for(std::int64_t elements, DType dtype) {
 
 }  // namespace
 
+void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
+  const StoredTensor& tensor = checkpoint.at(context.spec.embedding);
+  const bool plain = tensor.view.dtype == DType::kF32 || tensor.view.dtype == DType::kBF16 ||
+                     tensor.view.dtype == DType::kF16;
+  Buffer copy;
+  TensorView table = tensor.view;
+  if (!plain) {
+    const std::vector<float> values = checkpoint.read_float32(tensor);
+    copy = context.backend.allocate(values.size() * sizeof(float));
+    table = copy.view(DType::kF32, tensor.view.shape);
+    context.backend.upload(table, values.data());
+  } else if (context.backend.device().kind != DeviceKind::kHost) {
+    copy = context.backend.allocate(tensor.view.bytes());
+    table = copy.view(tensor.view.dtype, tensor.view.shape);
+    context.backend.upload(table, tensor.view.pointer);
+  }
+  std::int64_t first = 0;
+  for (const std::vector<std::int32_t>& sample : samples) {
+    for (const std::int32_t id : sample)
+      if (id < 0 || id >= context.spec.vocab_size)
+        fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
+             context.spec.vocab_size);
+    context.backend.embed(hidden.row_slice(first, static_cast<std::int64_t>(sample.size())), table, sample);
+    first += static_cast<std::int64_t>(sample.size());
+  }
+  checkpoint.release(tensor);
+}
+
 ActivationStream::ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
                                    std::int64_t chunk_tokens, bool keep_inputs)
     : context_(context), keep_inputs_(keep_inputs) {
@@ -68,32 +97,8 @@ TensorView ActivationStream::residual(const Chunk& chunk) const {
 }
 
 void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
-  const StoredTensor& tensor = checkpoint.at(context_.spec.embedding);
-  const bool plain = tensor.view.dtype == DType::kF32 || tensor.view.dtype == DType::kBF16 ||
-                     tensor.view.dtype == DType::kF16;
-  Buffer copy;
-  TensorView table = tensor.view;
-  if (!plain) {
-    const std::vector<float> values = checkpoint.read_float32(tensor);
-    copy = context_.backend.allocate(values.size() * sizeof(float));
-    table = copy.view(DType::kF32, tensor.view.shape);
-    context_.backend.upload(table, values.data());
-  } else if (context_.backend.device().kind != DeviceKind::kHost) {
-    copy = context_.backend.allocate(tensor.view.bytes());
-    table = copy.view(tensor.view.dtype, tensor.view.shape);
-    context_.backend.upload(table, tensor.view.pointer);
-  }
-  const TensorView all = hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size});
-  std::int64_t first = 0;
-  for (const std::vector<std::int32_t>& sample : calibration.samples) {
-    for (const std::int32_t id : sample)
-      if (id < 0 || id >= context_.spec.vocab_size)
-        fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
-             context_.spec.vocab_size);
-    context_.backend.embed(all.row_slice(first, static_cast<std::int64_t>(sample.size())), table, sample);
-    first += static_cast<std::int64_t>(sample.size());
-  }
-  checkpoint.release(tensor);
+  embed_samples(context_, checkpoint, calibration.samples,
+                hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size}));
 }
 
 TensorView ActivationStream::far_input(InputSite site, const Chunk& chunk) const {

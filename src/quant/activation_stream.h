@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/threads.h"
@@ -17,6 +18,11 @@
 #include "model/decoder_block.h"
 
 namespace llmq {
+
+// hidden F32 [tokens, hidden_size] = embedding of every token, sample after sample; the table's pages are
+// released.
+void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden);
 
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
@@ -32,7 +38,6 @@ class ActivationStream {
   ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
                    std::int64_t chunk_tokens, bool keep_inputs);
 
-  // residual = embedding of every token; the table's pages are released.
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
   // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed; with `rows`, some
   // of its rows as they are.

@@ -77,6 +77,9 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
+  if (!recipe.target_bits && !recipe.mixed.bits.empty())
+    fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
+                             "write target_bits: 4.5"});
   if (recipe.calibration.chat_template)
     fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
                                    "calibration.chat_template", "write chat_template: false"});
@@ -212,7 +215,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                            std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
-  if (!plan.needs_calibration) return;
+  if (!plan.needs_calibration && !plan.target_bits) return;
   const std::int64_t length = recipe.calibration.sequence_length;
   if (length > spec.max_position)
     fail(ErrorKind::kUsage,
@@ -239,6 +242,8 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (!plan.gptq.upstream_share) plan.gptq.upstream_share = plan.fold == FoldMethod::kAwq ? 0.5 : 0.0;
   plan.smoothquant = recipe.smoothquant;
   plan.activations = recipe.activations;
+  plan.target_bits = recipe.target_bits;
+  plan.measured_samples = recipe.mixed.samples;
   check_intent(recipe, checkpoint, spec);
   const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
@@ -276,7 +281,14 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
     fail(ErrorKind::kUnsupported,
          {"the scales of a KV cache are found by calibration, which method rtn has none of", recipe.source,
           "kv_cache", "name another method, or leave kv_cache out"});
+  if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
+  settle_costs(plan, recipe.source, checkpoint, spec, threads, memory_limit);
+  return plan;
+}
+
+void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
+                  int threads, std::uint64_t memory_limit) {
   estimate_costs(plan, checkpoint, spec, threads);
   if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
@@ -285,10 +297,9 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   if (memory_limit != 0 && plan.peak_bytes > memory_limit)
     fail(ErrorKind::kUsage, {fmt::format("the run needs {}, the limit is {}", bytes_text(plan.peak_bytes),
                                          bytes_text(memory_limit)),
-                             recipe.source, "--memory-limit",
+                             source, "--memory-limit",
                              fmt::format("--memory-limit {}MiB would do, or fewer calibration samples",
                                          (plan.peak_bytes + (1u << 20) - 1) >> 20)});
-  return plan;
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
@@ -317,6 +328,7 @@ Json Plan::to_json() const {
                        {"memory", items},
                        {"modules", planned},
                        {"ignored", left},
+                       {"mixed", mixed ? mixed->to_json() : Json()},
                        {"warnings", notes}});
 }
 

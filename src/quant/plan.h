@@ -8,6 +8,7 @@
 #include "device/backend.h"
 #include "export/model_writer.h"
 #include "model/model_spec.h"
+#include "quant/mixed_precision.h"
 #include "quant/recipe.h"
 
 namespace llmq {
@@ -36,6 +37,11 @@ struct Plan {
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
   ActivationRange activations;
   bool needs_calibration = true;
+  // Mixed precision: modules carry the recipe's scheme until choose_precision() gives each its bits.
+  std::optional<double> target_bits;
+  std::vector<int> candidate_bits;  // rising
+  std::int64_t measured_samples = 16;
+  std::optional<MixedPrecision> mixed;  // once chosen
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
@@ -53,5 +59,8 @@ struct Plan {
 // none.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit);
+// The figures of a plan whose modules have changed, within the limit or refused like above.
+void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
+                  int threads, std::uint64_t memory_limit);
 
 }  // namespace llmq

@@ -6,6 +6,7 @@
 
 #include "calibration/row_sample.h"
 #include "export/report.h"
+#include "quant/measure_candidates.h"
 #include "quant/upstream_error.h"
 
 namespace llmq {
@@ -86,6 +87,11 @@ class MomentsOfARun {
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"between the heap's blocks", total(moment) / kHeapGaps});
     return moments;
+  }
+
+  // The pass of mixed precision that goes before.
+  std::vector<MemoryItem> measuring(std::uint64_t bytes) const {
+    return with_base({{"measuring pass of mixed precision", bytes}});
   }
 
  private:
@@ -218,7 +224,8 @@ class MomentsOfARun {
 // The moment that needs most.
 void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
   const MomentsOfARun run(plan, checkpoint, spec, threads);
-  const auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
+  auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
+  if (plan.target_bits) moments.push_back(run.measuring(measuring_bytes(plan, spec)));
   plan.memory = *std::max_element(moments.begin(), moments.end(),
                                   [](const auto& a, const auto& b) { return total(a) < total(b); });
   plan.peak_bytes = total(plan.memory);

@@ -4,6 +4,7 @@
 // begins other paths is descended into, anything else is an error at its line and column.
 #include "quant/recipe.h"
 
+#include <algorithm>
 #include <array>
 #include <string_view>
 #include <utility>
@@ -75,6 +76,20 @@ void apply_overrides(Recipe& r, const Yaml& v) {
                        "write {match: \"re:.*down_proj\", scheme: w8a16_g128}");
     r.overrides.push_back(std::move(entry));
   }
+}
+
+void apply_mixed_bits(Recipe& r, const Yaml& v) {
+  r.mixed.bits.clear();
+  for (const Yaml& item : v.items()) {
+    const auto bits = static_cast<int>(read_integer(item, 2, 16));
+    if (bits > 8 && bits != 16)
+      item.fail_here(fmt::format("codes of {} bits are not written", bits),
+                     "write 2 to 8, or 16 for left as it is");
+    r.mixed.bits.push_back(bits);
+  }
+  std::sort(r.mixed.bits.begin(), r.mixed.bits.end());
+  r.mixed.bits.erase(std::unique(r.mixed.bits.begin(), r.mixed.bits.end()), r.mixed.bits.end());
+  if (r.mixed.bits.size() < 2) v.fail_here("there is nothing to choose from", "write bits: [4, 8, 16]");
 }
 
 EvaluateRequest& evaluation(Recipe& r) {
@@ -152,6 +167,9 @@ const auto kKeys = std::to_array<Key>({
     {"kv_cache.dtype", [](Recipe& r, const Yaml& v) { r.kv_cache = kKvCacheTypes.read(v); }},
     {"ignore", [](Recipe& r, const Yaml& v) { r.ignore = read_names(v); }},
     {"overrides", apply_overrides},
+    {"target_bits", [](Recipe& r, const Yaml& v) { r.target_bits = read_number(v, 1, 32); }},
+    {"mixed.bits", apply_mixed_bits},
+    {"mixed.samples", [](Recipe& r, const Yaml& v) { r.mixed.samples = read_integer(v, 1, kMany); }},
     {"awq.grid", [](Recipe& r, const Yaml& v) { r.awq.grid = static_cast<int>(read_integer(v, 1, 1000)); }},
     {"awq.duo_scaling", apply_duo},
     {"awq.clip", [](Recipe& r, const Yaml& v) { r.awq.clip = v.as_bool(); }},
@@ -321,6 +339,8 @@ Json Recipe::to_json() const {
   Json overrides_json = Json::array();
   for (const SchemeOverride& o : overrides)
     overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", scheme_json(o.scheme)}}));
+  Json mixed_bits = Json::array();
+  for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
   Json json = Json::object({
       {"version", Json(1)},
       {"source", Json(source)},
@@ -342,6 +362,8 @@ Json Recipe::to_json() const {
       {"targets", names(targets)},
       {"ignore", names(ignore)},
       {"overrides", overrides_json},
+      {"target_bits", target_bits ? Json(*target_bits) : Json()},
+      {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
       {"awq", Json::object({{"grid", Json(awq.grid)},
                             {"duo_scaling", Json(duo_text(awq.duo_scaling))},
                             {"clip", Json(awq.clip)},

@@ -39,6 +39,11 @@ struct SchemeOverride {
   SchemeRequest scheme;
 };
 
+struct MixedRequest {
+  std::vector<int> bits;  // rising; 16: left as it is; empty: those of 4, 8 and 16 that the format can mix
+  std::int64_t samples = 16;  // of the calibration, for the measuring pass
+};
+
 struct EvaluateRequest {
   std::string text = "builtin:wikitext-2";
   std::optional<double> max_ppl, max_delta_ppl, max_kl;
@@ -71,6 +76,8 @@ struct Recipe {
       targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks
   std::vector<std::string> ignore = {"lm_head"};
   std::vector<SchemeOverride> overrides;
+  std::optional<double> target_bits;  // bits per weight that mixed precision may spend
+  MixedRequest mixed;
   AwqOptions awq;
   GptqOptions gptq;
   SmoothQuantOptions smoothquant;

@@ -3,6 +3,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "model/output_head.h"
 
 namespace llmq {
 namespace {
@@ -37,29 +38,6 @@ DeviceTable load_table(Backend& backend, const LinearSource& source, const std::
   return table;
 }
 
-std::unique_ptr<PreparedWeight> load_head(Backend& backend, Compute compute, const LinearSource& source,
-                                          const ModelSpec& spec) {
-  constexpr std::string_view kSuffix = ".weight";
-  LinearSpec head;
-  head.module = spec.head;
-  if (head.module.ends_with(kSuffix)) head.module.resize(head.module.size() - kSuffix.size());
-  if (source.is_packed(head.module)) {
-    head.out_features = spec.vocab_size;
-    head.in_features = spec.hidden_size;
-    return prepare_linear(backend, compute, source, head).weight;
-  }
-  const Checkpoint& checkpoint = source.checkpoint();
-  const bool tied = spec.head == spec.embedding;  // its values were looked at when the embedding was loaded
-  const StoredTensor& tensor = tied ? checkpoint.at(spec.head) : source.finite(spec.head);
-  if (plain_float(tensor.view.dtype)) {
-    auto prepared = backend.prepare(tensor.view, compute);
-    if (!tied) checkpoint.release(tensor);
-    return prepared;
-  }
-  const std::vector<float> values = checkpoint.read_float32(tensor);
-  return backend.prepare(TensorView(values.data(), DType::kF32, tensor.view.shape), compute);
-}
-
 }  // namespace
 
 struct Engine::State {
@@ -89,7 +67,7 @@ struct Engine::State {
     const std::vector<float> gain = source.tensor(spec.final_norm);
     final_norm = backend->allocate(gain.size() * sizeof(float));
     backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
-    head = load_head(*backend, options.compute, source, spec);
+    head = prepare_head(*backend, options.compute, source, spec);
   }
 
   void check(const Step& step) const {

@@ -74,4 +74,11 @@ FAULTS = [
           [("llmq_unit_evaluate", "Windows.*")]),
     Fault("target-shifted", "src/evaluate/perplexity.cpp", "window.tokens.data() + row + 1, count", "window.tokens.data() + row, count",
           [("llmq_unit_evaluate", "Perplexity.*")]),
+    # Fallbacks and budgets.
+    Fault("worse-than-rounding-kept", "src/quant/block_quantizer.cpp", "if (!(loss < report.loss)) return; run_.report.fallbacks",
+          "if (loss < 1e300) return; run_.report.fallbacks", [("llmq_unit_quant", "Pipeline.WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid")]),
+    Fault("budget-overspent", "src/quant/budget_choice.cpp", "if (to.cost <= budget - from.cost)", "if (from.cost <= budget)",
+          [("llmq_unit_quant", "BudgetChoice.*")]),
+    Fault("fused-linears-parted", "src/quant/measure_candidates.cpp", "case LinearRole::kQuery: case LinearRole::kKey: case LinearRole::kValue: return 0;",
+          "case LinearRole::kQuery: return 4; case LinearRole::kKey: case LinearRole::kValue: return 0;", [("llmq_unit_quant", "MixedPrecision.*")]),
 ]

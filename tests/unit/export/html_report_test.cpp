@@ -187,6 +187,28 @@ TEST(HtmlReport, SaysTheFiguresOfTheReport) {
     EXPECT_THAT(page.text, HasSubstr(text));
 }
 
+TEST(HtmlReport, ShowsWhatMixedPrecisionChose) {
+  Json r = report();
+  const auto option = [](int bits, double kl) { return Json::object({{"bits", bits}, {"kl", kl}}); };
+  r["mixed"] = Json::object(
+      {{"target_bits", 4.5},
+       {"bits_per_weight", 4.4375},
+       {"kl", 0.0625},
+       {"kl_at_fewest_bits", 0.125},
+       {"choices", Json::array({Json::object(
+                       {{"modules", Json::array({"a.0.q", "a.0.<k>"})},
+                        {"bits", 8},
+                        {"options", Json::array({option(4, 2e-3), option(8, 3e-6), option(16, 0)})}})})}});
+  const std::string html = make_html_report(r);
+  const Markup page(html);
+  EXPECT_EQ(page.error, "");
+  for (const char* text :
+       {"4.4375 of 4.5 bits", "0.0625 nats", "0.1250 with", "a.0.q", "a.0.<k>", "KL at 16", "2.000e-03"})
+    EXPECT_THAT(page.text, HasSubstr(text));
+  EXPECT_THAT(html, HasSubstr("<td><b>8</b></td>"));
+  EXPECT_THAT(html, HasSubstr("<td><b>3.000e-06</b></td>"));
+}
+
 TEST(HtmlReport, HostileNamesStayText) {
   const std::string evil = "a.0.</bdi><script>alert(\"1\")</script>&lt;'\x01\xff\xe2\x80\xae";
   Json r = report();

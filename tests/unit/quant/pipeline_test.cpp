@@ -9,6 +9,9 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "model/decoder_block.h"
+#include "quant/block_quantizer.h"
+#include "quant/gram_loss.h"
+#include "quant/rtn.h"
 
 namespace llmq {
 namespace {
@@ -232,6 +235,64 @@ TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
     EXPECT_EQ(open.output.dense, closed.output.dense);
     for (const auto& [module, matrix] : open.output.quantized)
       EXPECT_EQ(closed.output.quantized.at(module).codes, matrix.codes) << module;
+  }
+}
+
+// Rounds to nearest, and spoils it where the input is widest: every code one step off, loss told truly.
+class SpoilsDown final : public Method {
+ public:
+  std::string name() const override { return "spoils"; }
+  bool needs_statistics() const override { return true; }
+  QuantizedMatrix quantize(const RoundingProblem& p, Backend& backend) const override {
+    ThreadPool pool(1);
+    QuantizedMatrix matrix = round_to_nearest(p.weight, p.out_features, p.in_features, p.scheme, pool);
+    if (p.in_features == 384)
+      for (std::uint8_t& code : matrix.codes) code = static_cast<std::uint8_t>(code == 0 ? 1 : code - 1);
+    GramLoss gram(*p.stats, backend, Compute::kFloat32);
+    matrix.loss = sum_in_order(row_losses(matrix, p.weight, gram, pool));
+    return matrix;
+  }
+};
+
+TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
+  const auto backend = make_cpu_backend(1);
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Plan plan = make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\n", "r.yaml"), checkpoint,
+                              spec, Compute::kFloat32, 1, 0);
+  const LinearSource source = LinearSource::open(checkpoint);
+  const CalibrationSet samples = some_samples(2, 24);
+  CapturedOutput output;
+  QuantizeReport report;
+  PartClock clock;
+  ThreadPool pool(1);
+  const PipelineOptions options;
+  QuantizeRun run{plan,    source, spec,  *backend, output,
+                  options, report, clock, pool,     std::make_unique<SpoilsDown>(),
+                  nullptr, {},     {},    {}};
+  for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
+  const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
+  ActivationStream stream(context, samples, plan.chunk_tokens, true);
+  stream.embed(checkpoint, samples);
+  for (int block = 0; block < 2; ++block) quantize_block_on_samples(run, block, stream, context);
+
+  std::vector<std::string> fallen;
+  for (const Fallback& fallback : report.fallbacks) {
+    fallen.push_back(fallback.module);
+    EXPECT_THAT(fallback.reason, ::testing::HasSubstr("it is rounded plainly"));
+  }
+  EXPECT_THAT(fallen, ::testing::ElementsAre("model.layers.0.mlp.down_proj", "model.layers.1.mlp.down_proj"));
+  for (const ModuleReport& m : report.modules) {
+    EXPECT_LE(m.loss, m.rtn_loss) << m.module;
+    EXPECT_EQ(m.method == "rtn", m.module.ends_with("down_proj")) << m.module;
+  }
+  for (const BlockSpec& block : spec.blocks) {
+    const LinearSpec& down = block.linear(LinearRole::kDown);
+    const QuantizedMatrix& written = output.quantized.at(down.module);
+    const QuantizedMatrix plain = round_to_nearest(source.weight(down), down.out_features, down.in_features,
+                                                   plan.modules.front().scheme, pool);
+    EXPECT_EQ(written.codes, plain.codes);
+    EXPECT_EQ(written.scales, plain.scales);
   }
 }
 

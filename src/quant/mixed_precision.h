@@ -1,0 +1,60 @@
+// Bits by budget: which linears get few bits, which many, which stay as they are, so that the divergence that
+// was measured for each choice (measure_candidates.h) adds up to the least within a number of bits per weight.
+//
+// Bits are counted as stored: codes, scales, zeros; a linear left dense counts with its stored type. The average
+// is over every linear that the recipe quantizes, those left dense by the choice among them.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "calibration/calibration_text.h"
+#include "device/backend.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+struct Plan;
+struct Recipe;
+
+inline constexpr int kDenseBits = 16;  // among candidates: left as it is
+
+struct PrecisionOption {
+  int bits = 0;
+  std::uint64_t stored = 0;  // bits of all the group's linears
+  double gram_loss = 0;      // sum of tr(dW G dW^T)
+  double divergence = 0;     // estimated KL from the original when this group alone is rounded so, in nats
+};
+
+// Linears that engines run as one product, and so get the same scheme.
+struct PrecisionChoice {
+  std::vector<std::string> modules;
+  std::uint64_t weights = 0;
+  std::vector<PrecisionOption> options;
+  std::size_t chosen = 0;
+};
+
+struct MixedPrecision {
+  double target_bits = 0, bits_per_weight = 0;
+  double divergence = 0, uniform_divergence = 0;  // estimated: as chosen, and all at the fewest bits
+  bool optimal = true;                            // proven the best within the budget
+  std::vector<PrecisionChoice> choices;           // in model order
+  Json to_json() const;
+};
+
+// The candidates of a plan: the recipe's, or those of 4, 8 and 16 that the format can mix. Error(kUsage) when
+// the budget is below what the fewest bits take (naming what would do) or pays for leaving everything dense;
+// Error(kUnsupported) for a candidate that the format cannot store.
+std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint);
+
+// Measures and chooses: the plan's modules get their schemes, those left dense move to `ignored`, and
+// `mixed` holds the table. `on_step` after each block.
+void choose_precision(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                      const CalibrationSet& calibration, Backend& backend,
+                      const std::function<void()>& on_step);
+
+}  // namespace llmq
