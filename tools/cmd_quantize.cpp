@@ -31,7 +31,10 @@ Recipe resolve_recipe(const Options& options) {
   recipe.source = "command line";
   if (!options.recipe.empty()) recipe = Recipe::load(system_io(), options.recipe);
   for (const std::string& setting : options.settings) recipe.set(setting);
-  if (!options.method.empty()) recipe.set("method=" + options.method);
+  if (!options.method.empty()) {  // awq,gptq is the list [awq, gptq]
+    const bool list = options.method.find(',') != std::string::npos && options.method.front() != '[';
+    recipe.set("method=" + (list ? "[" + options.method + "]" : options.method));
+  }
   if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
@@ -293,8 +296,9 @@ int run(const Options& options, const Session& session) {
   Outcome o;
   o.recipe = resolve_recipe(options);
   if (o.recipe.format == "gguf" && o.recipe.target_bits)
-    fail(ErrorKind::kUnsupported, {"a budget of bits is not for format gguf, whose mixes choose types themselves",
-                                   o.recipe.source, "target_bits", "write scheme: q4_k_m"});
+    fail(ErrorKind::kUnsupported,
+         {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
+          "target_bits", "write scheme: q4_k_m"});
   if (o.recipe.format == "gguf")
     return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite}, session);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
@@ -337,6 +341,7 @@ void add_quantize(CLI::App& app, Session& session) {
       app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
       "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"
       "  llmq quantize --method awq --model DIR --output out/model-awq --set scheme=w4a16_g64_asym\n"
+      "  llmq quantize --method awq,gptq --model DIR --output out/model-best --set scheme=w4a16_g64_asym\n"
       "  llmq quantize --method imatrix --model DIR --output out/model.gguf --set format=gguf --set "
       "scheme=q4_k_m\n"
       "  llmq quantize --recipe recipes/smollm2.yaml --dry-run\n");
@@ -346,7 +351,7 @@ void add_quantize(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command
       ->add_option("--method", options->method,
-                   "rtn, awq, gptq, smoothquant, or a list such as [awq, gptq]; imatrix for GGUF; overrides "
+                   "rtn, awq, gptq, smoothquant, or a list such as awq,gptq; imatrix for GGUF; overrides "
                    "the recipe")
       ->type_name("NAME");
   command

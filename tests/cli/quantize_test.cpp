@@ -187,6 +187,8 @@ TEST(Quantize, PresetRecipesPlanOrAreRefusedByName) {
   EXPECT_EQ(plan("qwen32b.yaml", {"--method", "awq"}).exit_code, 0);
   EXPECT_EQ(plan("tinystories.yaml").exit_code, 0);
   EXPECT_EQ(plan("qwen32b-gptq.yaml", {"--set", "calibration.sequence_length=128"}).exit_code, 0);
+  EXPECT_EQ(plan("tinystories.yaml", {"--method", "awq,gptq"}).exit_code, 0);
+  EXPECT_EQ(plan("tinystories.yaml", {"--method", "awq,awq"}).exit_code, 2);
   for (const char* preset :
        {"qwen32b-smoothquant.yaml", "w8a8.yaml", "w8a8-static.yaml", "zeroquant-w8a8.yaml",
         "zeroquant-w4a8.yaml", "fp8.yaml", "fp8-static.yaml", "fp8-block.yaml", "w8a16.yaml"}) {
