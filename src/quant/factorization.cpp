@@ -21,6 +21,7 @@ void pack_panels(std::vector<double>& packed, const double* rows, std::int64_t s
                  double sign) {
   const std::int64_t panel = host_panel_f64();
   packed.resize(static_cast<std::size_t>(depth * kBlock));
+  if (depth == 0) return;
   for (std::int64_t c = 0; c < kBlock; ++c) {
     double* const to = packed.data() + c / panel * panel * depth + c % panel;
     for (std::int64_t u = 0; u < depth; ++u) to[u * panel] = sign * rows[c * stride + u];
@@ -32,6 +33,7 @@ void pack_columns(std::vector<double>& packed, const double* columns, std::int64
                   double sign) {
   const std::int64_t panel = host_panel_f64();
   packed.resize(static_cast<std::size_t>(depth * kBlock));
+  if (depth == 0) return;
   for (std::int64_t u = 0; u < depth; ++u)
     for (std::int64_t c = 0; c < kBlock; ++c)
       packed[static_cast<std::size_t>(c / panel * panel * depth + u * panel + c % panel)] =
