@@ -2,14 +2,15 @@
 #include "io/gguf_writer.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "io/partial_file.h"
 
 namespace llmq {
 namespace {
@@ -105,9 +106,7 @@ void GgufMetadata::set_u32(std::string_view key, std::uint32_t value) {
 void GgufMetadata::set_i32(std::string_view key, std::int32_t value) {
   set(key, GgufType::kI32, bytes_of(value));
 }
-void GgufMetadata::set_f32(std::string_view key, float value) {
-  set(key, GgufType::kF32, bytes_of(value));
-}
+void GgufMetadata::set_f32(std::string_view key, float value) { set(key, GgufType::kF32, bytes_of(value)); }
 
 void GgufMetadata::set_bool(std::string_view key, bool value) {
   set(key, GgufType::kBool, std::string(1, value ? '\1' : '\0'));
@@ -156,23 +155,8 @@ const GgufMetadata::Entry* GgufMetadata::find(std::string_view key) const {
 }
 
 struct GgufWriter::State {
-  Io* io = nullptr;
-  Path target, partial;
-  std::unique_ptr<File> file;
+  std::optional<PartialFile> file;
   std::unordered_map<std::string, Slot> slots;
-  std::uint64_t file_bytes = 0;
-
-  State() = default;
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (!file) return;
-    file.reset();
-    try {
-      io->remove(partial);
-    } catch (const std::exception&) {  // nothing more can be done about a file that cannot be removed
-    }
-  }
 };
 
 GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
@@ -200,13 +184,8 @@ GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
   tables.resize(static_cast<std::size_t>(round_up(tables.size(), kAlignment)), '\0');
 
   for (auto& [name, slot] : state_->slots) slot.offset += tables.size();
-  state_->io = &io;
-  state_->partial = target;
-  state_->partial += fmt::format(".partial-{}", getpid());
-  state_->target = std::move(target);
-  state_->file_bytes = tables.size() + end;
-  state_->file = io.create(state_->partial);
-  state_->file->reserve(state_->file_bytes);  // the padding is what reserved room holds: zeros
+  // The padding is what was never written: zeros.
+  state_->file.emplace(io, std::move(target), tables.size() + end);
   state_->file->write_at(0, std::as_bytes(std::span(tables)));
 }
 
@@ -215,7 +194,7 @@ GgufWriter::GgufWriter(GgufWriter&&) noexcept = default;
 
 void GgufWriter::append(const std::string& name, std::span<const std::byte> bytes) {
   const auto slot = state_->slots.find(name);
-  const std::string file = state_->target.string();
+  const std::string file = state_->file->target().string();
   if (slot == state_->slots.end())
     fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file, name, {}});
   Slot& place = slot->second;
@@ -234,15 +213,12 @@ void GgufWriter::finish() {
     if (slot.written != slot.bytes)
       fail(ErrorKind::kInternal,
            ErrorDetail{fmt::format("{} of {} declared bytes came", slot.written, slot.bytes),
-                       state_->target.string(),
+                       state_->file->target().string(),
                        name,
                        {}});
-  state_->file->sync();
-  state_->io->rename(state_->partial, state_->target);
-  state_->file.reset();
-  state_->io->sync_directory(state_->target.has_parent_path() ? state_->target.parent_path() : Path("."));
+  state_->file->publish();
 }
 
-std::uint64_t GgufWriter::file_bytes() const { return state_->file_bytes; }
+std::uint64_t GgufWriter::file_bytes() const { return state_->file->bytes(); }
 
 }  // namespace llmq

@@ -1,15 +1,16 @@
 // Writes one safetensors file whose layout is known from the declarations alone, so that tensors may come in
 // any order.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <optional>
 #include <unordered_map>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "io/partial_file.h"
 #include "io/safetensors.h"
 
 namespace llmq {
@@ -52,23 +53,8 @@ std::string tensor_member(const TensorDeclaration& declaration, std::uint64_t be
 }  // namespace
 
 struct SafetensorsWriter::State {
-  Io* io = nullptr;
-  Path target, partial;
-  std::unique_ptr<File> file;
+  std::optional<PartialFile> file;
   std::unordered_map<std::string, Slot> slots;
-  std::uint64_t file_bytes = 0;
-
-  State() = default;
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-  ~State() {
-    if (!file) return;
-    file.reset();
-    try {
-      io->remove(partial);
-    } catch (const std::exception&) {  // nothing more can be done about a file that cannot be removed
-    }
-  }
 };
 
 SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
@@ -97,13 +83,7 @@ SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDecl
 
   const std::uint64_t length = header.size(), data_begin = 8 + length;
   for (auto& [name, slot] : state_->slots) slot.offset += data_begin;
-  state_->io = &io;
-  state_->partial = target;
-  state_->partial += fmt::format(".partial-{}", getpid());
-  state_->target = std::move(target);
-  state_->file_bytes = data_begin + end;
-  state_->file = io.create(state_->partial);
-  state_->file->reserve(state_->file_bytes);
+  state_->file.emplace(io, std::move(target), data_begin + end);
   std::string prefix(8, '\0');
   std::memcpy(prefix.data(), &length, sizeof length);
   prefix += header;
@@ -115,7 +95,7 @@ SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 
 void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> bytes) {
   const auto slot = state_->slots.find(name);
-  const std::string file = state_->target.string();
+  const std::string file = state_->file->target().string();
   if (slot == state_->slots.end())
     fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file, name, {}});
   if (slot->second.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
@@ -133,13 +113,10 @@ void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
     if (!slot.written)
       fail(ErrorKind::kInternal,
-           ErrorDetail{"a declared tensor never came", state_->target.string(), name, {}});
-  state_->file->sync();
-  state_->io->rename(state_->partial, state_->target);
-  state_->file.reset();
-  state_->io->sync_directory(state_->target.has_parent_path() ? state_->target.parent_path() : Path("."));
+           ErrorDetail{"a declared tensor never came", state_->file->target().string(), name, {}});
+  state_->file->publish();
 }
 
-std::uint64_t SafetensorsWriter::file_bytes() const { return state_->file_bytes; }
+std::uint64_t SafetensorsWriter::file_bytes() const { return state_->file->bytes(); }
 
 }  // namespace llmq

@@ -2,17 +2,16 @@
 #include <gtest/gtest.h>
 
 #include "io/gguf_writer.h"
-#include "tests/support/failing_io.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/failing_disk.h"
 #include "tests/unit/io/hostile_bytes.h"
 
 namespace llmq {
 namespace {
 
 using testing::as_bytes;
+using testing::count_failures_of_a_disk;
 using testing::CountingIo;
 using testing::expect_refusal;
-using testing::FailingIo;
 using testing::gguf_text;
 using testing::GgufBytes;
 using testing::little_endian;
@@ -156,24 +155,9 @@ TEST(GgufWriter, SyncsBeforeItRenames) {
 }
 
 TEST(GgufWriter, AFailingDiskLeavesNothingThatLooksFinished) {
-  int failures = 0;
-  for (int call = 0;; ++call) {
-    TemporaryDirectory directory;
-    FailingIo io(call, FailingIo::How::kFromThenOn);
-    try {
-      write(io, directory / "m", false);
-      break;
-    } catch (const Error& error) {
-      ++failures;
-      EXPECT_EQ(error.kind(), ErrorKind::kIo);
-      const auto left = system_io().list(directory.path());
-      // Only the last call, syncing the directory, comes after the rename: the file is whole then.
-      if (!left.empty()) {
-        EXPECT_EQ(left, std::vector<std::string>{"m"});
-        EXPECT_NO_THROW(parse_gguf(as_bytes(directory.read("m")), "m"));
-      }
-    }
-  }
+  const int failures =
+      count_failures_of_a_disk([](Io& io, const Path& path) { write(io, path, false); },
+                               [](const std::string& bytes) { parse_gguf(as_bytes(bytes), "m"); });
   EXPECT_GE(failures, 12);  // create, reserve, tables, six pieces, sync, rename, directory
 }
 

@@ -2,16 +2,15 @@
 #include <gtest/gtest.h>
 
 #include "io/safetensors.h"
-#include "tests/support/failing_io.h"
-#include "tests/support/temporary_directory.h"
+#include "tests/support/failing_disk.h"
 #include "tests/unit/io/hostile_bytes.h"
 
 namespace llmq {
 namespace {
 
 using testing::as_bytes;
+using testing::count_failures_of_a_disk;
 using testing::expect_refusal;
-using testing::FailingIo;
 using testing::TemporaryDirectory;
 
 std::vector<TensorDeclaration> declarations() {
@@ -80,24 +79,9 @@ TEST(SafetensorsWriter, RefusesWhatSafetensorsCannotHold) {
 }
 
 TEST(SafetensorsWriter, AFailingDiskLeavesNothingThatLooksFinished) {
-  int failures = 0;
-  for (int call = 0;; ++call) {
-    TemporaryDirectory directory;
-    FailingIo io(call, FailingIo::How::kFromThenOn);
-    try {
-      write(io, directory / "m", false);
-      break;
-    } catch (const Error& error) {
-      ++failures;
-      EXPECT_EQ(error.kind(), ErrorKind::kIo);
-      const auto left = system_io().list(directory.path());
-      // Only the last call, syncing the directory, comes after the rename: the file is whole then.
-      if (!left.empty()) {
-        EXPECT_EQ(left, std::vector<std::string>{"m"});
-        EXPECT_NO_THROW(parse_safetensors(as_bytes(directory.read("m")), "m"));
-      }
-    }
-  }
+  const int failures =
+      count_failures_of_a_disk([](Io& io, const Path& path) { write(io, path, false); },
+                               [](const std::string& bytes) { parse_safetensors(as_bytes(bytes), "m"); });
   EXPECT_GE(failures, 9);  // create, reserve, header, five tensors, sync, rename, directory
 }
 
