@@ -1,27 +1,15 @@
 // Plain rounding to 8-bit schemes and the bytes that llmq stores for them equal those of compressed-tensors.
 //
 // codes.json was written by compressed-tensors 0.20.0 (make_codes_golden.py beside it).
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "base/half.h"
-#include "base/json.h"
 #include "export/packed_formats.h"
 #include "quant/rtn.h"
+#include "tests/golden/formats/golden_cases.h"
 
 namespace llmq {
 namespace {
-
-Json cases() {
-  const std::string path = LLMQ_SOURCE_DIR "/tests/golden/formats/codes.json";
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return Json::parse(text.str(), path);
-}
 
 std::string member(const Json& object, std::string_view key, std::string absent) {
   const Json* value = object.find(key);
@@ -57,20 +45,8 @@ std::vector<float> weight_of(const std::string& hex) {
   return weight;
 }
 
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return text;
-}
-
-Json shape_json(const Shape& shape) {
-  Json extents = Json::array();
-  for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
-  return extents;
-}
-
 TEST(Codes, RoundingAndBytesEqualTheLibrary) {
-  const Json all = cases();
+  const Json all = golden_cases("codes.json");
   ASSERT_EQ(all.items().size(), 10u);
   ThreadPool pool(2);
   for (const Json& one : all.items()) {

@@ -2,26 +2,14 @@
 //
 // golden.json was written by compressed-tensors 0.20.0 and GPTQModel 7.7.0 from the same codes, scales and
 // zeros (make_golden.py beside it).
-#include <fmt/core.h>
 #include <gtest/gtest.h>
 
-#include <fstream>
-#include <sstream>
-
 #include "base/error.h"
-#include "base/json.h"
 #include "export/packed_formats.h"
+#include "tests/golden/formats/golden_cases.h"
 
 namespace llmq {
 namespace {
-
-Json golden_cases() {
-  const std::string path = LLMQ_SOURCE_DIR "/tests/golden/formats/golden.json";
-  std::ifstream file(path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return Json::parse(text.str(), path);
-}
 
 DType dtype_of(const Json& name) { return dtype_from_safetensors(name.as_string()).value(); }
 
@@ -56,20 +44,8 @@ QuantizedMatrix matrix_of(const Json& one) {
   return matrix;
 }
 
-std::string hex(std::span<const std::byte> bytes) {
-  std::string text;
-  for (const std::byte byte : bytes) text += fmt::format("{:02x}", std::to_integer<int>(byte));
-  return text;
-}
-
-Json shape_json(const Shape& shape) {
-  Json extents = Json::array();
-  for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
-  return extents;
-}
-
 TEST(PackedFormats, BytesEqualTheLibraries) {
-  const Json cases = golden_cases();
+  const Json cases = golden_cases("golden.json");
   ASSERT_EQ(cases.items().size(), 24u);
   for (const Json& one : cases.items()) {
     SCOPED_TRACE(one.at("format").as_string() + " " + one.at("name").as_string());
@@ -90,7 +66,7 @@ TEST(PackedFormats, BytesEqualTheLibraries) {
 }
 
 TEST(PackedFormats, DeclarationsAreWhatIsPacked) {
-  const Json cases = golden_cases();
+  const Json cases = golden_cases("golden.json");
   for (const Json& one : cases.items()) {
     SCOPED_TRACE(one.at("format").as_string() + " " + one.at("name").as_string());
     const PackedFormatRow& format = packed_format(one.at("format").as_string());

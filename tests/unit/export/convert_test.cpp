@@ -169,18 +169,12 @@ TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
   std::vector<QuantizedMatrix> wanted;
   const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
                                   spec, modules, {});
-  std::map<std::string, bool> packed;
   for (std::size_t i = 0; i < modules.size(); ++i) {
     wanted.push_back(tiny_matrix(modules[i], i + 1));
     for (std::size_t s = i % 3; s < wanted[i].scales.size(); s += 3) wanted[i].scales[s] *= -1;
     writer->add_quantized(modules[i].module, wanted[i]);
-    packed[modules[i].module + ".weight"] = true;
   }
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (!packed.count(tensor.name))
-      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
-                        {static_cast<const std::byte*>(tensor.view.pointer),
-                         static_cast<std::size_t>(tensor.view.bytes())});
+  add_dense_tensors(*writer, checkpoint, modules);
   writer->finish({});
   run(disk_ / "packed", disk_ / "gptq", "gptq");
   run(disk_ / "gptq", disk_ / "awq", "awq");
@@ -199,16 +193,9 @@ TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
   const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
   const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
                                   spec, modules, {}, KvCacheType::kFloat8);
-  std::map<std::string, bool> packed;
-  for (std::size_t i = 0; i < modules.size(); ++i) {
+  for (std::size_t i = 0; i < modules.size(); ++i)
     writer->add_quantized(modules[i].module, tiny_matrix(modules[i], i + 1));
-    packed[modules[i].module + ".weight"] = true;
-  }
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (!packed.count(tensor.name))
-      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
-                        {static_cast<const std::byte*>(tensor.view.pointer),
-                         static_cast<std::size_t>(tensor.view.bytes())});
+  add_dense_tensors(*writer, checkpoint, modules);
   for (int layer = 0; layer < 2; ++layer)
     for (const char* which : {"k_scale", "v_scale"}) {
       const float scale = 0.125f * static_cast<float>(layer + 1);

@@ -2,7 +2,7 @@
 // sequence.
 #pragma once
 #include <cstring>
-#include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -109,6 +109,18 @@ inline std::vector<PlannedModule> every_linear(const ModelSpec& spec, const Quan
   return modules;
 }
 
+// Copies what is no weight of the modules.
+inline void add_dense_tensors(ModelWriter& writer, const Checkpoint& checkpoint,
+                              std::span<const PlannedModule> modules) {
+  std::set<std::string> packed;
+  for (const PlannedModule& module : modules) packed.insert(module.module + ".weight");
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (packed.count(tensor.name) == 0)
+      writer.add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
+                       {static_cast<const std::byte*>(tensor.view.pointer),
+                        static_cast<std::size_t>(tensor.view.bytes())});
+}
+
 // Packs every module with tiny_matrix(seed = its index + 1), copies the dense tensors, publishes with a
 // report.json.
 inline void write_packed(Io& io, const std::string& format, const OutputTarget& target,
@@ -116,15 +128,9 @@ inline void write_packed(Io& io, const std::string& format, const OutputTarget& 
                          std::span<const std::string> ignored = {}) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const auto writer = open_writer(io, format, target, checkpoint, spec, modules, ignored);
-  std::map<std::string, std::uint64_t> packed;
-  for (std::size_t i = 0; i < modules.size(); ++i) packed[modules[i].module + ".weight"] = i + 1;
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (packed.count(tensor.name) == 0)
-      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
-                        {static_cast<const std::byte*>(tensor.view.pointer),
-                         static_cast<std::size_t>(tensor.view.bytes())});
-  for (const PlannedModule& m : modules)
-    writer->add_quantized(m.module, tiny_matrix(m, packed[m.module + ".weight"]));
+  add_dense_tensors(*writer, checkpoint, modules);
+  for (std::size_t i = 0; i < modules.size(); ++i)
+    writer->add_quantized(modules[i].module, tiny_matrix(modules[i], i + 1));
   writer->finish({{"report.json", "{\"schema\": \"llmq.report/1\"}\n"}, {"README.md", "# card\n"}});
 }
 
