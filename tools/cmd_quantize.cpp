@@ -11,6 +11,7 @@
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
+#include "tools/output_evaluation.h"
 #include "tools/print.h"
 #include "tools/quantize_gguf.h"
 #include "tools/version.h"
@@ -61,9 +62,8 @@ struct Outcome {
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   std::string digest;
-  std::optional<Evaluation> evaluation;
   std::uint64_t original_bytes = 0;
-  std::vector<Gate> gates;
+  std::optional<OutputEvaluation> evaluation;
 };
 
 std::string scheme_text(const Plan& plan) {
@@ -108,19 +108,6 @@ void print_plan(const Plan& plan) {
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
-Json calibration_json(const Outcome& o) {
-  if (o.calibration.samples.empty()) return {};
-  Json text = Json::array();
-  for (const std::string& name : o.recipe.calibration.text) text.push_back(name);
-  return Json::object({{"samples", static_cast<std::int64_t>(o.calibration.samples.size())},
-                       {"tokens", o.calibration.tokens()},
-                       {"sha256", o.calibration.sha256},
-                       {"sequence_length", o.recipe.calibration.sequence_length},
-                       {"text", text},
-                       {"seed", o.recipe.calibration.seed},
-                       {"shuffle", o.recipe.calibration.shuffle}});
-}
-
 Json list_json(const std::vector<std::string>& lines) {
   Json list = Json::array();
   for (const std::string& line : lines) list.push_back(line);
@@ -134,17 +121,7 @@ Json run_json(const Outcome& o) {
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
-  if (o.evaluation) {
-    const PerplexityResult& r = o.evaluation->result;
-    run["evaluation"] =
-        Json::object({{"protocol", o.evaluation->protocol},
-                      {"text", o.evaluation->text},
-                      {"windows", r.windows},
-                      {"ppl", r.ppl},
-                      {"ppl_stderr", r.ppl_stderr},
-                      {"against", r.against ? divergence_json(*r.against, o.facts.model) : Json()},
-                      {"gates", gates_json(o.gates)}});
-  }
+  if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return run;
 }
 
@@ -152,17 +129,13 @@ CardFacts card_facts(const Outcome& o) {
   CardFacts card;
   card.title = Path(o.recipe.output).filename().string();
   if (!o.evaluation) return card;
-  const PerplexityResult& r = o.evaluation->result;
-  card.protocol = fmt::format("{}, {} windows", o.evaluation->protocol, r.windows);
-  card.text = o.evaluation->text == "builtin:wikitext-2" ? "WikiText-2 test" : o.evaluation->text;
-  if (r.against)
-    card.measured.push_back({"original", o.original_bytes, 16, r.against->reference_ppl, 0, {}, {}});
-  MeasuredRow mine{"this model", o.facts.bytes_out, o.facts.bits_per_weight, r.ppl, r.ppl_stderr, {}, {}};
-  if (r.against) {
-    mine.kl_mean = r.against->kl_mean;
-    mine.top1_agreement = r.against->top1_agreement;
-  }
-  card.measured.push_back(mine);
+  const Evaluation& evaluation = o.evaluation->evaluation;
+  const PerplexityResult& r = evaluation.result;
+  card.protocol = fmt::format("{}, {} windows", evaluation.protocol, r.windows);
+  card.text = evaluation.text == "builtin:wikitext-2" ? "WikiText-2 test" : evaluation.text;
+  card.measured.push_back({"original", o.original_bytes, 16, r.against->reference_ppl, 0, {}, {}});
+  card.measured.push_back({"this model", o.facts.bytes_out, o.facts.bits_per_weight, r.ppl, r.ppl_stderr,
+                           r.against->kl_mean, r.against->top1_agreement});
   return card;
 }
 
@@ -205,28 +178,9 @@ void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Optio
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
-  o.facts.calibration = calibration_json(o);
+  o.facts.calibration = calibration_json(o.recipe, o.calibration);
   writer->finish(documents(o));
   o.digest = output_digest(system_io(), o.recipe.output);
-}
-
-// The recipe's `evaluate`: measured on the written files, then added to the report and the card, which loaders do not read.
-void evaluate_output(Outcome& o, const LoadedModel& original, const std::shared_ptr<Backend>& backend,
-                     const GlobalOptions& globals) {
-  const EvaluateRequest& asked = *o.recipe.evaluate;
-  EvaluationRequest request;
-  request.text = asked.text;
-  request.max_windows = asked.max_windows;
-  request.compute = chosen_compute(globals, Compute::kFloat32);
-  const LoadedModel written = open_model(system_io(), o.recipe.output);
-  o.evaluation = evaluate(written, &original, backend, request);
-  const PerplexityResult& result = o.evaluation->result;
-  if (asked.max_ppl) o.gates.push_back({"max_ppl", *asked.max_ppl, result.ppl});
-  if (asked.max_delta_ppl)
-    o.gates.push_back({"max_delta_ppl", *asked.max_delta_ppl, result.against->delta_ppl});
-  if (asked.max_kl) o.gates.push_back({"max_kl", *asked.max_kl, result.against->kl_mean});
-  for (const auto& [name, text] : documents(o))
-    write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
 }
 
 Json outcome_json(const Outcome& o) {
@@ -255,7 +209,7 @@ Json outcome_json(const Outcome& o) {
                                 {"warnings", list_json(o.report.warnings)},
                                 {"digest", o.digest}});
   if (o.plan.mixed) document["mixed"] = o.plan.mixed->to_json();
-  if (o.evaluation) document["evaluation"] = run_json(o).at("evaluation");
+  if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
 }
 
@@ -270,18 +224,7 @@ void print_outcome(const Outcome& o) {
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
-  if (o.evaluation) {
-    const PerplexityResult& r = o.evaluation->result;
-    print_line(
-        fmt::format("perplexity {:.4f} ± {:.4f} ({}, {} windows); original {:.4f}; KL {:.5f}; top-1 {:.2f} %",
-                    r.ppl, r.ppl_stderr, o.evaluation->protocol, r.windows, r.against->reference_ppl,
-                    r.against->kl_mean, 100 * r.against->top1_agreement));
-    for (const Gate& gate : o.gates)
-      print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
-                             gate.met() ? "met" : "NOT met"));
-  } else {
-    print_line("next: llmq eval-ppl " + o.recipe.output + " --against " + o.recipe.model);
-  }
+  print_evaluation(o.evaluation, o.recipe);
 }
 
 int run(const Options& options, const Session& session) {
@@ -325,12 +268,18 @@ int run(const Options& options, const Session& session) {
   o.loaders = loader_verdicts(o.plan.format, o.plan.modules, o.recipe.output);
   run_job(o, model, *backend, options);
   o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.recipe.evaluate) evaluate_output(o, model, backend, globals);
+  if (o.recipe.evaluate) {
+    o.evaluation = evaluate_output(*o.recipe.evaluate, o.recipe.output, model, backend, globals);
+    // The report and the card, which loaders do not read, gain the figures.
+    for (const auto& [name, text] : documents(o))
+      write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
+  }
   if (globals.json)
     print_json(outcome_json(o));
   else
     print_outcome(o);
-  return !all_met(o.gates) || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
+  const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
+  return !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "quant/importance.h"
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
+#include "tools/output_evaluation.h"
 #include "tools/print.h"
 #include "tools/version.h"
 
@@ -23,8 +24,8 @@ struct Outcome {
   RunFacts facts;
   double seconds = 0;
   std::vector<std::pair<std::string, double>> seconds_by_part;
-  std::optional<Evaluation> evaluation;
-  std::vector<Gate> gates;
+  std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
+  std::optional<OutputEvaluation> evaluation;
 };
 
 double since(std::chrono::steady_clock::time_point start) {
@@ -88,17 +89,6 @@ Json tensors_json(const GgufWritten& written) {
   return list;
 }
 
-Json evaluation_json(const Outcome& o) {
-  const PerplexityResult& r = o.evaluation->result;
-  return Json::object({{"protocol", o.evaluation->protocol},
-                       {"text", o.evaluation->text},
-                       {"windows", r.windows},
-                       {"ppl", r.ppl},
-                       {"ppl_stderr", r.ppl_stderr},
-                       {"against", r.against ? divergence_json(*r.against, o.facts.model) : Json()},
-                       {"gates", gates_json(o.gates)}});
-}
-
 void write_report(const Outcome& o) {
   Json parts = Json::object();
   for (const auto& [part, time] : o.seconds_by_part) parts[part] = Json(time);
@@ -108,23 +98,10 @@ void write_report(const Outcome& o) {
                            {"search", o.plan.search == BlockSearch::kBest ? "best" : "ggml"},
                            {"tensors", tensors_json(o.written)},
                            {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
-                                                    {"peak_rss_bytes", peak_resident_bytes()}})}});
-  if (o.evaluation) run["evaluation"] = evaluation_json(o);
+                                                    {"peak_rss_bytes", o.peak_rss_bytes}})}});
+  if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   write_text_atomically(system_io(), o.recipe.output + ".report.json",
                         make_report(o.facts, {}, run).dump(1) + "\n");
-}
-
-Json calibration_json(const Outcome& o) {
-  if (!o.plan.needs_calibration()) return {};
-  Json text = Json::array();
-  for (const std::string& name : o.recipe.calibration.text) text.push_back(name);
-  return Json::object({{"samples", static_cast<std::int64_t>(o.calibration.samples.size())},
-                       {"tokens", o.calibration.tokens()},
-                       {"sha256", o.calibration.sha256},
-                       {"sequence_length", o.recipe.calibration.sequence_length},
-                       {"text", text},
-                       {"seed", o.recipe.calibration.seed},
-                       {"shuffle", o.recipe.calibration.shuffle}});
 }
 
 RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& session) {
@@ -136,27 +113,11 @@ RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& ses
   facts.scheme = gguf_type_name(*o.plan.file_type);
   facts.format = "gguf";
   facts.recipe = o.recipe.to_json();
-  facts.calibration = calibration_json(o);
+  facts.calibration = calibration_json(o.recipe, o.calibration);
   facts.bytes_in = model.checkpoint.tensor_bytes();
   facts.bytes_out = o.written.bytes;
   facts.bits_per_weight = facts.bits_per_weight_total = o.written.bits_per_weight();
   return facts;
-}
-
-void evaluate_file(Outcome& o, const LoadedModel& original, const std::shared_ptr<Backend>& backend,
-                   const GlobalOptions& globals) {
-  const EvaluateRequest& asked = *o.recipe.evaluate;
-  EvaluationRequest request;
-  request.text = asked.text;
-  request.max_windows = asked.max_windows;
-  request.compute = chosen_compute(globals, Compute::kFloat32);
-  const LoadedModel written = open_model(system_io(), o.recipe.output);
-  o.evaluation = evaluate(written, &original, backend, request);
-  const PerplexityResult& result = o.evaluation->result;
-  if (asked.max_ppl) o.gates.push_back({"max_ppl", *asked.max_ppl, result.ppl});
-  if (asked.max_delta_ppl)
-    o.gates.push_back({"max_delta_ppl", *asked.max_delta_ppl, result.against->delta_ppl});
-  if (asked.max_kl) o.gates.push_back({"max_kl", *asked.max_kl, result.against->kl_mean});
 }
 
 Json outcome_json(const Outcome& o) {
@@ -169,7 +130,7 @@ Json outcome_json(const Outcome& o) {
                                 {"format", "gguf"},
                                 {"compute", compute_name(o.plan.compute)},
                                 {"seconds", o.seconds},
-                                {"peak_rss_bytes", peak_resident_bytes()},
+                                {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"bytes_in", o.facts.bytes_in},
@@ -181,7 +142,7 @@ Json outcome_json(const Outcome& o) {
                                 {"fallbacks", Json::array()},
                                 {"warnings", Json::array()},
                                 {"digest", o.written.digest}});
-  if (o.evaluation) document["evaluation"] = evaluation_json(o);
+  if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
 }
 
@@ -191,19 +152,8 @@ void print_outcome(const Outcome& o) {
                          bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in),
                          o.facts.bits_per_weight));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
-                         bytes_text(peak_resident_bytes()), bytes_text(o.plan.peak_bytes), o.written.digest));
-  if (!o.evaluation) {
-    print_line("next: llmq eval-ppl " + o.recipe.output + " --against " + o.recipe.model);
-    return;
-  }
-  const PerplexityResult& r = o.evaluation->result;
-  print_line(
-      fmt::format("perplexity {:.4f} ± {:.4f} ({}, {} windows); original {:.4f}; KL {:.5f}; top-1 {:.2f} %",
-                  r.ppl, r.ppl_stderr, o.evaluation->protocol, r.windows, r.against->reference_ppl,
-                  r.against->kl_mean, 100 * r.against->top1_agreement));
-  for (const Gate& gate : o.gates)
-    print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
-                           gate.met() ? "met" : "NOT met"));
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.written.digest));
+  print_evaluation(o.evaluation, o.recipe);
 }
 
 }  // namespace
@@ -223,7 +173,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
             {},
             0,
             {},
-            {},
+            0,
             {}};
   if (flags.dry_run) {
     if (globals.json)
@@ -236,15 +186,17 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   o.seconds_by_part.emplace_back("importance", since(start));
   write_file(o, model, importance, backend->threads(), flags.overwrite);
   o.seconds = since(start);
+  o.peak_rss_bytes = peak_resident_bytes();
   o.seconds_by_part.emplace_back("rounding and writing", o.seconds - o.seconds_by_part.front().second);
   o.facts = facts_of(o, model, session);
-  if (recipe.evaluate) evaluate_file(o, model, backend, globals);
+  if (recipe.evaluate)
+    o.evaluation = evaluate_output(*recipe.evaluate, recipe.output, model, backend, globals);
   write_report(o);
   if (globals.json)
     print_json(outcome_json(o));
   else
     print_outcome(o);
-  return all_met(o.gates) ? 0 : 3;
+  return !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
 }
 
 }  // namespace llmq::tools
