@@ -44,6 +44,23 @@ bool out_of_room(int code) { return code == ENOSPC || code == EDQUOT; }
                                    "free some space or choose another output directory"});
 }
 
+std::int64_t nanoseconds(const struct timespec& time) {
+  return static_cast<std::int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec;
+}
+
+FileStamp stamp_of(const struct stat& status) {
+  const FileKind kind = S_ISREG(status.st_mode)   ? FileKind::kRegular
+                        : S_ISDIR(status.st_mode) ? FileKind::kDirectory
+                        : S_ISLNK(status.st_mode) ? FileKind::kSymlink
+                                                  : FileKind::kOther;
+  return {kind,
+          static_cast<std::uint64_t>(status.st_dev),
+          static_cast<std::uint64_t>(status.st_ino),
+          static_cast<std::uint64_t>(status.st_size),
+          nanoseconds(status.st_mtim),
+          nanoseconds(status.st_ctim)};
+}
+
 struct AtomicCounters {
   std::atomic<std::uint64_t> bytes_read{0}, bytes_written{0};
 };
@@ -89,6 +106,12 @@ class SystemFile final : public File {
     struct stat status {};
     if (::fstat(fd_, &status) != 0) fail_errno(ErrorKind::kIo, path_, "cannot read its size", errno);
     return static_cast<std::uint64_t>(status.st_size);
+  }
+
+  FileStamp stamp() override {
+    struct stat status {};
+    if (::fstat(fd_, &status) != 0) fail_errno(ErrorKind::kIo, path_, "cannot be examined", errno);
+    return stamp_of(status);
   }
 
   void read_at(std::uint64_t offset, std::span<std::byte> into) override {
@@ -199,6 +222,13 @@ class SystemIo final : public Io {
   bool is_directory(const Path& path) override {
     struct stat status {};
     return ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
+  }
+
+  FileStamp stamp(const Path& path) override {
+    struct stat status {};
+    if (::lstat(path.c_str(), &status) == 0) return stamp_of(status);
+    if (errno == ENOENT || errno == ENOTDIR) return {};
+    fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
   }
 
   std::vector<std::string> list(const Path& directory) override {

@@ -25,10 +25,22 @@ class Mapping {
   virtual void release(std::uint64_t offset, std::uint64_t size) const = 0;
 };
 
+enum class FileKind : std::uint8_t { kAbsent, kRegular, kDirectory, kSymlink, kOther };
+
+// What stat() says of a file. A file whose stamp has not changed has not been written since, unless within the
+// same tick of the file system's clock.
+struct FileStamp {
+  FileKind kind = FileKind::kAbsent;
+  std::uint64_t device = 0, inode = 0, size = 0;
+  std::int64_t modified_ns = 0, changed_ns = 0;  // mtime and ctime, since 1970
+  bool operator==(const FileStamp&) const = default;
+};
+
 class File {
  public:
   virtual ~File() = default;
   virtual std::uint64_t size() = 0;
+  virtual FileStamp stamp() = 0;
   virtual void read_at(std::uint64_t offset,
                        std::span<std::byte> into) = 0;  // all or Error(kIo): "ends at byte N"
   virtual void write_at(std::uint64_t offset, std::span<const std::byte> from) = 0;
@@ -51,6 +63,7 @@ class Io {
       const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
   virtual bool exists(const Path& path) = 0;
   virtual bool is_directory(const Path& path) = 0;
+  virtual FileStamp stamp(const Path& path) = 0;  // of the name itself: a symbolic link is not followed
   virtual std::vector<std::string> list(const Path& directory) = 0;  // names, sorted, without . and ..
   virtual void make_directory(const Path& path) = 0;                 // with parents; existing is fine
   virtual void rename(const Path& from, const Path& to) = 0;

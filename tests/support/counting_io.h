@@ -28,6 +28,7 @@ class InterceptedIo : public Io {
   }
   bool exists(const Path& path) override { return inner_.exists(path); }
   bool is_directory(const Path& path) override { return inner_.is_directory(path); }
+  FileStamp stamp(const Path& path) override { return inner_.stamp(path); }
   std::vector<std::string> list(const Path& directory) override {
     before("list", directory);
     return inner_.list(directory);
@@ -76,6 +77,7 @@ class InterceptedIo : public Io {
     InterceptedFile(InterceptedIo& io, std::unique_ptr<File> inner, Path path)
         : io_(io), inner_(std::move(inner)), path_(std::move(path)) {}
     std::uint64_t size() override { return io_.visible_bytes(path_, inner_->size()); }
+    FileStamp stamp() override { return inner_->stamp(); }
     void read_at(std::uint64_t offset, std::span<std::byte> into) override {
       io_.before("read", path_);
       if (offset > size() || into.size() > size() - offset)
