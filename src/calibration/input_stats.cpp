@@ -1,8 +1,7 @@
 // The FP64 triangle of one input: chunk sums from the backend are added in order, so nothing depends on
 // threads.
 //
-// Memory: K (K + 1) / 2 doubles; while a chunk is added, F32 [K, K] on the device and a row of it on the
-// host.
+// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device.
 #include "calibration/input_stats.h"
 
 #include <algorithm>
@@ -47,21 +46,37 @@ InputStats::InputStats(std::int64_t channels)
       absolute_max_(static_cast<std::size_t>(channels)),
       triangle_(triangle_size(channels)) {}
 
-void InputStats::add(Backend& backend, const TensorView& x) {
-  backend.channel_stats(x, absolute_sum_, absolute_max_);
-  const auto k = static_cast<std::size_t>(channels_);
-  const Buffer square = backend.allocate(k * k * sizeof(float));
-  const TensorView g = square.view(DType::kF32, {channels_, channels_});
-  std::vector<float> host(k * k);
-  for (std::int64_t first = 0; first < x.rows(); first += kGramChunkRows) {
-    std::fill(host.begin(), host.end(), 0.0f);
-    backend.upload(g, host.data());
-    backend.gram(g, x.row_slice(first, std::min(kGramChunkRows, x.rows() - first)));
-    backend.download(host.data(), g);
-    for (std::size_t i = 0, at = 0; i < k; ++i)
-      for (std::size_t j = i; j < k; ++j) triangle_[at++] += static_cast<double>(host[i * k + j]);
+StatsCollector::StatsCollector(Backend& backend, InputStats& into)
+    : backend_(backend),
+      into_(into),
+      square_(backend.allocate(static_cast<std::size_t>(into.channels_ * into.channels_) * sizeof(float))),
+      gram_(square_.view(DType::kF32, {into.channels_, into.channels_})) {
+  const std::vector<float> zeros(static_cast<std::size_t>(into.channels_));
+  for (std::int64_t row = 0; row < into.channels_; ++row)
+    backend.upload(gram_.row_slice(row, 1), zeros.data());
+}
+
+void StatsCollector::add(const TensorView& x) {
+  backend_.channel_stats(x, into_.absolute_sum_, into_.absolute_max_);
+  for (std::int64_t first = 0; first < x.rows();) {
+    const std::int64_t rows = std::min(kGramChunkRows - pending_, x.rows() - first);
+    backend_.gram(gram_, x.row_slice(first, rows));
+    first += rows;
+    pending_ += rows;
+    if (pending_ == kGramChunkRows) finish();
   }
-  tokens_ += x.rows();
+  into_.tokens_ += x.rows();
+}
+
+void StatsCollector::finish() {
+  if (pending_ != 0) backend_.drain_gram(into_.triangle_, gram_);
+  pending_ = 0;
+}
+
+void InputStats::add(Backend& backend, const TensorView& x) {
+  StatsCollector collector(backend, *this);
+  collector.add(x);
+  collector.finish();
 }
 
 void InputStats::merge(const InputStats& other) {

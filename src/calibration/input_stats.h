@@ -3,9 +3,9 @@
 //
 //   gram = sum_t x_t^T x_t (upper triangle kept),  mean_abs[k] = 1/T sum_t |x_t[k]|
 //
-// Chunks of kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order:
-// bit-identical at any thread count. Merging is in the caller's fixed order; save() and load() round-trip
-// exactly.
+// Every kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order: bit-identical
+// at any thread count, and for any cut of the rows into views at even rows. Merging is in the caller's fixed
+// order; save() and load() round-trip exactly.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -21,7 +21,7 @@ inline constexpr std::int64_t kGramChunkRows = 4096;
 class InputStats {
  public:
   explicit InputStats(std::int64_t channels);
-  void add(Backend& backend, const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
+  void add(Backend& backend, const TensorView& x);  // all rows of an input at once
   void merge(const InputStats& other);
   std::int64_t channels() const { return channels_; }
   std::int64_t tokens() const { return tokens_; }
@@ -35,10 +35,26 @@ class InputStats {
   static InputStats load(std::span<const std::byte> bytes, const std::string& file);
 
  private:
+  friend class StatsCollector;
   std::int64_t channels_, tokens_ = 0;
   std::vector<double> absolute_sum_;
   std::vector<float> absolute_max_;
   std::vector<double> triangle_;  // row i: columns i..K-1
+};
+
+// Collects an input that comes view by view.
+class StatsCollector {
+ public:
+  StatsCollector(Backend& backend, InputStats& into);
+  void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
+  void finish();                  // `into` is complete only then
+
+ private:
+  Backend& backend_;
+  InputStats& into_;
+  Buffer square_;  // F32 [K, K] on the device: the sum of the last pending_ rows
+  TensorView gram_;
+  std::int64_t pending_ = 0;
 };
 
 }  // namespace llmq

@@ -121,8 +121,11 @@ class Backend {
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;
 
   // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's dtype (F32 or BF16) summed in
-  // FP32 in token order; callers feed chunks of at most 4096 rows and add chunk sums in FP64 (calibration/input_stats.h).
+  // FP32 in token order, the same for any split of the tokens at even rows (the reference sums a call in FP64); callers feed at most 4096
+  // rows to one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x) = 0;
+  // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
+  virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
   // absolute_sum[k] += sum_t |x[t,k]| (FP64), absolute_max[k] = max(.., |x[t,k]|): host results.
   virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
                              std::span<float> absolute_max) = 0;

@@ -152,10 +152,12 @@ InputStats ActivationStream::statistics(InputSite site, int block, const BlockWe
       tokens += static_cast<std::int64_t>(chunks_[i].rows.positions.size());
     *rows = RowSample(tokens, width(site));
   }
+  StatsCollector collector(context_.backend, stats);
   each_input(site, block, weights, samples, [&](const TensorView& x) {
-    stats.add(context_.backend, x);
+    collector.add(x);
     if (rows != nullptr) rows->add(context_.backend, x);
   });
+  collector.finish();
   return stats;
 }
 

@@ -33,6 +33,7 @@ struct Judge {
   SeenInput seen;
   const InputStats& stats;
   GramLoss gram;
+  std::unique_ptr<PreparedInput> prepared;  // by the rounding, at the first linear
 };
 
 // ||D||_F / ||W||_F with D = dequantized * out_scale / in_scale - W.
@@ -43,13 +44,16 @@ double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, Threa
   std::vector<double> difference(static_cast<std::size_t>(matrix.out_features)), norm(difference.size());
   pool.parallel_for(difference.size(), [&](std::size_t row, int) {
     const float out = work.out_scale.empty() ? 1.0f : work.out_scale[row];
+    double lost = 0, whole = 0;  // not in the vectors: neighbouring rows of two threads share cache lines
     for (std::size_t k = 0; k < columns; ++k) {
       const float w = work.original[row * columns + k];
       const float in = work.in_scale.empty() ? 1.0f : work.in_scale[k];
       const double d = static_cast<double>(value[row * columns + k] * out / in - w);
-      difference[row] += d * d;
-      norm[row] += static_cast<double>(w) * w;
+      lost += d * d;
+      whole += static_cast<double>(w) * w;
     }
+    difference[row] = lost;
+    norm[row] = whole;
   });
   const double whole = sum_in_order(norm);
   return whole == 0 ? 0 : std::sqrt(sum_in_order(difference) / whole);
@@ -298,9 +302,10 @@ class StagedBlock {
     if (found == works_.end()) return;
     LinearWork& work = found->second;
     const LinearSpec& s = *work.spec;
-    QuantizedMatrix matrix = run_.rounding->quantize(
-        {work.weight, s.out_features, s.in_features, &judge.stats, work.module->scheme, &judge.gram},
-        run_.backend);
+    QuantizedMatrix matrix =
+        run_.rounding->quantize({work.weight, s.out_features, s.in_features, &judge.stats,
+                                 work.module->scheme, &judge.gram, &judge.prepared},
+                                run_.backend);
     charge("rounding");
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     fill_report(work, matrix, judge);

@@ -15,20 +15,25 @@
 namespace llmq {
 namespace {
 
-// What all rows share.
-struct Shared {
-  QuantScheme scheme;
-  GptqOptions options;
+// What all rows of all linears that read an input share.
+struct GptqInput final : PreparedInput {
+  std::int64_t group = 0;
+  bool is_fitted = false;         // scales and codes are fitted again: `runs` and `descent` are there
   ColumnOrder order, runs;        // of the rounding; with every group a run of places, for the descent
   std::vector<char> dead;         // by column
   std::vector<float> importance;  // diag H by place of `order`, dead ones 1
   ColumnPanels unit_upper;        // L by place of `order`
   std::vector<float> cost;        // R_kk^2 by place of `order`
-  DescentProblem descent;         // by place of `runs`; without sweeps where nothing is fitted again
-  std::vector<GroupGrid> fixed;   // per-tensor: the one grid
-  bool fits_again() const {
-    return fixed.empty() && (options.refit_scales || options.retry_scales || options.descent_sweeps > 0);
-  }
+  DescentProblem descent;         // by place of `runs`
+  RoundingNotes notes;
+};
+
+// What all rows of a linear share.
+struct Shared {
+  const GptqInput& input;
+  const QuantScheme& scheme;
+  const GptqOptions& options;
+  std::vector<GroupGrid> fixed;  // per-tensor: the one grid
 };
 
 std::vector<double> diagonal_of(const InputStats& stats) {
@@ -76,13 +81,13 @@ class TileRounding {
         tile_(size_, groups_) {}
 
   void run(QuantizedMatrix& matrix) {
-    read_weight(shared_.order, tile_);
-    const std::vector<std::int32_t>& runs = shared_.order.run_begin;
+    read_weight(shared_.input.order, tile_);
+    const std::vector<std::int32_t>& runs = shared_.input.order.run_begin;
     if (!shared_.fixed.empty())
       fix_grid();
     else if (runs.empty())
       choose_all_scales();
-    const std::vector<ColumnBlock>& blocks = shared_.unit_upper.blocks();
+    const std::vector<ColumnBlock>& blocks = shared_.input.unit_upper.blocks();
     std::size_t run = 0;
     for (const ColumnBlock& block : blocks) {
       const bool begins = run < runs.size() && runs[run] == block.begin;
@@ -92,11 +97,11 @@ class TileRounding {
         carry(block, carried_);
       host_tile_round(columns_of(block, carried_));
     }
-    if (shared_.fits_again()) {
+    if (shared_.input.is_fitted) {
       change_order();
-      descend(shared_.descent, tile_);
+      descend(shared_.input.descent, shared_.scheme, tile_);
     }
-    write(shared_.fits_again() ? shared_.runs : shared_.order, matrix);
+    write(shared_.input.is_fitted ? shared_.input.runs : shared_.input.order, matrix);
   }
 
  private:
@@ -109,7 +114,7 @@ class TileRounding {
       const float* const from = problem_.weight.data() + (first_row_ + r) * size_;
       for (std::int64_t place = 0; place < size_; ++place) {
         const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
-        if (shared_.dead[column] == 0)
+        if (shared_.input.dead[column] == 0)
           tile.weight[static_cast<std::size_t>(place * tile.rows + r)] = from[column];
       }
     }
@@ -123,10 +128,11 @@ class TileRounding {
   // Each group's from the weights as they are, before anything is rounded.
   void choose_all_scales() {
     RowTile plain(size_, 0);
-    read_weight(shared_.runs, plain);
+    read_weight(shared_.input.runs, plain);
     std::vector<float> importance(static_cast<std::size_t>(size_));
     for (std::size_t place = 0; place < importance.size(); ++place)
-      importance[static_cast<std::size_t>(shared_.order.columns[place])] = shared_.importance[place];
+      importance[static_cast<std::size_t>(shared_.input.order.columns[place])] =
+          shared_.input.importance[place];
     for (std::int64_t g = 0; g < groups_; ++g) {
       const std::int64_t begin = g * group_;
       choose_group_scales({at(plain.weight, begin), importance.data() + begin,
@@ -138,14 +144,14 @@ class TileRounding {
   // carried = what the columns before the block leave to it.
   void carry(const ColumnBlock& block, std::vector<float>& carried) {
     carried.resize(static_cast<std::size_t>(block.width * tile_.rows));
-    host_tile_product(carried.data(), shared_.unit_upper.at(0, block), block.width, block.width,
+    host_tile_product(carried.data(), shared_.input.unit_upper.at(0, block), block.width, block.width,
                       tile_.difference.data(), block.begin, false);
   }
 
   TileColumns columns_of(const ColumnBlock& block, std::vector<float>& carried) {
     TileColumns columns;
     columns.columns = block.width;
-    columns.factors = shared_.unit_upper.at(block.begin, block);
+    columns.factors = shared_.input.unit_upper.at(block.begin, block);
     columns.factor_row = block.width;
     columns.carried = carried.data();
     columns.weight = at(tile_.weight, block.begin);
@@ -153,7 +159,7 @@ class TileRounding {
     columns.difference = at(tile_.difference, block.begin);
     columns.scale = tile_.scale.data();
     columns.zero = tile_.zero.data();
-    columns.group = shared_.order.group.data() + block.begin;
+    columns.group = shared_.input.order.group.data() + block.begin;
     columns.top = static_cast<float>(shared_.scheme.code_count() - 1);
     return columns;
   }
@@ -166,9 +172,9 @@ class TileRounding {
     std::vector<float> current(at(tile_.weight, first.begin), at(tile_.weight, first.begin) + count);
     carry(first, carried_);
     if (first.begin > 0) {
-      const std::vector<ColumnBlock>& blocks = shared_.unit_upper.blocks();
+      const std::vector<ColumnBlock>& blocks = shared_.input.unit_upper.blocks();
       std::vector<float> solved;
-      for (std::size_t b = shared_.unit_upper.first_block(first.begin);
+      for (std::size_t b = shared_.input.unit_upper.first_block(first.begin);
            b < blocks.size() && blocks[b].begin < end; ++b) {
         if (blocks[b].begin == first.begin)
           solved = carried_;
@@ -179,29 +185,29 @@ class TileRounding {
       const float* const x = at(tile_.difference, first.begin);
       for (std::size_t i = 0; i < count; ++i) current[i] -= x[i];
     }
-    const std::int64_t group = shared_.order.group[static_cast<std::size_t>(first.begin)];
-    choose_group_scales({current.data(), shared_.importance.data() + first.begin, end - first.begin,
+    const std::int64_t group = shared_.input.order.group[static_cast<std::size_t>(first.begin)];
+    choose_group_scales({current.data(), shared_.input.importance.data() + first.begin, end - first.begin,
                          tile_.scale_of(group), tile_.zero_of(group)},
                         shared_.scheme, shared_.options);
     if (shared_.options.scale_search != GptqOptions::ScaleSearch::kFeedback ||
         first.begin + first.width != end)
       return;
     TileColumns columns = columns_of(first, carried_);
-    columns.cost = shared_.cost.data() + first.begin;
+    columns.cost = shared_.input.cost.data() + first.begin;
     try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials,
                      shared_.scheme);
   }
 
   // From the places of `order` to those of `runs`.
   void change_order() {
-    if (shared_.order.columns == shared_.runs.columns) return;
+    if (shared_.input.order.columns == shared_.input.runs.columns) return;
     std::vector<std::int64_t> place_of(static_cast<std::size_t>(size_));
     for (std::size_t p = 0; p < place_of.size(); ++p)
-      place_of[static_cast<std::size_t>(shared_.order.columns[p])] = static_cast<std::int64_t>(p);
+      place_of[static_cast<std::size_t>(shared_.input.order.columns[p])] = static_cast<std::int64_t>(p);
     for (std::vector<float>* values : {&tile_.weight, &tile_.difference, &tile_.steps}) {
       std::vector<float> old = *values;
       for (std::int64_t p = 0; p < size_; ++p) {
-        const auto column = static_cast<std::size_t>(shared_.runs.columns[static_cast<std::size_t>(p)]);
+        const auto column = static_cast<std::size_t>(shared_.input.runs.columns[static_cast<std::size_t>(p)]);
         std::copy_n(at(old, place_of[column]), tile_.rows, at(*values, p));
       }
     }
@@ -218,8 +224,9 @@ class TileRounding {
       for (std::int64_t place = 0; place < size_; ++place) {
         const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
         const float zero = tile_.zero_of(order.group[static_cast<std::size_t>(place)])[r];
-        const float steps =
-            shared_.dead[column] != 0 ? 0 : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
+        const float steps = shared_.input.dead[column] != 0
+                                ? 0
+                                : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
         matrix.codes[static_cast<std::size_t>(row * size_) + column] =
             static_cast<std::uint8_t>(steps + zero);
       }
@@ -246,20 +253,26 @@ class Gptq final : public Method {
            "GPTQ rounds to integers with scales per group, channel or tensor, not to {}",
            problem.scheme.text());
     ThreadPool pool(backend.threads());
-    QuantizedMatrix matrix;
-    Shared shared;
-    prepare(shared, problem, matrix.notes, pool);
+    std::unique_ptr<PreparedInput> own_input;
+    const GptqInput& input =
+        prepared(problem.prepared != nullptr ? *problem.prepared : own_input, problem, pool);
+    Shared shared{input, problem.scheme, options_, {}};
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
+    if (problem.scheme.granularity == Granularity::kTensor)
+      shared.fixed.push_back(
+          grid_for(find_ranges(problem.weight, rows, columns, problem.scheme, pool).front(), problem.scheme));
+    QuantizedMatrix matrix;
+    matrix.notes = input.notes;
     matrix.scheme = problem.scheme;
     matrix.out_features = rows;
     matrix.in_features = columns;
     matrix.codes.resize(problem.weight.size());
     matrix.scales.resize(static_cast<std::size_t>(rows * matrix.groups()));
     matrix.zeros.resize(matrix.scales.size());
-    if (shared.order.index_stored) {
+    if (input.order.index_stored) {
       matrix.column_group.resize(static_cast<std::size_t>(columns));
-      for (std::size_t p = 0; p < shared.order.columns.size(); ++p)
-        matrix.column_group[static_cast<std::size_t>(shared.order.columns[p])] = shared.order.group[p];
+      for (std::size_t p = 0; p < input.order.columns.size(); ++p)
+        matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];
     }
     const std::int64_t tile = host_tile_rows();
     pool.parallel_for(static_cast<std::size_t>((rows + tile - 1) / tile), [&](std::size_t item, int) {
@@ -272,35 +285,47 @@ class Gptq final : public Method {
   }
 
  private:
-  void prepare(Shared& shared, const RoundingProblem& problem, RoundingNotes& notes, ThreadPool& pool) const {
-    const InputStats& stats = *problem.stats;
-    const std::int64_t size = problem.in_features;
-    shared.scheme = problem.scheme;
-    shared.options = options_;
-    const std::vector<double> diagonal = diagonal_of(stats);
-    const std::int64_t group = problem.scheme.group_of(size);
-    // One group has no order of groups to store.
-    shared.order = order_columns(
-        options_.order == RoundingOrder::kAct && group >= size ? RoundingOrder::kGar : options_.order,
-        diagonal, group);
-    shared.runs = by_groups(shared.order, group);
-    for (const double d : diagonal) {
-      shared.dead.push_back(d == 0 ? 1 : 0);
-      notes.dead_channels += d == 0 ? 1 : 0;
-    }
-    for (const std::int32_t column : shared.order.columns) {
-      const double d = diagonal[static_cast<std::size_t>(column)];
-      shared.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
-    }
-    if (problem.scheme.granularity == Granularity::kTensor)
-      shared.fixed.push_back(
-          grid_for(find_ranges(problem.weight, problem.out_features, size, problem.scheme, pool).front(),
-                   problem.scheme));
-    factorize_into(shared, stats, diagonal, notes, pool);
+  // Of the input as linears of this scheme need it: what `kept` holds, or made there.
+  const GptqInput& prepared(std::unique_ptr<PreparedInput>& kept, const RoundingProblem& problem,
+                            ThreadPool& pool) const {
+    const std::int64_t group = problem.scheme.group_of(problem.in_features);
+    const bool is_fitted = problem.scheme.granularity != Granularity::kTensor &&
+                           (options_.refit_scales || options_.retry_scales || options_.descent_sweeps > 0);
+    if (const auto* found = dynamic_cast<const GptqInput*>(kept.get());
+        found != nullptr && found->group == group && found->is_fitted == is_fitted)
+      return *found;
+    kept.reset();
+    auto input = std::make_unique<GptqInput>();
+    input->group = group;
+    input->is_fitted = is_fitted;
+    prepare(*input, *problem.stats, pool);
+    const GptqInput& made = *input;
+    kept = std::move(input);
+    return made;
   }
 
-  void factorize_into(Shared& shared, const InputStats& stats, std::span<const double> diagonal,
-                      RoundingNotes& notes, ThreadPool& pool) const {
+  void prepare(GptqInput& input, const InputStats& stats, ThreadPool& pool) const {
+    const std::vector<double> diagonal = diagonal_of(stats);
+    // One group has no order of groups to store.
+    input.order = order_columns(options_.order == RoundingOrder::kAct && input.group >= stats.channels()
+                                    ? RoundingOrder::kGar
+                                    : options_.order,
+                                diagonal, input.group);
+    input.runs = by_groups(input.order, input.group);
+    for (const double d : diagonal) {
+      input.dead.push_back(d == 0 ? 1 : 0);
+      input.notes.dead_channels += d == 0 ? 1 : 0;
+    }
+    for (const std::int32_t column : input.order.columns) {
+      const double d = diagonal[static_cast<std::size_t>(column)];
+      input.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
+    }
+    factorize_into(input, stats, diagonal, pool);
+  }
+
+  void factorize_into(GptqInput& input, const InputStats& stats, std::span<const double> diagonal,
+                      ThreadPool& pool) const {
+    RoundingNotes& notes = input.notes;
     const std::int64_t size = stats.channels();
     double damp = options_.damp;
     if (stats.tokens() > 0 && stats.tokens() < size) {
@@ -310,32 +335,31 @@ class Gptq final : public Method {
                       size, damp, options_.damp));
     }
     const Factorization factor =
-        factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, shared.order, shared.dead), pool);
+        factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), pool);
     notes.lambda = factor.lambda;
     notes.lambda_raises = factor.raises;
     if (factor.raises > 0)
       notes.warnings.push_back(
           fmt::format("the Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
                       factor.raises, factor.lambda));
-    shared.unit_upper = ColumnPanels(shared.order, true);
-    fill(shared.unit_upper, pool,
+    input.unit_upper = ColumnPanels(input.order, true);
+    fill(input.unit_upper, pool,
          [&](std::int64_t i, std::int64_t j) { return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j); });
     for (std::int64_t k = 0; k < size; ++k)
-      shared.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
-    if (shared.fits_again())
-      prepare_descent(shared, PlacedGram(stats, shared.runs, shared.dead), factor.lambda, pool);
+      input.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
+    if (input.is_fitted)
+      prepare_descent(input, PlacedGram(stats, input.runs, input.dead), factor.lambda, pool);
   }
 
-  void prepare_descent(Shared& shared, const PlacedGram& gram, double lambda, ThreadPool& pool) const {
-    DescentProblem& descent = shared.descent;
-    descent.order = &shared.runs;
-    descent.scheme = shared.scheme;
+  void prepare_descent(GptqInput& input, const PlacedGram& gram, double lambda, ThreadPool& pool) const {
+    DescentProblem& descent = input.descent;
+    descent.order = &input.runs;
     descent.scales = options_.refit_scales;
     descent.sweeps = options_.descent_sweeps;
-    descent.square = ColumnPanels(shared.runs, false);
+    descent.square = ColumnPanels(input.runs, false);
     const auto element = [&](std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
     fill(descent.square, pool, element);
-    const std::vector<std::int32_t>& run = shared.runs.run_begin;
+    const std::vector<std::int32_t>& run = input.runs.run_begin;
     for (std::size_t g = 0; g + 1 < run.size(); ++g)
       for (std::int64_t k = run[g]; k < run[g + 1]; ++k) {
         double sum = 0;

@@ -13,11 +13,12 @@ using Lanes = std::array<float, kMostTileRows>;
 
 class Descent {
  public:
-  Descent(const DescentProblem& problem, RowTile& tile)
+  Descent(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile)
       : problem_(problem),
+        scheme_(scheme),
         tile_(tile),
         rows_(static_cast<std::size_t>(tile.rows)),
-        top_(static_cast<float>(problem.scheme.code_count() - 1)) {}
+        top_(static_cast<float>(scheme.code_count() - 1)) {}
 
   void run() {
     const std::vector<std::int32_t>& run = problem_.order->run_begin;
@@ -47,7 +48,7 @@ class Descent {
     if (!problem_.own.empty() && last == first + 1 && problem_.own[first].exists) search_again(first);
     if (problem_.scales) {
       refit_scale(first, last);
-      if (!problem_.scheme.symmetric) shift_zero();
+      if (!scheme_.symmetric) shift_zero();
     }
     if (problem_.sweeps == 0) return;
     for (std::size_t b = first; b < last; ++b) {
@@ -79,7 +80,7 @@ class Descent {
     columns.cost = own.cost.data();
     columns.carried = carried_.data();
     std::fill(carried_.begin(), carried_.end(), 0.0f);
-    try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, problem_.scheme);
+    try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, scheme_);
     host_tile_round(columns);
     bool any = false;
     for (std::size_t r = 0; r < rows_; ++r) {
@@ -115,7 +116,7 @@ class Descent {
     float* const scale = tile_.scale_of(group_);
     for (std::size_t r = 0; r < rows_; ++r) {
       if (!(curve[r] > 0)) continue;
-      const float fresh = stored_scale(scale[r] + slope[r] / curve[r], problem_.scheme.scale_dtype);
+      const float fresh = stored_scale(scale[r] + slope[r] / curve[r], scheme_.scale_dtype);
       const float step = fresh - scale[r];
       if (!(step * (2 * slope[r] - step * curve[r]) > 0)) continue;
       change[r] = step;
@@ -181,6 +182,7 @@ class Descent {
   }
 
   const DescentProblem& problem_;
+  const QuantScheme& scheme_;
   RowTile& tile_;
   std::size_t rows_;
   float top_;
@@ -190,6 +192,8 @@ class Descent {
 
 }  // namespace
 
-void descend(const DescentProblem& problem, RowTile& tile) { Descent(problem, tile).run(); }
+void descend(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile) {
+  Descent(problem, scheme, tile).run();
+}
 
 }  // namespace llmq

@@ -28,11 +28,10 @@ struct DescentProblem {
   std::vector<float> inverse;          // 1 / G_kk by place
   std::vector<float> row_sum;          // sum of G_kj over the columns j of k's own group, by place
   std::vector<GroupSquare> own;        // by block of `square`; empty: scales are not searched again
-  QuantScheme scheme;
-  bool scales = true;  // may scales and zeros change
-  int sweeps = 2;      // over the codes; 0: scales alone, once
+  bool scales = true;                  // may scales and zeros change
+  int sweeps = 2;                      // over the codes; 0: scales alone, once
 };
 
-void descend(const DescentProblem& problem, RowTile& tile);
+void descend(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile);
 
 }  // namespace llmq

@@ -14,12 +14,20 @@ namespace llmq {
 
 class GramLoss;
 
+// What a method works out about an input alone: whoever keeps the input's statistics keeps it beside them, for the other
+// linears that read the input.
+class PreparedInput {
+ public:
+  virtual ~PreparedInput() = default;
+};
+
 struct RoundingProblem {
   std::span<const float> weight;  // [out, in]
   std::int64_t out_features = 0, in_features = 0;
   const InputStats* stats = nullptr;  // of this linear's input; null without calibration
   QuantScheme scheme;
   GramLoss* gram = nullptr;  // of `stats`, shared by the linears that read them; null: made where needed
+  std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
 };
 
 class Method {

@@ -130,17 +130,28 @@ void exponential(float* y, const float* x, int64_t n) {
 LLMQ_INLINE float as_float(float v) { return v; }
 LLMQ_INLINE float as_float(BFloat16 v) { return to_float(v); }
 
-// Plain loops: the compiler's vectors do, and the order (t by t) is the same at every level.
+// N channels from k on, their sums in registers; each channel's sum runs t by t, the same at every level.
+template <int N, class From>
+LLMQ_INLINE void channel_strip(double* sum, float* max, const From* at, int64_t row, int64_t rows) {
+  double sums[N];
+  float most[N];
+  for (int i = 0; i < N; ++i) sums[i] = sum[i], most[i] = max[i];
+  for (int64_t t = 0; t < rows; ++t, at += row)
+    for (int i = 0; i < N; ++i) {
+      const float magnitude = __builtin_fabsf(as_float(at[i]));
+      sums[i] += static_cast<double>(magnitude);
+      most[i] = magnitude > most[i] ? magnitude : most[i];
+    }
+  for (int i = 0; i < N; ++i) sum[i] = sums[i], max[i] = most[i];
+}
+
 template <class V, class From>
 void channel_stats(double* sum, float* max, const void* x, int64_t row, int64_t rows, int64_t n) {
-  for (int64_t t = 0; t < rows; ++t) {
-    const From* const at = static_cast<const From*>(x) + t * row;
-    for (int64_t k = 0; k < n; ++k) {
-      const float magnitude = __builtin_fabsf(as_float(at[k]));
-      sum[k] += static_cast<double>(magnitude);
-      max[k] = magnitude > max[k] ? magnitude : max[k];
-    }
-  }
+  constexpr int kStrip = 4 * V::kLanes;
+  const From* const at = static_cast<const From*>(x);
+  int64_t k = 0;
+  for (; k + kStrip <= n; k += kStrip) channel_strip<kStrip>(sum + k, max + k, at + k, row, rows);
+  for (; k < n; ++k) channel_strip<1>(sum + k, max + k, at + k, row, rows);
 }
 
 }  // namespace llmq

@@ -108,6 +108,10 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "gram", {&g, &x});
     reference_->gram(on_host(g), on_host(x));
   }
+  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+    const ClosedMemory::Opening open(*memory_, "drain_gram", {&g});
+    reference_->drain_gram(triangle, on_host(g));
+  }
   void channel_stats(const TensorView& x, std::span<double> absolute_sum,
                      std::span<float> absolute_max) override {
     const ClosedMemory::Opening open(*memory_, "channel_stats", {&x});

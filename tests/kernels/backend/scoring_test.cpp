@@ -97,9 +97,27 @@ TEST_P(Scoring, Gram) {
       }
 }
 
+TEST_P(Scoring, DrainedGramsAddUpAndLeaveZeros) {
+  for (const std::int64_t k : {1, 3, 17, 130}) {
+    Numbers numbers(static_cast<std::uint64_t>(k));
+    const std::vector<float> square = numbers.values(k * k, 10);
+    std::vector<double> triangle(static_cast<std::size_t>(k * (k + 1) / 2), 0.125), want;
+    for (std::int64_t i = 0; i < k; ++i)
+      for (std::int64_t j = i; j < k; ++j)
+        want.push_back(0.125 + static_cast<double>(square[static_cast<std::size_t>(i * k + j)]));
+    const Placed g = put(backend(), DType::kF32, {k, k}, square);
+    backend().drain_gram(triangle, g.view);
+    EXPECT_EQ(triangle, want) << k;
+    EXPECT_EQ(get(backend(), g.view), std::vector<float>(square.size())) << k;
+  }
+}
+
 TEST_P(Scoring, ChannelStats) {
-  for (const DType dtype : {DType::kF32, DType::kBF16}) {
-    const std::int64_t rows = 131, k = 67;
+  for (const auto& [dtype, k] : {std::pair{DType::kF32, std::int64_t{67}},
+                                 {DType::kBF16, 67},
+                                 {DType::kF32, 200},
+                                 {DType::kBF16, 200}}) {
+    const std::int64_t rows = 131;
     Numbers numbers(9);
     const std::vector<float> x = numbers.values(rows * k, 10);
     const auto run = [&](Backend& backend, std::vector<double>& sum, std::vector<float>& greatest) {

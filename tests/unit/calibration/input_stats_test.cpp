@@ -52,6 +52,23 @@ TEST(InputStats, EqualsSumsByHand) {
   }
 }
 
+// What a plan with less memory does: smaller views, the same bits.
+TEST(InputStats, DoNotDependOnHowTheRowsAreCut) {
+  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 37;
+  std::vector<float> x = small_integers(kRows * kChannels, 3);
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= 1.0f + static_cast<float>(i % 97) / 1024.0f;
+  for (const auto& backend : {make_cpu_backend(1), make_cpu_backend(2)}) {
+    InputStats whole(kChannels), cut(kChannels);
+    whole.add(*backend, TensorView(x.data(), DType::kF32, {kRows, kChannels}));
+    StatsCollector collector(*backend, cut);
+    for (std::int64_t first = 0; first < kRows; first += 3 * 512)
+      collector.add(TensorView(x.data(), DType::kF32, {kRows, kChannels})
+                        .row_slice(first, std::min<std::int64_t>(3 * 512, kRows - first)));
+    collector.finish();
+    EXPECT_EQ(whole.save(), cut.save()) << backend->name();
+  }
+}
+
 TEST(InputStats, MergingEqualsOneRun) {
   const std::vector<float> a = small_integers(30, 1), b = small_integers(12, 2);
   std::vector<float> both = a;

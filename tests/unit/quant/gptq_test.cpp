@@ -342,6 +342,31 @@ TEST(Gptq, PermutedOutputsGivePermutedResults) {
   }
 }
 
+TEST(Gptq, LinearsThatShareAnInputAreRoundedAsAlone) {
+  Fixture f(24, 64, 200), g(24, 64, 200, 6);
+  f.see_inputs();
+  const auto method = make_gptq({}, Compute::kFloat32);
+  std::unique_ptr<PreparedInput> prepared;
+  for (const int group : {16, 32}) {
+    f.scheme.group_size = group;
+    const PreparedInput* made = nullptr;
+    for (const std::vector<float>& weight : {f.weight, g.weight}) {
+      RoundingProblem problem = f.problem();
+      problem.weight = weight;
+      const QuantizedMatrix alone = method->quantize(problem, *f.backend);
+      problem.prepared = &prepared;
+      const QuantizedMatrix shared = method->quantize(problem, *f.backend);
+      EXPECT_EQ(shared.codes, alone.codes) << group;
+      EXPECT_EQ(shared.scales, alone.scales) << group;
+      EXPECT_EQ(shared.notes.lambda, alone.notes.lambda) << group;
+      if (made != nullptr) {
+        EXPECT_EQ(made, prepared.get()) << group;
+      }
+      made = prepared.get();
+    }
+  }
+}
+
 TEST(Gptq, GivesTheSameBytesAtAnyThreadCount) {
   Fixture f(50, 192, 300);
   f.see_inputs();
