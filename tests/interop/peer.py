@@ -1,5 +1,5 @@
 """What the checks share: running llmq, perplexity as Transformers computes it, bit-for-bit comparison of tensors."""
-import json, math, os, subprocess, sys
+import functools, json, math, os, subprocess, sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 TINYSTORIES = os.path.join(ROOT, "tests", "models", "tinystories-656k")
@@ -25,14 +25,19 @@ def finish():
     sys.exit(1 if failures else 0)
 
 
+@functools.cache
+def wikitext_ids(tokenizer):
+    import tokenizers, torch
+    return torch.tensor([tokenizers.Tokenizer.from_file(tokenizer).encode(open(WIKITEXT, encoding="utf-8").read()).ids])
+
+
 def perplexity(model, directory, windows, width):
     """The hf protocol: the raw file tokenized once, windows without overlap, all but the first position scored, FP64 sums.
 
     The ids are those of the `tokenizers` library on tokenizer.json as it is: Transformers 5 rebuilds some Llama tokenizers from their vocabulary.
     """
-    import tokenizers, torch
-    tokenizer = tokenizers.Tokenizer.from_file(os.path.join(directory, "tokenizer.json"))
-    ids = torch.tensor([tokenizer.encode(open(WIKITEXT, encoding="utf-8").read()).ids])
+    import torch
+    ids = wikitext_ids(os.path.join(directory, "tokenizer.json"))
     total, count = 0.0, 0
     with torch.inference_mode():
         for i in range(windows):
