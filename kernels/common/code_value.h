@@ -2,6 +2,9 @@
 //
 //   value = (code - zero) * scale      in FP32; code and zero are small integers, so the difference is exact and the product
 //                                      is rounded once.
+//
+// Values that are rounded to INT8 by their magnitude alone (inputs of linears, keys and values) have scale = max|x| / kInt8Top, codes
+// clamped to -128 .. 127, compressed-tensors' convention; to E4M3, max|x| / kFloat8Top (base/half.h).
 #pragma once
 
 namespace llmq {
@@ -11,6 +14,8 @@ namespace llmq {
 #else
 #define LLMQ_HOST_DEVICE
 #endif
+
+inline constexpr float kInt8Top = 127.5f;
 
 LLMQ_HOST_DEVICE inline __attribute__((always_inline)) float code_value(int code, int zero, float scale) {
   return static_cast<float>(code - zero) * scale;

@@ -15,11 +15,12 @@ struct BFloat16 {
 struct Float16 {
   std::uint16_t bits;
 };
-// E4M3 without infinities (OCP 8-bit floating point, "fn"): exponent biased by 7, 448 the largest, 0x7f and 0xff NaN,
+// E4M3 without infinities (OCP 8-bit floating point, "fn"): exponent biased by 7, kFloat8Top the largest, 0x7f and 0xff NaN,
 // subnormals in units of 2^-9.
 struct Float8 {
   std::uint8_t bits;
 };
+inline constexpr float kFloat8Top = 448.0f;
 
 LLMQ_INLINE float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
 LLMQ_INLINE std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
@@ -64,12 +65,12 @@ LLMQ_INLINE float to_float(Float8 f) {
   return float_from_bits(sign | bits_from_float(value));
 }
 
-// Beyond 448 and infinity become 448, as quantizers clamp.
+// Beyond kFloat8Top and infinity become kFloat8Top, as quantizers clamp.
 LLMQ_INLINE Float8 to_float8(float value) {
   const std::uint32_t x = bits_from_float(value);
   const std::uint32_t sign = (x >> 24) & 0x80u, magnitude = x & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<std::uint8_t>(sign | 0x7fu)};
-  if (magnitude >= 0x43e00000u) return {static_cast<std::uint8_t>(sign | 0x7eu)};  // 448 and above
+  if (magnitude >= bits_from_float(kFloat8Top)) return {static_cast<std::uint8_t>(sign | 0x7eu)};
   if (magnitude <
       0x3c800000u) {  // below 2^-6: adding 2^14 leaves units of 2^-9 in the low bits, rounded to even
     const std::uint32_t rounded =

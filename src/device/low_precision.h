@@ -1,6 +1,6 @@
 // The arithmetic of linears whose inputs are rounded to 8 bits: the one definition that all backends share.
 //
-//   scale(m)   = max|x[m]| / top, top 127.5 (INT8) or 448 (E4M3); 2^-23 where that is 0 (compressed-tensors' rule); a calibrated number per
+//   scale(m)   = max|x[m]| / top, top = input_top(type of the weights); 2^-23 where that is 0 (compressed-tensors' rule); a calibrated number per
 //                tensor; in token groups one for each 128 columns. NaN where the row (the group) holds a NaN or an infinity.
 //   INT8:        a[m, k] = round(clamp(x / scale, -128, 127)), ties to even
 //                S[m, n, g] = sum over group g of a (code - zero), exact in INT32
@@ -16,12 +16,7 @@
 
 namespace llmq {
 
-inline constexpr float kInt8Top = 127.5f, kFloat8Top = 448.0f;
 inline constexpr float kLeastInputScale = 0x1p-23f;
-
-inline float input_top(const QuantScheme& scheme) {
-  return scheme.weight_type == WeightType::kFloat8 ? kFloat8Top : kInt8Top;
-}
 
 // Error(kUnsupported) where this arithmetic does not say what `matrix` means.
 void check_low_precision(const QuantizedMatrix& matrix);

@@ -10,13 +10,12 @@
 #include "base/error.h"
 #include "export/gguf_pre_tokenizer.h"
 #include "export/sentencepiece_model.h"
+#include "tokenizer/token_type.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmq {
 namespace {
 
-enum TokenType : std::int32_t { kNormal = 1, kControl = 3, kUserDefined = 4, kUnused = 5, kByte = 6 };
-constexpr std::string_view kSpaceLetter = "\342\226\201";  // U+2581
 constexpr float kNoScore = -1000.0f;
 constexpr std::array<std::pair<const char*, const char*>, 7> kSpecialKeys{
     {{"bos", "bos"},
@@ -110,8 +109,14 @@ Files read_files(Io& io, const Checkpoint& checkpoint) {
 
 struct Tokens {
   std::vector<std::string> texts;
-  std::vector<std::int32_t> types;
+  std::vector<TokenType> types;
   std::vector<float> scores;  // of a "llama" vocabulary
+
+  std::vector<std::int32_t> type_numbers() const {
+    std::vector<std::int32_t> numbers;
+    for (const TokenType type : types) numbers.push_back(static_cast<std::int32_t>(type));
+    return numbers;
+  }
 };
 
 bool looks_special(const std::string& text) {
@@ -134,7 +139,7 @@ Tokens read_tokens(const Files& files, std::int64_t rows, bool byte_level) {
   Tokens tokens;
   const auto size = static_cast<std::size_t>(rows);
   tokens.texts.resize(size);
-  tokens.types.assign(size, kUnused);
+  tokens.types.assign(size, TokenType::kUnused);
   const auto place = [&](std::int64_t id, const std::string& text) {
     if (id < 0 || id >= rows)
       fail(ErrorKind::kBadInput,
@@ -147,20 +152,20 @@ Tokens read_tokens(const Files& files, std::int64_t rows, bool byte_level) {
   for (const auto& [text, id] : vocab->members()) {
     const std::size_t i = place(id.as_integer(), text);
     tokens.texts[i] = text;
-    tokens.types[i] = !byte_level && is_byte_token(text) ? kByte : kNormal;
+    tokens.types[i] = !byte_level && is_byte_token(text) ? TokenType::kByte : TokenType::kNormal;
   }
   std::set<std::int64_t> special;
   for (const auto& [type, id] : files.special_ids) special.insert(id);
   for (const AddedEntry& entry : files.added) {
     const std::size_t i = place(entry.id, entry.content);
-    if (tokens.types[i] == kByte) continue;
+    if (tokens.types[i] == TokenType::kByte) continue;
     const bool control =
         entry.special || (byte_level ? looks_special(entry.content) : special.contains(entry.id));
-    tokens.types[i] = control ? kControl : kUserDefined;
+    tokens.types[i] = control ? TokenType::kControl : TokenType::kUserDefined;
     tokens.texts[i] = control || !byte_level ? entry.content : replaced(entry.content, kSpaceLetter, " ");
   }
   for (std::size_t i = 0; i < size; ++i)
-    if (tokens.types[i] == kUnused) tokens.texts[i] = fmt::format("[PAD{}]", i);
+    if (tokens.types[i] == TokenType::kUnused) tokens.texts[i] = fmt::format("[PAD{}]", i);
   return tokens;
 }
 
@@ -204,7 +209,7 @@ Tokens tokens_of_pieces(Io& io, const Files& files, const Path& directory, std::
   constexpr float kUnusedScore = -10000.0f;
   const auto size = static_cast<std::size_t>(rows);
   Tokens tokens;
-  tokens.types.assign(size, kUnused);
+  tokens.types.assign(size, TokenType::kUnused);
   tokens.scores.assign(size, kUnusedScore);
   for (std::size_t i = 0; i < size; ++i) tokens.texts.push_back(fmt::format("[PAD{}]", i));
   const Path path = directory / "tokenizer.model";
@@ -213,18 +218,18 @@ Tokens tokens_of_pieces(Io& io, const Files& files, const Path& directory, std::
   for (std::size_t i = 0; i < std::min(size, pieces.size()); ++i) {
     tokens.texts[i] = pieces[i].text;
     tokens.scores[i] = pieces[i].score;
-    tokens.types[i] = pieces[i].type == PieceType::kUserDefined ? static_cast<std::int32_t>(kNormal)
-                                                                : static_cast<std::int32_t>(pieces[i].type);
+    tokens.types[i] = pieces[i].type == TokenType::kUserDefined ? TokenType::kNormal : pieces[i].type;
   }
   const auto add = [&](std::int64_t id, const std::string& text, TokenType type) {
     if (id < 0 || id >= rows) return;
     const auto i = static_cast<std::size_t>(id);
-    tokens.texts[i] = type == kUserDefined ? replaced(text, kSpaceLetter, " ") : text;
+    tokens.texts[i] = type == TokenType::kUserDefined ? replaced(text, kSpaceLetter, " ") : text;
     tokens.types[i] = type;
     tokens.scores[i] = kNoScore;
   };
   for (const AddedEntry& entry : files.added)
-    add(entry.id, entry.content, entry.special || looks_special(entry.content) ? kControl : kUserDefined);
+    add(entry.id, entry.content,
+        entry.special || looks_special(entry.content) ? TokenType::kControl : TokenType::kUserDefined);
   return tokens;
 }
 
@@ -363,7 +368,7 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& 
   metadata.set_string(prefix + "pre", pre);
   metadata.set_strings(prefix + "tokens", tokens.texts);
   if (sentencepiece) metadata.set_f32s(prefix + "scores", tokens.scores);
-  metadata.set_i32s(prefix + "token_type", tokens.types);
+  metadata.set_i32s(prefix + "token_type", tokens.type_numbers());
   if (!pieces) metadata.set_strings(prefix + "merges", merges);
   for (const auto& [type, key] : kSpecialKeys)
     if (const auto id = files.special_ids.find(type);

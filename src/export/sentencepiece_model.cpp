@@ -84,8 +84,9 @@ SentencePiece parse_piece(std::span<const std::byte> bytes, const std::string& f
       piece.score = cursor.number();
     } else if (field == 3 && wire == Wire::kVarint) {
       const std::uint64_t type = cursor.varint();
-      if (type < 1 || type > 6) cursor.refuse(fmt::format("a piece of type {}", type));
-      piece.type = static_cast<PieceType>(type);
+      if (!is_token_type(static_cast<std::int64_t>(type)))
+        cursor.refuse(fmt::format("a piece of type {}", type));
+      piece.type = static_cast<TokenType>(type);
     } else {
       cursor.skip(wire);
     }

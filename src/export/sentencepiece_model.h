@@ -10,21 +10,14 @@
 #include <string>
 #include <vector>
 
-namespace llmq {
+#include "tokenizer/token_type.h"
 
-enum class PieceType : std::uint8_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
+namespace llmq {
 
 struct SentencePiece {
   std::string text;
   float score = 0;
-  PieceType type = PieceType::kNormal;
+  TokenType type = TokenType::kNormal;
 };
 
 // By id. Error(kBadInput) for bytes that are no such model.

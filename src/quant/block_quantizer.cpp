@@ -98,7 +98,8 @@ class StagedBlock {
     const KvExtremes extremes = stream_.kv_extremes();
     for (const auto& [name, largest] :
          {std::pair{"k_scale", extremes.keys}, std::pair{"v_scale", extremes.values}}) {
-      const float scale = kv_cache_scale(*run_.plan.kv_cache, largest);
+      const bool float8 = run_.plan.kv_cache == KvCacheType::kFloat8;
+      const float scale = input_scale(float8 ? WeightType::kFloat8 : WeightType::kInteger, largest);
       run_.writer.add_dense(kv_scale_name(block_, name), DType::kF32, {1},
                             std::as_bytes(std::span(&scale, 1)));
     }
@@ -397,8 +398,7 @@ class StagedBlock {
     const std::span<const float> largest = seen.stats.absolute_max();
     const float top = run_.plan.activations.whole ? *std::max_element(largest.begin(), largest.end())
                                                   : seen.rows.magnitude_at(run_.plan.activations.percentile);
-    matrix.input_scale =
-        stored_scale(activation_scale(matrix.scheme.weight_type, top), matrix.scheme.scale_dtype);
+    matrix.input_scale = stored_scale(input_scale(matrix.scheme.weight_type, top), matrix.scheme.scale_dtype);
     if (!std::isfinite(matrix.input_scale))
       fail(ErrorKind::kUnsupported,
            {fmt::format("its inputs reach {:g}, which needs a scale beyond {}'s range", top,

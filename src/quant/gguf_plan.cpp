@@ -10,8 +10,6 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kChunkTokens = 4096;
-
 void check_intent(const Recipe& recipe) {
   const auto refuse = [&](const char* key, std::string message, std::string hint) {
     fail(ErrorKind::kUsage, {std::move(message), recipe.source, key, std::move(hint)});
@@ -54,13 +52,7 @@ void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& plan) {
   plan.calibration = recipe.calibration;
-  if (!plan.needs_calibration()) return;
-  const std::int64_t length = recipe.calibration.sequence_length;
-  if (length > spec.max_position)
-    fail(ErrorKind::kUsage,
-         {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
-          recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
-  plan.chunk_tokens = std::max<std::int64_t>(1, kChunkTokens / length) * length;
+  if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
 // What lies in memory at once: while importance is taken, the residual stream, the inputs of one site and the weights of one block; while the

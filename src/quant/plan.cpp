@@ -18,7 +18,6 @@ namespace llmq {
 namespace {
 
 constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
-constexpr std::int64_t kChunkTokens = 4096;
 
 struct Pattern {
   NamePattern pattern;
@@ -216,13 +215,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
   if (!plan.needs_calibration && !plan.target_bits) return;
-  const std::int64_t length = recipe.calibration.sequence_length;
-  if (length > spec.max_position)
-    fail(ErrorKind::kUsage,
-         {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
-          recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
-  // Fixed, so that no figure of the machine enters the order of the sums.
-  plan.chunk_tokens = std::max<std::int64_t>(1, kChunkTokens / length) * length;
+  plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -230,6 +223,16 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 }  // namespace
+
+std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
+  constexpr std::int64_t kChunkTokens = 4096;
+  const std::int64_t length = recipe.calibration.sequence_length;
+  if (length > spec.max_position)
+    fail(ErrorKind::kUsage,
+         {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
+          recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
+  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
+}
 
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit) {

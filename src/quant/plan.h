@@ -54,6 +54,10 @@ struct Plan {
   Json to_json() const;
 };
 
+// How many tokens of calibration samples run through the model at a time: whole samples, a number that depends on nothing but their length,
+// so that no figure of the machine enters the order of the sums. Error(kUsage) for samples longer than the model's positions.
+std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
+
 // Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
 // group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
 // none.

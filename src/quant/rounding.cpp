@@ -44,7 +44,7 @@ GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {
   grid.top = static_cast<float>(scheme.code_count() - 1);
   grid.float8 = scheme.weight_type == WeightType::kFloat8;
   if (grid.float8) {
-    grid.scale = stored_scale(std::max(-range.low, range.high) / 448.0f, scheme.scale_dtype);
+    grid.scale = stored_scale(std::max(-range.low, range.high) / kFloat8Top, scheme.scale_dtype);
     grid.zero = static_cast<float>(scheme.middle());
   } else if (scheme.symmetric) {
     grid.scale = stored_scale(2.0f * std::max(-range.low, range.high) / grid.top, scheme.scale_dtype);

@@ -3,7 +3,7 @@
 //   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo / scale))
 //   symmetric:  scale = stored(2 max|w| / (2^b - 1)), zero = 2^(b-1) (compressed-tensors' convention)
 //               code = clamp(round(w / scale) + zero, 0, 2^b - 1)
-//   float8:     scale = stored(max|w| / 448), code = the E4M3 nearest to clamp(w / scale, -448, 448)
+//   float8:     scale = stored(max|w| / kFloat8Top), code = the E4M3 nearest to w / scale
 // round is to nearest, ties to even; the scale is the stored one.
 #pragma once
 #include <cstdint>

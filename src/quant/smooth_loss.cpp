@@ -129,7 +129,7 @@ std::vector<float> SmoothJudge::typical_inputs() const {
 double SmoothJudge::activation_loss(std::span<const float> s) const {
   if (scheme_.activation_scale == ActivationScale::kNone) return 0;
   const std::vector<float> inverse = inverse_of(s);
-  const float top = input_top(scheme_);
+  const float top = input_top(scheme_.weight_type);
   const bool float8 = scheme_.weight_type == WeightType::kFloat8;
   const std::span<const float> seen = problem_.stats->absolute_max();
   const float whole = largest(seen.data(), inverse.data(), channels_) / top;
@@ -196,7 +196,7 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
     }
     return all;
   };
-  const double input_levels = input_top(scheme_);
+  const double input_levels = input_top(scheme_.weight_type);
   const Steps tokens = steps_of(token_weight_.size(), [&](std::size_t t, std::vector<double>& v) {
     const float* x = problem_.rows->row(static_cast<std::int64_t>(t));
     for (std::size_t k = 0; k < channels_; ++k)

@@ -4,8 +4,7 @@
 //   kFloat8:  value(n, k) = e4m3(code(n, k)) * scale(n, g)
 //
 // Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per tensor with a scale
-// found by calibration: integers symmetric in -128 .. 127 with scale = max|x| / 127.5 (compressed-tensors' convention), E4M3 with
-// scale = max|x| / 448.
+// found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale = input_scale(max|x|) (tensor/quantized_matrix.h).
 //
 // Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym, w8a8_channel_sym;
 // fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x 128 blocks, activations in groups of 128).

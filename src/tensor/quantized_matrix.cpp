@@ -30,10 +30,9 @@ float stored_scale(float scale, DType scale_dtype) {
   }
 }
 
-float activation_scale(WeightType type, float largest) {
-  if (!(largest > 0)) return 1;
-  return largest / (type == WeightType::kFloat8 ? 448.0f : 127.5f);
-}
+float input_top(WeightType type) { return type == WeightType::kFloat8 ? kFloat8Top : kInt8Top; }
+
+float input_scale(WeightType type, float largest) { return largest == 0 ? 1.0f : largest / input_top(type); }
 
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale) {
   return scheme.weight_type == WeightType::kFloat8 ? to_float(Float8{code}) * scale

@@ -28,7 +28,8 @@ struct QuantizedMatrix {
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
-  float input_scale = 0;  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale()
+  float input_scale =
+      0;  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale()
   RoundingNotes notes;
   double loss = 0;  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
@@ -42,8 +43,10 @@ struct QuantizedMatrix {
 // `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
 float stored_scale(float scale, DType scale_dtype);
 
-// The scale of 8-bit activations whose largest magnitude is `largest`; 1 for none.
-float activation_scale(WeightType type, float largest);
+// The code, before it is rounded and clamped, of the largest magnitude among values that are rounded to 8 bits.
+float input_top(WeightType type);
+// The scale of such values with `largest` the largest magnitude: largest / input_top(type); 1 where all are 0, which any scale stores.
+float input_scale(WeightType type, float largest);
 
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);

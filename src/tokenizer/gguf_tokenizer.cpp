@@ -10,32 +10,23 @@
 #include "base/error.h"
 #include "tokenizer/known_patterns.h"
 #include "tokenizer/string_index.h"
+#include "tokenizer/token_type.h"
 #include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {
 
-enum TokenType : std::int64_t {
-  kNormal = 1,
-  kUnknown = 2,
-  kControl = 3,
-  kUserDefined = 4,
-  kUnused = 5,
-  kByte = 6
-};
-
-const char* const kSpaceLetter = "\xe2\x96\x81";  // U+2581
-
 struct Vocabulary {
   std::vector<std::string_view> tokens;
-  std::vector<std::int64_t> types;
+  std::vector<TokenType> types;
 };
 
 Vocabulary read_vocabulary(const GgufHeader& header) {
   Vocabulary made{header.strings("tokenizer.ggml.tokens"), {}};
   if (header.find("tokenizer.ggml.token_type") != nullptr)
-    made.types = header.integers("tokenizer.ggml.token_type");
-  if (made.types.empty()) made.types.assign(made.tokens.size(), kNormal);
+    for (const std::int64_t number : header.integers("tokenizer.ggml.token_type"))
+      made.types.push_back(is_token_type(number) ? static_cast<TokenType>(number) : TokenType::kNormal);
+  if (made.types.empty()) made.types.assign(made.tokens.size(), TokenType::kNormal);
   if (made.types.size() != made.tokens.size())
     fail(ErrorKind::kBadInput,
          {fmt::format("{} token types for {} tokens", made.types.size(), made.tokens.size()),
@@ -174,15 +165,16 @@ Json template_processing(const Vocabulary& vocabulary, std::optional<std::size_t
 Json added_tokens(const Vocabulary& vocabulary) {
   Json list = Json::array();
   for (std::size_t i = 0; i < vocabulary.tokens.size(); ++i) {
-    const std::int64_t type = vocabulary.types[i];
-    if (type != kControl && type != kUserDefined && type != kUnknown) continue;
+    const TokenType type = vocabulary.types[i];
+    if (type != TokenType::kControl && type != TokenType::kUserDefined && type != TokenType::kUnknown)
+      continue;
     list.push_back(Json::object({{"id", static_cast<std::int64_t>(i)},
                                  {"content", vocabulary.tokens[i]},
                                  {"single_word", false},
                                  {"lstrip", false},
                                  {"rstrip", false},
                                  {"normalized", false},
-                                 {"special", type != kUserDefined}}));
+                                 {"special", type != TokenType::kUserDefined}}));
   }
   return list;
 }
@@ -267,7 +259,7 @@ Json sentencepiece_tokenizer(const GgufHeader& header, const Vocabulary& vocabul
   const bool has_merges = header.find("tokenizer.ggml.merges") != nullptr;
   const bool prefix = header.find_boolean("tokenizer.ggml.add_space_prefix").value_or(true);
   const auto unknown = special_id(header, "unknown", vocabulary);
-  const auto replace = [](const char* from, const char* to) {
+  const auto replace = [](std::string_view from, std::string_view to) {
     return Json::object(
         {{"type", "Replace"}, {"pattern", Json::object({{"String", from}})}, {"content", to}});
   };

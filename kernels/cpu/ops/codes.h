@@ -56,7 +56,7 @@ void round_float8(BFloat16* values, const void* x, float scale, int64_t n) {
   for (int64_t i = 0; i < n; ++i) {
     const uint32_t bits = bits_from_float(as_float(from[i]) / scale);
     const uint32_t sign = bits & 0x80000000u, wide = bits & 0x7fffffffu;
-    const uint32_t magnitude = wide < 0x43e00000u ? wide : 0x43e00000u;  // 448
+    const uint32_t magnitude = wide < bits_from_float(kFloat8Top) ? wide : bits_from_float(kFloat8Top);
     // Four significant bits; below 2^-6 units of 2^-9, which adding 2^14 leaves as the last bit.
     const uint32_t normal = (magnitude + 0x7ffffu + ((magnitude >> 20) & 1u)) & 0xfff00000u;
     const uint32_t small = bits_from_float((float_from_bits(magnitude) + 16384.0f) - 16384.0f);

@@ -59,7 +59,7 @@ struct Rounding {
     const int format = x.dtype == DType::kF32 ? 0 : 1;
     const std::int64_t element = element_bytes(x.dtype);
     const unsigned char* const row = x.as<const unsigned char>() + m * x.row_stride * element;
-    const float top = w.float8 ? kFloat8Top : kInt8Top;
+    const float top = input_top(w.float8 ? WeightType::kFloat8 : WeightType::kInteger);
     float* const scales = into.scales + m * into.scale_count;
     const auto scale_of = [&](std::int64_t first, std::int64_t count) {
       const float found = kernels.row_scale[format](row + first * element, count, top, kLeastInputScale);

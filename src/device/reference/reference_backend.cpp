@@ -76,7 +76,7 @@ RoundedRow round_row(const TensorView& x, std::int64_t m, const QuantizedMatrix&
       finite = finite && std::isfinite(value);
       greatest = std::max(greatest, std::fabs(value));
     }
-    float scale = greatest / input_top(scheme);
+    float scale = greatest / input_top(scheme.weight_type);
     if (scale == 0) scale = kLeastInputScale;
     if (scheme.activation_scale == ActivationScale::kTensor) scale = weight.input_scale;
     if (!finite) scale = std::numeric_limits<float>::quiet_NaN();

@@ -135,7 +135,7 @@ class LowPrecision : public BackendTest {
           std::fabs(weight_value(matrix.scheme, matrix.codes[static_cast<std::size_t>((n - 1) * k + i)],
                                  matrix.zeros[group], matrix.scales[group])));
     }
-    const float scale = c.activation == ActivationScale::kTensor ? matrix.input_scale : input / kInt8Top;
+    const float scale = c.activation == ActivationScale::kTensor ? matrix.input_scale : input / input_top(WeightType::kInteger);
     if (greatest == 0 || scale == 0) return;
     got.back() += greatest * scale;
     EXPECT_NE(outside(got, widened(want), bound), "");

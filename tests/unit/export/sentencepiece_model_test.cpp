@@ -30,11 +30,11 @@ TEST(SentencePieceModel, ReadsPiecesAndSkipsTheRest) {
   const auto pieces = parse(piece("<unk>", 0, 2) + trainer + piece("\342\226\201a", -1.5f, 0) + number +
                             fixed + piece("<0x0A>", 0, 6));
   ASSERT_EQ(pieces.size(), 3u);
-  EXPECT_EQ(pieces[0].type, PieceType::kUnknown);
+  EXPECT_EQ(pieces[0].type, TokenType::kUnknown);
   EXPECT_EQ(pieces[1].text, "\342\226\201a");
   EXPECT_EQ(pieces[1].score, -1.5f);
-  EXPECT_EQ(pieces[1].type, PieceType::kNormal);
-  EXPECT_EQ(pieces[2].type, PieceType::kByte);
+  EXPECT_EQ(pieces[1].type, TokenType::kNormal);
+  EXPECT_EQ(pieces[2].type, TokenType::kByte);
 }
 
 TEST(SentencePieceModel, RefusesOtherBytes) {
