@@ -48,6 +48,7 @@ constexpr std::array kGptqBits = {2, 3, 4, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
 constexpr std::string_view kServe = "vllm serve {}";
+constexpr std::string_view kServeInFloat32 = "vllm serve {} --dtype float32";
 constexpr std::string_view kTransformersCommand =
     "python -c \"from transformers import AutoModelForCausalLM; "
     "AutoModelForCausalLM.from_pretrained('{}')\"";
@@ -139,6 +140,16 @@ constexpr LoaderRow gptqmodel(std::string_view loader, std::string_view format, 
           .command = command};
 }
 
+constexpr LoaderRow dense(std::string_view loader, std::string_view command) {
+  return {.loader = loader,
+          .format = "safetensors",
+          .kernel = loader,
+          .label = loader,
+          .symmetric_bits = kTwoToEight,
+          .asymmetric_bits = kTwoToEight,
+          .command = command};
+}
+
 constexpr std::string_view kTransformers = "Transformers with compressed-tensors";
 
 // Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23 with
@@ -193,6 +204,8 @@ constexpr std::array kLoaders = {
     exllama("gptq"),
     gptqmodel("Transformers with GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
     gptqmodel("GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
+    dense("Transformers", kTransformersCommand),
+    dense("vLLM", kServeInFloat32),
 };
 
 std::string_view loader_of(const LoaderVerdict& verdict) {

@@ -47,7 +47,8 @@ class PackedWriter final : public DirectoryWriter {
   void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
     const auto planned = planned_.find(module);
     if (planned == planned_.end() || !(planned->second.scheme == matrix.scheme) ||
-        (!planned->second.column_groups && !matrix.column_group.empty()))
+        (!planned->second.column_groups && !matrix.column_group.empty()) ||
+        (!format_.dense && !matrix.kept_columns.empty()))
       fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
     for (const PackedTensor& tensor : format_.pack(planned->second, matrix))
       directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
@@ -248,10 +249,13 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   add_companions(io, checkpoint, contents);
 
   Json config = checkpoint.config();
-  config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
+  if (row.dense)
+    config.erase("quantization_config");
+  else
+    config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = kv_cache_scheme(*kv_cache);
-  set_dtype(config,
-            modules.front().scheme.scale_dtype);  // a loader running in another type would round the scales
+  // A loader running in another type would round the scales, or the weights.
+  set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
   return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);
 }
 

@@ -47,7 +47,7 @@ class ModelWriter {
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
-// Whether `format` ("compressed-tensors", "awq", "gptq", "gptq_v2") can express every module's scheme; Error(kUnsupported)
+// Whether `format` ("compressed-tensors", "awq", "gptq", "gptq_v2", "safetensors") can express every module's scheme; Error(kUnsupported)
 // naming the first that it cannot and the format that can.
 void check_expressible(const std::string& format, std::span<const PlannedModule> modules);
 

@@ -18,11 +18,13 @@ std::span<const PackedFormatRow* const> packed_formats() {
 }
 
 const PackedFormatRow& packed_format(std::string_view name) {
+  if (name == kDenseFormat.name) return kDenseFormat;
   std::string known;
   for (const PackedFormatRow* row : packed_formats()) {
     if (row->name == name) return *row;
-    known += (known.empty() ? "" : ", ") + std::string(row->name);
+    known += std::string(row->name) + ", ";
   }
+  known += kDenseFormat.name;
   fail(ErrorKind::kUnsupported, {fmt::format("the format '{}' is not written by this version", name),
                                  {},
                                  "format",

@@ -14,6 +14,7 @@ void check_intent(const Recipe& recipe) {
   const auto refuse = [&](const char* key, std::string message, std::string hint) {
     fail(ErrorKind::kUsage, {std::move(message), recipe.source, key, std::move(hint)});
   };
+  check_salient(recipe);
   if (recipe.methods.size() != 1 || (recipe.methods[0] != "rtn" && recipe.methods[0] != "imatrix"))
     refuse("method", "a GGUF is written by method rtn or imatrix", "write method: imatrix");
   if (recipe.scheme)

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "kernels/common/code_value.h"
-
 namespace llmq {
 namespace {
 
@@ -44,16 +42,14 @@ void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::in
 
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
                                ThreadPool& pool, std::span<const float> in_scale) {
-  const std::int64_t columns = matrix.in_features, groups = matrix.groups();
+  const std::int64_t columns = matrix.in_features;
   std::vector<double> loss(static_cast<std::size_t>(matrix.out_features));
   gram.evaluate(
       loss,
       [&](std::int64_t row, float* d) {
-        for (std::int64_t k = 0; k < columns; ++k) {
-          const auto at = static_cast<std::size_t>(row * groups + matrix.group_of_column(k));
-          const auto i = static_cast<std::size_t>(row * columns + k);
-          d[k] = code_value(matrix.codes[i], matrix.zeros[at], matrix.scales[at]) - weight[i];
-        }
+        const float* const original = weight.data() + row * columns;
+        dequantize_row(matrix, row, d);
+        for (std::int64_t k = 0; k < columns; ++k) d[k] -= original[k];
         for (std::size_t k = 0; k < in_scale.size(); ++k) d[k] *= in_scale[k];
       },
       pool);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "export/packed_formats.h"
 #include "export/report.h"
 #include "quant/budget_choice.h"
 #include "quant/measure_candidates.h"
@@ -51,6 +52,10 @@ std::vector<int> storable_defaults(const Plan& plan) {
 }
 
 void check_request(const Recipe& recipe, const Plan& plan) {
+  if (packed_format(plan.format).dense)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("a budget of bits means nothing where format {} stores dense weights", plan.format),
+          recipe.source, "target_bits", "write format: compressed-tensors"});
   if (!recipe.overrides.empty())
     fail(ErrorKind::kUnsupported,
          {"a budget of bits and overrides of single linears together are not in this version", recipe.source,

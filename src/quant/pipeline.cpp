@@ -11,6 +11,7 @@
 #include "quant/block_quantizer.h"
 #include "quant/gptq.h"
 #include "quant/rtn.h"
+#include "quant/salient_columns.h"
 
 namespace llmq {
 namespace {
@@ -102,6 +103,8 @@ std::unique_ptr<Method> make_rounding(const Plan& plan) {
       return make_awq_rounding(plan.awq, plan.compute);
     case RoundingMethod::kGptq:
       return make_gptq(plan.gptq, plan.compute);
+    case RoundingMethod::kSalient:
+      return make_salient_rounding(plan.awq.salient_fp16, plan.compute);
     case RoundingMethod::kNearest:
       break;
   }

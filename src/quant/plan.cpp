@@ -58,6 +58,10 @@ void resolve_method(const Recipe& recipe, Plan& plan) {
       plan.method = joined(row.methods, "+");
       plan.fold = row.fold;
       plan.rounding = row.rounding;
+      if (recipe.awq.salient_fp16 == 0) return;
+      plan.method = "awq.salient_fp16";
+      plan.fold = FoldMethod::kNone;
+      plan.rounding = RoundingMethod::kSalient;
       return;
     }
     known += (known.empty() ? "" : ", ") +
@@ -76,6 +80,7 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
+  check_salient(recipe);
   if (!recipe.target_bits && !recipe.mixed.bits.empty())
     fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
                              "write target_bits: 4.5"});
@@ -162,7 +167,7 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
 }
 
 DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
-  if (format != "compressed-tensors") return DType::kF16;
+  if (format != kCompressedTensorsFormat.name && format != kDenseFormat.name) return DType::kF16;
   const StoredTensor* weight = checkpoint.find(linear.module + ".weight");
   return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
 }
@@ -223,6 +228,19 @@ std::string bytes_text(std::uint64_t bytes) {
 }
 
 }  // namespace
+
+void check_salient(const Recipe& recipe) {
+  if (recipe.awq.salient_fp16 == 0) return;
+  if (recipe.format != kDenseFormat.name)
+    fail(
+        ErrorKind::kUnsupported,
+        {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
+         "awq.salient_fp16", fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
+  if (recipe.methods != std::vector<std::string>{"awq"})
+    fail(ErrorKind::kUsage,
+         {"keeping salient columns is a baseline to compare method awq with, not a part of another method",
+          recipe.source, "awq.salient_fp16", "write method: awq"});
+}
 
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
   constexpr std::int64_t kChunkTokens = 4096;

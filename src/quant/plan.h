@@ -20,10 +20,10 @@ struct MemoryItem {
 
 // The parts of which methods are made: scales that move between a producer and its readers, then rounding.
 enum class FoldMethod : std::uint8_t { kNone, kAwq, kSmoothQuant };
-enum class RoundingMethod : std::uint8_t { kNearest, kAwqClip, kGptq };
+enum class RoundingMethod : std::uint8_t { kNearest, kAwqClip, kGptq, kSalient };
 
 struct Plan {
-  std::string method;  // "awq", "awq+gptq"
+  std::string method;  // "awq", "awq+gptq", "awq.salient_fp16"
   FoldMethod fold = FoldMethod::kNone;
   RoundingMethod rounding = RoundingMethod::kNearest;
   std::string format;
@@ -53,6 +53,9 @@ struct Plan {
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
   Json to_json() const;
 };
+
+// Error where columns are to stay at 16 bits and the format or the method has no place for them.
+void check_salient(const Recipe& recipe);
 
 // How many tokens of calibration samples run through the model at a time: whole samples, a number that depends on nothing but their length,
 // so that no figure of the machine enters the order of the sums. Error(kUsage) for samples longer than the model's positions.

@@ -150,7 +150,7 @@ const auto kKeys = std::to_array<Key>({
     {"scheme", apply_scheme},
     {"format",
      [](Recipe& r, const Yaml& v) {
-       r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf"});
+       r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf", "safetensors"});
      }},
     {"calibration.text", [](Recipe& r, const Yaml& v) { r.calibration.text = read_names(v); }},
     {"calibration.samples",
@@ -173,6 +173,8 @@ const auto kKeys = std::to_array<Key>({
     {"awq.grid", [](Recipe& r, const Yaml& v) { r.awq.grid = static_cast<int>(read_integer(v, 1, 1000)); }},
     {"awq.duo_scaling", apply_duo},
     {"awq.clip", [](Recipe& r, const Yaml& v) { r.awq.clip = v.as_bool(); }},
+    {"awq.salient_fp16",
+     [](Recipe& r, const Yaml& v) { r.awq.salient_fp16 = read_number(v, 0, 1); }},
     {"awq.loss", [](Recipe&, const Yaml& v) { read_word(v, {"gram"}); }},
     {"gptq.damp", [](Recipe& r, const Yaml& v) { r.gptq.damp = read_number(v, 0, 1); }},
     {"gptq.order", [](Recipe& r, const Yaml& v) { r.gptq.order = kOrders.read(v); }},
@@ -367,6 +369,7 @@ Json Recipe::to_json() const {
       {"awq", Json::object({{"grid", Json(awq.grid)},
                             {"duo_scaling", Json(duo_text(awq.duo_scaling))},
                             {"clip", Json(awq.clip)},
+                            {"salient_fp16", Json(awq.salient_fp16)},
                             {"loss", Json("gram")}})},
       {"gptq", Json::object({{"damp", Json(gptq.damp)},
                              {"order", Json(std::string(kOrders.text(gptq.order)))},

@@ -23,6 +23,9 @@ struct AwqOptions {
   int grid = 20;
   enum class Duo { kNo, kYes, kBoth } duo_scaling = Duo::kBoth;
   bool clip = true;
+  // Not AWQ but the baseline that its paper compares it with: this share of the input channels stays as it is, the rest is rounded to
+  // nearest, no scale moves (quant/salient_columns.h). 0: AWQ.
+  double salient_fp16 = 0;
   bool operator==(const AwqOptions&) const = default;
 };
 

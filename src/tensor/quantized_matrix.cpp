@@ -1,5 +1,6 @@
 #include "tensor/quantized_matrix.h"
 
+#include <algorithm>
 #include <cfloat>
 #include <cmath>
 
@@ -39,35 +40,42 @@ float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t ze
                                                    : code_value(code, zero, scale);
 }
 
-void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
+void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) {
   const std::int64_t group = matrix.group(), groups = matrix.groups();
+  const std::uint8_t* const code = matrix.codes.data() + n * matrix.in_features;
+  const auto value = [&](std::int64_t k, std::size_t at) {
+    return weight_value(matrix.scheme, code[k], matrix.zeros[at], matrix.scales[at]);
+  };
+  if (matrix.column_group.empty()) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      const auto at = static_cast<std::size_t>(n * groups + g);
+      const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
+      for (std::int64_t k = g * group; k < end; ++k) into[k] = value(k, at);
+    }
+  } else {
+    for (std::int64_t k = 0; k < matrix.in_features; ++k)
+      into[k] = value(k, static_cast<std::size_t>(n * groups + matrix.group_of_column(k)));
+  }
+  const std::size_t kept = matrix.kept_columns.size();
+  for (std::size_t i = 0; i < kept; ++i)
+    into[matrix.kept_columns[i]] = matrix.kept_weights[static_cast<std::size_t>(n) * kept + i];
+}
+
+void dequantize(const QuantizedMatrix& matrix, std::span<float> into) {
   const auto values = static_cast<std::size_t>(matrix.out_features * matrix.in_features);
-  const auto parameters = static_cast<std::size_t>(matrix.out_features * groups);
+  const auto parameters = static_cast<std::size_t>(matrix.out_features * matrix.groups());
   if (matrix.codes.size() != values || into.size() != values || matrix.scales.size() != parameters ||
       matrix.zeros.size() != parameters ||
+      matrix.kept_weights.size() !=
+          matrix.kept_columns.size() * static_cast<std::size_t>(matrix.out_features) ||
       (!matrix.column_group.empty() &&
        matrix.column_group.size() != static_cast<std::size_t>(matrix.in_features)))
     fail(ErrorKind::kInternal,
          "dequantize: {} codes, {} scales, {} zeros and room for {} values for {} x {} in groups of {}",
          matrix.codes.size(), matrix.scales.size(), matrix.zeros.size(), into.size(), matrix.out_features,
-         matrix.in_features, group);
-  const std::uint8_t* code = matrix.codes.data();
-  float* value = into.data();
-  if (!matrix.column_group.empty()) {
-    for (std::int64_t n = 0; n < matrix.out_features; ++n)
-      for (const std::int32_t g : matrix.column_group) {
-        const auto at = static_cast<std::size_t>(n * groups + g);
-        *value++ = weight_value(matrix.scheme, *code++, matrix.zeros[at], matrix.scales[at]);
-      }
-    return;
-  }
+         matrix.in_features, matrix.group());
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
-    for (std::int64_t g = 0; g < groups; ++g) {
-      const auto at = static_cast<std::size_t>(n * groups + g);
-      const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
-      for (std::int64_t k = g * group; k < end; ++k)
-        *value++ = weight_value(matrix.scheme, *code++, matrix.zeros[at], matrix.scales[at]);
-    }
+    dequantize_row(matrix, n, into.data() + n * matrix.in_features);
 }
 
 }  // namespace llmq

@@ -28,8 +28,11 @@ struct QuantizedMatrix {
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
-  float input_scale =
-      0;  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale()
+  // Columns that stay as they were, rising, and their weights [out, kept_columns]; packed formats have no place for them.
+  std::vector<std::int32_t> kept_columns;
+  std::vector<float> kept_weights;
+  // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale().
+  float input_scale = 0;
   RoundingNotes notes;
   double loss = 0;  // tr(dW G dW^T) as the method measured it, 0 without statistics
 
@@ -51,7 +54,8 @@ float input_scale(WeightType type, float largest);
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);
 
-// [out, in] FP32 through kernels/common/code_value.h.
+// FP32 through kernels/common/code_value.h: row n, in_features values; the whole matrix, [out, in].
+void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into);
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into);
 
 }  // namespace llmq

@@ -101,6 +101,45 @@ TEST_F(ModelWriterTest, MixedSchemesAndDenseLinearsReadBack) {
   EXPECT_EQ(config.at("ignore"), Json::array({"model.layers.0.self_attn.v_proj", "lm_head"}));
 }
 
+// Columns that stayed as they were are kept by the dense format and refused by the packed ones.
+TEST_F(ModelWriterTest, DenseWeightsAreWhatTheCodesMean) {
+  std::vector<PlannedModule> modules = every_linear(spec_, scheme_of(3, 32, false));
+  modules.erase(modules.begin());
+  std::vector<QuantizedMatrix> matrices;
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    QuantizedMatrix& matrix = matrices.emplace_back(tiny_matrix(modules[i], i));
+    matrix.kept_columns = {1, 40};
+    for (std::int64_t n = 0; n < 2 * matrix.out_features; ++n)
+      matrix.kept_weights.push_back(static_cast<float>(n) / 3.0f);
+  }
+  const Path out = disk_ / "dense";
+  const auto writer = open_writer(system_io(), "safetensors", {out, false}, source_, spec_, modules, {});
+  for (const StoredTensor& tensor : source_.tensors())
+    if (std::none_of(modules.begin(), modules.end(),
+                     [&](const PlannedModule& m) { return m.module + ".weight" == tensor.name; }))
+      writer->add_dense(tensor.name, tensor.view.dtype, tensor.view.shape,
+                        {static_cast<const std::byte*>(tensor.view.pointer),
+                         static_cast<std::size_t>(tensor.view.bytes())});
+  for (std::size_t i = 0; i < modules.size(); ++i) writer->add_quantized(modules[i].module, matrices[i]);
+  writer->finish({});
+  const Checkpoint written = Checkpoint::open(system_io(), out.string());
+  EXPECT_EQ(LinearSource::open(written).format(), PackedFormat::kNone);
+  EXPECT_EQ(written.config().find("quantization_config"), nullptr);
+  EXPECT_EQ(written.config().at("torch_dtype").as_string(), "float32");
+  EXPECT_EQ(written.tensors().size(), source_.tensors().size());
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    SCOPED_TRACE(modules[i].module);
+    std::vector<float> wanted(matrices[i].codes.size());
+    dequantize(matrices[i], wanted);
+    const auto columns = static_cast<std::size_t>(modules[i].in_features);
+    EXPECT_EQ(wanted[columns + 40], 1.0f) << "row 1's second kept weight, 3 / 3";
+    EXPECT_EQ(written.read_float32(written.at(modules[i].module + ".weight")), wanted);
+  }
+  const auto packing =
+      open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, source_, spec_, modules, {});
+  EXPECT_THROW(packing->add_quantized(modules[0].module, matrices[0]), Error);
+}
+
 TEST_F(ModelWriterTest, ConfigKeepsTheSourceAndSaysTheScalesType) {
   write_packed(system_io(), "awq", {disk_ / "out", false}, source_,
                every_linear(spec_, scheme_of(4, 32, false, DType::kF16)));

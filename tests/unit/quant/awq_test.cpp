@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "quant/gram_loss.h"
 #include "quant/rtn.h"
+#include "quant/salient_columns.h"
 
 namespace llmq {
 namespace {
@@ -79,6 +80,55 @@ TEST(GramLoss, IsTheOutputError) {
   const double loss = sum_in_order(row_losses(m, f.weight, gram, pool)), exact = f.output_error(m, kOnes);
   EXPECT_GT(exact, 0);
   EXPECT_NEAR(loss, exact, kRelative * exact);
+}
+
+// Whatever the codes mean: E4M3, groups that columns carry themselves, columns that stayed as they were.
+TEST(GramLoss, SeesWhatTheCodesMean) {
+  const Fixture f;
+  ThreadPool pool(2);
+  GramLoss gram(f.stats, *f.backend, Compute::kFloat32);
+  const auto expect_output_error = [&](const QuantizedMatrix& m) {
+    const double loss = sum_in_order(row_losses(m, f.weight, gram, pool)), exact = f.output_error(m, kOnes);
+    EXPECT_GT(exact, 0);
+    EXPECT_NEAR(loss, exact, kRelative * exact);
+  };
+  QuantScheme float8 = f.scheme;
+  float8.bits = 8;
+  float8.weight_type = WeightType::kFloat8;
+  float8.granularity = Granularity::kChannel;
+  float8.symmetric = true;
+  expect_output_error(round_to_nearest(f.weight, kRows, kChannels, float8, pool));
+  QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  for (std::int64_t k = 0; k < kChannels; ++k)
+    m.column_group.push_back(static_cast<std::int32_t>(k % m.groups()));
+  expect_output_error(m);
+}
+
+TEST(Salient, ColumnsAreThoseOfTheLargestMeanInput) {
+  const std::vector<double> mean = {1, 5, 3, 5, 0, 2, 3, 1, 1, 1};
+  using Columns = std::vector<std::int32_t>;
+  EXPECT_EQ(salient_columns(mean, 0.2), (Columns{1, 3}));
+  EXPECT_EQ(salient_columns(mean, 0.39), (Columns{1, 2, 3}))
+      << "the first of equals; never more than the share";
+  EXPECT_EQ(salient_columns(mean, 0.001), (Columns{1})) << "one at least";
+  EXPECT_EQ(salient_columns(mean, 1).size(), mean.size());
+}
+
+TEST(Salient, ColumnsStayAsTheyWereAndTheOthersAreRoundedToNearest) {
+  const Fixture f;
+  ThreadPool pool(2);
+  const QuantizedMatrix m = make_salient_rounding(0.07, Compute::kFloat32)
+                                ->quantize({f.weight, kRows, kChannels, &f.stats, f.scheme}, *f.backend);
+  const QuantizedMatrix plain = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  EXPECT_EQ(m.kept_columns, (std::vector<std::int32_t>{3, 19, 35, 51})) << "the loud ones";
+  std::vector<float> kept(f.weight.size()), rounded(f.weight.size());
+  dequantize(m, kept);
+  dequantize(plain, rounded);
+  for (std::size_t i = 0; i < kept.size(); ++i)
+    ASSERT_EQ(kept[i], i % 16 == 3 ? f.weight[i] : rounded[i]) << i;
+  EXPECT_NEAR(m.loss, f.output_error(m, kOnes), kRelative * m.loss);
+  // Four channels of energy 900 carry no error any more, sixty of energy 1 do: 60 / 3660 of it is left, about.
+  EXPECT_LT(m.loss, 0.05 * f.output_error(plain, kOnes));
 }
 
 TEST(GramLoss, RunsWhereTheDevicesMemoryIsClosed) {

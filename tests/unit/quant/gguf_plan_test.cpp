@@ -59,6 +59,7 @@ TEST(GgufPlan, CountsBytes) {
 
 TEST(GgufPlan, SaysWhatItCannotDo) {
   EXPECT_THAT(error_of("method: awq\n"), HasSubstr("method rtn or imatrix"));
+  EXPECT_THAT(error_of("method: awq\nawq: {salient_fp16: 0.01}\n"), HasSubstr("write format: safetensors"));
   EXPECT_THAT(error_of("method: [imatrix, gptq]\n"), HasSubstr("method rtn or imatrix"));
   EXPECT_THAT(error_of("method: rtn\nscheme: w4a16_g64_sym\n"), HasSubstr("q4_k_m"));
   EXPECT_THAT(error_of("method: rtn\nscheme: q4_k_x\n"), HasSubstr("q4_k_x"));

@@ -92,6 +92,36 @@ TEST(Plan, EightBitInputs) {
   EXPECT_TRUE(plan_for("method: rtn\nscheme: w8a8_channel_sym_static\n").needs_calibration);
 }
 
+TEST(Plan, SalientColumnsAreABaselineForDenseOutputs) {
+  const std::string salient = "method: awq\nawq: {salient_fp16: 0.01}\n";
+  const Plan plan = plan_for(salient + "format: safetensors\nscheme: w3a16_g128_sym\n");
+  EXPECT_EQ(plan.method, "awq.salient_fp16");
+  EXPECT_EQ(plan.fold, FoldMethod::kNone);
+  EXPECT_EQ(plan.rounding, RoundingMethod::kSalient);
+  EXPECT_TRUE(plan.needs_calibration);
+  EXPECT_EQ(plan.modules[0].scheme.scale_dtype, DType::kBF16);
+  EXPECT_EQ(plan.bits_per_weight(), 32);
+  EXPECT_EQ(plan_for("method: awq\nawq: {salient_fp16: 0}\n").method, "awq");
+  for (const char* format : {"compressed-tensors", "awq", "gptq", "gptq_v2"})
+    EXPECT_THAT(error_of(salient + "format: " + format + "\n"),
+                HasSubstr(std::string("format ") + format +
+                          " has no place for columns that stay at 16 bits; write format: safetensors"));
+  for (const char* method : {"rtn", "gptq", "[awq, gptq]", "[awq, rtn]"})
+    EXPECT_THAT(
+        error_of("format: safetensors\nawq: {salient_fp16: 0.01}\nmethod: " + std::string(method) + "\n"),
+        HasSubstr("write method: awq"));
+}
+
+TEST(Plan, ADenseOutputHoldsWeightsAlone) {
+  EXPECT_EQ(plan_for("method: [awq, gptq]\nformat: safetensors\n").modules.size(), 14u);
+  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8\nformat: safetensors\n"),
+              HasSubstr("format safetensors cannot say that inputs are rounded"));
+  EXPECT_THAT(error_of("method: rtn\ntarget_bits: 5\nformat: safetensors\n"),
+              HasSubstr("a budget of bits means nothing where format safetensors"));
+  EXPECT_THAT(error_of("method: awq\nkv_cache: {dtype: fp8}\nformat: safetensors\n"),
+              HasSubstr("no place for the scales of a KV cache"));
+}
+
 TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_EQ(error_of("method: [awq, gptq]\n"), "");
   EXPECT_THAT(error_of("method: [smoothquant, awq]\n"),

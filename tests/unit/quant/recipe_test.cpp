@@ -32,7 +32,7 @@ TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
       "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
       "chat_template: true}\n"
       "ignore: [lm_head, 're:.*k_proj']\noverrides: [{match: 're:.*down_proj', scheme: w8a16_g128}]\n"
-      "awq: {grid: 100, duo_scaling: false, clip: false, loss: gram}\n"
+      "awq: {grid: 100, duo_scaling: false, clip: false, loss: gram, salient_fp16: 0.01}\n"
       "gptq: {damp: 0.01, order: gar, refit_scales: true, scale_search: importance}\nsmoothquant: {alpha: "
       "0.5}\n"
       "evaluate: {text: builtin:wikitext-2, max_delta_ppl: 0.5}\n",
@@ -60,6 +60,7 @@ TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
   EXPECT_EQ(r.awq.grid, 100);
   EXPECT_EQ(r.awq.duo_scaling, AwqOptions::Duo::kNo);
   EXPECT_FALSE(r.awq.clip);
+  EXPECT_EQ(r.awq.salient_fp16, 0.01);
   ASSERT_TRUE(r.evaluate);
   EXPECT_EQ(r.evaluate->max_delta_ppl, 0.5);
 }
@@ -107,6 +108,7 @@ TEST(Recipe, PointsAtWhatIsWrong) {
   EXPECT_THAT(error_of("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
   EXPECT_THAT(error_of("smoothquant: {alpha: -0.1}\n"), HasSubstr("from 0 to 1"));
   EXPECT_THAT(error_of("smoothquant: {alpha: best}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(error_of("awq: {salient_fp16: 1.5}\n"), HasSubstr("from 0 to 1"));
   EXPECT_THAT(error_of("activations: {range: all}\n"), HasSubstr("max, percentile"));
   EXPECT_THAT(error_of("activations: {percentile: 101}\n"), HasSubstr("from 50 to 100"));
   EXPECT_THAT(error_of("- awq\n"), HasSubstr("a recipe is a mapping"));
@@ -139,7 +141,7 @@ TEST(Recipe, SetEditsOneKeyAndListsThoseThatExist) {
     ADD_FAILURE() << "an unknown key was taken";
   } catch (const Error& e) {
     EXPECT_EQ(e.kind(), ErrorKind::kUsage);
-    EXPECT_THAT(e.what(), HasSubstr("there are grid, duo_scaling, clip, loss"));
+    EXPECT_THAT(e.what(), HasSubstr("there are grid, duo_scaling, clip, salient_fp16, loss"));
   }
   EXPECT_THROW(r.set("output=a\xcb"), Error);
   EXPECT_THROW(r.set("grid"), Error);
