@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "export/gguf_model_card.h"
 #include "export/gguf_tensors.h"
 #include "export/gguf_vocabulary.h"
 #include "io/gguf.h"
@@ -15,7 +16,7 @@ constexpr std::uint32_t kQuantizationVersion = 2;  // GGML_QNT_VERSION
 constexpr const char* kVersionKey = "general.quantization_version";
 constexpr const char* kFileTypeKey = "general.file_type";
 
-const std::string& first_of(const std::string& a, const std::string& b) { return a.empty() ? b : a; }
+std::string first_of(const std::string& a, const std::string& b) { return a.empty() ? b : a; }
 
 // What config.json's _name_or_path says comes before what the directory is called.
 ModelNameParts name_parts(const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters) {
@@ -43,31 +44,63 @@ void add_sampling(Io& io, const Checkpoint& checkpoint, GgufMetadata& metadata) 
     const Json* value = config.find(key);
     return value != nullptr && value->is_number() ? value : nullptr;
   };
-  if (const Json* k = find("top_k"); k != nullptr && k->is_integer())
-    metadata.set_i32(prefix + "top_k", static_cast<std::int32_t>(k->as_integer()));
+  const auto add_integer = [&](const char* key) {
+    if (const Json* value = find(key); value != nullptr && value->is_integer())
+      metadata.set_i32(prefix + key, static_cast<std::int32_t>(value->as_integer()));
+  };
   const auto add = [&](const char* key, const Json* value) {
     if (value != nullptr) metadata.set_f32(prefix + key, static_cast<float>(value->as_double()));
   };
+  if (const Json* steps = config.find("sequence"); steps != nullptr && steps->is_string())
+    metadata.set_string(prefix + "sequence", steps->as_string());
+  add_integer("top_k");
   add("top_p", find("top_p"));
   add("min_p", find("min_p"));
+  add("xtc_probability", find("xtc_probability"));
+  add("xtc_threshold", find("xtc_threshold"));
   add("temp", find("temperature"));
+  add_integer("penalty_last_n");
   add("penalty_repeat",
       find("penalty_repeat") != nullptr ? find("penalty_repeat") : find("repetition_penalty"));
+  add_integer("mirostat");
+  add("mirostat_tau", find("mirostat_tau"));
+  add("mirostat_eta", find("mirostat_eta"));
+}
+
+void add_sources(const std::string& what, const std::optional<std::vector<ModelCardFields::Entry>>& sources,
+                 GgufMetadata& metadata) {
+  if (!sources) return;
+  const std::string prefix = "general." + what + ".";
+  metadata.set_u32(prefix + "count", static_cast<std::uint32_t>(sources->size()));
+  for (std::size_t i = 0; i < sources->size(); ++i)
+    for (const auto& [key, value] : (*sources)[i])
+      metadata.set_string(prefix + std::to_string(i) + "." + key, value);
 }
 
 void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters,
                  GgufMetadata& metadata) {
   add_sampling(io, checkpoint, metadata);
   const ModelNameParts parts = name_parts(checkpoint, name, parameters);
-  const auto add = [&](const char* key, const std::string& value) {
-    if (!value.empty()) metadata.set_string(key, value);
+  const ModelCardFields card = read_model_card(io, checkpoint.path(), parameters);
+  const auto add = [&](const std::string& key, const std::string& otherwise) {
+    const std::string value = first_of(card.text(key), otherwise);
+    if (!value.empty()) metadata.set_string("general." + key, value);
   };
-  metadata.set_string("general.name", first_of(parts.title, name));
-  add("general.version", parts.version);
-  add("general.organization", parts.organization);
-  add("general.finetune", parts.finetune);
-  add("general.basename", parts.basename);
-  add("general.size_label", first_of(parts.size_label, size_label(parameters)));
+  add("name", first_of(parts.title, name));
+  add("author", {});
+  add("version", parts.version);
+  add("organization", parts.organization);
+  add("finetune", parts.finetune);
+  add("basename", parts.basename);
+  add("description", {});
+  add("size_label", first_of(parts.size_label, size_label(parameters)));
+  for (const char* key : {"license", "license.name", "license.link", "source.url", "source.doi",
+                          "source.uuid", "source.repo_url"})
+    add(key, {});
+  add_sources("base_model", card.base_models, metadata);
+  add_sources("dataset", card.datasets, metadata);
+  if (!card.tags.empty()) metadata.set_strings("general.tags", card.tags);
+  if (!card.languages.empty()) metadata.set_strings("general.languages", card.languages);
 }
 
 void add_rope(const ModelSpec& spec, const std::string& prefix, GgufMetadata& metadata) {

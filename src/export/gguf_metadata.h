@@ -1,6 +1,7 @@
 // What a GGUF says about a model: the keys that llama.cpp's converter writes, in its order.
 //
-//   general.*           what the model is called, guessed from its directory's name as gguf-py does; sampling defaults
+//   general.*           what the model is called, from README.md (export/gguf_model_card.h) or guessed from its directory's name as gguf-py
+//                       does; sampling defaults; licence, base models, data sets, tags and languages of README.md
 //   <architecture>.*    sizes and rope
 //   general.file_type   what the tensors are
 //   tokenizer.*         export/gguf_vocabulary.h

@@ -56,6 +56,55 @@ models = {
     "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
 }
 
+# Model cards: one as people write them, one that says everything the converter reads.
+CARDS = {
+    "SmolLM2": """---
+library_name: transformers
+license: apache-2.0
+language:
+- en
+base_model: HuggingFaceTB/SmolLM2-135M
+base_model_relation: finetune
+pipeline_tag: text-generation
+tags: [safetensors, onnx]
+datasets: [HuggingFaceTB/smoltalk, "https://huggingface.co/org/some-set-v2"]
+model-index:
+- name: a
+  results: []
+---
+# A title
+""",
+    "llama": """---
+name: The card's name
+model_creator: Somebody
+version: v3
+organization: Some Org
+description: "two: words"
+finetune: Talk
+basename: llama
+size_label: 10M
+url: https://example.org
+repo_url: https://example.org/git
+doi: 10.1/x
+uuid: "1-2"
+license: [mit, apache-2.0]
+license_name: mine
+license_link: LICENSE
+languages: [de]
+language: [no, fr]
+base_models:
+- {name: Base, author: A, organization: O, description: d, url: u, doi: i, uuid: j, repo_url: r, version: v1}
+- https://huggingface.co/meta-llama/Llama-3.2-1B
+- https://example.org/other
+dataset: plain words
+---
+""",
+    "qwen3": "---\nbase_model:\ndatasets: []\ntags:\n---\n",
+}
+for name, card in CARDS.items():
+    with open(f"{models[name]}/README.md", "w", encoding="utf-8") as file:
+        file.write(card)
+
 # A vocabulary of SentencePiece's own: what lies in tokenizer.model, in a directory whose tokenizer.json is another's.
 try:
     import sentencepiece
