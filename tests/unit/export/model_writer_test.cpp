@@ -73,10 +73,13 @@ class ModelWriterTest : public ::testing::Test {
 TEST_F(ModelWriterTest, CompressedTensorsReadsBack) {
   for (const int bits : {2, 3, 4, 5, 8})
     for (const int group : {0, 32})
-      for (const bool symmetric : {true, false}) {
-        SCOPED_TRACE(fmt::format("{} bits, group {}, symmetric {}", bits, group, symmetric));
-        expect_read_back("compressed-tensors", every_linear(spec_, scheme_of(bits, group, symmetric)));
-      }
+      for (const bool symmetric : {true, false})
+        for (const DType scales : {DType::kBF16, DType::kF16, DType::kF32}) {
+          SCOPED_TRACE(fmt::format("{} bits, group {}, symmetric {}, scales {}", bits, group, symmetric,
+                                   dtype_row(scales).name));
+          expect_read_back("compressed-tensors",
+                           every_linear(spec_, scheme_of(bits, group, symmetric, scales)));
+        }
 }
 
 TEST_F(ModelWriterTest, AwqReadsBack) {

@@ -24,23 +24,30 @@ namespace {
 constexpr double kArithmetic = 8 * 0x1p-24;
 
 struct Folded {
-  Checkpoint checkpoint = stories();
+  Checkpoint checkpoint;
   ModelSpec spec = ModelSpec::read(checkpoint);
   LinearSource source = LinearSource::open(checkpoint);
   CapturedOutput output;
 
-  explicit Folded(const std::string& recipe) {
+  explicit Folded(const std::string& recipe, Checkpoint model = stories()) : checkpoint(std::move(model)) {
     const auto backend = make_cpu_backend(2);
     const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
-    run_pipeline(plan, checkpoint, spec, some_samples(2, 24), *backend, output, {});
+    CalibrationSet samples = some_samples(2, 24);
+    for (std::vector<std::int32_t>& ids : samples.samples)
+      for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(spec.vocab_size);
+    run_pipeline(plan, checkpoint, spec, samples, *backend, output, {});
+  }
+
+  std::vector<float> written(const std::string& name) const {
+    const CapturedOutput::Dense& dense = output.dense.at(name);
+    std::vector<float> values(static_cast<std::size_t>(dense.shape.elements()));
+    to_float32(TensorView(dense.bytes.data(), dense.dtype, dense.shape), values);
+    return values;
   }
 
   // Old gain over new gain, per channel.
   std::vector<double> norm_scales(const std::string& name) const {
-    const CapturedOutput::Dense& dense = output.dense.at(name);
-    std::vector<float> fresh(static_cast<std::size_t>(dense.shape.elements()));
-    to_float32(TensorView(dense.bytes.data(), dense.dtype, dense.shape), fresh);
-    const std::vector<float> old = source.tensor(name);
+    const std::vector<float> fresh = written(name), old = source.tensor(name);
     std::vector<double> scales;
     for (std::size_t c = 0; c < old.size(); ++c)
       scales.push_back(old[c] == fresh[c] ? 1.0 : static_cast<double>(old[c]) / fresh[c]);
@@ -170,6 +177,39 @@ TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
     ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
   for (const double move : {moves.attention, moves.output, moves.mlp, moves.down})
     EXPECT_GT(move, std::log(1.1));
+}
+
+// A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the row's weights tell it. A bias that
+// was left alone is off by its row's scale.
+void expect_divided_bias(const Folded& folded, const Pair& p, const std::vector<Estimate>& divisors,
+                         double& largest) {
+  const std::string name = p.linear.module + ".bias";
+  const std::vector<float> old = folded.source.tensor(name), fresh = folded.written(name);
+  ASSERT_EQ(old.size(), divisors.size());
+  for (std::size_t row = 0; row < old.size(); ++row) {
+    const double bound = std::fabs(fresh[row]) * divisors[row].error + std::fabs(old[row]) * 0x1p-8;
+    EXPECT_LE(std::fabs(fresh[row] * divisors[row].value - old[row]), bound) << name << " row " << row;
+    const double left_alone = std::fabs(old[row] * (divisors[row].value - 1));
+    if (left_alone > bound) largest = std::max(largest, left_alone / std::fabs(old[row]));
+  }
+}
+
+TEST(Fold, BiasesOfProducersAreDividedToo) {
+  const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/llama-linear-biases/model";
+  const Folded folded(
+      "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+      "calibration: {sequence_length: 64}\n",
+      Checkpoint::open(system_io(), model));
+  double value = 0, up = 0;
+  for (const BlockSpec& block : folded.spec.blocks) {
+    const Pair v(folded, block.linear(LinearRole::kValue)), u(folded, block.linear(LinearRole::kUp));
+    const std::vector<Estimate> attention = exact(folded.norm_scales(block.input_norm)),
+                                mlp = exact(folded.norm_scales(block.post_attention_norm));
+    ASSERT_NO_FATAL_FAILURE(expect_divided_bias(folded, v, expect_divided_rows(v, attention), value));
+    ASSERT_NO_FATAL_FAILURE(expect_divided_bias(folded, u, expect_divided_rows(u, mlp), up));
+  }
+  for (const double move : {value, up})
+    EXPECT_GT(move, 0.1) << "scales of 1 would hide a bias that was left alone";
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 
 #include "base/error.h"
 #include "captured_output.h"
+#include "export/convert.h"
+#include "tests/support/temporary_directory.h"
 
 namespace llmq {
 namespace {
@@ -90,6 +92,27 @@ TEST(Plan, EightBitInputs) {
   EXPECT_EQ(first("fp8_block").activation_scale, ActivationScale::kTokenGroup);
   EXPECT_FALSE(plan_for("method: rtn\nscheme: w8a8\n").needs_calibration);
   EXPECT_TRUE(plan_for("method: rtn\nscheme: w8a8_channel_sym_static\n").needs_calibration);
+}
+
+// Loaders run in the type of the scales; a checkpoint in F16 gives its own.
+TEST(Plan, ScalesHaveTheTypeOfTheCheckpoint) {
+  const testing::TemporaryDirectory disk;
+  ConvertRequest request;
+  request.source = stories().path().string();
+  request.destination = disk / "f16";
+  request.dtype = "f16";
+  convert(system_io(), request);
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), request.destination.string());
+  const auto scales = [&](const std::string& recipe, const Checkpoint& model) {
+    return make_plan(Recipe::parse(recipe, "r.yaml"), model, ModelSpec::read(model), Compute::kBFloat16, 1, 0)
+        .modules.front()
+        .scheme.scale_dtype;
+  };
+  for (const char* format : {"compressed-tensors", "safetensors"}) {
+    const std::string recipe = std::string("method: rtn\nformat: ") + format + "\n";
+    EXPECT_EQ(scales(recipe, checkpoint), DType::kF16);
+    EXPECT_EQ(scales(recipe, stories()), DType::kBF16);
+  }
 }
 
 TEST(Plan, SalientColumnsAreABaselineForDenseOutputs) {
