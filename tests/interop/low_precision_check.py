@@ -134,7 +134,7 @@ def check_linears(name, packed, model, work, ids):
         worth.append((one / (bound + least)).median().item())
         count += 1
     if count:
-        expect(worst <= 1 and library <= 1, f"{name}: {count} linears are the products of the library's codes: off by {worst:.2f} of the bound, the library by {library:.2f} of its own; "
+        expect(worst <= 1 and library <= 1, f"{name}: {count} linears are the products of the library's codes: off by {worst:.3g} of the bound, the library by {library:.3g} of its own; "
                f"one code is worth {min(worth):.0f} bounds")
     return count
 
