@@ -10,6 +10,7 @@
 #include "base/sha256.h"
 #include "export/gguf_metadata.h"
 #include "export/gguf_tensors.h"
+#include "io/digest_cache.h"
 #include "io/gguf_writer.h"
 
 namespace llmq {
@@ -64,13 +65,6 @@ std::vector<float> importance_of(const GgufRequest& request, const GgufMixTensor
   fail(ErrorKind::kBadInput, {fmt::format("the importance matrix has {} values for it, and it has {} inputs",
                                           values.size(), tensor.shape.back()),
                               file, tensor.name, "use one that was made with this model"});
-}
-
-std::string digest_of(Io& io, const Path& path) {
-  const std::unique_ptr<Mapping> mapping = io.open(path)->map();
-  Sha256 digest;
-  digest.update(sha256_hex(mapping->bytes()) + "  " + path.filename().string() + "\n");
-  return "sha256:" + digest.hex();
 }
 
 }  // namespace
@@ -141,7 +135,9 @@ GgufWritten write_gguf(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
   }
   writer.finish();
   written.bytes = writer.file_bytes();
-  written.digest = digest_of(io, request.destination);
+  written.sha256 = file_sha256(io, request.destination);
+  const std::string line = written.sha256 + "  " + request.destination.filename().string() + "\n";
+  written.digest = "sha256:" + sha256_hex(std::as_bytes(std::span(line)));
   return written;
 }
 

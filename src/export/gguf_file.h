@@ -35,6 +35,7 @@ struct GgufWritten {
   };
   std::vector<Tensor> tensors;
   std::uint64_t bytes = 0;         // of the file
+  std::string sha256;              // of the file
   std::string digest;              // "sha256:..." of the line `sha256sum` prints for it
   double bits_per_weight() const;  // over all tensors
 };

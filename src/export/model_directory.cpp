@@ -259,7 +259,8 @@ void ModelDirectory::write_index() {
 }
 
 void ModelDirectory::finish(const Json& config,
-                            const std::vector<std::pair<std::string, std::string>>& extra_files) {
+                            const std::vector<std::pair<std::string, std::string>>& extra_files,
+                            const ManifestText& manifest) {
   for (const auto& [name, slot] : slots_)
     if (!slot.given)
       fail(ErrorKind::kInternal,
@@ -269,6 +270,7 @@ void ModelDirectory::finish(const Json& config,
     if (shards_.size() > 1) write_index();
     for (const auto& file : extra_files) write_file(file.first, file.second);
     write_file("config.json", config.dump(2) + "\n");
+    if (manifest) write_file(kManifestFile, manifest(digests_of(io_, partial_, written_)));
     io_.sync_directory(partial_);
     publish();
   } catch (...) {

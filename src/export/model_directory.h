@@ -55,7 +55,9 @@ class ModelDirectory {
 
   // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice.
   void add(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
-  void finish(const Json& config, const std::vector<std::pair<std::string, std::string>>& extra_files);
+  // The manifest, when there is one, is written last and knows the digest of every other file.
+  void finish(const Json& config, const std::vector<std::pair<std::string, std::string>>& extra_files,
+              const ManifestText& manifest = {});
   std::uint64_t bytes() const { return bytes_; }  // of all shards
 
  private:

@@ -26,8 +26,9 @@ class DirectoryWriter : public ModelWriter {
                  std::span<const std::byte> bytes) override {
     directory_.add(tensor, dtype, shape, bytes);
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) override {
-    directory_.finish(config_, extra_files);
+  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+              const ManifestText& manifest) override {
+    directory_.finish(config_, extra_files, manifest);
   }
   std::uint64_t bytes() const override { return directory_.bytes(); }
 
@@ -54,11 +55,12 @@ class PackedWriter final : public DirectoryWriter {
       directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
                      tensor.bytes);
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) override {
+  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+              const ManifestText& manifest) override {
     auto files = extra_files;
     if (!format_.config_copy.empty())
       files.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
-    DirectoryWriter::finish(files);
+    DirectoryWriter::finish(files, manifest);
   }
 
  private:
@@ -270,31 +272,19 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
   return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config));
 }
 
-namespace {
-
-// Pages are given back behind the hash: a shard has up to 5 GB.
-std::string file_digest(Io& io, const Path& path) {
-  constexpr std::size_t kPiece = std::size_t{4} << 20;
-  const std::unique_ptr<Mapping> mapping = io.open(path)->map();
-  const std::span<const std::byte> bytes = mapping->bytes();
+std::string output_digest(std::span<const NamedDigest> files) {
+  std::map<std::string, std::string> read;
+  for (const NamedDigest& file : files)
+    if (loaders_read(file.name)) read[file.name] = file.sha256;
   Sha256 digest;
-  for (std::size_t first = 0; first < bytes.size(); first += kPiece) {
-    const std::size_t count = std::min(kPiece, bytes.size() - first);
-    digest.update(bytes.subspan(first, count));
-    mapping->release(first, count);
-  }
-  return digest.hex();
+  for (const auto& [name, sha256] : read) digest.update(sha256 + "  " + name + "\n");
+  return "sha256:" + digest.hex();
 }
 
-}  // namespace
-
 std::string output_digest(Io& io, const Path& directory) {
-  Sha256 digest;
-  for (const std::string& name : io.list(directory)) {
-    if (!loaders_read(name)) continue;
-    digest.update(file_digest(io, directory / name) + "  " + name + "\n");
-  }
-  return "sha256:" + digest.hex();
+  std::vector<std::string> names = io.list(directory);
+  std::erase_if(names, [](const std::string& name) { return !loaders_read(name); });
+  return output_digest(digests_of(io, directory, names));
 }
 
 }  // namespace llmq

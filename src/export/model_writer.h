@@ -12,6 +12,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "export/manifest.h"
 #include "io/checkpoint.h"
 #include "io/safetensors.h"
 #include "model/model_spec.h"
@@ -41,9 +42,10 @@ class ModelWriter {
   virtual void add_quantized(const std::string& module, const QuantizedMatrix& matrix) = 0;
   virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
                          std::span<const std::byte> bytes) = 0;
-  // Extra files (report.json, README.md, recipe.yaml) by name; then publishes. After it the output directory
-  // is whole.
-  virtual void finish(const std::vector<std::pair<std::string, std::string>>& extra_files) = 0;
+  // Extra files (report.json, README.md, recipe.yaml) by name, then the manifest of all of them when its text can be
+  // made; then publishes. After it the output directory is whole.
+  virtual void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                      const ManifestText& manifest = {}) = 0;
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
@@ -76,5 +78,6 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
 // "sha256:<hex>" of the lines "<sha256 hex>  <name>\n" sorted by name, so that `sha256sum` over those files,
 // hashed again, gives the same.
 std::string output_digest(Io& io, const Path& directory);
+std::string output_digest(std::span<const NamedDigest> files);  // the same from their digests
 
 }  // namespace llmq

@@ -27,7 +27,7 @@ struct CapturedOutput final : ModelWriter {
                  std::span<const std::byte> bytes) override {
     dense[tensor] = {dtype, shape, std::vector<std::byte>(bytes.begin(), bytes.end())};
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>&) override {}
+  void finish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&) override {}
   std::uint64_t bytes() const override { return 0; }
 };
 

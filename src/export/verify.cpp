@@ -1,0 +1,199 @@
+#include "export/verify.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "export/manifest.h"
+#include "export/signature.h"
+
+namespace llmq {
+namespace {
+
+constexpr int kMaxDepth = 16;
+constexpr std::size_t kMaxEntries = 100'000;
+constexpr std::uint64_t kMaxKeyBytes = 64 << 10;
+
+// What OpenSSF Model Signing leaves out as well.
+bool belongs_to_git(const std::string& name) {
+  return name == ".git" || name == ".gitattributes" || name == ".github" || name == ".gitignore";
+}
+
+// The digest of what was a regular file when it was listed, and is the same file when it is opened.
+NamedDigest digest_listed(Io& io, const Path& path, const std::string& name, const FileStamp& listed) {
+  const std::unique_ptr<File> file = io.open(path);
+  const FileStamp opened = file->stamp();
+  if (opened.device != listed.device || opened.inode != listed.inode)
+    fail(ErrorKind::kIo, {"was replaced while it was looked at", path.string(), {}, "verify it again"});
+  return {name, opened.size, file_sha256(*file)};
+}
+
+void list_below(Io& io, const Path& directory, const std::string& prefix, int depth,
+                const std::vector<std::string>& skip, DirectoryListing& into) {
+  if (depth > kMaxDepth)
+    fail(ErrorKind::kBadInput,
+         {fmt::format("holds directories more than {} deep", kMaxDepth), directory.string(), {}, {}});
+  for (const std::string& entry : io.list(directory)) {
+    if (depth == 0 && (belongs_to_git(entry) || std::find(skip.begin(), skip.end(), entry) != skip.end()))
+      continue;
+    if (into.files.size() + into.other.size() >= kMaxEntries)
+      fail(ErrorKind::kBadInput,
+           {fmt::format("holds more than {} files", kMaxEntries), directory.string(), {}, {}});
+    const std::string name = prefix + entry;
+    const FileStamp stamp = io.stamp(directory / entry);
+    if (stamp.kind == FileKind::kRegular)
+      into.files.push_back(digest_listed(io, directory / entry, name, stamp));
+    else if (stamp.kind == FileKind::kDirectory)
+      list_below(io, directory / entry, name + "/", depth + 1, skip, into);
+    else
+      into.other.emplace_back(name,
+                              stamp.kind == FileKind::kSymlink ? "a symbolic link" : "not a regular file");
+  }
+}
+
+// A .gguf and its companions lie among files that are not theirs: only those the manifest may speak of are listed.
+DirectoryListing list_file(Io& io, const Path& file) {
+  DirectoryListing listing;
+  const Path directory = file.has_parent_path() ? file.parent_path() : Path(".");
+  const std::string name = file.filename().string();
+  for (const std::string& entry : {name, name + ".report.json"}) {
+    const FileStamp stamp = io.stamp(directory / entry);
+    if (stamp.kind == FileKind::kRegular)
+      listing.files.push_back(digest_listed(io, directory / entry, entry, stamp));
+    else if (stamp.kind != FileKind::kAbsent)
+      listing.other.emplace_back(entry,
+                                 stamp.kind == FileKind::kSymlink ? "a symbolic link" : "not a regular file");
+  }
+  return listing;
+}
+
+Json parse_file(Io& io, const Path& path) { return Json::parse(read_text(io, path), path.string()); }
+
+// `listing` without the names at its top.
+DirectoryListing without(DirectoryListing listing, const std::vector<std::string>& names) {
+  const auto named = [&](const std::string& name) {
+    return std::any_of(names.begin(), names.end(), [&](const std::string& one) {
+      return name == one || (name.starts_with(one) && name[one.size()] == '/');
+    });
+  };
+  std::erase_if(listing.files, [&](const NamedDigest& file) { return named(file.name); });
+  std::erase_if(listing.other, [&](const auto& entry) { return named(entry.first); });
+  return listing;
+}
+
+void add(std::map<std::string, Mismatch>& all, std::vector<Mismatch> mismatches) {
+  for (Mismatch& one : mismatches) all.emplace(one.path, std::move(one));
+}
+
+Json text_or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
+
+}  // namespace
+
+Json Verification::to_json() const {
+  Json list = Json::array();
+  for (const Mismatch& m : mismatches)
+    list.push_back(Json::object(
+        {{"path", m.path}, {"expected", text_or_null(m.expected)}, {"found", text_or_null(m.found)}}));
+  return Json::object({{"schema", "llmq.verify/1"},
+                       {"path", path},
+                       {"ok", ok()},
+                       {"files", static_cast<std::int64_t>(files)},
+                       {"signature_checked", signature_checked},
+                       {"problem", problem.empty() ? Json() : Json(problem)},
+                       {"mismatches", list}});
+}
+
+DirectoryListing list_directory(Io& io, const Path& directory, const std::vector<std::string>& skip) {
+  DirectoryListing listing;
+  list_below(io, directory, "", 0, skip, listing);
+  std::sort(listing.files.begin(), listing.files.end(),
+            [](const NamedDigest& a, const NamedDigest& b) { return a.name < b.name; });
+  return listing;
+}
+
+std::vector<Mismatch> compare_listing(const std::vector<NamedDigest>& expected,
+                                      const DirectoryListing& listing) {
+  std::map<std::string, Mismatch> all;
+  for (const NamedDigest& file : expected) all[file.name] = {file.name, file.sha256, std::nullopt};
+  const auto found = [&](const std::string& name, const std::string& what) {
+    Mismatch& one = all[name];
+    one.path = name;
+    one.found = what;
+  };
+  for (const NamedDigest& file : listing.files) found(file.name, file.sha256);
+  for (const auto& [name, what] : listing.other) found(name, what);
+  std::vector<Mismatch> mismatches;
+  for (auto& [name, one] : all)
+    if (one.expected != one.found) mismatches.push_back(std::move(one));
+  return mismatches;
+}
+
+Verification verify_output(Io& io, const Path& output, const std::optional<Path>& public_key) {
+  const bool directory = io.is_directory(output);
+  if (!directory && !io.exists(output))
+    fail(ErrorKind::kBadInput,
+         {"does not exist", output.string(), {}, "name an output directory or .gguf file"});
+  if (!directory && public_key)
+    fail(ErrorKind::kUnsupported,
+         {"a signature is of a directory", output.string(), "--key", "put the file into one"});
+  std::optional<EcdsaKey> key;
+  if (public_key) key = EcdsaKey::public_key(read_text(io, *public_key, kMaxKeyBytes), public_key->string());
+  const Path manifest = directory ? output / kManifestFile : manifest_path(output);
+  const bool has_manifest = io.stamp(manifest).kind == FileKind::kRegular;
+  if (!has_manifest && !key)
+    fail(ErrorKind::kBadInput, {"there is no manifest of it", output.string(), manifest.filename().string(),
+                                "llmq quantize writes one"});
+  Verification result;
+  result.path = output.string();
+  try {
+    std::optional<std::vector<NamedDigest>> recorded;
+    std::optional<SignedFiles> vouched;
+    if (key)
+      vouched =
+          read_signature(parse_file(io, output / kSignatureFile), *key, (output / kSignatureFile).string());
+    if (has_manifest) recorded = manifest_subjects(parse_file(io, manifest), manifest.string());
+    const DirectoryListing listing =
+        directory ? list_directory(io, output, {kSignatureFile}) : list_file(io, output);
+    result.files = listing.files.size();
+    std::map<std::string, Mismatch> all;
+    if (recorded) add(all, compare_listing(*recorded, without(listing, {kManifestFile})));
+    if (vouched) add(all, compare_listing(vouched->files, without(listing, vouched->ignored)));
+    for (auto& [name, one] : all) result.mismatches.push_back(std::move(one));
+    result.signature_checked = vouched.has_value();
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kBadInput) throw;
+    result.problem = error.what();
+  }
+  return result;
+}
+
+std::size_t sign_output(Io& io, const Path& directory, const Path& private_key) {
+  if (!io.is_directory(directory))
+    fail(ErrorKind::kBadInput,
+         {"is not a directory", directory.string(), {}, "a signature is of a directory"});
+  std::string pem = read_text(io, private_key, kMaxKeyBytes);
+  const EcdsaKey key = EcdsaKey::private_key(pem, private_key.string());
+  const DirectoryListing listing = list_directory(io, directory, {kSignatureFile});
+  if (!listing.other.empty())
+    fail(ErrorKind::kBadInput,
+         {"is " + listing.other.front().second + ", which cannot be signed", directory.string(),
+          listing.other.front().first, "remove it, or sign another directory"});
+  if (listing.files.empty())
+    fail(ErrorKind::kBadInput, {"holds no file to sign", directory.string(), {}, {}});
+  if (io.stamp(directory / kManifestFile).kind == FileKind::kRegular) {
+    const Path manifest = directory / kManifestFile;
+    const auto mismatches = compare_listing(manifest_subjects(parse_file(io, manifest), manifest.string()),
+                                            without(listing, {kManifestFile}));
+    if (!mismatches.empty())
+      fail(ErrorKind::kBadInput, {"is not what the manifest says, and is not signed", directory.string(),
+                                  mismatches.front().path, "llmq verify says what differs"});
+  }
+  Path name = directory.filename();
+  if (name.empty() || name == "." || name == "..")
+    name = std::filesystem::absolute(directory / ".").lexically_normal().parent_path().filename();
+  write_text_atomically(io, directory / kSignatureFile,
+                        make_signature(name.string(), listing.files, key).dump() + "\n");
+  return listing.files.size();
+}
+
+}  // namespace llmq
