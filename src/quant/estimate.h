@@ -1,0 +1,63 @@
+// Before anything is run: what each scheme would take and how fast it could be, from shapes and rates alone.
+//
+//   weights           bytes of every tensor as `llmq quantize` writes it (headers of files apart)
+//   KV cache          2 * layers * kv_heads * head_dim * 2 bytes (BF16) * batch * positions; a layer with a sliding
+//                     window keeps no more positions than that
+//   time of a step    the longer of bytes / bandwidth and operations / rate (the roofline), plus the calls' own cost
+//   decoding          one token of every sequence: all weights but the embedding once, and the whole cache
+//   prefill           one sequence: 2 operations a weight and token, causal attention 2 T^2 heads head_dim a layer
+//
+// A named machine's figures are upper bounds, for a runtime that computes from the packed weights. Those of the machine
+// at hand are what llmq's own runtime does: it holds 16-bit-input schemes dequantized in the compute type.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "device/known_machines.h"
+#include "io/checkpoint.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+struct EstimateRequest {
+  std::vector<std::string> schemes;             // of the recipe, or GGUF types; empty: the usual ones
+  std::vector<std::int64_t> contexts, batches;  // empty: 2048, 8192, 32768 as far as the model goes; 1, 8, 32
+  std::uint64_t budget = 0;                     // 0: the machine's memory
+  Compute compute = Compute::kBFloat16;
+};
+
+struct EstimatedCell {
+  std::int64_t batch = 0, context = 0;
+  std::uint64_t kv_bytes = 0, bytes = 0;  // bytes: with the weights
+  bool fits = false;
+  double decode_tokens_per_second = 0;  // of all sequences together, at a full cache
+};
+
+struct SchemeEstimate {
+  std::string scheme, format;
+  std::string refusal;         // why the model cannot have it; nothing else is known then
+  double bits_per_weight = 0;  // over the whole model
+  std::uint64_t weight_bytes = 0;
+  double prefill_tokens_per_second = 0;  // of one sequence of the smallest context
+  std::vector<EstimatedCell> cells;      // batch by batch
+  bool fits() const;                     // every cell
+};
+
+struct Estimate {
+  std::string model;
+  MachineRates machine;
+  std::uint64_t budget = 0, kv_bytes_per_token = 0;
+  std::vector<SchemeEstimate> schemes;
+  std::string recommended, reason;  // empty and why, when nothing fits
+  Json to_json() const;             // schema llmq.estimate/1
+};
+
+// Error(kUsage) for a scheme that is no scheme, and for a context beyond the model's positions.
+Estimate estimate(Io& io, const std::string& model, const EstimateRequest& request,
+                  const MachineRates& machine);
+
+}  // namespace llmq
