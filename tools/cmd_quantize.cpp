@@ -13,7 +13,9 @@
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
 #include "tools/print.h"
+#include "tools/provenance.h"
 #include "tools/quantize_gguf.h"
+#include "tools/run_metrics.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -22,7 +24,7 @@ namespace {
 struct Options {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
-  std::string target_bits;
+  std::string target_bits, metrics_out;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
        allow_nonfinite = false;
 };
@@ -164,7 +166,8 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
                parse_bytes(globals.memory_limit, "--memory-limit"));
 }
 
-void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options) {
+void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options,
+             RunProvenance& provenance) {
   if (o.plan.needs_calibration && o.calibration.samples.empty())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   const OutputTarget target{o.recipe.output, options.overwrite};
@@ -179,8 +182,11 @@ void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Optio
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
   o.facts.calibration = calibration_json(o.recipe, o.calibration);
-  writer->finish(documents(o));
-  o.digest = output_digest(system_io(), o.recipe.output);
+  provenance.facts().calibration = o.facts.calibration;
+  writer->finish(documents(o), [&](const std::vector<NamedDigest>& files) {
+    o.digest = output_digest(files);
+    return provenance.manifest(files);
+  });
 }
 
 Json outcome_json(const Outcome& o) {
@@ -243,7 +249,7 @@ int run(const Options& options, const Session& session) {
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
   if (o.recipe.format == "gguf")
-    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite}, session);
+    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite, options.metrics_out}, session);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
@@ -266,20 +272,30 @@ int run(const Options& options, const Session& session) {
   o.facts.recipe = o.recipe.to_json();
   o.facts.bytes_in = o.original_bytes = model.checkpoint.tensor_bytes();
   o.loaders = loader_verdicts(o.plan.format, o.plan.modules, o.recipe.output);
-  run_job(o, model, *backend, options);
+  RunProvenance provenance(
+      system_io(),
+      input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
+      provenance_facts(o.recipe, *backend, o.plan.compute, session));
+  run_job(o, model, *backend, options, provenance);
   o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   if (o.recipe.evaluate) {
     o.evaluation = evaluate_output(*o.recipe.evaluate, o.recipe.output, model, backend, globals);
     // The report and the card, which loaders do not read, gain the figures.
-    for (const auto& [name, text] : documents(o))
+    std::vector<std::string> names;
+    for (const auto& [name, text] : documents(o)) {
       write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
+      names.push_back(name);
+    }
+    refresh_manifest(system_io(), o.recipe.output, names);
   }
+  const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
+  const int code = !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
+  write_metrics(system_io(), options.metrics_out, outcome_json(o), code);
   if (globals.json)
     print_json(outcome_json(o));
   else
     print_outcome(o);
-  const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
-  return !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
+  return code;
 }
 
 }  // namespace
@@ -320,6 +336,10 @@ void add_quantize(CLI::App& app, Session& session) {
   command->add_flag("--strict", options->strict, "Exit 3 when any module fell back to another method");
   command->add_flag("--allow-nonfinite", options->allow_nonfinite,
                     "Go on when a weight holds NaN or infinity");
+  command
+      ->add_option("--metrics-out", options->metrics_out,
+                   "Directory for the run's figures: metrics.json and llmq.prom (Prometheus)")
+      ->type_name("DIR");
   command->add_flag("--resume", options->resume, "Go on with an interrupted run (not in this version)");
   command->add_flag("--restart", options->restart, "Start again in spite of a journal (not in this version)");
   command->callback(

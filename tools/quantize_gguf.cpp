@@ -11,6 +11,8 @@
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
 #include "tools/print.h"
+#include "tools/provenance.h"
+#include "tools/run_metrics.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -104,6 +106,15 @@ void write_report(const Outcome& o) {
                         make_report(o.facts, {}, run).dump(1) + "\n");
 }
 
+void write_manifest(const Outcome& o, RunProvenance& provenance) {
+  const Path output = o.recipe.output;
+  const std::vector<std::string> report = {output.filename().string() + ".report.json"};
+  provenance.facts().calibration = o.facts.calibration;
+  std::vector<NamedDigest> files = digests_of(system_io(), output.parent_path(), report);
+  files.push_back({output.filename().string(), o.written.bytes, o.written.sha256});
+  write_text_atomically(system_io(), manifest_path(output), provenance.manifest(files));
+}
+
 RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& session) {
   RunFacts facts;
   facts.version = version_text();
@@ -182,6 +193,9 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
       print_plan(o.plan);
     return 0;
   }
+  RunProvenance provenance(system_io(),
+                           input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
+                           provenance_facts(recipe, *backend, o.plan.compute, session));
   const std::optional<Imatrix> importance = importance_for(o, model, *backend);
   o.seconds_by_part.emplace_back("importance", since(start));
   write_file(o, model, importance, backend->threads(), flags.overwrite);
@@ -192,11 +206,14 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   if (recipe.evaluate)
     o.evaluation = evaluate_output(*recipe.evaluate, recipe.output, model, backend, globals);
   write_report(o);
+  write_manifest(o, provenance);
+  const int code = !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
+  write_metrics(system_io(), flags.metrics_out, outcome_json(o), code);
   if (globals.json)
     print_json(outcome_json(o));
   else
     print_outcome(o);
-  return !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
+  return code;
 }
 
 }  // namespace llmq::tools

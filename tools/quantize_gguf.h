@@ -7,6 +7,7 @@ namespace llmq::tools {
 
 struct GgufQuantizeFlags {
   bool dry_run = false, overwrite = false;
+  std::string metrics_out;
 };
 
 // Exit code. The report lies beside the file as NAME.gguf.report.json.

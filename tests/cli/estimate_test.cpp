@@ -1,0 +1,154 @@
+// What is said before a run is what the run then writes; what does not fit is marked; the advice follows the budget.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+
+#include "cli/program.h"
+
+namespace llmq::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+const Json& scheme_of(const Json& estimate, const std::string& name) {
+  for (const Json& scheme : estimate.at("schemes").items())
+    if (scheme.at("scheme").as_string() == name) return scheme;
+  throw std::runtime_error("no scheme " + name + " in " + estimate.dump());
+}
+
+// A named machine's rates come from a table: no probe, so these run at once.
+Outcome estimate(const std::vector<std::string>& more) {
+  std::vector<std::string> arguments = {"estimate", tinystories(), "--machine", "l4"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_llmq(arguments);
+}
+
+TEST(Estimate, SizesAreThoseThatQuantizeWrites) {
+  const Scratch scratch;
+  const Json json =
+      estimate({"--scheme", "w4a16_g32_asym,w8a16_g64_sym,w8a8,fp8,w3a16_channel_asym", "--json"}).json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.estimate/1");
+  ASSERT_EQ(json.at("schemes").items().size(), 5u);
+  for (const Json& scheme : json.at("schemes").items()) {
+    const std::string name = scheme.at("scheme").as_string(), output = scratch / name;
+    ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", output, "--set",
+                        "scheme=" + name})
+                  .exit_code,
+              0)
+        << name;
+    const std::string file = read_file(output + "/model.safetensors");
+    std::uint64_t header = 0;
+    std::memcpy(&header, file.data(), sizeof header);
+    EXPECT_EQ(scheme.at("weight_bytes").as_integer(), static_cast<std::int64_t>(file.size() - 8 - header))
+        << name;
+  }
+}
+
+TEST(Estimate, AGgufsSizeIsThatOfItsTensors) {
+  const Scratch scratch;
+  const Json json = estimate({"--scheme", "q8_0,q4_k_m", "--json"}).json();
+  for (const char* type : {"q8_0", "q4_k_m"}) {
+    const std::string output = scratch / (std::string(type) + ".gguf");
+    ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", output, "--set",
+                        "format=gguf", "--set", "scheme=" + std::string(type)})
+                  .exit_code,
+              0);
+    const Json listed = run_llmq({"inspect", output, "--json"}).json();
+    EXPECT_EQ(scheme_of(json, type).at("weight_bytes"), listed.at("bytes")) << type;
+  }
+}
+
+TEST(Estimate, CountsTheCacheAndMarksWhatDoesNotFit) {
+  // 2 blocks, 4 KV heads of 16 would be 2 * 2 * 64 * 2 bytes a token; the model's own config says.
+  const Json config = Json::parse(read_file(tinystories() + "/config.json"), "config.json");
+  const std::int64_t heads = config.at("num_attention_heads").as_integer(),
+                     kv_heads = config.find("num_key_value_heads")
+                                    ? config.at("num_key_value_heads").as_integer()
+                                    : heads,
+                     per_token = 4 * config.at("num_hidden_layers").as_integer() * kv_heads *
+                                 (config.at("hidden_size").as_integer() / heads);
+  const std::int64_t weights = scheme_of(estimate({"--scheme", "original", "--json"}).json(), "original")
+                                   .at("weight_bytes")
+                                   .as_integer();
+  // Room for 3 sequences of 100 tokens and not one token more.
+  const std::int64_t budget = weights + 300 * per_token;
+  const Outcome outcome = estimate({"--scheme", "original", "--context", "100", "--batch", "1,3,4",
+                                    "--budget", std::to_string(budget), "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  EXPECT_EQ(json.at("kv_bytes_per_token").as_integer(), per_token);
+  const Json::Array& cells = json.at("schemes").items()[0].at("cells").items();
+  ASSERT_EQ(cells.size(), 3u);
+  EXPECT_EQ(cells[1].at("kv_bytes").as_integer(), 300 * per_token);
+  EXPECT_EQ(cells[1].at("bytes").as_integer(), budget);
+  EXPECT_TRUE(cells[0].at("fits").as_bool());
+  EXPECT_TRUE(cells[1].at("fits").as_bool());
+  EXPECT_FALSE(cells[2].at("fits").as_bool());
+  EXPECT_THAT(estimate({"--scheme", "original", "--context", "100", "--batch", "1,4", "--budget",
+                        std::to_string(budget)})
+                  .out,
+              HasSubstr("(no)"));
+}
+
+// bytes / bandwidth where memory is the limit: an L4 moves 300 GB/s (NVIDIA's data sheet).
+TEST(Estimate, DecodingIsTheRooflinesMemorySide) {
+  const Json json =
+      estimate({"--scheme", "original,w4a16", "--context", "64", "--batch", "1", "--json"}).json();
+  double before = 0;
+  for (const Json& scheme : json.at("schemes").items()) {
+    const Json& cell = scheme.at("cells").items()[0];
+    const double bytes = scheme.at("weight_bytes").as_double() + cell.at("kv_bytes").as_double();
+    const double rate = cell.at("decode_tokens_per_second").as_double();
+    EXPECT_GE(rate, 300e9 / bytes * 0.999) << "an embedding that is only looked up is not read whole";
+    EXPECT_LE(rate, 300e9 / bytes * 2);
+    EXPECT_GT(rate, before) << "fewer bytes, more tokens";
+    before = rate;
+  }
+}
+
+TEST(Estimate, RecommendsTheMostBitsThatFit) {
+  const auto recommended = [](const std::vector<std::string>& more) {
+    std::vector<std::string> arguments = {"--context", "64", "--batch", "1", "--json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return estimate(arguments).json();
+  };
+  const Json all = recommended({});
+  EXPECT_EQ(all.at("recommended").as_string(), "fp8") << "an L4 multiplies FP8";
+  const auto bytes = [&](const char* name) {
+    return scheme_of(all, name).at("cells").items()[0].at("bytes").as_integer();
+  };
+  const Json a100 = run_llmq({"estimate", tinystories(), "--machine", "A100 80GB", "--json"}).json();
+  EXPECT_THAT(a100.at("recommended").as_string(), HasSubstr("w8a8")) << "an A100 has no FP8";
+  const Json four =
+      recommended({"--scheme", "w8a16_g64_sym,w4a16_g64_sym", "--budget", std::to_string(bytes("fp8") - 1)});
+  EXPECT_EQ(four.at("recommended").as_string(), "w4a16_g64_sym");
+  EXPECT_THAT(four.at("reason").as_string(), HasSubstr("too large: w8a16_g64_sym"));
+  const Json none = recommended({"--budget", "1000"});
+  EXPECT_TRUE(none.at("recommended").is_null());
+  EXPECT_THAT(none.at("reason").as_string(), HasSubstr("no scheme fits"));
+}
+
+TEST(Estimate, SaysWhatAModelCannotHaveAndRefusesWhatIsNoScheme) {
+  const Json json = estimate({"--scheme", "w4a16_g48_asym,w4a16", "--json"}).json();
+  EXPECT_TRUE(scheme_of(json, "w4a16_g48_asym").at("refusal").is_string());
+  for (const std::vector<std::string>& wrong : {std::vector<std::string>{"--scheme", "w4a17x"},
+                                                {"--context", "1000000000"},
+                                                {"--batch", "0"},
+                                                {"--machine", "abacus"},
+                                                {"--budget", "lots"}})
+    EXPECT_EQ(estimate(wrong).exit_code, 2) << wrong[1];
+}
+
+TEST(Estimate, ProbesThisMachine) {
+  const Json json =
+      run_llmq({"estimate", tinystories(), "--scheme", "w4a16", "--threads", "1", "--json"}).json();
+  EXPECT_THAT(json.at("machine").at("name").as_string(), HasSubstr("cpu"));
+  EXPECT_GT(json.at("machine").at("bytes_per_second").as_double(), 1e6);
+  EXPECT_GT(json.at("schemes").items()[0].at("prefill_tokens_per_second").as_double(), 0);
+}
+
+}  // namespace
+}  // namespace llmq::testing

@@ -1,0 +1,107 @@
+// llmq estimate MODEL: what every scheme takes over batch and context, what does not fit, how fast it could be, and which
+// to take.
+#include "quant/estimate.h"
+
+#include "base/error.h"
+#include "device/machine_probe.h"
+#include "tools/command.h"
+#include "tools/help.h"
+#include "tools/print.h"
+
+namespace llmq::tools {
+namespace {
+
+struct Options {
+  std::string model, budget, machine;
+  EstimateRequest request;
+};
+
+MachineRates chosen_machine(const Options& options, const GlobalOptions& globals, Compute compute) {
+  if (options.machine.empty()) return this_machine(probe_machine(*chosen_backend(globals), compute));
+  const std::optional<MachineRates> machine = find_machine(options.machine);
+  if (!machine)
+    fail(ErrorKind::kUsage, {"no machine is called '" + options.machine + "'",
+                             {},
+                             "--machine",
+                             "there are " + machine_names() + "; without the flag it is this one"});
+  return *machine;
+}
+
+std::string rate_text(double tokens) {
+  return (tokens < 1000 ? number_text(tokens, 3) : fmt::format("{:.0f}", tokens)) + "/s";
+}
+
+// One row a scheme; a column for each cell: the bytes, "(no)" behind what does not fit, and tokens per second.
+void print_estimate(const Estimate& e) {
+  print_line(fmt::format("{} on {} ({}): {} of memory, {:.1f} GB/s, {:.2f} TFLOP/s in BF16", e.model,
+                         e.machine.name, e.machine.source, bytes_text(e.machine.memory_bytes),
+                         e.machine.bytes_per_second * 1e-9, e.machine.bfloat16_flops * 1e-12));
+  print_line(
+      fmt::format("weights and a BF16 KV cache of {} a token against {}; decoded tokens a second below",
+                  bytes_text(e.kv_bytes_per_token), bytes_text(e.budget)));
+  std::vector<std::vector<std::string>> rows = {{"scheme", "weights", "prefill"}};
+  for (const SchemeEstimate& scheme : e.schemes) {
+    if (!scheme.refusal.empty()) continue;
+    if (rows.front().size() == 3)
+      for (const EstimatedCell& cell : scheme.cells)
+        rows.front().push_back(fmt::format("{}x{}", cell.batch, cell.context));
+    std::vector<std::string> sizes = {scheme.scheme, bytes_text(scheme.weight_bytes),
+                                      rate_text(scheme.prefill_tokens_per_second)};
+    std::vector<std::string> speeds = {"", "", ""};
+    for (const EstimatedCell& cell : scheme.cells) {
+      sizes.push_back(bytes_text(cell.bytes) + (cell.fits ? "" : " (no)"));
+      speeds.push_back(cell.fits ? rate_text(cell.decode_tokens_per_second) : "-");
+    }
+    rows.push_back(std::move(sizes));
+    rows.push_back(std::move(speeds));
+  }
+  print_table(rows);
+  for (const SchemeEstimate& scheme : e.schemes)
+    if (!scheme.refusal.empty()) print_line(scheme.scheme + ": not for this model: " + scheme.refusal);
+  print_line(e.recommended.empty() ? e.reason : fmt::format("take {}: {}", e.recommended, e.reason));
+  print_line(e.machine.measured ? "speeds: of llmq's own runtime, which computes 16-bit-input schemes in BF16"
+                                : "speeds: upper bounds, of a runtime that computes from the packed weights");
+}
+
+int run(const Options& options, const GlobalOptions& globals) {
+  EstimateRequest request = options.request;
+  request.compute = chosen_compute(globals, Compute::kBFloat16);
+  request.budget = parse_bytes(options.budget, "--budget");
+  const Estimate result =
+      estimate(system_io(), options.model, request, chosen_machine(options, globals, request.compute));
+  if (globals.json)
+    print_json(result.to_json());
+  else
+    print_estimate(result);
+  return 0;
+}
+
+}  // namespace
+
+void add_estimate(CLI::App& app, Session& session) {
+  auto options = std::make_shared<Options>();
+  CLI::App* command = declare_command(
+      app, "estimate", "Say what each scheme would take and how fast it could be, before anything runs",
+      "  llmq estimate Qwen/Qwen3-32B --budget 24GiB\n"
+      "  llmq estimate DIR --machine h100-sxm --context 8192 --batch 1,16\n"
+      "  llmq estimate DIR --scheme w4a16_g64_asym,q4_k_m\n");
+  command->add_option("model", options->model, "Model: directory, .gguf file or hub name")
+      ->required()
+      ->type_name("");
+  const auto list = [&](const char* flag, auto& into, const char* words) {
+    command->add_option(flag, into, words)->delimiter(',')->type_name("N,...")->allow_extra_args(false);
+  };
+  list("--scheme", options->request.schemes,
+       "Schemes and GGUF types to look at; 'original' is the model as it is");
+  list("--context", options->request.contexts, "Positions of a sequence; by default 2048, 8192 and 32768");
+  list("--batch", options->request.batches, "Sequences at a time; by default 1, 8 and 32");
+  command
+      ->add_option("--budget", options->budget, "Memory for weights and KV cache; by default the machine's")
+      ->type_name("SIZE");
+  command->add_option("--machine", options->machine, "Instead of this one: " + machine_names())
+      ->type_name("NAME");
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+}
+
+}  // namespace llmq::tools

@@ -1,0 +1,78 @@
+#include "tools/provenance.h"
+
+#include "base/error.h"
+#include "calibration/calibration_text.h"
+#include "tools/version.h"
+
+namespace llmq::tools {
+
+std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
+                                   const Checkpoint& checkpoint) {
+  std::vector<InputFile> files;
+  const auto add = [&](const std::string& role, const Path& path) {
+    files.push_back({role + "/" + path.filename().string(), path});
+  };
+  for (const Path& shard : checkpoint.shards()) add("model", shard);
+  if (!checkpoint.is_gguf())
+    for (const char* name : {"config.json", "model.safetensors.index.json"})
+      if (io.exists(checkpoint.path() / name)) add("model", checkpoint.path() / name);
+  for (const Path& companion : checkpoint.companion_files()) add("model", companion);
+  if (calibrates)
+    for (const std::string& text : recipe.calibration.text) add("calibration", resolve_text(io, text));
+  const std::string& importance = recipe.gguf.importance;
+  if (recipe.format == "gguf" && !importance.empty() && importance != "none" && importance != "calibration")
+    add("importance", importance);
+  if (io.exists(recipe.source)) add("recipe", recipe.source);
+  return files;
+}
+
+ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,
+                                 const Session& session) {
+  ProvenanceFacts facts;
+  facts.version = version_text();
+  facts.commit = commit_text();
+  facts.command = session.command_line;
+  facts.recipe = recipe.to_json();
+  facts.compute = compute_name(compute);
+  facts.backend = backend.name();  // "cpu (avx512_bf16, 2 threads)": no result depends on the threads
+  if (const std::size_t comma = facts.backend.find(','); comma != std::string::npos)
+    facts.backend = facts.backend.substr(0, comma) + ")";
+  return facts;
+}
+
+RunProvenance::RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts)
+    : io_(io), files_(std::move(files)), facts_(std::move(facts)), cache_(io, DigestCache::default_file()) {
+  hashing_ = std::async(std::launch::async, [this] { return hash_all(); });
+}
+
+RunProvenance::~RunProvenance() {
+  stop_ = true;
+  if (hashing_.valid()) hashing_.wait();
+}
+
+std::vector<RunProvenance::Hashed> RunProvenance::hash_all() {
+  std::vector<Hashed> hashed;
+  for (const InputFile& file : files_) {
+    if (stop_) break;
+    const FileStamp stamp = io_.open(file.path)->stamp();
+    hashed.push_back({{file.name, stamp.size, cache_.sha256(file.path)}, stamp});
+  }
+  cache_.save();
+  return hashed;
+}
+
+std::string RunProvenance::manifest(const std::vector<NamedDigest>& outputs) {
+  const std::vector<Hashed> hashed = hashing_.get();
+  facts_.inputs.clear();
+  for (std::size_t i = 0; i < hashed.size(); ++i) {
+    if (io_.open(files_[i].path)->stamp() != hashed[i].stamp)
+      fail(ErrorKind::kBadInput, {"was changed while the run read it",
+                                  files_[i].path.string(),
+                                  {},
+                                  "run again when nothing writes to it"});
+    facts_.inputs.push_back(hashed[i].digest);
+  }
+  return make_manifest(facts_, outputs).dump(1) + "\n";
+}
+
+}  // namespace llmq::tools

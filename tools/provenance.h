@@ -1,0 +1,57 @@
+// Where a run's bytes come from: every file it reads is hashed on a thread of its own while the run goes on, and the
+// manifest says so. Digests of files that have not changed since an earlier run are remembered (io/digest_cache.h).
+//
+// Cost: one more reading of every input, at the speed of SHA-256, on one core.
+#pragma once
+#include <atomic>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "export/manifest.h"
+#include "quant/recipe.h"
+#include "tools/command.h"
+#include "tools/loaded_model.h"
+
+namespace llmq::tools {
+
+struct InputFile {
+  std::string name;  // "model/config.json", "calibration/c4.utf8"
+  Path path;
+};
+// The model's files, the calibration text, an importance matrix, and the recipe's own file where there is one.
+std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
+                                   const Checkpoint& checkpoint);
+
+class RunProvenance {
+ public:
+  // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked for).
+  RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts);
+  ~RunProvenance();  // the hash of the file at hand is finished
+  RunProvenance(const RunProvenance&) = delete;
+  RunProvenance& operator=(const RunProvenance&) = delete;
+
+  ProvenanceFacts& facts() { return facts_; }
+  // Waits for the hashes. Error(kBadInput) when an input was changed while the run read it.
+  std::string manifest(const std::vector<NamedDigest>& outputs);
+
+ private:
+  struct Hashed {
+    NamedDigest digest;
+    FileStamp stamp;
+  };
+  std::vector<Hashed> hash_all();
+
+  Io& io_;
+  std::vector<InputFile> files_;
+  ProvenanceFacts facts_;
+  DigestCache cache_;
+  std::atomic<bool> stop_ = false;
+  std::future<std::vector<Hashed>> hashing_;
+};
+
+// What a run's manifest says before its inputs are hashed.
+ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,
+                                 const Session& session);
+
+}  // namespace llmq::tools
