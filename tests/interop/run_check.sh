@@ -12,6 +12,7 @@ packages() {
   case $1 in
     transformers) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 compressed-tensors==0.20.0 safetensors==0.8.0 numpy==2.4.6 gguf==0.19.0 accelerate==1.15.0 ;;
     llmcompressor) echo torch==2.14.0 transformers==5.17.0 tokenizers==0.23.3 compressed-tensors==0.19.0 safetensors==0.8.0 numpy==2.4.6 llmcompressor==0.14.0.1 accelerate==1.15.0 ;;
+    signing) echo model-signing==1.1.1 pyOpenSSL==26.4.0 ;;
     gptqmodel) echo torch==2.15.0 transformers==5.23.0 tokenizers==0.23.3 safetensors==0.8.0 numpy==2.4.6 gptqmodel==7.7.0 ;;
   esac
 }
@@ -19,6 +20,7 @@ environment_of() {
   case $1 in
     awq_gemm | gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
+    model_signing) echo signing ;;
     *) echo transformers ;;
   esac
 }
@@ -30,14 +32,15 @@ give_up() {  # what could not be had
   echo "SKIPPED: interop/$name needs $1 from PyPI, which is out of reach here"
   exit 77
 }
-# Every pinned version is installed, and PyTorch and Transformers import (an interrupted installation leaves halves).
+# Every pinned version is installed, and the large ones import (an interrupted installation leaves halves).
 ready() {
   [ -x "$python" ] && "$python" - "$@" 2>/dev/null <<'PYTHON'
-import importlib.metadata, sys
+import importlib, importlib.metadata, sys
 for requirement in sys.argv[1:]:
     name, version = requirement.split("==")
     if importlib.metadata.version(name).split("+")[0] != version: sys.exit(1)
-import torch, transformers
+for name in ("torch", "transformers", "model_signing"):
+    if any(requirement.replace("-", "_").startswith(name + "==") for requirement in sys.argv[1:]): importlib.import_module(name)
 PYTHON
 }
 
