@@ -32,7 +32,7 @@ FAULTS = [
           [("llmq_unit_export", "ModelDirectory.*")]),
     Fault("partial-directories-stay", "src/export/model_directory.cpp", "remove_tree(io, left); Log::get()", "Log::get()",
           [("llmq_unit_export", "ModelDirectory.RemovesWhatKilledRunsToTheSameTargetLeft")]),
-    Fault("partial-directories-of-others-go", "src/export/model_directory.cpp", "if (!process || is_running(*process) ||", "if (!process ||",
+    Fault("partial-directories-of-others-go", "src/export/model_directory.cpp", "return ::kill(process, 0) == 0 || errno != ESRCH;", "return process == 0;",
           [("llmq_unit_export", "ModelDirectory.RemovesWhatKilledRunsToTheSameTargetLeft")]),
     Fault("config-not-synced", "src/export/model_directory.cpp", "file->sync(); }", "}", [("llmq_unit_export", "ModelDirectory.*")]),
     Fault("config-not-last", "src/export/model_directory.cpp",
