@@ -91,7 +91,9 @@ license: [mit, apache-2.0]
 license_name: mine
 license_link: LICENSE
 languages: [de]
-language: [no, fr]
+language:
+- no
+- fr
 base_models:
 - {name: Base, author: A, organization: O, description: d, url: u, doi: i, uuid: j, repo_url: r, version: v1}
 - https://huggingface.co/meta-llama/Llama-3.2-1B
