@@ -76,8 +76,8 @@ tidy: install-dependencies
 
 bench: install-dependencies
 	cmake --preset bench
-	cmake --build build/bench -j$(JOBS) --target llmq_bench
-	build/bench/tests/bench/llmq_bench
+	cmake --build build/bench -j$(JOBS) --target llmq_bench_kernels
+	build/bench/tests/bench/llmq_bench_kernels
 
 clean:
 	rm -rf build
