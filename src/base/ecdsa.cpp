@@ -148,6 +148,7 @@ std::optional<std::string> from_base64(std::string_view text) {
                       reinterpret_cast<const unsigned char*>(text.data()), static_cast<int>(text.size()));
   if (size < 0) return std::nullopt;
   bytes.resize(static_cast<std::size_t>(size) - padding);
+  if (base64(bytes) != text) return std::nullopt;  // bits that no byte needs must be zero
   return bytes;
 }
 
