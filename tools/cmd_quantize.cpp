@@ -5,11 +5,15 @@
 #include "base/log.h"
 #include "export/html_report.h"
 #include "export/model_card.h"
+#include "export/published_output.h"
 #include "export/report.h"
+#include "export/unfinished_output.h"
+#include "io/digest_cache.h"
 #include "quant/pipeline.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
+#include "tools/job.h"
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
 #include "tools/print.h"
@@ -26,7 +30,7 @@ struct Options {
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
-       allow_nonfinite = false;
+       allow_nonfinite = false, paranoid = false;
 };
 
 Recipe resolve_recipe(const Options& options) {
@@ -63,7 +67,7 @@ struct Outcome {
   std::vector<LoaderVerdict> loaders;
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
-  std::string digest;
+  std::string version;               // of a versioned output
   std::uint64_t original_bytes = 0;
   std::optional<OutputEvaluation> evaluation;
 };
@@ -160,33 +164,45 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
                                    {},
                                    "--allow-nonfinite",
                                    "leave out --target-bits, or repair the checkpoint"});
-  o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
+  if (o.calibration.samples.empty())
+    o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   choose_precision(o.plan, model.checkpoint, model.spec, o.calibration, backend, throw_if_interrupted);
   settle_costs(o.plan, o.recipe.source, model.checkpoint, model.spec, backend.threads(),
                parse_bytes(globals.memory_limit, "--memory-limit"));
 }
 
-void run_job(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options,
-             RunProvenance& provenance) {
-  if (o.plan.needs_calibration && o.calibration.samples.empty())
-    o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-  const OutputTarget target{o.recipe.output, options.overwrite};
-  const auto writer = open_writer(system_io(), o.plan.format, target, model.checkpoint, model.spec,
-                                  o.plan.modules, o.plan.ignored, o.plan.kv_cache);
+OutputTarget output_target(const Outcome& o, const Options& options) {
+  OutputTarget target{o.recipe.output, options.overwrite};
+  target.job = o.facts.job;
+  target.restart = options.restart;
+  target.versioned = o.recipe.versioned;
+  target.keep = o.recipe.keep;
+  return target;
+}
+
+// Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
+void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend>& backend,
+             const Options& options, const GlobalOptions& globals, RunProvenance& provenance) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto writer = open_writer(system_io(), o.plan.format, output_target(o, options), model.checkpoint,
+                                  model.spec, o.plan.modules, o.plan.ignored, o.plan.kv_cache);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
-  o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, backend, *writer, pipeline);
+  o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *backend, *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
   o.facts.calibration = calibration_json(o.recipe, o.calibration);
   provenance.facts().calibration = o.facts.calibration;
-  writer->finish(documents(o), [&](const std::vector<NamedDigest>& files) {
-    o.digest = output_digest(files);
-    return provenance.manifest(files);
-  });
+  o.facts.digest = writer->complete();
+  o.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (o.recipe.evaluate)
+    o.evaluation = evaluate_output(*o.recipe.evaluate, writer->directory().string(), model, backend, globals);
+  o.version = writer->publish(
+      documents(o), [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); },
+      !o.evaluation || all_met(o.evaluation->gates));
 }
 
 Json outcome_json(const Outcome& o) {
@@ -196,7 +212,7 @@ Json outcome_json(const Outcome& o) {
   Json document = Json::object({{"schema", "llmq.quantize/1"},
                                 {"status", "done"},
                                 {"output", o.recipe.output},
-                                {"version", nullptr},
+                                {"version", o.version.empty() ? Json() : Json(o.version)},
                                 {"method", o.plan.method},
                                 {"scheme", scheme_text(o.plan)},
                                 {"format", o.plan.format},
@@ -213,7 +229,8 @@ Json outcome_json(const Outcome& o) {
                                 {"calibration", o.facts.calibration},
                                 {"fallbacks", fallbacks},
                                 {"warnings", list_json(o.report.warnings)},
-                                {"digest", o.digest}});
+                                {"resumed_blocks", o.report.resumed_blocks},
+                                {"digest", o.facts.digest}});
   if (o.plan.mixed) document["mixed"] = o.plan.mixed->to_json();
   if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
@@ -226,34 +243,96 @@ void print_outcome(const Outcome& o) {
       bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
       o.facts.bits_per_weight_total));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
-                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.digest));
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.facts.digest));
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
   print_evaluation(o.evaluation, o.recipe);
 }
 
-int run(const Options& options, const Session& session) {
+// The report of the output that is there says what the run that made it found; gates it missed are missed still.
+int report_unchanged(const Outcome& o, const PublishedOutput& found, const Options& options,
+                     const GlobalOptions& globals) {
+  const Json& report = found.report;
+  const auto field = [&](const char* name) {
+    const Json* value = report.find(name);
+    return value == nullptr ? Json() : *value;
+  };
+  Json document = Json::object({{"schema", "llmq.quantize/1"},
+                                {"status", "unchanged"},
+                                {"output", o.recipe.output},
+                                {"version", found.version.empty() ? Json() : Json(found.version)}});
+  for (const char* name : {"method", "scheme", "format", "bytes_in", "bytes_out", "bits_per_weight",
+                           "bits_per_weight_total", "calibration", "fallbacks", "warnings", "digest"})
+    document[name] = field(name);
+  document["compute"] = compute_name(o.plan.compute);
+  document["modules"] = static_cast<std::int64_t>(o.plan.modules.size());
+  document["seconds"] = o.seconds;
+  document["peak_rss_bytes"] = peak_resident_bytes();
+  document["peak_device_bytes"] = 0;
+  bool met = true;
+  if (const Json* evaluation = report.find("evaluation")) {
+    document["evaluation"] = *evaluation;
+    for (const Json& gate : evaluation->at("gates").items()) met = met && gate.at("met").as_bool();
+  }
+  const int code = !met || (options.strict && !field("fallbacks").items().empty()) ? 3 : 0;
+  write_metrics(system_io(), options.metrics_out, document, code);
+  if (globals.json)
+    print_json(document);
+  else
+    print_line(fmt::format("{}: unchanged, {} from the same job{}", found.directory.string(),
+                           document.at("digest").as_string(),
+                           met ? "" : "; a gate of its evaluation was NOT met"));
+  return code;
+}
+
+// A job is noticed as unchanged only where the evaluation that it asks for has been made.
+std::optional<PublishedOutput> unchanged_output(const Outcome& o, const Options& options,
+                                                DigestCache& digests) {
+  if (options.restart) return std::nullopt;
+  const OutputTarget target = output_target(o, options);
+  std::optional<PublishedOutput> found =
+      find_unchanged(system_io(), target, [&](const Path& path) { return digests.sha256(path); });
+  if (!found) return std::nullopt;
+  const Json* asked = found->report.at("recipe").find("evaluate");
+  const Json now = o.recipe.to_json().at("evaluate");
+  if (!now.is_null() && (asked == nullptr || !(*asked == now) || found->report.find("evaluation") == nullptr))
+    return std::nullopt;
+  settle_publication(system_io(), target);
+  return found;
+}
+
+int interrupted(const Outcome& o, const Interrupted& signal, const Session& session) {
+  if (session.globals.json)
+    print_json(Json::object({{"schema", "llmq.quantize/1"},
+                             {"status", "interrupted"},
+                             {"output", o.recipe.output},
+                             {"resume", session.command_line}}));
+  Log::get().note("interrupted; to go on: " + session.command_line);
+  return 128 + signal.signal;
+}
+
+int quantize(Outcome& o, const Options& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
-  if (options.resume || options.restart)
-    fail(ErrorKind::kUnsupported, {"a journal to resume from is not part of this version",
-                                   {},
-                                   options.resume ? "--resume" : "--restart",
-                                   "run the command without it"});
   const auto start = std::chrono::steady_clock::now();
-  watch_signals();
-  Outcome o;
-  o.recipe = resolve_recipe(options);
-  if (o.recipe.format == "gguf" && o.recipe.target_bits)
-    fail(ErrorKind::kUnsupported,
-         {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
-          "target_bits", "write scheme: q4_k_m"});
-  if (o.recipe.format == "gguf")
-    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite, options.metrics_out}, session);
   const LoadedModel model = open_model(system_io(), o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
+  const auto elapsed = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  if (!options.dry_run) {
+    if (o.plan.needs_calibration || o.plan.target_bits)
+      o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
+    DigestCache digests(system_io(), options.paranoid ? Path() : DigestCache::default_file());
+    o.facts.job = make_job(o.recipe, model, o.calibration, o.plan.compute, *backend, options.allow_nonfinite,
+                           [&](const Path& path) { return digests.sha256(path); });
+    const std::optional<PublishedOutput> found = unchanged_output(o, options, digests);
+    digests.save();
+    o.seconds = elapsed();
+    if (found) return report_unchanged(o, *found, options, globals);
+  }
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
   if (options.dry_run) {
     if (globals.json)
@@ -272,22 +351,12 @@ int run(const Options& options, const Session& session) {
   o.facts.recipe = o.recipe.to_json();
   o.facts.bytes_in = o.original_bytes = model.checkpoint.tensor_bytes();
   o.loaders = loader_verdicts(o.plan.format, o.plan.modules, o.recipe.output);
+  o.seconds = elapsed();
   RunProvenance provenance(
       system_io(),
       input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
       provenance_facts(o.recipe, *backend, o.plan.compute, session));
-  run_job(o, model, *backend, options, provenance);
-  o.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.recipe.evaluate) {
-    o.evaluation = evaluate_output(*o.recipe.evaluate, o.recipe.output, model, backend, globals);
-    // The report and the card, which loaders do not read, gain the figures.
-    std::vector<std::string> names;
-    for (const auto& [name, text] : documents(o)) {
-      write_text_atomically(system_io(), Path(o.recipe.output) / name, text);
-      names.push_back(name);
-    }
-    refresh_manifest(system_io(), o.recipe.output, names);
-  }
+  run_job(o, model, backend, options, globals, provenance);
   const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
   const int code = !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
   write_metrics(system_io(), options.metrics_out, outcome_json(o), code);
@@ -296,6 +365,25 @@ int run(const Options& options, const Session& session) {
   else
     print_outcome(o);
   return code;
+}
+
+int run(const Options& options, const Session& session) {
+  if (options.resume && options.restart)
+    fail(ErrorKind::kUsage, {"a run goes on or starts again", {}, "--resume --restart", "leave one out"});
+  watch_signals();
+  Outcome o;
+  o.recipe = resolve_recipe(options);
+  if (o.recipe.format == "gguf" && o.recipe.target_bits)
+    fail(ErrorKind::kUnsupported,
+         {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
+          "target_bits", "write scheme: q4_k_m"});
+  if (o.recipe.format == "gguf")
+    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite, options.metrics_out}, session);
+  try {
+    return quantize(o, options, session);
+  } catch (const Interrupted& signal) {
+    return interrupted(o, signal, session);
+  }
 }
 
 }  // namespace
@@ -340,8 +428,12 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--metrics-out", options->metrics_out,
                    "Directory for the run's figures: metrics.json and llmq.prom (Prometheus)")
       ->type_name("DIR");
-  command->add_flag("--resume", options->resume, "Go on with an interrupted run (not in this version)");
-  command->add_flag("--restart", options->restart, "Start again in spite of a journal (not in this version)");
+  command->add_flag("--resume", options->resume,
+                    "Go on with an interrupted run of the same job, as is done without being asked");
+  command->add_flag("--restart", options->restart,
+                    "Start again: throw away what an interrupted run left, redo what is unchanged");
+  command->add_flag("--paranoid", options->paranoid,
+                    "Hash every input again instead of trusting size and times");
   command->callback(
       [options, &session] { session.run = [options, &session] { return run(*options, session); }; });
 }

@@ -36,6 +36,7 @@ void add_eval_ppl(CLI::App& app, Session& session);
 void add_generate(CLI::App& app, Session& session);
 void add_inspect(CLI::App& app, Session& session);
 void add_diff(CLI::App& app, Session& session);
+void add_publish(CLI::App& app, Session& session);
 void add_convert(CLI::App& app, Session& session);
 void add_estimate(CLI::App& app, Session& session);
 void add_verify(CLI::App& app, Session& session);

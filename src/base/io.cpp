@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -15,10 +16,12 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace llmq {
 namespace {
@@ -177,6 +180,35 @@ class SystemFile final : public File {
   AtomicCounters& counters_;
 };
 
+// flock(): it goes with the process, so a lock that is held has a living holder. The name is removed while the lock is
+// held; whoever opened the file before that sees that it has no name any more and starts again.
+class SystemLock final : public NameLock {
+ public:
+  SystemLock(std::unique_ptr<File> file, Path path) : file_(std::move(file)), path_(std::move(path)) {}
+  ~SystemLock() override { ::unlink(path_.c_str()); }
+  SystemLock(const SystemLock&) = delete;
+  SystemLock& operator=(const SystemLock&) = delete;
+
+ private:
+  std::unique_ptr<File> file_;  // closed last
+  Path path_;
+};
+
+// Whether `path` still names the open file.
+bool names_file(const Path& path, int fd) {
+  struct stat named {
+  }, opened{};
+  return ::lstat(path.c_str(), &named) == 0 && ::fstat(fd, &opened) == 0 && named.st_ino == opened.st_ino &&
+         named.st_dev == opened.st_dev;
+}
+
+std::string first_bytes(int fd) {
+  std::string text(1024, '\0');
+  const ssize_t got = ::pread(fd, text.data(), text.size(), 0);
+  text.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+  return text;
+}
+
 class SystemIo final : public Io {
  public:
   std::unique_ptr<File> open(const Path& path) override {
@@ -212,6 +244,19 @@ class SystemIo final : public Io {
                                              {},
                                              "remove it or choose another output"});
     fail_errno(ErrorKind::kIo, path, "cannot be created", code);
+  }
+
+  std::unique_ptr<File> open_to_write(const Path& path) override {
+    const int fd = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    if (fd < 0)
+      fail_errno(errno == ENOENT ? ErrorKind::kBadInput : ErrorKind::kIo, path, "cannot be opened to write",
+                 errno);
+    auto file = std::make_unique<SystemFile>(fd, path, counters_);
+    struct stat status {};
+    if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
+    if (!S_ISREG(status.st_mode))
+      fail(ErrorKind::kIo, ErrorDetail{"is not a regular file", path.string(), {}, {}});
+    return file;
   }
 
   bool exists(const Path& path) override {
@@ -265,6 +310,49 @@ class SystemIo final : public Io {
   void rename(const Path& from, const Path& to) override {
     if (::rename(from.c_str(), to.c_str()) != 0)
       fail_errno(ErrorKind::kIo, from, fmt::format("cannot be renamed to '{}'", to.string()), errno);
+  }
+
+  bool exchange(const Path& a, const Path& b) override {
+    if (::renameat2(AT_FDCWD, a.c_str(), AT_FDCWD, b.c_str(), RENAME_EXCHANGE) == 0) return true;
+    if (errno == EINVAL || errno == ENOSYS || errno == ENOTSUP) return false;
+    fail_errno(ErrorKind::kIo, a, fmt::format("cannot change places with '{}'", b.string()), errno);
+  }
+
+  void make_link(const Path& target, const Path& link) override {
+    if (::symlink(target.c_str(), link.c_str()) != 0)
+      fail_errno(ErrorKind::kIo, link, "cannot be created as a link", errno);
+  }
+
+  std::string read_link(const Path& link) override {
+    std::string target(4096, '\0');
+    const ssize_t got = ::readlink(link.c_str(), target.data(), target.size());
+    if (got < 0 && errno != EINVAL && errno != ENOENT && errno != ENOTDIR)
+      fail_errno(ErrorKind::kIo, link, "cannot be read as a link", errno);
+    target.resize(got < 0 ? 0 : static_cast<std::size_t>(got));
+    return target;
+  }
+
+  std::unique_ptr<NameLock> lock(const Path& path, std::string_view self, std::string& holder) override {
+    for (;;) {
+      const int fd = ::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+      if (fd < 0) fail_errno(ErrorKind::kIo, path, "cannot be created as a lock", errno);
+      auto file = std::make_unique<SystemFile>(fd, path, counters_);
+      if (::flock(fd, LOCK_EX | LOCK_NB) != 0) {
+        const int code = errno;
+        if (code == EINTR) continue;
+        if (code == EWOULDBLOCK) {
+          holder = first_bytes(fd);
+          return nullptr;
+        }
+        if (code != ENOSYS && code != EOPNOTSUPP && code != ENOLCK)
+          fail_errno(ErrorKind::kIo, path, "cannot be locked", code);
+        Log::get().warn(path.string() + ": the file system has no locks; nothing keeps a second job away");
+      }
+      if (!names_file(path, fd)) continue;  // its last holder was just removing it
+      if (::ftruncate(fd, 0) != 0) fail_errno(ErrorKind::kIo, path, "cannot be written", errno);
+      file->write_at(0, std::as_bytes(std::span(self)));
+      return std::make_unique<SystemLock>(std::move(file), path);
+    }
   }
 
   void remove(const Path& path) override {

@@ -55,18 +55,34 @@ struct IoCounters {
   std::uint64_t bytes_written = 0;
 };
 
+// A name that one process at a time holds. Released, and the file removed, with the object, or by the kernel when the
+// process dies.
+class NameLock {
+ public:
+  virtual ~NameLock() = default;
+};
+
 class Io {
  public:
   virtual ~Io() = default;
   virtual std::unique_ptr<File> open(const Path& path) = 0;  // regular files only; a missing one is kBadInput
   virtual std::unique_ptr<File> create(
       const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
+  virtual std::unique_ptr<File> open_to_write(
+      const Path& path) = 0;  // an existing regular file, kept as it is; no link is followed
   virtual bool exists(const Path& path) = 0;
   virtual bool is_directory(const Path& path) = 0;
   virtual FileStamp stamp(const Path& path) = 0;  // of the name itself: a symbolic link is not followed
   virtual std::vector<std::string> list(const Path& directory) = 0;  // names, sorted, without . and ..
   virtual void make_directory(const Path& path) = 0;                 // with parents; existing is fine
   virtual void rename(const Path& from, const Path& to) = 0;
+  // Two names change places in one step; false, and nothing done, where the file system has no such step.
+  virtual bool exchange(const Path& a, const Path& b) = 0;
+  virtual void make_link(const Path& target, const Path& link) = 0;  // symbolic; `link` must not exist
+  virtual std::string read_link(const Path& link) = 0;  // what a symbolic link says; empty for anything else
+  // Creates or takes over `path` and writes who holds it. Null while another process does: `holder` is then what that
+  // one wrote.
+  virtual std::unique_ptr<NameLock> lock(const Path& path, std::string_view self, std::string& holder) = 0;
   virtual void remove(const Path& path) = 0;  // a file or an empty directory; missing is fine
   virtual void sync_directory(const Path& directory) = 0;
   virtual std::uint64_t free_bytes(

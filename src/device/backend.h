@@ -73,6 +73,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   virtual std::string name() const = 0;  // "cpu (avx512_bf16, 2 threads)", "reference", "fake"
+  virtual std::string arithmetic() const { return name(); }  // what decides its bits: "cpu avx512_bf16"
   virtual Device device() const = 0;
   virtual int threads() const = 0;
 

@@ -7,9 +7,9 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "export/gguf_file.h"
-#include "export/model_directory.h"
 #include "export/packed_modules.h"
 #include "export/packed_writer.h"
+#include "export/published_output.h"
 #include "model/linear_source.h"
 
 namespace llmq {
@@ -124,10 +124,9 @@ Json small_report(const ConvertRequest& request, const ConvertReport& report) {
                        {"bytes_out", Json(report.bytes_out)}});
 }
 
-void finish(Io& io, const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
+void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
   report.bytes_out = writer.bytes();
-  writer.finish({{kReportFile, small_report(request, report).dump(2) + "\n"}});
-  report.digest = output_digest(io, request.destination);
+  report.digest = writer.finish({{kReportFile, small_report(request, report).dump(2) + "\n"}});
 }
 
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
@@ -152,7 +151,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   copy_dense(checkpoint, dense, *writer);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : packed.modules) write_dequantized(source, m, *dtype, *writer);
-  finish(io, request, *writer, report);
+  finish(request, *writer, report);
 }
 
 void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
@@ -186,7 +185,7 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   for (const PlannedModule& m : modules)
     writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
                                                      m.module, checkpoint.path().string(), request.to));
-  finish(io, request, *writer, report);
+  finish(request, *writer, report);
 }
 
 // F32, F16, BF16 or ggml's block types; as the tensors of the source are where no type is named.

@@ -4,9 +4,9 @@
 #include <cctype>
 
 #include "base/error.h"
-#include "export/model_directory.h"
 #include "export/packed_formats.h"
 #include "export/packed_modules.h"
+#include "export/published_output.h"
 #include "export/report.h"
 
 namespace llmq {

@@ -1,16 +1,11 @@
 #include "export/model_directory.h"
 
-#include <signal.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <array>
-#include <cerrno>
-#include <charconv>
-#include <optional>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sha256.h"
+#include "export/published_output.h"
 
 namespace llmq {
 namespace {
@@ -25,84 +20,7 @@ std::uint64_t header_bytes(const TensorDeclaration& tensor) { return 6 * tensor.
 
 constexpr std::uint64_t kShardSlack = 4096;  // length word, metadata, padding
 
-// "out/x/" and "out/x" are the same place, whose sibling is "out/x.partial-7".
-Path tidy(const Path& directory) {
-  Path path = directory.lexically_normal();
-  return path.has_filename() ? path : path.parent_path();
-}
-
-Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
-
-Path sibling(const Path& path, const std::string& suffix) {
-  return parent_of(path) / (path.filename().string() + suffix);
-}
-
-void remove_tree(Io& io, const Path& directory) {
-  if (!io.exists(directory)) return;
-  for (const std::string& name : io.list(directory)) io.remove(directory / name);
-  io.remove(directory);
-}
-
-bool is_running(pid_t process) { return ::kill(process, 0) == 0 || errno != ESRCH; }
-
-// The process of "<prefix><pid>", the pid as this program writes it; none for any other name.
-std::optional<pid_t> process_of(const std::string& name, const std::string& prefix) {
-  pid_t process = 0;
-  if (!name.starts_with(prefix)) return std::nullopt;
-  const char* const end = name.data() + name.size();
-  const auto read = std::from_chars(name.data() + prefix.size(), end, process);
-  if (read.ec != std::errc() || read.ptr != end || process < 1) return std::nullopt;
-  if (name != prefix + std::to_string(process)) return std::nullopt;
-  return process;
-}
-
-// Removes the partial directories that killed runs to the same target left. An earlier output that was moved aside
-// ("....previous") stays: it may be the only whole one.
-void sweep_partials(Io& io, const Path& target) {
-  const Path parent = parent_of(target);
-  if (!io.is_directory(parent)) return;
-  const std::string prefix = target.filename().string() + ".partial-";
-  for (const std::string& name : io.list(parent)) {
-    const std::optional<pid_t> process = process_of(name, prefix);
-    const Path left = parent / name;
-    std::error_code unknown;
-    if (!process || is_running(*process) || std::filesystem::is_symlink(left, unknown) ||
-        !io.is_directory(left))
-      continue;
-    const std::vector<std::string> inside = io.list(left);
-    if (std::any_of(inside.begin(), inside.end(),
-                    [&](const std::string& entry) { return io.is_directory(left / entry); }))
-      continue;  // no directory is ever made there
-    remove_tree(io, left);
-    Log::get().warn(fmt::format("{}: removed; a run that was killed had left it", left.string()));
-  }
-}
-
-bool is_llmq_output(Io& io, const Path& directory) {
-  if (!io.exists(directory / "config.json") || !io.exists(directory / kReportFile)) return false;
-  try {
-    const Json report =
-        Json::parse(read_text(io, directory / kReportFile), (directory / kReportFile).string());
-    const Json* schema = report.find("schema");
-    return schema != nullptr && schema->is_string() && schema->as_string() == kReportSchema;
-  } catch (const Error& error) {
-    if (error.kind() == ErrorKind::kIo) throw;
-    return false;  // some other program's report.json
-  }
-}
-
-void check_room(Io& io, const Path& output, std::uint64_t needed) {
-  Path place = parent_of(output);
-  while (!io.is_directory(place) && place.has_parent_path() && place != place.parent_path())
-    place = place.parent_path();
-  if (!io.is_directory(place)) place = ".";
-  const std::uint64_t available = io.free_bytes(place);
-  if (available >= needed) return;
-  fail(ErrorKind::kIo, {fmt::format("the output needs {} bytes and the disk has {} free", needed, available),
-                        output.string(),
-                        {},
-                        "free some space, or name an output directory on another disk"});
-}
+constexpr std::uint64_t kTexts = 1u << 20;  // those of complete() and publish() stay far below
 
 }  // namespace
 
@@ -126,63 +44,45 @@ std::string shard_name(std::size_t index, std::size_t count) {
   return count == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
-void check_output_directory(Io& io, const OutputTarget& target) {
-  const Path path = tidy(target.directory);
-  if (!io.exists(path)) return;
-  const auto refuse = [&](const std::string& message, const std::string& hint) {
-    fail(ErrorKind::kUsage, {message, path.string(), {}, hint});
-  };
-  const std::string elsewhere = "name another output directory";
-  if (!io.is_directory(path)) refuse("the output is a file, not a directory", elsewhere);
-  const std::vector<std::string> names = io.list(path);
-  if (names.empty()) return;
-  if (!is_llmq_output(io, path))
-    refuse("the output directory holds something else than an output of llmq", elsewhere);
-  if (!target.overwrite)
-    refuse("the output directory holds an earlier output of llmq",
-           "pass --overwrite to replace it, or " + elsewhere);
-  for (const std::string& name : names)
-    if (io.is_directory(path / name))
-      refuse(fmt::format("the output directory holds the directory '{}', which llmq did not write", name),
-             elsewhere);
-}
-
 ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents)
-    : io_(io), target_(target) {
-  target_.directory = tidy(target.directory);
-  check_output_directory(io_, target_);
-  const std::string mark = fmt::format(".partial-{}", ::getpid());
-  partial_ = sibling(target_.directory, mark);
-  previous_ = sibling(target_.directory, mark + ".previous");
-  try {
-    fill(contents);
-  } catch (...) {
-    take_back(false);
-    throw;
+    : io_(io), target_(target), place_(io, target) {
+  target_.directory = tidy_path(target.directory);
+  for (const TensorDeclaration& tensor : contents.tensors) tensor_bytes_ += declared_bytes(tensor);
+  if (place_.resumed() && !go_on(contents)) {
+    Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
+                                place_.files().string()));
+    place_.start_over();
   }
+  if (shards_.empty()) {
+    check_room(contents, split_shards(contents.tensors, target_.shard_bytes).size());
+    place_.start_over();
+    open_shards(contents, SafetensorsPlace::kDirect);
+  }
+  for (const Path& copy : contents.copies) copy_file(copy);
+  for (const auto& text : contents.texts) write_file(text.first, text.second);
+  for (SafetensorsWriter& shard : shards_) shard.sync();
+  place_.begin_journal();
 }
 
-ModelDirectory::~ModelDirectory() {
-  if (!whole_) take_back(false);
-}
+ModelDirectory::~ModelDirectory() = default;
 
-// Opens every file of the directory: shards reserve their room, companions are copied, so that what can fail
-// fails before the work is done.
-void ModelDirectory::fill(const DirectoryContents& contents) {
-  const std::vector<ShardRange> ranges = split_shards(contents.tensors, target_.shard_bytes);
-  std::uint64_t needed =
-      ranges.size() * kShardSlack + (1u << 20);  // the texts of finish() stay far below a mebibyte
-  for (const TensorDeclaration& tensor : contents.tensors) {
-    tensor_bytes_ += declared_bytes(tensor);
-    needed += declared_bytes(tensor) + 2 * header_bytes(tensor);  // once more in the index
-  }
+void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t shards) const {
+  std::uint64_t needed = tensor_bytes_ + shards * kShardSlack + kTexts;
+  for (const TensorDeclaration& tensor : contents.tensors)
+    needed += 2 * header_bytes(tensor);  // once more in the index
   for (const Path& copy : contents.copies) needed += io_.open(copy)->size();
   for (const auto& text : contents.texts) needed += text.second.size();
-  sweep_partials(io_, target_.directory);
-  check_room(io_, target_.directory, needed);
+  const std::uint64_t available = io_.free_bytes(parent_of(target_.directory));
+  if (available >= needed) return;
+  fail(ErrorKind::kIo, {fmt::format("the output needs {} bytes and the disk has {} free", needed, available),
+                        target_.directory.string(),
+                        {},
+                        "free some space, or name an output directory on another disk"});
+}
 
-  remove_tree(io_, partial_);  // of a killed run whose process number came round again
-  io_.make_directory(partial_);
+// Shards reserve their room, so that what can fail fails before the work is done.
+void ModelDirectory::open_shards(const DirectoryContents& contents, SafetensorsPlace place) {
+  const std::vector<ShardRange> ranges = split_shards(contents.tensors, target_.shard_bytes);
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     std::vector<TensorDeclaration> declarations;
     for (std::size_t i = ranges[s].first; i < ranges[s].first + ranges[s].count; ++i) {
@@ -192,27 +92,83 @@ void ModelDirectory::fill(const DirectoryContents& contents) {
              {"a tensor was declared twice", target_.directory.string(), tensor.name, {}});
       declarations.push_back(tensor);
     }
-    written_.push_back(shard_name(s, ranges.size()));
-    shards_.emplace_back(io_, partial_ / written_.back(), std::move(declarations),
-                         std::map<std::string, std::string>{{"format", "pt"}});
+    const std::string name = shard_name(s, ranges.size());
+    place_.add_created(name);
+    shard_paths_.push_back(place_.files() / name);
+    shards_.emplace_back(io_, shard_paths_.back(), std::move(declarations),
+                         std::map<std::string, std::string>{{"format", "pt"}}, place);
     bytes_ += shards_.back().file_bytes();
   }
-  for (const Path& copy : contents.copies) copy_file(copy);
-  for (const auto& text : contents.texts) write_file(text.first, text.second);
+}
+
+// Opens what an interrupted run left; false when it is not what its journal says and nothing was opened.
+bool ModelDirectory::go_on(const DirectoryContents& contents) {
+  try {
+    open_shards(contents, SafetensorsPlace::kExisting);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    slots_.clear();
+    shards_.clear();
+    shard_paths_.clear();
+    bytes_ = 0;
+    return false;
+  }
+  for (const Json& record : place_.blocks()) {
+    if (!accept(record)) break;
+    committed_.push_back(record.at("findings"));
+  }
+  place_.keep_blocks(committed_.size());
+  return true;
+}
+
+bool ModelDirectory::accept(const Json& record) {
+  const Json::Object& tensors = record.at("tensors").members();
+  for (const auto& [name, sha256] : tensors) {
+    const auto slot = slots_.find(name);
+    if (slot != slots_.end() && !slot->second.given &&
+        shards_[slot->second.shard].holds(name, sha256.as_string()))
+      continue;
+    Log::get().warn(
+        fmt::format("{}: {} is not what the journal says; its block and those after it are done again",
+                    place_.files().string(), name));
+    return false;
+  }
+  for (const auto& [name, sha256] : tensors) {
+    Slot& slot = slots_.at(name);
+    slot.given = true;
+    shards_[slot.shard].accept(name);
+  }
+  return true;
+}
+
+void ModelDirectory::commit(const Json& findings) {
+  for (SafetensorsWriter& shard : shards_) shard.sync();
+  Json tensors = Json::object();
+  for (const auto& [name, sha256] : uncommitted_) tensors.members().emplace_back(name, Json(sha256));
+  place_.add_block(Json::object({{"tensors", std::move(tensors)}, {"findings", findings}}));
+  uncommitted_.clear();
+}
+
+std::vector<Json> ModelDirectory::committed() const { return committed_; }
+
+Checkpoint ModelDirectory::written(const Json& config) const {
+  return Checkpoint::open_shards(io_, place_.files(), shard_paths_, config);
 }
 
 void ModelDirectory::write_file(const std::string& name, std::string_view text) {
-  written_.push_back(name);
-  const std::unique_ptr<File> file = io_.create(partial_ / name);
+  place_.add_created(name);
+  io_.remove(place_.files() / name);  // of an interrupted run
+  const std::unique_ptr<File> file = io_.create(place_.files() / name);
   file->write_at(0, std::as_bytes(std::span(text)));
   file->sync();
 }
 
 void ModelDirectory::copy_file(const Path& from) {
   constexpr std::uint64_t kStep = 4u << 20;
-  written_.push_back(from.filename().string());
+  place_.add_created(from.filename().string());
+  io_.remove(place_.files() / from.filename());
   const std::unique_ptr<File> source = io_.open(from);
-  const std::unique_ptr<File> copy = io_.create(partial_ / from.filename());
+  const std::unique_ptr<File> copy = io_.create(place_.files() / from.filename());
   const std::uint64_t size = source->size();
   std::vector<std::byte> step(static_cast<std::size_t>(std::min(size, kStep)));
   for (std::uint64_t offset = 0; offset < size; offset += step.size()) {
@@ -222,12 +178,6 @@ void ModelDirectory::copy_file(const Path& from) {
     copy->write_at(offset, part);
   }
   copy->sync();
-}
-
-// By the names written, since a broken disk may not list them any more.
-void ModelDirectory::remove_written(const Path& directory) {
-  for (const std::string& name : written_) io_.remove(directory / name);
-  io_.remove(directory);
 }
 
 void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shape,
@@ -246,6 +196,7 @@ void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shap
                        slot.declaration.shape.text()));
   shards_[slot.shard].add(name, bytes);
   slot.given = true;
+  if (!target_.job.is_null()) uncommitted_[name] = sha256_hex(bytes);
 }
 
 void ModelDirectory::write_index() {
@@ -258,77 +209,31 @@ void ModelDirectory::write_index() {
   write_file("model.safetensors.index.json", index.dump(2) + "\n");
 }
 
-void ModelDirectory::finish(const Json& config,
-                            const std::vector<std::pair<std::string, std::string>>& extra_files,
-                            const ManifestText& manifest) {
+std::string ModelDirectory::complete(const Json& config,
+                                     const std::vector<std::pair<std::string, std::string>>& texts) {
   for (const auto& [name, slot] : slots_)
     if (!slot.given)
       fail(ErrorKind::kInternal,
            {"a declared tensor was never written", target_.directory.string(), name, {}});
-  try {
-    for (SafetensorsWriter& shard : shards_) shard.finish();
-    if (shards_.size() > 1) write_index();
-    for (const auto& file : extra_files) write_file(file.first, file.second);
-    write_file("config.json", config.dump(2) + "\n");
-    if (manifest) write_file(kManifestFile, manifest(digests_of(io_, partial_, written_)));
-    io_.sync_directory(partial_);
-    publish();
-  } catch (...) {
-    if (!whole_) take_back(false);
-    throw;
-  }
+  for (SafetensorsWriter& shard : shards_) shard.finish();
+  if (shards_.size() > 1) write_index();
+  for (const auto& file : texts) write_file(file.first, file.second);
+  write_file("config.json", config.dump(2) + "\n");
+  digests_ = digests_of(io_, place_.files(), place_.created());
+  digest_ = output_digest(digests_);
+  return digest_;
 }
 
-// Renames the partial directory into place. Without the parent's sync the name might not outlive a power cut,
-// so a failure there takes it back.
-void ModelDirectory::publish() {
-  check_output_directory(io_, target_);
-  const bool replaces = io_.exists(target_.directory) && !io_.list(target_.directory).empty();
-  if (replaces) {
-    remove_tree(io_, previous_);
-    io_.rename(target_.directory, previous_);
+std::string ModelDirectory::publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                                    const ManifestText& manifest, bool move_latest) {
+  for (const auto& file : extra_files) write_file(file.first, file.second);
+  if (manifest) {
+    const std::span<const std::string> since = std::span(place_.created()).subspan(digests_.size());
+    for (NamedDigest& digest : digests_of(io_, place_.files(), since)) digests_.push_back(std::move(digest));
+    write_file(kManifestFile, manifest(digests_));
   }
-  bool published = false;
-  try {
-    io_.rename(partial_, target_.directory);
-    published = true;
-    io_.sync_directory(parent_of(target_.directory));
-  } catch (...) {
-    take_back(published);
-    throw;
-  }
-  whole_ = true;
-  if (!replaces) return;
-  try {
-    remove_tree(io_, previous_);
-  } catch (const Error& error) {
-    Log::get().warn(fmt::format("{}: the replaced output could not be removed: {}", previous_.string(),
-                                error.detail().message));
-  }
-}
-
-// As if nothing had been written: the earlier output, if one was moved aside, gets its name back. A disk so
-// broken that nothing can be renamed keeps a whole new output in the place of an earlier one, but never a new
-// one alone, whose name might not last. Failures here are not reported: the first one is.
-void ModelDirectory::take_back(bool published) noexcept {
-  const auto attempt = [](auto&& step) {
-    try {
-      step();
-      return true;
-    } catch (...) {
-      return false;
-    }
-  };
-  whole_ = true;
-  shards_.clear();
-  bool replaced = true;
-  attempt([&] { replaced = io_.exists(previous_); });
-  if (published && !attempt([&] { io_.rename(target_.directory, partial_); })) {
-    if (!replaced) attempt([&] { remove_written(target_.directory); });
-    return;
-  }
-  if (replaced) attempt([&] { io_.rename(previous_, target_.directory); });
-  attempt([&] { remove_written(partial_); });
+  io_.sync_directory(place_.files());
+  return place_.publish(digest_, move_latest);
 }
 
 }  // namespace llmq

@@ -1,14 +1,11 @@
 // A Hugging Face model directory in the making: invisible under its own name until it is whole.
 //
-// Everything goes into "<output>.partial-<pid>" beside the target: shards of at most shard_bytes, filled in
-// any order; the index when there is more than one; copies of the companion files; config.json last. finish()
-// syncs every file and the directory and renames it into place. Whatever throws before that removes the
-// partial directory; a kill leaves it behind, and nothing else; the next run to the same target removes it. Room on disk is checked before the first
-// byte.
+// Everything goes into the files/ of an unfinished output (export/unfinished_output.h): shards of at most shard_bytes,
+// filled in any order; copies of the companion files; the index when there is more than one shard; config.json last.
+// Room on disk is checked before the first byte.
 //
-// The target may be missing, an empty directory, or (with `overwrite`) an earlier output of llmq: a directory
-// with config.json and a report.json whose schema is "llmq.report/1", and without directories inside. Such an
-// output is moved aside, replaced, and only then removed. Anything else is refused.
+// A record of the journal is {"tensors": {name: SHA-256}, "findings": ...}. A run that goes on believes a record only if
+// the files hold those bytes: with the first that does not fit, it and those after it are done again.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -20,12 +17,10 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "export/model_writer.h"
+#include "export/unfinished_output.h"
 #include "io/safetensors.h"
 
 namespace llmq {
-
-inline constexpr const char* kReportFile = "report.json";
-inline constexpr const char* kReportSchema = "llmq.report/1";
 
 // What is known when the directory is opened. Tensors are cut into shards in the order given.
 struct DirectoryContents {
@@ -43,9 +38,6 @@ std::vector<ShardRange> split_shards(std::span<const TensorDeclaration> tensors,
 // "model.safetensors" when alone, else "model-00002-of-00014.safetensors"; `index` from 0.
 std::string shard_name(std::size_t index, std::size_t count);
 
-// Error(kUsage) when `target` may not be written (the rules above).
-void check_output_directory(Io& io, const OutputTarget& target);
-
 class ModelDirectory {
  public:
   ModelDirectory(Io& io, const OutputTarget& target, const DirectoryContents& contents);
@@ -55,9 +47,16 @@ class ModelDirectory {
 
   // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice.
   void add(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
+  void commit(const Json& findings);
+  std::vector<Json> committed() const;
+  Checkpoint written(const Json& config) const;
+  // `texts`: files that loaders read beside config.json. The digest of the output.
+  std::string complete(const Json& config,
+                       const std::vector<std::pair<std::string, std::string>>& texts = {});
   // The manifest, when there is one, is written last and knows the digest of every other file.
-  void finish(const Json& config, const std::vector<std::pair<std::string, std::string>>& extra_files,
-              const ManifestText& manifest = {});
+  std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                      const ManifestText& manifest, bool move_latest);
+  Path files() const { return place_.files(); }
   std::uint64_t bytes() const { return bytes_; }  // of all shards
 
  private:
@@ -66,22 +65,25 @@ class ModelDirectory {
     std::size_t shard = 0;
     bool given = false;
   };
-  void fill(const DirectoryContents& contents);
+  void check_room(const DirectoryContents& contents, std::size_t shards) const;
+  bool go_on(const DirectoryContents& contents);
+  void open_shards(const DirectoryContents& contents, SafetensorsPlace place);
+  bool accept(const Json& record);
   void write_file(const std::string& name, std::string_view text);
   void copy_file(const Path& from);
-  void remove_written(const Path& directory);
   void write_index();
-  void publish();
-  void take_back(bool published) noexcept;
 
   Io& io_;
   OutputTarget target_;
-  Path partial_, previous_;
-  std::vector<std::string> written_;  // names inside partial_
+  UnfinishedOutput place_;
   std::map<std::string, Slot> slots_;
   std::vector<SafetensorsWriter> shards_;
+  std::vector<Path> shard_paths_;
+  std::vector<Json> committed_;
+  std::map<std::string, std::string> uncommitted_;  // SHA-256 of tensors given since, by name
   std::uint64_t bytes_ = 0, tensor_bytes_ = 0;
-  bool whole_ = false;
+  std::vector<NamedDigest> digests_;  // of the files written, in that order
+  std::string digest_;
 };
 
 }  // namespace llmq

@@ -26,9 +26,14 @@ class DirectoryWriter : public ModelWriter {
                  std::span<const std::byte> bytes) override {
     directory_.add(tensor, dtype, shape, bytes);
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
-              const ManifestText& manifest) override {
-    directory_.finish(config_, extra_files, manifest);
+  void commit(const Json& findings) override { directory_.commit(findings); }
+  std::vector<Json> committed() const override { return directory_.committed(); }
+  Checkpoint written() const override { return directory_.written(config_); }
+  std::string complete() override { return directory_.complete(config_); }
+  Path directory() const override { return directory_.files(); }
+  std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                      const ManifestText& manifest, bool move_latest) override {
+    return directory_.publish(extra_files, manifest, move_latest);
   }
   std::uint64_t bytes() const override { return directory_.bytes(); }
 
@@ -55,12 +60,11 @@ class PackedWriter final : public DirectoryWriter {
       directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
                      tensor.bytes);
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
-              const ManifestText& manifest) override {
-    auto files = extra_files;
+  std::string complete() override {
+    std::vector<std::pair<std::string, std::string>> copy;
     if (!format_.config_copy.empty())
-      files.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
-    DirectoryWriter::finish(files, manifest);
+      copy.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
+    return directory_.complete(config_, copy);
   }
 
  private:
@@ -161,6 +165,10 @@ bool loaders_read(const std::string& name) {
 }
 
 }  // namespace
+
+Checkpoint ModelWriter::written() const {
+  fail(ErrorKind::kInternal, "this writer keeps nothing that could be read back");
+}
 
 std::string kv_scale_name(std::int64_t layer, std::string_view which) {
   return fmt::format("model.layers.{}.self_attn.{}", layer, which);
@@ -281,10 +289,16 @@ std::string output_digest(std::span<const NamedDigest> files) {
   return "sha256:" + digest.hex();
 }
 
+std::string output_digest(Io& io, const Path& directory,
+                          const std::function<std::string(const Path&)>& sha256_of_file) {
+  std::vector<NamedDigest> files;
+  for (const std::string& name : io.list(directory))
+    if (loaders_read(name)) files.push_back({name, 0, sha256_of_file(directory / name)});
+  return output_digest(files);
+}
+
 std::string output_digest(Io& io, const Path& directory) {
-  std::vector<std::string> names = io.list(directory);
-  std::erase_if(names, [](const std::string& name) { return !loaders_read(name); });
-  return output_digest(digests_of(io, directory, names));
+  return output_digest(io, directory, [&](const Path& path) { return file_sha256(io, path); });
 }
 
 }  // namespace llmq

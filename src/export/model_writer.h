@@ -1,9 +1,14 @@
 // An output format: declared up front, fed in any order, published only when whole.
 //
-// A writer owns a directory "<output>.partial-<pid>" beside the target; shards of at most 5 GB stream into
-// it; finish() writes the index, copies the companion files byte for byte, writes config.json last, syncs and
-// renames the directory into place. Until then nothing has the output's name.
+// A writer makes the directory in "<output>.unfinished/" beside the target (export/unfinished_output.h); shards of at most
+// 5 GB stream into it, at their final size from the start. complete() writes the index, copies the companion files byte for
+// byte, writes config.json last; publish() adds the documents and renames the directory into place. Until then nothing has
+// the output's name.
+//
+// commit() makes what was given so far outlive the process, for a target that names its job: the next writer of the same
+// job has it already.
 #pragma once
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,6 +39,10 @@ struct OutputTarget {
   Path directory;
   bool overwrite = false;  // replace an earlier llmq output; anything else is refused always
   std::uint64_t shard_bytes = 5'000'000'000;
+  Json job = Json();       // what decides every byte; null: an interrupted run starts again
+  bool restart = false;    // throw away what an interrupted run left
+  bool versioned = false;  // directory/v0001-<digest8>/ and a link `latest` to the newest
+  std::int64_t keep = 0;   // versions kept; 0: all
 };
 
 class ModelWriter {
@@ -42,10 +51,26 @@ class ModelWriter {
   virtual void add_quantized(const std::string& module, const QuantizedMatrix& matrix) = 0;
   virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
                          std::span<const std::byte> bytes) = 0;
-  // Extra files (report.json, README.md, recipe.yaml) by name, then the manifest of all of them when its text can be
-  // made; then publishes. After it the output directory is whole.
-  virtual void finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
-                      const ManifestText& manifest = {}) = 0;
+  // One finished block: what was given since the last call is on the disk when it returns. `findings` come back
+  // from committed() in the run that goes on.
+  virtual void commit(const Json&) {}
+  virtual std::vector<Json> committed() const { return {}; }
+  // The tensors as they stand; what belongs to committed() blocks is whole.
+  virtual Checkpoint written() const;
+  // Everything that loaders read is whole after it; the output's digest (output_digest()). The directory it lies
+  // in.
+  virtual std::string complete() = 0;
+  virtual Path directory() const = 0;
+  // Extra files (report.json, README.md, recipe.yaml) by name, then the manifest of all files when its text can be
+  // made; then the name. Of a versioned output, the version, which becomes `latest` if `move_latest`.
+  virtual std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                              const ManifestText& manifest = {}, bool move_latest = true) = 0;
+  std::string finish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                     const ManifestText& manifest = {}) {
+    std::string digest = complete();
+    publish(extra_files, manifest);
+    return digest;
+  }
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
@@ -79,5 +104,7 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
 // hashed again, gives the same.
 std::string output_digest(Io& io, const Path& directory);
 std::string output_digest(std::span<const NamedDigest> files);  // the same from their digests
+std::string output_digest(Io& io, const Path& directory,
+                          const std::function<std::string(const Path&)>& sha256_of_file);
 
 }  // namespace llmq

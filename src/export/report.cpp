@@ -1,7 +1,7 @@
 #include "export/report.h"
 
-#include "export/model_directory.h"
 #include "export/packed_formats.h"
+#include "export/published_output.h"
 
 namespace llmq {
 
@@ -19,6 +19,8 @@ Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, 
                               {"bits_per_weight_total", facts.bits_per_weight_total},
                               {"calibration", facts.calibration},
                               {"recipe", facts.recipe},
+                              {"job", facts.job},
+                              {"digest", facts.digest},
                               {"loaders", to_json(loaders)}});
   if (run.is_object())
     for (const Json::Member& member : run.members())

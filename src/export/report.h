@@ -21,7 +21,9 @@ struct RunFacts {
   std::string model;    // as the user named it: base model of the card
   std::string method, scheme, format;
   Json recipe;
-  Json calibration;  // {samples, sequence_length, tokens, sha256, text: ...}; null without
+  Json job;            // what decided every byte (OutputTarget::job)
+  std::string digest;  // of the output
+  Json calibration;    // {samples, sequence_length, tokens, sha256, text: ...}; null without
   std::uint64_t bytes_in = 0, bytes_out = 0;
   double bits_per_weight = 0, bits_per_weight_total = 0;
   std::string license;  // of the base model when known, e.g. "apache-2.0"

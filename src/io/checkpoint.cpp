@@ -139,6 +139,11 @@ class CheckpointReader {
     }
   }
 
+  void read_shards(const std::vector<Path>& shards, Json config) {
+    state_->config = std::move(config);
+    for (const Path& shard : shards) add_shard(shard);
+  }
+
   std::shared_ptr<const Checkpoint::State> finish() {
     auto& tensors = state_->tensors;
     std::sort(tensors.begin(), tensors.end(),
@@ -240,6 +245,15 @@ Checkpoint Checkpoint::open(Io& io, const std::string& model) {
     reader.read_directory();
   else
     reader.read_gguf();
+  Checkpoint checkpoint;
+  checkpoint.state_ = reader.finish();
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::open_shards(Io& io, const Path& directory, const std::vector<Path>& shards,
+                                   Json config) {
+  CheckpointReader reader(io, directory);
+  reader.read_shards(shards, std::move(config));
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;

@@ -31,6 +31,9 @@ class Checkpoint {
   // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h). Errors: kBadInput.
   static Checkpoint open(Io& io, const std::string& model);
 
+  // Shards in the making, with the config that they will get: what was not written yet reads as zeros.
+  static Checkpoint open_shards(Io& io, const Path& directory, const std::vector<Path>& shards, Json config);
+
   const StoredTensor* find(std::string_view name) const;
   const StoredTensor& at(
       std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor

@@ -8,6 +8,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/io.h"
@@ -36,15 +37,27 @@ struct TensorDeclaration {
   Shape shape;
 };
 
-// Streams one .safetensors file: declared up front, fed in any order, given its name only by finish(). Layout: widest element first, then by name;
-// the header is padded to 8. The same input gives the same bytes. Bytes go to "<target>.partial-<pid>" and the destructor removes it unless finished.
+// Where the bytes of a file in the making lie.
+enum class SafetensorsPlace : std::uint8_t {
+  kPartial,   // "<target>.partial-<pid>", gone with the writer unless finished: the file has its name when it is whole
+  kDirect,    // the target itself, new, inside a directory that has no name yet (export/unfinished_output.h)
+  kExisting,  // the same, as an interrupted writer of the same declarations left it; else Error(kBadInput)
+};
+
+// Streams one .safetensors file: declared up front, fed in any order. Layout: widest element first, then by name;
+// the header is padded to 8. The same input gives the same bytes.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
-                    const std::map<std::string, std::string>& metadata);
+                    const std::map<std::string, std::string>& metadata,
+                    SafetensorsPlace place = SafetensorsPlace::kPartial);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   void add(const std::string& name, std::span<const std::byte> bytes);
+  // Whether the tensor's bytes in the file have this SHA-256; and that they count as given.
+  bool holds(const std::string& name, std::string_view sha256) const;
+  void accept(const std::string& name);
+  void sync();    // what was given so far is on the disk
   void finish();  // Error(kInternal) when a declared tensor never came
   std::uint64_t file_bytes() const;
 

@@ -4,12 +4,15 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <optional>
+#include <span>
 #include <unordered_map>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/sha256.h"
 #include "io/partial_file.h"
 #include "io/safetensors.h"
 
@@ -53,12 +56,51 @@ std::string tensor_member(const TensorDeclaration& declaration, std::uint64_t be
 }  // namespace
 
 struct SafetensorsWriter::State {
-  std::optional<PartialFile> file;
+  Path target;
+  std::uint64_t bytes = 0;
+  std::optional<PartialFile> partial;  // or
+  std::unique_ptr<File> file;
+  bool unsynced = false;
   std::unordered_map<std::string, Slot> slots;
+
+  void open(Io& io, SafetensorsPlace place, std::span<const std::byte> header) {
+    if (place == SafetensorsPlace::kExisting) {
+      file = io.open_to_write(target);
+      std::vector<std::byte> found(header.size());
+      if (file->size() == bytes) file->read_at(0, found);
+      if (file->size() != bytes || !std::equal(header.begin(), header.end(), found.begin()))
+        fail(ErrorKind::kBadInput,
+             ErrorDetail{"is not laid out as it was declared", target.string(), {}, {}});
+      return;
+    }
+    if (place == SafetensorsPlace::kPartial) {
+      partial.emplace(io, target, bytes);
+    } else {
+      file = io.create(target);
+      file->reserve(bytes);
+    }
+    write_at(0, header);
+  }
+
+  void write_at(std::uint64_t offset, std::span<const std::byte> from) {
+    unsynced = true;
+    if (partial)
+      partial->write_at(offset, from);
+    else
+      file->write_at(offset, from);
+  }
+
+  Slot& slot(const std::string& name) {
+    const auto found = slots.find(name);
+    if (found == slots.end())
+      fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", target.string(), name, {}});
+    return found->second;
+  }
 };
 
 SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
-                                     const std::map<std::string, std::string>& metadata)
+                                     const std::map<std::string, std::string>& metadata,
+                                     SafetensorsPlace place)
     : state_(std::make_unique<State>()) {
   std::sort(declarations.begin(), declarations.end(),
             [](const TensorDeclaration& a, const TensorDeclaration& b) {
@@ -83,40 +125,62 @@ SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDecl
 
   const std::uint64_t length = header.size(), data_begin = 8 + length;
   for (auto& [name, slot] : state_->slots) slot.offset += data_begin;
-  state_->file.emplace(io, std::move(target), data_begin + end);
   std::string prefix(8, '\0');
   std::memcpy(prefix.data(), &length, sizeof length);
   prefix += header;
-  state_->file->write_at(0, std::as_bytes(std::span(prefix)));
+  state_->target = std::move(target);
+  state_->bytes = data_begin + end;
+  state_->open(io, place, std::as_bytes(std::span(prefix)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
 SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 
 void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> bytes) {
-  const auto slot = state_->slots.find(name);
-  const std::string file = state_->file->target().string();
-  if (slot == state_->slots.end())
-    fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file, name, {}});
-  if (slot->second.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
-  if (slot->second.bytes != bytes.size())
+  Slot& slot = state_->slot(name);
+  const std::string file = state_->target.string();
+  if (slot.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
+  if (slot.bytes != bytes.size())
     fail(ErrorKind::kInternal,
-         ErrorDetail{fmt::format("{} bytes came where {} were declared", bytes.size(), slot->second.bytes),
-                     file,
-                     name,
-                     {}});
-  state_->file->write_at(slot->second.offset, bytes);
-  slot->second.written = true;
+         ErrorDetail{
+             fmt::format("{} bytes came where {} were declared", bytes.size(), slot.bytes), file, name, {}});
+  state_->write_at(slot.offset, bytes);
+  slot.written = true;
+}
+
+bool SafetensorsWriter::holds(const std::string& name, std::string_view sha256) const {
+  const Slot& slot = state_->slot(name);
+  constexpr std::uint64_t kPiece = 1u << 20;
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kPiece, slot.bytes)));
+  Sha256 digest;
+  for (std::uint64_t at = 0; at < slot.bytes; at += piece.size()) {
+    const auto part = std::span(piece).first(
+        static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), slot.bytes - at)));
+    state_->file->read_at(slot.offset + at, part);
+    digest.update(part);
+  }
+  return digest.hex() == sha256;
+}
+
+void SafetensorsWriter::accept(const std::string& name) { state_->slot(name).written = true; }
+
+void SafetensorsWriter::sync() {
+  if (!state_->unsynced || !state_->file) return;
+  state_->file->sync();
+  state_->unsynced = false;
 }
 
 void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
     if (!slot.written)
       fail(ErrorKind::kInternal,
-           ErrorDetail{"a declared tensor never came", state_->file->target().string(), name, {}});
-  state_->file->publish();
+           ErrorDetail{"a declared tensor never came", state_->target.string(), name, {}});
+  if (state_->partial)
+    state_->partial->publish();
+  else
+    sync();
 }
 
-std::uint64_t SafetensorsWriter::file_bytes() const { return state_->file->bytes(); }
+std::uint64_t SafetensorsWriter::file_bytes() const { return state_->bytes; }
 
 }  // namespace llmq

@@ -19,6 +19,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,9 +59,10 @@ struct QuantizeRun {
   std::unique_ptr<Method> rounding;
   OriginalStream* original;                                 // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
-  std::map<std::string, std::vector<float>> changed_dense;  // tensors a fold changed, by name
+  std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
   // Called after each linear: figures for the progress line.
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
+  std::set<std::string> written_dense = {};  // changed tensors of the blocks before
 };
 
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by

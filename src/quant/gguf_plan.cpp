@@ -25,8 +25,8 @@ void check_intent(const Recipe& recipe) {
                                      : "ignore",
            "the types inside a GGUF follow llama.cpp's mixes", "leave it out");
   if (recipe.versioned)
-    fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
-                                   "output.versioned", "name a .gguf file"});
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
   if (recipe.calibration.chat_template)
     fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
                                    "calibration.chat_template", "write chat_template: false"});

@@ -3,12 +3,15 @@
 #include <chrono>
 #include <cstring>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
 #include "quant/awq.h"
+#include "quant/block_findings.h"
 #include "quant/block_quantizer.h"
+#include "quant/finished_block.h"
 #include "quant/gptq.h"
 #include "quant/rtn.h"
 #include "quant/salient_columns.h"
@@ -57,16 +60,29 @@ void check_dense(QuantizeRun& run) {
   run.clock.charge("reading");
 }
 
-// Everything that was not packed: as stored, or what a fold made of it.
+// The end of a block: what its folds changed goes to the writer, and what it found with it.
+void finish_block(QuantizeRun& run, const FindingsMark& before) {
+  std::set<std::string> changed;
+  for (const auto& [name, values] : run.changed_dense) {
+    const StoredTensor& tensor = run.source.checkpoint().at(name);
+    const DType dtype = written_dtype(tensor);
+    run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(values, dtype));
+    changed.insert(name);
+  }
+  run.writer.commit(block_findings(run.report, before, changed));
+  run.written_dense.merge(changed);
+  run.changed_dense.clear();
+  run.clock.charge("writing");
+}
+
+// Everything that was not packed and that no fold changed.
 void write_dense(QuantizeRun& run) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const std::string& name = tensor.name;
-    if (is_packed_weight(run, name)) continue;
+    if (is_packed_weight(run, name) || run.written_dense.count(name) != 0) continue;
     const DType dtype = written_dtype(tensor);
-    if (const auto changed = run.changed_dense.find(name); changed != run.changed_dense.end()) {
-      run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(changed->second, dtype));
-    } else if (dtype == tensor.view.dtype && !checkpoint.is_gguf()) {
+    if (dtype == tensor.view.dtype && !checkpoint.is_gguf()) {
       run.writer.add_dense(name, dtype, tensor.view.shape,
                            {static_cast<const std::byte*>(tensor.view.pointer),
                             static_cast<std::size_t>(tensor.view.bytes())});
@@ -111,7 +127,21 @@ std::unique_ptr<Method> make_rounding(const Plan& plan) {
   return make_rtn(plan.compute);
 }
 
-void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
+void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
+                         ActivationStream& stream) {
+  if (finished.empty()) return;
+  const LinearSource written = LinearSource::open(run.writer.written());
+  for (std::size_t block = 0; block < finished.size(); ++block) {
+    const std::string place = fmt::format("block {}/{}", block + 1, run.spec.blocks.size());
+    run_finished_block(run, written, finished[block], static_cast<int>(block), stream);
+    if (run.options.on_step) run.options.on_step(place, "once more");
+  }
+}
+
+// `finished`: of each block that an interrupted run finished, the dense tensors it changed.
+void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
+                    const std::vector<std::set<std::string>>& finished) {
+  if (finished.size() == run.spec.blocks.size()) return;
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
   ActivationStream stream(context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs);
@@ -124,8 +154,34 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration) {
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
-  for (std::size_t block = 0; block < run.spec.blocks.size(); ++block)
+  run_finished_blocks(run, finished, stream);
+  for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
+    const FindingsMark before = mark_findings(run.report);
     quantize_block_on_samples(run, static_cast<int>(block), stream, context);
+    finish_block(run, before);
+  }
+}
+
+void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
+  for (std::size_t block = first_block; block < run.spec.blocks.size(); ++block) {
+    const FindingsMark before = mark_findings(run.report);
+    quantize_block_by_rounding(run, static_cast<int>(block));
+    finish_block(run, before);
+  }
+}
+
+// What the journal of an interrupted run says of each of its blocks enters the report.
+std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
+  std::vector<std::set<std::string>> finished;
+  for (const Json& findings : run.writer.committed()) {
+    finished.push_back(take_findings(run, findings));
+    run.written_dense.insert(finished.back().begin(), finished.back().end());
+  }
+  run.report.resumed_blocks = static_cast<std::int64_t>(finished.size());
+  if (!finished.empty())
+    Log::get().note(fmt::format("{} of {} blocks were finished by an interrupted run", finished.size(),
+                                run.spec.blocks.size()));
+  return finished;
 }
 
 }  // namespace
@@ -143,19 +199,17 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   ThreadPool pool(backend.threads());
   QuantizeRun run{plan,    source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
                   nullptr, {},     {},   {}};
-  double total = 0;
-  for (const PlannedModule& module : plan.modules) {
-    run.planned[module.module] = &module;
-    total += work_of(module);
-  }
+  for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   check_dense(run);
+  const std::vector<std::set<std::string>> finished = take_finished(run);
+  double total = 0;
+  for (std::size_t i = report.modules.size(); i < plan.modules.size(); ++i) total += work_of(plan.modules[i]);
   Progress progress("quantize", total);
   report_progress(run, progress);
   if (plan.needs_calibration)
-    run_calibrated(run, calibration);
+    run_calibrated(run, calibration, finished);
   else
-    for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      quantize_block_by_rounding(run, static_cast<int>(block));
+    run_by_rounding(run, finished.size());
   return_freed_memory();  // the embedding is about to be mapped
   write_dense(run);
   report.seconds_by_part = clock.seconds();
@@ -186,6 +240,7 @@ Json QuantizeReport::to_json() const {
   for (const std::string& warning : warnings) notes.push_back(Json(warning));
   for (const auto& [part, time] : seconds_by_part) parts[part] = Json(time);
   return Json::object({{"seconds", Json(seconds)},
+                       {"resumed_blocks", Json(resumed_blocks)},
                        {"seconds_by_part", parts},
                        {"loss", Json(loss)},
                        {"rtn_loss", Json(rtn)},

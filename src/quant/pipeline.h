@@ -32,6 +32,7 @@ struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
+  std::int64_t resumed_blocks = 0;  // finished by an interrupted run before this one
   double seconds = 0;
   std::vector<std::pair<std::string, double>>
       seconds_by_part;  // forward, statistics, search, rounding, writing
@@ -43,7 +44,8 @@ struct PipelineOptions {
   std::function<void(const std::string& place, const std::string& figures)> on_step;
 };
 
-// Runs the plan. The writer receives every planned module and every dense tensor; finish() is the caller's.
+// Runs the plan from the first block that the writer has not committed. The writer receives every planned module and
+// every dense tensor, and a commit at the end of each block; to complete it is the caller's.
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,
                             const PipelineOptions& options);

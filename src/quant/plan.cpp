@@ -72,9 +72,9 @@ void resolve_method(const Recipe& recipe, Plan& plan) {
 }
 
 void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
-  if (recipe.versioned)
-    fail(ErrorKind::kUnsupported, {"versioned outputs are not in this version", recipe.source,
-                                   "output.versioned", "name a plain directory"});
+  if (recipe.keep > 0 && !recipe.versioned)
+    fail(ErrorKind::kUsage, {"versions are kept where there are versions", recipe.source, "output.keep",
+                             "add versioned: true, or leave it out"});
   if (recipe.scheme_is_gguf)
     fail(ErrorKind::kUsage,
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,

@@ -66,7 +66,7 @@ struct GgufOptions {
 struct Recipe {
   std::string source;  // file, or "command line"
   std::string model, output;
-  bool versioned = false;  // output: {dir, versioned, keep}: refused plainly until versions exist
+  bool versioned = false;  // output: {dir, versioned, keep}
   std::int64_t keep = 0;   // versions kept; 0: all
   std::vector<std::string>
       methods;  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF

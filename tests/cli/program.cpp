@@ -1,6 +1,7 @@
 #include "cli/program.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -41,29 +42,54 @@ std::string copy_of_model(const Scratch& scratch, const std::string& name) {
   return scratch / name;
 }
 
+namespace {
+
+// In the child: files below `scratch` for the streams, then the program.
+[[noreturn]] void become_llmq(const Scratch& scratch, const std::vector<std::string>& arguments,
+                              const std::vector<std::string>& environment) {
+  setenv("LLMQ_DIGEST_CACHE", (scratch / "digests").c_str(), 0);  // the user's own is left alone
+  for (const std::string& pair : environment) putenv(const_cast<char*>(pair.c_str()));
+  const auto redirect = [&](const std::string& name, int flags, int to) {
+    dup2(open((scratch / name).c_str(), flags, 0600), to);
+  };
+  redirect("in", O_RDONLY, 0);
+  redirect("out", O_CREAT | O_WRONLY, 1);
+  redirect("err", O_CREAT | O_WRONLY, 2);
+  std::vector<char*> argv = {const_cast<char*>("llmq")};
+  for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
+  argv.push_back(nullptr);
+  execv(LLMQ_PROGRAM, argv.data());
+  _exit(127);
+}
+
+Outcome outcome_of(const Scratch& scratch, int status) {
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(scratch / "out"),
+          read_file(scratch / "err")};
+}
+
+}  // namespace
+
 Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment,
                  const std::string& input) {
   const Scratch scratch;
   write_file(scratch / "in", input);
   const pid_t child = fork();
-  if (child == 0) {
-    for (const std::string& pair : environment) putenv(const_cast<char*>(pair.c_str()));
-    const auto redirect = [&](const std::string& name, int flags, int to) {
-      dup2(open((scratch / name).c_str(), flags, 0600), to);
-    };
-    redirect("in", O_RDONLY, 0);
-    redirect("out", O_CREAT | O_WRONLY, 1);
-    redirect("err", O_CREAT | O_WRONLY, 2);
-    std::vector<char*> argv = {const_cast<char*>("llmq")};
-    for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
-    argv.push_back(nullptr);
-    execv(LLMQ_PROGRAM, argv.data());
-    _exit(127);
-  }
+  if (child == 0) become_llmq(scratch, arguments, environment);
   int status = 0;
   waitpid(child, &status, 0);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), read_file(scratch / "out"),
-          read_file(scratch / "err")};
+  return outcome_of(scratch, status);
+}
+
+Outcome run_llmq_until(double seconds, int signal, const std::vector<std::string>& arguments) {
+  const Scratch scratch;
+  write_file(scratch / "in", "");
+  const pid_t child = fork();
+  if (child == 0) become_llmq(scratch, arguments, {});
+  usleep(static_cast<useconds_t>(seconds * 1e6));
+  kill(child, signal);  // not yet waited for, so the number is still this child's
+  int status = 0;
+  waitpid(child, &status, 0);
+  return outcome_of(scratch, status);
 }
 
 }  // namespace llmq::testing

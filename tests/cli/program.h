@@ -17,6 +17,9 @@ struct Outcome {
 Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                  const std::string& input = {});
 
+// The same with a signal after a while, unless it has ended by then.
+Outcome run_llmq_until(double seconds, int signal, const std::vector<std::string>& arguments);
+
 // The small trained model that the repository carries.
 std::string tinystories();
 

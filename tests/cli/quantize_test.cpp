@@ -171,8 +171,11 @@ TEST(Quantize, AnOutputThatHoldsSomethingElseIsLeftAlone) {
 TEST(Quantize, OverwriteReplacesAnEarlierOutput) {
   const Scratch scratch;
   ASSERT_EQ(quantize("rtn", scratch / "q").exit_code, 0);
-  EXPECT_EQ(quantize("rtn", scratch / "q").exit_code, 2);
-  EXPECT_EQ(quantize("rtn", scratch / "q", {"--overwrite"}).exit_code, 0);
+  const std::vector<std::string> other = {"--set", "scheme=w8a16_g32_sym"};
+  EXPECT_EQ(quantize("rtn", scratch / "q", other).exit_code, 2);
+  const Outcome replaced = quantize("rtn", scratch / "q", {other[0], other[1], "--overwrite"});
+  EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
+  EXPECT_EQ(replaced.json().at("status").as_string(), "done");
 }
 
 TEST(Quantize, PresetRecipesPlanOrAreRefusedByName) {

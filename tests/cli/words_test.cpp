@@ -10,7 +10,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "inspect", "diff", "convert", "estimate", "verify", "sign", "pack", "tokenize", "completion", "man"};
+const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "inspect", "diff",     "convert",    "estimate",
+                                 "verify",   "sign",     "pack",     "publish", "tokenize", "completion", "man"};
 
 TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
   const Outcome help = run_llmq({"--help"});
@@ -33,7 +34,8 @@ TEST(Words, VersionSaysWhatItWasBuiltFrom) {
   EXPECT_THAT(run_llmq({"--version"}).out, HasSubstr("llmq 0."));
   const Json json = run_llmq({"--version", "--json"}).json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.version/1");
-  for (const char* key : {"version", "commit", "compiler", "cpu_levels", "cuda", "libraries"}) EXPECT_NE(json.find(key), nullptr) << key;
+  for (const char* key : {"version", "commit", "compiler", "cpu_levels", "cuda", "libraries"})
+    EXPECT_NE(json.find(key), nullptr) << key;
 }
 
 TEST(Words, UnknownFlagIsOneSentenceAndExitTwo) {
@@ -47,11 +49,12 @@ TEST(Words, UsageMistakeInJsonModeIsAJsonError) {
   const Outcome outcome = run_llmq({"eval-ppl", "--json"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_EQ(outcome.json().at("schema").as_string(), "llmq.error/1");
-  for (const char* key : {"kind", "message", "file", "where", "hint"}) EXPECT_NE(outcome.json().find(key), nullptr) << key;
+  for (const char* key : {"kind", "message", "file", "where", "hint"})
+    EXPECT_NE(outcome.json().find(key), nullptr) << key;
 }
 
 TEST(Words, CommandsOfLaterVersionsAreRefusedByName) {
-  for (const char* command : {"serve", "bench", "merge", "publish"}) {
+  for (const char* command : {"serve", "bench", "merge"}) {
     const Outcome outcome = run_llmq({command, "anything"});
     EXPECT_EQ(outcome.exit_code, 2) << command;
     EXPECT_THAT(outcome.err, HasSubstr("llmq " + std::string(command)));
@@ -64,7 +67,7 @@ TEST(Words, CompletionKnowsEveryCommandAndItsFlags) {
     EXPECT_EQ(script.exit_code, 0);
     for (const char* command : kCommands) EXPECT_THAT(script.out, HasSubstr(command)) << shell;
     EXPECT_THAT(script.out, HasSubstr("max-windows")) << shell;
-    EXPECT_THAT(script.out, Not(HasSubstr("publish"))) << "a command that does not exist yet is not offered";
+    EXPECT_THAT(script.out, Not(HasSubstr("estimate"))) << "a command that does not exist yet is not offered";
   }
   EXPECT_EQ(run_llmq({"completion", "tcsh"}).exit_code, 2);
 }
@@ -72,8 +75,9 @@ TEST(Words, CompletionKnowsEveryCommandAndItsFlags) {
 TEST(Words, BashAcceptsItsCompletionScript) {
   const Scratch scratch;
   write_file(scratch / "llmq.bash", run_llmq({"completion", "bash"}).out);
-  const std::string check = "bash -c 'source " + (scratch / "llmq.bash") +
-                            "; COMP_WORDS=(llmq eval-ppl --max-w); COMP_CWORD=2; _llmq; [ \"${COMPREPLY[0]}\" = --max-windows ]'";
+  const std::string check =
+      "bash -c 'source " + (scratch / "llmq.bash") +
+      "; COMP_WORDS=(llmq eval-ppl --max-w); COMP_CWORD=2; _llmq; [ \"${COMPREPLY[0]}\" = --max-windows ]'";
   EXPECT_EQ(std::system(check.c_str()), 0);
 }
 

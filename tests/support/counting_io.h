@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +27,10 @@ class InterceptedIo : public Io {
     before("create", path);
     return std::make_unique<InterceptedFile>(*this, inner_.create(path), path);
   }
+  std::unique_ptr<File> open_to_write(const Path& path) override {
+    before("open_to_write", path);
+    return std::make_unique<InterceptedFile>(*this, inner_.open_to_write(path), path);
+  }
   bool exists(const Path& path) override { return inner_.exists(path); }
   bool is_directory(const Path& path) override { return inner_.is_directory(path); }
   FileStamp stamp(const Path& path) override { return inner_.stamp(path); }
@@ -41,6 +46,19 @@ class InterceptedIo : public Io {
     before("rename", to);
     inner_.rename(from, to);
   }
+  bool exchange(const Path& a, const Path& b) override {
+    before("exchange", b);
+    return inner_.exchange(a, b);
+  }
+  void make_link(const Path& target, const Path& link) override {
+    before("make_link", link);
+    inner_.make_link(target, link);
+  }
+  std::string read_link(const Path& link) override { return inner_.read_link(link); }
+  std::unique_ptr<NameLock> lock(const Path& path, std::string_view self, std::string& holder) override {
+    before("lock", path);
+    return inner_.lock(path, self, holder);
+  }
   void remove(const Path& path) override {
     before("remove", path);
     inner_.remove(path);
@@ -54,6 +72,10 @@ class InterceptedIo : public Io {
 
  protected:
   virtual void before(const char* operation, const Path& path) = 0;
+  virtual void write(File& file, const Path&, std::uint64_t offset, std::span<const std::byte> from) {
+    file.write_at(offset, from);
+  }
+  virtual void reserve(File& file, const Path&, std::uint64_t bytes) { file.reserve(bytes); }
   // Bytes of `path` that there seem to be, of `size` really there.
   virtual std::uint64_t visible_bytes(const Path&, std::uint64_t size) const { return size; }
 
@@ -86,11 +108,11 @@ class InterceptedIo : public Io {
     }
     void write_at(std::uint64_t offset, std::span<const std::byte> from) override {
       io_.before("write", path_);
-      inner_->write_at(offset, from);
+      io_.write(*inner_, path_, offset, from);
     }
     void reserve(std::uint64_t bytes) override {
       io_.before("reserve", path_);
-      inner_->reserve(bytes);
+      io_.reserve(*inner_, path_, bytes);
     }
     void sync() override {
       io_.before("sync", path_);

@@ -40,6 +40,7 @@ class CpuBackend final : public Backend {
   std::string name() const override {
     return fmt::format("cpu ({}, {} thread{})", level_, pool_.size(), pool_.size() == 1 ? "" : "s");
   }
+  std::string arithmetic() const override { return "cpu " + level_; }
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
 

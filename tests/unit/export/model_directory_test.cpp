@@ -10,6 +10,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "export/published_output.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
@@ -32,8 +33,8 @@ void fill_and_finish(ModelDirectory& directory) {
   const std::vector<float> a = {1, 2, 3, 4}, b = {5, 6};
   directory.add("b", DType::kF32, {2}, std::as_bytes(std::span(b)));
   directory.add("a", DType::kF32, {4}, std::as_bytes(std::span(a)));
-  directory.finish(Json::object({{"model_type", "llama"}}),
-                   {{kReportFile, "{\"schema\":\"llmq.report/1\"}"}});
+  directory.complete(Json::object({{"model_type", "llama"}}), {{"quantize_config.json", "{}"}});
+  directory.publish({{kReportFile, "{\"schema\":\"llmq.report/1\"}"}}, {}, true);
 }
 
 void write_output(Io& io, const OutputTarget& target) {
@@ -76,8 +77,8 @@ TEST(ModelDirectory, OneShardHasNoIndex) {
   const TemporaryDirectory disk;
   write_output(system_io(), {disk / "out", false});
   EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
-  EXPECT_THAT(names_in(disk / "out"),
-              ElementsAre("config.json", "model.safetensors", "report.json", "tokenizer.json"));
+  EXPECT_THAT(names_in(disk / "out"), ElementsAre("config.json", "model.safetensors", "quantize_config.json",
+                                                  "report.json", "tokenizer.json"));
 }
 
 TEST(ModelDirectory, SeveralShardsHaveAnIndexSortedByName) {
@@ -88,7 +89,7 @@ TEST(ModelDirectory, SeveralShardsHaveAnIndexSortedByName) {
   EXPECT_THAT(
       names_in(disk / "out"),
       ElementsAre("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors",
-                  "model.safetensors.index.json", "report.json", "tokenizer.json"));
+                  "model.safetensors.index.json", "quantize_config.json", "report.json", "tokenizer.json"));
   EXPECT_EQ(
       Json::parse(disk.read("out/model.safetensors.index.json"), "index"),
       Json::parse(
@@ -101,41 +102,51 @@ TEST(ModelDirectory, AWriterThatIsDroppedLeavesNothing) {
   {
     ModelDirectory directory(system_io(), {disk / "out", false}, two_tensors());
     EXPECT_FALSE(system_io().exists(disk / "out"));
-    EXPECT_THAT(names_in(disk.path()), ElementsAre(HasSubstr("out.partial-")));
+    EXPECT_THAT(names_in(disk.path()), ElementsAre("out.unfinished"));
   }
   EXPECT_TRUE(names_in(disk.path()).empty());
 }
 
-pid_t ended_process() {
-  const pid_t child = ::fork();
-  if (child == 0) ::_exit(0);
-  ::waitpid(child, nullptr, 0);
-  return child;
+TEST(ModelDirectory, RemovesWhatAKilledRunToTheSameTargetLeft) {
+  const TemporaryDirectory disk;
+  disk.write("out.unfinished/files/model.safetensors", "half");
+  disk.write("out.unfinished/lock", "process 1 on nowhere");
+  write_output(system_io(), {disk / "out", false});
+  EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
 }
 
-TEST(ModelDirectory, RemovesWhatKilledRunsToTheSameTargetLeft) {
+TEST(ModelDirectory, LeavesAloneWhatItDidNotWrite) {
   const TemporaryDirectory disk;
-  const std::string dead = std::to_string(ended_process()), alive = std::to_string(::getppid());
-  disk.write("out.partial-" + dead + "/model.safetensors", "half");
-  const std::vector<std::string> kept = {
-      "out.partial-" + alive + "/model.safetensors",    // another run's
-      "out.partial-" + dead + ".previous/config.json",  // an output that was moved aside
-      "out.partial-0" + dead + "/file",                 // nobody's name
-      "out.partial-/file",
-      "out.partial-" + dead + "x/file",
-      "outer.partial-" + dead + "/file"};
-  for (const std::string& file : kept) disk.write(file, "kept");
-  write_output(system_io(), {disk / "out", false});
-  EXPECT_FALSE(system_io().exists(disk / ("out.partial-" + dead)));
-  for (const std::string& file : kept) EXPECT_EQ(disk.read(file), "kept") << file;
-
-  disk.write("in.partial-" + dead + "/directory/file", "kept");
   disk.write("elsewhere/file", "kept");
-  std::filesystem::create_directory_symlink(disk / "elsewhere", disk / ("on.partial-" + dead));
-  write_output(system_io(), {disk / "in", false});
-  write_output(system_io(), {disk / "on", false});
-  EXPECT_EQ(disk.read("in.partial-" + dead + "/directory/file"), "kept");
+  disk.write("out.unfinished/notes.txt", "kept");
+  disk.write("in.unfinished/files/directory/file", "kept");
+  std::filesystem::create_directory_symlink(disk / "elsewhere", disk / "on.unfinished");
+  std::filesystem::create_directories(disk / "at.unfinished");
+  std::filesystem::create_directory_symlink(disk / "elsewhere", disk / "at.unfinished" / "files");
+  std::filesystem::create_directory_symlink(disk / "elsewhere", disk / "link");
+  for (const char* name : {"out", "in", "on", "at", "link"})
+    EXPECT_EQ(kind_of([&] { write_output(system_io(), {disk / name, true}); }), ErrorKind::kUsage) << name;
   EXPECT_EQ(disk.read("elsewhere/file"), "kept");
+  EXPECT_EQ(disk.read("out.unfinished/notes.txt"), "kept");
+  EXPECT_EQ(disk.read("in.unfinished/files/directory/file"), "kept");
+}
+
+// The second is told who holds the lock; once that one is dead its lock is taken over.
+TEST(ModelDirectory, OneJobAtATime) {
+  const TemporaryDirectory disk;
+  std::string message;
+  {
+    ModelDirectory first(system_io(), {disk / "out", false}, two_tensors());
+    EXPECT_EQ(kind_of(
+                  [&] {
+                    write_output(system_io(), {disk / "out", false});
+                  },
+                  &message),
+              ErrorKind::kResource);
+    EXPECT_THAT(message, HasSubstr(fmt::format("process {} on ", ::getpid())));
+    fill_and_finish(first);
+  }
+  EXPECT_THAT(names_in(disk.path()), ElementsAre("out"));
 }
 
 TEST(ModelDirectory, RefusesWhatWasNotDeclaredOrNeverCame) {
@@ -149,7 +160,7 @@ TEST(ModelDirectory, RefusesWhatWasNotDeclaredOrNeverCame) {
   EXPECT_EQ(kind_of([&] { directory.add("a", DType::kF32, {4}, bytes.first(12)); }), ErrorKind::kInternal);
   directory.add("a", DType::kF32, {4}, bytes);
   EXPECT_EQ(kind_of([&] { directory.add("a", DType::kF32, {4}, bytes); }), ErrorKind::kInternal);
-  EXPECT_EQ(kind_of([&] { directory.finish(Json::object(), {}); }), ErrorKind::kInternal);  // b never came
+  EXPECT_EQ(kind_of([&] { directory.complete(Json::object()); }), ErrorKind::kInternal);  // b never came
   EXPECT_FALSE(system_io().exists(disk / "out"));
 }
 
@@ -216,9 +227,9 @@ TEST(ModelDirectory, SaysWhatItNeedsWhenTheDiskIsFull) {
   EXPECT_TRUE(names_in(disk.path()).empty());
 }
 
-// What a power cut must not undo: when the directory gets its name, every byte in it has been synced,
-// config.json (whose presence says that a model is there) was the last file made, and the name itself is
-// synced after.
+// What a power cut must not undo: when the directory gets its name, every byte in it has been synced, config.json (whose
+// presence says that a model is there) was made after everything else that loaders read, and the name itself is synced
+// after. What is left to do then is to remove.
 TEST(ModelDirectory, EverythingIsOnTheDiskBeforeTheName) {
   const TemporaryDirectory disk;
   disk.write("source/merges.txt", "a b\n");
@@ -235,22 +246,22 @@ TEST(ModelDirectory, EverythingIsOnTheDiskBeforeTheName) {
   };
   const auto named = at("rename out");
   ASSERT_LT(named, std::ssize(calls));
-  std::string last_created;
+  std::vector<std::string> created;
   for (std::ptrdiff_t i = 0; i < named; ++i) {
     const std::string& call = calls[static_cast<std::size_t>(i)];
-    if (call.starts_with("create ")) last_created = call.substr(7);
+    if (call.starts_with("create ")) created.push_back(call.substr(7));
     if (!call.starts_with("write ")) continue;
     EXPECT_TRUE(std::any_of(calls.begin() + i, calls.begin() + named, [&](const std::string& later) {
       return later == "sync " + call.substr(6);
     })) << call;
   }
-  EXPECT_EQ(last_created, "config.json");
-  const auto synced = std::find_if(calls.rend() - named, calls.rend(), [](const std::string& call) {
-    return call.starts_with("sync_directory out.partial-");
-  });
-  EXPECT_GT(calls.rend() - synced, at("sync config.json"));
-  EXPECT_EQ(calls.back(), "sync_directory " + disk.path().filename().string());
-  EXPECT_EQ(std::ssize(calls), named + 2);
+  EXPECT_THAT(created, ElementsAre("model.safetensors", "merges.txt", "tokenizer.json",
+                                   "quantize_config.json", "config.json", "report.json"));
+  const auto synced = std::find(calls.rend() - named, calls.rend(), "sync_directory files");
+  EXPECT_GT(calls.rend() - synced, at("sync report.json"));
+  EXPECT_EQ(calls[static_cast<std::size_t>(named) + 1], "sync_directory " + disk.path().filename().string());
+  for (std::size_t i = static_cast<std::size_t>(named) + 3; i < calls.size(); ++i)
+    EXPECT_THAT(calls[i], ::testing::StartsWith("remove ")) << calls[i];
 }
 
 // Every call in turn fails, once or from then on: an Error each time, and nothing under the output's name.
@@ -277,9 +288,12 @@ TEST(ModelDirectory, NoFailureLeavesTheOutputsName) {
       }
       if (!io.failed()) break;
       ++failures;
-      EXPECT_TRUE(failed);
+      if (!failed) {  // what was left to remove was not: the output is whole
+        EXPECT_EQ(names_in(disk / "out").size(), 8u);
+        continue;
+      }
       EXPECT_THAT(names_in(disk.path()), ElementsAre("source"))
-          << "even the partial directory goes, as removal still works";
+          << "even the unfinished directory goes, as removal still works";
     }
     EXPECT_GT(failures, 30);
   }

@@ -1,6 +1,7 @@
 // What the writer writes, what it leaves behind when it cannot, and that the reader agrees.
 #include <gtest/gtest.h>
 
+#include "base/sha256.h"
 #include "io/safetensors.h"
 #include "tests/support/failing_disk.h"
 #include "tests/unit/io/hostile_bytes.h"
@@ -64,6 +65,32 @@ TEST(SafetensorsWriter, NothingHasTheNameUntilFinished) {
     expect_refusal(ErrorKind::kInternal, "2 bytes came where 8", [&] { writer.add("b", as_bytes("xy")); });
   }
   EXPECT_TRUE(system_io().list(directory.path()).empty());
+}
+
+// What an interrupted writer left is gone on with only where its layout and its bytes are those expected.
+TEST(SafetensorsWriter, GoesOnWhereAnotherStopped) {
+  TemporaryDirectory directory;
+  write(system_io(), directory / "whole", false);
+  {
+    SafetensorsWriter first(system_io(), directory / "m", declarations(), {{"format", "pt"}},
+                            SafetensorsPlace::kDirect);
+    for (const auto& [name, bytes] :
+         std::vector<std::pair<std::string, std::string>>{{"f", "ABCDEFGH"}, {"z", "xyz"}})
+      first.add(name, as_bytes(bytes));
+  }
+  SafetensorsWriter second(system_io(), directory / "m", declarations(), {{"format", "pt"}},
+                           SafetensorsPlace::kExisting);
+  EXPECT_TRUE(second.holds("f", sha256_hex(as_bytes("ABCDEFGH"))));
+  EXPECT_FALSE(second.holds("b", sha256_hex(as_bytes("12345678"))));
+  second.accept("f");
+  for (const auto& [name, bytes] : std::vector<std::pair<std::string, std::string>>{
+           {"z", "xyz"}, {"b", "12345678"}, {"a", "pq"}, {"e", ""}})
+    second.add(name, as_bytes(bytes));
+  second.finish();
+  EXPECT_EQ(directory.read("m"), directory.read("whole"));
+  expect_refusal(ErrorKind::kBadInput, "not laid out", [&] {
+    SafetensorsWriter(system_io(), directory / "m", declarations(), {}, SafetensorsPlace::kExisting);
+  });
 }
 
 TEST(SafetensorsWriter, RefusesWhatSafetensorsCannotHold) {

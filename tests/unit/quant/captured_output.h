@@ -27,7 +27,12 @@ struct CapturedOutput final : ModelWriter {
                  std::span<const std::byte> bytes) override {
     dense[tensor] = {dtype, shape, std::vector<std::byte>(bytes.begin(), bytes.end())};
   }
-  void finish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&) override {}
+  std::string complete() override { return {}; }
+  Path directory() const override { return {}; }
+  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
+                      bool) override {
+    return {};
+  }
   std::uint64_t bytes() const override { return 0; }
 };
 

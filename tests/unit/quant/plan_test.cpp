@@ -155,8 +155,7 @@ TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_THAT(error_of("method: awq\nscheme: fp8\n"), HasSubstr("and method awq chooses integer codes"));
   EXPECT_THAT(error_of("method: rtn\nscheme: w8a8\nformat: awq\n"),
               HasSubstr("format: compressed-tensors can express every module"));
-  EXPECT_THAT(error_of("method: rtn\noutput: {dir: x, versioned: true}\n"),
-              HasSubstr("versioned outputs are not in this version"));
+  EXPECT_THAT(error_of("method: rtn\noutput: {dir: x, keep: 3}\n"), HasSubstr("add versioned: true"));
   EXPECT_THAT(error_of("method: awq\ncalibration: {chat_template: true}\n"),
               HasSubstr("chat templates are not in this version"));
   EXPECT_THAT(error_of("method: awq\nscheme: w4a16_g96_asym\n"),

@@ -1,0 +1,61 @@
+// A whole job over a model of two blocks, as the tool runs it: from the plan to the published output.
+#pragma once
+#include <string>
+
+#include "export/model_writer.h"
+#include "export/published_output.h"
+#include "export/unfinished_output.h"
+#include "io/digest_cache.h"
+#include "quant/pipeline.h"
+#include "tests/unit/export/tiny_checkpoint.h"
+
+namespace llmq::testing {
+
+inline CalibrationSet tiny_samples() {
+  CalibrationSet set;
+  Sequence sequence(7);
+  for (int s = 0; s < 3; ++s) {
+    std::vector<std::int32_t>& ids = set.samples.emplace_back();
+    for (int t = 0; t < 20; ++t) ids.push_back(static_cast<std::int32_t>(sequence.next(96)));
+  }
+  return set;
+}
+
+struct SmallJob {
+  std::string recipe;
+  OutputTarget target;
+  int threads = 1;
+
+  struct Result {
+    std::string digest, version;
+    bool unchanged = false;
+    QuantizeReport report;
+  };
+
+  Result run(Io& io, const Checkpoint& checkpoint) const {
+    OutputTarget to = target;
+    to.job = Json::object({{"recipe", recipe}});
+    Result result;
+    if (const auto found = find_unchanged(io, to, [&](const Path& path) { return file_sha256(io, path); })) {
+      settle_publication(io, to);
+      return {found->report.at("digest").as_string(), found->version, true, {}};
+    }
+    const ModelSpec spec = ModelSpec::read(checkpoint);
+    const Plan plan =
+        make_plan(Recipe::parse(recipe + "calibration: {samples: 3, sequence_length: 20}\n", "r.yaml"),
+                  checkpoint, spec, Compute::kFloat32, 1, 0);
+    const auto backend = make_cpu_backend(threads);
+    const auto writer =
+        open_writer(io, plan.format, to, checkpoint, spec, plan.modules, plan.ignored, plan.kv_cache);
+    result.report = run_pipeline(plan, checkpoint, spec, tiny_samples(), *backend, *writer, {});
+    result.digest = writer->complete();
+    const Json report = Json::object({{"schema", kReportSchema},
+                                      {"job", to.job},
+                                      {"digest", result.digest},
+                                      {"run", result.report.to_json()}});
+    result.version = writer->publish({{kReportFile, report.dump() + "\n"}});
+    return result;
+  }
+};
+
+}  // namespace llmq::testing

@@ -1,0 +1,35 @@
+#include "tools/job.h"
+
+#include "tools/command.h"
+#include "tools/version.h"
+
+namespace llmq::tools {
+namespace {
+
+Json model_digests(const Checkpoint& checkpoint, const std::function<std::string(const Path&)>& sha256) {
+  Json files = Json::object();
+  const auto add = [&](const Path& path) { files[path.filename().string()] = sha256(path); };
+  if (!checkpoint.is_gguf()) add(checkpoint.path() / "config.json");
+  for (const Path& companion : checkpoint.companion_files()) add(companion);
+  for (const Path& shard : checkpoint.shards()) add(shard);
+  return files;
+}
+
+}  // namespace
+
+Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
+              Compute compute, const Backend& backend, bool allow_nonfinite,
+              const std::function<std::string(const Path&)>& sha256) {
+  Json asked = recipe.to_json();
+  for (const char* elsewhere : {"source", "model", "output", "evaluate", "notes"}) asked.erase(elsewhere);
+  asked["calibration"].erase("text");  // whatever its name, the ids are below
+  return Json::object({{"llmq", Json::object({{"version", version_text()}, {"commit", commit_text()}})},
+                       {"model", model_digests(model.checkpoint, sha256)},
+                       {"recipe", asked},
+                       {"calibration", calibration.sha256.empty() ? Json() : Json(calibration.sha256)},
+                       {"compute", compute_name(compute)},
+                       {"arithmetic", backend.arithmetic()},
+                       {"allow_nonfinite", allow_nonfinite}});
+}
+
+}  // namespace llmq::tools

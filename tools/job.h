@@ -1,0 +1,21 @@
+// What decides every byte of an output: two runs with equal jobs write the same files, loader by loader and byte by byte.
+// Threads, memory limits, paths and times are not in it.
+#pragma once
+#include <functional>
+#include <string>
+
+#include "base/json.h"
+#include "calibration/calibration_text.h"
+#include "quant/plan.h"
+#include "quant/recipe.h"
+#include "tools/loaded_model.h"
+
+namespace llmq::tools {
+
+// {llmq: {version, commit}, model: {file: SHA-256}, recipe: {...}, calibration: SHA-256 of the ids, compute, arithmetic,
+// allow_nonfinite}
+Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
+              Compute compute, const Backend& backend, bool allow_nonfinite,
+              const std::function<std::string(const Path&)>& sha256);
+
+}  // namespace llmq::tools
