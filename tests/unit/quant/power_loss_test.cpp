@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "small_job.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/power_loss.h"
@@ -44,6 +46,14 @@ std::string found_digest(const Case& of, const Path& directory) {
   return system_io().exists(output / "config.json") ? output_digest(system_io(), output) : std::string();
 }
 
+// The journal is synced for the job, then for each of the two blocks, then for the publication.
+std::int64_t blocks_recorded(const std::vector<DiskEvent>& events, std::size_t prefix) {
+  std::int64_t synced = 0;
+  for (std::size_t i = 0; i < prefix; ++i)
+    synced += events[i].operation == "sync" && events[i].a.filename() == "journal";
+  return std::clamp<std::int64_t>(synced - 1, 0, 2);
+}
+
 // After each prefix: what has the output's name is the earlier output or the new one, whole; and the same job then ends
 // with the same bytes.
 int lose_power_everywhere(const Case& of) {
@@ -67,8 +77,13 @@ int lose_power_everywhere(const Case& of) {
     simulated.leave(left, seed);
     const std::string found = found_digest(of, left);
     EXPECT_TRUE(found == earlier || found == digest) << found;
-    EXPECT_EQ(SmallJob({of.recipe, target_of(of, left)}).run(system_io(), checkpoint).digest, digest);
+    const SmallJob::Result again = SmallJob({of.recipe, target_of(of, left)}).run(system_io(), checkpoint);
+    EXPECT_EQ(again.digest, digest);
     EXPECT_EQ(found_digest(of, left), digest);
+    if (seed == nullptr && !again.unchanged) {
+      EXPECT_EQ(again.report.resumed_blocks, blocks_recorded(io.events(), prefix))
+          << "what was recorded is there";
+    }
     EXPECT_THAT(system_io().list(left), ElementsAre("out"));
     if (of.versioned) {
       EXPECT_EQ(versions_in(system_io(), left / "out").size(), 2u);
