@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "small_job.h"
 #include "tests/support/killing_io.h"
 
@@ -95,6 +97,22 @@ TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
     for (const char* history : {"seconds", "seconds_by_part", "resumed_blocks"})
       before.erase(history), after.erase(history);
     EXPECT_EQ(before, after) << "the report is that of one run";
+  }
+}
+
+TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
+  const TemporaryDirectory models;
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  for (const char* recipe : {kAwq, kGptq}) {
+    std::set<std::string> digests;
+    for (const int threads : {1, 2, 3, 8}) {
+      const TemporaryDirectory disk;
+      digests.insert(SmallJob{recipe, {disk / "whole", false}, threads}.run(system_io(), checkpoint).digest);
+      interrupt_after_first_block({recipe, {disk / "parts", false}, threads}, checkpoint);
+      const SmallJob rest{recipe, {disk / "parts", false}, 9 - threads};
+      digests.insert(rest.run(system_io(), checkpoint).digest);
+    }
+    EXPECT_EQ(digests.size(), 1u) << recipe;
   }
 }
 
