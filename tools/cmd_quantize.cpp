@@ -188,6 +188,8 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
                                   model.spec, o.plan.modules, o.plan.ignored, o.plan.kv_cache);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
+  pipeline.scratch_directory =
+      Path(o.recipe.output).has_parent_path() ? Path(o.recipe.output).parent_path() : Path(".");
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
   o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *backend, *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();

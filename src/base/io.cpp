@@ -81,8 +81,15 @@ class SystemMapping final : public Mapping {
     return {static_cast<const std::byte*>(address_), size_};
   }
 
+  void read_ahead(std::uint64_t offset, std::uint64_t size) const override {
+    if (offset >= size_) return;
+    const std::uint64_t first = offset / page_bytes() * page_bytes();
+    ::madvise(static_cast<std::byte*>(address_) + first, std::min(size_, offset + size) - first,
+              MADV_WILLNEED);
+  }
+
   void release(std::uint64_t offset, std::uint64_t size) const override {
-    static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    const std::uint64_t page = page_bytes();
     if (offset >= size_) return;
     const std::uint64_t end =
         std::min<std::uint64_t>(size_, offset + std::min<std::uint64_t>(size, size_ - offset));
@@ -93,6 +100,11 @@ class SystemMapping final : public Mapping {
   }
 
  private:
+  static std::uint64_t page_bytes() {
+    static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
+    return page;
+  }
+
   void* address_;
   std::size_t size_;
 };

@@ -23,6 +23,8 @@ class Mapping {
   virtual std::span<const std::byte> bytes() const = 0;
   // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set.
   virtual void release(std::uint64_t offset, std::uint64_t size) const = 0;
+  // Asks the kernel to read [offset, offset+size) meanwhile.
+  virtual void read_ahead(std::uint64_t, std::uint64_t) const {}
 };
 
 enum class FileKind : std::uint8_t { kAbsent, kRegular, kDirectory, kSymlink, kOther };

@@ -52,8 +52,10 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into)
       square_(backend.allocate(static_cast<std::size_t>(into.channels_ * into.channels_) * sizeof(float))),
       gram_(square_.view(DType::kF32, {into.channels_, into.channels_})) {
   const std::vector<float> zeros(static_cast<std::size_t>(into.channels_));
-  for (std::int64_t row = 0; row < into.channels_; ++row)
-    backend.upload(gram_.row_slice(row, 1), zeros.data());
+  for (std::int64_t row = 0; row < into.channels_; ++row)  // below the diagonal nothing is touched before it is drained
+    backend.upload(
+        TensorView(gram_.row<float>(row) + row, DType::kF32, {1, into.channels_ - row}, gram_.device),
+        zeros.data());
 }
 
 void StatsCollector::add(const TensorView& x) {

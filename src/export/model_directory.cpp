@@ -180,23 +180,36 @@ void ModelDirectory::copy_file(const Path& from) {
   copy->sync();
 }
 
-void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shape,
-                         std::span<const std::byte> bytes) {
+// The slot of a declared tensor, of which `bytes` bytes come.
+ModelDirectory::Slot& ModelDirectory::slot(const std::string& name, DType dtype, const Shape& shape,
+                                           std::uint64_t bytes) {
   const auto found = slots_.find(name);
   const auto refuse = [&](const std::string& message) {
     fail(ErrorKind::kInternal, {message, target_.directory.string(), name, {}});
   };
   if (found == slots_.end()) refuse("a tensor was written that was not declared");
-  Slot& slot = found->second;
-  if (slot.given) refuse("a tensor was written twice");
-  if (slot.declaration.dtype != dtype || !(slot.declaration.shape == shape) ||
-      bytes.size() != declared_bytes(slot.declaration))
+  const TensorDeclaration& declared = found->second.declaration;
+  if (declared.dtype != dtype || !(declared.shape == shape) || bytes > declared_bytes(declared))
     refuse(fmt::format("{} {} with {} bytes was written where {} {} was declared", dtype_row(dtype).name,
-                       shape.text(), bytes.size(), dtype_row(slot.declaration.dtype).name,
-                       slot.declaration.shape.text()));
-  shards_[slot.shard].add(name, bytes);
-  slot.given = true;
+                       shape.text(), bytes, dtype_row(declared.dtype).name, declared.shape.text()));
+  return found->second;
+}
+
+void ModelDirectory::add(const std::string& name, DType dtype, const Shape& shape,
+                         std::span<const std::byte> bytes) {
+  Slot& to = slot(name, dtype, shape, bytes.size());
+  if (to.given)
+    fail(ErrorKind::kInternal, {"a tensor was written twice", target_.directory.string(), name, {}});
+  shards_[to.shard].add(name, bytes);
+  to.given = true;
   if (!target_.job.is_null()) uncommitted_[name] = sha256_hex(bytes);
+}
+
+void ModelDirectory::append(const std::string& name, DType dtype, const Shape& shape,
+                            std::span<const std::byte> bytes) {
+  Slot& to = slot(name, dtype, shape, bytes.size());
+  shards_[to.shard].append(name, bytes);
+  to.given = true;  // how much of it came is the shard's to know
 }
 
 void ModelDirectory::write_index() {

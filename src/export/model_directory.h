@@ -47,6 +47,8 @@ class ModelDirectory {
 
   // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice.
   void add(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
+  // The next bytes of a tensor that comes in pieces, behind the last block: a run that goes on gives all of them again.
+  void append(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
   void commit(const Json& findings);
   std::vector<Json> committed() const;
   Checkpoint written(const Json& config) const;
@@ -65,6 +67,7 @@ class ModelDirectory {
     std::size_t shard = 0;
     bool given = false;
   };
+  Slot& slot(const std::string& name, DType dtype, const Shape& shape, std::uint64_t bytes);
   void check_room(const DirectoryContents& contents, std::size_t shards) const;
   bool go_on(const DirectoryContents& contents);
   void open_shards(const DirectoryContents& contents, SafetensorsPlace place);

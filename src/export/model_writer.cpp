@@ -26,6 +26,10 @@ class DirectoryWriter : public ModelWriter {
                  std::span<const std::byte> bytes) override {
     directory_.add(tensor, dtype, shape, bytes);
   }
+  void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                    std::span<const std::byte> bytes) override {
+    directory_.append(tensor, dtype, shape, bytes);
+  }
   void commit(const Json& findings) override { directory_.commit(findings); }
   std::vector<Json> committed() const override { return directory_.committed(); }
   Checkpoint written() const override { return directory_.written(config_); }

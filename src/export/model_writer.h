@@ -51,6 +51,9 @@ class ModelWriter {
   virtual void add_quantized(const std::string& module, const QuantizedMatrix& matrix) = 0;
   virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
                          std::span<const std::byte> bytes) = 0;
+  // The next bytes of a tensor that comes in pieces, for those larger than there is memory; behind the last block.
+  virtual void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                            std::span<const std::byte> bytes) = 0;
   // One finished block: what was given since the last call is on the disk when it returns. `findings` come back
   // from committed() in the run that goes on.
   virtual void commit(const Json&) {}

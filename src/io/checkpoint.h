@@ -50,6 +50,9 @@ class Checkpoint {
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
+  void release(const StoredTensor& tensor, std::uint64_t first_byte, std::uint64_t bytes) const;
+  // Asks the kernel to read the tensor meanwhile.
+  void read_ahead(const StoredTensor& tensor) const;
 
  private:
   friend class CheckpointReader;  // builds the State

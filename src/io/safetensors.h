@@ -54,6 +54,7 @@ class SafetensorsWriter {
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   void add(const std::string& name, std::span<const std::byte> bytes);
+  void append(const std::string& name, std::span<const std::byte> bytes);  // the next bytes of a tensor
   // Whether the tensor's bytes in the file have this SHA-256; and that they count as given.
   bool holds(const std::string& name, std::string_view sha256) const;
   void accept(const std::string& name);

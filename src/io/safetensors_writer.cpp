@@ -21,7 +21,8 @@ namespace {
 
 struct Slot {
   std::uint64_t offset = 0, bytes = 0;  // from the first byte of the file
-  bool written = false;
+  bool written = false;                 // whole
+  std::uint64_t filled = 0;             // of a tensor that comes in pieces
 };
 
 std::uint64_t declared_bytes(const TensorDeclaration& declaration, const std::string& file) {
@@ -146,6 +147,19 @@ void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> 
              fmt::format("{} bytes came where {} were declared", bytes.size(), slot.bytes), file, name, {}});
   state_->write_at(slot.offset, bytes);
   slot.written = true;
+}
+
+void SafetensorsWriter::append(const std::string& name, std::span<const std::byte> bytes) {
+  Slot& slot = state_->slot(name);
+  if (slot.written || bytes.size() > slot.bytes - slot.filled)
+    fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came behind {} of the {} declared",
+                                                       bytes.size(), slot.filled, slot.bytes),
+                                           state_->target.string(),
+                                           name,
+                                           {}});
+  state_->write_at(slot.offset + slot.filled, bytes);
+  slot.filled += bytes.size();
+  slot.written = slot.filled == slot.bytes;
 }
 
 bool SafetensorsWriter::holds(const std::string& name, std::string_view sha256) const {

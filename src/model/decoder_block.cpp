@@ -96,17 +96,22 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
     const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
     prepared.weight = backend.prepare(view, compute);
   }
-  if (const std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite))
-    prepared.bias = upload_floats(backend, *bias);
+  prepared.bias = load_bias(backend, source, linear, allow_nonfinite);
   return prepared;
 }
 
+Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear,
+                 bool allow_nonfinite) {
+  const std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite);
+  return bias ? upload_floats(backend, *bias) : Buffer();
+}
+
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
-                        int block, bool allow_nonfinite) {
+                        int block, bool allow_nonfinite, std::span<const LinearRole> roles) {
   const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
   BlockWeights weights;
-  for (const LinearSpec& linear : structure.linears)
-    weights.linear(linear.role) = prepare_linear(backend, compute, source, linear, allow_nonfinite);
+  for (const LinearRole role : roles)
+    weights.linear(role) = prepare_linear(backend, compute, source, structure.linear(role), allow_nonfinite);
   weights.input_norm = load_vector(backend, source, structure.input_norm, allow_nonfinite);
   weights.post_attention_norm = load_vector(backend, source, structure.post_attention_norm, allow_nonfinite);
   weights.query_norm = load_vector(backend, source, structure.query_norm, allow_nonfinite);

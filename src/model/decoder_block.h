@@ -26,9 +26,9 @@ struct BlockLinear {
 };
 
 struct BlockWeights {
-  std::array<BlockLinear, kLinearRoles> linears;       // indexed by LinearRole
-  Buffer input_norm, post_attention_norm;              // F32 [hidden]
-  Buffer query_norm, key_norm;                         // F32 [head_dim] or empty
+  std::array<BlockLinear, kLinearRoles> linears;  // indexed by LinearRole
+  Buffer input_norm, post_attention_norm;         // F32 [hidden]
+  Buffer query_norm, key_norm;                    // F32 [head_dim] or empty
   BlockLinear& linear(LinearRole role) { return linears[static_cast<std::size_t>(role)]; }
   const BlockLinear& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
 };
@@ -49,28 +49,42 @@ struct ForwardContext {
   std::int64_t positions = 0;
   RowChunks chunks = {};
 };
-ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute, std::int64_t positions);
+ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
+                                    std::int64_t positions);
 
 // The rows of a batch: which sequence, which positions, which KV slots.
 struct BatchRows {
-  std::vector<std::int32_t> positions;   // [T]
-  std::vector<std::int64_t> slots;       // [T]
+  std::vector<std::int32_t> positions;  // [T]
+  std::vector<std::int64_t> slots;      // [T]
   std::vector<SequenceRows> sequences;
 };
 
-BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite = false);
-// NaN and infinity in any tensor of the block are refused by name unless allow_nonfinite.
-BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec, int block, bool allow_nonfinite = false);
+BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
+                           const LinearSpec& linear, bool allow_nonfinite = false);
+Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear,
+                 bool allow_nonfinite = false);  // empty without
+inline constexpr std::array<LinearRole, kLinearRoles> kAllRoles = {
+    LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue, LinearRole::kOutput,
+    LinearRole::kGate,  LinearRole::kUp,  LinearRole::kDown};
+// The norms of a block and the linears named. NaN and infinity in any of them are refused by name unless allow_nonfinite.
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
+                        int block, bool allow_nonfinite = false,
+                        std::span<const LinearRole> roles = kAllRoles);
 
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
-void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden, const TensorView& x_attn);
-void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn, const BatchRows& rows, const KvPages& pages,
-            const TensorView& x_o);
-void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x, const TensorView& hidden);  // hidden += linear(x)
-void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden, const TensorView& x_mlp);
-void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp, const TensorView& x_down);
+void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
+                     const TensorView& x_attn);
+void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
+            const BatchRows& rows, const KvPages& pages, const TensorView& x_o);
+void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
+                const TensorView& hidden);  // hidden += linear(x)
+void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
+               const TensorView& x_mlp);
+void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp,
+          const TensorView& x_down);
 
 // All stages in order: hidden F32 [T, hidden_size] in place.
-void forward_block(const ForwardContext& context, int block, const BlockWeights& weights, const BatchRows& rows, const KvPages& pages, const TensorView& hidden);
+void forward_block(const ForwardContext& context, int block, const BlockWeights& weights,
+                   const BatchRows& rows, const KvPages& pages, const TensorView& hidden);
 
 }  // namespace llmq

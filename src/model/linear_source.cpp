@@ -25,6 +25,7 @@ constexpr const char* kPackedSuffix = ".weight_packed";
 constexpr const char* kDenseSuffix = ".weight";
 constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
+constexpr std::int64_t kBandElements = std::int64_t{1} << 22;  // looked at before their pages are given back
 
 [[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
                              std::string hint = {}) {
@@ -93,36 +94,58 @@ bool all_finite(std::span<const float> values) {
   return no_exponent_of_ones<std::uint32_t>(values.data(), values.size(), 0x7f800000u);
 }
 
-void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor,
-                      std::span<const float> values) {
+// `values` are rows of the tensor from `first_row` on.
+void refuse_nonfinite(const Checkpoint& checkpoint, const StoredTensor& tensor, std::span<const float> values,
+                      std::int64_t first_row = 0) {
   if (all_finite(values)) return;
   const auto first = std::find_if(values.begin(), values.end(), [](float v) { return !all_finite({&v, 1}); });
   const auto index = first - values.begin();
   const std::int64_t columns = std::max<std::int64_t>(tensor.view.cols(), 1);
   bad_tensor(checkpoint, tensor.name,
              fmt::format("holds {} at row {}, column {}", *first != *first ? "NaN" : "an infinity",
-                         index / columns, index % columns),
+                         first_row + index / columns, index % columns),
              "get the checkpoint again, or quantize it with --allow-nonfinite");
 }
 
-// As above, without a copy of the values where the stored type is a plain float.
-void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor) {
-  const auto count = static_cast<std::size_t>(tensor.view.shape.elements());
-  const void* bytes = tensor.view.pointer;
-  switch (tensor.view.dtype) {
+// Without a copy of the values; false, too, for a type that is not a plain float.
+bool plain_and_finite(const TensorView& view) {
+  const auto count = static_cast<std::size_t>(view.shape.elements());
+  switch (view.dtype) {
     case DType::kF32:
-      if (no_exponent_of_ones<std::uint32_t>(bytes, count, 0x7f800000u)) return;
-      break;
+      return no_exponent_of_ones<std::uint32_t>(view.pointer, count, 0x7f800000u);
     case DType::kBF16:
-      if (no_exponent_of_ones<std::uint16_t>(bytes, count, 0x7f80)) return;
-      break;
+      return no_exponent_of_ones<std::uint16_t>(view.pointer, count, 0x7f80);
     case DType::kF16:
-      if (no_exponent_of_ones<std::uint16_t>(bytes, count, 0x7c00)) return;
-      break;
+      return no_exponent_of_ones<std::uint16_t>(view.pointer, count, 0x7c00);
     default:
-      break;
+      return false;
   }
-  refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
+}
+
+// A band of rows at a time. A tensor of several bands leaves the resident set behind the scan: it may be larger than
+// there is memory.
+void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  if (tensor.permuted_heads != 0) {  // rows are told by their place in the model
+    refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
+    return;
+  }
+  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
+  if (rows * columns == 0) return;
+  const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(rows);
+  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
+  const auto* const bytes = static_cast<const std::byte*>(tensor.view.pointer);
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < rows; first += band) {
+    const std::int64_t count = std::min(band, rows - first);
+    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes;
+    const TensorView view(static_cast<const void*>(bytes + begin), tensor.view.dtype, {count, columns});
+    if (!plain_and_finite(view)) {
+      values.resize(static_cast<std::size_t>(count * columns));
+      to_float32(view, values);
+      refuse_nonfinite(checkpoint, tensor, values, first);
+    }
+    if (count < rows) checkpoint.release(tensor, begin, static_cast<std::uint64_t>(count) * row_bytes);
+  }
 }
 
 std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,

@@ -10,52 +10,60 @@ namespace llmq {
 namespace {
 
 constexpr int kBlockSize = 16;
+constexpr std::size_t kEmbeddedAtOnce = 256;
 constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
 
 std::size_t bytes_for(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
 }
 
+// Tokens of a chunk: a whole number of samples, all of one length.
+std::int64_t longest_chunk(const CalibrationSet& calibration, std::int64_t chunk_tokens) {
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
+  return std::min(per_chunk, static_cast<std::int64_t>(calibration.samples.size())) * length;
+}
+
 }  // namespace
 
 void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
                    std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
-  const StoredTensor& tensor = checkpoint.at(context.spec.embedding);
-  const bool plain = tensor.view.dtype == DType::kF32 || tensor.view.dtype == DType::kBF16 ||
-                     tensor.view.dtype == DType::kF16;
-  Buffer copy;
-  TensorView table = tensor.view;
-  if (!plain) {
-    const std::vector<float> values = checkpoint.read_float32(tensor);
-    copy = context.backend.allocate(values.size() * sizeof(float));
-    table = copy.view(DType::kF32, tensor.view.shape);
-    context.backend.upload(table, values.data());
-  } else if (context.backend.device().kind != DeviceKind::kHost) {
-    copy = context.backend.allocate(tensor.view.bytes());
-    table = copy.view(tensor.view.dtype, tensor.view.shape);
-    context.backend.upload(table, tensor.view.pointer);
-  }
-  std::int64_t first = 0;
-  for (const std::vector<std::int32_t>& sample : samples) {
-    for (const std::int32_t id : sample)
-      if (id < 0 || id >= context.spec.vocab_size)
-        fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
-             context.spec.vocab_size);
-    context.backend.embed(hidden.row_slice(first, static_cast<std::int64_t>(sample.size())), table, sample);
-    first += static_cast<std::int64_t>(sample.size());
-  }
-  checkpoint.release(tensor);
+  const StoredTensor& table = checkpoint.at(context.spec.embedding);
+  const std::int64_t width = table.view.cols();
+  const std::uint64_t row_bytes = table.view.bytes() / static_cast<std::uint64_t>(table.view.rows());
+  const auto* const bytes = static_cast<const std::byte*>(table.view.pointer);
+  std::vector<float> rows;
+  std::int64_t row = 0;
+  for (const std::vector<std::int32_t>& sample : samples)
+    for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
+      const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
+      rows.resize(count * static_cast<std::size_t>(width));
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int32_t id = sample[first + i];
+        if (id < 0 || id >= context.spec.vocab_size)
+          fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
+               context.spec.vocab_size);
+        to_float32(
+            TensorView(static_cast<const void*>(bytes + static_cast<std::uint64_t>(id) * row_bytes),
+                       table.view.dtype, {1, width}),
+            std::span(rows).subspan(i * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));
+      }
+      context.backend.upload(hidden.row_slice(row, static_cast<std::int64_t>(count)), rows.data());
+      row += static_cast<std::int64_t>(count);
+      checkpoint.release(table);  // the kernel maps the neighbours of each row too
+    }
 }
 
 ActivationStream::ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
-                                   std::int64_t chunk_tokens, bool keep_inputs)
-    : context_(context), keep_inputs_(keep_inputs) {
+                                   std::int64_t chunk_tokens, bool keep_inputs, std::unique_ptr<File> file)
+    : context_(context),
+      tokens_(calibration.tokens()),
+      longest_chunk_(longest_chunk(calibration, chunk_tokens)),
+      keep_inputs_(keep_inputs),
+      hidden_(context.backend, tokens_, context.spec.hidden_size, longest_chunk_, std::move(file)) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
-  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
-                     pages_each = (length + kBlockSize - 1) / kBlockSize;
-  tokens_ = samples * length;
-  longest_chunk_ = std::min(per_chunk, samples) * length;
+  const std::int64_t per_chunk = longest_chunk_ / length, pages_each = (length + kBlockSize - 1) / kBlockSize;
   for (std::int64_t place = 0; place < std::min(per_chunk, samples); ++place) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
     for (std::int64_t p = 0; p < pages_each; ++p)
@@ -75,7 +83,6 @@ ActivationStream::ActivationStream(const ForwardContext& context, const Calibrat
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
   const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
-  hidden_ = context.backend.allocate(bytes_for(tokens_ * spec.hidden_size, DType::kF32));
   near_ = context.backend.allocate(bytes_for(longest_chunk_ * spec.hidden_size, dtype));
   far_ = context.backend.allocate(bytes_for((keep_inputs ? tokens_ : longest_chunk_) * widest, dtype));
   const Shape pages{static_cast<std::int64_t>(tables_.size()) * pages_each, kBlockSize, spec.kv_heads,
@@ -91,14 +98,20 @@ std::int64_t ActivationStream::width(InputSite site) const {
   return site == InputSite::kDown ? spec.intermediate_size : spec.hidden_size;
 }
 
-TensorView ActivationStream::residual(const Chunk& chunk) const {
-  const TensorView all = hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size});
-  return all.row_slice(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size()));
+TensorView ActivationStream::residual(const Chunk& chunk) {
+  return hidden_.load(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size()));
 }
 
 void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
-  embed_samples(context_, checkpoint, calibration.samples,
-                hidden_.view(DType::kF32, {tokens_, context_.spec.hidden_size}));
+  const std::span<const std::vector<std::int32_t>> samples = calibration.samples;
+  std::size_t first = 0;
+  for (const Chunk& chunk : chunks_) {
+    const std::size_t count = chunk.rows.sequences.size();
+    embed_samples(context_, checkpoint, samples.subspan(first, count),
+                  hidden_.begin(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size())));
+    hidden_.save();
+    first += count;
+  }
 }
 
 TensorView ActivationStream::far_input(InputSite site, const Chunk& chunk) const {
@@ -184,9 +197,11 @@ void ActivationStream::take_kv_extremes(const Chunk& chunk) {
 
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {
   if (site == InputSite::kOutput && kept_ != site) kv_extremes_ = {};
-  for (const Chunk& chunk : chunks_)
+  for (const Chunk& chunk : chunks_) {
     add_linear(context_, weights.linear(role),
                kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk), residual(chunk));
+    hidden_.save();
+  }
   kept_.reset();
 }
 

@@ -1,5 +1,5 @@
-// The calibration samples on their way through the blocks: the residual stream of all of them (FP32),
-// everything else a chunk at a time.
+// The calibration samples on their way through the blocks: the residual stream of all of them (FP32; in memory or in a
+// file), everything else a chunk at a time.
 //
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
 // Stages are those of model/decoder_block.h; inputs of linears are made again from the residual stream, but
@@ -16,6 +16,7 @@
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
 #include "model/decoder_block.h"
+#include "quant/residual_store.h"
 
 namespace llmq {
 
@@ -34,9 +35,10 @@ struct KvExtremes {
 
 class ActivationStream {
  public:
-  // keep_inputs: what statistics over all samples saw at the inputs of o and down stays until finish_*.
+  // keep_inputs: what statistics over all samples saw at the inputs of o and down stays until finish_*. file: where the
+  // residual stream is, if not in memory.
   ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
-                   std::int64_t chunk_tokens, bool keep_inputs);
+                   std::int64_t chunk_tokens, bool keep_inputs, std::unique_ptr<File> file = nullptr);
 
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
   // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed; with `rows`, some
@@ -57,7 +59,7 @@ class ActivationStream {
   // r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is the
   // linear as it is on the device, bias included. Nothing before `site` may have changed since its statistics.
   std::vector<double> missing_output(InputSite site, int block, const BlockWeights& weights, LinearRole role,
-                                     const ActivationStream& original, std::int64_t stride, ThreadPool& pool);
+                                     ActivationStream& original, std::int64_t stride, ThreadPool& pool);
   std::int64_t tokens() const { return tokens_; }
 
  private:
@@ -69,7 +71,7 @@ class ActivationStream {
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
   TensorView run_to(InputSite site, int block, const BlockWeights& weights, const Chunk& chunk);
-  TensorView residual(const Chunk& chunk) const;
+  TensorView residual(const Chunk& chunk);
   TensorView far_input(InputSite site, const Chunk& chunk) const;  // where x_o or x_down of a chunk lies
   // sum += turned [out, T] times across^T, `across` [channels, T] in host memory
   void add_products(std::vector<double>& sum, const std::vector<float>& turned, const TensorView& across,
@@ -78,12 +80,13 @@ class ActivationStream {
   void finish(InputSite site, LinearRole role, int block, const BlockWeights& weights);
 
   const ForwardContext& context_;
-  std::int64_t tokens_ = 0, longest_chunk_ = 0;
+  std::int64_t tokens_, longest_chunk_;
   std::vector<Chunk> chunks_;
   std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
   bool keep_inputs_;
   std::optional<InputSite> kept_;  // the site whose inputs far_ holds, of all chunks
-  Buffer hidden_, near_, far_, keys_, values_;
+  ResidualStore hidden_;
+  Buffer near_, far_, keys_, values_;
   KvPages pages_;
   bool measures_kv_ = false;
   KvExtremes kv_extremes_;

@@ -1,6 +1,7 @@
 #include "quant/block_quantizer.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 
@@ -38,17 +39,19 @@ struct Judge {
 
 // ||D||_F / ||W||_F with D = dequantized * out_scale / in_scale - W.
 double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
-  std::vector<float> value(matrix.codes.size());
-  dequantize(matrix, value);
   const auto columns = static_cast<std::size_t>(matrix.in_features);
+  const std::span<const float> original = work.original();
   std::vector<double> difference(static_cast<std::size_t>(matrix.out_features)), norm(difference.size());
   pool.parallel_for(difference.size(), [&](std::size_t row, int) {
+    thread_local std::vector<float> value;
+    value.resize(columns);
+    dequantize_row(matrix, static_cast<std::int64_t>(row), value.data());
     const float out = work.out_scale.empty() ? 1.0f : work.out_scale[row];
     double lost = 0, whole = 0;  // not in the vectors: neighbouring rows of two threads share cache lines
     for (std::size_t k = 0; k < columns; ++k) {
-      const float w = work.original[row * columns + k];
+      const float w = original[row * columns + k];
       const float in = work.in_scale.empty() ? 1.0f : work.in_scale[k];
-      const double d = static_cast<double>(value[row * columns + k] * out / in - w);
+      const double d = static_cast<double>(value[k] * out / in - w);
       lost += d * d;
       whole += static_cast<double>(w) * w;
     }
@@ -67,6 +70,10 @@ void check_scales(const QuantizedMatrix& matrix, const std::string& module, cons
                                      file, module, "write format: compressed-tensors, or a BF16 checkpoint"});
 }
 
+constexpr std::array kAttentionRoles = {LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue,
+                                        LinearRole::kOutput};
+constexpr std::array kMlpRoles = {LinearRole::kGate, LinearRole::kUp, LinearRole::kDown};
+
 class StagedBlock {
  public:
   StagedBlock(QuantizeRun& run, int block, ActivationStream& stream, const ForwardContext& context)
@@ -75,8 +82,8 @@ class StagedBlock {
         stream_(stream),
         context_(context),
         spec_(run.spec.blocks[static_cast<std::size_t>(block)]) {
-    weights_ =
-        load_block(run.backend, context.compute, run.source, run.spec, block, run.options.allow_nonfinite);
+    weights_ = load_block(run.backend, context.compute, run.source, run.spec, block,
+                          run.options.allow_nonfinite, {});
     charge("reading");
   }
 
@@ -85,6 +92,7 @@ class StagedBlock {
          InputSite::kOutput, LinearRole::kOutput);
     stream_.finish_attention(block_, weights_);
     if (run_.plan.kv_cache) write_kv_scales();
+    for (const LinearRole role : kAttentionRoles) weights_.linear(role) = {};
     charge("forward");
     half(InputSite::kMlp, {LinearRole::kGate}, LinearRole::kUp, InputSite::kDown, LinearRole::kDown);
     stream_.finish_mlp(weights_);
@@ -109,8 +117,9 @@ class StagedBlock {
   void half(InputSite outer, const std::vector<LinearRole>& first, LinearRole producer, InputSite inner,
             LinearRole last) {
     works_.clear();
-    for (const LinearRole role : first) open(role);
-    open(producer);
+    for (const LinearRole role : first) load(role);
+    load(producer);
+    load_last(last);
     if (!works_.empty()) {
       Judge judge(fold_outer(outer), run_.backend, context_.compute);
       for (const LinearRole role : first) quantize(role, judge);
@@ -131,9 +140,12 @@ class StagedBlock {
     OriginalStream& original = *run_.original;
     if (site == InputSite::kOutput) {
       original.weights = load_block(run_.backend, context_.compute, run_.source, run_.spec, block_,
-                                    run_.options.allow_nonfinite);
+                                    run_.options.allow_nonfinite, kAttentionRoles);
       original.stream.finish_attention(block_, original.weights);
+      original.weights = {};
     } else {
+      original.weights = load_block(run_.backend, context_.compute, run_.source, run_.spec, block_,
+                                    run_.options.allow_nonfinite, kMlpRoles);
       original.stream.finish_mlp(original.weights);
       original.weights = {};
     }
@@ -142,11 +154,12 @@ class StagedBlock {
 
   // `role` makes up for part of what the residual stream lost until here.
   void take_back_upstream(InputSite site, LinearRole role, const InputStats& stats) {
-    const OriginalStream& original = *run_.original;
+    OriginalStream& original = *run_.original;
     LinearWork& work = works_.at(role);
     put_on_device(work.weight, role);
     const std::vector<double> missing =
         stream_.missing_output(site, block_, weights_, role, original.stream, original.stride, run_.pool);
+    work.keep_original();
     take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
               run_.pool);
     charge("upstream error");
@@ -167,6 +180,29 @@ class StagedBlock {
     fold(inner, judge);
   }
 
+  // A linear on the device, as its readers' inputs run through it before it is quantized: read once, also where it is to
+  // be quantized.
+  void load(LinearRole role) {
+    const LinearSpec& linear = spec_.linear(role);
+    if (open(role)) {
+      put_on_device(works_.at(role).weight, role);
+      weights_.linear(role).bias = load_bias(run_.backend, run_.source, linear, run_.options.allow_nonfinite);
+    } else {
+      weights_.linear(role) =
+          prepare_linear(run_.backend, context_.compute, run_.source, linear, run_.options.allow_nonfinite);
+    }
+    charge("reading");
+  }
+
+  // Nothing runs through the last linear of a half before it is quantized.
+  void load_last(LinearRole role) {
+    if (is_planned(role))
+      weights_.linear(role).bias =
+          load_bias(run_.backend, run_.source, spec_.linear(role), run_.options.allow_nonfinite);
+    else
+      load(role);
+  }
+
   bool open(LinearRole role) {
     const LinearSpec& linear = spec_.linear(role);
     const auto planned = run_.planned.find(linear.module);
@@ -174,8 +210,7 @@ class StagedBlock {
     LinearWork work;
     work.spec = &linear;
     work.module = planned->second;
-    work.original = load_planned_weight(run_, linear);
-    work.weight = work.original;
+    work.weight = load_planned_weight(run_, linear);
     works_.insert_or_assign(role, std::move(work));
     charge("reading");
     return true;
@@ -227,9 +262,9 @@ class StagedBlock {
       LinearWork& work = works_.at(role);
       const LinearSpec& s = *work.spec;
       const QuantizedMatrix plain =
-          round_to_nearest(work.original, s.out_features, s.in_features, work.module->scheme, run_.pool);
+          round_to_nearest(work.original(), s.out_features, s.in_features, work.module->scheme, run_.pool);
       work.report.rtn_loss =
-          sum_in_order(row_losses(plain, work.original, judge.gram, run_.pool, work.in_scale));
+          sum_in_order(row_losses(plain, work.original(), judge.gram, run_.pool, work.in_scale));
       energy_[role] = output_energy(work.weight, s.out_features, s.in_features, judge.gram, run_.pool);
     }
     charge("losses");
@@ -250,7 +285,7 @@ class StagedBlock {
     ScaleProblem problem;
     for (const LinearRole role : spec.readers)
       problem.readers.push_back(
-          {works_.at(role).original, works_.at(role).spec->out_features, works_.at(role).module->scheme});
+          {works_.at(role).original(), works_.at(role).spec->out_features, works_.at(role).module->scheme});
     problem.stats = &judge.stats;
     problem.rows = &judge.seen.rows;
     problem.gram = &judge.gram;
@@ -292,7 +327,7 @@ class StagedBlock {
     put_on_device(value, role);
   }
 
-  void put_on_device(const std::vector<float>& weight, LinearRole role) {
+  void put_on_device(std::span<const float> weight, LinearRole role) {
     const LinearSpec& linear = spec_.linear(role);
     weights_.linear(role).weight = run_.backend.prepare(
         TensorView(weight.data(), DType::kF32, {linear.out_features, linear.in_features}), context_.compute);
@@ -307,6 +342,7 @@ class StagedBlock {
         run_.rounding->quantize({work.weight, s.out_features, s.in_features, &judge.stats,
                                  work.module->scheme, &judge.gram, &judge.prepared},
                                 run_.backend);
+    if (readers_of(s.site).size() == 1) judge.prepared.reset();  // this was the input's last reader
     charge("rounding");
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
     fill_report(work, matrix, judge);
@@ -462,9 +498,9 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
     const auto planned = run.planned.find(linear.module);
     if (planned == run.planned.end()) continue;
     LinearWork work;
-    work.original = load_planned_weight(run, linear);
+    work.weight = load_planned_weight(run, linear);
     run.clock.charge("reading");
-    const QuantizedMatrix matrix = round_to_nearest(work.original, linear.out_features, linear.in_features,
+    const QuantizedMatrix matrix = round_to_nearest(work.original(), linear.out_features, linear.in_features,
                                                     planned->second->scheme, run.pool);
     check_scales(matrix, linear.module, run.source.checkpoint().path().string());
     work.report.module = linear.module;

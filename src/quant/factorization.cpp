@@ -12,7 +12,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBlock = LowerSquare::kBlock, kRowsPerItem = 48;
+constexpr std::int64_t kBlock = LowerTriangle::kBlock, kRowsPerItem = 48;
 constexpr double kLeastRaise = 1e-4;  // of the mean diagonal, where lambda was smaller
 constexpr auto kSquare = static_cast<std::size_t>(kBlock * kBlock);
 
@@ -28,16 +28,16 @@ void pack_panels(std::vector<double>& packed, const double* rows, std::int64_t s
   }
 }
 
-// The same of kBlock columns of `depth` rows, not turned.
-void pack_columns(std::vector<double>& packed, const double* columns, std::int64_t stride, std::int64_t depth,
-                  double sign) {
+// The same of kBlock columns of `depth` rows, not turned; row(u) points at the first of them.
+template <class Row>
+void pack_columns(std::vector<double>& packed, const Row& row, std::int64_t depth, double sign) {
   const std::int64_t panel = host_panel_f64();
   packed.resize(static_cast<std::size_t>(depth * kBlock));
-  if (depth == 0) return;
-  for (std::int64_t u = 0; u < depth; ++u)
+  for (std::int64_t u = 0; u < depth; ++u) {
+    const double* const columns = row(u);
     for (std::int64_t c = 0; c < kBlock; ++c)
-      packed[static_cast<std::size_t>(c / panel * panel * depth + u * panel + c % panel)] =
-          sign * columns[u * stride + c];
+      packed[static_cast<std::size_t>(c / panel * panel * depth + u * panel + c % panel)] = sign * columns[c];
+  }
 }
 
 // c [rows][kBlock] (+)= a [rows][depth] times packed panels
@@ -84,39 +84,39 @@ void invert_triangle(const double* block, std::int64_t stride, std::vector<doubl
 
 }  // namespace
 
-bool cholesky_lower(LowerSquare& matrix, ThreadPool& pool) {
-  const std::int64_t stride = matrix.stride();
-  for (std::int64_t i = matrix.size(); i < stride; ++i) {
-    std::fill_n(matrix.row(i), stride, 0.0);
+bool cholesky_lower(LowerTriangle& matrix, ThreadPool& pool) {
+  const std::int64_t padded = matrix.padded();
+  for (std::int64_t i = matrix.size(); i < padded; ++i) {
+    std::fill_n(matrix.row(i), LowerTriangle::stride(i), 0.0);
     matrix.row(i)[i] = 1;
   }
   std::vector<double> left, inverse, triangle;
-  for (std::int64_t k = 0; k < stride; k += kBlock) {
+  for (std::int64_t k = 0; k < padded; k += kBlock) {
+    const std::int64_t stride = LowerTriangle::stride(k);
     double* const diagonal = matrix.row(k) + k;
     pack_panels(left, matrix.row(k), stride, k, -1);
     multiply(diagonal, stride, matrix.row(k), stride, left, kBlock, k, true);
     if (!factorize_diagonal(diagonal, stride)) return false;
     invert_triangle(diagonal, stride, inverse);
     pack_panels(triangle, inverse.data(), kBlock, kBlock, 1);
-    const std::int64_t first = k + kBlock;
-    pool.parallel_for(static_cast<std::size_t>((stride - first + kRowsPerItem - 1) / kRowsPerItem),
-                      [&](std::size_t item, int) {
-                        const std::int64_t begin = first + static_cast<std::int64_t>(item) * kRowsPerItem;
-                        const std::int64_t rows = std::min(kRowsPerItem, stride - begin);
-                        double* const to = matrix.row(begin) + k;
-                        multiply(to, stride, matrix.row(begin), stride, left, rows, k, true);
-                        double updated[kRowsPerItem * kBlock];
-                        for (std::int64_t i = 0; i < rows; ++i)
-                          std::memcpy(updated + i * kBlock, to + i * stride, kBlock * sizeof(double));
-                        multiply(to, stride, updated, kBlock, triangle, rows, kBlock, false);
-                      });
+    // A block of rows is one item: its rows have one stride.
+    pool.parallel_for(static_cast<std::size_t>((padded - k) / kBlock - 1), [&](std::size_t item, int) {
+      const std::int64_t begin = k + kBlock * (static_cast<std::int64_t>(item) + 1);
+      const std::int64_t row = LowerTriangle::stride(begin);
+      double* const to = matrix.row(begin) + k;
+      multiply(to, row, matrix.row(begin), row, left, kBlock, k, true);
+      double updated[kBlock * kBlock];
+      for (std::int64_t i = 0; i < kBlock; ++i)
+        std::memcpy(updated + i * kBlock, to + i * row, kBlock * sizeof(double));
+      multiply(to, row, updated, kBlock, triangle, kBlock, kBlock, false);
+    });
   }
   return true;
 }
 
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, ThreadPool& pool) {
-  Factorization result{LowerSquare(size), mean_diagonal > 0 ? damp * mean_diagonal : 1, 0};
+  Factorization result{LowerTriangle(size), mean_diagonal > 0 ? damp * mean_diagonal : 1, 0};
   for (;; result.lambda = std::max(10 * result.lambda, kLeastRaise * mean_diagonal), ++result.raises) {
     pool.parallel_for(static_cast<std::size_t>(size), [&](std::size_t item, int) {
       const auto i = static_cast<std::int64_t>(item);
@@ -136,8 +136,8 @@ Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
   }
 }
 
-void solve_rows(const LowerSquare& factor, std::span<double> rows, ThreadPool& pool) {
-  const std::int64_t stride = factor.stride(), count = static_cast<std::int64_t>(rows.size()) / stride;
+void solve_rows(const LowerTriangle& factor, std::span<double> rows, ThreadPool& pool) {
+  const std::int64_t stride = factor.padded(), count = static_cast<std::int64_t>(rows.size()) / stride;
   std::vector<double> others, inverse, triangle;
   // rows' block k: minus what the solved blocks [from, from + depth) say of it, times the triangle's inverse.
   const auto solve_block = [&](std::int64_t k, std::int64_t from, std::int64_t depth) {
@@ -154,16 +154,18 @@ void solve_rows(const LowerSquare& factor, std::span<double> rows, ThreadPool& p
                       });
   };
   for (std::int64_t k = 0; k < stride; k += kBlock) {  // Y L^T = rows
-    pack_panels(others, factor.row(k), stride, k, -1);
-    invert_triangle(factor.row(k) + k, stride, inverse);
+    pack_panels(others, factor.row(k), LowerTriangle::stride(k), k, -1);
+    invert_triangle(factor.row(k) + k, LowerTriangle::stride(k), inverse);
     pack_panels(triangle, inverse.data(), kBlock, kBlock, 1);
     solve_block(k, 0, k);
   }
   for (std::int64_t k = stride - kBlock; k >= 0; k -= kBlock) {  // X L = Y
     const std::int64_t next = k + kBlock;
-    pack_columns(others, next < stride ? factor.row(next) + k : nullptr, stride, stride - next, -1);
-    invert_triangle(factor.row(k) + k, stride, inverse);
-    pack_columns(triangle, inverse.data(), kBlock, kBlock, 1);
+    pack_columns(
+        others, [&](std::int64_t u) { return factor.row(next + u) + k; }, stride - next, -1);
+    invert_triangle(factor.row(k) + k, LowerTriangle::stride(k), inverse);
+    pack_columns(
+        triangle, [&](std::int64_t u) { return inverse.data() + u * kBlock; }, kBlock, 1);
     solve_block(k, next, stride - next);
   }
 }

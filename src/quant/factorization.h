@@ -6,7 +6,7 @@
 // column k costs: tr(D (H + lambda I) D^T) = sum_k R_kk^2 (D L)_k^2.
 //
 // lambda = damp * mean(diag H). Where that leaves a pivot that is not positive, lambda is raised tenfold, at
-// most kMostRaises times; how often is part of the result. Cost: K^3 / 3 operations, 8 K^2 bytes.
+// most kMostRaises times; how often is part of the result. Cost: K^3 / 3 operations, 4 K^2 bytes.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -19,26 +19,36 @@ namespace llmq {
 
 inline constexpr int kMostRaises = 8;
 
-// A square whose rows are whole blocks of the factorization; what is behind the last column is the identity's.
-class LowerSquare {
+// The lower triangle of a square, by rows of whole blocks: row i has the columns up to the end of its block. What is behind
+// the last column of the square is the identity's.
+class LowerTriangle {
  public:
   static constexpr std::int64_t kBlock = 64;
-  explicit LowerSquare(std::int64_t size)
+  explicit LowerTriangle(std::int64_t size)
       : size_(size),
-        stride_((size + kBlock - 1) / kBlock * kBlock),
-        values_(static_cast<std::size_t>(stride_ * stride_)) {}
+        padded_((size + kBlock - 1) / kBlock * kBlock),
+        values_(static_cast<std::size_t>(begin_of(padded_ / kBlock))) {}
   std::int64_t size() const { return size_; }
-  std::int64_t stride() const { return stride_; }
-  double* row(std::int64_t i) { return values_.data() + i * stride_; }
-  const double* row(std::int64_t i) const { return values_.data() + i * stride_; }
+  std::int64_t padded() const { return padded_; }  // rows, in whole blocks
+  double* row(std::int64_t i) { return values_.data() + place(i); }
+  const double* row(std::int64_t i) const { return values_.data() + place(i); }
+  static std::int64_t stride(std::int64_t i) {
+    return (i / kBlock + 1) * kBlock;
+  }  // of the rows in i's block
+  static std::uint64_t bytes(std::int64_t size) {
+    return static_cast<std::uint64_t>(begin_of((size + kBlock - 1) / kBlock)) * sizeof(double);
+  }
 
  private:
-  std::int64_t size_, stride_;
+  static std::int64_t begin_of(std::int64_t block) { return kBlock * kBlock * block * (block + 1) / 2; }
+  static std::int64_t place(std::int64_t i) { return begin_of(i / kBlock) + i % kBlock * stride(i); }
+  std::int64_t size_, padded_;
   std::vector<double> values_;
 };
 
 struct Factorization {
-  LowerSquare reversed;  // the lower Cholesky factor of H + lambda I with rows and columns from last to first
+  LowerTriangle
+      reversed;  // the lower Cholesky factor of H + lambda I with rows and columns from last to first
   double lambda = 0;
   int raises = 0;
 
@@ -55,10 +65,10 @@ Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
 
 // The lower triangle becomes the Cholesky factor of the symmetric matrix that it holds. False where a pivot is
 // not positive and finite; the values are then of no use.
-bool cholesky_lower(LowerSquare& matrix, ThreadPool& pool);
+bool cholesky_lower(LowerTriangle& matrix, ThreadPool& pool);
 
-// rows [count][factor.stride()] becomes rows (L L^T)^-1, L the lower Cholesky factor; what is behind the last column
+// rows [count][factor.padded()] becomes rows (L L^T)^-1, L the lower Cholesky factor; what is behind the last column
 // is zero and stays so. 2 K^2 operations per row.
-void solve_rows(const LowerSquare& factor, std::span<double> rows, ThreadPool& pool);
+void solve_rows(const LowerTriangle& factor, std::span<double> rows, ThreadPool& pool);
 
 }  // namespace llmq

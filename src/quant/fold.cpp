@@ -41,6 +41,7 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& w
   for (const LinearRole role : spec_.readers) {
     LinearWork& work = works.at(role);
     work.in_scale = s;
+    work.keep_original();
     run_.pool.parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
       for (std::size_t c = 0; c < s.size(); ++c) work.weight[row * s.size() + c] *= s[c];
     });
@@ -52,6 +53,7 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& w
   const LinearRole role =
       spec_.producer == FoldSpec::Producer::kGroupedValueRows ? LinearRole::kValue : LinearRole::kUp;
   LinearWork& work = works.at(role);
+  work.keep_original();
   work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
   const std::vector<std::int32_t> rows = producer_rows(static_cast<std::int64_t>(s.size()));
   for (std::size_t c = 0; c < s.size(); ++c)

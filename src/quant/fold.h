@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <span>
 #include <vector>
 
 #include "quant/block_quantizer.h"
@@ -17,9 +18,16 @@ namespace llmq {
 struct LinearWork {
   const LinearSpec* spec = nullptr;
   const PlannedModule* module = nullptr;
-  std::vector<float> original, weight;
+  std::vector<float> weight;
+  std::vector<float> unscaled;             // W, where `weight` is not W any more
   std::vector<float> in_scale, out_scale;  // empty: all 1
   ModuleReport report;
+
+  std::span<const float> original() const { return unscaled.empty() ? weight : unscaled; }
+  // `weight` is about to change.
+  void keep_original() {
+    if (unscaled.empty()) unscaled = weight;
+  }
 };
 using LinearWorks = std::map<LinearRole, LinearWork>;
 

@@ -334,21 +334,24 @@ class Gptq final : public Method {
           fmt::format("{} calibration tokens for {} channels: damp is {:.3g} instead of {:g}", stats.tokens(),
                       size, damp, options_.damp));
     }
-    const Factorization factor =
-        factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), pool);
-    notes.lambda = factor.lambda;
-    notes.lambda_raises = factor.raises;
-    if (factor.raises > 0)
+    {  // the factor goes before the descent's square comes
+      const Factorization factor =
+          factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), pool);
+      notes.lambda = factor.lambda;
+      notes.lambda_raises = factor.raises;
+      input.unit_upper = ColumnPanels(input.order, true);
+      fill(input.unit_upper, pool, [&](std::int64_t i, std::int64_t j) {
+        return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j);
+      });
+      for (std::int64_t k = 0; k < size; ++k)
+        input.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
+    }
+    if (notes.lambda_raises > 0)
       notes.warnings.push_back(
           fmt::format("the Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
-                      factor.raises, factor.lambda));
-    input.unit_upper = ColumnPanels(input.order, true);
-    fill(input.unit_upper, pool,
-         [&](std::int64_t i, std::int64_t j) { return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j); });
-    for (std::int64_t k = 0; k < size; ++k)
-      input.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
+                      notes.lambda_raises, notes.lambda));
     if (input.is_fitted)
-      prepare_descent(input, PlacedGram(stats, input.runs, input.dead), factor.lambda, pool);
+      prepare_descent(input, PlacedGram(stats, input.runs, input.dead), notes.lambda, pool);
   }
 
   void prepare_descent(GptqInput& input, const PlacedGram& gram, double lambda, ThreadPool& pool) const {

@@ -8,7 +8,7 @@ namespace llmq {
 namespace {
 
 // R by rows, [width, width], from the lower factor of the reversed square.
-std::vector<double> upper_factor(const LowerSquare& reversed) {
+std::vector<double> upper_factor(const LowerTriangle& reversed) {
   const std::int64_t width = reversed.size(), last = width - 1;
   std::vector<double> upper(static_cast<std::size_t>(width * width));
   for (std::int64_t i = 0; i < width; ++i)
@@ -57,7 +57,7 @@ std::vector<GroupSquare> factorize_groups(const std::vector<ColumnBlock>& blocks
   pool.parallel_for(blocks.size(), [&](std::size_t b, int) {
     const ColumnBlock& block = blocks[b];
     const std::int64_t last = block.begin + block.width - 1;
-    LowerSquare reversed(block.width);
+    LowerTriangle reversed(block.width);
     for (std::int64_t i = 0; i < block.width; ++i)
       for (std::int64_t j = 0; j <= i; ++j) reversed.row(i)[j] = element(last - j, last - i);
     if (cholesky_lower(reversed, pool)) squares[b] = make_square(upper_factor(reversed), block.width);

@@ -28,7 +28,7 @@ std::vector<float> host_floats(Backend& backend, const TensorView& view) {
 }  // namespace
 
 std::vector<double> ActivationStream::missing_output(InputSite site, int block, const BlockWeights& weights,
-                                                     LinearRole role, const ActivationStream& original,
+                                                     LinearRole role, ActivationStream& original,
                                                      std::int64_t stride, ThreadPool& pool) {
   Backend& backend = context_.backend;
   const BlockLinear& linear = weights.linear(role);

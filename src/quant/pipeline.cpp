@@ -19,6 +19,8 @@
 namespace llmq {
 namespace {
 
+constexpr std::int64_t kBandElements = std::int64_t{1} << 22;  // of a dense tensor, copied at a time
+
 // `values` in a dense tensor's written type.
 std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
@@ -75,22 +77,42 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
   run.clock.charge("writing");
 }
 
+// A tensor as it is stored, or converted, a band of rows at a time: it may be larger than there is memory.
+void copy_dense(QuantizeRun& run, const StoredTensor& tensor, DType dtype) {
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  const Shape& shape = tensor.view.shape;
+  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
+  if (tensor.permuted_heads != 0 || rows * columns == 0) {
+    run.writer.add_dense(tensor.name, dtype, shape, stored_bytes(checkpoint.read_float32(tensor), dtype));
+    return;
+  }
+  const bool as_stored = dtype == tensor.view.dtype;
+  const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(rows);
+  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
+  const auto* const bytes = static_cast<const std::byte*>(tensor.view.pointer);
+  std::vector<float> values;
+  for (std::int64_t first = 0; first < rows; first += band) {
+    const std::int64_t count = std::min(band, rows - first);
+    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes,
+                        size = static_cast<std::uint64_t>(count) * row_bytes;
+    if (as_stored) {
+      run.writer.append_dense(tensor.name, dtype, shape, {bytes + begin, static_cast<std::size_t>(size)});
+    } else {
+      values.resize(static_cast<std::size_t>(count * columns));
+      to_float32(TensorView(static_cast<const void*>(bytes + begin), tensor.view.dtype, {count, columns}),
+                 values);
+      run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
+    }
+    checkpoint.release(tensor, begin, size);
+  }
+}
+
 // Everything that was not packed and that no fold changed.
 void write_dense(QuantizeRun& run) {
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  for (const StoredTensor& tensor : checkpoint.tensors()) {
-    const std::string& name = tensor.name;
-    if (is_packed_weight(run, name) || run.written_dense.count(name) != 0) continue;
-    const DType dtype = written_dtype(tensor);
-    if (dtype == tensor.view.dtype && !checkpoint.is_gguf()) {
-      run.writer.add_dense(name, dtype, tensor.view.shape,
-                           {static_cast<const std::byte*>(tensor.view.pointer),
-                            static_cast<std::size_t>(tensor.view.bytes())});
-    } else {
-      run.writer.add_dense(name, dtype, tensor.view.shape,
-                           stored_bytes(checkpoint.read_float32(tensor), dtype));
-    }
-    checkpoint.release(tensor);
+  for (const StoredTensor& tensor : run.source.checkpoint().tensors()) {
+    if (is_packed_weight(run, tensor.name) || run.written_dense.count(tensor.name) != 0) continue;
+    copy_dense(run, tensor, written_dtype(tensor));
+    run.source.checkpoint().release(tensor);
   }
   run.clock.charge("writing");
 }
@@ -138,25 +160,41 @@ void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::strin
   }
 }
 
+// The disk reads the linears of a block while the one before it is worked on.
+void read_ahead(const QuantizeRun& run, std::size_t block) {
+  if (block >= run.spec.blocks.size()) return;
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  for (const LinearSpec& linear : run.spec.blocks[block].linears)
+    if (const StoredTensor* tensor = checkpoint.find(linear.module + ".weight"))
+      checkpoint.read_ahead(*tensor);
+}
+
 // `finished`: of each block that an interrupted run finished, the dense tensors it changed.
 void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
                     const std::vector<std::set<std::string>>& finished) {
   if (finished.size() == run.spec.blocks.size()) return;
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
-  ActivationStream stream(context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs);
+  const auto open_store = [&](std::uint64_t bytes) -> std::unique_ptr<File> {
+    if (!run.plan.activations_in_file) return nullptr;
+    return open_nameless(*run.options.io, run.options.scratch_directory, bytes);
+  };
+  ActivationStream stream(
+      context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs,
+      open_store(static_cast<std::uint64_t>(calibration.tokens() * run.spec.hidden_size) * sizeof(float)));
   if (run.plan.kv_cache) stream.measure_kv();
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   std::optional<OriginalStream> original;
   if (run.plan.rounding == RoundingMethod::kGptq && run.plan.gptq.upstream_share.value_or(0) > 0) {
-    original.emplace(make_original_stream(context, calibration, run.plan.chunk_tokens));
+    original.emplace(make_original_stream(context, calibration, run.plan.chunk_tokens, open_store));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
   run_finished_blocks(run, finished, stream);
   for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
     const FindingsMark before = mark_findings(run.report);
+    read_ahead(run, block + 1);
     quantize_block_on_samples(run, static_cast<int>(block), stream, context);
     finish_block(run, before);
   }
@@ -165,6 +203,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
 void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
   for (std::size_t block = first_block; block < run.spec.blocks.size(); ++block) {
     const FindingsMark before = mark_findings(run.report);
+    read_ahead(run, block + 1);
     quantize_block_by_rounding(run, static_cast<int>(block));
     finish_block(run, before);
   }
@@ -200,6 +239,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   QuantizeRun run{plan,    source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
                   nullptr, {},     {},   {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
+  read_ahead(run, 0);
   check_dense(run);
   const std::vector<std::set<std::string>> finished = take_finished(run);
   double total = 0;

@@ -41,6 +41,8 @@ struct QuantizeReport {
 
 struct PipelineOptions {
   bool allow_nonfinite = false;
+  Io* io = &system_io();
+  Path scratch_directory = ".";  // where activations lie that do not fit in memory
   std::function<void(const std::string& place, const std::string& figures)> on_step;
 };
 

@@ -315,6 +315,10 @@ void settle_costs(Plan& plan, const std::string& source, const Checkpoint& check
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
     estimate_costs(plan, checkpoint, spec, threads);
   }
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {
+    plan.activations_in_file = true;
+    estimate_costs(plan, checkpoint, spec, threads);
+  }
   if (memory_limit != 0 && plan.peak_bytes > memory_limit)
     fail(ErrorKind::kUsage, {fmt::format("the run needs {}, the limit is {}", bytes_text(plan.peak_bytes),
                                          bytes_text(memory_limit)),
@@ -345,6 +349,7 @@ Json Plan::to_json() const {
                        {"flops", Json(flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},
+                       {"activations_in_file", Json(activations_in_file)},
                        {"peak_bytes", Json(peak_bytes)},
                        {"memory", items},
                        {"modules", planned},

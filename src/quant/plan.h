@@ -46,8 +46,9 @@ struct Plan {
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
   double flops = 0;
-  std::int64_t chunk_tokens = 0;  // rows of activations processed at a time
-  bool keep_inputs = true;        // inputs of o and down stay in memory instead of being computed again
+  std::int64_t chunk_tokens = 0;     // rows of activations processed at a time
+  bool keep_inputs = true;           // inputs of o and down stay in memory instead of being computed again
+  bool activations_in_file = false;  // the residual stream of all samples, which is in memory otherwise
   std::vector<std::string> warnings;
 
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros

@@ -6,6 +6,7 @@
 
 #include "calibration/row_sample.h"
 #include "export/report.h"
+#include "quant/factorization.h"
 #include "quant/measure_candidates.h"
 #include "quant/upstream_error.h"
 
@@ -15,28 +16,22 @@ namespace {
 // Measured: the resident pages of the program and its libraries, and their data.
 constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
-constexpr std::uint64_t kHeapGaps = 25;
+constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
+constexpr std::uint64_t kBandBytes = std::uint64_t{16} << 20;    // 2^22 elements of at most four bytes
+constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/upstream_error.cpp
+// Per column: a block's own square, twice, by 128 columns (FP32); a tile's rows, six times (FP32).
+constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
 // Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while it is
 // read (300 to 510).
 constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
 constexpr std::uint64_t kStageBytes = std::uint64_t{16} << 20;  // model/decoder_block.h, RowChunks
 constexpr std::uint64_t kStageRows = 256;
 constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time (quant/gram_loss.cpp)
-constexpr std::uint64_t kKeptBytes = std::uint64_t{48} << 20;       // of freed buffers (device/cpu)
 constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;       // the largest that is kept
 constexpr std::uint64_t kGramRows = 512, kFormRows = 96;            // packed at a time (device/cpu)
 
 std::uint64_t positive(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
-std::uint64_t largest_dense_tensor(const Plan& plan, const Checkpoint& checkpoint) {
-  std::set<std::string> packed;
-  for (const PlannedModule& m : plan.modules) packed.insert(m.module + ".weight");
-  std::uint64_t largest = 0;
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (packed.count(tensor.name) == 0) largest = std::max(largest, tensor.view.bytes());
-  return largest;
 }
 
 std::uint64_t total(const std::vector<MemoryItem>& items) {
@@ -54,12 +49,15 @@ class MomentsOfARun {
         keeps_inputs_(plan.keep_inputs),
         factorizes_(plan.rounding == RoundingMethod::kGptq),
         samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
+        folds_(plan.fold != FoldMethod::kNone),
+        in_file_(plan.activations_in_file),
         element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
         threads_(positive(threads)),
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
-        chunk_(std::min(tokens_, positive(plan.chunk_tokens))),
-        dense_(largest_dense_tensor(plan, checkpoint)) {
+        chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
+    for (const StoredTensor& tensor : checkpoint.tensors())
+      largest_tensor_ = std::max(largest_tensor_, tensor.view.bytes());
     if (plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0)
       original_tokens_ =
           tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
@@ -71,21 +69,19 @@ class MomentsOfARun {
     std::uint64_t largest = 0;
     for (const BlockSpec& block : spec_.blocks)
       for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
-    return {reading(), with_base({{"largest dense tensor while it is copied", dense_}}),
-            with_base({{"one linear in FP32, its codes, and dequantized", largest * 9}})};
+    return {reading(),
+            with_base({{"band of a tensor as it is copied", std::min(largest_tensor_, kBandBytes)}}),
+            with_base({{"one linear in FP32, its codes, and packed", largest * 13 / 2}})};
   }
 
   std::vector<std::vector<MemoryItem>> calibrated() const {
-    std::vector<std::vector<MemoryItem>> moments = {
-        reading(),
-        with_base({{"buffers kept for the next block", std::min(scratch(spec_.blocks.front()), kKeptBytes)},
-                   {"largest dense tensor while it is copied", dense_}})};
+    std::vector<std::vector<MemoryItem>> moments = {reading()};
     for (const BlockSpec& block : spec_.blocks) {
       add_half(block, InputSite::kAttention, LinearRole::kValue, LinearRole::kOutput, moments);
       add_half(block, InputSite::kMlp, LinearRole::kUp, LinearRole::kDown, moments);
     }
     for (std::vector<MemoryItem>& moment : moments)
-      moment.push_back({"between the heap's blocks", total(moment) / kHeapGaps});
+      moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
     return moments;
   }
 
@@ -112,31 +108,35 @@ class MomentsOfARun {
   }
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
-  // The original model's residual stream, chunk buffers and block, where upstream error is taken back.
-  std::uint64_t original(std::uint64_t prepared) const {
-    if (original_tokens_ == 0) return 0;
-    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
-                        hidden = positive(spec_.hidden_size);
-    return original_tokens_ * hidden * 4 + chunk_ * (hidden + 2 * kv + wide()) * element_ + prepared;
-  }
-
-  // What is missing of one chunk's output, with its input, as they are and turned; the sums and their solution.
-  std::uint64_t missing(const LinearSpec& last) const {
-    if (original_tokens_ == 0) return 0;
-    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-    return chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (8 + 4 + 4);
-  }
-
   std::uint64_t wide() const {
     return std::max(positive(spec_.intermediate_size), positive(spec_.heads) * positive(spec_.head_dim));
+  }
+  // The residual stream: of all tokens, or of a chunk where a file has the rest.
+  std::uint64_t residual(std::uint64_t tokens) const {
+    return (in_file_ ? chunk_ : tokens) * positive(spec_.hidden_size) * 4;
   }
 
   // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
   std::uint64_t stream() const {
-    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
-                        hidden = positive(spec_.hidden_size);
-    return tokens_ * hidden * 4 + chunk_ * (hidden + 2 * kv) * element_ +
+    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    return residual(tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv) * element_ +
            (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
+  }
+
+  // The original model's residual stream and chunk buffers, where upstream error is taken back.
+  std::uint64_t original() const {
+    if (original_tokens_ == 0) return 0;
+    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    return residual(original_tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+  }
+
+  // What is missing of one chunk's output, with its input, as they are and turned; or the factor that solves their sums and
+  // the rows in hand. Beside them the sums.
+  std::uint64_t missing(const LinearSpec& last) const {
+    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
+    const std::uint64_t taken = chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (4 + 4);
+    return out * k * (8 + element_) +
+           std::max(taken, LowerTriangle::bytes(last.in_features) + std::min(out * k * 8, kSolvedBytes));
   }
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
@@ -153,14 +153,25 @@ class MomentsOfARun {
     return stage(q + 2 * kv) + stage(2 * positive(spec_.intermediate_size)) +
            stage(positive(spec_.hidden_size)) + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
            std::min(kGramRows, chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
-           square(positive(spec_.hidden_size));
+           kept_square(positive(spec_.hidden_size));
   }
 
-  // GPTQ's Cholesky factor (FP64), its panels and the Gram matrix in the descent's order (FP32).
-  std::uint64_t factors(std::uint64_t k) const { return factorizes_ ? 14 * k * k : 0; }
+  // GPTQ: the Cholesky factor (FP64) and its panels (FP32), then the panels and the Gram matrix in the descent's order (FP32);
+  // the squares of groups; tiles of rows.
+  std::uint64_t factors(std::uint64_t k) const {
+    return factorizes_ ? 6 * k * k + k * kGroupBytes + threads_ * k * kTileBytes : 0;
+  }
 
-  // The backend's Gram matrix of one chunk; a large one goes back to the system.
-  static std::uint64_t square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
+  // A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the diagonal is touched.
+  static std::uint64_t kept_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
+  static std::uint64_t chunk_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? 0 : k * k * 2; }
+  std::uint64_t judge(std::uint64_t k) const {
+    return 4 * k * k + element_ * k * k;
+  }  // triangle and prepared
+  // The triangle while it is summed, or while the square is prepared from it.
+  std::uint64_t seen(std::uint64_t k) const {
+    return std::max(4 * k * k + chunk_square(k), judge(k) + 4 * k * k);
+  }
 
   // Channels of the widest input of which statistics are taken.
   std::uint64_t widest(const BlockSpec& block) const {
@@ -170,54 +181,66 @@ class MomentsOfARun {
     return k;
   }
 
+  // Linears in FP32 while they are worked on.
+  struct Open {
+    std::uint64_t same = 0;    // weights as they were
+    std::uint64_t scaled = 0;  // that are there as they were, too
+    std::uint64_t made = 0;    // weights of a linear that is being rounded
+  };
+
   // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what the
   // producer feeds (quant/block_quantizer.cpp).
   void add_half(const BlockSpec& block, InputSite outer, LinearRole producer, LinearRole last,
                 std::vector<std::vector<MemoryItem>>& moments) const {
-    std::uint64_t prepared = 0, readers = 0, largest = 0, second = 0;
+    std::uint64_t prepared = 0, readers = 0, largest = 0;
     for (const LinearSpec& linear : block.linears) {
-      const std::uint64_t weights = weights_of(linear);
-      prepared += weights * element_;
+      if (linear.site != outer) continue;
+      prepared += weights_of(linear) * element_;
       if (!is_planned(linear)) continue;
-      if (linear.site == outer) {
-        readers += weights;
-        largest = std::max(largest, weights);
-      }
-      if (linear.role == producer || linear.role == last) second += weights;
+      readers += weights_of(linear);
+      largest = std::max(largest, weights_of(linear));
     }
-    const std::uint64_t last_weights = is_planned(block.linear(last)) ? weights_of(block.linear(last)) : 0;
-    const std::uint64_t h = positive(block.linear(producer).in_features),
-                        k = positive(block.linear(last).in_features);
+    const LinearSpec& reader = block.linear(last);
+    const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
+    if (behind == 0) prepared += weights_of(reader) * element_;
+    const std::uint64_t h = positive(block.linear(producer).in_features), k = positive(reader.in_features);
     const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
-    const auto add = [&](std::uint64_t linears, std::uint64_t made, std::uint64_t gram) {
-      moments.push_back(with_base({{"activations of all samples and of one chunk", stream()},
-                                   {"one block as prepared", prepared},
-                                   {"the original model's samples and block", original(prepared)},
-                                   {"stage and search buffers", scratch(block)},
-                                   {"linears worked on, as they were and scaled (FP32)", linears * 8},
-                                   {"codes, dequantized and prepared again", made * (5 + element_)},
-                                   {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
-                                   {"sampled rows of one input (FP32)", sampled}}));
+    const auto add = [&](Open open, std::uint64_t gram, std::uint64_t factors) {
+      // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
+      const std::uint64_t made = open.made + std::max(open.made + factors, open.made * (4 + element_));
+      moments.push_back(
+          with_base({{"activations of all samples and of one chunk", stream()},
+                     {"the original model's samples", original()},
+                     {"half a block as prepared", prepared},
+                     {"stage and search buffers", scratch(block)},
+                     {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
+                     {"codes, then dequantized and prepared again; or the rounding's factors", made},
+                     {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
+                     {"sampled rows of one input (FP32)", sampled}}));
     };
-    const std::uint64_t judge = 4 * h * h + element_ * h * h;  // triangle and prepared
     if (readers != 0) {
-      add(readers, 0, judge + 8 * h * h);  // the copy that is folded; the square that is prepared
-      add(readers, largest, judge + factors(h));
+      add({readers, 0, 0}, seen(h), 0);
+      add({folds_ ? 0 : readers, folds_ ? readers : 0, largest}, judge(h), factors(h));
     }
-    if (last_weights == 0) return;         // nobody asks for its input
-    const std::uint64_t kept = square(k);  // by the backend, beside what the sum downloads into
-    const std::uint64_t taken = 8 * k * k + std::max(kept, 4 * k * k),
-                        judged = 8 * k * k + element_ * k * k + kept;
-    add(second, 0, (readers != 0 ? judge : 0) + std::max(taken, judged));
-    add(last_weights, last_weights, judged - 4 * k * k + factors(k));
+    if (behind == 0) return;  // nobody asks for its input
+    if (folds_) {
+      const LinearSpec& feeds = block.linear(producer);
+      const std::uint64_t before = is_planned(feeds) ? weights_of(feeds) : 0,
+                          outside = readers == 0 ? 0 : judge(h);
+      add({behind, before, 0}, outside + seen(k), 0);
+      add({0, before + behind, 0}, outside + judge(k), 0);
+    }
+    const bool scaled = folds_ || original_tokens_ != 0;
+    add({folds_ ? 0 : behind, folds_ ? behind : 0, 0}, seen(k), 0);
+    add({scaled ? 0 : behind, scaled ? behind : 0, behind}, judge(k), factors(k));
     if (original_tokens_ == 0) return;
-    add(last_weights, 0, judged - 4 * k * k);
-    moments.back().push_back({"what the output lacks, and its products", missing(block.linear(last))});
+    add({0, behind, 0}, judge(k), 0);
+    moments.back().push_back({"what the output lacks, its products, or what solves them", missing(reader)});
   }
 
   const ModelSpec& spec_;
-  bool keeps_inputs_, factorizes_, samples_rows_;
-  std::uint64_t element_, threads_, tokens_, chunk_, dense_, original_tokens_ = 0;
+  bool keeps_inputs_, factorizes_, samples_rows_, folds_, in_file_;
+  std::uint64_t element_, threads_, tokens_, chunk_, original_tokens_ = 0, largest_tensor_ = 0;
   std::set<std::string> planned_;
 };
 

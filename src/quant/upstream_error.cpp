@@ -8,6 +8,8 @@ namespace llmq {
 namespace {
 
 constexpr double kDamp = 0.1;
+// Rows are solved a band at a time: 64 MiB of them, and enough that packing the factor for each band is little beside it.
+constexpr std::int64_t kBandElements = std::int64_t{1} << 23, kLeastBand = 256;
 
 }  // namespace
 
@@ -19,7 +21,7 @@ std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int
 }
 
 OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
-                                    std::int64_t chunk_tokens) {
+                                    std::int64_t chunk_tokens, const OpenStore& open_store) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
@@ -27,7 +29,9 @@ OriginalStream make_original_stream(const ForwardContext& context, const Calibra
   CalibrationSet some;
   for (std::int64_t i = 0; i < samples; ++i)
     if (i / per_chunk % stride == 0) some.samples.push_back(calibration.samples[static_cast<std::size_t>(i)]);
-  ActivationStream stream(context, some, chunk_tokens, false);
+  ActivationStream stream(
+      context, some, chunk_tokens, false,
+      open_store(static_cast<std::uint64_t>(some.tokens() * context.spec.hidden_size) * sizeof(float)));
   return {std::move(stream), std::move(some), stride, {}};
 }
 
@@ -40,19 +44,25 @@ void take_back(std::span<float> weight, std::span<const double> missing, std::in
   const Factorization factor = factorize(
       channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, pool);
   // The factor's columns run from last to first, and so do the rows solved by it.
-  const std::int64_t stride = factor.reversed.stride();
+  const std::int64_t stride = factor.reversed.padded();
   const auto rows = static_cast<std::int64_t>(missing.size()) / channels;
   const double scale = share * static_cast<double>(stats.tokens()) / static_cast<double>(tokens);
-  std::vector<double> shift(static_cast<std::size_t>(rows * stride));
-  for (std::int64_t n = 0; n < rows; ++n)
-    for (std::int64_t k = 0; k < channels; ++k)
-      shift[static_cast<std::size_t>(n * stride + channels - 1 - k)] =
-          scale * missing[static_cast<std::size_t>(n * channels + k)];
-  solve_rows(factor.reversed, shift, pool);
-  for (std::int64_t n = 0; n < rows; ++n)
-    for (std::int64_t k = 0; k < channels; ++k)
-      weight[static_cast<std::size_t>(n * channels + k)] +=
-          static_cast<float>(shift[static_cast<std::size_t>(n * stride + channels - 1 - k)]);
+  const std::int64_t band = std::min(rows, std::max(kLeastBand, kBandElements / stride));
+  std::vector<double> shift(static_cast<std::size_t>(band * stride));
+  for (std::int64_t first = 0; first < rows; first += band) {
+    const std::int64_t count = std::min(band, rows - first);
+    const auto part = std::span(shift).first(static_cast<std::size_t>(count * stride));
+    std::fill(part.begin(), part.end(), 0.0);
+    for (std::int64_t n = 0; n < count; ++n)
+      for (std::int64_t k = 0; k < channels; ++k)
+        part[static_cast<std::size_t>(n * stride + channels - 1 - k)] =
+            scale * missing[static_cast<std::size_t>((first + n) * channels + k)];
+    solve_rows(factor.reversed, part, pool);
+    for (std::int64_t n = 0; n < count; ++n)
+      for (std::int64_t k = 0; k < channels; ++k)
+        weight[static_cast<std::size_t>((first + n) * channels + k)] +=
+            static_cast<float>(part[static_cast<std::size_t>(n * stride + channels - 1 - k)]);
+  }
 }
 
 }  // namespace llmq

@@ -26,10 +26,12 @@ struct OriginalStream {
 
 // Samples of every stride-th chunk; enough chunks for about kOriginalTokens.
 inline constexpr std::int64_t kOriginalTokens = 32768;
+// The file of a residual stream of so many bytes; null: it stays in memory.
+using OpenStore = std::function<std::unique_ptr<File>(std::uint64_t bytes)>;
 // Of how many chunks one is taken.
 std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
 OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
-                                    std::int64_t chunk_tokens);
+                                    std::int64_t chunk_tokens, const OpenStore& open_store);
 
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats' tokens.
 void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,

@@ -88,6 +88,9 @@ class InterceptedIo : public Io {
       return inner_->bytes().first(std::min(size_, inner_->bytes().size()));
     }
     void release(std::uint64_t offset, std::uint64_t size) const override { inner_->release(offset, size); }
+    void read_ahead(std::uint64_t offset, std::uint64_t size) const override {
+      inner_->read_ahead(offset, size);
+    }
 
    private:
     std::unique_ptr<Mapping> inner_;

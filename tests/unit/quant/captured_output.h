@@ -27,6 +27,13 @@ struct CapturedOutput final : ModelWriter {
                  std::span<const std::byte> bytes) override {
     dense[tensor] = {dtype, shape, std::vector<std::byte>(bytes.begin(), bytes.end())};
   }
+  void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                    std::span<const std::byte> bytes) override {
+    Dense& into = dense[tensor];
+    into.dtype = dtype;
+    into.shape = shape;
+    into.bytes.insert(into.bytes.end(), bytes.begin(), bytes.end());
+  }
   std::string complete() override { return {}; }
   Path directory() const override { return {}; }
   std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,

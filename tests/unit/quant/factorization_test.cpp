@@ -64,7 +64,7 @@ TEST(Factorization, SolvesRows) {
                                         j)];  // so that the factor is of h itself
     };
     const Factorization f = factorize(size, 0.1, static_cast<double>(2 * size), element, pool);
-    const std::int64_t stride = f.reversed.stride(), count = 50;
+    const std::int64_t stride = f.reversed.padded(), count = 50;
     std::vector<double> rows(static_cast<std::size_t>(count * stride));
     std::mt19937 generator(5);
     std::normal_distribution<double> normal;
@@ -106,7 +106,7 @@ TEST(Factorization, RefusesWhatHasNoFactor) {
   for (const double bad :
        {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     for (const std::int64_t place : {0, 70, 99}) {
-      LowerSquare m(100);
+      LowerTriangle m(100);
       for (std::int64_t i = 0; i < 100; ++i) m.row(i)[i] = i == place ? bad : 1;
       EXPECT_FALSE(cholesky_lower(m, pool)) << bad << " at " << place;
     }

@@ -180,10 +180,17 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   constexpr std::uint64_t kInputs = (128u * 512 - 4096) * 384 * 2;
   EXPECT_NEAR(static_cast<double>(plan.peak_bytes - least.peak_bytes), kInputs + kInputs / 25, 1)
       << "with the gaps that the heap is planned to have between its blocks";
-  EXPECT_EQ(error_of("method: awq\n", least.peak_bytes), "");
+  EXPECT_FALSE(least.activations_in_file);
+  // Then the residual stream of all but one chunk.
+  const Plan filed = plan_for("method: awq\n", least.peak_bytes - 1);
+  EXPECT_FALSE(filed.keep_inputs);
+  EXPECT_TRUE(filed.activations_in_file);
+  constexpr std::uint64_t kResidual = (128u * 512 - 4096) * 128 * 4;
+  EXPECT_NEAR(static_cast<double>(least.peak_bytes - filed.peak_bytes), kResidual + kResidual / 25, 1);
+  EXPECT_EQ(error_of("method: awq\n", filed.peak_bytes), "");
   EXPECT_THAT(
-      error_of("method: awq\n", least.peak_bytes - 1),
-      HasSubstr("--memory-limit " + std::to_string(((least.peak_bytes - 1) >> 20) + 1) + "MiB would do"));
+      error_of("method: awq\n", filed.peak_bytes - 1),
+      HasSubstr("--memory-limit " + std::to_string(((filed.peak_bytes - 1) >> 20) + 1) + "MiB would do"));
 }
 
 TEST(Plan, ChunksDependOnTheRecipeAlone) {

@@ -1,0 +1,60 @@
+#include "quant/residual_store.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+namespace llmq {
+
+ResidualStore::ResidualStore(Backend& backend, std::int64_t tokens, std::int64_t width,
+                             std::int64_t chunk_rows, std::unique_ptr<File> file)
+    : backend_(&backend),
+      width_(width),
+      file_(std::move(file)),
+      rows_(
+          backend.allocate(static_cast<std::size_t>((file_ ? chunk_rows : tokens) * width) * sizeof(float))) {
+}
+
+std::uint64_t ResidualStore::offset_of(std::int64_t row) const {
+  return static_cast<std::uint64_t>(row * width_) * sizeof(float);
+}
+
+std::byte* ResidualStore::host_bytes() {
+  if (backend_->device().kind == DeviceKind::kHost) return static_cast<std::byte*>(view_.pointer);
+  staging_.resize(static_cast<std::size_t>(view_.bytes()));
+  return staging_.data();
+}
+
+TensorView ResidualStore::begin(std::int64_t first, std::int64_t rows) {
+  first_ = first;
+  view_ = TensorView(rows_.as<std::byte>() + (file_ ? 0 : offset_of(first)), DType::kF32, {rows, width_},
+                     rows_.device());
+  return view_;
+}
+
+TensorView ResidualStore::load(std::int64_t first, std::int64_t rows) {
+  if (first == first_ && view_.rows() == rows) return view_;
+  begin(first, rows);
+  if (!file_) return view_;
+  std::byte* const host = host_bytes();
+  file_->read_at(offset_of(first), {host, static_cast<std::size_t>(view_.bytes())});
+  if (host != view_.pointer) backend_->upload(view_, host);
+  return view_;
+}
+
+void ResidualStore::save() {
+  if (!file_) return;
+  std::byte* const host = host_bytes();
+  if (host != view_.pointer) backend_->download(host, view_);
+  file_->write_at(offset_of(first_), {host, static_cast<std::size_t>(view_.bytes())});
+}
+
+std::unique_ptr<File> open_nameless(Io& io, const Path& directory, std::uint64_t bytes) {
+  static int count = 0;
+  const Path path = directory / fmt::format(".llmq-activations-{}-{}", ::getpid(), count++);
+  std::unique_ptr<File> file = io.create(path);
+  io.remove(path);
+  file->reserve(bytes);
+  return file;
+}
+
+}  // namespace llmq

@@ -1,0 +1,146 @@
+// The built program on synthetic checkpoints, watched from outside: it stays inside --memory-limit, says what the smallest
+// limit is, and writes the same bytes whatever the limit and the threads.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "base/json.h"
+#include "memory/synthetic_checkpoint.h"
+#include "memory/watched_program.h"
+#include "support/temporary_directory.h"
+
+namespace llmq::testing {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+
+// One checkpoint for all tests of this program.
+const std::string& checkpoint(const std::string& name) {
+  static const TemporaryDirectory directory;
+  static std::map<std::string, std::string> made;
+  std::string& path = made[name];
+  if (path.empty()) {
+    path = (directory / name).string();
+    write_synthetic_checkpoint(system_io(), path, synthetic_shape(name), 1, 3'000'000);
+  }
+  return path;
+}
+
+struct Job {
+  std::string shape, method;
+  int samples = 48, length = 256;
+};
+
+// Whether the program is killed above the limit that it is told, or only told.
+enum class Watch : std::uint8_t { kKill, kLook };
+
+struct JobRun {
+  Watched watched;
+  std::string text;  // both streams
+  Json json() const {
+    const std::size_t begin = text.find("{\"");
+    const std::size_t at = begin == std::string::npos ? text.find('{') : begin;
+    return Json::parse(at == std::string::npos ? std::string("{}") : text.substr(at), "output");
+  }
+};
+
+JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_mebibytes, int threads = 2,
+               const std::vector<std::string>& more = {}, Watch watch = Watch::kKill) {
+  const TemporaryDirectory scratch;
+  std::vector<std::string> command = {
+      LLMQ_PROGRAM, "quantize",
+      "--json",     "--quiet",
+      "--model",    checkpoint(job.shape),
+      "--output",   output,
+      "--method",   job.method,
+      "--threads",  std::to_string(threads),
+      "--set",      "scheme=w4a16_g64_asym",
+      "--set",      "calibration.samples=" + std::to_string(job.samples),
+      "--set",      "calibration.sequence_length=" + std::to_string(job.length)};
+  if (limit_mebibytes != 0) {
+    command.push_back("--memory-limit");
+    command.push_back(std::to_string(limit_mebibytes) + "MiB");
+  }
+  command.insert(command.end(), more.begin(), more.end());
+  JobRun run;
+  const std::string text = (scratch / "out").string();
+  run.watched = run_watched(command, watch == Watch::kKill ? limit_mebibytes * kMebibyte : 0, text);
+  run.text = scratch.read("out");
+  return run;
+}
+
+std::uint64_t mebibytes(double bytes) {
+  return static_cast<std::uint64_t>(std::ceil(bytes / static_cast<double>(kMebibyte)));
+}
+
+// The limits at which the plan changes, from none to the smallest that is taken.
+std::vector<std::uint64_t> limits_of(const Job& job) {
+  const TemporaryDirectory output;
+  std::vector<std::uint64_t> limits = {0};
+  std::uint64_t limit = 0;
+  while (true) {
+    const JobRun plan = run_job(job, (output / "out").string(), limit, 2, {"--dry-run"}, Watch::kLook);
+    if (plan.watched.exit_code != 0) return limits;
+    const std::uint64_t needs = mebibytes(plan.json().at("peak_bytes").as_double());
+    if (limit != 0) limits.push_back(needs);
+    limit = needs - 1;
+  }
+}
+
+class BoundedMemory : public ::testing::TestWithParam<Job> {};
+
+TEST_P(BoundedMemory, StaysInsideTheSmallestLimitThatThePlanTakes) {
+  const Job job = GetParam();
+  const TemporaryDirectory output;
+  const JobRun refused = run_job(job, (output / "none").string(), 1, 2, {}, Watch::kLook);
+  EXPECT_EQ(refused.watched.exit_code, 2) << refused.text;
+  const std::string marker = "--memory-limit ";
+  const std::size_t hint = refused.text.rfind(marker, refused.text.find("would do"));
+  ASSERT_NE(hint, std::string::npos) << refused.text;
+  const std::uint64_t smallest = std::stoull(refused.text.substr(hint + marker.size()));
+  EXPECT_EQ(run_job(job, (output / "none").string(), smallest - 1, 2, {}, Watch::kLook).watched.exit_code, 2);
+  EXPECT_FALSE(fs::exists(output / "none"));
+
+  const JobRun run = run_job(job, (output / "out").string(), smallest);
+  EXPECT_EQ(run.watched.exit_code, 0) << run.text;
+  EXPECT_FALSE(run.watched.above_limit) << run.watched.peak_bytes / 1e6 << " MB of " << smallest << " MiB";
+  EXPECT_GT(run.watched.looks, 3u);
+  const double planned = run.json().at("planned_peak_bytes").as_double();
+  RecordProperty("planned_over_found", std::to_string(planned / static_cast<double>(run.watched.peak_bytes)));
+  for (const fs::directory_entry& entry : fs::directory_iterator(output.path()))
+    EXPECT_EQ(entry.path().filename(), "out") << "was left behind";
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
+                         ::testing::Values(Job{"small-qwen3", "rtn"}, Job{"small-qwen3", "awq"},
+                                           Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
+                                           Job{"small-mistral", "smoothquant"}));
+
+TEST(SameBytes, AtAnyLimitAndThreadCount) {
+  const Job job{"small-qwen2", "awq,gptq", 40, 256};
+  const std::vector<std::uint64_t> limits = limits_of(job);
+  ASSERT_GE(limits.size(), 3u) << "everything in memory, inputs computed again, activations in a file";
+  std::string digest;
+  for (const std::uint64_t limit : limits)
+    for (const int threads : {1, 2, 3}) {
+      const TemporaryDirectory output;
+      // More threads need more scratch: their limit is that much larger.
+      const JobRun run =
+          run_job(job, (output / "out").string(),
+                  limit == 0 ? 0 : limit + static_cast<std::uint64_t>(threads > 2 ? 4 : 0), threads);
+      ASSERT_EQ(run.watched.exit_code, 0) << run.text;
+      const std::string found = run.json().at("digest").as_string();
+      if (digest.empty()) digest = found;
+      EXPECT_EQ(found, digest) << limit << " MiB, " << threads << " threads";
+    }
+}
+
+}  // namespace
+}  // namespace llmq::testing
