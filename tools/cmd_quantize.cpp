@@ -10,6 +10,7 @@
 #include "export/unfinished_output.h"
 #include "io/digest_cache.h"
 #include "quant/pipeline.h"
+#include "quant/time_prediction.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -68,6 +69,7 @@ struct Outcome {
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   std::string version;               // of a versioned output
+  std::optional<TimePrediction> prediction;
   std::uint64_t original_bytes = 0;
   std::optional<OutputEvaluation> evaluation;
 };
@@ -100,7 +102,7 @@ void print_choices(const MixedPrecision& mixed) {
                          mixed.choices.front().options.front().bits));
 }
 
-void print_plan(const Plan& plan) {
+void print_plan(const Plan& plan, const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
                          scheme_text(plan), plan.format, plan.modules.size(), plan.bits_per_weight()));
   std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
@@ -110,6 +112,14 @@ void print_plan(const Plan& plan) {
   print_line(fmt::format("reads {}, writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_in), bytes_text(plan.bytes_out), plan.flops / 1e12,
                          plan.chunk_tokens));
+  if (plan.needs_calibration)
+    print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
+                           plan.keep_inputs ? "kept in memory" : "computed again",
+                           plan.activations_in_file ? "in a file beside the output" : "in memory"));
+  std::string parts;
+  for (const auto& [part, seconds] : time.parts)
+    parts += (parts.empty() ? "" : ", ") + part + " " + seconds_text(seconds);
+  print_line(fmt::format("about {} on this machine when it is idle ({})", seconds_text(time.seconds), parts));
   if (plan.mixed) print_choices(*plan.mixed);
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
@@ -127,6 +137,10 @@ Json run_json(const Outcome& o) {
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
+  if (o.prediction) {
+    run["time"] = o.prediction->to_json();
+    run["time"]["found_seconds"] = o.report.seconds;
+  }
   if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return run;
 }
@@ -171,6 +185,15 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
                parse_bytes(globals.memory_limit, "--memory-limit"));
 }
 
+Path directory_of(const Path& output) { return output.has_parent_path() ? output.parent_path() : Path("."); }
+
+// Two seconds of probing are little beside a run of minutes, and too much beside a short one.
+bool is_long(const Plan& plan) {
+  constexpr double kFlops = 1e12;
+  constexpr std::uint64_t kBytes = 2'000'000'000;
+  return plan.flops >= kFlops || plan.bytes_in >= kBytes;
+}
+
 OutputTarget output_target(const Outcome& o, const Options& options) {
   OutputTarget target{o.recipe.output, options.overwrite};
   target.job = o.facts.job;
@@ -188,8 +211,7 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
                                   model.spec, o.plan.modules, o.plan.ignored, o.plan.kv_cache);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
-  pipeline.scratch_directory =
-      Path(o.recipe.output).has_parent_path() ? Path(o.recipe.output).parent_path() : Path(".");
+  pipeline.scratch_directory = directory_of(o.recipe.output);
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
   o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *backend, *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
@@ -223,6 +245,7 @@ Json outcome_json(const Outcome& o) {
                                 {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
+                                {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
                                 {"bits_per_weight", o.facts.bits_per_weight},
@@ -336,11 +359,16 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
     if (found) return report_unchanged(o, *found, options, globals);
   }
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
+  if (options.dry_run || is_long(o.plan))
+    o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, system_io(),
+                                directory_of(o.recipe.output));
   if (options.dry_run) {
+    Json plan = o.plan.to_json();
+    plan["time"] = o.prediction->to_json();
     if (globals.json)
-      print_json(o.plan.to_json());
+      print_json(plan);
     else
-      print_plan(o.plan);
+      print_plan(o.plan, *o.prediction);
     return 0;
   }
   for (const std::string& warning : o.plan.warnings) Log::get().warn(warning);

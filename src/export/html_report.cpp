@@ -165,7 +165,13 @@ std::string summary(const Page& page) {
                    "KL divergence from the original, in nats");
     html += card(fmt::format("{:.5g}", number_of(*evaluation, "ppl").value_or(0)), "perplexity");
   }
-  if (const auto seconds = number_of(r, "seconds")) html += card(seconds_html(*seconds), "to quantize");
+  if (const auto seconds = number_of(r, "seconds")) {
+    const Json* const time = r.find("time");
+    html += card(seconds_html(*seconds),
+                 time == nullptr
+                     ? std::string("to quantize")
+                     : "to quantize, predicted " + seconds_html(number_of(*time, "seconds").value_or(0)));
+  }
   if (const Json* memory = r.find("memory"))
     html += card(bytes_html(number_of(*memory, "peak_rss_bytes").value_or(0)),
                  "peak memory, planned " + bytes_html(number_of(*memory, "planned_peak_bytes").value_or(0)));

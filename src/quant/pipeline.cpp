@@ -135,20 +135,6 @@ void report_progress(QuantizeRun& run, Progress& progress) {
   };
 }
 
-std::unique_ptr<Method> make_rounding(const Plan& plan) {
-  switch (plan.rounding) {
-    case RoundingMethod::kAwqClip:
-      return make_awq_rounding(plan.awq, plan.compute);
-    case RoundingMethod::kGptq:
-      return make_gptq(plan.gptq, plan.compute);
-    case RoundingMethod::kSalient:
-      return make_salient_rounding(plan.awq.salient_fp16, plan.compute);
-    case RoundingMethod::kNearest:
-      break;
-  }
-  return make_rtn(plan.compute);
-}
-
 void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
                          ActivationStream& stream) {
   if (finished.empty()) return;
@@ -224,6 +210,20 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
 }
 
 }  // namespace
+
+std::unique_ptr<Method> make_rounding(const Plan& plan) {
+  switch (plan.rounding) {
+    case RoundingMethod::kAwqClip:
+      return make_awq_rounding(plan.awq, plan.compute);
+    case RoundingMethod::kGptq:
+      return make_gptq(plan.gptq, plan.compute);
+    case RoundingMethod::kSalient:
+      return make_salient_rounding(plan.awq.salient_fp16, plan.compute);
+    case RoundingMethod::kNearest:
+      break;
+  }
+  return make_rtn(plan.compute);
+}
 
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,

@@ -8,6 +8,7 @@
 
 #include "calibration/calibration_text.h"
 #include "export/model_writer.h"
+#include "quant/method.h"
 #include "quant/plan.h"
 #include "quant/scale_octaves.h"
 
@@ -45,6 +46,9 @@ struct PipelineOptions {
   Path scratch_directory = ".";  // where activations lie that do not fit in memory
   std::function<void(const std::string& place, const std::string& figures)> on_step;
 };
+
+// The plan's rounding.
+std::unique_ptr<Method> make_rounding(const Plan& plan);
 
 // Runs the plan from the first block that the writer has not committed. The writer receives every planned module and
 // every dense tensor, and a commit at the end of each block; to complete it is the caller's.
