@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-large install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -12,6 +12,7 @@ help:
 	@echo "make tidy       clang-format and clang-tidy over what you changed"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
+	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
 
 install-dependencies:
 	@scripts/install_dependencies.sh build
@@ -78,6 +79,11 @@ bench: install-dependencies
 	cmake --preset bench
 	cmake --build build/bench -j$(JOBS) --target llmq_bench_kernels
 	build/bench/tests/bench/llmq_bench_kernels
+
+bench-large: install-dependencies
+	cmake --preset cpu-release
+	cmake --build $(BUILD) -j$(JOBS) --target llmq llmq_make_checkpoint llmq_watch_memory
+	scripts/bench_large.sh $(BUILD)
 
 clean:
 	rm -rf build
