@@ -125,7 +125,7 @@ class Backend {
   // FP32 in token order, the same for any split of the tokens at even rows (the reference sums a call in FP64); callers feed at most 4096
   // rows to one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x) = 0;
-  // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then that triangle is 0.
+  // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
   virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
   // absolute_sum[k] += sum_t |x[t,k]| (FP64), absolute_max[k] = max(.., |x[t,k]|): host results.
   virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
