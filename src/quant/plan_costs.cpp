@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
 constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
-constexpr std::uint64_t kBandBytes = std::uint64_t{16} << 20;    // 2^22 elements of at most four bytes
+constexpr std::uint64_t kBandElements = std::uint64_t{1} << 22;  // copied at a time (quant/pipeline.cpp)
 constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/upstream_error.cpp
 // Per column: a block's own square, twice, by 128 columns (FP32); a tile's rows, six times (FP32).
 constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
@@ -32,6 +32,18 @@ constexpr std::uint64_t kGramRows = 512, kFormRows = 96;            // packed at
 
 std::uint64_t positive(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
+}
+
+// As it is stored, and in FP32 and as it is written where that differs.
+std::uint64_t band_of(const StoredTensor& tensor) {
+  const std::uint64_t elements = positive(tensor.view.shape.elements()),
+                      band = std::min(elements, kBandElements);
+  if (elements == 0) return 0;
+  const std::uint64_t stored = tensor.view.bytes() / (elements / band);
+  const DType written = written_dtype(tensor);
+  return written == tensor.view.dtype
+             ? stored
+             : stored + band * (4 + static_cast<std::uint64_t>(element_bytes(written)));
 }
 
 std::uint64_t total(const std::vector<MemoryItem>& items) {
@@ -57,7 +69,7 @@ class MomentsOfARun {
         chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
     for (const StoredTensor& tensor : checkpoint.tensors())
-      largest_tensor_ = std::max(largest_tensor_, tensor.view.bytes());
+      largest_band_ = std::max(largest_band_, band_of(tensor));
     if (plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0)
       original_tokens_ =
           tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
@@ -69,8 +81,7 @@ class MomentsOfARun {
     std::uint64_t largest = 0;
     for (const BlockSpec& block : spec_.blocks)
       for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
-    return {reading(),
-            with_base({{"band of a tensor as it is copied", std::min(largest_tensor_, kBandBytes)}}),
+    return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
             with_base({{"one linear in FP32, its codes, and packed", largest * 13 / 2}})};
   }
 
@@ -240,7 +251,7 @@ class MomentsOfARun {
 
   const ModelSpec& spec_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, in_file_;
-  std::uint64_t element_, threads_, tokens_, chunk_, original_tokens_ = 0, largest_tensor_ = 0;
+  std::uint64_t element_, threads_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0;
   std::set<std::string> planned_;
 };
 

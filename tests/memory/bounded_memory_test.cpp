@@ -37,6 +37,7 @@ struct Job {
   std::string shape, method;
   int samples = 48, length = 256;
 };
+void PrintTo(const Job& job, std::ostream* out) { *out << job.method << " on " << job.shape; }
 
 // Whether the program is killed above the limit that it is told, or only told.
 enum class Watch : std::uint8_t { kKill, kLook };
