@@ -113,10 +113,10 @@ TEST_P(Scoring, DrainedGramsAddUpAndLeaveZeros) {
 }
 
 TEST_P(Scoring, ChannelStats) {
-  for (const auto& [dtype, k] : {std::pair{DType::kF32, std::int64_t{67}},
-                                 {DType::kBF16, 67},
-                                 {DType::kF32, 200},
-                                 {DType::kBF16, 200}}) {
+  for (const auto& one :
+       {std::pair{DType::kF32, 67}, {DType::kBF16, 67}, {DType::kF32, 200}, {DType::kBF16, 200}}) {
+    const DType dtype = one.first;
+    const std::int64_t k = one.second;
     const std::int64_t rows = 131;
     Numbers numbers(9);
     const std::vector<float> x = numbers.values(rows * k, 10);
