@@ -106,15 +106,4 @@ std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::stri
   return found;
 }
 
-void refresh_manifest(Io& io, const Path& output, std::span<const std::string> names) {
-  const Path path = manifest_path(output);
-  Json manifest = Json::parse(read_text(io, path), path.string());
-  manifest_subjects(manifest, path.string());
-  const Path directory = path.has_parent_path() ? path.parent_path() : Path(".");
-  for (const NamedDigest& now : digests_of(io, directory, names))
-    for (Json& subject : manifest["subject"].items())
-      if (subject.at("name").as_string() == now.name) subject = descriptor(now);
-  write_text_atomically(io, path, manifest.dump(1) + "\n");
-}
-
 }  // namespace llmq

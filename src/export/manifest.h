@@ -45,7 +45,4 @@ std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<con
 // duplicates; digests are SHA-256. Error(kBadInput) naming `file` otherwise.
 std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::string& file);
 
-// Puts the present digests of `names` into the manifest of `output`, in place of those it has.
-void refresh_manifest(Io& io, const Path& output, std::span<const std::string> names);
-
 }  // namespace llmq

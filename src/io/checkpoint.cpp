@@ -38,7 +38,6 @@ constexpr const char* kSingleShard = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::uint64_t kMaxConfigBytes = 4u << 20;
 constexpr std::uint64_t kMaxIndexBytes = 64u << 20;
-constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
 
 [[noreturn]] void bad(const Path& file, std::string where, std::string message, std::string hint = {}) {
   fail(ErrorKind::kBadInput,
@@ -287,18 +286,11 @@ std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
   std::vector<float> values(static_cast<std::size_t>(rows * cols));
   if (values.empty()) return values;
   if (tensor.permuted_heads == 0) {
-    // A band at a time, whose pages are given back: otherwise a tensor would be there twice.
-    const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(rows);
-    const std::int64_t band = std::max<std::int64_t>(1, kBandElements / cols);
-    for (std::int64_t first = 0; first < rows; first += band) {
-      const std::int64_t count = std::min(band, rows - first);
-      const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes;
-      to_float32(TensorView(static_cast<const void*>(static_cast<const std::byte*>(view.pointer) + begin),
-                            view.dtype, {count, cols}),
-                 std::span(values).subspan(static_cast<std::size_t>(first * cols),
-                                           static_cast<std::size_t>(count * cols)));
-      if (count < rows) release(tensor, begin, static_cast<std::uint64_t>(count) * row_bytes);
-    }
+    // By bands: otherwise the tensor would be there twice.
+    each_band(tensor, [&](std::int64_t first, const TensorView& band) {
+      to_float32(band, std::span(values).subspan(static_cast<std::size_t>(first * cols),
+                                                 static_cast<std::size_t>(band.rows() * cols)));
+    });
     return values;
   }
   // A bias is a column: its rows are single values, and such a vector is never a block type.
@@ -314,10 +306,25 @@ std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
   return values;
 }
 
-void Checkpoint::release(const StoredTensor& tensor) const { release(tensor, 0, tensor.view.bytes()); }
+void Checkpoint::each_band(const StoredTensor& tensor, const EachBand& see) const {
+  const TensorView& view = tensor.view;
+  const std::int64_t rows = view.rows(), columns = view.cols();
+  if (rows * columns == 0) return;
+  const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(rows);
+  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
+  for (std::int64_t first = 0; first < rows; first += band) {
+    const std::int64_t count = std::min(band, rows - first);
+    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes;
+    see(first, TensorView(static_cast<const void*>(view.as<const std::byte>() + begin), view.dtype,
+                          {count, columns}));
+    if (count < rows)
+      state_->mappings[static_cast<std::size_t>(tensor.shard)]->release(
+          tensor.offset + begin, static_cast<std::uint64_t>(count) * row_bytes);
+  }
+}
 
-void Checkpoint::release(const StoredTensor& tensor, std::uint64_t first_byte, std::uint64_t bytes) const {
-  state_->mappings[static_cast<std::size_t>(tensor.shard)]->release(tensor.offset + first_byte, bytes);
+void Checkpoint::release(const StoredTensor& tensor) const {
+  state_->mappings[static_cast<std::size_t>(tensor.shard)]->release(tensor.offset, tensor.view.bytes());
 }
 
 void Checkpoint::read_ahead(const StoredTensor& tensor) const {

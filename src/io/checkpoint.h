@@ -5,6 +5,7 @@
 // Opening maps and reads headers only; resident memory grows with what is looked at, and release() gives it back.
 // Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted, when it is read as a model (io/gguf_model.h).
 #pragma once
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -50,7 +51,11 @@ class Checkpoint {
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
-  void release(const StoredTensor& tensor, std::uint64_t first_byte, std::uint64_t bytes) const;
+  // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time, in order. A
+  // tensor of several bands leaves the resident set behind them: it may be larger than there is memory.
+  static constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
+  using EachBand = std::function<void(std::int64_t first_row, const TensorView& rows)>;
+  void each_band(const StoredTensor& tensor, const EachBand& see) const;
   // Asks the kernel to read the tensor meanwhile.
   void read_ahead(const StoredTensor& tensor) const;
 

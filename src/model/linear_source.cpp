@@ -25,7 +25,6 @@ constexpr const char* kPackedSuffix = ".weight_packed";
 constexpr const char* kDenseSuffix = ".weight";
 constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
 constexpr std::uint64_t kMostElements = std::uint64_t{1} << 36;
-constexpr std::int64_t kBandElements = std::int64_t{1} << 22;  // looked at before their pages are given back
 
 [[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
                              std::string hint = {}) {
@@ -122,30 +121,18 @@ bool plain_and_finite(const TensorView& view) {
   }
 }
 
-// A band of rows at a time. A tensor of several bands leaves the resident set behind the scan: it may be larger than
-// there is memory.
 void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor) {
   if (tensor.permuted_heads != 0) {  // rows are told by their place in the model
     refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
     return;
   }
-  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
-  if (rows * columns == 0) return;
-  const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(rows);
-  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
-  const auto* const bytes = static_cast<const std::byte*>(tensor.view.pointer);
   std::vector<float> values;
-  for (std::int64_t first = 0; first < rows; first += band) {
-    const std::int64_t count = std::min(band, rows - first);
-    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes;
-    const TensorView view(static_cast<const void*>(bytes + begin), tensor.view.dtype, {count, columns});
-    if (!plain_and_finite(view)) {
-      values.resize(static_cast<std::size_t>(count * columns));
-      to_float32(view, values);
-      refuse_nonfinite(checkpoint, tensor, values, first);
-    }
-    if (count < rows) checkpoint.release(tensor, begin, static_cast<std::uint64_t>(count) * row_bytes);
-  }
+  checkpoint.each_band(tensor, [&](std::int64_t first, const TensorView& band) {
+    if (plain_and_finite(band)) return;
+    values.resize(static_cast<std::size_t>(band.shape.elements()));
+    to_float32(band, values);
+    refuse_nonfinite(checkpoint, tensor, values, first);
+  });
 }
 
 std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,

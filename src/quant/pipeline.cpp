@@ -19,8 +19,6 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBandElements = std::int64_t{1} << 22;  // of a dense tensor, copied at a time
-
 // `values` in a dense tensor's written type.
 std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) {
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
@@ -81,30 +79,21 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
 void copy_dense(QuantizeRun& run, const StoredTensor& tensor, DType dtype) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   const Shape& shape = tensor.view.shape;
-  const std::int64_t rows = tensor.view.rows(), columns = tensor.view.cols();
-  if (tensor.permuted_heads != 0 || rows * columns == 0) {
+  if (tensor.permuted_heads != 0 || shape.elements() == 0) {
     run.writer.add_dense(tensor.name, dtype, shape, stored_bytes(checkpoint.read_float32(tensor), dtype));
     return;
   }
-  const bool as_stored = dtype == tensor.view.dtype;
-  const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(rows);
-  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
-  const auto* const bytes = static_cast<const std::byte*>(tensor.view.pointer);
   std::vector<float> values;
-  for (std::int64_t first = 0; first < rows; first += band) {
-    const std::int64_t count = std::min(band, rows - first);
-    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes,
-                        size = static_cast<std::uint64_t>(count) * row_bytes;
-    if (as_stored) {
-      run.writer.append_dense(tensor.name, dtype, shape, {bytes + begin, static_cast<std::size_t>(size)});
-    } else {
-      values.resize(static_cast<std::size_t>(count * columns));
-      to_float32(TensorView(static_cast<const void*>(bytes + begin), tensor.view.dtype, {count, columns}),
-                 values);
-      run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
+  checkpoint.each_band(tensor, [&](std::int64_t, const TensorView& band) {
+    if (dtype == band.dtype) {
+      run.writer.append_dense(tensor.name, dtype, shape,
+                              {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
+      return;
     }
-    checkpoint.release(tensor, begin, size);
-  }
+    values.resize(static_cast<std::size_t>(band.shape.elements()));
+    to_float32(band, values);
+    run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
+  });
 }
 
 // Everything that was not packed and that no fold changed.

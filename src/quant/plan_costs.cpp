@@ -17,7 +17,6 @@ namespace {
 constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
 constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
-constexpr std::uint64_t kBandElements = std::uint64_t{1} << 22;  // copied at a time (quant/pipeline.cpp)
 constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/upstream_error.cpp
 // Per column: a block's own square, twice, by 128 columns (FP32); a tile's rows, six times (FP32).
 constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
@@ -37,7 +36,7 @@ std::uint64_t positive(std::int64_t value) {
 // As it is stored, and in FP32 and as it is written where that differs.
 std::uint64_t band_of(const StoredTensor& tensor) {
   const std::uint64_t elements = positive(tensor.view.shape.elements()),
-                      band = std::min(elements, kBandElements);
+                      band = std::min(elements, positive(Checkpoint::kBandElements));
   if (elements == 0) return 0;
   const std::uint64_t stored = tensor.view.bytes() / (elements / band);
   const DType written = written_dtype(tensor);

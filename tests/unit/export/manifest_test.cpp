@@ -189,21 +189,5 @@ TEST(VerifyTest, AGgufHasItsManifestBesideIt) {
   EXPECT_FALSE(verify_output(system_io(), disk / "m.gguf").problem.empty());
 }
 
-TEST(RefreshManifest, ReplacesTheDigestsOfFilesThatWereWrittenAgain) {
-  const Output output;
-  output.write("a.bin", "written again");
-  EXPECT_FALSE(output.verify().ok());
-  const std::vector<std::string> names = {"a.bin"};
-  refresh_manifest(system_io(), output.path(), names);
-  EXPECT_TRUE(output.verify().ok());
-  EXPECT_EQ(Json::parse(output.disk().read("out/manifest.json"), "m")
-                .at("subject")
-                .items()[0]
-                .at("annotations")
-                .at("bytes")
-                .as_integer(),
-            13);
-}
-
 }  // namespace
 }  // namespace llmq::testing
