@@ -21,5 +21,6 @@ std::string number_text(double value, int significant);
 
 // The largest resident set this process ever had (VmHWM), in bytes.
 std::uint64_t peak_resident_bytes();
+void forget_peak_resident();  // "ever" begins now, where the system lets it
 
 }  // namespace llmq::tools

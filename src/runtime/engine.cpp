@@ -121,6 +121,13 @@ Backend& Engine::backend() const { return *state_->backend; }
 KvCache& Engine::cache() { return state_->cache; }
 const Engine::Options& Engine::options() const { return state_->options; }
 
+std::size_t Engine::weight_bytes() const {
+  std::size_t sum = state_->head->bytes;
+  for (const BlockWeights& block : state_->blocks)
+    for (const BlockLinear& linear : block.linears) sum += linear.weight->bytes;
+  return sum;
+}
+
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   const BatchRows rows = state.place(steps);

@@ -31,6 +31,8 @@ class Engine {
   Backend& backend() const;
   KvCache& cache();
   const Options& options() const;
+  // Of the weights that every step reads once, whatever its rows: all linears and the head.
+  std::size_t weight_bytes() const;
 
   // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all
   // rows, compute dtype [T, hidden_size].

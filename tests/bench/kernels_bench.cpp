@@ -10,12 +10,11 @@
 
 #include "base/half.h"
 #include "device/backend.h"
-#include "peak.h"
+#include "device/machine_peaks.h"
 
 namespace {
 
 using namespace llmq;
-using bench::PeakKind;
 
 int bench_threads() {
   const char* const asked = std::getenv("LLMQ_BENCH_THREADS");
@@ -58,25 +57,27 @@ Owned tensor(DType dtype, Shape shape, unsigned seed) {
 
 // Runs `work` of `flops` under the benchmark, peaks measured before and after: the better one counts.
 template <class Work>
-void against_peak(benchmark::State& state, PeakKind kind, double flops, const Work& work) {
+void against_peak(benchmark::State& state, ArithmeticKind kind, double flops, const Work& work) {
   work();
-  const bench::Peak before = bench::peak_gflops(pool(), kind);
+  const Peak before = measure_peak(pool(), kind);
   const std::clock_t start = std::clock();
   for (auto _ : state) work();
   const double spent = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  const bench::Peak after = bench::peak_gflops(pool(), kind);
-  const double done = flops * static_cast<double>(state.iterations()) * 1e-9;
+  const Peak after = measure_peak(pool(), kind);
+  const double done = flops * static_cast<double>(state.iterations());
   const double by_clock = std::max(before.by_clock, after.by_clock);
   const double by_processor_time = std::max(before.by_processor_time, after.by_processor_time);
-  state.counters["GFLOP/s"] = benchmark::Counter(done, benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] = benchmark::Counter(done * 1e-9, benchmark::Counter::kIsRate);
   state.counters["of_peak"] = benchmark::Counter(done / by_clock, benchmark::Counter::kIsRate);
   state.counters["of_peak_by_processor_time"] = done / spent / by_processor_time;
-  state.counters["peak"] = by_clock;
+  state.counters["peak"] = by_clock * 1e-9;
   state.SetLabel(backend().name());
 }
 
 Compute compute_of(std::int64_t word) { return word == 0 ? Compute::kFloat32 : Compute::kBFloat16; }
-PeakKind peak_of(Compute compute) { return compute == Compute::kFloat32 ? PeakKind::kF32 : PeakKind::kBF16; }
+ArithmeticKind peak_of(Compute compute) {
+  return compute == Compute::kFloat32 ? ArithmeticKind::kF32 : ArithmeticKind::kBF16;
+}
 
 void linear(benchmark::State& state) {
   const Compute compute = compute_of(state.range(0));
@@ -110,7 +111,7 @@ void low_precision_linear(benchmark::State& state) {
   const Owned x = tensor(DType::kBF16, {m, k}, 2), y = tensor(DType::kF32, {m, n}, 3);
   const auto prepared = backend().prepare_quantized(matrix, Compute::kBFloat16);
   const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  against_peak(state, PeakKind::kBF16, flops, [&] { backend().linear(y.view, x.view, *prepared, {}); });
+  against_peak(state, ArithmeticKind::kBF16, flops, [&] { backend().linear(y.view, x.view, *prepared, {}); });
 }
 
 void gram(benchmark::State& state) {

@@ -2,6 +2,7 @@
 #pragma once
 #include "kernels/cpu/ops/attention.h"
 #include "kernels/cpu/ops/codes.h"
+#include "kernels/cpu/ops/peak.h"
 #include "kernels/cpu/ops/score.h"
 #include "kernels/cpu/ops/tile.h"
 
@@ -50,7 +51,10 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {round_float8<V, float>, round_float8<V, BFloat16>},
                     add_int8_sums<V>,
                     add_float8_sums<V>,
-                    finish_scaled_row<V>};
+                    finish_scaled_row<V>,
+                    {peak_products<V, ProductF32<V>>, peak_products<V, Bf16Product>},
+                    peak_products<Int32Sums<V>, Int8Product>,
+                    read_memory<V>};
 }
 
 }  // namespace llmq

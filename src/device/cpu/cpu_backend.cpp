@@ -368,10 +368,13 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
                                       "use scalar, avx2, avx512 or amx, or leave it unset"});
 }
 
-std::shared_ptr<Backend> make_cpu_backend(int threads) {
+std::string chosen_cpu_level() {
   const char* const forced = std::getenv("LLMQ_CPU_ISA");
-  return make_cpu_backend_at(threads,
-                             forced != nullptr && *forced != '\0' ? forced : cpu_levels_present().back());
+  return forced != nullptr && *forced != '\0' ? forced : cpu_levels_present().back();
+}
+
+std::shared_ptr<Backend> make_cpu_backend(int threads) {
+  return make_cpu_backend_at(threads, chosen_cpu_level());
 }
 
 }  // namespace llmq

@@ -10,6 +10,7 @@
 namespace llmq {
 
 std::vector<std::string> cpu_levels_present();  // lowest first, of "scalar", "avx2", "avx512", "amx"
+std::string chosen_cpu_level();                 // LLMQ_CPU_ISA's, as it stands there, or the best present
 
 // Also "avx512_plain" (no BF16 instructions) and "onednn" ("amx" without the AMX units). Error(kUsage) for a
 // word that is no level, Error(kUnsupported) for a level that this processor or this build lacks.

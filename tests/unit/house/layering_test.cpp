@@ -42,7 +42,7 @@ const std::map<std::string, Names>& allowed() {
       {"quant",
        {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
       {"runtime", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
-      {"evaluate", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime"}},
+      {"evaluate", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
       {"kernels/common", {}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},
