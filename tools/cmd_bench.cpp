@@ -87,11 +87,12 @@ Engine load_for(const LoadedModel& model, const std::shared_ptr<Backend>& backen
   return Engine::load(model.checkpoint, backend, options);
 }
 
+// Of the level in use; of its FP32 products where it has no instruction for BF16.
 double peak_in(const MachinePeaks& machine, Compute compute) {
   const ArithmeticKind kind = compute == Compute::kBFloat16 ? ArithmeticKind::kBF16 : ArithmeticKind::kF32;
   double peak = 0;
   for (const LevelPeak& level : machine.arithmetic)
-    if (level.kind == kind && (level.level == chosen_cpu_level() || peak == 0)) peak = level.peak.by_clock;
+    if (level.level == chosen_cpu_level() && (level.kind == kind || peak == 0)) peak = level.peak.by_clock;
   return peak;
 }
 

@@ -155,7 +155,7 @@ struct CpuKernels {
   void (*finish_scaled_row)(float* y, float scale, const float* bias, int64_t n);
 
   // What the level does at most (kernels/cpu/ops/peak.h): operations of `steps` steps of the products above, and
-  // bytes read, a multiple of 256 from an address aligned to 64; returns something of them.
+  // bytes read, a multiple of 256 from an address aligned to 64; returns something of them. Null: no instruction for it.
   double (*peak[2])(int64_t steps);
   double (*peak_int8)(int64_t steps);
   int32_t (*read_memory)(const void* from, size_t bytes);

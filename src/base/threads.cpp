@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <condition_variable>
 #include <exception>
@@ -42,18 +43,38 @@ int available_cores() {
   return std::max(cores, 1);
 }
 
+// A round's word: its number, whether workers may still join it, and how many have.
+constexpr std::uint64_t kOpen = std::uint64_t{1} << 31, kJoined = kOpen - 1;
+constexpr std::uint64_t number_of(std::uint64_t word) { return word >> 32; }
+
+// How long a thread that waits for another looks before it sleeps. Longer than what one thread does alone between
+// two rounds of a forward pass, so that a decoded token needs no system call; short beside a scheduler's slice.
+constexpr std::chrono::microseconds kPatience{1000};
+
 struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable start, done;
   std::vector<std::thread> threads;
+  int size = 1;
+  bool patient = true;  // every thread has a core: looking takes nothing from the one looked for
   const std::function<void(std::size_t, int)>* work = nullptr;
   std::size_t items = 0;
-  std::atomic<std::size_t> next{0};
-  std::uint64_t round = 0;
-  int busy = 0;
-  bool stopping = false;
-  std::exception_ptr error;
-  int size = 1;
+  std::exception_ptr error;  // under mutex
+  std::atomic<bool> stopping{false};
+  std::atomic<bool> caller_sleeps{false};
+  std::atomic<int> sleepers{0};
+  alignas(64) std::atomic<std::uint64_t> round{0};
+  alignas(64) std::atomic<std::size_t> next{0};
+
+  // Whether `ready` came true before patience ran out. Reading the clock is the pause between two looks.
+  template <class Ready>
+  bool look_for(const Ready& ready) const {
+    if (!patient) return ready();
+    const auto end = std::chrono::steady_clock::now() + kPatience;
+    while (!ready())
+      if (std::chrono::steady_clock::now() > end) return false;
+    return true;
+  }
 
   void drain(int worker) {
     inside_pool = true;
@@ -67,24 +88,50 @@ struct ThreadPool::State {
     inside_pool = false;
   }
 
+  // Counts this worker in, unless the round has closed without it.
+  bool join(std::uint64_t& seen) {
+    std::uint64_t word = round;
+    while ((word & kOpen) != 0)
+      if (round.compare_exchange_weak(word, word + 1)) break;
+    seen = number_of(word);
+    return (word & kOpen) != 0;
+  }
+
   void loop(int worker) {
     std::uint64_t seen = 0;
+    const auto called = [&] { return stopping || number_of(round) != seen; };
     for (;;) {
-      {
+      if (!look_for(called)) {
         std::unique_lock lock(mutex);
-        start.wait(lock, [&] { return stopping || round != seen; });
-        if (stopping) return;
-        seen = round;
+        ++sleepers;
+        start.wait(lock, called);
+        --sleepers;
       }
+      if (stopping) return;
+      if (!join(seen)) continue;
       drain(worker);
+      --round;
+      if (!caller_sleeps) continue;
       const std::lock_guard lock(mutex);
-      if (--busy == 0) done.notify_one();
+      done.notify_one();
     }
+  }
+
+  // Those that have not joined by now are not waited for: there is nothing left for them.
+  void close() {
+    round.fetch_and(~kOpen);
+    const auto left = [&] { return (round & kJoined) == 0; };
+    if (look_for(left)) return;
+    std::unique_lock lock(mutex);
+    caller_sleeps = true;
+    done.wait(lock, left);
+    caller_sleeps = false;
   }
 };
 
 ThreadPool::ThreadPool(int threads) : state_(std::make_unique<State>()) {
   state_->size = std::max(threads, 1);
+  state_->patient = state_->size <= available_cores();
   for (int worker = 1; worker < state_->size; ++worker)
     state_->threads.emplace_back([state = state_.get(), worker] { state->loop(worker); });
 }
@@ -102,24 +149,23 @@ int ThreadPool::size() const { return state_->size; }
 
 void ThreadPool::parallel_for(std::size_t items, const std::function<void(std::size_t, int)>& work) {
   if (items == 0) return;
-  if (inside_pool || state_->size == 1 || items == 1) {
+  State& state = *state_;
+  if (inside_pool || state.size == 1 || items == 1) {
     for (std::size_t item = 0; item < items; ++item) work(item, 0);
     return;
   }
-  {
-    const std::lock_guard lock(state_->mutex);
-    state_->work = &work;
-    state_->items = items;
-    state_->next = 0;
-    state_->error = nullptr;
-    state_->busy = state_->size - 1;
-    ++state_->round;
+  state.work = &work;
+  state.items = items;
+  state.next = 0;
+  state.error = nullptr;
+  state.round = (number_of(state.round) + 1) << 32 | kOpen;
+  if (state.sleepers > 0) {  // it counted itself before it looked at the round for the last time
+    { const std::lock_guard lock(state.mutex); }
+    state.start.notify_all();
   }
-  state_->start.notify_all();
-  state_->drain(0);
-  std::unique_lock lock(state_->mutex);
-  state_->done.wait(lock, [&] { return state_->busy == 0; });
-  if (state_->error) std::rethrow_exception(state_->error);
+  state.drain(0);
+  state.close();
+  if (state.error) std::rethrow_exception(state.error);
 }
 
 }  // namespace llmq

@@ -2,6 +2,9 @@
 //
 // A result may depend on the chunk an item is in only if the chunking does not depend on the thread count; therefore
 // parallel_for hands out single items and sums across items are taken by the caller, in item order.
+//
+// Threads that wait look for a millisecond before they sleep, so that rounds in quick succession cost no system call; where
+// there are more threads than cores they sleep at once. A round does not wait for a worker that comes when nothing is left.
 #pragma once
 #include <cstddef>
 #include <functional>

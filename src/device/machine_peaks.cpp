@@ -32,7 +32,7 @@ Loop loop_of(const CpuKernels& kernels, ArithmeticKind kind) {
   return kind == ArithmeticKind::kInt8 ? kernels.peak_int8 : kernels.peak[static_cast<int>(kind)];
 }
 
-// FP32 of "amx" is AVX-512's.
+// FP32 of "amx" is AVX-512's. Null where the level has no instruction for it.
 Loop loop_of(const std::string& level, ArithmeticKind kind) {
   if (level == "amx" && kind == ArithmeticKind::kBF16) return amx_peak_bf16;
   if (level == "amx" && kind == ArithmeticKind::kInt8) return amx_peak_int8;
@@ -110,7 +110,8 @@ const char* arithmetic_name(ArithmeticKind kind) {
 }
 
 Peak measure_peak(ThreadPool& pool, ArithmeticKind kind) {
-  return best_of(pool, loop_of(chosen_cpu_level(), kind));
+  const Loop loop = loop_of(chosen_cpu_level(), kind);
+  return best_of(pool, loop != nullptr ? loop : loop_of(chosen_cpu_level(), ArithmeticKind::kF32));
 }
 
 double measure_read_bandwidth(ThreadPool& pool) {
@@ -140,8 +141,9 @@ MachinePeaks measure_machine(int threads) {
   peaks.threads = pool.size();
   for (const std::string& level : cpu_levels_present())
     for (const ArithmeticKind kind : kKinds)
-      if (level != "amx" || kind != ArithmeticKind::kF32)
-        peaks.arithmetic.push_back({level, kind, best_of(pool, loop_of(level, kind))});
+      if (const Loop loop = loop_of(level, kind);
+          loop != nullptr && (level != "amx" || kind != ArithmeticKind::kF32))
+        peaks.arithmetic.push_back({level, kind, best_of(pool, loop)});
   peaks.read_bytes_per_second = measure_read_bandwidth(pool);
   return peaks;
 }

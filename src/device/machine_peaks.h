@@ -36,7 +36,7 @@ struct MachinePeaks {
   std::vector<LevelPeak> arithmetic;  // every level this machine has, the slowest first
 };
 
-// Of the fastest level present (or LLMQ_CPU_ISA's) for this kind of product.
+// Of the level chosen; of its FP32 products where it has no instruction for this kind.
 Peak measure_peak(ThreadPool& pool, ArithmeticKind kind);
 double measure_read_bandwidth(ThreadPool& pool);
 MachinePeaks measure_machine(int threads);

@@ -9,6 +9,7 @@ namespace {
 
 struct ProductPairs {
   static constexpr int kPerUnit = 2;
+  static constexpr bool kOneInstruction = true;
   using B = __m512i;
   static LLMQ_INLINE B load(const unsigned char* at) { return _mm512_loadu_si512(at); }
   static LLMQ_INLINE B broadcast(uint32_t unit) { return _mm512_set1_epi32(static_cast<int>(unit)); }
@@ -23,6 +24,7 @@ struct ProductPairs {
 
 struct ProductQuads {
   static constexpr int kPerUnit = 4;
+  static constexpr bool kOneInstruction = true;
   using B = __m512i;
   static LLMQ_INLINE B load(const unsigned char* at) { return _mm512_loadu_si512(at); }
   static LLMQ_INLINE B broadcast(uint32_t unit) { return _mm512_set1_epi32(static_cast<int>(unit)); }

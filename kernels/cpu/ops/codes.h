@@ -110,6 +110,7 @@ void finish_scaled_row(float* y, float scale, const float* bias, int64_t n) {
 template <class V>
 struct ProductInt8 {
   static constexpr int kPerUnit = 4;
+  static constexpr bool kOneInstruction = false;
   struct B {
     typename V::I even, odd;
   };

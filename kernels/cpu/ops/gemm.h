@@ -209,6 +209,7 @@ void gemm(const GemmPanel& g) {
 template <class V>
 struct ProductF32 {
   static constexpr int kPerUnit = 1;
+  static constexpr bool kOneInstruction = true;
   using B = typename V::F;
   static LLMQ_INLINE B load(const unsigned char* at) { return V::load(reinterpret_cast<const float*>(at)); }
   static LLMQ_INLINE typename V::F broadcast(uint32_t unit) { return V::set(float_from_bits(unit)); }
@@ -222,6 +223,7 @@ struct ProductF32 {
 template <class V>
 struct ProductBF16 {
   static constexpr int kPerUnit = 2;
+  static constexpr bool kOneInstruction = false;
   struct B {
     typename V::F even, odd;
   };

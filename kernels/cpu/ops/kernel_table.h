@@ -52,8 +52,8 @@ constexpr CpuKernels kernel_table(const char* name) {
                     add_int8_sums<V>,
                     add_float8_sums<V>,
                     finish_scaled_row<V>,
-                    {peak_products<V, ProductF32<V>>, peak_products<V, Bf16Product>},
-                    peak_products<Int32Sums<V>, Int8Product>,
+                    {peak_of<V, ProductF32<V>>(), peak_of<V, Bf16Product>()},
+                    peak_of<Int32Sums<V>, Int8Product>(),
                     read_memory<V>};
 }
 

@@ -7,7 +7,8 @@
 
 namespace llmq {
 
-// Operations done in `steps` steps, a multiplication and an addition counted as two.
+// Operations done in `steps` steps, a multiplication and an addition counted as two. Products made of several
+// instructions have no peak of their own.
 template <class V, class Product>
 __attribute__((noinline)) double peak_products(int64_t steps) {
   constexpr int kChains = V::kRowTile * V::kPanelVectors;
@@ -28,6 +29,14 @@ __attribute__((noinline)) double peak_products(int64_t steps) {
   });
   asm volatile("" : : "r"(sums) : "memory");
   return 2.0 * Product::kPerUnit * V::kLanes * kChains * static_cast<double>(steps);
+}
+
+template <class V, class Product>
+constexpr double (*peak_of())(int64_t) {
+  if constexpr (Product::kOneInstruction)
+    return peak_products<V, Product>;
+  else
+    return nullptr;
 }
 
 constexpr size_t kReadBlock = 256;  // bytes of one step of read_memory, a multiple of every vector

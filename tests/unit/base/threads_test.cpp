@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 namespace llmq {
@@ -106,6 +108,32 @@ TEST(ThreadPool, ManyShortRounds) {
   for (int round = 0; round < 2000; ++round)
     pool.parallel_for(5, [&](std::size_t item, int) { total += static_cast<long>(item); });
   EXPECT_EQ(total, 2000 * 10);
+}
+
+// Longer than a worker looks before it sleeps: each round finds some asleep, some about to be.
+TEST(ThreadPool, SleepersAreWoken) {
+  for (const int threads : {2, 8}) {
+    ThreadPool pool(threads);
+    std::atomic<int> sum{0};
+    for (int round = 0; round < 60; ++round) {
+      std::this_thread::sleep_for(std::chrono::microseconds(round * 50));
+      pool.parallel_for(8, [&](std::size_t, int) { ++sum; });
+    }
+    EXPECT_EQ(sum, 60 * 8);
+  }
+}
+
+// What a late worker must never do: run an item of a round that has ended, whose work is gone.
+TEST(ThreadPool, ARoundIsOverWhenItReturns) {
+  ThreadPool pool(8);
+  for (int round = 0; round < 2000; ++round) {
+    std::atomic<int> running{0};
+    pool.parallel_for(static_cast<std::size_t>(2 + round % 3), [&](std::size_t, int) {
+      ++running;
+      --running;
+    });
+    ASSERT_EQ(running, 0);
+  }
 }
 
 TEST(AvailableCores, IsAtLeastOne) { EXPECT_GE(available_cores(), 1); }
