@@ -11,6 +11,7 @@
 #include "io/digest_cache.h"
 #include "quant/pipeline.h"
 #include "quant/time_prediction.h"
+#include "tools/bit_choice.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -170,7 +171,6 @@ double whole_model_bits(const ModelSpec& spec, std::uint64_t bytes) {
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(spec.parameters());
 }
 
-// The measuring pass of mixed precision, which a dry run makes too: without it there is no plan.
 void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options,
                  const GlobalOptions& globals) {
   if (options.allow_nonfinite)
@@ -180,9 +180,7 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
                                    "leave out --target-bits, or repair the checkpoint"});
   if (o.calibration.samples.empty())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-  choose_precision(o.plan, model.checkpoint, model.spec, o.calibration, backend, throw_if_interrupted);
-  settle_costs(o.plan, o.recipe.source, model.checkpoint, model.spec, backend.threads(),
-               parse_bytes(globals.memory_limit, "--memory-limit"));
+  choose_bits(o.plan, o.recipe, model, o.calibration, backend, globals);
 }
 
 Path directory_of(const Path& output) { return output.has_parent_path() ? output.parent_path() : Path("."); }
@@ -386,6 +384,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
       system_io(),
       input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
       provenance_facts(o.recipe, *backend, o.plan.compute, session));
+  provenance.facts().allow_nonfinite = options.allow_nonfinite;
   run_job(o, model, backend, options, globals, provenance);
   const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
   const int code = !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;

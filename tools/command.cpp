@@ -7,11 +7,11 @@
 
 namespace llmq::tools {
 
-std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals) {
+std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic) {
   if (globals.threads < 0 || globals.threads > 1024)
     fail(ErrorKind::kUsage,
          {fmt::format("{} threads", globals.threads), {}, "--threads", "give 1 .. 1024, or leave it out"});
-  return make_backend({globals.device, globals.threads});
+  return make_backend({globals.device, globals.threads, arithmetic});
 }
 
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise) {

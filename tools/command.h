@@ -48,8 +48,8 @@ void add_completion(CLI::App& app, Session& session);
 void add_man(CLI::App& app, Session& session);
 void add_later_commands(CLI::App& app, Session& session);
 
-// --device and --threads as a backend.
-std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals);
+// --device and --threads as a backend; of one arithmetic, where one is asked for (BackendRequest::arithmetic).
+std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic = {});
 // --compute, or the command's default. Error(kUsage) for another word.
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);
 const char* compute_name(Compute compute);

@@ -66,8 +66,8 @@ int run(int argc, char** argv) {
     std::cout << app.help();
     return 2;
   }
-  if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize"))
-    fail(ErrorKind::kUnsupported, {"only llmq quantize keeps a memory limit in this version", {}, "--memory-limit", "leave it out"});
+  if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize") && !app.got_subcommand("verify"))
+    fail(ErrorKind::kUnsupported, {"only llmq quantize and llmq verify --rebuild keep a memory limit in this version", {}, "--memory-limit", "leave it out"});
   Log::get().set_verbosity(session.globals.quiet ? Verbosity::kQuiet : session.globals.verbose ? Verbosity::kVerbose : Verbosity::kNormal);
   return session.run();
 }

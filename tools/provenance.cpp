@@ -34,9 +34,7 @@ ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, C
   facts.command = session.command_line;
   facts.recipe = recipe.to_json();
   facts.compute = compute_name(compute);
-  facts.backend = backend.name();  // "cpu (avx512_bf16, 2 threads)": no result depends on the threads
-  if (const std::size_t comma = facts.backend.find(','); comma != std::string::npos)
-    facts.backend = facts.backend.substr(0, comma) + ")";
+  facts.backend = backend.arithmetic();
   return facts;
 }
 

@@ -138,7 +138,12 @@ class Backend {
 struct BackendRequest {
   std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake
   int threads = 0;              // 0: available_cores()
+  std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best
 };
+
+// What every processor with AVX2 and FMA computes alike, those with AVX-512 or AMX too: the order of every sum is that of
+// its eight lanes. The kernels on host memory beside the backend (device/host_*.h) give the same bits at every level.
+inline constexpr const char* kPortableArithmetic = "cpu avx2";
 
 // Error(kUnsupported) for a device this build or machine does not have, saying what would do.
 std::shared_ptr<Backend> make_backend(const BackendRequest& request);

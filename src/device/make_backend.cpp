@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "device/backend.h"
+#include "device/cpu/cpu_backend.h"
 
 namespace llmq {
 namespace {
@@ -34,8 +35,10 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
     fail(ErrorKind::kUsage,
          ErrorDetail{
              fmt::format("{} threads are asked for", request.threads), {}, "--threads", "give 1 or more"});
-  if (device == "auto" || device == "cpu")
-    return make_cpu_backend(request.threads == 0 ? available_cores() : request.threads);
+  const int threads = request.threads == 0 ? available_cores() : request.threads;
+  const bool cpu = device == "auto" || device == "cpu";
+  if (!request.arithmetic.empty() && cpu) return make_cpu_backend_of(threads, request.arithmetic);
+  if (cpu) return make_cpu_backend(threads);
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
   if (device == "cuda" || device.rfind("cuda:", 0) == 0) return make_cuda_backend(cuda_index(device));

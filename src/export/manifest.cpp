@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "base/error.h"
+#include "export/statement_reader.h"
 
 namespace llmq {
 namespace {
@@ -42,6 +42,19 @@ bool is_inside(const std::string& name) {
   return true;
 }
 
+// The list of files, with their digests, that stands under `key`.
+std::vector<NamedDigest> read_descriptors(const StatementReader& parent, const char* key) {
+  const Json::Array& list = parent.items(key);
+  if (list.size() > kMaxSubjects)
+    parent.refuse(fmt::format("lists {} files, more than {}", list.size(), kMaxSubjects), key);
+  std::vector<NamedDigest> found;
+  for (const Json& item : list) {
+    const StatementReader one = parent.at(item);
+    found.push_back({one.text("name"), 0, one.at("digest").sha256("sha256", one.text("name"))});
+  }
+  return found;
+}
+
 }  // namespace
 
 Path manifest_path(const Path& output) {
@@ -50,13 +63,15 @@ Path manifest_path(const Path& output) {
 }
 
 Json make_manifest(const ProvenanceFacts& facts, std::span<const NamedDigest> outputs) {
-  Json definition = Json::object(
-      {{"buildType", kBuildType},
-       {"externalParameters", Json::object({{"recipe", facts.recipe}, {"command", facts.command}})},
-       {"internalParameters",
-        Json::object(
-            {{"backend", facts.backend}, {"compute", facts.compute}, {"calibration", facts.calibration}})},
-       {"resolvedDependencies", descriptors(facts.inputs)}});
+  Json definition =
+      Json::object({{"buildType", kBuildType},
+                    {"externalParameters", Json::object({{"recipe", facts.recipe},
+                                                         {"allow_nonfinite", facts.allow_nonfinite},
+                                                         {"command", facts.command}})},
+                    {"internalParameters", Json::object({{"backend", facts.backend},
+                                                         {"compute", facts.compute},
+                                                         {"calibration", facts.calibration}})},
+                    {"resolvedDependencies", descriptors(facts.inputs)}});
   Json builder =
       Json::object({{"id", "https://llmq.dev/llmq@" + facts.version + "+" + facts.commit},
                     {"version", Json::object({{"llmq", facts.version}, {"commit", facts.commit}})}});
@@ -75,35 +90,35 @@ std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<con
 }
 
 std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::string& file) {
-  const auto refuse = [&](const std::string& message, const std::string& where) {
-    fail(ErrorKind::kBadInput, {message, file, where, {}});
-  };
-  const auto text = [&](const Json& object, const char* key) -> std::string {
-    const Json* value = object.find(key);
-    if (value == nullptr || !value->is_string()) refuse(fmt::format("has no text '{}'", key), key);
-    return value->as_string();
-  };
-  if (!manifest.is_object()) refuse("is not a statement", {});
-  if (text(manifest, "_type") != kStatementType) refuse("is not an in-toto statement (v1)", "_type");
-  const Json* subjects = manifest.find("subject");
-  if (subjects == nullptr || !subjects->is_array()) refuse("has no list of subjects", "subject");
-  if (subjects->items().size() > kMaxSubjects)
-    refuse(fmt::format("lists {} files, more than {}", subjects->items().size(), kMaxSubjects), "subject");
-  std::vector<NamedDigest> found;
+  const StatementReader top(manifest, file);
+  if (!manifest.is_object()) top.refuse("is not a statement");
+  top.expect("_type", kStatementType);
+  std::vector<NamedDigest> found = read_descriptors(top, "subject");
   std::set<std::string> names;
-  for (const Json& subject : subjects->items()) {
-    NamedDigest one;
-    one.name = text(subject, "name");
-    if (!is_inside(one.name)) refuse("names a file that is not inside the output", one.name);
-    if (!names.insert(one.name).second) refuse("names a file twice", one.name);
-    const Json* digest = subject.find("digest");
-    if (digest == nullptr) refuse("has no digest of a file", one.name);
-    one.sha256 = text(*digest, "sha256");
-    if (one.sha256.size() != 64 || one.sha256.find_first_not_of("0123456789abcdef") != std::string::npos)
-      refuse("holds a digest that is no SHA-256 in hexadecimal digits", one.name);
-    found.push_back(std::move(one));
+  for (const NamedDigest& one : found) {
+    if (!is_inside(one.name)) top.refuse("names a file that is not inside the output", one.name);
+    if (!names.insert(one.name).second) top.refuse("names a file twice", one.name);
   }
   return found;
+}
+
+ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file) {
+  const StatementReader top(manifest, file), build = top.at("predicate").at("buildDefinition");
+  build.expect("buildType", kBuildType);
+  const StatementReader asked = build.at("externalParameters"), found = build.at("internalParameters");
+  const StatementReader builder = top.at("predicate").at("runDetails").at("builder").at("version");
+  ProvenanceFacts facts;
+  facts.version = builder.text("llmq");
+  facts.commit = builder.text("commit");
+  facts.command = asked.text("command");
+  facts.recipe = asked.at("recipe").json();
+  const Json* nonfinite = asked.json().find("allow_nonfinite");
+  facts.allow_nonfinite = nonfinite != nullptr && *nonfinite == Json(true);
+  facts.backend = found.text("backend");
+  facts.compute = found.text("compute");
+  facts.calibration = found.at("calibration").json();
+  facts.inputs = read_descriptors(build, "resolvedDependencies");
+  return facts;
 }
 
 }  // namespace llmq

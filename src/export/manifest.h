@@ -30,6 +30,7 @@ struct ProvenanceFacts {
   Json recipe;                  // resolved
   Json calibration;             // {samples, tokens, sha256, ...}; null without
   std::string compute, backend;
+  bool allow_nonfinite = false;     // NaN and infinities were let through
   std::vector<NamedDigest> inputs;  // "model/model.safetensors", "calibration/c4.utf8", ...
 };
 
@@ -44,5 +45,9 @@ std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<con
 // Subjects of a manifest that may come from anybody: names are relative, without "..", control characters or
 // duplicates; digests are SHA-256. Error(kBadInput) naming `file` otherwise.
 std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::string& file);
+
+// The job that such a manifest speaks of; Error(kBadInput) naming `file` where something is missing or of another kind.
+// The recipe is as it stands there, and its paths are whatever somebody wrote.
+ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file);
 
 }  // namespace llmq

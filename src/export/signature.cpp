@@ -4,9 +4,12 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "export/statement_reader.h"
 
 namespace llmq {
 namespace {
+
+using Reader = StatementReader;
 
 constexpr const char* kBundleType = "application/vnd.dev.sigstore.bundle.v0.3+json";
 constexpr const char* kPayloadType = "application/vnd.in-toto+json";
@@ -55,44 +58,9 @@ Json make_statement(const std::string& name, const std::vector<NamedDigest>& fil
        {"predicate", Json::object({{"serialization", serialization}, {"resources", resources}})}});
 }
 
-// A path of keys in a document from outside.
-class Reader {
- public:
-  Reader(const Json& json, const std::string& file) : json_(json), file_(file) {}
-  [[noreturn]] void refuse(const std::string& message, const std::string& where = {}) const {
-    fail(ErrorKind::kBadInput, {message, file_, where, {}});
-  }
-  Reader at(const char* key) const {
-    const Json* value = json_.find(key);
-    if (value == nullptr) refuse(fmt::format("has no '{}'", key), key);
-    return {*value, file_};
-  }
-  const std::string& text(const char* key) const {
-    const Json& value = at(key).json_;
-    if (!value.is_string()) refuse(fmt::format("'{}' is not a text", key), key);
-    return value.as_string();
-  }
-  void expect(const char* key, const std::string& wanted) const {
-    if (text(key) != wanted) refuse(fmt::format("'{}' where '{}' is understood", text(key), wanted), key);
-  }
-  const Json::Array& items(const char* key) const {
-    const Json& value = at(key).json_;
-    if (!value.is_array()) refuse(fmt::format("'{}' is not a list", key), key);
-    return value.items();
-  }
-  const Json& json() const { return json_; }
-
- private:
-  const Json& json_;
-  const std::string& file_;
-};
-
 NamedDigest resource(const Reader& one) {
   one.expect("algorithm", "sha256");
-  const std::string& digest = one.text("digest");
-  if (digest.size() != 64 || digest.find_first_not_of("0123456789abcdef") != std::string::npos)
-    one.refuse("holds a digest that is no SHA-256 in hexadecimal digits", one.text("name"));
-  return {one.text("name"), 0, digest};
+  return {one.text("name"), 0, one.sha256("digest", one.text("name"))};
 }
 
 SignedFiles read_statement(const Reader& statement, const std::string& file) {

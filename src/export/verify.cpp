@@ -89,18 +89,22 @@ Json text_or_null(const std::optional<std::string>& text) { return text ? Json(*
 
 }  // namespace
 
-Json Verification::to_json() const {
+Json mismatches_json(const std::vector<Mismatch>& mismatches) {
   Json list = Json::array();
   for (const Mismatch& m : mismatches)
     list.push_back(Json::object(
         {{"path", m.path}, {"expected", text_or_null(m.expected)}, {"found", text_or_null(m.found)}}));
+  return list;
+}
+
+Json Verification::to_json() const {
   return Json::object({{"schema", "llmq.verify/1"},
                        {"path", path},
                        {"ok", ok()},
                        {"files", static_cast<std::int64_t>(files)},
                        {"signature_checked", signature_checked},
                        {"problem", problem.empty() ? Json() : Json(problem)},
-                       {"mismatches", list}});
+                       {"mismatches", mismatches_json(mismatches)}});
 }
 
 DirectoryListing list_directory(Io& io, const Path& directory, const std::vector<std::string>& skip) {

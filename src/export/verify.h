@@ -21,6 +21,8 @@ struct Mismatch {
       found;  // SHA-256, or what stands there instead ("a symbolic link"); absent: nothing
 };
 
+Json mismatches_json(const std::vector<Mismatch>& mismatches);  // [{path, expected, found}]
+
 struct Verification {
   std::string path;
   std::size_t files = 0;  // that were hashed

@@ -96,6 +96,8 @@ struct Recipe {
   // key, listing those that exist.
   void set(const std::string& assignment);
   Json to_json() const;  // for the report: whole, in a fixed order
+  // What to_json() made, of a manifest that may come from anybody: as strict as a recipe file.
+  static Recipe from_json(const Json& json, const std::string& file);
 };
 
 }  // namespace llmq

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "export/manifest.h"
 #include "export/signature.h"
+#include "quant/recipe.h"
 #include "tests/support/new_key.h"
 
 namespace {
@@ -56,6 +57,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
           file.name.find("/../") != std::string::npos)
         std::abort();
     return files;
+  });
+  attempt([&] {
+    const ProvenanceFacts facts = manifest_facts(Json::parse(text, "manifest"), "manifest");
+    Recipe::from_json(facts.recipe, "manifest");
+    return facts.inputs;
   });
   attempt([&] { return read_signature(Json::parse(text, "model.sig"), key(), "model.sig").files; });
   attempt([&] { return read_signature(signed_bundle(text), key(), "model.sig").files; });

@@ -32,6 +32,8 @@ constexpr std::int64_t kLeastTileRows = 192,
 
 CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16; }
 
+std::string arithmetic_of(const std::string& level) { return "cpu " + level; }
+
 class CpuBackend final : public Backend {
  public:
   CpuBackend(int threads, std::string level, const CpuKernels& kernels, bool tiled)
@@ -40,7 +42,7 @@ class CpuBackend final : public Backend {
   std::string name() const override {
     return fmt::format("cpu ({}, {} thread{})", level_, pool_.size(), pool_.size() == 1 ? "" : "s");
   }
-  std::string arithmetic() const override { return "cpu " + level_; }
+  std::string arithmetic() const override { return arithmetic_of(level_); }
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
 
@@ -366,6 +368,18 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
                                       {},
                                       "LLMQ_CPU_ISA",
                                       "use scalar, avx2, avx512 or amx, or leave it unset"});
+}
+
+std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& arithmetic) {
+  for (const Level& level : kLevels)
+    if (const CpuKernels* const kernels = level.kernels();
+        kernels != nullptr && arithmetic == arithmetic_of(level.tiled ? level.name : kernels->name))
+      return make_cpu_backend_at(threads, level.name);
+  fail(ErrorKind::kUnsupported, ErrorDetail{fmt::format("this machine does not compute as '{}'", arithmetic),
+                                            {},
+                                            {},
+                                            fmt::format("it has the CPU levels {}",
+                                                        fmt::join(cpu_levels_present(), ", "))});
 }
 
 std::string chosen_cpu_level() {

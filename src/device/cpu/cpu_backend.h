@@ -15,5 +15,7 @@ std::string chosen_cpu_level();                 // LLMQ_CPU_ISA's, as it stands 
 // Also "avx512_plain" (no BF16 instructions) and "onednn" ("amx" without the AMX units). Error(kUsage) for a
 // word that is no level, Error(kUnsupported) for a level that this processor or this build lacks.
 std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& level);
+// The level whose Backend::arithmetic() is this; Error(kUnsupported) where this processor has none.
+std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& arithmetic);
 
 }  // namespace llmq

@@ -267,5 +267,56 @@ TEST(Presets, EveryFileUnderRecipesIsRead) {
   EXPECT_GE(read, 7);
 }
 
+// What a report holds means the same when it is read back: every key away from its default, and what was left open left open.
+TEST(Recipe, ReadsBackWhatAReportHolds) {
+  for (const char* text :
+       {"version: 1\nmodel: m\noutput: o\nmethod: rtn\n",
+        "model: 'C:\\m \"x\" \u00fc'\noutput: out/x\nmethod: [smoothquant, gptq]\n"
+        "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: false}}\n"
+        "format: gptq_v2\n"
+        "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
+        "chat_template: true}\nkv_cache: {dtype: fp8}\nignore: []\n"
+        "overrides: [{match: 're:.*down_proj', scheme: w8a16_channel_sym}, {match: q, scheme: fp8_block}]\n"
+        "target_bits: 4.3\nmixed: {bits: [3, 16], samples: 2}\n"
+        "awq: {grid: 100, duo_scaling: false, clip: false, salient_fp16: 0.00001}\n"
+        "gptq: {damp: 0.03, order: act, refit_scales: false, retry_scales: false, scale_search: minmax, "
+        "full_range: false, descent_sweeps: 5, upstream_share: 0.25}\nsmoothquant: {alpha: search}\n"
+        "gguf: {importance: x.dat, search: best, imatrix_out: y}\n"
+        "activations: {range: percentile, percentile: 99.5}\n"
+        "evaluate: {text: t, max_ppl: 9.5, max_delta_ppl: -1, max_kl: 0.5, max_windows: 3}\n",
+        "model: m\nformat: gguf\nscheme: q4_k_m\nmethod: imatrix\nawq: {duo_scaling: true}\n",
+        "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      targets: [Linear]\n      scheme: W8A8\n"
+        "      ignore: [lm_head]\n"}) {
+    Recipe recipe = Recipe::parse(text, "r.yaml");
+    const Json report = Json::parse(recipe.to_json().dump(), "report.json");
+    Recipe read = Recipe::from_json(report, "manifest.json");
+    EXPECT_EQ(read.source, "manifest.json");
+    read.source = recipe.source;
+    EXPECT_EQ(read.to_json().dump(1), recipe.to_json().dump(1));
+  }
+}
+
+TEST(Recipe, RefusesAReportOfSomethingElse) {
+  const auto refused = [](const Json& json) -> std::string {
+    try {
+      Recipe::from_json(json, "manifest.json");
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(exit_code(e.kind()), 2);
+      return e.what();
+    }
+  };
+  Json json = Recipe::parse("method: rtn\nscheme: w4a16\n", "r").to_json();
+  json["invented"] = 1;
+  EXPECT_THAT(refused(json), HasSubstr("invented"));
+  json.erase("invented");
+  json["scheme"]["bits"] = 99;
+  EXPECT_THAT(refused(json), HasSubstr("manifest.json"));
+  json["scheme"] = Json::object({{"kind", "x"}});
+  EXPECT_THAT(refused(json), HasSubstr("kind"));
+  for (const Json& wrong : {Json(), Json(5), Json::array(), Json("method: rtn")})
+    EXPECT_NE(refused(wrong), "") << wrong.dump();
+}
+
 }  // namespace
 }  // namespace llmq

@@ -1,0 +1,192 @@
+#include "tools/rebuild.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "export/first_difference.h"
+#include "export/manifest.h"
+#include "export/published_output.h"
+#include "quant/pipeline.h"
+#include "tools/bit_choice.h"
+#include "tools/interrupt.h"
+#include "tools/loaded_model.h"
+#include "tools/provenance.h"
+#include "tools/version.h"
+
+namespace llmq::tools {
+namespace {
+
+// These say how long a run took, so that no two are alike.
+bool tells_the_time(const std::string& name) {
+  return name == kReportFile || name == "report.html" || name == "README.md";
+}
+
+ProvenanceFacts read_facts(Io& io, const Path& output) {
+  const Path file = manifest_path(output);
+  return manifest_facts(Json::parse(read_text(io, file), file.string()), file.string());
+}
+
+std::vector<NamedDigest> recorded_files(Io& io, const Path& output) {
+  const Path file = manifest_path(output);
+  std::vector<NamedDigest> files =
+      manifest_subjects(Json::parse(read_text(io, file), file.string()), file.string());
+  std::erase_if(files, [](const NamedDigest& one) { return tells_the_time(one.name); });
+  return files;
+}
+
+Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output) {
+  Recipe recipe = Recipe::from_json(facts.recipe, manifest_path(output).string());
+  recipe.gguf.imatrix_out.clear();
+  recipe.evaluate.reset();
+  recipe.versioned = false;
+  recipe.keep = 0;
+  return recipe;
+}
+
+// Beside the output; where that is one version of several, beside them all.
+Path scratch_for(Io& io, const Path& output) {
+  Path place = tidy_path(output);
+  if (const std::string version = io.read_link(place); !version.empty()) place = parent_of(place) / version;
+  const std::string name = place.filename().string();
+  const std::vector<std::string> versions = versions_in(io, parent_of(place));
+  if (std::find(versions.begin(), versions.end(), name) != versions.end())
+    place = parent_of(place).string() + "-" + name;
+  return place.string() + ".rebuild";
+}
+
+LoadedModel open_recorded_model(Io& io, const Recipe& recipe, const std::string& instead) {
+  if (!instead.empty()) return open_model(io, instead);
+  try {
+    return open_model(io, recipe.model);
+  } catch (const Error& error) {
+    ErrorDetail detail = error.detail();
+    detail.hint = "the manifest names this model; --model PATH names it anew" +
+                  (detail.hint.empty() ? "" : "; " + detail.hint);
+    throw Error(error.kind(), detail);
+  }
+}
+
+// Two of one name, such as texts from two directories, are told apart by their order.
+void number_names(std::vector<NamedDigest>& files) {
+  std::map<std::string, int> seen;
+  for (NamedDigest& file : files)
+    if (const int number = ++seen[file.name]; number > 1) file.name += fmt::format(" ({})", number);
+}
+
+// The file of the recipe is not read again: what it meant stands in the manifest.
+bool is_recipe_file(const std::string& name) { return name.starts_with("recipe/"); }
+
+std::vector<Mismatch> changed_inputs(Io& io, std::vector<NamedDigest> recorded,
+                                     const std::vector<InputFile>& files) {
+  std::erase_if(recorded, [](const NamedDigest& file) { return is_recipe_file(file.name); });
+  DirectoryListing found;
+  for (const InputFile& file : files) {
+    throw_if_interrupted();
+    if (!is_recipe_file(file.name) && io.exists(file.path))
+      found.files.push_back({file.name, 0, file_sha256(io, file.path)});
+  }
+  // Recorded by name, and those of one name as they came.
+  std::stable_sort(found.files.begin(), found.files.end(),
+                   [](const NamedDigest& a, const NamedDigest& b) { return a.name < b.name; });
+  number_names(recorded);
+  number_names(found.files);
+  return compare_listing(recorded, found);
+}
+
+std::shared_ptr<Backend> recorded_backend(const ProvenanceFacts& facts, GlobalOptions globals,
+                                          std::vector<OtherMaking>& otherwise) {
+  std::shared_ptr<Backend> backend;
+  const bool cpu = facts.backend.starts_with("cpu ");
+  if (globals.device == "auto" && !cpu) globals.device = facts.backend;
+  try {
+    backend = chosen_backend(globals, cpu ? facts.backend : "");
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kUnsupported && error.kind() != ErrorKind::kUsage) throw;
+    globals.device = "auto";
+    backend = chosen_backend(globals);
+  }
+  if (backend->arithmetic() != facts.backend)
+    otherwise.push_back({"arithmetic", facts.backend, backend->arithmetic()});
+  return backend;
+}
+
+void note_version(const ProvenanceFacts& facts, std::vector<OtherMaking>& otherwise) {
+  const auto text = [](const std::string& version, const std::string& commit) {
+    return fmt::format("{} ({})", version, commit);
+  };
+  const std::string then = text(facts.version, facts.commit), now = text(version_text(), commit_text());
+  if (then != now) otherwise.push_back({"llmq", then, now});
+}
+
+void compare(Io& io, const std::vector<NamedDigest>& recorded, const Path& output, const Path& rebuilt,
+             Rebuild& result) {
+  result.compared = recorded.size();
+  result.outputs = compare_listing(recorded, list_directory(io, rebuilt, {}));
+  for (const Mismatch& one : result.outputs) {
+    if (!one.expected || !one.found || !result.first_tensor.empty()) continue;
+    result.first_tensor = first_difference(io, output / one.path, rebuilt / one.path);
+  }
+}
+
+void rebuild_directory(Io& io, const Path& output, const Recipe& recipe, const ProvenanceFacts& facts,
+                       const LoadedModel& model, const std::shared_ptr<Backend>& backend,
+                       const GlobalOptions& globals, Rebuild& result) {
+  const Path scratch = scratch_for(io, output);
+  Plan plan = make_plan(recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
+                        backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
+  CalibrationSet calibration;
+  if (plan.needs_calibration || plan.target_bits)
+    calibration = load_calibration(io, plan.calibration, model.tokenizer);
+  if (plan.target_bits) choose_bits(plan, recipe, model, calibration, *backend, globals);
+  const auto writer = open_writer(io, plan.format, OutputTarget{scratch}, model.checkpoint, model.spec,
+                                  plan.modules, plan.ignored, plan.kv_cache);
+  PipelineOptions options;
+  options.allow_nonfinite = facts.allow_nonfinite;
+  options.scratch_directory = parent_of(scratch);
+  options.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
+  run_pipeline(plan, model.checkpoint, model.spec, calibration, *backend, *writer, options);
+  writer->complete();
+  compare(io, recorded_files(io, output), output, writer->directory(), result);
+}
+
+}  // namespace
+
+Json Rebuild::to_json() const {
+  Json others = Json::array();
+  for (const OtherMaking& one : otherwise)
+    others.push_back(Json::object({{"what", one.what}, {"then", one.then}, {"now", one.now}}));
+  return Json::object({{"ok", ok()},
+                       {"compared", static_cast<std::int64_t>(compared)},
+                       {"otherwise", others},
+                       {"inputs", mismatches_json(inputs)},
+                       {"outputs", mismatches_json(outputs)},
+                       {"first_tensor", first_tensor.empty() ? Json() : Json(first_tensor)}});
+}
+
+Rebuild rebuild_output(Io& io, const Path& output, const std::string& model_instead,
+                       const GlobalOptions& asked) {
+  const ProvenanceFacts facts = read_facts(io, output);
+  const Recipe recipe = recorded_recipe(facts, output);
+  Rebuild result;
+  note_version(facts, result.otherwise);
+  GlobalOptions globals = asked;
+  globals.compute = facts.compute;
+  const std::shared_ptr<Backend> backend = recorded_backend(facts, globals, result.otherwise);
+  for (const OtherMaking& one : result.otherwise)
+    Log::get().warn(
+        fmt::format("{} was {} and is {}: other bytes would not be a surprise", one.what, one.then, one.now));
+  if (recipe.format == "gguf")
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF is not rebuilt by this version", output.string(), "--rebuild", {}});
+  const LoadedModel model = open_recorded_model(io, recipe, model_instead);
+  const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& file) {
+    return file.name.starts_with("calibration/");
+  });
+  result.inputs = changed_inputs(io, facts.inputs, input_files(io, recipe, calibrates, model.checkpoint));
+  if (result.inputs.empty()) rebuild_directory(io, output, recipe, facts, model, backend, globals, result);
+  return result;
+}
+
+}  // namespace llmq::tools
