@@ -156,8 +156,12 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
         context.backend.store_kv(
             pages, k.view(DType::kF32, kv_shape), v.view(DType::kF32, kv_shape),
             std::span(rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
-        context.backend.attention(x_o.row_slice(first, count), q_heads, pages,
-                                  clip_sequences(rows.sequences, first, count), problem);
+        const TensorView out = x_o.row_slice(first, count);
+        if (count == x_attn.rows())
+          context.backend.attention(out, q_heads, pages, rows.sequences, problem);
+        else
+          context.backend.attention(out, q_heads, pages, clip_sequences(rows.sequences, first, count),
+                                    problem);
       });
 }
 

@@ -52,6 +52,10 @@ struct Engine::State {
   Buffer final_norm;
   std::unique_ptr<PreparedWeight> head;
   Buffer logits;  // grows to the largest asked for
+  // Of one step, kept so that the next allocates nothing.
+  BatchRows rows;
+  std::vector<std::int32_t> ids;
+  std::vector<std::int64_t> lengths_before;
 
   State(const Checkpoint& from, std::shared_ptr<Backend> on, const Options& with)
       : checkpoint(from),
@@ -82,31 +86,31 @@ struct Engine::State {
   }
 
   // Room for every step's rows in the cache, or, on an error, none.
-  BatchRows place(std::span<const Step> steps) {
-    BatchRows rows;
-    std::vector<std::int64_t> before;
+  void place(std::span<const Step> steps) {
+    rows.positions.clear();
+    rows.slots.clear();
+    rows.sequences.clear();
+    lengths_before.clear();
     for (const Step& step : steps) {
       check(step);
-      before.push_back(cache.length(step.sequence));
+      lengths_before.push_back(cache.length(step.sequence));
     }
     try {
       for (const Step& step : steps) {
         const auto count = static_cast<std::int64_t>(step.tokens.size());
         const std::int64_t context_length = cache.length(step.sequence);
-        const std::vector<std::int64_t> slots = cache.append(step.sequence, count);
         const auto first = static_cast<std::int64_t>(rows.slots.size());
-        rows.slots.insert(rows.slots.end(), slots.begin(), slots.end());
+        cache.append(step.sequence, count, rows.slots);
         for (std::int64_t i = 0; i < count; ++i)
           rows.positions.push_back(static_cast<std::int32_t>(context_length + i));
         rows.sequences.push_back({first, count, context_length, {}});
       }
     } catch (...) {
-      for (std::size_t i = 0; i < steps.size(); ++i) cache.truncate(steps[i].sequence, before[i]);
+      for (std::size_t i = 0; i < steps.size(); ++i) cache.truncate(steps[i].sequence, lengths_before[i]);
       throw;
     }
     for (std::size_t i = 0; i < steps.size(); ++i)
       rows.sequences[i].block_table = cache.block_table(steps[i].sequence);
-    return rows;
   }
 };
 
@@ -130,8 +134,10 @@ std::size_t Engine::weight_bytes() const {
 
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
-  const BatchRows rows = state.place(steps);
-  std::vector<std::int32_t> ids;
+  state.place(steps);
+  const BatchRows& rows = state.rows;
+  std::vector<std::int32_t>& ids = state.ids;
+  ids.clear();
   for (const Step& step : steps) ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
 
   const auto count = static_cast<std::int64_t>(ids.size());

@@ -30,9 +30,9 @@ class OpenSequence {
   std::uint64_t id_;
 };
 
-// Runs `tokens` in chunks; the logits after the last of them.
-std::vector<float> last_logits(Engine& engine, std::uint64_t sequence, std::span<const std::int32_t> tokens,
-                               std::int64_t chunk) {
+// Runs `tokens` in chunks; the logits after the last of them into `values`.
+void last_logits(Engine& engine, std::uint64_t sequence, std::span<const std::int32_t> tokens,
+                 std::int64_t chunk, std::vector<float>& values) {
   const DType dtype = activation_dtype(engine.options().compute);
   const std::int64_t width = engine.spec().hidden_size;
   const auto step = static_cast<std::size_t>(chunk);
@@ -43,9 +43,9 @@ std::vector<float> last_logits(Engine& engine, std::uint64_t sequence, std::span
     if (first + part.size() < tokens.size()) continue;
     const auto rows = static_cast<std::int64_t>(part.size());
     const TensorView logits = engine.logits(normed.view(dtype, {rows, width}).row_slice(rows - 1, 1));
-    std::vector<float> values(static_cast<std::size_t>(engine.spec().vocab_size));
+    values.resize(static_cast<std::size_t>(engine.spec().vocab_size));
     engine.backend().download(values.data(), logits);
-    return values;
+    return;
   }
 }
 
@@ -78,9 +78,10 @@ Generated generate_tokens(Engine& engine, std::span<const std::int32_t> prompt,
   Generated result;
   result.finish_reason = "length";
   std::vector<std::int32_t> next(prompt.begin(), prompt.end());
+  std::vector<float> logits;
   while (static_cast<std::int64_t>(result.tokens.size()) < options.max_tokens &&
          sequence.length() + static_cast<std::int64_t>(next.size()) <= engine.options().max_context) {
-    const std::vector<float> logits = last_logits(engine, sequence.id(), next, options.prefill_chunk);
+    last_logits(engine, sequence.id(), next, options.prefill_chunk, logits);
     const std::int32_t token = sample_token(logits, options.sampling, result.tokens.size());
     if (result.tokens.empty()) {
       result.ttft_seconds = seconds_since(start);

@@ -1,5 +1,7 @@
 #include "runtime/kv_cache.h"
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 
@@ -34,7 +36,8 @@ KvCache::KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int6
 }
 
 std::uint64_t KvCache::open_sequence() {
-  sequences_[next_] = {};
+  constexpr std::size_t kUsualBlocks = 256;  // so that a step of a sequence of usual length allocates nothing
+  sequences_[next_].blocks.reserve(std::min(free_.size(), kUsualBlocks));
   return next_++;
 }
 
@@ -56,7 +59,7 @@ void KvCache::truncate(std::uint64_t sequence, std::int64_t length) {
 
 std::int64_t KvCache::length(std::uint64_t sequence) const { return sequences_.at(sequence).length; }
 
-std::vector<std::int64_t> KvCache::append(std::uint64_t sequence, std::int64_t count) {
+void KvCache::append(std::uint64_t sequence, std::int64_t count, std::vector<std::int64_t>& slots) {
   Sequence& entry = sequences_.at(sequence);
   const std::int64_t needed =
       blocks_for(entry.length + count, block_size_) - static_cast<std::int64_t>(entry.blocks.size());
@@ -72,13 +75,10 @@ std::vector<std::int64_t> KvCache::append(std::uint64_t sequence, std::int64_t c
     entry.blocks.push_back(free_.back());
     free_.pop_back();
   }
-  std::vector<std::int64_t> slots;
-  slots.reserve(static_cast<std::size_t>(count));
   for (std::int64_t p = entry.length; p < entry.length + count; ++p)
     slots.push_back(std::int64_t{entry.blocks[static_cast<std::size_t>(p / block_size_)]} * block_size_ +
                     p % block_size_);
   entry.length += count;
-  return slots;
 }
 
 std::span<const std::int32_t> KvCache::block_table(std::uint64_t sequence) const {

@@ -19,9 +19,9 @@ class KvCache {
   void close_sequence(std::uint64_t sequence);                 // frees its blocks
   void truncate(std::uint64_t sequence, std::int64_t length);  // keeps positions below `length`
   std::int64_t length(std::uint64_t sequence) const;
-  // Room for `count` more positions: extends the block table, returns their slots. Error(kResource) when no
-  // block is free, with the figures.
-  std::vector<std::int64_t> append(std::uint64_t sequence, std::int64_t count);
+  // Room for `count` more positions: extends the block table and `slots` by theirs. Error(kResource), and nothing
+  // done, when too few blocks are free, with the figures.
+  void append(std::uint64_t sequence, std::int64_t count, std::vector<std::int64_t>& slots);
   std::span<const std::int32_t> block_table(std::uint64_t sequence) const;
   const KvPages& pages(int layer) const;
   std::int64_t free_blocks() const;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <vector>
 
@@ -74,11 +75,20 @@ double counter_uniform(std::uint64_t seed, std::uint64_t counter) {
   return static_cast<double>(mix(mix(seed) + counter) >> 11) * 0x1p-53;
 }
 
+// The greatest first, in chains that do not wait for each other; then where it stands. Comparisons only: any order
+// gives the same value, and a NaN is never greater.
 std::int32_t greedy_token(std::span<const float> logits) {
-  std::size_t best = 0;
-  for (std::size_t i = 1; i < logits.size(); ++i)
-    if (logits[i] > logits[best]) best = i;
-  return static_cast<std::int32_t>(best);
+  constexpr std::size_t kChains = 8;
+  float greatest[kChains];
+  std::fill(greatest, greatest + kChains, -std::numeric_limits<float>::infinity());
+  std::size_t i = 0;
+  for (; i + kChains <= logits.size(); i += kChains)
+    for (std::size_t c = 0; c < kChains; ++c)
+      greatest[c] = logits[i + c] > greatest[c] ? logits[i + c] : greatest[c];
+  for (; i < logits.size(); ++i) greatest[0] = std::max(greatest[0], logits[i]);
+  const float best = *std::max_element(greatest, greatest + kChains);
+  const auto at = std::find(logits.begin(), logits.end(), best);
+  return at == logits.end() ? 0 : static_cast<std::int32_t>(at - logits.begin());
 }
 
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t draw) {

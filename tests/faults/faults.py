@@ -124,4 +124,9 @@ FAULTS = [
           [("llmq_unit_export", "SignedOutput.AStatementMustAddUp")]),
     Fault("layout-of-a-changed-file", "src/export/oci_layout.cpp", "known != recorded.end() && known->second != file.sha256", "known != recorded.end() && known->second.empty()",
           [("llmq_unit_export", "OciLayoutTest.RefusesWhatCannotBePacked")]),
+    # How fast.
+    Fault("threads-sleep-at-once", "src/base/threads.cpp", "if (!patient) return ready();", "if (size > 0) return ready();",
+          [("llmq_counters", "DecodeStep.NeedsNoSystemCall")]),
+    Fault("step-copies-its-rows", "src/runtime/engine.cpp", "const BatchRows& rows = state.rows;", "const BatchRows rows = state.rows;",
+          [("llmq_counters", "DecodeStep.AllocatesNothing")]),
 ]
