@@ -21,10 +21,6 @@ std::size_t triangle_size(std::int64_t channels) {
   return static_cast<std::size_t>(channels * (channels + 1) / 2);
 }
 
-std::size_t row_start(std::int64_t row, std::int64_t channels) {
-  return static_cast<std::size_t>(row * channels - row * (row - 1) / 2);
-}
-
 template <typename T>
 void put(std::vector<std::byte>& bytes, const T* values, std::size_t count) {
   const auto* raw = reinterpret_cast<const std::byte*>(values);
@@ -52,7 +48,8 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into)
       square_(backend.allocate(static_cast<std::size_t>(into.channels_ * into.channels_) * sizeof(float))),
       gram_(square_.view(DType::kF32, {into.channels_, into.channels_})) {
   const std::vector<float> zeros(static_cast<std::size_t>(into.channels_));
-  for (std::int64_t row = 0; row < into.channels_; ++row)  // below the diagonal nothing is touched before it is drained
+  for (std::int64_t row = 0; row < into.channels_;
+       ++row)  // below the diagonal nothing is touched before it is drained
     backend.upload(
         TensorView(gram_.row<float>(row) + row, DType::kF32, {1, into.channels_ - row}, gram_.device),
         zeros.data());
@@ -96,11 +93,6 @@ std::vector<double> InputStats::mean_absolute() const {
   std::vector<double> mean = absolute_sum_;
   for (double& value : mean) value /= static_cast<double>(std::max<std::int64_t>(tokens_, 1));
   return mean;
-}
-
-double InputStats::gram_at(std::int64_t i, std::int64_t j) const {
-  if (i > j) std::swap(i, j);
-  return triangle_[row_start(i, channels_) + static_cast<std::size_t>(j - i)];
 }
 
 std::vector<float> InputStats::gram_square() const {

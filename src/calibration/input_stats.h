@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "device/backend.h"
@@ -28,7 +29,10 @@ class InputStats {
   std::vector<double> mean_absolute() const;
   std::span<const float> absolute_max() const { return absolute_max_; }
   std::vector<float> gram_square() const;  // full symmetric [K, K] FP32
-  double gram_at(std::int64_t i, std::int64_t j) const;
+  double gram_at(std::int64_t i, std::int64_t j) const {
+    if (i > j) std::swap(i, j);
+    return triangle_[static_cast<std::size_t>(i * channels_ - i * (i - 1) / 2 + (j - i))];
+  }
   // x -> x / s: what the statistics of the scaled input are, without seeing the tokens again.
   void divide_channels(std::span<const float> s);
   std::vector<std::byte> save() const;

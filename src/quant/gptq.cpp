@@ -285,12 +285,14 @@ class Gptq final : public Method {
   }
 
  private:
+  int sweeps() const { return options_.descent_sweeps.value_or(1); }
+
   // Of the input as linears of this scheme need it: what `kept` holds, or made there.
   const GptqInput& prepared(std::unique_ptr<PreparedInput>& kept, const RoundingProblem& problem,
                             ThreadPool& pool) const {
     const std::int64_t group = problem.scheme.group_of(problem.in_features);
     const bool is_fitted = problem.scheme.granularity != Granularity::kTensor &&
-                           (options_.refit_scales || options_.retry_scales || options_.descent_sweeps > 0);
+                           (options_.refit_scales || options_.retry_scales || sweeps() > 0);
     if (const auto* found = dynamic_cast<const GptqInput*>(kept.get());
         found != nullptr && found->group == group && found->is_fitted == is_fitted)
       return *found;
@@ -358,7 +360,7 @@ class Gptq final : public Method {
     DescentProblem& descent = input.descent;
     descent.order = &input.runs;
     descent.scales = options_.refit_scales;
-    descent.sweeps = options_.descent_sweeps;
+    descent.sweeps = sweeps();
     descent.square = ColumnPanels(input.runs, false);
     const auto element = [&](std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
     fill(descent.square, pool, element);

@@ -37,7 +37,9 @@ struct GptqOptions {
       true;  // symmetric: signed scales that put the largest weight on code 0, where they lose less
   bool refit_scales = true;  // scales and zeros again, codes frozen
   bool retry_scales = true;  // groups rounded again under scales around their own, all other groups frozen
-  int descent_sweeps = 2;    // over the codes, scales frozen; each sweep refits and retries scales too
+  // Over the codes, scales frozen; each sweep refits and retries scales too. Not given: 2 where AWQ folds first, 1 else, where
+  // a second one gains nothing (docs/adr/0004).
+  std::optional<int> descent_sweeps;
   // Of what earlier rounding did to the residual stream: the share that o_proj and down_proj take back
   // (quant/upstream_error.h).
   std::optional<double> upstream_share;  // not given: 0.5 where AWQ folds first (quality), 0 else (speed)

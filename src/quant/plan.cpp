@@ -260,6 +260,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.compute = compute;
   plan.awq = recipe.awq;
   plan.gptq = recipe.gptq;
+  if (!plan.gptq.descent_sweeps) plan.gptq.descent_sweeps = plan.fold == FoldMethod::kAwq ? 2 : 1;
   if (!plan.gptq.upstream_share) plan.gptq.upstream_share = plan.fold == FoldMethod::kAwq ? 0.5 : 0.0;
   plan.smoothquant = recipe.smoothquant;
   plan.activations = recipe.activations;

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "calibration/row_sample.h"
+#include "device/gram_rows.h"
 #include "export/report.h"
 #include "quant/factorization.h"
 #include "quant/measure_candidates.h"
@@ -27,7 +28,7 @@ constexpr std::uint64_t kStageBytes = std::uint64_t{16} << 20;  // model/decoder
 constexpr std::uint64_t kStageRows = 256;
 constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time (quant/gram_loss.cpp)
 constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;       // the largest that is kept
-constexpr std::uint64_t kGramRows = 512, kFormRows = 96;            // packed at a time (device/cpu)
+constexpr std::uint64_t kFormRows = 96;                             // packed at a time (device/cpu)
 
 std::uint64_t positive(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
@@ -156,13 +157,17 @@ class MomentsOfARun {
   }
 
   // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all there.
+  std::uint64_t packed_rows(std::uint64_t k) const {
+    return positive(gram_rows_at_once(static_cast<std::int64_t>(k * element_)));
+  }
+
   std::uint64_t scratch(const BlockSpec& block) const {
     const std::uint64_t q = positive(spec_.heads) * positive(spec_.head_dim),
                         kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
     const std::uint64_t k = widest(block);
     return stage(q + 2 * kv) + stage(2 * positive(spec_.intermediate_size)) +
            stage(positive(spec_.hidden_size)) + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
-           std::min(kGramRows, chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
+           std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
            kept_square(positive(spec_.hidden_size));
   }
 

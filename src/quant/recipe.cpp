@@ -377,7 +377,7 @@ Json Recipe::to_json() const {
                              {"full_range", Json(gptq.full_range)},
                              {"refit_scales", Json(gptq.refit_scales)},
                              {"retry_scales", Json(gptq.retry_scales)},
-                             {"descent_sweeps", Json(gptq.descent_sweeps)},
+                             {"descent_sweeps", gptq.descent_sweeps ? Json(*gptq.descent_sweeps) : Json()},
                              {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
       {"gguf", Json::object({{"importance", Json(gguf.importance)},
                              {"search", Json(gguf.search)},

@@ -12,12 +12,12 @@
 #include <functional>
 
 #include "base/checked.h"
+#include "device/gram_rows.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::int64_t kBlockRows = 96, kBlockDepth = 2048, kGroupColumns = 1536;
-constexpr std::int64_t kGramTokens = 512;
 constexpr std::int64_t kSetStride = 1024;  // rows this far apart (or a multiple) crowd into few sets of L1
 
 std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -175,10 +175,11 @@ void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView&
   const CpuFormat format = x.dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16;
   const std::int64_t element = format_bytes(format), panel = work.kernels->panel,
                      panels = ceil_of(x.cols(), panel);
-  const std::int64_t panel_bytes = kGramTokens * panel * element;
+  const std::int64_t at_once = gram_rows_at_once(panels * panel * element);
+  const std::int64_t panel_bytes = at_once * panel * element;
   const Buffer packed(work.memory, static_cast<std::size_t>(panels * panel_bytes));
-  for (std::int64_t t = 0; t < x.rows(); t += kGramTokens) {
-    const std::int64_t tokens = std::min(kGramTokens, x.rows() - t), even = (tokens + 1) / 2 * 2;
+  for (std::int64_t t = 0; t < x.rows(); t += at_once) {
+    const std::int64_t tokens = std::min(at_once, x.rows() - t), even = (tokens + 1) / 2 * 2;
     parallel(work, panels, [&](std::int64_t p, int) {
       work.kernels->pack_straight[static_cast<int>(format)](
           packed.as<unsigned char>() + p * panel_bytes,

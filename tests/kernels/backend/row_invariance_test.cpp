@@ -92,7 +92,7 @@ TEST_P(RowInvariance, Scores) {
 
 // Sums over rows, too, have one order at any thread count.
 TEST_P(RowInvariance, SumsOverRows) {
-  const std::int64_t k = 131, rows = 515;
+  const std::int64_t k = 131, rows = 2053;
   Numbers numbers(24);
   const std::vector<float> x = numbers.values(rows * k), d = numbers.values(9 * k),
                            square = numbers.values(k * k);

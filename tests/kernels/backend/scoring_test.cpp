@@ -70,7 +70,8 @@ TEST_P(Scoring, Divergence) {
 TEST_P(Scoring, Gram) {
   for (const DType dtype : {DType::kF32, DType::kBF16})
     for (const std::int64_t k : {1, 3, 16, 17, 65, 130})
-      for (const std::int64_t rows : {1, 2, 33, 257}) {
+      for (const std::int64_t rows : {1, 2, 33, 257, 2051}) {  // more than one sum takes at once
+        if (rows > 2048 && k > 65) continue;
         Numbers numbers(static_cast<std::uint64_t>(k * 1000 + rows));
         const std::vector<float> x = numbers.values(rows * k), start = numbers.values(k * k);
         const auto run = [&](Backend& backend, const std::vector<float>& from, const std::vector<float>& g0) {
@@ -91,6 +92,7 @@ TEST_P(Scoring, Gram) {
         ASSERT_EQ(outside(got, widened(want), bound), "")
             << dtype_row(dtype).name << " K " << k << " T " << rows;
         const std::vector<float> stored = rounded(dtype, x);
+        if (rows > 2048) continue;  // one token of so many is within the bound
         got.back() -= stored[static_cast<std::size_t>(k - 1)] *
                       stored[static_cast<std::size_t>(k - 1)];  // token 0 left out
         EXPECT_NE(outside(got, widened(want), bound), "");
