@@ -32,7 +32,7 @@ struct Options {
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
-       allow_nonfinite = false, paranoid = false;
+       allow_nonfinite = false, paranoid = false, portable = false;
 };
 
 Recipe resolve_recipe(const Options& options) {
@@ -45,6 +45,7 @@ Recipe resolve_recipe(const Options& options) {
     recipe.set("method=" + (list ? "[" + options.method + "]" : options.method));
   }
   if (!options.target_bits.empty()) recipe.set("target_bits=" + options.target_bits);
+  if (options.portable) recipe.portable = true;
   if (!options.model.empty()) recipe.model = options.model;
   if (!options.output.empty()) recipe.output = options.output;
   const auto need = [](bool given, const char* what, const char* flag) {
@@ -339,7 +340,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
   const LoadedModel model = open_model(system_io(), o.recipe.model);
-  const std::shared_ptr<Backend> backend = chosen_backend(globals);
+  const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(o.recipe));
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
   const auto elapsed = [&] {
@@ -457,6 +458,8 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--metrics-out", options->metrics_out,
                    "Directory for the run's figures: metrics.json and llmq.prom (Prometheus)")
       ->type_name("DIR");
+  command->add_flag("--portable", options->portable,
+                    "The same bytes on every x86-64 with AVX2, whatever else it has; slower where it has more");
   command->add_flag("--resume", options->resume,
                     "Go on with an interrupted run of the same job, as is done without being asked");
   command->add_flag("--restart", options->restart,

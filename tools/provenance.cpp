@@ -26,6 +26,8 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
   return files;
 }
 
+std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
+
 ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,
                                  const Session& session) {
   ProvenanceFacts facts;

@@ -50,6 +50,9 @@ class RunProvenance {
   std::future<std::vector<Hashed>> hashing_;
 };
 
+// What --portable asks of the backend; empty: nothing.
+std::string wanted_arithmetic(const Recipe& recipe);
+
 // What a run's manifest says before its inputs are hashed.
 ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,
                                  const Session& session);

@@ -173,7 +173,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
   const LoadedModel model = open_model(system_io(), recipe.model);
-  const std::shared_ptr<Backend> backend = chosen_backend(globals);
+  const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(recipe));
   check_gguf_destination(system_io(), recipe.output, flags.overwrite, model.checkpoint.path());
   Outcome o{recipe,
             make_gguf_plan(system_io(), recipe, model.checkpoint, model.spec,

@@ -39,6 +39,12 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
   const bool cpu = device == "auto" || device == "cpu";
   if (!request.arithmetic.empty() && cpu) return make_cpu_backend_of(threads, request.arithmetic);
   if (cpu) return make_cpu_backend(threads);
+  if (!request.arithmetic.empty())
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{fmt::format("the device '{}' does not compute as '{}'", device, request.arithmetic),
+                     {},
+                     "--device",
+                     "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
   if (device == "cuda" || device.rfind("cuda:", 0) == 0) return make_cuda_backend(cuda_index(device));

@@ -199,6 +199,7 @@ const auto kKeys = std::to_array<Key>({
      [](Recipe& r, const Yaml& v) { r.activations.whole = read_word(v, {"max", "percentile"}) == "max"; }},
     {"activations.percentile",
      [](Recipe& r, const Yaml& v) { r.activations.percentile = read_number(v, 50, 100); }},
+    {"portable", [](Recipe& r, const Yaml& v) { r.portable = v.as_bool(); }},
     {"evaluate.text", [](Recipe& r, const Yaml& v) { evaluation(r).text = v.as_string(); }},
     {"evaluate.max_ppl", [](Recipe& r, const Yaml& v) { evaluation(r).max_ppl = read_number(v, 0, kHuge); }},
     {"evaluate.max_delta_ppl",
@@ -386,6 +387,7 @@ Json Recipe::to_json() const {
        Json::object({{"alpha", smoothquant.alpha ? Json(*smoothquant.alpha) : Json("search")}})},
       {"activations", Json::object({{"range", Json(activations.whole ? "max" : "percentile")},
                                     {"percentile", Json(activations.percentile)}})},
+      {"portable", Json(portable)},
       {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
       {"notes", names(notes)},
   });

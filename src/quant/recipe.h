@@ -86,6 +86,7 @@ struct Recipe {
   SmoothQuantOptions smoothquant;
   GgufOptions gguf;
   ActivationRange activations;
+  bool portable = false;  // the same bytes on every processor with AVX2 (kPortableArithmetic)
   std::optional<EvaluateRequest> evaluate;
   std::vector<std::string>
       notes;  // what was read and has no effect here (llm-compressor keys), said in the report
