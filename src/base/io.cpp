@@ -258,6 +258,21 @@ class SystemIo final : public Io {
     fail_errno(ErrorKind::kIo, path, "cannot be created", code);
   }
 
+  std::unique_ptr<File> create_nameless(const Path& directory) override {
+    const Path place = directory.empty() ? Path(".") : directory;
+    const int fd = ::open(place.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    if (fd >= 0) return std::make_unique<SystemFile>(fd, place / "(a file without a name)", counters_);
+    const int code = errno;
+    if (code != EOPNOTSUPP && code != EISDIR && code != EINVAL)
+      fail_errno(ErrorKind::kIo, place, "a file without a name cannot be created there", code);
+    // A file system that has none: it loses its name before its first byte is written.
+    static std::atomic<int> count{0};
+    const Path path = place / fmt::format(".llmq-nameless-{}-{}", ::getpid(), count++);
+    std::unique_ptr<File> file = create(path);
+    remove(path);
+    return file;
+  }
+
   std::unique_ptr<File> open_to_write(const Path& path) override {
     const int fd = ::open(path.c_str(), O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0)
@@ -310,8 +325,9 @@ class SystemIo final : public Io {
     Path prefix;
     for (const Path& part : path) {
       prefix /= part;
-      if (::mkdir(prefix.c_str(), 0755) == 0 || is_directory(prefix)) continue;
-      const int code = errno == ENOTDIR || errno == EEXIST ? EEXIST : errno;
+      if (::mkdir(prefix.c_str(), 0755) == 0) continue;
+      const int code = errno == ENOTDIR ? EEXIST : errno;
+      if (is_directory(prefix)) continue;  // which changes errno
       if (code == EEXIST)
         fail(ErrorKind::kBadInput,
              ErrorDetail{"is not a directory", prefix.string(), {}, "choose another output"});

@@ -70,6 +70,8 @@ class Io {
   virtual std::unique_ptr<File> open(const Path& path) = 0;  // regular files only; a missing one is kBadInput
   virtual std::unique_ptr<File> create(
       const Path& path) = 0;  // O_EXCL | O_NOFOLLOW: never over something that exists
+  // A file without a name on the disk of `directory`: nothing is left of it, whatever happens to the process.
+  virtual std::unique_ptr<File> create_nameless(const Path& directory) = 0;
   virtual std::unique_ptr<File> open_to_write(
       const Path& path) = 0;  // an existing regular file, kept as it is; no link is followed
   virtual bool exists(const Path& path) = 0;

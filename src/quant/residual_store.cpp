@@ -1,8 +1,5 @@
 #include "quant/residual_store.h"
 
-#include <fmt/format.h>
-#include <unistd.h>
-
 namespace llmq {
 
 ResidualStore::ResidualStore(Backend& backend, std::int64_t tokens, std::int64_t width,
@@ -49,10 +46,7 @@ void ResidualStore::save() {
 }
 
 std::unique_ptr<File> open_nameless(Io& io, const Path& directory, std::uint64_t bytes) {
-  static int count = 0;
-  const Path path = directory / fmt::format(".llmq-activations-{}-{}", ::getpid(), count++);
-  std::unique_ptr<File> file = io.create(path);
-  io.remove(path);
+  std::unique_ptr<File> file = io.create_nameless(directory);
   file->reserve(bytes);
   return file;
 }

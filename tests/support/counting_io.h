@@ -27,6 +27,10 @@ class InterceptedIo : public Io {
     before("create", path);
     return std::make_unique<InterceptedFile>(*this, inner_.create(path), path);
   }
+  std::unique_ptr<File> create_nameless(const Path& directory) override {
+    before("create_nameless", directory);
+    return std::make_unique<InterceptedFile>(*this, inner_.create_nameless(directory), directory);
+  }
   std::unique_ptr<File> open_to_write(const Path& path) override {
     before("open_to_write", path);
     return std::make_unique<InterceptedFile>(*this, inner_.open_to_write(path), path);

@@ -1,0 +1,257 @@
+// Every call to the disk that the built program makes, refused, failed, cut short, or its last: what it then says, what it
+// leaves, and that the same command afterwards ends with the same bytes.
+//
+// A site is what a call does to which file. Of a site that is called more than a few times (writes into a shard) the first
+// two, the last and some between are taken.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "io_faults/job_on_disk.h"
+
+namespace llmq::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using Words = std::vector<std::string>;
+
+Words with(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+const Words kRounding = {"quantize", "--quiet", "--threads", "2",       "--method", "rtn",
+                         "--model",  "@in",     "--output",  "@work/q", "--set",    "scheme=w4a16_g32_asym"};
+// In 49 MiB the residual stream is in a file.
+const Words kGptq = {"quantize",       "--quiet",
+                     "--threads",      "2",
+                     "--method",       "gptq",
+                     "--model",        "@in",
+                     "--output",       "@work/q",
+                     "--set",          "scheme=w4a16_g32_sym",
+                     "--set",          "calibration.samples=72",
+                     "--set",          "calibration.sequence_length=64",
+                     "--memory-limit", "49MiB"};
+const Words kVersioned = {"--set", "output.versioned=true", "--set", "output.keep=2"};
+
+// A job, what is there before it, and what it ends with.
+struct Scenario {
+  explicit Scenario(const Words& words, const std::string& output = "q") : job(words, output) {}
+  Scenario(const Scenario&) = delete;
+  Scenario& operator=(const Scenario&) = delete;
+
+  // Another job's run, of which the result is part of the start.
+  void after(const Words& words, const std::string& fault = {}) {
+    const FaultyRun run = job.run(words, fault);
+    EXPECT_EQ(run.outcome.exit_code, fault.empty() ? 0 : 128 + SIGKILL) << run.outcome.err;
+    job.keep_as_start();
+  }
+
+  // One run without faults.
+  void settle() {
+    before = job.found();
+    const FaultyRun run = job.run();
+    ASSERT_EQ(run.outcome.exit_code, 0) << run.outcome.err;
+    calls = run.calls;
+    digest = job.found();
+    names = job.names();
+    ASSERT_NE(digest, before);
+    ASSERT_NE(digest, "torn");
+  }
+
+  // What looks finished is the earlier output or the new one, and the same command ends as one run does.
+  void expect_recovers() {
+    const std::string found = job.found();
+    EXPECT_TRUE(found == before || found == digest) << "found " << found;
+    const FaultyRun again = job.run();
+    EXPECT_EQ(again.outcome.exit_code, 0) << again.outcome.err;
+    EXPECT_EQ(job.found(), digest);
+    EXPECT_EQ(job.names(), names);
+  }
+
+  JobOnDisk job;
+  std::string before, digest;
+  std::vector<DiskCall> calls;
+  Words names;
+};
+
+// Which calls of a site: from 1.
+std::vector<int> sampled(int count, std::mt19937& random) {
+  std::vector<int> numbers = {1};
+  if (count > 1) numbers.push_back(2);
+  if (count > 3) numbers.push_back(3 + static_cast<int>(random() % static_cast<unsigned>(count - 3)));
+  if (count > 2) numbers.push_back(count);
+  return numbers;
+}
+
+std::vector<std::string> faults_of(const std::string& call) {
+  static const std::map<std::string, std::vector<std::string>> kFaults = {
+      {"write", {"ENOSPC", "EIO", "short", "ENOSPC+"}},
+      {"read", {"EIO", "short"}},
+      {"create", {"ENOSPC", "EIO"}},
+      {"mkdir", {"ENOSPC", "EIO"}},
+      {"reserve", {"ENOSPC"}},
+      {"link", {"ENOSPC"}},
+      {"sync", {"EIO", "ENOSPC", "EIO+"}},
+      {"rename", {"EIO", "ENOSPC+"}}};
+  const auto found = kFaults.find(call);
+  return found == kFaults.end() ? std::vector<std::string>{"EIO"} : found->second;
+}
+
+std::string last_name(const std::string& file) { return file.substr(file.rfind('/') + 1); }
+
+// One sentence: the program's name, the file or the directory it lies in, and why.
+void expect_clear_sentence(const std::string& err, const std::string& file, const std::string& fault) {
+  EXPECT_EQ(std::count(err.begin(), err.end(), '\n'), 1) << err;
+  EXPECT_EQ(err.rfind("llmq: ", 0), 0u) << err;
+  const std::string name = last_name(file).substr(0, last_name(file).find("PID"));
+  const std::string directory = file.substr(0, file.rfind('/'));
+  EXPECT_TRUE(err.find(name) != std::string::npos || err.find(directory) != std::string::npos)
+      << err << "names neither " << name << " nor " << directory;
+  const bool full = fault.rfind("ENOSPC", 0) == 0;
+  EXPECT_TRUE(err.find(full ? "No space left" : "Input/output error") != std::string::npos ||
+              (full && err.find("no room on the disk") != std::string::npos))
+      << err;
+}
+
+// What may fail with a warning: finding and removing what is not needed any more, an old version among it. (work/q is synced
+// for the new version, for `latest`, and for the old one.)
+bool may_go_unnoticed(const DiskCall& site, int number) {
+  return site.first == "remove" || site.first == "list" ||
+         site == DiskCall{"rename", "work/q.unfinished/pruned"} ||
+         (site == DiskCall{"sync", "work/q"} && number == 3);
+}
+
+// Fails every site; how many faults that were.
+int fail_everywhere(Scenario& s, const std::function<bool(const DiskCall&)>& chosen = {}) {
+  s.settle();
+  std::map<DiskCall, int> sites;
+  for (const DiskCall& call : s.calls)
+    if (!chosen || chosen(call)) ++sites[call];
+  std::mt19937 random(7);
+  int faults = 0;
+  for (const auto& [site, count] : sites)
+    for (const int number : sampled(count, random))
+      for (const std::string& how : faults_of(site.first)) {
+        const std::string fault = how + " " + std::to_string(number) + " " + site.first + " " + site.second;
+        SCOPED_TRACE(fault);
+        s.job.begin();
+        const FaultyRun run = s.job.run(fault);
+        ++faults;
+        EXPECT_TRUE(run.hit) << run.outcome.err;
+        if (run.outcome.exit_code == 0) {
+          EXPECT_TRUE(how == "short" || may_go_unnoticed(site, number)) << "went unnoticed";
+          EXPECT_EQ(s.job.found(), s.digest);
+        } else {
+          EXPECT_EQ(run.outcome.exit_code, 1) << run.outcome.err;
+          expect_clear_sentence(run.outcome.err, site.second, how);
+        }
+        s.expect_recovers();
+        if (::testing::Test::HasFailure()) return faults;
+      }
+  std::printf("%d faults at %d sites of %d calls\n", faults, static_cast<int>(sites.size()),
+              static_cast<int>(s.calls.size()));
+  return faults;
+}
+
+// Kills the program before each call that changes the disk, and in the middle of writes; how many points that were.
+int kill_everywhere(Scenario& s) {
+  s.settle();
+  int points = 0;
+  const auto killed = [&](const std::string& fault) {
+    SCOPED_TRACE(fault);
+    s.job.begin();
+    const FaultyRun run = s.job.run(fault);
+    if (run.outcome.exit_code == 0) return false;
+    ++points;
+    EXPECT_EQ(run.outcome.exit_code, 128 + SIGKILL) << run.outcome.err;
+    s.expect_recovers();
+    return !::testing::Test::HasFailure();
+  };
+  for (int n = 1; killed("kill " + std::to_string(n) + " any *"); ++n) {
+  }
+  std::map<DiskCall, int> writes;
+  for (const DiskCall& call : s.calls)
+    if (call.first == "write") ++writes[call];
+  std::mt19937 random(13);
+  for (const auto& [site, count] : writes)
+    for (const int number : sampled(count, random))
+      if (!::testing::Test::HasFailure()) killed("torn " + std::to_string(number) + " write " + site.second);
+  std::printf("%d kill points\n", points);
+  return points;
+}
+
+std::function<bool(const DiskCall&)> only(const Words& calls, const std::string& file) {
+  return [=](const DiskCall& call) {
+    return call.second.find(file) != std::string::npos &&
+           (calls.empty() || std::find(calls.begin(), calls.end(), call.first) != calls.end());
+  };
+}
+
+struct Replacing : Scenario {
+  Replacing() : Scenario(with(kRounding, {"--overwrite"})) {
+    after(with(kRounding, {"--set", "scheme=w8a16_channel_sym"}));
+  }
+};
+
+// Two versions are there, of which one is to go.
+struct Versioned : Scenario {
+  Versioned() : Scenario(with(kRounding, kVersioned)) {
+    after(with(kRounding, with(kVersioned, {"--set", "scheme=w8a16_channel_sym"})));
+    after(with(kRounding, with(kVersioned, {"--set", "scheme=w8a16_channel_asym"})));
+  }
+};
+
+// One block is done, and the next is not.
+struct InTheMiddle : Scenario {
+  InTheMiddle() : Scenario(kRounding) { after(kRounding, "kill 3 write work/q.unfinished/journal"); }
+};
+
+TEST(DiskFaults, OfANewOutput) {
+  Scenario s(kRounding);
+  EXPECT_GT(fail_everywhere(s), 200);
+}
+TEST(DiskFaults, OfAnOutputThatReplacesAnother) {
+  Replacing s;
+  EXPECT_GT(fail_everywhere(s, only({"rename", "sync", "list", "open"}, "work")), 20);
+}
+TEST(DiskFaults, OfANewVersion) {
+  Versioned s;
+  EXPECT_GT(fail_everywhere(s, only({"rename", "sync", "list", "link", "mkdir"}, "work")), 20);
+}
+TEST(DiskFaults, OfARunThatGoesOn) {
+  InTheMiddle s;
+  EXPECT_GT(fail_everywhere(s, only({"open", "read", "map"}, "work/q.unfinished")), 20);
+}
+TEST(DiskFaults, OfActivationsInAFile) {
+  Scenario s(kGptq);
+  EXPECT_GT(fail_everywhere(s,
+                            [](const DiskCall& call) {
+                              return call.second == "work/#" || call == DiskCall{"create", "work"};
+                            }),
+            10);
+}
+TEST(Kills, OfANewOutput) {
+  Scenario s(kRounding);
+  EXPECT_GT(kill_everywhere(s), 100);
+}
+TEST(Kills, OfARunThatGoesOn) {
+  InTheMiddle s;
+  EXPECT_GT(kill_everywhere(s), 80);
+}
+TEST(Kills, OfAnOutputThatReplacesAnother) {
+  Replacing s;
+  EXPECT_GT(kill_everywhere(s), 100);
+}
+TEST(Kills, OfANewVersion) {
+  Versioned s;
+  EXPECT_GT(kill_everywhere(s), 100);
+}
+}  // namespace
+}  // namespace llmq::testing
