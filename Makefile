@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-large install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -12,6 +12,7 @@ help:
 	@echo "make tidy       clang-format and clang-tidy over what you changed"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
+	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
 
 install-dependencies:
@@ -79,6 +80,11 @@ bench: install-dependencies
 	cmake --preset bench
 	cmake --build build/bench -j$(JOBS) --target llmq_bench_kernels
 	build/bench/tests/bench/llmq_bench_kernels
+
+bench-peers: build
+	@scripts/install_dependencies.sh interop
+	scripts/install_bench_peers.sh
+	scripts/bench_peers.py $(BUILD)/tools/llmq $(MODEL) --only "$(ONLY)"
 
 bench-large: install-dependencies
 	cmake --preset cpu-release

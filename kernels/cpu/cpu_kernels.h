@@ -74,7 +74,10 @@ struct ScaledSums {
   float* y = nullptr;
   int64_t y_row = 0;
   int64_t rows = 0, columns = 0;
-  bool first = true;  // y is written, not added to
+  bool first = true;               // y is written, not added to
+  const float* factors = nullptr;  // with the last group: of row r at [r * factor_step]
+  int64_t factor_step = 0;
+  const float* bias = nullptr;  // per column, added after the factor; null: none
 };
 
 struct LeastMost {
@@ -152,7 +155,6 @@ struct CpuKernels {
   void (*round_float8[2])(BFloat16* values, const void* x, float scale, int64_t n);
   void (*add_int8_sums)(const ScaledSums&);
   void (*add_float8_sums)(const ScaledSums&);
-  void (*finish_scaled_row)(float* y, float scale, const float* bias, int64_t n);
 
   // What the level does at most (kernels/cpu/ops/peak.h): operations of `steps` steps of the products above, and
   // bytes read, a multiple of 256 from an address aligned to 64; returns something of them. Null: no instruction for it.

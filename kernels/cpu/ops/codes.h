@@ -34,18 +34,23 @@ LLMQ_INLINE void write_codes(int8_t* p, typename V::F v, int n) {
   for (int i = 0; i < n; ++i) p[i] = padded[i];
 }
 
-// codes[k] = round(clamp(x[k] / scale, -128, 127)), ties to even; their sum.
+// codes[k] = round(clamp(x[k] / scale, -128, 127)), ties to even; their sum, which FP32 holds exactly for kExact of them.
 template <class V, class From>
 int32_t round_int8(int8_t* codes, const void* x, float scale, int64_t n) {
+  constexpr int64_t kExact = 1 << 16;
   const From* const from = static_cast<const From*>(x);
-  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
-    const auto v = V::div(read<V>(from + i, count), V::set(scale));
-    // The constant second: a NaN becomes -128.
-    const auto clamped = V::min(V::max(v, V::set(-128.0f)), V::set(127.0f));
-    write_codes<V>(codes + i, nearest<V>(clamped), count);
-  });
   int32_t sum = 0;
-  for (int64_t i = 0; i < n; ++i) sum += codes[i];
+  for (int64_t first = 0; first < n; first += kExact) {
+    auto total = V::set(0.0f);
+    by_lanes<V>(n - first < kExact ? n - first : kExact, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+      const auto v = V::div(read<V>(from + first + i, count), V::set(scale));
+      // The constant second: a NaN becomes -128.
+      const auto code = nearest<V>(V::min(V::max(v, V::set(-128.0f)), V::set(127.0f)));
+      write_codes<V>(codes + first + i, code, count);
+      total = V::add(total, code);  // 0 in the lanes beyond the end
+    });
+    sum += static_cast<int32_t>(V::sum(total));
+  }
   return sum;
 }
 
@@ -65,45 +70,47 @@ void round_float8(BFloat16* values, const void* x, float scale, int64_t n) {
   }
 }
 
-// y = fma(float(sum - zero * codes of the row), scale, y or 0)
+// One row: y = term(n) * scale (the first group) or fma(term(n), scale, y); the last group's sum is then multiplied by the
+// row's factor, and the bias added, before it is stored.
+template <class Term>
+LLMQ_INLINE void add_row(const ScaledSums& p, int64_t r, const Term& term) {
+  float* const __restrict y = p.y + r * p.y_row;
+  const float* const __restrict scales = p.scales;
+  const auto each = [&](const auto& finish) LLMQ_LAMBDA_INLINE {
+    if (p.first)
+      for (int64_t n = 0; n < p.columns; ++n) y[n] = finish(term(n) * scales[n], n);
+    else
+      for (int64_t n = 0; n < p.columns; ++n) y[n] = finish(__builtin_fmaf(term(n), scales[n], y[n]), n);
+  };
+  if (p.factors == nullptr) return each([](float v, int64_t) LLMQ_LAMBDA_INLINE { return v; });
+  const float factor = p.factors[r * p.factor_step];
+  if (p.bias == nullptr) return each([&](float v, int64_t) LLMQ_LAMBDA_INLINE { return v * factor; });
+  const float* const __restrict bias = p.bias;
+  each([&](float v, int64_t n) LLMQ_LAMBDA_INLINE { return __builtin_fmaf(v, factor, bias[n]); });
+}
+
+// term = float(sum - zero * codes of the row)
 template <class V>
 void add_int8_sums(const ScaledSums& p) {
   for (int64_t r = 0; r < p.rows; ++r) {
-    const int32_t* const sums = static_cast<const int32_t*>(p.sums) + r * p.sums_row;
+    const int32_t* const __restrict sums = static_cast<const int32_t*>(p.sums) + r * p.sums_row;
+    const int32_t* const __restrict zeros = p.zeros;
     const uint32_t codes = static_cast<uint32_t>(p.code_sums[r * p.row_step]);
-    float* const y = p.y + r * p.y_row;
-    const auto exact = [&](int64_t n) LLMQ_LAMBDA_INLINE {
-      const uint32_t zero = static_cast<uint32_t>(p.zeros[n]);
+    add_row(p, r, [&](int64_t n) LLMQ_LAMBDA_INLINE {
+      const uint32_t zero = static_cast<uint32_t>(zeros[n]);
       return static_cast<float>(static_cast<int32_t>(static_cast<uint32_t>(sums[n]) - zero * codes));
-    };
-    if (p.first)
-      for (int64_t n = 0; n < p.columns; ++n) y[n] = exact(n) * p.scales[n];
-    else
-      for (int64_t n = 0; n < p.columns; ++n) y[n] = __builtin_fmaf(exact(n), p.scales[n], y[n]);
+    });
   }
 }
 
-// The same for FP32 sums of E4M3 products; with group scales of the row, these come first.
+// term = sum * the row's scale: FP32 sums of E4M3 products; with group scales of the row, these come first.
 template <class V>
 void add_float8_sums(const ScaledSums& p) {
   for (int64_t r = 0; r < p.rows; ++r) {
-    const float* const sums = static_cast<const float*>(p.sums) + r * p.sums_row;
+    const float* const __restrict sums = static_cast<const float*>(p.sums) + r * p.sums_row;
     const float row = p.row_scales == nullptr ? 1.0f : p.row_scales[r * p.row_step];
-    float* const y = p.y + r * p.y_row;
-    if (p.first)
-      for (int64_t n = 0; n < p.columns; ++n) y[n] = (sums[n] * row) * p.scales[n];
-    else
-      for (int64_t n = 0; n < p.columns; ++n) y[n] = __builtin_fmaf(sums[n] * row, p.scales[n], y[n]);
+    add_row(p, r, [&](int64_t n) LLMQ_LAMBDA_INLINE { return sums[n] * row; });
   }
-}
-
-// y = fma(y, scale, bias)
-template <class V>
-void finish_scaled_row(float* y, float scale, const float* bias, int64_t n) {
-  if (bias == nullptr)
-    for (int64_t i = 0; i < n; ++i) y[i] *= scale;
-  else
-    for (int64_t i = 0; i < n; ++i) y[i] = __builtin_fmaf(y[i], scale, bias[i]);
 }
 
 // INT8 without an instruction for it: bytes widened to pairs of INT16, whose products and pair sums are exact.

@@ -51,7 +51,6 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {round_float8<V, float>, round_float8<V, BFloat16>},
                     add_int8_sums<V>,
                     add_float8_sums<V>,
-                    finish_scaled_row<V>,
                     {peak_of<V, ProductF32<V>>(), peak_of<V, Bf16Product>()},
                     peak_of<Int32Sums<V>, Int8Product>(),
                     read_memory<V>};

@@ -16,6 +16,8 @@ namespace {
 
 constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 1536;
 constexpr std::int64_t kChunkPanels = 4;
+constexpr std::int64_t kRoundedAtOnce = 8;  // rows of one item of the rounding
+constexpr float kOne = 1.0f;
 
 std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
 
@@ -102,11 +104,6 @@ struct CodeItem {
         multiply_group(first_row, count, first_panel + p, columns, g, sums);
         add_group(first_row, count, n, columns, g, sums);
       }
-      for (std::int64_t r = first_row; r < first_row + count; ++r) {
-        const float scale = rows.scale_count == 1 ? rows.scales[r] : 1.0f;
-        work.kernels->finish_scaled_row(y.row<float>(r) + n, scale, bias == nullptr ? nullptr : bias + n,
-                                        columns);
-      }
     }
   }
 
@@ -144,6 +141,11 @@ struct CodeItem {
     part.rows = count;
     part.columns = columns;
     part.first = g == 0;
+    if (g + 1 == w.groups) {
+      part.factors = rows.scale_count == 1 ? rows.scales + first_row : &kOne;
+      part.factor_step = rows.scale_count == 1 ? 1 : 0;
+      part.bias = bias == nullptr ? nullptr : bias + n;
+    }
     if (w.float8) {
       part.row_step = rows.scale_count;
       part.row_scales = rows.scale_count == 1 ? nullptr : rows.scales + first_row * rows.scale_count + g;
@@ -226,7 +228,10 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
     for (std::int64_t m = 0; m < x.rows(); ++m) rounding.run(m);
     for (std::int64_t i = 0; i < items; ++i) run(i, 0);
   } else {
-    parallel(work, x.rows(), [&](std::int64_t m, int) { rounding.run(m); });
+    parallel(work, ceil_of(x.rows(), kRoundedAtOnce), [&](std::int64_t few, int) {
+      const std::int64_t first = few * kRoundedAtOnce;
+      for (std::int64_t m = first; m < std::min(x.rows(), first + kRoundedAtOnce); ++m) rounding.run(m);
+    });
     parallel(work, items, run);
   }
 }
