@@ -1,5 +1,5 @@
-// Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few panels at a time, group by group:
-// the sums of a group lie in scratch, what they come to is added up in y. Nothing is summed across items.
+// Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few rows and panels at a time, group by
+// group: the sums of a group lie in scratch, what they come to is added up in y. Nothing is summed across items.
 #include "device/cpu/code_weight.h"
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 1536;
-constexpr std::int64_t kChunkPanels = 4;
-constexpr std::int64_t kRoundedAtOnce = 8;  // rows of one item of the rounding
+constexpr std::int64_t kChunkPanels = 4, kFewRows = 48;  // the sums of so many rows and panels stay in L1
+constexpr std::int64_t kRoundedAtOnce = 8;               // rows of one item of the rounding
 constexpr float kOne = 1.0f;
 
 std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -96,13 +96,19 @@ struct CodeItem {
            int worker) const {
     const std::int64_t panel = work.kernels->panel;
     unsigned char* const sums =
-        work.scratch->take(worker, static_cast<std::size_t>(kBlockRows * kChunkPanels * panel * 4));
+        work.scratch->take(worker, static_cast<std::size_t>(kFewRows * kChunkPanels * panel * 4));
     for (std::int64_t p = 0; p < panels; p += kChunkPanels) {
       const std::int64_t n = (first_panel + p) * panel;
       const std::int64_t columns = std::min(std::min(kChunkPanels, panels - p) * panel, w.out_features - n);
-      for (std::int64_t g = 0; g < w.groups; ++g) {
-        multiply_group(first_row, count, first_panel + p, columns, g, sums);
-        add_group(first_row, count, n, columns, g, sums);
+      for (std::int64_t r = 0; r < count; r += kFewRows) {
+        const std::int64_t few = std::min(kFewRows, count - r);
+        // y's lines come while the products run, so that the sums' stores do not wait for them.
+        for (std::int64_t row = first_row + r; row < first_row + r + few; ++row)
+          for (std::int64_t c = 0; c < columns; c += 16) __builtin_prefetch(y.row<float>(row) + n + c, 1);
+        for (std::int64_t g = 0; g < w.groups; ++g) {
+          multiply_group(first_row + r, few, first_panel + p, columns, g, sums);
+          add_group(first_row + r, few, n, columns, g, sums);
+        }
       }
     }
   }
