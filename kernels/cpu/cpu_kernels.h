@@ -34,6 +34,40 @@ struct GemmPanel {
   int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
+  // Per column, or null. With it the chain begins at 0 and ends as C = fma(sum, scale, start or C).
+  const float* scale = nullptr;
+};
+
+// A weight that stays in 4 or 8 bits: panel by panel, group by group of the depth, each group with its scales in
+// front of its codes (kernels/cpu/ops/narrow.h has the bytes).
+enum class ScaleFormat : unsigned char { kF32, kBF16, kF16 };
+inline constexpr int64_t kNarrowBlock =
+    8;                                     // codes along the depth that lie together; groups are padded to it
+inline constexpr int64_t kNarrowRows = 8;  // the most rows that narrow_gemm takes
+
+struct NarrowLayout {
+  int bits = 4;  // of a stored code: 4 or 8
+  bool zeros = false;
+  ScaleFormat scales = ScaleFormat::kBF16;
+  int64_t groups = 0, group = 0;  // group: padded
+
+  int64_t scale_bytes() const { return scales == ScaleFormat::kF32 ? 4 : 2; }
+  int64_t group_bytes(int64_t panel) const {
+    return panel * (scale_bytes() + (zeros ? 1 : 0) + group * bits / 8);
+  }
+};
+
+// C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma: `gemm` with
+// `scale`, group after group, in the same bits, for at most kNarrowRows rows and without a panel in between.
+struct NarrowProduct {
+  NarrowLayout layout;
+  const void* a = nullptr;  // BF16, the groups padded as the codes are
+  int64_t a_row = 0;        // bytes
+  const unsigned char* b = nullptr;
+  float* c = nullptr;
+  int64_t c_row = 0;  // elements
+  int64_t rows = 0, columns = 0;
+  const float* start = nullptr;
 };
 
 // Query heads of one KV head at consecutive positions of one sequence.
@@ -161,6 +195,12 @@ struct CpuKernels {
   double (*peak[2])(int64_t steps);
   double (*peak_int8)(int64_t steps);
   int32_t (*read_memory)(const void* from, size_t bytes);
+
+  // Weights that stay in 4 or 8 bits, BF16 rows.
+  void (*narrow_gemm)(const NarrowProduct&);
+  // One group of one panel as a panel of B and its scales: FP32 values (code - zero) * scale, the scales then of no
+  // account; or BF16 numbers code - zero, exact.
+  void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&);
 };
 
 }  // namespace llmq

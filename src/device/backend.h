@@ -85,10 +85,13 @@ class Backend {
 
   // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds F32/F16 to BF16.
   virtual std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) = 0;
-  // A weight of codes whose inputs are rounded to 8 bits in linear() (device/low_precision.h has the arithmetic: INT8 products are summed
-  // exactly). Error(kUnsupported) for a scheme without 8-bit activations.
+  // A weight of codes. With 8-bit activations the inputs are rounded in linear() (device/low_precision.h has the arithmetic: INT8 products
+  // are summed exactly). Else the codes stay in memory as they are; float32 compute then has the bits of prepare() on the dequantized
+  // weight, bfloat16 compute multiplies BF16 inputs with the values themselves, which are not rounded to BF16 (docs/adr/0009).
   virtual std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix,
                                                             Compute compute) = 0;
+  // Whether prepare_quantized() takes this weight of 16-bit activations; where not, the dequantized weight does.
+  virtual bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const = 0;
   // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the compute dtype. bias may be an empty view.
   virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
                       const TensorView& bias) = 0;

@@ -98,6 +98,28 @@ struct Avx2 {
     _mm_storel_epi64(reinterpret_cast<__m128i*>(p), _mm_packs_epi16(half, half));
   }
 
+  // INT32 lanes out of bytes and codes, and back to numbers.
+  static LLMQ_INLINE I load_u8(const void* p) {
+    return _mm256_cvtepu8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  }
+  static LLMQ_INLINE I load_i8(const void* p) {
+    return _mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p)));
+  }
+  static LLMQ_INLINE I seti(int v) { return _mm256_set1_epi32(v); }
+  static LLMQ_INLINE I subi(I a, I b) { return _mm256_sub_epi32(a, b); }
+  template <int Shift>
+  static LLMQ_INLINE I nibble(I v) {
+    return _mm256_and_si256(_mm256_srli_epi32(v, Shift), _mm256_set1_epi32(15));
+  }
+  static LLMQ_INLINE F to_f32(I v) { return _mm256_cvtepi32_ps(v); }
+  static LLMQ_INLINE I pair_bits(F low, F high) {
+    return _mm256_blend_epi16(_mm256_castps_si256(high), _mm256_srli_epi32(_mm256_castps_si256(low), 16),
+                              0x55);
+  }
+  static LLMQ_INLINE F load_f16(const void* p) {
+    return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+
   static LLMQ_INLINE D setd(double v) { return _mm256_set1_pd(v); }
   static LLMQ_INLINE D loadd(const double* p) { return _mm256_loadu_pd(p); }
   static LLMQ_INLINE void stored(double* p, D v) { _mm256_storeu_pd(p, v); }
@@ -126,6 +148,7 @@ struct Avx2 {
 
 }  // namespace
 
-extern const CpuKernels kAvx2Kernels = kernel_table<Avx2, ProductBF16<Avx2>, ProductInt8<Avx2>>("avx2");
+extern const CpuKernels kAvx2Kernels =
+    kernel_table<Avx2, ProductBF16<Avx2>, ProductInt8<Avx2>, WideCodes<Avx2>>("avx2");
 
 }  // namespace llmq

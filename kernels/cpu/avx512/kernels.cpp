@@ -6,6 +6,6 @@
 namespace llmq {
 
 extern const CpuKernels kAvx512Kernels =
-    kernel_table<Avx512, ProductBF16<Avx512>, ProductInt8<Avx512>>("avx512");
+    kernel_table<Avx512, ProductBF16<Avx512>, ProductInt8<Avx512>, WideCodes<Avx512>>("avx512");
 
 }  // namespace llmq

@@ -88,6 +88,28 @@ struct Avx512 {
     _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(v)));
   }
 
+  // INT32 lanes out of bytes and codes, and back to numbers.
+  static LLMQ_INLINE I load_u8(const void* p) {
+    return _mm512_cvtepu8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static LLMQ_INLINE I load_i8(const void* p) {
+    return _mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p)));
+  }
+  static LLMQ_INLINE I seti(int v) { return _mm512_set1_epi32(v); }
+  static LLMQ_INLINE I subi(I a, I b) { return _mm512_sub_epi32(a, b); }
+  template <int Shift>
+  static LLMQ_INLINE I nibble(I v) {
+    return _mm512_and_si512(_mm512_srli_epi32(v, Shift), _mm512_set1_epi32(15));
+  }
+  static LLMQ_INLINE F to_f32(I v) { return _mm512_cvtepi32_ps(v); }
+  static LLMQ_INLINE I pair_bits(F low, F high) {
+    return _mm512_mask_mov_epi16(_mm512_castps_si512(high), 0x55555555u,
+                                 _mm512_srli_epi32(_mm512_castps_si512(low), 16));
+  }
+  static LLMQ_INLINE F load_f16(const void* p) {
+    return _mm512_cvtph_ps(_mm256_loadu_si256(static_cast<const __m256i*>(p)));
+  }
+
   static LLMQ_INLINE D setd(double v) { return _mm512_set1_pd(v); }
   static LLMQ_INLINE D loadd(const double* p) { return _mm512_loadu_pd(p); }
   static LLMQ_INLINE void stored(double* p, D v) { _mm512_storeu_pd(p, v); }

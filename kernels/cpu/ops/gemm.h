@@ -44,7 +44,7 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
       });
     });
   };
-  if (!g.accumulate && g.start == nullptr) {
+  if (g.scale != nullptr || (!g.accumulate && g.start == nullptr)) {
     each([&](typename V::F& sum, int, int) LLMQ_LAMBDA_INLINE { sum = V::set(0.0f); });
   } else {
     const float* const from = g.accumulate ? c : g.start;
@@ -99,6 +99,19 @@ __attribute__((noinline)) void gemm_tile(const GemmPanel& g, int64_t first_row) 
   if constexpr (!Transposed && Product::kPerUnit == 2)
     if (g.depth % 2 != 0) step([](const unsigned char* at) LLMQ_LAMBDA_INLINE { return half_unit(at); });
 
+  if constexpr (Product::kPerUnit < 4)  // sums of INT8 products are integers
+    if (g.scale != nullptr) {
+      const float* const from = g.accumulate ? c : g.start;
+      const int64_t from_row = g.accumulate ? g.c_row : 0;
+      each([&](typename V::F& sum, int r, int v) LLMQ_LAMBDA_INLINE {
+        const int n = v * V::kLanes;
+        const auto scale = full ? V::load(g.scale + n) : V::load_first(g.scale + n, count(v));
+        auto begin = V::set(0.0f);
+        if (from != nullptr)
+          begin = full ? V::load(from + r * from_row + n) : V::load_first(from + r * from_row + n, count(v));
+        sum = V::fma(sum, scale, begin);
+      });
+    }
   if (full)
     each([&](typename V::F& sum, int r, int v)
              LLMQ_LAMBDA_INLINE { V::store(c + r * g.c_row + v * V::kLanes, sum); });
@@ -167,7 +180,7 @@ __attribute__((noinline)) void gemm_few_rows(const GemmPanel& g) {
 template <class V, class Product>
 LLMQ_INLINE int64_t gemm_first_panels(const GemmPanel& g) {
   const int64_t whole = g.columns / (V::kPanelVectors * V::kLanes);
-  if (g.transposed || g.rows > 2 || whole < 2) return 0;
+  if (g.transposed || g.rows > 2 || whole < 2 || g.scale != nullptr) return 0;
   if (g.rows == 2) return gemm_few_rows<V, Product, 2, 2>(g), 2;
   if (whole == 2) return gemm_few_rows<V, Product, 1, 2>(g), 2;
   if (whole == 3) return gemm_few_rows<V, Product, 1, 3>(g), 3;
@@ -201,6 +214,7 @@ void gemm(const GemmPanel& g) {
     rest.b = static_cast<const unsigned char*>(rest.b) + panels * rest.b_panel;
     rest.c += panels * kPanel;
     if (rest.start != nullptr) rest.start += panels * kPanel;
+    if (rest.scale != nullptr) rest.scale += panels * kPanel;
     rest.columns -= panels * kPanel;
   }
 }

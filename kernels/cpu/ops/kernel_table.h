@@ -1,14 +1,15 @@
-// The table of one level from its vectors V and its BF16 and INT8 products.
+// The table of one level from its vectors V, its BF16 and INT8 products and how it makes BF16 numbers of codes.
 #pragma once
 #include "kernels/cpu/ops/attention.h"
 #include "kernels/cpu/ops/codes.h"
+#include "kernels/cpu/ops/narrow.h"
 #include "kernels/cpu/ops/peak.h"
 #include "kernels/cpu/ops/score.h"
 #include "kernels/cpu/ops/tile.h"
 
 namespace llmq {
 
-template <class V, class Bf16Product, class Int8Product>
+template <class V, class Bf16Product, class Int8Product, class Codes>
 constexpr CpuKernels kernel_table(const char* name) {
   return CpuKernels{name,
                     V::kPanelVectors * V::kLanes,
@@ -53,7 +54,9 @@ constexpr CpuKernels kernel_table(const char* name) {
                     add_float8_sums<V>,
                     {peak_of<V, ProductF32<V>>(), peak_of<V, Bf16Product>()},
                     peak_of<Int32Sums<V>, Int8Product>(),
-                    read_memory<V>};
+                    read_memory<V>,
+                    narrow_gemm<V, Bf16Product, Codes>,
+                    {narrow_unpack_f32<V>, narrow_unpack_bf16<V, Codes>}};
 }
 
 }  // namespace llmq

@@ -65,6 +65,25 @@ struct Scalar {
   }
   static LLMQ_INLINE void store_int8(int8_t* p, F v) { *p = static_cast<int8_t>(v); }
 
+  // INT32 lanes out of bytes and codes, and back to numbers.
+  static LLMQ_INLINE I load_u8(const void* p) { return *static_cast<const uint8_t*>(p); }
+  static LLMQ_INLINE I load_i8(const void* p) { return *static_cast<const int8_t*>(p); }
+  static LLMQ_INLINE I seti(int v) { return v; }
+  static LLMQ_INLINE I subi(I a, I b) { return a - b; }
+  template <int Shift>
+  static LLMQ_INLINE I nibble(I v) {
+    return static_cast<int32_t>(static_cast<uint32_t>(v) >> Shift & 15u);
+  }
+  static LLMQ_INLINE F to_f32(I v) { return static_cast<float>(v); }
+  static LLMQ_INLINE I pair_bits(F low, F high) {
+    return static_cast<int32_t>(bits_from_float(low) >> 16 | (bits_from_float(high) & 0xffff0000u));
+  }
+  static LLMQ_INLINE F load_f16(const void* p) {
+    Float16 half;
+    __builtin_memcpy(&half, p, sizeof half);
+    return to_float(half);
+  }
+
   static LLMQ_INLINE D setd(double v) { return v; }
   static LLMQ_INLINE D loadd(const double* p) { return *p; }
   static LLMQ_INLINE void stored(double* p, D v) { *p = v; }
@@ -97,6 +116,6 @@ struct Scalar {
 }  // namespace
 
 extern const CpuKernels kScalarKernels =
-    kernel_table<Scalar, ProductBF16<Scalar>, ProductInt8<Scalar>>("scalar");
+    kernel_table<Scalar, ProductBF16<Scalar>, ProductInt8<Scalar>, WideCodes<Scalar>>("scalar");
 
 }  // namespace llmq

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "device/cpu/code_weight.h"
+#include "device/cpu/narrow_weight.h"
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
 #include "device/cpu/tiled_weight.h"
@@ -67,7 +68,14 @@ class CpuBackend final : public Backend {
   }
 
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    if (matrix.scheme.activation_scale == ActivationScale::kNone)
+      return narrow_weight(work(), matrix, compute);
     return pack_codes(work(), matrix, compute);
+  }
+  // oneDNN's tiles have an order of sums that the codes' kernels do not, and many rows are an order of magnitude
+  // faster in them.
+  bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const override {
+    return can_stay_narrow(matrix) && !(tiled_ && compute == Compute::kBFloat16);
   }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
@@ -76,6 +84,9 @@ class CpuBackend final : public Backend {
     if (const auto* codes = dynamic_cast<const CodeWeight*>(&w);
         codes != nullptr && codes->kernels == &kernels_)
       return multiply(work(), y, x, *codes, bias.as<const float>());
+    if (const auto* narrow = dynamic_cast<const NarrowWeight*>(&w);
+        narrow != nullptr && narrow->kernels == &kernels_)
+      return multiply(work(), y, x, *narrow, bias.as<const float>());
     if (const auto* tiled = dynamic_cast<const TiledWeight*>(&w); tiled != nullptr && tiled_)
       multiply(work(), y, x, *tiled, bias.as<const float>());
     else

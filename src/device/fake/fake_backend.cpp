@@ -53,6 +53,9 @@ class FakeBackend final : public Backend {
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
     return wrapped(reference_->prepare_quantized(matrix, compute));
   }
+  bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const override {
+    return reference_->keeps_codes(matrix, compute);
+  }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {

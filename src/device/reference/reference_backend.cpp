@@ -204,6 +204,16 @@ class ReferenceBackend final : public Backend {
   }
 
   std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    if (matrix.scheme.activation_scale == ActivationScale::kNone) {
+      auto values = std::make_unique<ReferenceWeight>();
+      values->out_features = matrix.out_features;
+      values->in_features = matrix.in_features;
+      values->compute = compute;
+      values->values.resize(matrix.codes.size());
+      dequantize(matrix, values->values);
+      values->bytes = values->values.size() * sizeof(float);
+      return values;
+    }
     check_low_precision(matrix);
     auto prepared = std::make_unique<ReferenceCodes>();
     prepared->out_features = matrix.out_features;
@@ -213,6 +223,8 @@ class ReferenceBackend final : public Backend {
     prepared->matrix = matrix;
     return prepared;
   }
+
+  bool keeps_codes(const QuantizedMatrix&, Compute) const override { return true; }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
