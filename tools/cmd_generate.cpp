@@ -13,7 +13,7 @@ namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, prompt, prompt_file, draft;
+  std::string model, prompt, prompt_file, draft, head = "stored";
   bool chat = false;
   std::int64_t num_draft_tokens = 0;
   GenerateOptions generate;
@@ -48,7 +48,9 @@ int run(const Options& options, const GlobalOptions& globals) {
   Engine::Options engine_options;
   engine_options.compute = chosen_compute(globals, Compute::kBFloat16);
   engine_options.max_context = engine_options.kv_tokens = std::min(model.spec.max_position, length + options.generate.max_tokens);
+  engine_options.head = head_weight(options.head);
   Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
+  log_kernels(engine);
   const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
     throw_if_interrupted();
     if (!globals.json) std::cout << piece << std::flush;
@@ -60,7 +62,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   const Generated& g = result.generated;
   print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
                            {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
-                           {"compute", compute_name(engine_options.compute)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
+                           {"compute", compute_name(engine_options.compute)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
                            {"speculative", nullptr}}));
   return 0;
 }
@@ -84,6 +86,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest")->type_name("P");
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->type_name("N");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
+  command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
   command->add_option("--draft", options->draft, "A draft model or ngram (not in this version)")->type_name("MODEL");
   command->add_option("--num-draft-tokens", options->num_draft_tokens, "Tokens a draft proposes (not in this version)")->type_name("K");
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });

@@ -40,8 +40,9 @@ std::optional<std::int32_t> added_bos(const Tokenizer& tokenizer) {
   return std::nullopt;
 }
 
-Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute, std::int64_t context) {
+Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute, std::int64_t context, HeadWeight head) {
   Engine::Options options;
+  options.head = head;
   options.compute = compute;
   options.max_context = context;
   options.kv_tokens = context;
@@ -62,17 +63,39 @@ Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const 
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name, against->name, "--against",
                                 "compare a model with the one it was made from"});
   const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
-  Engine engine = load_engine(model, backend, request.compute, protocol.context);
+  Engine engine = load_engine(model, backend, request.compute, protocol.context, request.head);
+  log_kernels(engine);
   std::optional<Engine> reference;
-  if (against) reference = load_engine(*against, backend, request.compute, protocol.context);
+  if (against) reference = load_engine(*against, backend, request.compute, protocol.context, HeadWeight::kStored);
 
   Progress progress("eval-ppl", static_cast<double>(windows.size()));
-  Evaluation evaluation{protocol.id(), request.text, sha256_hex(std::as_bytes(std::span(text))), {}};
+  Evaluation evaluation{protocol.id(), request.text, sha256_hex(std::as_bytes(std::span(text))), {}, kernels_json(engine)};
   evaluation.result = evaluate_perplexity(engine, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
     throw_if_interrupted();
     progress.advance(1, fmt::format("window {}/{}", done, windows.size()), fmt::format("perplexity {:.4f}", ppl), done % 16 == 0);
   });
   return evaluation;
+}
+
+HeadWeight head_weight(const std::string& word) {
+  if (word == "stored") return HeadWeight::kStored;
+  if (word == "int8") return HeadWeight::kInt8;
+  fail(ErrorKind::kUsage, {"head '" + word + "' is not known", {}, "--head", "use stored or int8"});
+}
+
+void log_kernels(const Engine& engine) {
+  std::string line = engine.backend().name() + ": ";
+  for (const Engine::Served& s : engine.served())
+    line += fmt::format("{}{} as {}", line.ends_with(": ") ? "" : "; ", s.linears == 1 ? s.weights : fmt::format("{} {} linears", s.linears, s.weights), s.kernel);
+  Log::get().note(line);
+  for (const std::string& reason : engine.slower_than_possible()) Log::get().warn(reason);
+}
+
+Json kernels_json(const Engine& engine) {
+  Json list = Json::array();
+  for (const Engine::Served& s : engine.served())
+    list.push_back(Json::object({{"weights", s.weights}, {"kernel", s.kernel}, {"linears", s.linears}, {"bytes", s.bytes}}));
+  return list;
 }
 
 Json divergence_json(const Divergence& d, const std::string& model) {

@@ -34,13 +34,21 @@ struct EvaluationRequest {
   std::optional<std::int64_t> context, stride;
   std::int64_t max_windows = 0;
   Compute compute = Compute::kFloat32;
+  HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
 };
 
 struct Evaluation {
   std::string protocol;     // "hf-2048"
   std::string text, text_sha256;
   PerplexityResult result;
+  Json kernels;  // kernels_json() of the model
 };
+
+// --head: stored or int8. Error(kUsage) for another word.
+HeadWeight head_weight(const std::string& word);
+// Which kernel serves which weights: one line in the log, with a warning for each that could be faster; and for machines.
+void log_kernels(const Engine& engine);
+Json kernels_json(const Engine& engine);
 
 // `against` may be null. Progress goes to the log.
 Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);

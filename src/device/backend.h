@@ -39,6 +39,15 @@ class PreparedWeight {
   std::int64_t out_features = 0, in_features = 0;
   Compute compute = Compute::kFloat32;
   std::size_t bytes = 0;
+  std::string kernel;        // what multiplies it, for people: "4-bit codes", "bf16 panels"
+  bool keeps_codes = false;  // of a quantized weight: it is not dequantized
+};
+
+// y = x w^T + bias, as linear() takes it.
+struct LinearCall {
+  TensorView y, x;
+  const PreparedWeight* weight = nullptr;
+  TensorView bias;
 };
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
@@ -76,6 +85,8 @@ class Backend {
   virtual std::string arithmetic() const { return name(); }  // what decides its bits: "cpu avx512_bf16"
   virtual Device device() const = 0;
   virtual int threads() const = 0;
+  // Why this machine could compute faster than this backend does; empty where it could not.
+  virtual std::string slower_than_possible() const { return {}; }
 
   // Memory.
   virtual Buffer allocate(std::size_t bytes) = 0;
@@ -95,6 +106,11 @@ class Backend {
   // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the compute dtype. bias may be an empty view.
   virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
                       const TensorView& bias) = 0;
+
+  // linear() for each, none of whose results is an input of another: one round of the workers where rows are few.
+  virtual void linears(std::span<const LinearCall> calls) {
+    for (const LinearCall& call : calls) linear(call.y, call.x, *call.weight, call.bias);
+  }
 
   // y[t] = table[ids[t]]: y F32 [T, H], table F32/BF16/F16 [V, H] on the device, ids host.
   virtual void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) = 0;

@@ -43,6 +43,10 @@ void run_linear(const ForwardContext& context, const BlockLinear& linear, const 
   context.backend.linear(y, x, *linear.weight, vector_view(linear.bias));
 }
 
+LinearCall call_of(const BlockLinear& linear, const TensorView& x, const TensorView& y) {
+  return {y, x, linear.weight.get(), vector_view(linear.bias)};
+}
+
 // The part of each sequence inside rows [first, first + count), renumbered from 0.
 std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
                                          std::int64_t count) {
@@ -80,9 +84,19 @@ ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Com
       positions, {}};
 }
 
+std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
+                                              const QuantizedMatrix& matrix) {
+  if (backend.keeps_codes(matrix, compute)) return backend.prepare_quantized(matrix, compute);
+  std::vector<float> values(matrix.codes.size());
+  dequantize(matrix, values);
+  return backend.prepare(
+      TensorView(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features}), compute);
+}
+
 BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
-                           const LinearSpec& linear, bool allow_nonfinite) {
+                           const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
   BlockLinear prepared;
+  const bool keep = packed == PackedWeights::kCodes && source.is_packed(linear.module);
   if (const std::optional<TensorView> stored = source.stored(linear, allow_nonfinite)) {
     prepared.weight = backend.prepare(*stored, compute);
     if (const StoredTensor* tensor = source.checkpoint().find(linear.module + ".weight"))
@@ -91,6 +105,11 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
              source.packed_shape(linear.module).scheme.activation_bits == 8) {
     source.check_packed(linear);
     prepared.weight = backend.prepare_quantized(source.quantized(linear.module), compute);
+  } else if (keep) {
+    const std::vector<std::string> tensors = source.check_packed(linear);
+    const QuantizedMatrix matrix = source.quantized(linear.module);
+    for (const std::string& name : tensors) source.checkpoint().release(source.checkpoint().at(name));
+    prepared.weight = prepare_codes(backend, compute, matrix);
   } else {
     const std::vector<float> weight = source.weight(linear, allow_nonfinite);
     const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
@@ -107,11 +126,13 @@ Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec&
 }
 
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
-                        int block, bool allow_nonfinite, std::span<const LinearRole> roles) {
+                        int block, bool allow_nonfinite, std::span<const LinearRole> roles,
+                        PackedWeights packed) {
   const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
   BlockWeights weights;
   for (const LinearRole role : roles)
-    weights.linear(role) = prepare_linear(backend, compute, source, structure.linear(role), allow_nonfinite);
+    weights.linear(role) =
+        prepare_linear(backend, compute, source, structure.linear(role), allow_nonfinite, packed);
   weights.input_norm = load_vector(backend, source, structure.input_norm, allow_nonfinite);
   weights.post_attention_norm = load_vector(backend, source, structure.post_attention_norm, allow_nonfinite);
   weights.query_norm = load_vector(backend, source, structure.query_norm, allow_nonfinite);
@@ -143,9 +164,11 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
         const Buffer k = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
         const Buffer v = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
         const TensorView x = x_attn.row_slice(first, count);
-        run_linear(context, weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size}));
-        run_linear(context, weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size}));
-        run_linear(context, weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}));
+        const LinearCall calls[] = {
+            call_of(weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size})),
+            call_of(weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size})),
+            call_of(weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}))};
+        context.backend.linears(calls);
 
         const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
         const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
@@ -192,8 +215,9 @@ void gate(const ForwardContext& context, const BlockWeights& weights, const Tens
     const TensorView gate_view = gate_out.view(DType::kF32, {count, width});
     const TensorView up_view = up_out.view(DType::kF32, {count, width});
     const TensorView x = x_mlp.row_slice(first, count);
-    run_linear(context, weights.linear(LinearRole::kGate), x, gate_view);
-    run_linear(context, weights.linear(LinearRole::kUp), x, up_view);
+    const LinearCall calls[] = {call_of(weights.linear(LinearRole::kGate), x, gate_view),
+                                call_of(weights.linear(LinearRole::kUp), x, up_view)};
+    context.backend.linears(calls);
     context.backend.gated_activation(x_down.row_slice(first, count), gate_view, up_view, activation);
   });
 }

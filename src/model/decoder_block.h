@@ -59,8 +59,14 @@ struct BatchRows {
   std::vector<SequenceRows> sequences;
 };
 
+// A packed weight of 16-bit activations: dequantized, as calibration runs it beside weights that are still dense; or as
+// its codes where the backend keeps them, as evaluation and generation do.
+enum class PackedWeights : std::uint8_t { kDequantized, kCodes };
+std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
+                                              const QuantizedMatrix& matrix);
 BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
-                           const LinearSpec& linear, bool allow_nonfinite = false);
+                           const LinearSpec& linear, bool allow_nonfinite = false,
+                           PackedWeights packed = PackedWeights::kDequantized);
 Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear,
                  bool allow_nonfinite = false);  // empty without
 inline constexpr std::array<LinearRole, kLinearRoles> kAllRoles = {
@@ -69,7 +75,8 @@ inline constexpr std::array<LinearRole, kLinearRoles> kAllRoles = {
 // The norms of a block and the linears named. NaN and infinity in any of them are refused by name unless allow_nonfinite.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
                         int block, bool allow_nonfinite = false,
-                        std::span<const LinearRole> roles = kAllRoles);
+                        std::span<const LinearRole> roles = kAllRoles,
+                        PackedWeights packed = PackedWeights::kDequantized);
 
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,

@@ -2,8 +2,9 @@
 
 #include <optional>
 
+#include <algorithm>
+
 #include "base/error.h"
-#include "model/output_head.h"
 
 namespace llmq {
 namespace {
@@ -56,6 +57,9 @@ struct Engine::State {
   BatchRows rows;
   std::vector<std::int32_t> ids;
   std::vector<std::int64_t> lengths_before;
+  std::vector<Served> served;
+  std::int64_t reordered = 0;  // packed linears that run dequantized because of the order of their columns
+  std::int64_t dequantized = 0;
 
   State(const Checkpoint& from, std::shared_ptr<Backend> on, const Options& with)
       : checkpoint(from),
@@ -66,12 +70,39 @@ struct Engine::State {
         cache(spec, *backend, activation_dtype(with.compute), with.kv_tokens, with.block_size) {
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block)));
+      blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block), false,
+                                  kAllRoles, PackedWeights::kCodes));
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block)
+      for (const LinearRole role : kAllRoles)
+        count_served(source, spec.blocks[block].linear(role).module, *blocks[block].linear(role).weight);
     embedding = load_table(*backend, source, spec.embedding);
     const std::vector<float> gain = source.tensor(spec.final_norm);
     final_norm = backend->allocate(gain.size() * sizeof(float));
     backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
-    head = prepare_head(*backend, options.compute, source, spec);
+    head = prepare_head(*backend, options.compute, source, spec, options.head);
+    served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
+                      head->bytes});
+  }
+
+  void count_served(const LinearSource& source, const std::string& module, const PreparedWeight& weight) {
+    const bool packed = source.is_packed(module);
+    std::string name;
+    if (packed) {
+      const PackedShape shape = source.packed_shape(module);
+      name = shape.scheme.text();
+      if (shape.scheme.activation_bits == 16 && !weight.keeps_codes) {
+        ++dequantized;
+        if (shape.column_groups) ++reordered;
+      }
+    } else {
+      name = dtype_row(checkpoint.at(module + ".weight").view.dtype).name;
+    }
+    const auto same = std::find_if(served.begin(), served.end(), [&](const Served& s) {
+      return s.weights == name && s.kernel == weight.kernel;
+    });
+    Served& entry = same != served.end() ? *same : served.emplace_back(Served{name, weight.kernel, 0, 0});
+    ++entry.linears;
+    entry.bytes += weight.bytes;
   }
 
   void check(const Step& step) const {
@@ -124,6 +155,23 @@ const ModelSpec& Engine::spec() const { return state_->spec; }
 Backend& Engine::backend() const { return *state_->backend; }
 KvCache& Engine::cache() { return state_->cache; }
 const Engine::Options& Engine::options() const { return state_->options; }
+
+const std::vector<Engine::Served>& Engine::served() const { return state_->served; }
+
+std::vector<std::string> Engine::slower_than_possible() const {
+  std::vector<std::string> reasons;
+  if (std::string why = state_->backend->slower_than_possible(); !why.empty())
+    reasons.push_back(std::move(why));
+  if (state_->reordered > 0)
+    reasons.push_back(
+        fmt::format("{} linears of 4 or 8 bits run as dequantized weights, because columns of different "
+                    "groups lie mixed (act-order); made with another order they would be read as they are",
+                    state_->reordered));
+  if (state_->dequantized > state_->reordered)
+    reasons.push_back(fmt::format("{} packed linears run as dequantized weights on {}",
+                                  state_->dequantized - state_->reordered, state_->backend->name()));
+  return reasons;
+}
 
 std::size_t Engine::weight_bytes() const {
   std::size_t sum = state_->head->bytes;

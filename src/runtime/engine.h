@@ -13,6 +13,7 @@
 
 #include "device/backend.h"
 #include "model/decoder_block.h"
+#include "model/output_head.h"
 #include "runtime/kv_cache.h"
 
 namespace llmq {
@@ -24,6 +25,7 @@ class Engine {
     std::int64_t max_context = 2048;  // positions of the rope table
     std::int64_t kv_tokens = 2048;    // capacity of the KV cache, all sequences together
     int block_size = 16;
+    HeadWeight head = HeadWeight::kStored;
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
 
@@ -33,6 +35,15 @@ class Engine {
   const Options& options() const;
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
   std::size_t weight_bytes() const;
+  // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and the head.
+  struct Served {
+    std::string weights, kernel;
+    std::int64_t linears = 0;
+    std::size_t bytes = 0;
+  };
+  const std::vector<Served>& served() const;
+  // Sentences about weights and kernels that could be faster on this machine.
+  std::vector<std::string> slower_than_possible() const;
 
   // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all
   // rows, compute dtype [T, hidden_size].

@@ -10,8 +10,8 @@
 //           code 2 j + 1, so that a shift brings a pair under the two halves of a lane. Without zeros the zero is 8.
 //   8 bits: per code of each column P signed bytes: code less zero without zeros, code less 128 with them.
 //
-// One row: the words are read once, 3 to 4 instructions per 32 of them, and several groups of a panel are in flight
-// at once, since a chain of one panel alone would wait for its own additions.
+// One row: 3 to 4 instructions per 32 codes, and two groups of a panel are under way at once, since the sums of one
+// alone would wait for their own additions.
 #pragma once
 #include "kernels/cpu/ops/gemm.h"
 
@@ -60,79 +60,78 @@ LLMQ_INLINE typename Codes::Zero narrow_zero(const unsigned char* zeros, int64_t
     return Bits == 4 ? Codes::zero4(zeros + n) : Codes::zero8(zeros + n);
 }
 
-// The pairs of one block of codes of V::kLanes columns from column n on: take(j, pair j).
-template <class V, class Codes, int Bits, bool HasZeros, class Take>
-LLMQ_INLINE void narrow_pairs(const unsigned char* block, int64_t n, typename Codes::Zero zero,
-                              const Take& take) {
+// The four pairs of one block of codes of V::kLanes columns from column n on.
+template <class V, class Codes, int Bits, bool HasZeros>
+LLMQ_INLINE void narrow_pairs(typename Codes::B (&pairs)[4], const unsigned char* block, int64_t n,
+                              typename Codes::Zero zero) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   if constexpr (Bits == 4) {
-    typename Codes::B pairs[4];
     Codes::template expand4<HasZeros>(pairs, block + 4 * n, zero);
-    unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE { take(j, pairs[decltype(j)::value]); });
   } else {
     unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
       const unsigned char* const even = block + 2 * decltype(j)::value * kPanel + n;
-      take(j, Codes::template pair8<HasZeros>(even, even + kPanel, zero));
+      pairs[decltype(j)::value] = Codes::template pair8<HasZeros>(even, even + kPanel, zero);
     });
   }
 }
 
-// Rows rows against Groups groups, from `group` on, of Panels panels, from `panel` on.
-template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Panels, int Groups>
+// Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels, so that
+// enough sums are under way.
+template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Chains, bool OfGroups>
 __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t group) {
   constexpr int kVectors = V::kPanelVectors;
   constexpr int64_t kPanel = kVectors * V::kLanes;
   const NarrowLayout& layout = p.layout;
   const int64_t group_bytes = layout.group_bytes(kPanel), panel_bytes = group_bytes * layout.groups;
   const int64_t scale_bytes = kPanel * layout.scale_bytes(), header = scale_bytes + (HasZeros ? kPanel : 0);
+  const int64_t chain_bytes = OfGroups ? group_bytes : panel_bytes;
   const unsigned char* const b = p.b + panel * panel_bytes + group * group_bytes;
   const unsigned char* const a = static_cast<const unsigned char*>(p.a) + group * layout.group * 2;
 
-  typename V::F acc[Rows][Panels][Groups][kVectors];
-  typename Codes::Zero zero[Panels][Groups][kVectors];
-  // body(Index of panel, group, vector)
-  const auto each = [&](const auto& body) LLMQ_LAMBDA_INLINE {
-    unroll<Panels>([&](auto i) LLMQ_LAMBDA_INLINE {
-      unroll<Groups>([&](auto g) LLMQ_LAMBDA_INLINE {
-        unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE { body(i, g, v); });
-      });
-    });
-  };
-  const unsigned char* at[Panels][Groups];
-  each([&](auto i, auto g, auto v) LLMQ_LAMBDA_INLINE {
-    constexpr int kI = decltype(i)::value, kG = decltype(g)::value, kV = decltype(v)::value;
-    const unsigned char* const start = b + kI * panel_bytes + kG * group_bytes;
-    at[kI][kG] = start + header;
-    zero[kI][kG][kV] = narrow_zero<Codes, Bits, HasZeros>(start + scale_bytes, kV * V::kLanes);
-    unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kG][kV] = V::set(0.0f); });
-  });
-
-  constexpr int64_t kBlockBytes = kNarrowBlock * kPanel * Bits / 8, kLeastAhead = 2048;
-  const int64_t ahead =
-      Panels == 1 && Groups * group_bytes > kLeastAhead ? Groups * group_bytes : kLeastAhead;
-  for (int64_t block = 0; block < layout.group / kNarrowBlock; ++block) {
-    each([&](auto i, auto g, auto v) LLMQ_LAMBDA_INLINE {
-      constexpr int kI = decltype(i)::value, kG = decltype(g)::value, kV = decltype(v)::value;
-      const unsigned char* const codes = at[kI][kG] + block * kBlockBytes;
-      if constexpr (kV == 0)
-        for (int64_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(codes + ahead + line);
-      const unsigned char* const x = a + (kG * layout.group + block * kNarrowBlock) * 2;
-      narrow_pairs<V, Codes, Bits, HasZeros>(
-          codes, kV * V::kLanes, zero[kI][kG][kV], [&](auto j, auto pair) LLMQ_LAMBDA_INLINE {
-            unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
-              constexpr int kR = decltype(r)::value;
-              acc[kR][kI][kG][kV] = Product::add(
-                  acc[kR][kI][kG][kV],
-                  Product::broadcast(whole_unit(x + kR * p.a_row + 4 * decltype(j)::value)), pair);
-            });
-          });
-    });
-  }
-
-  unroll<Panels>([&](auto i) LLMQ_LAMBDA_INLINE {
+  typename V::F acc[Rows][Chains][kVectors];
+  typename Codes::Zero zero[Chains][kVectors];
+  unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
     unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
       constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
-      const int64_t n = (panel + kI) * kPanel + kV * V::kLanes, left = p.columns - n;
+      zero[kI][kV] = narrow_zero<Codes, Bits, HasZeros>(b + kI * chain_bytes + scale_bytes, kV * V::kLanes);
+      unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = V::set(0.0f); });
+    });
+  });
+
+  // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that follow where
+  // these are neighbours, further down the same panels where not.
+  constexpr int64_t kBlockBytes = kNarrowBlock * kPanel * Bits / 8, kAhead = 2048;
+  for (int64_t block = 0; block < layout.group / kNarrowBlock; ++block)
+    unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
+      constexpr int kI = decltype(i)::value;
+      const unsigned char* const codes = b + kI * chain_bytes + header + block * kBlockBytes;
+      const unsigned char* const next = OfGroups && Chains > 1
+                                            ? b + Chains * group_bytes + (block * Chains + kI) * kBlockBytes
+                                            : codes + kAhead;
+      for (int64_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(next + line);
+      const unsigned char* const x = a + ((OfGroups ? kI * layout.group : 0) + block * kNarrowBlock) * 2;
+      typename Codes::B pairs[kVectors][4];
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kV = decltype(v)::value;
+        narrow_pairs<V, Codes, Bits, HasZeros>(pairs[kV], codes, kV * V::kLanes, zero[kI][kV]);
+      });
+      unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          constexpr int kJ = decltype(j)::value, kR = decltype(r)::value;
+          const auto input = Product::broadcast(whole_unit(x + kR * p.a_row + 4 * kJ));
+          unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+            constexpr int kV = decltype(v)::value;
+            acc[kR][kI][kV] = Product::add(acc[kR][kI][kV], input, pairs[kV][kJ]);
+          });
+        });
+      });
+    });
+
+  // y = fma(sum, scale, y) for `chains` of the sums, from the `first` on, whose columns start at n.
+  const auto finish = [&](auto first, auto chains, int64_t column) LLMQ_LAMBDA_INLINE {
+    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+      constexpr int kV = decltype(v)::value, kFirst = decltype(first)::value;
+      const int64_t n = column + kV * V::kLanes, left = p.columns - n;
       const int count = static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
       unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
         constexpr int kR = decltype(r)::value;
@@ -140,10 +139,10 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
         const float* const from = group > 0 ? c : p.start == nullptr ? nullptr : p.start + n;
         auto y = V::set(0.0f);
         if (from != nullptr) y = count == V::kLanes ? V::load(from) : V::load_first(from, count);
-        unroll<Groups>([&](auto g) LLMQ_LAMBDA_INLINE {
-          constexpr int kG = decltype(g)::value;
-          const unsigned char* const scales = b + kI * panel_bytes + kG * group_bytes;
-          y = V::fma(acc[kR][kI][kG][kV], narrow_scale<V>(scales, layout.scales, kV * V::kLanes), y);
+        unroll<decltype(chains)::value>([&](auto i) LLMQ_LAMBDA_INLINE {
+          constexpr int kI = kFirst + decltype(i)::value;
+          y = V::fma(acc[kR][kI][kV], narrow_scale<V>(b + kI * chain_bytes, layout.scales, kV * V::kLanes),
+                     y);
         });
         if (count == V::kLanes)
           V::store(c, y);
@@ -151,36 +150,29 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
           V::store_first(c, y, count);
       });
     });
-  });
-}
-
-// Groups of one panel from `group` on, Most at a time, then what is left of them.
-template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Most>
-LLMQ_INLINE void narrow_groups(const NarrowProduct& p, int64_t panel, int64_t group) {
-  if constexpr (Most > 0) {
-    for (; group + Most <= p.layout.groups; group += Most)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, Most>(p, panel, group);
-    narrow_groups<V, Product, Codes, Bits, HasZeros, Rows, Most - 1>(p, panel, group);
-  }
+  };
+  if constexpr (OfGroups)
+    finish(Index<0>{}, Index<Chains>{}, panel * kPanel);
+  else
+    unroll<Chains>([&](auto i)
+                       LLMQ_LAMBDA_INLINE { finish(i, Index<1>{}, (panel + decltype(i)::value) * kPanel); });
 }
 
 template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows>
 LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
-  constexpr int kGroups = Rows == 1 ? 4 : Rows == 2 ? 2 : 1, kPanels = Rows == 1 ? 4 : 1;
-  const int64_t panels = (p.columns + kPanel - 1) / kPanel;
+  constexpr int kChains = Rows <= 2 ? 2 : 1;
+  const int64_t panels = (p.columns + kPanel - 1) / kPanel, groups = p.layout.groups;
   int64_t panel = 0;
-  // Few groups: panels in flight in their place.
-  if (p.layout.groups < 3)
-    for (; kPanels > 1 && panel + kPanels <= panels; panel += kPanels)
-      for (int64_t group = 0; group < p.layout.groups; ++group)
-        narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kPanels, 1>(p, panel, group);
+  if (groups == 1)
+    for (; panel + kChains <= panels; panel += kChains)
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0);
   for (; panel < panels; ++panel) {
-    // Nine groups are three threes rather than two fours and one alone.
-    if (kGroups == 4 && p.layout.groups % 4 == 1 && p.layout.groups % 3 == 0)
-      narrow_groups<V, Product, Codes, Bits, HasZeros, Rows, 3>(p, panel, 0);
-    else
-      narrow_groups<V, Product, Codes, Bits, HasZeros, Rows, kGroups>(p, panel, 0);
+    int64_t group = 0;
+    for (; group + kChains <= groups; group += kChains)
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, group);
+    for (; group < groups; ++group)
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, group);
   }
 }
 
@@ -226,9 +218,11 @@ LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout
     });
     for (int64_t k = 0; k < layout.group; k += kNarrowBlock, codes += kNarrowBlock * kPanel * kBits / 8)
       unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-        narrow_pairs<V, Codes, kBits, kZeros>(
-            codes, decltype(v)::value * V::kLanes, zero[decltype(v)::value],
-            [&](auto j, auto pair) LLMQ_LAMBDA_INLINE { take(v, k / 2 + decltype(j)::value, pair); });
+        typename Codes::B pairs[4];
+        narrow_pairs<V, Codes, kBits, kZeros>(pairs, codes, decltype(v)::value * V::kLanes,
+                                              zero[decltype(v)::value]);
+        unroll<4>([&](auto j)
+                      LLMQ_LAMBDA_INLINE { take(v, k / 2 + decltype(j)::value, pairs[decltype(j)::value]); });
       });
   });
 }

@@ -176,6 +176,8 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
   packed->in_features = k;
   packed->compute = compute;
   packed->float8 = matrix.scheme.weight_type == WeightType::kFloat8;
+  packed->keeps_codes = true;
+  packed->kernel = packed->float8 ? "e4m3 products as bf16" : "int8 products";
   packed->activation = matrix.scheme.activation_scale;
   packed->input_scale = matrix.input_scale;
   packed->group = std::min(matrix.group(), k);

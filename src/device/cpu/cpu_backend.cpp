@@ -6,6 +6,7 @@
 #include "device/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -44,6 +45,7 @@ class CpuBackend final : public Backend {
     return fmt::format("cpu ({}, {} thread{})", level_, pool_.size(), pool_.size() == 1 ? "" : "s");
   }
   std::string arithmetic() const override { return arithmetic_of(level_); }
+  std::string slower_than_possible() const override;
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
 
@@ -91,6 +93,22 @@ class CpuBackend final : public Backend {
       multiply(work(), y, x, *tiled, bias.as<const float>());
     else
       multiply(work(), y, x, own(w), bias.as<const float>());
+  }
+
+  void linears(std::span<const LinearCall> calls) override {
+    std::array<NarrowCall, kMostNarrowCalls> narrow;
+    std::size_t count = 0;
+    while (count < calls.size() && count < narrow.size()) {
+      const LinearCall& call = calls[count];
+      const auto* weight = dynamic_cast<const NarrowWeight*>(call.weight);
+      if (weight == nullptr || weight->kernels != &kernels_) break;
+      narrow[count] = {call.y, call.x, weight, call.bias.as<const float>()};
+      if (!narrow[count].few()) break;
+      ++count;
+    }
+    if (count < calls.size()) return Backend::linears(calls);
+    for (const LinearCall& call : calls) require_on(device(), "linears", {&call.y, &call.x, &call.bias});
+    multiply_few(work(), std::span(narrow).first(count));
   }
 
   void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
@@ -349,6 +367,16 @@ constexpr Level kLevels[] = {
     {"avx512_plain", avx512_plain_level, false, false},
     {"onednn", onednn_level, false, true},
 };
+
+std::string CpuBackend::slower_than_possible() const {
+  const Level* best = nullptr;
+  for (const Level& level : kLevels)
+    if (level.listed && level.kernels() != nullptr) best = &level;
+  if (best != nullptr && (best->kernels() != &kernels_ || best->tiled != tiled_))
+    return fmt::format("LLMQ_CPU_ISA chose the CPU level {}, and this processor has {}", level_, best->name);
+  if (amx_present() && !tiled_) return "this build has no oneDNN, so that the processor's AMX units lie idle";
+  return {};
+}
 
 }  // namespace
 

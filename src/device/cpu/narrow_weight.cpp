@@ -4,6 +4,7 @@
 #include "device/cpu/narrow_weight.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <functional>
 
@@ -101,54 +102,68 @@ struct UnpackedItem {
 
   void run(std::int64_t first_row, std::int64_t rows, std::int64_t first_panel, std::int64_t panels,
            int worker) const {
-    const std::int64_t panel = work.kernels->panel, scale_bytes = chunk_groups * panel * 4;
+    const std::int64_t panel = work.kernels->panel, unpacked_bytes = chunk_groups * unit_bytes(),
+                       scale_bytes = chunk_groups * panel * 4, sum_bytes = kTileRows * panel * 4;
     const std::int64_t copy_bytes = crowded(rows) ? rows * spread_stride() : 0;
     unsigned char* const memory = work.scratch->take(
-        worker, static_cast<std::size_t>(chunk_groups * unit_bytes() + scale_bytes + copy_bytes));
-    float* const scales = reinterpret_cast<float*>(memory + chunk_groups * unit_bytes());
-    const unsigned char* a = x.as<const unsigned char>() + first_row * x.row_stride * element();
-    std::int64_t a_row = x.row_stride * element();
+        worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + sum_bytes + copy_bytes));
+    Tile tile;
+    tile.unpacked = memory;
+    tile.scales = reinterpret_cast<float*>(memory + unpacked_bytes);
+    tile.sums = tile.scales + chunk_groups * panel;
+    tile.a = x.as<const unsigned char>() + first_row * x.row_stride * element();
+    tile.a_row = x.row_stride * element();
     if (copy_bytes > 0) {
-      unsigned char* const copy = memory + chunk_groups * unit_bytes() + scale_bytes;
+      unsigned char* const copy = memory + unpacked_bytes + scale_bytes + sum_bytes;
       for (std::int64_t r = 0; r < rows; ++r)
-        std::memcpy(copy + r * spread_stride(), a + r * a_row,
+        std::memcpy(copy + r * spread_stride(), tile.a + r * tile.a_row,
                     static_cast<std::size_t>(w.in_features * element()));
-      a = copy;
-      a_row = spread_stride();
+      tile.a = copy;
+      tile.a_row = spread_stride();
     }
-    for (std::int64_t p = first_panel; p < first_panel + panels; ++p)
-      for (std::int64_t g = 0; g < w.layout.groups; g += chunk_groups) {
-        const std::int64_t groups = std::min(chunk_groups, w.layout.groups - g);
-        for (std::int64_t i = 0; i < groups; ++i)
+    for (tile.panel = first_panel; tile.panel < first_panel + panels; ++tile.panel)
+      for (tile.group = 0; tile.group < w.layout.groups; tile.group += chunk_groups) {
+        tile.groups = std::min(chunk_groups, w.layout.groups - tile.group);
+        for (std::int64_t i = 0; i < tile.groups; ++i)
           work.kernels->narrow_unpack[static_cast<int>(format_of(w.compute))](
-              memory + i * unit_bytes(), scales + i * panel,
-              w.panel(p) + (g + i) * w.layout.group_bytes(panel), w.layout);
+              memory + i * unit_bytes(), tile.scales + i * panel,
+              w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout);
         for (std::int64_t r = 0; r < rows; r += kTileRows)
-          multiply_tile(a + r * a_row, a_row, first_row + r, std::min(kTileRows, rows - r), p, g, groups,
-                        memory, scales);
+          multiply_tile(tile, r, first_row + r, std::min(kTileRows, rows - r));
       }
   }
 
-  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through all.
-  void multiply_tile(const unsigned char* a, std::int64_t a_row, std::int64_t row, std::int64_t rows,
-                     std::int64_t p, std::int64_t first_group, std::int64_t groups,
-                     const unsigned char* unpacked, const float* scales) const {
+  // What one chunk of one panel meets its rows with.
+  struct Tile {
+    const unsigned char *unpacked = nullptr, *a = nullptr;
+    float *scales = nullptr, *sums = nullptr;
+    std::int64_t a_row = 0, panel = 0, group = 0, groups = 0;
+  };
+
+  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through all. The
+  // tile of y lies in scratch meanwhile, since every group reads and writes it.
+  void multiply_tile(const Tile& tile, std::int64_t first, std::int64_t row, std::int64_t rows) const {
     const std::int64_t panel = work.kernels->panel;
     GemmPanel g;
-    g.a_row = a_row;
-    g.c = y.row<float>(row) + p * panel;
-    g.c_row = y.row_stride;
+    g.a_row = tile.a_row;
+    g.c = tile.sums;
+    g.c_row = panel;
     g.rows = rows;
     g.depth = w.group;
-    g.columns = std::min(panel, w.out_features - p * panel);
-    g.start = bias == nullptr ? nullptr : bias + p * panel;
-    for (std::int64_t i = 0; i < groups; ++i) {
-      g.a = a + (first_group + i) * w.group * element();
-      g.b = unpacked + i * unit_bytes();
-      g.accumulate = first_group + i > 0;
-      if (w.compute == Compute::kBFloat16) g.scale = scales + i * panel;
+    g.columns = std::min(panel, w.out_features - tile.panel * panel);
+    g.start = bias == nullptr ? nullptr : bias + tile.panel * panel;
+    const auto bytes = static_cast<std::size_t>(g.columns) * sizeof(float);
+    const auto y_row = [&](std::int64_t r) { return y.row<float>(row + r) + tile.panel * panel; };
+    if (tile.group > 0)
+      for (std::int64_t r = 0; r < rows; ++r) std::memcpy(tile.sums + r * panel, y_row(r), bytes);
+    for (std::int64_t i = 0; i < tile.groups; ++i) {
+      g.a = tile.a + first * tile.a_row + (tile.group + i) * w.group * element();
+      g.b = tile.unpacked + i * unit_bytes();
+      g.accumulate = tile.group + i > 0;
+      if (w.compute == Compute::kBFloat16) g.scale = tile.scales + i * panel;
       work.kernels->gemm[static_cast<int>(format_of(w.compute))](g);
     }
+    for (std::int64_t r = 0; r < rows; ++r) std::memcpy(y_row(r), tile.sums + r * panel, bytes);
   }
 };
 
@@ -165,31 +180,6 @@ const unsigned char* padded_rows(const TensorView& x, const NarrowWeight& w, Buf
       std::memcpy(memory.as<unsigned char>() + m * row_bytes + g * w.layout.group * 2,
                   x.row<const BFloat16>(m) + g * w.group, static_cast<std::size_t>(w.group) * 2);
   return memory.as<const unsigned char>();
-}
-
-void multiply_few(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
-                  const float* bias) {
-  const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
-  Buffer padded;
-  NarrowProduct all;
-  all.layout = w.layout;
-  all.a = padded_rows(x, w, padded, work, all.a_row);
-  all.rows = x.rows();
-  all.c_row = y.row_stride;
-  const auto run = [&](std::int64_t first, std::int64_t end) {
-    NarrowProduct part = all;
-    part.b = w.panel(first);
-    part.c = y.as<float>() + first * panel;
-    part.columns = std::min(end * panel, w.out_features) - first * panel;
-    part.start = bias == nullptr ? nullptr : bias + first * panel;
-    work.kernels->narrow_gemm(part);
-  };
-  constexpr std::int64_t kInlineBytes = 16 << 10, kItemBytes = 32 << 10;  // a microsecond or two of reading
-  if (panels * w.panel_bytes < kInlineBytes) return run(0, panels);
-  const std::int64_t step =
-      std::clamp<std::int64_t>(kItemBytes / w.panel_bytes, 1, ceil_of(panels, work.pool->size()));
-  parallel(work, ceil_of(panels, step),
-           [&](std::int64_t item, int) { run(item * step, std::min(panels, (item + 1) * step)); });
 }
 
 }  // namespace
@@ -217,6 +207,8 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   narrow->layout = {matrix.scheme.bits <= 4 ? 4 : 8, !matrix.scheme.symmetric,
                     format_of_scales(matrix.scales), matrix.groups(),
                     ceil_of(matrix.group(), kNarrowBlock) * kNarrowBlock};
+  narrow->keeps_codes = true;
+  narrow->kernel = narrow->layout.bits == 4 ? "4-bit codes" : "8-bit codes";
   narrow->panel_bytes = narrow->layout.groups * narrow->layout.group_bytes(panel);
   narrow->panels = Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->panel_bytes));
   narrow->bytes = narrow->panels.bytes();
@@ -232,10 +224,55 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   return narrow;
 }
 
+void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
+  struct Part {
+    NarrowProduct product;
+    Buffer padded;
+    std::int64_t panels = 0, step = 0, items = 0;  // panels of an item
+  };
+  constexpr std::int64_t kInlineBytes = 16 << 10;  // a microsecond of reading
+  constexpr std::int64_t kLeastItemBytes = 32 << 10, kMostItemBytes = 256 << 10;
+  const std::int64_t panel = work.kernels->panel;
+  std::array<Part, kMostNarrowCalls> parts;
+  std::int64_t bytes = 0, items = 0;
+  for (const NarrowCall& call : calls) bytes += static_cast<std::int64_t>(call.w->bytes);
+  const std::int64_t item_bytes =
+      std::clamp<std::int64_t>(bytes / (8 * work.pool->size()), kLeastItemBytes, kMostItemBytes);
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const NarrowCall& call = calls[i];
+    Part& part = parts.at(i);
+    part.product.layout = call.w->layout;
+    part.product.a = padded_rows(call.x, *call.w, part.padded, work, part.product.a_row);
+    part.product.rows = call.x.rows();
+    part.product.c_row = call.y.row_stride;
+    part.panels = ceil_of(call.w->out_features, panel);
+    part.step = std::clamp<std::int64_t>(item_bytes / std::max<std::int64_t>(call.w->panel_bytes, 1), 1,
+                                         std::max<std::int64_t>(1, ceil_of(part.panels, work.pool->size())));
+    part.items = call.x.rows() == 0 ? 0 : ceil_of(part.panels, part.step);
+    items += part.items;
+  }
+  const auto run = [&](std::int64_t item, int) {
+    std::size_t i = 0;
+    while (item >= parts[i].items) item -= parts[i++].items;
+    const NarrowCall& call = calls[i];
+    const std::int64_t first = item * parts[i].step, end = std::min(parts[i].panels, first + parts[i].step);
+    NarrowProduct product = parts[i].product;
+    product.b = call.w->panel(first);
+    product.c = call.y.as<float>() + first * panel;
+    product.columns = std::min(end * panel, call.w->out_features) - first * panel;
+    product.start = call.bias == nullptr ? nullptr : call.bias + first * panel;
+    work.kernels->narrow_gemm(product);
+  };
+  if (bytes < kInlineBytes)
+    for (std::int64_t item = 0; item < items; ++item) run(item, 0);
+  else
+    parallel(work, items, run);
+}
+
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
               const float* bias) {
   if (x.rows() == 0 || w.out_features == 0) return;
-  if (w.compute == Compute::kBFloat16 && x.rows() <= kNarrowRows) return multiply_few(work, y, x, w, bias);
+  if (const NarrowCall call{y, x, &w, bias}; call.few()) return multiply_few(work, {&call, 1});
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
   UnpackedItem item{work, y, x, w, bias, 1};
   item.chunk_groups = std::clamp<std::int64_t>(kChunkBytes / item.unit_bytes(), 1, w.layout.groups);

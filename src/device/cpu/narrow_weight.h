@@ -2,6 +2,7 @@
 // order of the sum, docs/adr/0009 the reasons).
 #pragma once
 #include <memory>
+#include <span>
 
 #include "device/cpu/packed_weight.h"
 #include "tensor/quantized_matrix.h"
@@ -29,5 +30,15 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
                                             Compute compute);
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
               const float* bias);
+
+struct NarrowCall {
+  TensorView y, x;
+  const NarrowWeight* w = nullptr;
+  const float* bias = nullptr;
+  bool few() const { return w->compute == Compute::kBFloat16 && x.rows() <= kNarrowRows; }
+};
+inline constexpr std::size_t kMostNarrowCalls = 4;
+// At most so many calls of few rows in one round of the workers.
+void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls);
 
 }  // namespace llmq

@@ -130,6 +130,7 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
   packed->in_features = k;
   packed->compute = compute;
   packed->format = format_of(compute);
+  packed->kernel = compute == Compute::kFloat32 ? "f32 panels" : "bf16 panels";
   const std::int64_t element = format_bytes(packed->format), units = ceil_of(k * element, 4),
                      panels = ceil_of(n, panel);
   packed->panel_bytes = units * panel * 4;

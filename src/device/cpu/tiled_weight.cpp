@@ -39,6 +39,7 @@ std::unique_ptr<TiledWeight> tile_weight(const CpuWork& work, const TensorView& 
   tiled->out_features = n;
   tiled->in_features = k;
   tiled->compute = Compute::kBFloat16;
+  tiled->kernel = "bf16 tiles of oneDNN";
   tiled->group_columns = ceil_of(ceil_of(n, ceil_of(n, kMostColumns)), 64) * 64;
   tiled->groups.resize(static_cast<std::size_t>(ceil_of(n, tiled->group_columns)));
   parallel(work, static_cast<std::int64_t>(tiled->groups.size()), [&](std::int64_t group, int worker) {

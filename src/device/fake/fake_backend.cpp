@@ -136,6 +136,8 @@ class FakeBackend final : public Backend {
     prepared->in_features = weight->in_features;
     prepared->compute = weight->compute;
     prepared->bytes = weight->bytes;
+    prepared->kernel = weight->kernel;
+    prepared->keeps_codes = weight->keeps_codes;
     prepared->inner = std::move(weight);
     return prepared;
   }

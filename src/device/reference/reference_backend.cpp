@@ -193,6 +193,7 @@ class ReferenceBackend final : public Backend {
     prepared->out_features = weight.rows();
     prepared->in_features = weight.cols();
     prepared->compute = compute;
+    prepared->kernel = "double";
     prepared->values.reserve(static_cast<std::size_t>(weight.rows() * weight.cols()));
     for (std::int64_t n = 0; n < weight.rows(); ++n)
       for (std::int64_t k = 0; k < weight.cols(); ++k) {
@@ -209,6 +210,8 @@ class ReferenceBackend final : public Backend {
       values->out_features = matrix.out_features;
       values->in_features = matrix.in_features;
       values->compute = compute;
+      values->kernel = "double";
+      values->keeps_codes = true;
       values->values.resize(matrix.codes.size());
       dequantize(matrix, values->values);
       values->bytes = values->values.size() * sizeof(float);
@@ -219,6 +222,7 @@ class ReferenceBackend final : public Backend {
     prepared->out_features = matrix.out_features;
     prepared->in_features = matrix.in_features;
     prepared->compute = compute;
+    prepared->kernel = "double";
     prepared->bytes = matrix.codes.size() + matrix.zeros.size() + matrix.scales.size() * sizeof(float);
     prepared->matrix = matrix;
     return prepared;
