@@ -16,7 +16,7 @@ namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, suite = "latency", csv, html, endpoint;
+  std::string model, suite = "latency", csv, html, endpoint, head = "stored";
   std::vector<std::int64_t> batches;
   std::optional<std::int64_t> prompt_tokens, new_tokens;
   std::optional<int> runs;
@@ -73,9 +73,10 @@ std::vector<SpeedCase> cases_of(const Options& options, const ModelSpec& spec) {
 }
 
 Engine load_for(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute,
-                std::span<const SpeedCase> cases) {
+                std::span<const SpeedCase> cases, HeadWeight head) {
   Engine::Options options;
   options.compute = compute;
+  options.head = head;
   options.max_context = options.kv_tokens = 0;
   for (const SpeedCase& one : cases) {
     const std::int64_t length = one.prompt_tokens + one.new_tokens;
@@ -144,7 +145,8 @@ int run(const Options& options, const GlobalOptions& globals) {
   report.machine = measure_machine(backend->threads());
   report.peak_operations_per_second = peak_in(report.machine, compute);
 
-  Engine engine = load_for(model, backend, compute, cases);
+  Engine engine = load_for(model, backend, compute, cases, head_weight(options.head));
+  log_kernels(engine);
   Progress progress("bench", static_cast<double>(cases.size()));
   for (const SpeedCase& one : cases) {
     forget_peak_resident();  // the machine's measurement took more than the model may
@@ -176,6 +178,10 @@ void add_bench(CLI::App& app, Session& session) {
   command->add_option("model", options->model, "Model to run: directory, .gguf file or hub name")
       ->required()
       ->type_name("");
+  command
+      ->add_option("--head", options->head, "Output head: stored, or int8, as generate --head int8 runs it")
+      ->type_name("TYPE")
+      ->capture_default_str();
   command
       ->add_option("--suite", options->suite, "latency (one sequence) or throughput (more and more at once)")
       ->type_name("NAME")
