@@ -4,8 +4,9 @@
 #   RECIPE=job.yaml sh quantize.sh
 #
 # The recipe names model, output and gates:
-#     output: out/model-awq
+#     output: {dir: out/model-awq, versioned: true, keep: 5}
 #     evaluate: {text: builtin:wikitext-2, max_delta_ppl: 0.5}
+# llmq evaluates a new version before `latest` names it: a version that misses a gate never becomes `latest`.
 #
 #   RECIPE        the recipe (required)
 #   LLMQ          the program (llmq)
@@ -20,7 +21,7 @@ LLMQ=${LLMQ:-llmq}
 METRICS_DIR=${METRICS_DIR:-metrics}
 mkdir -p "$METRICS_DIR"
 
-# 1. Quantize and evaluate.
+# 1. Quantize, evaluate, publish. An interrupted job goes on where it stopped.
 status=0
 "$LLMQ" quantize --recipe "$RECIPE" --metrics-out "$METRICS_DIR" --json >"$METRICS_DIR/quantize.json" || status=$?
 case $status in

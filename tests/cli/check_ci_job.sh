@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# share/ci/quantize.sh end to end on the small model: a job that meets its gate, one that misses
-# it, a signed and packed one, and one with a mistake.   check_ci_job.sh PROGRAM SOURCE
+# share/ci/quantize.sh end to end on the small model: a job that meets its gate, the same job again, one that misses its
+# gate, a signed and packed one, and one with a mistake.   check_ci_job.sh PROGRAM SOURCE
 set -euo pipefail
 export LLMQ=$1; source=$2
 work=$(mktemp -d)
@@ -24,24 +24,31 @@ expect() {  # expect STATUS WHAT
   echo "ok: $2"
 }
 
-recipe out/model w8a16_g64_sym 0.5
+recipe "{dir: out/model, versioned: true, keep: 3}" w8a16_g64_sym 0.5
 job; expect 0 "a job that meets its gate"
-[ "$(tail -n 1 job.out)" = out/model ] || { echo "FAILED: the job does not name its output"; exit 1; }
-"$LLMQ" verify out/model >/dev/null
+first=$(readlink out/model/latest)
+[ "$(tail -n 1 job.out)" = "out/model/$first" ] || { echo "FAILED: the job names another version than latest"; exit 1; }
+"$LLMQ" verify out/model/latest >/dev/null
 grep -q '"quantize_exit_code": 0' metrics/metrics.json
 grep -q 'gate="max_kl"} 1' metrics/llmq.prom
+job; expect 0 "the same job again"
+[ "$(readlink out/model/latest)" = "$first" ] || { echo "FAILED: an unchanged job moved latest"; exit 1; }
 
-recipe out/bad w2a16_g64_sym 0.000001
+recipe "{dir: out/model, versioned: true, keep: 3}" w2a16_g64_sym 0.000001
 job; expect 3 "a job that misses its gate"
+[ "$(readlink out/model/latest)" = "$first" ] || { echo "FAILED: what missed the gate became latest"; exit 1; }
 grep -q 'gate="max_kl"} 0' metrics/llmq.prom
 
 openssl ecparam -name prime256v1 -genkey -noout -out signer.pem
 openssl ec -in signer.pem -pubout -out signer.pub.pem 2>/dev/null
-recipe out/signed w4a16_g32_asym 5
+recipe "{dir: out/model, versioned: true, keep: 3}" w4a16_g32_asym 5
 SIGN_KEY=signer.pem SIGN_PUB=signer.pub.pem OCI_DIR=oci job; expect 0 "a job that signs and packs"
-[ -s out/signed/model.sig ]
-[ -s oci/signed.oci/index.json ]
+[ "$(readlink out/model/latest)" != "$first" ] || { echo "FAILED: the new version is not latest"; exit 1; }
+[ -s out/model/latest/model.sig ]
+ls oci/*/index.json >/dev/null
 
-recipe out/wrong nonsense 0.5
+recipe out/plain w8a16_g64_sym 0.5
+job; expect 0 "a job without versions"
+recipe out/plain nonsense 0.5
 job; expect 2 "a job whose recipe is wrong"
 grep -q nonsense job.err
