@@ -1,6 +1,7 @@
 // The built program on synthetic checkpoints, watched from outside: it stays inside --memory-limit, says what the smallest
 // limit is, and writes the same bytes whatever the limit and the threads.
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cmath>
@@ -53,7 +54,8 @@ struct JobRun {
 };
 
 JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_mebibytes, int threads = 2,
-               const std::vector<std::string>& more = {}, Watch watch = Watch::kKill) {
+               const std::vector<std::string>& more = {}, Watch watch = Watch::kKill,
+               const std::vector<std::string>& environment = {}) {
   const TemporaryDirectory scratch;
   std::vector<std::string> command = {
       LLMQ_PROGRAM, "quantize",
@@ -72,7 +74,8 @@ JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_me
   command.insert(command.end(), more.begin(), more.end());
   JobRun run;
   const std::string text = (scratch / "out").string();
-  run.watched = run_watched(command, watch == Watch::kKill ? limit_mebibytes * kMebibyte : 0, text);
+  run.watched =
+      run_watched(command, watch == Watch::kKill ? limit_mebibytes * kMebibyte : 0, text, environment);
   run.text = scratch.read("out");
   return run;
 }
@@ -81,18 +84,19 @@ std::uint64_t mebibytes(double bytes) {
   return static_cast<std::uint64_t>(std::ceil(bytes / static_cast<double>(kMebibyte)));
 }
 
-// The limits at which the plan changes, from none to the smallest that is taken.
-std::vector<std::uint64_t> limits_of(const Job& job) {
+std::uint64_t planned_mebibytes(const Job& job, std::uint64_t limit, int threads) {
   const TemporaryDirectory output;
-  std::vector<std::uint64_t> limits = {0};
-  std::uint64_t limit = 0;
-  while (true) {
-    const JobRun plan = run_job(job, (output / "out").string(), limit, 2, {"--dry-run"}, Watch::kLook);
-    if (plan.watched.exit_code != 0) return limits;
-    const std::uint64_t needs = mebibytes(plan.json().at("peak_bytes").as_double());
-    if (limit != 0) limits.push_back(needs);
-    limit = needs - 1;
-  }
+  const JobRun plan = run_job(job, (output / "out").string(), limit, threads, {"--dry-run"}, Watch::kLook);
+  return plan.watched.exit_code == 0 ? mebibytes(plan.json().at("peak_bytes").as_double()) : 0;
+}
+
+// The limits at which the plan changes, from none to the smallest that is taken.
+std::vector<std::uint64_t> limits_of(const Job& job, int threads) {
+  std::vector<std::uint64_t> limits;
+  for (std::uint64_t needs = planned_mebibytes(job, 0, threads); needs != 0;
+       needs = planned_mebibytes(job, limits.back() - 1, threads))
+    limits.push_back(needs);
+  return limits;
 }
 
 class BoundedMemory : public ::testing::TestWithParam<Job> {};
@@ -124,24 +128,48 @@ INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
                                            Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
                                            Job{"small-mistral", "smoothquant"}));
 
-TEST(SameBytes, AtAnyLimitAndThreadCount) {
-  const Job job{"small-qwen2", "awq,gptq", 40, 256};
-  const std::vector<std::uint64_t> limits = limits_of(job);
-  ASSERT_GE(limits.size(), 3u) << "everything in memory, inputs computed again, activations in a file";
-  std::string digest;
-  for (const std::uint64_t limit : limits)
-    for (const int threads : {1, 2, 3}) {
-      const TemporaryDirectory output;
-      // More threads need more scratch: their limit is that much larger.
-      const JobRun run =
-          run_job(job, (output / "out").string(),
-                  limit == 0 ? 0 : limit + static_cast<std::uint64_t>(threads > 2 ? 4 : 0), threads);
-      ASSERT_EQ(run.watched.exit_code, 0) << run.text;
-      const std::string found = run.json().at("digest").as_string();
-      if (digest.empty()) digest = found;
-      EXPECT_EQ(found, digest) << limit << " MiB, " << threads << " threads";
-    }
+// Killed when it is about to record its second block.
+void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_t limit, int threads) {
+  const JobRun run =
+      run_job(job, (directory / "parts").string(), limit, threads, {}, Watch::kLook,
+              {"LD_PRELOAD=" LLMQ_FAULTY_DISK, "FAULTY_DISK_UNDER=" + directory.path().string(),
+               "FAULTY_DISK_FAULT=kill 3 write parts.unfinished/journal"});
+  EXPECT_EQ(run.watched.exit_code, 128 + SIGKILL) << run.text;
 }
+
+class SameBytes : public ::testing::TestWithParam<Job> {};
+
+// One digest over threads, plans (everything in memory, inputs computed again, the residual stream in a file) and histories.
+// Rounding alone has one plan: for it the limit is only there.
+TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
+  const Job job = GetParam();
+  std::string digest;
+  std::vector<std::uint64_t> limits = limits_of(job, 1);
+  if (job.method == "rtn") limits.insert(limits.end(), {64, 128});
+  ASSERT_GE(limits.size(), 3u);
+  for (const int threads : {1, 2, 3, 8}) {
+    // Each thread's scratch is beside whatever the plan holds.
+    const std::uint64_t scratch = threads == 1 ? 0 : planned_mebibytes(job, 0, threads) - limits.front();
+    for (const std::uint64_t alone : limits) {
+      const std::uint64_t limit = alone + scratch;
+      SCOPED_TRACE(std::to_string(limit) + " MiB, " + std::to_string(threads) + " threads");
+      const TemporaryDirectory directory;
+      interrupt(job, directory, limit, threads);
+      for (const char* name : {"whole", "parts"}) {
+        const JobRun run = run_job(job, (directory / name).string(), limit, threads, {}, Watch::kLook);
+        ASSERT_EQ(run.watched.exit_code, 0) << run.text;
+        EXPECT_EQ(run.json().at("resumed_blocks").as_double(), name == std::string("parts") ? 1 : 0);
+        const std::string found = run.json().at("digest").as_string();
+        if (digest.empty()) digest = found;
+        EXPECT_EQ(found, digest) << name;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, SameBytes,
+                         ::testing::Values(Job{"small-qwen2", "rtn"}, Job{"small-qwen2", "awq", 40, 128},
+                                           Job{"small-qwen2", "gptq", 40, 128}));
 
 }  // namespace
 }  // namespace llmq::testing

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <thread>
 
@@ -39,7 +40,8 @@ std::uint64_t own_bytes(const std::string& rollup) {
   return std::max(anonymous, dirty) + kilobytes(rollup, "Shared_Dirty");
 }
 
-pid_t start(const std::vector<std::string>& command, const std::string& output) {
+pid_t start(const std::vector<std::string>& command, const std::string& output,
+            const std::vector<std::string>& environment) {
   const pid_t child = ::fork();
   if (child != 0) return child;
   if (!output.empty()) {
@@ -47,6 +49,7 @@ pid_t start(const std::vector<std::string>& command, const std::string& output) 
     ::dup2(file, 1);
     ::dup2(file, 2);
   }
+  for (const std::string& pair : environment) ::putenv(const_cast<char*>(pair.c_str()));
   std::vector<char*> words;
   for (const std::string& word : command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -56,10 +59,11 @@ pid_t start(const std::vector<std::string>& command, const std::string& output) 
 
 }  // namespace
 
-Watched run_watched(const std::vector<std::string>& command, std::uint64_t limit, const std::string& output) {
+Watched run_watched(const std::vector<std::string>& command, std::uint64_t limit, const std::string& output,
+                    const std::vector<std::string>& environment) {
   Watched watched;
   const auto begin = std::chrono::steady_clock::now();
-  const pid_t child = start(command, output);
+  const pid_t child = start(command, output, environment);
   const std::string proc = "/proc/" + std::to_string(child);
   siginfo_t ended{};
   while (true) {

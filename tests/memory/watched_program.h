@@ -19,8 +19,9 @@ struct Watched {
   double seconds = 0;
 };
 
-// limit 0: none. Output goes to this process's own, or to `output` (both streams).
+// limit 0: none. Output goes to this process's own, or to `output` (both streams). `environment`: NAME=VALUE pairs that are
+// added.
 Watched run_watched(const std::vector<std::string>& command, std::uint64_t limit,
-                    const std::string& output = {});
+                    const std::string& output = {}, const std::vector<std::string>& environment = {});
 
 }  // namespace llmq::testing
