@@ -83,10 +83,14 @@ def llama_batched(path, batch):
 
 
 def llama_perplexity(path, chunks):
-    """Tokens per second from the seconds it says itself for all chunks."""
+    """Tokens per second between its own time stamps before the first and after the last chunk."""
     text = run([f"{tools}/llama-perplexity", "-m", path, "-f", wikitext, "-c", 512, "--chunks", chunks, "-t", threads])[1]
-    milliseconds, tokens = re.search(r"prompt eval time =\s+([\d.]+) ms /\s+(\d+) tokens", text).groups()
-    return 1000 * int(tokens) / float(milliseconds)
+
+    def moment(words):
+        minutes, seconds, thousandths, millionths = map(int, re.search(r"^(\d+)\.(\d+)\.(\d+)\.(\d+) I " + words, text, re.M).groups())
+        return 60 * minutes + seconds + thousandths / 1e3 + millionths / 1e6
+
+    return 512 * chunks / (moment("Final estimate") - moment("perplexity: calculating"))
 
 
 def peer_python(environment, script, *arguments):
@@ -111,11 +115,11 @@ llama, transformers = f"{tools}/llama-bench", f"{peers}/transformers/bin/python"
 compressor, gptqmodel = f"{peers}/llmcompressor/bin/python", f"{peers}/gptqmodel/bin/python"
 # word, what, unit, ours, the peer's name, the peer, the file that must be there
 ROWS = [
-    ("decode", "decode, batch 1, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 16, 64)[0], "llama.cpp", lambda: llama_bench(gguf("q4_0"), 0, 64), llama),
+    ("decode", "decode, batch 1, W4 g64, int8 head, against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 16, 64, 1, "--head", "int8")[0], "llama.cpp", lambda: llama_bench(gguf("q4_0"), 0, 64), llama),
     ("decode", "decode, batch 1, BF16 against F16", SPEED, lambda: bench(model, 16, 64)[0], "llama.cpp", lambda: llama_bench(gguf("f16"), 0, 64), llama),
-    ("batch", "decode, batch 8, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 128, 64, 8)[0], "llama.cpp", lambda: llama_batched(gguf("q4_0"), 8),
+    ("batch", "decode, batch 8, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 128, 64, 8, "--head", "int8")[0], "llama.cpp", lambda: llama_batched(gguf("q4_0"), 8),
      f"{tools}/llama-batched-bench"),
-    ("batch", "decode, batch 16, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 128, 64, 16)[0], "llama.cpp", lambda: llama_batched(gguf("q4_0"), 16),
+    ("batch", "decode, batch 16, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 128, 64, 16, "--head", "int8")[0], "llama.cpp", lambda: llama_batched(gguf("q4_0"), 16),
      f"{tools}/llama-batched-bench"),
     ("prefill", "prefill 512, BF16", SPEED, lambda: bench(model, 512, 2)[1], "llama.cpp", lambda: llama_bench(gguf("bf16"), 512, 0), llama),
     ("prefill", "prefill 512, W4 g64 against Q4_0", SPEED, lambda: bench(packed("w4a16_g64_sym"), 512, 2)[1], "llama.cpp", lambda: llama_bench(gguf("q4_0"), 512, 0), llama),
