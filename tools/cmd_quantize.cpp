@@ -5,9 +5,7 @@
 #include "base/log.h"
 #include "export/html_report.h"
 #include "export/model_card.h"
-#include "export/published_output.h"
 #include "export/report.h"
-#include "export/unfinished_output.h"
 #include "io/digest_cache.h"
 #include "quant/pipeline.h"
 #include "quant/time_prediction.h"
@@ -16,6 +14,7 @@
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
+#include "tools/job_ends.h"
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
 #include "tools/print.h"
@@ -274,68 +273,6 @@ void print_outcome(const Outcome& o) {
   print_evaluation(o.evaluation, o.recipe);
 }
 
-// The report of the output that is there says what the run that made it found; gates it missed are missed still.
-int report_unchanged(const Outcome& o, const PublishedOutput& found, const Options& options,
-                     const GlobalOptions& globals) {
-  const Json& report = found.report;
-  const auto field = [&](const char* name) {
-    const Json* value = report.find(name);
-    return value == nullptr ? Json() : *value;
-  };
-  Json document = Json::object({{"schema", "llmq.quantize/1"},
-                                {"status", "unchanged"},
-                                {"output", o.recipe.output},
-                                {"version", found.version.empty() ? Json() : Json(found.version)}});
-  for (const char* name : {"method", "scheme", "format", "bytes_in", "bytes_out", "bits_per_weight",
-                           "bits_per_weight_total", "calibration", "fallbacks", "warnings", "digest"})
-    document[name] = field(name);
-  document["compute"] = compute_name(o.plan.compute);
-  document["modules"] = static_cast<std::int64_t>(o.plan.modules.size());
-  document["seconds"] = o.seconds;
-  document["peak_rss_bytes"] = peak_resident_bytes();
-  document["peak_device_bytes"] = 0;
-  bool met = true;
-  if (const Json* evaluation = report.find("evaluation")) {
-    document["evaluation"] = *evaluation;
-    for (const Json& gate : evaluation->at("gates").items()) met = met && gate.at("met").as_bool();
-  }
-  const int code = !met || (options.strict && !field("fallbacks").items().empty()) ? 3 : 0;
-  write_metrics(system_io(), options.metrics_out, document, code);
-  if (globals.json)
-    print_json(document);
-  else
-    print_line(fmt::format("{}: unchanged, {} from the same job{}", found.directory.string(),
-                           document.at("digest").as_string(),
-                           met ? "" : "; a gate of its evaluation was NOT met"));
-  return code;
-}
-
-// A job is noticed as unchanged only where the evaluation that it asks for has been made.
-std::optional<PublishedOutput> unchanged_output(const Outcome& o, const Options& options,
-                                                DigestCache& digests) {
-  if (options.restart) return std::nullopt;
-  const OutputTarget target = output_target(o, options);
-  std::optional<PublishedOutput> found =
-      find_unchanged(system_io(), target, [&](const Path& path) { return digests.sha256(path); });
-  if (!found) return std::nullopt;
-  const Json* asked = found->report.at("recipe").find("evaluate");
-  const Json now = o.recipe.to_json().at("evaluate");
-  if (!now.is_null() && (asked == nullptr || !(*asked == now) || found->report.find("evaluation") == nullptr))
-    return std::nullopt;
-  settle_publication(system_io(), target);
-  return found;
-}
-
-int interrupted(const Outcome& o, const Interrupted& signal, const Session& session) {
-  if (session.globals.json)
-    print_json(Json::object({{"schema", "llmq.quantize/1"},
-                             {"status", "interrupted"},
-                             {"output", o.recipe.output},
-                             {"resume", session.command_line}}));
-  Log::get().note("interrupted; to go on: " + session.command_line);
-  return 128 + signal.signal;
-}
-
 int quantize(Outcome& o, const Options& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
@@ -352,10 +289,15 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
     DigestCache digests(system_io(), options.paranoid ? Path() : DigestCache::default_file());
     o.facts.job = make_job(o.recipe, model, o.calibration, o.plan.compute, *backend, options.allow_nonfinite,
                            [&](const Path& path) { return digests.sha256(path); });
-    const std::optional<PublishedOutput> found = unchanged_output(o, options, digests);
+    const std::optional<PublishedOutput> found =
+        unchanged_output(system_io(), o.recipe, output_target(o, options), digests);
     digests.save();
     o.seconds = elapsed();
-    if (found) return report_unchanged(o, *found, options, globals);
+    if (found)
+      return report_unchanged(*found,
+                              {o.recipe.output, compute_name(o.plan.compute), o.plan.modules.size(),
+                               o.seconds, options.strict, options.metrics_out},
+                              globals);
   }
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
   if (options.dry_run || is_long(o.plan))
@@ -407,12 +349,15 @@ int run(const Options& options, const Session& session) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
-  if (o.recipe.format == "gguf")
-    return quantize_to_gguf(o.recipe, {options.dry_run, options.overwrite, options.metrics_out}, session);
   try {
+    if (o.recipe.format == "gguf")
+      return quantize_to_gguf(
+          o.recipe,
+          {options.dry_run, options.overwrite, options.restart, options.paranoid, options.metrics_out},
+          session);
     return quantize(o, options, session);
   } catch (const Interrupted& signal) {
-    return interrupted(o, signal, session);
+    return report_interrupted(o.recipe.output, signal, session);
   }
 }
 
@@ -458,8 +403,9 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--metrics-out", options->metrics_out,
                    "Directory for the run's figures: metrics.json and llmq.prom (Prometheus)")
       ->type_name("DIR");
-  command->add_flag("--portable", options->portable,
-                    "The same bytes on every x86-64 with AVX2, whatever else it has; slower where it has more");
+  command->add_flag(
+      "--portable", options->portable,
+      "The same bytes on every x86-64 with AVX2, whatever else it has; slower where it has more");
   command->add_flag("--resume", options->resume,
                     "Go on with an interrupted run of the same job, as is done without being asked");
   command->add_flag("--restart", options->restart,

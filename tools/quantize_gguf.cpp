@@ -4,10 +4,13 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/sha256.h"
 #include "export/report.h"
 #include "quant/gguf_plan.h"
 #include "quant/importance.h"
 #include "tools/interrupt.h"
+#include "tools/job.h"
+#include "tools/job_ends.h"
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
 #include "tools/print.h"
@@ -22,10 +25,11 @@ struct Outcome {
   const Recipe& recipe;
   GgufPlan plan;
   CalibrationSet calibration;
+  Json job;
+  std::int64_t resumed_blocks = 0;
   GgufWritten written;
   RunFacts facts;
   double seconds = 0;
-  std::vector<std::pair<std::string, double>> seconds_by_part;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   std::optional<OutputEvaluation> evaluation;
 };
@@ -45,41 +49,24 @@ void print_plan(const GgufPlan& plan) {
   print_line(fmt::format("reads {}, writes {}", bytes_text(plan.bytes_in), bytes_text(plan.bytes_out)));
 }
 
-// Of the calibration text, or of a file; a null pointer without.
-std::optional<Imatrix> importance_for(Outcome& o, const LoadedModel& model, Backend& backend) {
-  if (o.plan.importance == "none") return std::nullopt;
-  if (!o.plan.needs_calibration()) return load_imatrix(system_io(), o.plan.importance);
-  o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-  Progress progress("importance", static_cast<double>(model.spec.blocks.size()));
-  ImportanceOptions options{o.plan.compute, o.plan.chunk_tokens, o.plan.keep_inputs, {}};
-  options.on_block = [&](int block) {
-    throw_if_interrupted();
-    progress.advance(1, fmt::format("block {}/{}", block + 1, model.spec.blocks.size()), "", true);
-  };
-  Imatrix imatrix = collect_importance(model.checkpoint, model.spec, o.calibration, backend, options);
-  imatrix.datasets = o.plan.calibration.text;
-  if (!o.plan.imatrix_out.empty()) save_imatrix(system_io(), o.plan.imatrix_out, imatrix);
-  return imatrix;
-}
-
-void write_file(Outcome& o, const LoadedModel& model, const std::optional<Imatrix>& importance, int threads,
-                bool overwrite) {
-  GgufRequest request;
-  request.destination = o.recipe.output;
-  request.overwrite = overwrite;
-  request.name = o.recipe.model;
-  request.file_type = o.plan.file_type;
-  request.importance = importance ? &*importance : nullptr;
-  request.search = o.plan.search;
-  Progress progress("gguf", static_cast<double>(o.plan.tensors.size()));
-  std::size_t done = 0;
-  request.on_tensor = [&](const std::string& tensor) {
-    throw_if_interrupted();
-    ++done;
-    progress.advance(1, fmt::format("{}/{} {}", done, o.plan.tensors.size(), tensor), "", done % 64 == 0);
-  };
-  ThreadPool pool(threads);
-  o.written = write_gguf(system_io(), model.checkpoint, model.spec, request, pool);
+// Of the calibration text, or of a file; none without. What an interrupted run collected is not collected again.
+std::optional<Imatrix> importance_for(const GgufPlan& plan, const CalibrationSet& calibration,
+                                      const LoadedModel& model, Backend& backend, GgufOutput& output) {
+  if (plan.importance == "none") return std::nullopt;
+  if (!plan.needs_calibration()) return load_imatrix(system_io(), plan.importance);
+  if (!output.importance()) {
+    Progress progress("importance", static_cast<double>(model.spec.blocks.size()));
+    ImportanceOptions options{plan.compute, plan.chunk_tokens, plan.keep_inputs, {}};
+    options.on_block = [&](int block) {
+      throw_if_interrupted();
+      progress.advance(1, fmt::format("block {}/{}", block + 1, model.spec.blocks.size()), "", true);
+    };
+    Imatrix imatrix = collect_importance(model.checkpoint, model.spec, calibration, backend, options);
+    imatrix.datasets = plan.calibration.text;
+    output.keep_importance(std::move(imatrix));
+  }
+  if (!plan.imatrix_out.empty()) save_imatrix(system_io(), plan.imatrix_out, *output.importance());
+  return output.importance();
 }
 
 Json tensors_json(const GgufWritten& written) {
@@ -91,28 +78,27 @@ Json tensors_json(const GgufWritten& written) {
   return list;
 }
 
-void write_report(const Outcome& o) {
-  Json parts = Json::object();
-  for (const auto& [part, time] : o.seconds_by_part) parts[part] = Json(time);
+std::string report_text(const Outcome& o) {
   Json run = Json::object({{"seconds", o.seconds},
-                           {"seconds_by_part", parts},
+                           {"resumed_blocks", o.resumed_blocks},
                            {"importance", o.plan.importance},
                            {"search", o.plan.search == BlockSearch::kBest ? "best" : "ggml"},
+                           {"fallbacks", Json::array()},
+                           {"warnings", Json::array()},
                            {"tensors", tensors_json(o.written)},
                            {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
                                                     {"peak_rss_bytes", o.peak_rss_bytes}})}});
   if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
-  write_text_atomically(system_io(), o.recipe.output + ".report.json",
-                        make_report(o.facts, {}, run).dump(1) + "\n");
+  return make_report(o.facts, {}, run).dump(1) + "\n";
 }
 
-void write_manifest(const Outcome& o, RunProvenance& provenance) {
-  const Path output = o.recipe.output;
-  const std::vector<std::string> report = {output.filename().string() + ".report.json"};
+std::vector<std::pair<std::string, std::string>> documents(const Outcome& o, RunProvenance& provenance) {
+  const std::string name = Path(o.recipe.output).filename().string(), report = report_text(o);
   provenance.facts().calibration = o.facts.calibration;
-  std::vector<NamedDigest> files = digests_of(system_io(), output.parent_path(), report);
-  files.push_back({output.filename().string(), o.written.bytes, o.written.sha256});
-  write_text_atomically(system_io(), manifest_path(output), provenance.manifest(files));
+  const std::vector<NamedDigest> files = {
+      {name + ".report.json", report.size(), sha256_hex(std::as_bytes(std::span(report)))},
+      {name, o.written.bytes, o.written.sha256}};
+  return {{".report.json", report}, {".manifest.json", provenance.manifest(files)}};
 }
 
 RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& session) {
@@ -125,6 +111,8 @@ RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& ses
   facts.format = "gguf";
   facts.recipe = o.recipe.to_json();
   facts.calibration = calibration_json(o.recipe, o.calibration);
+  facts.job = o.job;
+  facts.digest = o.written.digest;
   facts.bytes_in = model.checkpoint.tensor_bytes();
   facts.bytes_out = o.written.bytes;
   facts.bits_per_weight = facts.bits_per_weight_total = o.written.bits_per_weight();
@@ -152,6 +140,7 @@ Json outcome_json(const Outcome& o) {
                                 {"calibration", o.facts.calibration},
                                 {"fallbacks", Json::array()},
                                 {"warnings", Json::array()},
+                                {"resumed_blocks", o.resumed_blocks},
                                 {"digest", o.written.digest}});
   if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
@@ -167,23 +156,51 @@ void print_outcome(const Outcome& o) {
   print_evaluation(o.evaluation, o.recipe);
 }
 
+// Beside what decides the bytes of any output, what the file says of itself, and the matrix that weighs its errors.
+Json make_gguf_job(const Outcome& o, const LoadedModel& model, const Backend& backend, DigestCache& digests) {
+  const auto sha256 = [&](const Path& path) { return digests.sha256(path); };
+  Json job = make_job(o.recipe, model, o.calibration, o.plan.compute, backend, false, sha256);
+  job["recipe"]["gguf"].erase("imatrix_out");
+  job["name"] = o.recipe.model;
+  const bool file = o.plan.importance != "none" && !o.plan.needs_calibration();
+  job["importance"] = file ? sha256(o.plan.importance) : o.plan.importance;
+  return job;
+}
+
 }  // namespace
+
+GgufRequest gguf_request(const Recipe& recipe, const GgufPlan& plan, const OutputTarget& target) {
+  GgufRequest request;
+  request.target = target;
+  request.name = recipe.model;
+  request.file_type = plan.file_type;
+  request.weighted = plan.importance != "none";
+  request.search = plan.search;
+  return request;
+}
+
+GgufWritten write_gguf(const GgufPlan& plan, const CalibrationSet& calibration, const LoadedModel& model,
+                       Backend& backend, GgufOutput& output) {
+  const std::optional<Imatrix> importance = importance_for(plan, calibration, model, backend, output);
+  ThreadPool pool(backend.threads());
+  return output.write(importance ? &*importance : nullptr, pool);
+}
 
 int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const Session& session) {
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
   const LoadedModel model = open_model(system_io(), recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(recipe));
-  check_gguf_destination(system_io(), recipe.output, flags.overwrite, model.checkpoint.path());
   Outcome o{recipe,
             make_gguf_plan(system_io(), recipe, model.checkpoint, model.spec,
                            chosen_compute(globals, Compute::kBFloat16),
                            parse_bytes(globals.memory_limit, "--memory-limit")),
             {},
             {},
-            {},
             0,
             {},
+            {},
+            0,
             0,
             {}};
   if (flags.dry_run) {
@@ -193,20 +210,42 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
       print_plan(o.plan);
     return 0;
   }
+  if (o.plan.needs_calibration())
+    o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
+  DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
+  OutputTarget target{recipe.output, flags.overwrite};
+  target.single_file = true;
+  target.restart = flags.restart;
+  target.versioned = recipe.versioned;
+  target.job = o.job = make_gguf_job(o, model, *backend, digests);
+  const std::optional<PublishedOutput> found = unchanged_output(system_io(), recipe, target, digests);
+  digests.save();
+  if (found)
+    return report_unchanged(*found,
+                            {recipe.output, compute_name(o.plan.compute), o.plan.tensors.size(), since(start),
+                             false, flags.metrics_out},
+                            globals);
+  check_gguf_destination(system_io(), target, model.checkpoint.path());
   RunProvenance provenance(system_io(),
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
                            provenance_facts(recipe, *backend, o.plan.compute, session));
-  const std::optional<Imatrix> importance = importance_for(o, model, *backend);
-  o.seconds_by_part.emplace_back("importance", since(start));
-  write_file(o, model, importance, backend->threads(), flags.overwrite);
+  Progress progress("gguf", static_cast<double>(o.plan.tensors.size()));
+  std::size_t done = 0;
+  GgufRequest request = gguf_request(recipe, o.plan, target);
+  request.on_tensor = [&](const std::string& tensor) {
+    throw_if_interrupted();
+    ++done;
+    progress.advance(1, fmt::format("{}/{} {}", done, o.plan.tensors.size(), tensor), "", done % 64 == 0);
+  };
+  GgufOutput output(system_io(), model.checkpoint, model.spec, std::move(request));
+  o.resumed_blocks = output.resumed_blocks();
+  o.written = write_gguf(o.plan, o.calibration, model, *backend, output);
   o.seconds = since(start);
   o.peak_rss_bytes = peak_resident_bytes();
-  o.seconds_by_part.emplace_back("rounding and writing", o.seconds - o.seconds_by_part.front().second);
   o.facts = facts_of(o, model, session);
   if (recipe.evaluate)
-    o.evaluation = evaluate_output(*recipe.evaluate, recipe.output, model, backend, globals);
-  write_report(o);
-  write_manifest(o, provenance);
+    o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), model, backend, globals);
+  output.publish(o.written, documents(o, provenance));
   const int code = !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
   write_metrics(system_io(), flags.metrics_out, outcome_json(o), code);
   if (globals.json)

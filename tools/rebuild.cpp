@@ -13,6 +13,7 @@
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
 #include "tools/provenance.h"
+#include "tools/quantize_gguf.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -20,7 +21,8 @@ namespace {
 
 // These say how long a run took, so that no two are alike.
 bool tells_the_time(const std::string& name) {
-  return name == kReportFile || name == "report.html" || name == "README.md";
+  return name == kReportFile || name.ends_with(".gguf.report.json") || name == "report.html" ||
+         name == "README.md";
 }
 
 ProvenanceFacts read_facts(Io& io, const Path& output) {
@@ -151,6 +153,28 @@ void rebuild_directory(Io& io, const Path& output, const Recipe& recipe, const P
   compare(io, recorded_files(io, output), output, writer->directory(), result);
 }
 
+void rebuild_file(Io& io, const Path& output, const Recipe& recipe, const LoadedModel& model,
+                  Backend& backend, const GlobalOptions& globals, Rebuild& result) {
+  const GgufPlan plan =
+      make_gguf_plan(io, recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
+                     parse_bytes(globals.memory_limit, "--memory-limit"));
+  CalibrationSet calibration;
+  if (plan.needs_calibration()) calibration = load_calibration(io, plan.calibration, model.tokenizer);
+  const Path scratch = parent_of(output) / (output.stem().string() + ".rebuild.gguf");
+  GgufRequest request = gguf_request(recipe, plan, OutputTarget{scratch});
+  request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
+  GgufOutput rebuilt(io, model.checkpoint, model.spec, std::move(request));
+  const GgufWritten written = write_gguf(plan, calibration, model, backend, rebuilt);
+  const std::string name = output.filename().string();
+  for (const NamedDigest& file : recorded_files(io, output)) {
+    if (file.name != name) continue;
+    ++result.compared;
+    if (file.sha256 == written.sha256) continue;
+    result.outputs.push_back({name, file.sha256, written.sha256});
+    result.first_tensor = first_difference(io, output, rebuilt.file());
+  }
+}
+
 }  // namespace
 
 Json Rebuild::to_json() const {
@@ -177,15 +201,16 @@ Rebuild rebuild_output(Io& io, const Path& output, const std::string& model_inst
   for (const OtherMaking& one : result.otherwise)
     Log::get().warn(
         fmt::format("{} was {} and is {}: other bytes would not be a surprise", one.what, one.then, one.now));
-  if (recipe.format == "gguf")
-    fail(ErrorKind::kUnsupported,
-         {"a GGUF is not rebuilt by this version", output.string(), "--rebuild", {}});
   const LoadedModel model = open_recorded_model(io, recipe, model_instead);
   const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& file) {
     return file.name.starts_with("calibration/");
   });
   result.inputs = changed_inputs(io, facts.inputs, input_files(io, recipe, calibrates, model.checkpoint));
-  if (result.inputs.empty()) rebuild_directory(io, output, recipe, facts, model, backend, globals, result);
+  if (!result.inputs.empty()) return result;
+  if (recipe.format == "gguf")
+    rebuild_file(io, output, recipe, model, *backend, globals, result);
+  else
+    rebuild_directory(io, output, recipe, facts, model, backend, globals, result);
   return result;
 }
 

@@ -206,13 +206,15 @@ const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& c
 void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                      ConvertReport& report) {
   GgufRequest job;
-  job.destination = request.destination;
-  job.overwrite = request.overwrite;
+  job.target = {request.destination, request.overwrite};
   job.name = request.source;
   job.file_type = &gguf_type(request, checkpoint);
   job.on_tensor = request.on_tensor;
   ThreadPool pool(request.threads > 0 ? request.threads : available_cores());
-  const GgufWritten written = write_gguf(io, checkpoint, ModelSpec::read(checkpoint), job, pool);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  GgufOutput output(io, checkpoint, spec, job);
+  const GgufWritten written = output.write(nullptr, pool);
+  output.publish(written);
   report.dtype = gguf_type_name(*job.file_type);
   report.bytes_out = written.bytes;
   report.digest = written.digest;

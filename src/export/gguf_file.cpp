@@ -7,11 +7,11 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/sha256.h"
 #include "export/gguf_metadata.h"
-#include "export/gguf_tensors.h"
+#include "export/published_output.h"
 #include "io/digest_cache.h"
-#include "io/gguf_writer.h"
 
 namespace llmq {
 namespace {
@@ -33,15 +33,28 @@ void write_plain(std::span<const float> values, std::span<std::byte> bytes) {
   std::memcpy(bytes.data(), values.data(), bytes.size());
 }
 
-// One tensor, a slab of rows after the other.
-void write_tensor(GgufTensorSource& source, std::size_t index, DType type, std::span<const float> importance,
-                  BlockSearch search, GgufWriter& writer, ThreadPool& pool) {
+// "blk.3." of "blk.3.attn_q.weight"; whatever else there is belongs together.
+std::string block_of(const std::string& tensor) {
+  if (!tensor.starts_with("blk.")) return {};
+  return tensor.substr(0, tensor.find('.', 4) + 1);
+}
+
+OutputTarget single(OutputTarget target) {
+  target.single_file = true;
+  return target;
+}
+
+// One tensor, a slab of rows after the other; the SHA-256 of its bytes.
+std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type,
+                         std::span<const float> importance, BlockSearch search, GgufWriter& writer,
+                         ThreadPool& pool) {
   const GgufMixTensor& tensor = source.tensors()[index];
   const std::int64_t columns = tensor.shape.back(),
                      rows = tensor.shape.elements() / std::max<std::int64_t>(columns, 1);
   const std::int64_t slab = std::max<std::int64_t>(1, kSlabValues / std::max<std::int64_t>(columns, 1));
   const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
   std::vector<std::byte> bytes;
+  Sha256 digest;
   for (std::int64_t first = 0; first < rows; first += slab) {
     const std::int64_t count = std::min(slab, rows - first);
     const std::vector<float> values = source.rows(index, first, count);
@@ -51,15 +64,17 @@ void write_tensor(GgufTensorSource& source, std::size_t index, DType type, std::
     else
       quantize_ggml_rows(type, values, columns, importance, search, bytes, pool);
     writer.append(tensor.name, bytes);
+    digest.update(bytes);
   }
   source.release(index);
+  return digest.hex();
 }
 
 // As llama-quantize: an embedding is looked up, not multiplied, and goes without; any other weight whose inputs are of another number is an error.
-std::vector<float> importance_of(const GgufRequest& request, const GgufMixTensor& tensor,
+std::vector<float> importance_of(const Imatrix* importance, const GgufMixTensor& tensor,
                                  const std::string& file) {
-  if (request.importance == nullptr || tensor.shape.rank() < 2) return {};
-  std::vector<float> values = request.importance->importance(tensor.name);
+  if (importance == nullptr || tensor.shape.rank() < 2) return {};
+  std::vector<float> values = importance->importance(tensor.name);
   if (values.empty() || static_cast<std::int64_t>(values.size()) == tensor.shape.back()) return values;
   if (tensor.name == "token_embd.weight") return {};
   fail(ErrorKind::kBadInput, {fmt::format("the importance matrix has {} values for it, and it has {} inputs",
@@ -79,25 +94,12 @@ double GgufWritten::bits_per_weight() const {
   return weights == 0 ? 0 : bits / weights;
 }
 
-void check_gguf_destination(Io& io, const Path& destination, bool overwrite, const Path& source) {
-  const std::string file = destination.string();
-  if (destination.extension() != ".gguf")
-    fail(ErrorKind::kUsage,
-         {"a GGUF is one file, and this name does not end in .gguf", file, {}, "write to NAME.gguf"});
-  if (!io.exists(destination)) return;
-  if (io.is_directory(destination))
-    fail(ErrorKind::kUsage, {"a directory of this name exists already", file, {}, "choose another name"});
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source) {
   std::error_code ignored;
-  if (std::filesystem::equivalent(destination, source, ignored))
-    fail(ErrorKind::kUsage, {"the output is the model that is read", file, {}, "choose another name"});
-  if (!overwrite)
-    fail(ErrorKind::kUsage, {"the file exists already", file, {}, "choose another name, or add --overwrite"});
-  std::array<std::byte, 4> magic{};
-  const std::unique_ptr<File> existing = io.open(destination);
-  if (existing->size() >= magic.size()) existing->read_at(0, magic);
-  if (std::memcmp(magic.data(), "GGUF", magic.size()) != 0)
+  if (std::filesystem::equivalent(target.directory, source, ignored))
     fail(ErrorKind::kUsage,
-         {"the file that exists is no GGUF and is not replaced", file, {}, "choose another name"});
+         {"the output is the model that is read", target.directory.string(), {}, "choose another name"});
+  check_output_file(io, target);
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
@@ -105,40 +107,136 @@ GgufMixModel gguf_mix_model(const ModelSpec& spec) {
           spec.kv_heads, 0};
 }
 
-GgufWritten write_gguf(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                       const GgufRequest& request, ThreadPool& pool) {
-  const std::string file = checkpoint.path().string();
-  check_gguf_destination(io, request.destination, request.overwrite, checkpoint.path());
-  const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(io, checkpoint, spec);
-  const std::vector<GgufMixTensor>& tensors = source->tensors();
-  const std::vector<DType> types =
-      choose_gguf_types(*request.file_type, gguf_mix_model(spec), tensors, request.importance != nullptr);
+GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)
+    : io_(io),
+      source_(checkpoint.path().string()),
+      request_(std::move(request)),
+      place_(io, single(request_.target)) {
+  check_gguf_destination(io, single(request_.target), checkpoint.path());
+  tensors_ = open_gguf_tensors(io, checkpoint, spec);
+  types_ =
+      choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
   const GgufMetadata metadata =
-      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request.name),
-                          source->parameters(), *request.file_type);
+      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
+                          tensors_->parameters(), *request_.file_type);
   std::vector<TensorDeclaration> declarations;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    declarations.push_back({tensors[i].name, types[i], tensors[i].shape});
-  GgufWriter writer(io, request.destination, metadata, declarations);
+  for (std::size_t i = 0; i < types_.size(); ++i)
+    declarations.push_back({tensors_->tensors()[i].name, types_[i], tensors_->tensors()[i].shape});
+  if (place_.resumed() && !go_on(metadata, declarations)) {
+    Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
+                                place_.files().string()));
+    place_.start_over();
+  }
+  if (!writer_) {
+    place_.start_over();
+    place_.add_created(file().filename().string());
+    writer_.emplace(io, file(), metadata, declarations, FilePlace::kDirect);
+    writer_->sync();
+  }
+  place_.begin_journal();
+}
+
+GgufOutput::~GgufOutput() = default;
+
+Path GgufOutput::file() const { return place_.files() / request_.target.directory.filename(); }
+
+Path GgufOutput::importance_file() const { return place_.files() / "importance.gguf"; }
+
+// A record holds the SHA-256 of the importance, which is the first, or of the tensors of a block. False when nothing can be taken up.
+bool GgufOutput::go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations) {
+  try {
+    writer_.emplace(io_, file(), metadata, declarations, FilePlace::kExisting);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    return false;
+  }
+  place_.add_created(file().filename().string());
+  const std::vector<Json> records = place_.blocks();
+  std::size_t good = 0;
+  for (; good < records.size() && accept(records[good]); ++good) ++resumed_;
+  place_.keep_blocks(good);
+  return true;
+}
+
+bool GgufOutput::accept(const Json& record) {
+  if (const Json* importance = record.find("importance")) {
+    if (!io_.exists(importance_file()) || file_sha256(io_, importance_file()) != importance->as_string())
+      return false;
+    place_.add_created(importance_file().filename().string());
+    importance_ = load_imatrix(io_, importance_file());
+    return true;
+  }
+  for (const auto& [name, sha256] : record.at("tensors").members())
+    if (!writer_->accept(name, sha256.as_string())) return false;
+  return true;
+}
+
+void GgufOutput::keep_importance(Imatrix importance) {
+  if (request_.target.job.is_null()) {
+    importance_ = std::move(importance);
+    return;
+  }
+  io_.remove(importance_file());  // of an interrupted run
+  place_.add_created(importance_file().filename().string());
+  save_imatrix(io_, importance_file(), importance);
+  place_.add_block(Json::object({{"importance", file_sha256(io_, importance_file())}}));
+  importance_ = std::move(importance);
+}
+
+// The tensors of a block are done when one of another comes.
+void GgufOutput::commit(std::map<std::string, std::string>& digests) {
+  if (digests.empty() || request_.target.job.is_null()) return digests.clear();
+  writer_->sync();
+  Json tensors = Json::object();
+  for (const auto& [name, sha256] : digests) tensors.members().emplace_back(name, Json(sha256));
+  place_.add_block(Json::object({{"tensors", std::move(tensors)}}));
+  digests.clear();
+}
+
+GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
   GgufWritten written;
+  std::map<std::string, std::string> digests;
+  std::string block;
+  const std::vector<GgufMixTensor>& tensors = tensors_->tensors();
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (request.on_tensor) request.on_tensor(tensors[i].name);
-    const std::vector<float> importance =
-        is_block_type(types[i]) ? importance_of(request, tensors[i], file) : std::vector<float>();
+    const std::string& name = tensors[i].name;
+    if (const std::string of = block_of(name); of != block) {
+      commit(digests);
+      block = of;
+    }
+    if (request_.on_tensor) request_.on_tensor(name);
+    const std::vector<float> weights =
+        is_block_type(types_[i]) ? importance_of(importance, tensors[i], source_) : std::vector<float>();
+    written.tensors.push_back({name, types_[i], tensors[i].shape, !weights.empty()});
+    if (writer_->is_whole(name)) continue;
     try {
-      write_tensor(*source, i, types[i], importance, request.search, writer, pool);
+      digests[name] = write_tensor(*tensors_, i, types_[i], weights, request_.search, *writer_, pool);
     } catch (const Error& error) {
       if (!error.detail().file.empty()) throw;
-      fail(error.kind(), {error.detail().message, file, tensors[i].name, error.detail().hint});
+      fail(error.kind(), {error.detail().message, source_, name, error.detail().hint});
     }
-    written.tensors.push_back({tensors[i].name, types[i], tensors[i].shape, !importance.empty()});
   }
-  writer.finish();
-  written.bytes = writer.file_bytes();
-  written.sha256 = file_sha256(io, request.destination);
-  const std::string line = written.sha256 + "  " + request.destination.filename().string() + "\n";
-  written.digest = "sha256:" + sha256_hex(std::as_bytes(std::span(line)));
+  commit(digests);
+  writer_->finish();
+  written.bytes = writer_->file_bytes();
+  written.sha256 = file_sha256(io_, file());
+  written.digest =
+      output_digest(std::array{NamedDigest{file().filename().string(), written.bytes, written.sha256}});
   return written;
+}
+
+void GgufOutput::publish(const GgufWritten& written,
+                         const std::vector<std::pair<std::string, std::string>>& documents) {
+  for (const auto& [suffix, text] : documents) {
+    const Path path = file().string() + suffix;
+    place_.add_created(path.filename().string());
+    io_.remove(path);  // of an interrupted run
+    const std::unique_ptr<File> document = io_.create(path);
+    document->write_at(0, std::as_bytes(std::span(text)));
+    document->sync();
+  }
+  io_.sync_directory(place_.files());
+  place_.publish_file(written.sha256);
 }
 
 }  // namespace llmq

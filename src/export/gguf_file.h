@@ -4,12 +4,18 @@
 // llama-quantize (all others) for the same model. The file has its name only when it is whole.
 #pragma once
 #include <functional>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/threads.h"
 #include "export/gguf_mix.h"
+#include "export/gguf_tensors.h"
+#include "export/unfinished_output.h"
 #include "io/checkpoint.h"
+#include "io/gguf_writer.h"
 #include "io/imatrix.h"
 #include "model/model_spec.h"
 #include "tensor/ggml_quantize.h"
@@ -17,11 +23,10 @@
 namespace llmq {
 
 struct GgufRequest {
-  Path destination;
-  bool overwrite = false;  // of another .gguf file; anything else is refused always
-  std::string name;        // the model as the user named it
+  OutputTarget target;  // `directory` is the file
+  std::string name;     // the model as the user named it
   const GgufFileType* file_type = nullptr;
-  const Imatrix* importance = nullptr;  // null: none
+  bool weighted = false;  // an importance will be given
   BlockSearch search = BlockSearch::kGgml;
   std::function<void(const std::string& tensor)> on_tensor;  // before each; may throw to stop
 };
@@ -40,13 +45,49 @@ struct GgufWritten {
   double bits_per_weight() const;  // over all tensors
 };
 
-// Error(kUsage) where the destination may not be written: no .gguf in its name, or something there that may not be replaced.
-void check_gguf_destination(Io& io, const Path& destination, bool overwrite, const Path& source);
+// Error(kUsage) where the destination may not be written: no .gguf in its name, something there that may not be replaced, or the
+// model itself.
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source);
 
 // What choose_gguf_types() looks at.
 GgufMixModel gguf_mix_model(const ModelSpec& spec);
 
-GgufWritten write_gguf(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                       const GgufRequest& request, ThreadPool& pool);
+// A GGUF in the making, in "<output>.unfinished/" (export/unfinished_output.h) from the first byte until its name. With a job in its
+// target it is journalled: the importance that was collected, then every block of tensors; a run of the same job goes on behind them.
+class GgufOutput {
+ public:
+  // `checkpoint` and `spec` outlive it. Opens or takes up the file, at its final size.
+  GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request);
+  ~GgufOutput();
+  GgufOutput(const GgufOutput&) = delete;
+  GgufOutput& operator=(const GgufOutput&) = delete;
+
+  const std::optional<Imatrix>& importance() const {
+    return importance_;
+  }  // that an interrupted run collected
+  void keep_importance(Imatrix importance);
+  std::int64_t resumed_blocks() const { return resumed_; }
+  GgufWritten write(const Imatrix* importance, ThreadPool& pool);
+  Path file() const;  // as a loader may read it once it is written
+  // `documents`: suffix (kBesideFile) and text. What an earlier file had beside it goes.
+  void publish(const GgufWritten& written,
+               const std::vector<std::pair<std::string, std::string>>& documents = {});
+
+ private:
+  Path importance_file() const;
+  bool go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations);
+  bool accept(const Json& record);
+  void commit(std::map<std::string, std::string>& digests);
+
+  Io& io_;
+  std::string source_;  // the model, in errors
+  GgufRequest request_;
+  UnfinishedOutput place_;
+  std::unique_ptr<GgufTensorSource> tensors_;
+  std::vector<DType> types_;
+  std::optional<GgufWriter> writer_;
+  std::optional<Imatrix> importance_;
+  std::int64_t resumed_ = 0;
+};
 
 }  // namespace llmq

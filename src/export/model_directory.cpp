@@ -56,7 +56,7 @@ ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const Directo
   if (shards_.empty()) {
     check_room(contents, split_shards(contents.tensors, target_.shard_bytes).size());
     place_.start_over();
-    open_shards(contents, SafetensorsPlace::kDirect);
+    open_shards(contents, FilePlace::kDirect);
   }
   for (const Path& copy : contents.copies) copy_file(copy);
   for (const auto& text : contents.texts) write_file(text.first, text.second);
@@ -81,7 +81,7 @@ void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t s
 }
 
 // Shards reserve their room, so that what can fail fails before the work is done.
-void ModelDirectory::open_shards(const DirectoryContents& contents, SafetensorsPlace place) {
+void ModelDirectory::open_shards(const DirectoryContents& contents, FilePlace place) {
   const std::vector<ShardRange> ranges = split_shards(contents.tensors, target_.shard_bytes);
   for (std::size_t s = 0; s < ranges.size(); ++s) {
     std::vector<TensorDeclaration> declarations;
@@ -104,7 +104,7 @@ void ModelDirectory::open_shards(const DirectoryContents& contents, SafetensorsP
 // Opens what an interrupted run left; false when it is not what its journal says and nothing was opened.
 bool ModelDirectory::go_on(const DirectoryContents& contents) {
   try {
-    open_shards(contents, SafetensorsPlace::kExisting);
+    open_shards(contents, FilePlace::kExisting);
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kIo) throw;
     slots_.clear();

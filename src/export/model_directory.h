@@ -70,7 +70,7 @@ class ModelDirectory {
   Slot& slot(const std::string& name, DType dtype, const Shape& shape, std::uint64_t bytes);
   void check_room(const DirectoryContents& contents, std::size_t shards) const;
   bool go_on(const DirectoryContents& contents);
-  void open_shards(const DirectoryContents& contents, SafetensorsPlace place);
+  void open_shards(const DirectoryContents& contents, FilePlace place);
   bool accept(const Json& record);
   void write_file(const std::string& name, std::string_view text);
   void copy_file(const Path& from);

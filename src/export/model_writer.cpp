@@ -162,7 +162,7 @@ bool is_kv_scale(const std::string& name) {
 
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  return name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
+  return name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".safetensors.index.json") ||
          name == "config.json" || name == "quantize_config.json" || name == "generation_config.json" ||
          begins("tokenizer") || begins("special_tokens_map") || begins("added_tokens") || begins("vocab") ||
          begins("merges") || begins("chat_template");

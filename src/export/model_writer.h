@@ -43,6 +43,7 @@ struct OutputTarget {
   bool restart = false;    // throw away what an interrupted run left
   bool versioned = false;  // directory/v0001-<digest8>/ and a link `latest` to the newest
   std::int64_t keep = 0;   // versions kept; 0: all
+  bool single_file = false;  // `directory` is a .gguf file, and its documents lie beside it
 };
 
 class ModelWriter {

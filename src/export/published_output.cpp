@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cstring>
 #include <string_view>
 
 #include "base/error.h"
@@ -16,16 +17,22 @@ namespace {
 constexpr std::string_view kPartialLink = "latest.partial-";
 constexpr std::size_t kDigestDigits = 8;
 
-std::optional<Json> read_report(Io& io, const Path& directory) {
-  if (!io.exists(directory / "config.json") || !io.exists(directory / kReportFile)) return std::nullopt;
+// Of llmq; none where there is no such file.
+std::optional<Json> read_report_file(Io& io, const Path& file) {
+  if (!io.exists(file)) return std::nullopt;
   try {
-    Json report = Json::parse(read_text(io, directory / kReportFile), (directory / kReportFile).string());
+    Json report = Json::parse(read_text(io, file), file.string());
     const Json* schema = report.find("schema");
     if (schema != nullptr && schema->is_string() && schema->as_string() == kReportSchema) return report;
   } catch (const Error& error) {
     if (error.kind() == ErrorKind::kIo) throw;
   }
   return std::nullopt;  // some other program's report.json
+}
+
+std::optional<Json> read_report(Io& io, const Path& directory) {
+  if (!io.exists(directory / "config.json")) return std::nullopt;
+  return read_report_file(io, directory / kReportFile);
 }
 
 // Of "v0012-1f0c9a3e"; none for any other name.
@@ -92,6 +99,25 @@ void check_output_directory(Io& io, const OutputTarget& target) {
              elsewhere);
 }
 
+void check_output_file(Io& io, const OutputTarget& target) {
+  const Path& path = target.directory;
+  const auto refuse = [&](const std::string& message, const std::string& hint) {
+    fail(ErrorKind::kUsage, {message, path.string(), {}, hint});
+  };
+  if (path.extension() != ".gguf")
+    refuse("a GGUF is one file, and this name does not end in .gguf", "write to NAME.gguf");
+  if (target.versioned) refuse("a GGUF has no versions", "leave out output.versioned, or name each file");
+  if (!io.exists(path)) return;
+  if (!io.read_link(path).empty()) refuse("the output is a symbolic link", "name the file it leads to");
+  if (io.is_directory(path)) refuse("a directory of this name exists already", "choose another name");
+  if (!target.overwrite) refuse("the file exists already", "choose another name, or add --overwrite");
+  std::array<std::byte, 4> magic{};
+  const std::unique_ptr<File> existing = io.open(path);
+  if (existing->size() >= magic.size()) existing->read_at(0, magic);
+  if (std::memcmp(magic.data(), "GGUF", magic.size()) != 0)
+    refuse("the file that exists is no GGUF and is not replaced", "choose another name");
+}
+
 std::vector<std::string> versions_in(Io& io, const Path& directory) {
   std::vector<std::string> versions;
   if (!io.is_directory(directory)) return versions;
@@ -146,7 +172,9 @@ std::string move_latest(Io& io, const Path& directory, const std::string& versio
 std::optional<PublishedOutput> find_unchanged(Io& io, const OutputTarget& target,
                                               const std::function<std::string(const Path&)>& sha256) {
   const Path path = tidy_path(target.directory);
-  if (!is_own_directory(io, path)) return std::nullopt;
+  const bool there =
+      target.single_file ? io.exists(path) && !io.is_directory(path) : is_own_directory(io, path);
+  if (!there) return std::nullopt;
   PublishedOutput found{path, {}, {}};
   if (target.versioned) {
     const std::vector<std::string> versions = versions_in(io, path);
@@ -154,13 +182,18 @@ std::optional<PublishedOutput> find_unchanged(Io& io, const OutputTarget& target
     found.version = versions.back();
     found.directory = path / found.version;
   }
-  std::optional<Json> report = read_report(io, found.directory);
+  std::optional<Json> report = target.single_file
+                                   ? read_report_file(io, path.string() + std::string(kBesideFile.front()))
+                                   : read_report(io, found.directory);
   if (!report) return std::nullopt;
   const Json *job = report->find("job"), *digest = report->find("digest");
   if (job == nullptr || digest == nullptr || !digest->is_string() ||
       !job_difference(*job, target.job).empty())
     return std::nullopt;
-  if (output_digest(io, found.directory, sha256) != digest->as_string()) return std::nullopt;
+  const std::string now =
+      target.single_file ? output_digest(std::array{NamedDigest{path.filename().string(), 0, sha256(path)}})
+                         : output_digest(io, found.directory, sha256);
+  if (now != digest->as_string()) return std::nullopt;
   found.report = std::move(*report);
   return found;
 }

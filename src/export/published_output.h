@@ -6,9 +6,11 @@
 //
 // A symbolic link in the place of a directory is never followed to remove or to replace anything.
 #pragma once
+#include <array>
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/io.h"
@@ -28,6 +30,11 @@ Path parent_of(const Path& path);
 // Error(kUsage) when `target` may not be written: it is a missing or an empty directory; or, with `overwrite`, an earlier
 // output of llmq (config.json, a report.json of llmq.report/1, no directory inside); or, versioned, holds versions only.
 void check_output_directory(Io& io, const OutputTarget& target);
+
+// The documents beside a .gguf file are called as it is and this.
+inline constexpr std::array<std::string_view, 3> kBesideFile = {".report.json", ".manifest.json", ".sig"};
+// The same of a target that is a single file: nothing is there, or, with `overwrite`, a GGUF.
+void check_output_file(Io& io, const OutputTarget& target);
 
 // Names "v<number>-<8 hexadecimal digits>" of directories, by number.
 std::vector<std::string> versions_in(Io& io, const Path& directory);

@@ -12,6 +12,7 @@
 #include "base/sha256.h"
 #include "export/job_difference.h"
 #include "export/published_output.h"
+#include "io/digest_cache.h"
 
 namespace llmq {
 namespace {
@@ -74,7 +75,7 @@ std::string report_digest(Io& io, const Path& directory) {
 UnfinishedOutput::UnfinishedOutput(Io& io, const OutputTarget& target) : io_(io), target_(target) {
   target_.directory = tidy_path(target.directory);
   directory_ = parent_of(target_.directory) / (target_.directory.filename().string() + kSuffix);
-  check_output_directory(io_, target_);
+  check_target();
   try {
     take_lock();
     recover();
@@ -143,7 +144,16 @@ std::vector<Json> UnfinishedOutput::blocks() const {
 
 void UnfinishedOutput::keep_blocks(std::size_t count) { journal_->keep(1 + count); }
 
+void UnfinishedOutput::check_target() const {
+  if (target_.single_file)
+    check_output_file(io_, target_);
+  else
+    check_output_directory(io_, target_);
+}
+
 bool UnfinishedOutput::is_published(const Json& record) const {
+  if (const Json* sha256 = member_of(record, "file"))
+    return io_.exists(target_.directory) && *sha256 == Json(file_sha256(io_, target_.directory));
   const Json *to = member_of(record, "version"), *digest = member_of(record, "report");
   if (to == nullptr || digest == nullptr || !to->is_string() || !digest->is_string()) return false;
   const Path output = to->as_string().empty() ? target_.directory : target_.directory / to->as_string();
@@ -220,8 +230,28 @@ void UnfinishedOutput::add_block(const Json& record) {
   if (journal_) journal_->append(Json::object({{"block", record}}));
 }
 
+void UnfinishedOutput::move_documents() {
+  for (const std::string_view suffix : kBesideFile) {
+    const Path document = files() / beside(suffix).filename();
+    if (io_.exists(document)) io_.rename(document, beside(suffix));
+  }
+  io_.sync_directory(parent_of(target_.directory));
+}
+
+// Documents speak of one file: those of an earlier one go before it does.
+void UnfinishedOutput::publish_file(const std::string& sha256) {
+  check_target();
+  const Json publication = Json::object({{"version", ""}, {"latest", false}, {"file", sha256}});
+  if (journal_) journal_->append(Json::object({{"publication", publication}}));
+  for (const std::string_view suffix : kBesideFile) io_.remove(beside(suffix));
+  io_.sync_directory(parent_of(target_.directory));
+  io_.rename(files() / target_.directory.filename(), target_.directory);
+  io_.sync_directory(parent_of(target_.directory));
+  finish_publication(publication);
+}
+
 std::string UnfinishedOutput::publish(const std::string& digest, bool move_latest) {
-  check_output_directory(io_, target_);
+  check_target();
   const std::string version =
       target_.versioned ? next_version(io_, target_.directory, digest) : std::string();
   Json publication = Json::object({{"version", version}, {"latest", move_latest}});
@@ -265,6 +295,7 @@ void UnfinishedOutput::give_name(const Path& to) {
 // The output has its name: what is left to do is done again after a kill, by the next run.
 void UnfinishedOutput::finish_publication(const Json& publication) {
   const std::string version = publication.at("version").as_string();
+  if (target_.single_file) move_documents();
   if (!version.empty() && publication.at("latest") == Json(true))
     move_latest(io_, target_.directory, version);
   published_ = true;
@@ -302,6 +333,7 @@ void settle_publication(Io& io, const OutputTarget& target) {
   OutputTarget settled = target;
   settled.overwrite = true;
   const Path directory = tidy_path(target.directory);
+  if (target.single_file && !io.exists(directory)) return;
   if (!io.exists(parent_of(directory) / (directory.filename().string() + kSuffix))) return;
   try {
     const UnfinishedOutput output(io, settled);

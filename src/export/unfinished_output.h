@@ -3,6 +3,7 @@
 //   lock      who is at work; goes with the process
 //   journal   the job, then one record a finished block: what lies in the files, with digests (io/journal.h)
 //   files/    the output, every shard at its final size from the start; renamed into place as a whole
+//             (of a single file: it and its documents, each renamed into place, the file first)
 //   previous/ an earlier output on its way out, where the file system cannot exchange two names
 //
 // A journal is kept only for a target that names its job: what decides every byte. A run of the same job goes on with the
@@ -45,6 +46,8 @@ class UnfinishedOutput {
 
   // Gives files/ the target's name, or that of a new version, which is returned; `digest` is the output's.
   std::string publish(const std::string& digest, bool move_latest);
+  // Of a single file: every file of this place called as the target is, or that and a suffix of kBesideFile, gets its name there.
+  void publish_file(const std::string& sha256);
 
  private:
   Path place(const char* name) const { return directory_ / name; }
@@ -56,6 +59,9 @@ class UnfinishedOutput {
   void sync_place();
   void give_name(const Path& to);
   void finish_publication(const Json& record);
+  void check_target() const;
+  Path beside(std::string_view suffix) const { return target_.directory.string() + std::string(suffix); }
+  void move_documents();
   void prune(const std::string& newest);
 
   Io& io_;

@@ -10,7 +10,6 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "io/partial_file.h"
 
 namespace llmq {
 namespace {
@@ -155,12 +154,20 @@ const GgufMetadata::Entry* GgufMetadata::find(std::string_view key) const {
 }
 
 struct GgufWriter::State {
-  std::optional<PartialFile> file;
+  std::optional<PlacedFile> file;
   std::unordered_map<std::string, Slot> slots;
+
+  Slot& slot(const std::string& name) {
+    const auto found = slots.find(name);
+    if (found == slots.end())
+      fail(ErrorKind::kInternal,
+           ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
+    return found->second;
+  }
 };
 
 GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
-                       const std::vector<TensorDeclaration>& declarations)
+                       const std::vector<TensorDeclaration>& declarations, FilePlace place)
     : state_(std::make_unique<State>()) {
   std::string tables = "GGUF";
   put(tables, kVersion);
@@ -185,28 +192,37 @@ GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
 
   for (auto& [name, slot] : state_->slots) slot.offset += tables.size();
   // The padding is what was never written: zeros.
-  state_->file.emplace(io, std::move(target), tables.size() + end);
-  state_->file->write_at(0, std::as_bytes(std::span(tables)));
+  state_->file.emplace(io, std::move(target), tables.size() + end, place, std::as_bytes(std::span(tables)));
 }
 
 GgufWriter::~GgufWriter() = default;
 GgufWriter::GgufWriter(GgufWriter&&) noexcept = default;
 
 void GgufWriter::append(const std::string& name, std::span<const std::byte> bytes) {
-  const auto slot = state_->slots.find(name);
-  const std::string file = state_->file->target().string();
-  if (slot == state_->slots.end())
-    fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file, name, {}});
-  Slot& place = slot->second;
+  Slot& place = state_->slot(name);
   if (bytes.size() > place.bytes - place.written)
     fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came where {} of {} were left", bytes.size(),
                                                        place.bytes - place.written, place.bytes),
-                                           file,
+                                           state_->file->target().string(),
                                            name,
                                            {}});
   state_->file->write_at(place.offset + place.written, bytes);
   place.written += bytes.size();
 }
+
+bool GgufWriter::accept(const std::string& name, std::string_view sha256) {
+  Slot& place = state_->slot(name);
+  if (place.written != 0 || !state_->file->holds(place.offset, place.bytes, sha256)) return false;
+  place.written = place.bytes;
+  return true;
+}
+
+bool GgufWriter::is_whole(const std::string& name) const {
+  const Slot& place = state_->slot(name);
+  return place.written == place.bytes;
+}
+
+void GgufWriter::sync() { state_->file->sync(); }
 
 void GgufWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
@@ -216,7 +232,7 @@ void GgufWriter::finish() {
                        state_->file->target().string(),
                        name,
                        {}});
-  state_->file->publish();
+  state_->file->finish();
 }
 
 std::uint64_t GgufWriter::file_bytes() const { return state_->file->bytes(); }

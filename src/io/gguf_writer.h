@@ -2,8 +2,8 @@
 //
 // Layout: magic, version, counts, the metadata in the order in which keys were first set, the tensor table and
 // the tensors in the order of the declarations, everything from the tensors on padded with zeros to 32 bytes. The
-// same input gives the same bytes. Bytes go to "<target>.partial-<pid>", whose room is reserved at once; the
-// destructor removes it unless finished.
+// same input gives the same bytes. Room for the whole file is reserved at once; where the bytes lie until then is
+// FilePlace's to say.
 // Source: ggml's docs/gguf.md and gguf.cpp.
 #pragma once
 #include <cstdint>
@@ -50,11 +50,15 @@ class GgufWriter {
  public:
   // Block types hold whole blocks in a row. Error(kUnsupported) for a name or a rank that ggml cannot hold.
   GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
-             const std::vector<TensorDeclaration>& declarations);
+             const std::vector<TensorDeclaration>& declarations, FilePlace place = FilePlace::kPartial);
   ~GgufWriter();
   GgufWriter(GgufWriter&&) noexcept;
   // The next bytes of a tensor; it is whole when as many came as were declared.
   void append(const std::string& name, std::span<const std::byte> bytes);
+  // Whether the file holds a tensor of this SHA-256 already, which then counts as given.
+  bool accept(const std::string& name, std::string_view sha256);
+  bool is_whole(const std::string& name) const;
+  void sync();    // what was given so far is on the disk
   void finish();  // Error(kInternal) when a declared tensor is not whole
   std::uint64_t file_bytes() const;
 

@@ -3,7 +3,12 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <exception>
+#include <vector>
+
+#include "base/error.h"
+#include "base/sha256.h"
 
 namespace llmq {
 
@@ -32,6 +37,60 @@ void PartialFile::publish() {
   io_.rename(partial_, target_);
   file_.reset();
   io_.sync_directory(target_.has_parent_path() ? target_.parent_path() : Path("."));
+}
+
+PlacedFile::PlacedFile(Io& io, Path target, std::uint64_t bytes, FilePlace place,
+                       std::span<const std::byte> head)
+    : target_(std::move(target)), bytes_(bytes) {
+  if (place == FilePlace::kExisting) {
+    file_ = io.open_to_write(target_);
+    std::vector<std::byte> found(head.size());
+    if (file_->size() == bytes) file_->read_at(0, found);
+    if (file_->size() != bytes || !std::equal(head.begin(), head.end(), found.begin()))
+      fail(ErrorKind::kBadInput, ErrorDetail{"is not laid out as it was declared", target_.string(), {}, {}});
+    return;
+  }
+  if (place == FilePlace::kPartial) {
+    partial_.emplace(io, target_, bytes);
+  } else {
+    file_ = io.create(target_);
+    file_->reserve(bytes);
+  }
+  write_at(0, head);
+}
+
+void PlacedFile::write_at(std::uint64_t offset, std::span<const std::byte> bytes) {
+  unsynced_ = true;
+  if (partial_)
+    partial_->write_at(offset, bytes);
+  else
+    file_->write_at(offset, bytes);
+}
+
+bool PlacedFile::holds(std::uint64_t offset, std::uint64_t bytes, std::string_view sha256) const {
+  constexpr std::uint64_t kPiece = 1u << 20;
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kPiece, bytes)));
+  Sha256 digest;
+  for (std::uint64_t at = 0; at < bytes; at += piece.size()) {
+    const auto part =
+        std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), bytes - at)));
+    file_->read_at(offset + at, part);
+    digest.update(part);
+  }
+  return digest.hex() == sha256;
+}
+
+void PlacedFile::sync() {
+  if (!unsynced_ || !file_) return;
+  file_->sync();
+  unsynced_ = false;
+}
+
+void PlacedFile::finish() {
+  if (partial_)
+    partial_->publish();
+  else
+    sync();
 }
 
 void PartialFile::remove() {

@@ -3,7 +3,9 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/io.h"
 
@@ -29,6 +31,32 @@ class PartialFile {
   Path target_, partial_;
   std::uint64_t bytes_;
   std::unique_ptr<File> file_;  // null once published
+};
+
+// Where the bytes of a file in the making lie.
+enum class FilePlace : std::uint8_t {
+  kPartial,   // a PartialFile: the file has its name when it is whole
+  kDirect,    // the target itself, new, inside a directory that has no name yet (export/unfinished_output.h)
+  kExisting,  // the same, as an interrupted writer of the same layout left it; else Error(kBadInput)
+};
+
+// A file whose size and first bytes, which say what lies where in it, are known before the rest comes.
+class PlacedFile {
+ public:
+  PlacedFile(Io& io, Path target, std::uint64_t bytes, FilePlace place, std::span<const std::byte> head);
+  void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
+  bool holds(std::uint64_t offset, std::uint64_t bytes, std::string_view sha256) const;  // not of kPartial
+  void sync();    // what was written so far is on the disk; nothing for kPartial
+  void finish();  // all of it is, and kPartial has its name
+  const Path& target() const { return target_; }
+  std::uint64_t bytes() const { return bytes_; }
+
+ private:
+  Path target_;
+  std::uint64_t bytes_;
+  std::optional<PartialFile> partial_;  // or
+  std::unique_ptr<File> file_;
+  bool unsynced_ = false;
 };
 
 }  // namespace llmq

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/io.h"
+#include "io/partial_file.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -37,20 +38,13 @@ struct TensorDeclaration {
   Shape shape;
 };
 
-// Where the bytes of a file in the making lie.
-enum class SafetensorsPlace : std::uint8_t {
-  kPartial,   // "<target>.partial-<pid>", gone with the writer unless finished: the file has its name when it is whole
-  kDirect,    // the target itself, new, inside a directory that has no name yet (export/unfinished_output.h)
-  kExisting,  // the same, as an interrupted writer of the same declarations left it; else Error(kBadInput)
-};
-
 // Streams one .safetensors file: declared up front, fed in any order. Layout: widest element first, then by name;
 // the header is padded to 8. The same input gives the same bytes.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
                     const std::map<std::string, std::string>& metadata,
-                    SafetensorsPlace place = SafetensorsPlace::kPartial);
+                    FilePlace place = FilePlace::kPartial);
   ~SafetensorsWriter();
   SafetensorsWriter(SafetensorsWriter&&) noexcept;
   void add(const std::string& name, std::span<const std::byte> bytes);

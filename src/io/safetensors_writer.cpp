@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -12,8 +11,6 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
-#include "base/sha256.h"
-#include "io/partial_file.h"
 #include "io/safetensors.h"
 
 namespace llmq {
@@ -57,51 +54,20 @@ std::string tensor_member(const TensorDeclaration& declaration, std::uint64_t be
 }  // namespace
 
 struct SafetensorsWriter::State {
-  Path target;
-  std::uint64_t bytes = 0;
-  std::optional<PartialFile> partial;  // or
-  std::unique_ptr<File> file;
-  bool unsynced = false;
+  std::optional<PlacedFile> file;
   std::unordered_map<std::string, Slot> slots;
-
-  void open(Io& io, SafetensorsPlace place, std::span<const std::byte> header) {
-    if (place == SafetensorsPlace::kExisting) {
-      file = io.open_to_write(target);
-      std::vector<std::byte> found(header.size());
-      if (file->size() == bytes) file->read_at(0, found);
-      if (file->size() != bytes || !std::equal(header.begin(), header.end(), found.begin()))
-        fail(ErrorKind::kBadInput,
-             ErrorDetail{"is not laid out as it was declared", target.string(), {}, {}});
-      return;
-    }
-    if (place == SafetensorsPlace::kPartial) {
-      partial.emplace(io, target, bytes);
-    } else {
-      file = io.create(target);
-      file->reserve(bytes);
-    }
-    write_at(0, header);
-  }
-
-  void write_at(std::uint64_t offset, std::span<const std::byte> from) {
-    unsynced = true;
-    if (partial)
-      partial->write_at(offset, from);
-    else
-      file->write_at(offset, from);
-  }
 
   Slot& slot(const std::string& name) {
     const auto found = slots.find(name);
     if (found == slots.end())
-      fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", target.string(), name, {}});
+      fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
     return found->second;
   }
 };
 
 SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
                                      const std::map<std::string, std::string>& metadata,
-                                     SafetensorsPlace place)
+                                     FilePlace place)
     : state_(std::make_unique<State>()) {
   std::sort(declarations.begin(), declarations.end(),
             [](const TensorDeclaration& a, const TensorDeclaration& b) {
@@ -129,9 +95,7 @@ SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDecl
   std::string prefix(8, '\0');
   std::memcpy(prefix.data(), &length, sizeof length);
   prefix += header;
-  state_->target = std::move(target);
-  state_->bytes = data_begin + end;
-  state_->open(io, place, std::as_bytes(std::span(prefix)));
+  state_->file.emplace(io, std::move(target), data_begin + end, place, std::as_bytes(std::span(prefix)));
 }
 
 SafetensorsWriter::~SafetensorsWriter() = default;
@@ -139,13 +103,13 @@ SafetensorsWriter::SafetensorsWriter(SafetensorsWriter&&) noexcept = default;
 
 void SafetensorsWriter::add(const std::string& name, std::span<const std::byte> bytes) {
   Slot& slot = state_->slot(name);
-  const std::string file = state_->target.string();
+  const std::string file = state_->file->target().string();
   if (slot.written) fail(ErrorKind::kInternal, ErrorDetail{"the tensor came twice", file, name, {}});
   if (slot.bytes != bytes.size())
     fail(ErrorKind::kInternal,
          ErrorDetail{
              fmt::format("{} bytes came where {} were declared", bytes.size(), slot.bytes), file, name, {}});
-  state_->write_at(slot.offset, bytes);
+  state_->file->write_at(slot.offset, bytes);
   slot.written = true;
 }
 
@@ -154,47 +118,31 @@ void SafetensorsWriter::append(const std::string& name, std::span<const std::byt
   if (slot.written || bytes.size() > slot.bytes - slot.filled)
     fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came behind {} of the {} declared",
                                                        bytes.size(), slot.filled, slot.bytes),
-                                           state_->target.string(),
+                                           state_->file->target().string(),
                                            name,
                                            {}});
-  state_->write_at(slot.offset + slot.filled, bytes);
+  state_->file->write_at(slot.offset + slot.filled, bytes);
   slot.filled += bytes.size();
   slot.written = slot.filled == slot.bytes;
 }
 
 bool SafetensorsWriter::holds(const std::string& name, std::string_view sha256) const {
   const Slot& slot = state_->slot(name);
-  constexpr std::uint64_t kPiece = 1u << 20;
-  std::vector<std::byte> piece(static_cast<std::size_t>(std::min(kPiece, slot.bytes)));
-  Sha256 digest;
-  for (std::uint64_t at = 0; at < slot.bytes; at += piece.size()) {
-    const auto part = std::span(piece).first(
-        static_cast<std::size_t>(std::min<std::uint64_t>(piece.size(), slot.bytes - at)));
-    state_->file->read_at(slot.offset + at, part);
-    digest.update(part);
-  }
-  return digest.hex() == sha256;
+  return state_->file->holds(slot.offset, slot.bytes, sha256);
 }
 
 void SafetensorsWriter::accept(const std::string& name) { state_->slot(name).written = true; }
 
-void SafetensorsWriter::sync() {
-  if (!state_->unsynced || !state_->file) return;
-  state_->file->sync();
-  state_->unsynced = false;
-}
+void SafetensorsWriter::sync() { state_->file->sync(); }
 
 void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : state_->slots)
     if (!slot.written)
       fail(ErrorKind::kInternal,
-           ErrorDetail{"a declared tensor never came", state_->target.string(), name, {}});
-  if (state_->partial)
-    state_->partial->publish();
-  else
-    sync();
+           ErrorDetail{"a declared tensor never came", state_->file->target().string(), name, {}});
+  state_->file->finish();
 }
 
-std::uint64_t SafetensorsWriter::file_bytes() const { return state_->bytes; }
+std::uint64_t SafetensorsWriter::file_bytes() const { return state_->file->bytes(); }
 
 }  // namespace llmq

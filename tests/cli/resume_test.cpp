@@ -109,6 +109,42 @@ TEST(Resume, AJobThatIsDoneIsNotDoneAgain) {
   EXPECT_EQ(third.json().at("digest").as_string(), first.json().at("digest").as_string());
 }
 
+TEST(Resume, AGgufGoesOnAndIsNotDoneAgain) {
+  const Scratch scratch;
+  const auto gguf = [&](const std::string& name) {
+    return std::vector<std::string>{"quantize",
+                                    "--method",
+                                    "imatrix",
+                                    "--model",
+                                    tinystories(),
+                                    "--output",
+                                    scratch / name,
+                                    "--set",
+                                    "format=gguf",
+                                    "--set",
+                                    "scheme=q8_0",
+                                    "--set",
+                                    "calibration={samples: 8, sequence_length: 256}",
+                                    "--json"};
+  };
+  const auto start = std::chrono::steady_clock::now();
+  const Outcome whole = run_llmq(gguf("whole.gguf"));
+  ASSERT_EQ(whole.exit_code, 0) << whole.err;
+  const double once = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  for (const double share : {0.4, 0.6, 0.8, 0.9, 1.0}) {
+    const std::string name = "q" + std::to_string(static_cast<int>(10 * share)) + ".gguf";
+    const Outcome killed = run_llmq_until(once * share, SIGKILL, gguf(name));
+    EXPECT_TRUE(killed.exit_code == 0 || killed.exit_code == 128 + SIGKILL) << killed.err;
+    const Outcome last = run_llmq(gguf(name));
+    ASSERT_EQ(last.exit_code, 0) << last.err;
+    EXPECT_TRUE(read_file(scratch / name) == read_file(scratch / "whole.gguf")) << share;
+    EXPECT_FALSE(fs::exists(scratch / (name + ".unfinished")));
+    EXPECT_EQ(run_llmq({"verify", scratch / name}).exit_code, 0);
+    EXPECT_EQ(run_llmq(gguf(name)).json().at("status").as_string(), "unchanged");
+  }
+  EXPECT_EQ(run_llmq({"verify", scratch / "whole.gguf", "--rebuild"}).exit_code, 0);
+}
+
 TEST(Resume, AGateThatWasMissedIsMissedStill) {
   const Scratch scratch;
   const std::vector<std::string> gated = {"--set", "evaluate={max_windows: 1, max_kl: 0.0000001}"};

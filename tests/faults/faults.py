@@ -38,7 +38,7 @@ FAULTS = [
     Fault("block-not-synced", "src/export/model_directory.cpp", "for (SafetensorsWriter& shard : shards_) shard.sync(); Json tensors", "Json tensors",
           [("llmq_unit_quant", "PowerLoss.*")]),
     Fault("journal-not-synced", "src/io/journal.cpp", "file_->sync();", "", [("llmq_unit_quant", "PowerLoss.*")]),
-    Fault("damaged-block-believed", "src/io/safetensors_writer.cpp", "return digest.hex() == sha256;", "return !sha256.empty();",
+    Fault("damaged-block-believed", "src/io/partial_file.cpp", "return digest.hex() == sha256;", "return !sha256.empty();",
           [("llmq_unit_quant", "Resume.*")]),
     Fault("folded-gain-from-the-original", "src/quant/finished_block.cpp", "return changed.count(tensor) != 0 ? written : run.source;",
           "return changed.count(tensor) != 0 ? run.source : run.source;", [("llmq_unit_quant", "Resume.*")]),

@@ -8,9 +8,12 @@
 #include "export/convert.h"
 #include "export/gguf_file.h"
 #include "export/gguf_tensors.h"
+#include "export/published_output.h"
+#include "io/digest_cache.h"
 #include "io/gguf_model.h"
 #include "model/linear_source.h"
 #include "tests/support/failing_io.h"
+#include "tests/support/killing_io.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/io/hostile_bytes.h"
 #include "tokenizer/tokenizer.h"
@@ -163,7 +166,7 @@ TEST(GgufFile, AGgufWrittenAgainKeepsItsKeysAndTensors) {
 TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
   TemporaryDirectory directory;
   const auto check = [&](const Path& path, bool overwrite) {
-    check_gguf_destination(system_io(), path, overwrite, kTinystories);
+    check_gguf_destination(system_io(), {path, overwrite}, kTinystories);
   };
   write_text_atomically(system_io(), directory / "text.gguf", "some text");
   to_gguf(system_io(), kTinystories.string(), directory / "a.gguf", "f16");
@@ -173,7 +176,7 @@ TEST(GgufFile, ReplacesOnlyAnotherGgufAndOnlyWhenAsked) {
   expect_refusal(ErrorKind::kUsage, "no GGUF", [&] { check(directory / "text.gguf", true); });
   expect_refusal(ErrorKind::kUsage, ".gguf", [&] { check(directory / "model", false); });
   expect_refusal(ErrorKind::kUsage, "that is read", [&] {
-    check_gguf_destination(system_io(), directory / "a.gguf", true, directory / "a.gguf");
+    check_gguf_destination(system_io(), {directory / "a.gguf", true}, directory / "a.gguf");
   });
 }
 
@@ -197,6 +200,99 @@ TEST(GgufFile, AFailingDiskLeavesNothingUnderItsName) {
         EXPECT_EQ(name.find("partial"), std::string::npos);
     }
   }
+}
+
+// A journalled file with its documents, as llmq quantize writes it; the blocks taken up.
+std::int64_t quantize_small(Io& io, const Path& target, const std::string& job = "one") {
+  const Checkpoint checkpoint = Checkpoint::open(io, kTinystories.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  GgufRequest request;
+  request.target = {target, true};
+  request.target.job = Json::object({{"job", job}});
+  request.target.single_file = true;
+  request.name = "m";
+  request.file_type = find_gguf_file_type("q8_0");
+  request.weighted = true;
+  if (const auto found =
+          find_unchanged(io, request.target, [&](const Path& path) { return file_sha256(io, path); }))
+    return -1;
+  GgufOutput output(io, checkpoint, spec, request);
+  if (!output.importance()) {
+    Imatrix imatrix;
+    imatrix.entries["blk.0.attn_q.weight"] = {std::vector<float>(128, 2.0f), {1.0f}};
+    output.keep_importance(imatrix);
+  }
+  ThreadPool pool(1);
+  const GgufWritten written = output.write(&*output.importance(), pool);
+  const Json report =
+      Json::object({{"schema", kReportSchema}, {"job", request.target.job}, {"digest", written.digest}});
+  output.publish(written, {{".report.json", report.dump()}, {".manifest.json", "{}"}});
+  return output.resumed_blocks();
+}
+
+TEST(GgufOutput, KilledAtEveryCallItEndsWithTheSameBytes) {
+  const TemporaryDirectory models;
+  quantize_small(system_io(), models / "m.gguf");
+  const std::string whole = models.read("m.gguf");
+  std::int64_t most_resumed = 0;
+  for (int k = 0;; ++k) {
+    SCOPED_TRACE(fmt::format("killed at call {}", k));
+    const TemporaryDirectory disk;
+    const Path target = disk / "m.gguf";
+    const bool survived = testing::survives([&] {
+      testing::KillingIo io(k);
+      quantize_small(io, target);
+    });
+    if (system_io().exists(target)) {
+      EXPECT_EQ(disk.read("m.gguf"), whole) << "whole or absent";
+    }
+    settle_publication(system_io(), [&] {
+      OutputTarget settled{target, true};
+      settled.job = Json::object({{"job", "one"}});
+      settled.single_file = true;
+      return settled;
+    }());
+    most_resumed = std::max(most_resumed, quantize_small(system_io(), target));
+    EXPECT_EQ(disk.read("m.gguf"), whole);
+    EXPECT_EQ(system_io().list(disk.path()),
+              (std::vector<std::string>{"m.gguf", "m.gguf.manifest.json", "m.gguf.report.json"}));
+    if (survived) {
+      EXPECT_GT(k, 40);
+      break;
+    }
+    if (HasFailure()) return;
+  }
+  EXPECT_GT(most_resumed, 2) << "the importance and both blocks";
+}
+
+TEST(GgufOutput, ADamagedBlockIsDoneAgainAndAnotherJobIsTold) {
+  const TemporaryDirectory disk;
+  quantize_small(system_io(), disk / "whole.gguf");
+  class Stops final : public testing::InterceptedIo {
+   public:
+    Stops() : InterceptedIo(system_io()) {}
+
+   private:
+    void before(const char* operation, const Path& path) override {
+      if (std::string_view(operation) == "write" && path.filename() == "journal" && ++records_ == 5)
+        fail(ErrorKind::kIo, "no room");
+    }
+    int records_ = 0;
+  } io;
+  EXPECT_THROW(quantize_small(io, disk / "m.gguf"), Error);
+  expect_refusal(ErrorKind::kUsage, "--restart",
+                 [&] { quantize_small(system_io(), disk / "m.gguf", "another"); });
+  {
+    const Path made = disk / "m.gguf.unfinished/files/m.gguf";
+    const GgufFile file = open_gguf(system_io(), made);
+    std::uint64_t offset = 0;
+    for (const GgufTensor& tensor : file.header.tensors)
+      if (tensor.name == "blk.0.attn_q.weight") offset = tensor.offset;
+    const std::byte flipped{0x5a};
+    system_io().open_to_write(made)->write_at(offset + 3, {&flipped, 1});
+  }
+  EXPECT_LE(quantize_small(system_io(), disk / "m.gguf"), 2) << "what lies before the damaged block";
+  EXPECT_EQ(disk.read("m.gguf"), disk.read("whole.gguf"));
 }
 
 // Row 1 of a head of 4 is the second half's first in Hugging Face's order.

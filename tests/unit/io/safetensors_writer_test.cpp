@@ -73,13 +73,13 @@ TEST(SafetensorsWriter, GoesOnWhereAnotherStopped) {
   write(system_io(), directory / "whole", false);
   {
     SafetensorsWriter first(system_io(), directory / "m", declarations(), {{"format", "pt"}},
-                            SafetensorsPlace::kDirect);
+                            FilePlace::kDirect);
     for (const auto& [name, bytes] :
          std::vector<std::pair<std::string, std::string>>{{"f", "ABCDEFGH"}, {"z", "xyz"}})
       first.add(name, as_bytes(bytes));
   }
   SafetensorsWriter second(system_io(), directory / "m", declarations(), {{"format", "pt"}},
-                           SafetensorsPlace::kExisting);
+                           FilePlace::kExisting);
   EXPECT_TRUE(second.holds("f", sha256_hex(as_bytes("ABCDEFGH"))));
   EXPECT_FALSE(second.holds("b", sha256_hex(as_bytes("12345678"))));
   second.accept("f");
@@ -89,7 +89,7 @@ TEST(SafetensorsWriter, GoesOnWhereAnotherStopped) {
   second.finish();
   EXPECT_EQ(directory.read("m"), directory.read("whole"));
   expect_refusal(ErrorKind::kBadInput, "not laid out", [&] {
-    SafetensorsWriter(system_io(), directory / "m", declarations(), {}, SafetensorsPlace::kExisting);
+    SafetensorsWriter(system_io(), directory / "m", declarations(), {}, FilePlace::kExisting);
   });
 }
 
