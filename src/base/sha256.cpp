@@ -40,6 +40,12 @@ std::string Sha256::hex() {
   return text;
 }
 
+std::array<std::uint8_t, 32> sha256_bytes(std::string_view text) {
+  std::array<std::uint8_t, 32> digest{};
+  check(EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr));
+  return digest;
+}
+
 std::string sha256_hex(std::span<const std::byte> bytes) {
   Sha256 hash;
   hash.update(bytes);

@@ -1,6 +1,8 @@
 // SHA-256 (FIPS 180-4) through OpenSSL, streamed.
 #pragma once
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
@@ -21,6 +23,7 @@ class Sha256 {
   std::unique_ptr<State> state_;
 };
 
+std::array<std::uint8_t, 32> sha256_bytes(std::string_view text);
 std::string sha256_hex(std::span<const std::byte> bytes);
 
 }  // namespace llmq

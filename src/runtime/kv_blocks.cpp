@@ -1,0 +1,145 @@
+#include "runtime/kv_blocks.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/sha256.h"
+
+namespace llmq {
+namespace {
+
+BlockKey next_key(const BlockKey& key, std::span<const std::int32_t> tokens) {
+  std::string bytes(key.begin(), key.end());
+  for (const std::int32_t token : tokens)
+    for (int shift = 0; shift < 32; shift += 8)
+      bytes += static_cast<char>(static_cast<std::uint32_t>(token) >> shift & 0xff);
+  return sha256_bytes(bytes);
+}
+
+}  // namespace
+
+KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching)
+    : block_size_(block_size), prefix_caching_(prefix_caching) {
+  if (blocks < 1 || block_size < 1)
+    fail(ErrorKind::kUsage, "a KV cache of {} blocks of {} positions holds nothing", blocks, block_size);
+  blocks_.resize(static_cast<std::size_t>(blocks));
+  for (std::int32_t block = 0; block < blocks; ++block) link(block, last_, -1);
+}
+
+// Between two neighbours of the free list, -1 for none.
+void KvBlocks::link(std::int32_t block, std::int32_t before, std::int32_t after) {
+  at(block).before = before;
+  at(block).after = after;
+  (before < 0 ? first_ : at(before).after) = block;
+  (after < 0 ? last_ : at(after).before) = block;
+  ++free_;
+}
+
+void KvBlocks::unlink(std::int32_t block) {
+  const Block& gone = at(block);
+  (gone.before < 0 ? first_ : at(gone.before).after) = gone.after;
+  (gone.after < 0 ? last_ : at(gone.after).before) = gone.before;
+  --free_;
+}
+
+// The caller knows that there is one.
+std::int32_t KvBlocks::take() {
+  const std::int32_t block = first_;
+  if (block < 0) fail(ErrorKind::kInternal, "a block was taken from an empty list");
+  withdraw(block);
+  retain(block);
+  return block;
+}
+
+void KvBlocks::retain(std::int32_t block) {
+  if (at(block).references++ == 0) unlink(block);
+}
+
+void KvBlocks::release(std::int32_t block) {
+  if (--at(block).references > 0) return;
+  if (at(block).key)
+    link(block, last_, -1);
+  else
+    link(block, -1, first_);
+}
+
+void KvBlocks::withdraw(std::int32_t block) {
+  if (!at(block).key) return;
+  published_.erase(*at(block).key);
+  at(block).key.reset();
+}
+
+KvTable KvBlocks::open(std::string_view salt) const {
+  KvTable table;
+  table.keys.push_back(sha256_bytes(salt));
+  return table;
+}
+
+std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t> tokens) {
+  if (table.length != 0)
+    fail(ErrorKind::kInternal, "a prefix is looked up for a sequence of {} positions", table.length);
+  if (!prefix_caching_ || tokens.empty()) return 0;
+  const auto size = static_cast<std::size_t>(block_size_);
+  for (std::size_t start = 0; start + size < tokens.size(); start += size) {
+    const BlockKey key = next_key(table.keys.back(), tokens.subspan(start, size));
+    const auto found = published_.find(key);
+    if (found == published_.end()) break;
+    retain(found->second);
+    table.blocks.push_back(found->second);
+    table.length += block_size_;
+    table.keys.push_back(key);
+  }
+  return table.length;
+}
+
+bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCopy>& copies) {
+  if (length <= table.length) return true;
+  const bool part_used = table.length % block_size_ != 0;
+  const bool shared = part_used && at(table.blocks.back()).references > 1;
+  const std::int64_t more = blocks_for(length) - static_cast<std::int64_t>(table.blocks.size());
+  if (more + (shared ? 1 : 0) > free_) return false;
+  if (shared) {
+    const std::int32_t own = take();
+    copies.push_back({table.blocks.back(), own});
+    release(table.blocks.back());
+    table.blocks.back() = own;
+  } else if (part_used) {
+    withdraw(table.blocks.back());
+  }
+  for (std::int64_t i = 0; i < more; ++i) table.blocks.push_back(take());
+  table.length = length;
+  return true;
+}
+
+void KvBlocks::truncate(KvTable& table, std::int64_t length) {
+  if (length < 0 || length > table.length)
+    fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}", table.length, length);
+  const auto kept = static_cast<std::size_t>(blocks_for(length));
+  while (table.blocks.size() > kept) {
+    release(table.blocks.back());
+    table.blocks.pop_back();
+  }
+  table.length = length;
+  const auto full = static_cast<std::size_t>(length / block_size_);
+  if (table.keys.size() > full + 1) table.keys.resize(full + 1);
+}
+
+void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
+  if (!prefix_caching_) return;
+  const auto size = static_cast<std::size_t>(block_size_);
+  const auto computed = std::min(static_cast<std::int64_t>(tokens.size()), table.length);
+  for (std::size_t index = table.keys.size() - 1; static_cast<std::int64_t>((index + 1) * size) <= computed;
+       ++index) {
+    const BlockKey key = next_key(table.keys.back(), tokens.subspan(index * size, size));
+    const std::int32_t block = table.blocks[index];
+    if (!at(block).key && published_.emplace(key, block).second) at(block).key = key;
+    table.keys.push_back(key);
+  }
+}
+
+KvTable KvBlocks::fork(const KvTable& table) {
+  for (const std::int32_t block : table.blocks) retain(block);
+  return table;
+}
+
+}  // namespace llmq

@@ -1,0 +1,211 @@
+#include "runtime/scheduler.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace llmq {
+
+Scheduler::Scheduler(const SchedulerLimits& limits, KvBlocks& blocks) : limits_(limits), blocks_(blocks) {
+  if (limits.max_num_seqs < 1 || limits.max_num_batched_tokens < limits.max_num_seqs)
+    fail(ErrorKind::kUsage, {fmt::format("{} tokens in a step do not serve {} sequences",
+                                         limits.max_num_batched_tokens, limits.max_num_seqs),
+                             {},
+                             "--max-num-batched-tokens",
+                             "give at least one token for each sequence of --max-num-seqs"});
+  if (limits.max_model_len < 2 || limits.max_waiting < 0)
+    fail(ErrorKind::kUsage, {fmt::format("a context of {} tokens holds no answer", limits.max_model_len),
+                             {},
+                             "--max-model-len",
+                             {}});
+}
+
+Scheduler::Refusal Scheduler::add(Request request) {
+  const auto prompt = static_cast<std::int64_t>(request.prompt.size());
+  if (prompt == 0 || request.max_tokens < 1) return Refusal::kEmptyPrompt;
+  if (prompt >= limits_.max_model_len) return Refusal::kTooLong;
+  const std::int64_t most = prompt + std::min(request.max_tokens, limits_.max_model_len - prompt);
+  if (blocks_.blocks_for(most) > blocks_.total()) return Refusal::kTooLarge;
+  if (request.priority < -kPriorities || request.priority > kPriorities) return Refusal::kBadPriority;
+  if (live_.count(request.id) != 0) return Refusal::kKnownId;
+  if (static_cast<std::int64_t>(waiting_.size()) >= limits_.max_waiting) return Refusal::kQueueFull;
+  Sequence sequence;
+  sequence.urgency = step_ + request.priority * kPatience;
+  sequence.tokens = request.prompt;
+  sequence.table = blocks_.open(request.salt);
+  sequence.request = std::move(request);
+  waiting_.insert(place_of(sequence));
+  const std::uint64_t id = sequence.request.id;
+  live_.emplace(id, std::move(sequence));
+  return Refusal::kNone;
+}
+
+void Scheduler::cancel(std::uint64_t id) {
+  const auto found = live_.find(id);
+  if (found == live_.end()) return;
+  const bool in_flight =
+      std::any_of(in_flight_.begin(), in_flight_.end(), [&](const Work& work) { return work.id == id; });
+  if (in_flight)
+    found->second.cancelled = true;  // the running step still writes its pages
+  else
+    erase(id);
+}
+
+void Scheduler::propose(std::uint64_t id, std::vector<std::int32_t> drafts) {
+  const auto found = live_.find(id);
+  if (found == live_.end() || stepping_ || !found->second.runs || pending(found->second) != 1) return;
+  found->second.drafts = std::move(drafts);
+}
+
+void Scheduler::erase(std::uint64_t id) {
+  Sequence& sequence = live_.at(id);
+  blocks_.close(sequence.table);
+  (sequence.runs ? running_ : waiting_).erase(place_of(sequence));
+  live_.erase(id);
+}
+
+void Scheduler::preempt(Sequence& sequence, Step& step) {
+  blocks_.close(sequence.table);
+  sequence.computed = 0;
+  sequence.drafts.clear();
+  sequence.runs = false;
+  running_.erase(place_of(sequence));
+  waiting_.insert(place_of(sequence));
+  step.preempted.push_back(sequence.request.id);
+}
+
+// Pushes out the least urgent running sequence, if it is less urgent than `place`. It cannot be in this step yet, because
+// the step is filled in the order of urgency.
+bool Scheduler::preempt_less_urgent(const Place& place, Step& step) {
+  if (running_.empty() || *running_.rbegin() <= place) return false;
+  preempt(live_.at(running_.rbegin()->second), step);
+  return true;
+}
+
+std::int64_t Scheduler::decoding_behind(const Place& place) const {
+  return std::count_if(running_.upper_bound(place), running_.end(),
+                       [&](const Place& other) { return pending(live_.at(other.second)) == 1; });
+}
+
+// Work for a running sequence: as many of its tokens as budget and pages allow.
+void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
+  const Place place = place_of(sequence);
+  const std::int64_t spare = budget - (pending(sequence) > 1 ? decoding_behind(place) : 0);
+  const std::int64_t count = std::min(pending(sequence), spare);
+  if (count < 1) return;  // its turn comes in a later step
+  const bool samples = count == pending(sequence);
+  const auto size = static_cast<std::int64_t>(sequence.tokens.size());
+  const std::int64_t longest =
+      static_cast<std::int64_t>(sequence.request.prompt.size()) + sequence.request.max_tokens;
+  const std::int64_t room = std::min(limits_.max_model_len, longest) - size - 1;
+  std::int64_t drafts = 0;
+  if (samples) {
+    // A token for everyone behind, and for one that waits.
+    const std::int64_t behind =
+        std::distance(running_.upper_bound(place), running_.end()) + (waiting_.empty() ? 0 : 1);
+    const std::int64_t spare_for_drafts = budget - count - behind;
+    drafts = std::clamp<std::int64_t>(
+        std::min({static_cast<std::int64_t>(sequence.drafts.size()), room, spare_for_drafts}), 0, INT32_MAX);
+    // Only pages that nobody needs.
+    if (!blocks_.reserve(sequence.table, sequence.computed + count + drafts, step.copies)) drafts = 0;
+  }
+  sequence.drafts.resize(static_cast<std::size_t>(drafts));
+  while (!blocks_.reserve(sequence.table, sequence.computed + count, step.copies))
+    if (!preempt_less_urgent(place, step)) {
+      preempt(sequence, step);
+      return;
+    }
+  step.work.push_back({sequence.request.id, sequence.computed, count, drafts, samples});
+  budget -= count + drafts;
+}
+
+// Makes a waiting sequence run: it needs a place among the running and pages for all its tokens.
+bool Scheduler::start(Sequence& sequence, Step& step) {
+  const Place place = place_of(sequence);
+  while (static_cast<std::int64_t>(running_.size()) >= limits_.max_num_seqs)
+    if (!preempt_less_urgent(place, step)) return false;
+  const auto size = static_cast<std::int64_t>(sequence.tokens.size());
+  sequence.computed = blocks_.take_prefix(sequence.table, sequence.tokens);
+  while (blocks_.blocks_for(size) - static_cast<std::int64_t>(sequence.table.blocks.size()) > blocks_.free())
+    if (!preempt_less_urgent(place, step)) {
+      blocks_.close(sequence.table);
+      sequence.computed = 0;
+      return false;
+    }
+  waiting_.erase(place);
+  running_.insert(place);
+  sequence.runs = true;
+  return true;
+}
+
+Scheduler::Step Scheduler::next() {
+  if (stepping_) fail(ErrorKind::kInternal, "a step is asked for while one runs");
+  Step step;
+  ++step_;
+  std::int64_t budget = limits_.max_num_batched_tokens;
+  // Both queues are walked together in the order of urgency. A sequence that is pushed out here was behind all that went
+  // before, so what waited first still comes first in the next step.
+  Place at{INT64_MIN, 0};
+  bool starting = true;
+  while (budget > 0) {
+    const auto run = running_.upper_bound(at);
+    const auto wait = waiting_.upper_bound(at);
+    const bool waits = starting && wait != waiting_.end() && (run == running_.end() || *wait < *run);
+    if (!waits && run == running_.end()) break;
+    at = waits ? *wait : *run;
+    Sequence& sequence = live_.at(at.second);
+    if (waits && !start(sequence, step)) {
+      starting = false;
+      continue;
+    }
+    schedule(sequence, budget, step);
+    // Where pages were short nobody else starts: it would be pushed out again.
+    if (!step.preempted.empty()) starting = false;
+  }
+  in_flight_ = step.work;
+  stepping_ = !step.work.empty();
+  return step;
+}
+
+std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
+    const std::vector<Outcome>& outcomes) {
+  std::vector<std::pair<std::uint64_t, Finish>> finished;
+  std::map<std::uint64_t, const Outcome*> by_id;
+  for (const Outcome& outcome : outcomes) by_id[outcome.id] = &outcome;
+  for (const Work& work : in_flight_) {
+    Sequence& sequence = live_.at(work.id);
+    if (sequence.cancelled) {
+      finished.emplace_back(work.id, Finish::kCancelled);
+      erase(work.id);
+      continue;
+    }
+    sequence.computed += work.count;
+    bool ends = false, stopped = false;
+    if (work.samples) {
+      const auto found = by_id.find(work.id);
+      const auto given =
+          found == by_id.end() ? std::int64_t{0} : static_cast<std::int64_t>(found->second->tokens.size());
+      if (given < 1 || given > work.drafts + 1)
+        fail(ErrorKind::kInternal, "a sequence with {} drafts got {} tokens", work.drafts, given);
+      const std::vector<std::int32_t>& tokens = found->second->tokens;
+      sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+      sequence.computed += given - 1;  // the accepted drafts; the last token has no page yet
+      sequence.drafts.clear();
+      stopped = found->second->stop;
+      const auto size = static_cast<std::int64_t>(sequence.tokens.size());
+      ends = stopped || size >= limits_.max_model_len ||
+             size - static_cast<std::int64_t>(sequence.request.prompt.size()) >= sequence.request.max_tokens;
+    }
+    blocks_.truncate(sequence.table, sequence.computed);  // what was reserved for drafts
+    blocks_.publish(sequence.table,
+                    std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+    if (!ends) continue;
+    finished.emplace_back(work.id, stopped ? Finish::kStop : Finish::kLength);
+    erase(work.id);
+  }
+  in_flight_.clear();
+  stepping_ = false;
+  return finished;
+}
+
+}  // namespace llmq

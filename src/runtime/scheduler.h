@@ -1,0 +1,119 @@
+// Which tokens of which requests run in the next forward pass: iteration-level ("continuous") batching as a state machine
+// over numbers. No thread, clock, model or backend; the caller runs what next() decides and reports to complete().
+//
+//   * There are no phases. A sequence has tokens (prompt and what was generated) and a number of positions computed; each
+//     step runs some of the difference, as much as the budget of max_num_batched_tokens allows. A prompt longer than that
+//     runs in chunks; a budget of one token is kept for every sequence that is generating, so chunks never stop them.
+//   * Urgency is fixed when a request arrives: step of arrival + priority x kPatience, the lower the sooner. A request
+//     of a better priority overtakes those that came up to that many steps before, never more: so everyone's turn comes.
+//   * Sequences get pages in the order of urgency. When none is free the least urgent running sequence gives back all of
+//     its pages and waits; what it had is computed again (its published blocks may still be there). The most urgent
+//     sequence can always go on, because a request that does not fit alone is refused when it comes.
+//   * A waiting sequence starts when there are pages for all its tokens, and none that waits is passed by a less urgent one.
+//   * Draft tokens to be verified take pages and budget that nobody needs, and never push anyone out. What was not
+//     accepted is given back in complete(), and all of it when the sequence is pushed out.
+//   * cancel() frees pages at once, or in complete() where the sequence is in the step that runs.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "runtime/kv_blocks.h"
+
+namespace llmq {
+
+struct SchedulerLimits {
+  std::int64_t max_num_seqs = 128;             // running at once
+  std::int64_t max_num_batched_tokens = 2048;  // in one step; at least max_num_seqs
+  std::int64_t max_model_len = 4096;           // prompt and answer
+  std::int64_t max_waiting = 1024;             // beyond that, requests are refused
+};
+
+struct Request {
+  std::uint64_t id = 0;
+  std::vector<std::int32_t> prompt;
+  std::int64_t max_tokens = 16;
+  int priority = 0;  // lower is sooner
+  std::string salt;  // of the prefix cache
+};
+
+class Scheduler {
+ public:
+  static constexpr std::int64_t kPatience = 256;  // steps by which one level of priority comes before
+  static constexpr int kPriorities = 100;         // -100 ... 100
+
+  Scheduler(const SchedulerLimits& limits, KvBlocks& blocks);
+
+  enum class Refusal { kNone, kEmptyPrompt, kTooLong, kTooLarge, kQueueFull, kBadPriority, kKnownId };
+  Refusal add(Request request);
+  void cancel(std::uint64_t id);  // unknown ids are finished ones: nothing happens
+  // Tokens that may follow, to be verified in the next step in which this sequence generates.
+  void propose(std::uint64_t id, std::vector<std::int32_t> drafts);
+
+  // Of one sequence: tokens [first, first + count) of its own and `drafts` behind them run on top of its table.
+  struct Work {
+    std::uint64_t id;
+    std::int64_t first, count, drafts;
+    bool samples;  // a token follows from the last row
+  };
+  struct Step {
+    std::vector<Work> work;  // the most urgent first
+    std::vector<BlockCopy> copies;
+    std::vector<std::uint64_t> preempted;
+  };
+  // The next step; empty when there is nothing to do. The step before must be complete.
+  Step next();
+
+  // What became of a sequence that sampled: the drafts that were accepted and one token more. `stop`: it ends here.
+  struct Outcome {
+    std::uint64_t id;
+    std::vector<std::int32_t> tokens;
+    bool stop = false;
+  };
+  enum class Finish { kStop, kLength, kCancelled };
+  // Of the step that next() returned; every sequence that samples needs its outcome.
+  std::vector<std::pair<std::uint64_t, Finish>> complete(const std::vector<Outcome>& outcomes);
+
+  std::size_t running() const { return running_.size(); }
+  std::size_t waiting() const { return waiting_.size(); }
+  bool idle() const { return live_.empty(); }
+
+  struct Sequence {
+    Request request;
+    std::int64_t urgency = 0;
+    std::vector<std::int32_t> tokens, drafts;
+    std::int64_t computed = 0;
+    KvTable table;
+    bool runs = false, cancelled = false;
+  };
+  const Sequence& sequence(std::uint64_t id) const { return live_.at(id); }
+  const std::map<std::uint64_t, Sequence>& live() const { return live_; }
+
+ private:
+  using Place = std::pair<std::int64_t, std::uint64_t>;  // urgency, id: a total order
+  static Place place_of(const Sequence& sequence) { return {sequence.urgency, sequence.request.id}; }
+
+  std::int64_t pending(const Sequence& s) const {
+    return static_cast<std::int64_t>(s.tokens.size()) - s.computed;
+  }
+  std::int64_t decoding_behind(const Place& place) const;
+  void schedule(Sequence& sequence, std::int64_t& budget, Step& step);
+  bool start(Sequence& sequence, Step& step);
+  void preempt(Sequence& sequence, Step& step);
+  bool preempt_less_urgent(const Place& place, Step& step);
+  void erase(std::uint64_t id);
+
+  SchedulerLimits limits_;
+  KvBlocks& blocks_;
+  std::map<std::uint64_t, Sequence> live_;
+  std::set<Place> running_, waiting_;
+  std::vector<Work> in_flight_;
+  std::int64_t step_ = 0;
+  bool stepping_ = false;
+};
+
+}  // namespace llmq

@@ -1,0 +1,227 @@
+// Blocks of the KV cache: shared prefixes, copies before writes, what is forgotten first; and random use against a model
+// that knows what every position of every block holds.
+#include "runtime/kv_blocks.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+std::vector<std::int32_t> counting(std::int32_t first, int count) {
+  std::vector<std::int32_t> tokens(static_cast<std::size_t>(count));
+  for (int i = 0; i < count; ++i) tokens[static_cast<std::size_t>(i)] = first + i;
+  return tokens;
+}
+
+KvTable filled(KvBlocks& blocks, const std::vector<std::int32_t>& tokens, std::string_view salt = {}) {
+  KvTable table = blocks.open(salt);
+  std::vector<BlockCopy> copies;
+  blocks.take_prefix(table, tokens);
+  EXPECT_TRUE(blocks.reserve(table, static_cast<std::int64_t>(tokens.size()), copies));
+  EXPECT_TRUE(copies.empty());
+  blocks.publish(table, tokens);
+  return table;
+}
+
+TEST(KvBlocks, APrefixIsSharedAndTheLastTokenIsLeftToCompute) {
+  KvBlocks blocks(8, 4);
+  const KvTable first = filled(blocks, counting(0, 8));
+  KvTable second = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(second, counting(0, 8)), 4);  // not 8: something must be computed
+  EXPECT_EQ(second.blocks[0], first.blocks[0]);
+  EXPECT_EQ(blocks.references(first.blocks[0]), 2);
+  KvTable longer = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(longer, counting(0, 9)), 8);
+  KvTable other = blocks.open();
+  std::vector<std::int32_t> late = counting(0, 12);
+  late[1] = 99;  // the second block is the same, what stands before it is not
+  EXPECT_EQ(blocks.take_prefix(other, late), 0);
+}
+
+TEST(KvBlocks, TenantsDoNotShare) {
+  KvBlocks blocks(8, 4);
+  const KvTable first = filled(blocks, counting(0, 8), "tenant a");
+  KvTable second = blocks.open("tenant b");
+  EXPECT_EQ(blocks.take_prefix(second, counting(0, 9)), 0);
+  KvTable third = blocks.open("tenant a");
+  EXPECT_EQ(blocks.take_prefix(third, counting(0, 9)), 8);
+}
+
+TEST(KvBlocks, ReservingIsAllOrNothing) {
+  KvBlocks blocks(3, 4);
+  KvTable table = blocks.open();
+  std::vector<BlockCopy> copies;
+  EXPECT_TRUE(blocks.reserve(table, 5, copies));
+  EXPECT_FALSE(blocks.reserve(table, 13, copies));
+  EXPECT_EQ(table.length, 5);
+  EXPECT_EQ(blocks.free(), 1);
+  EXPECT_TRUE(blocks.reserve(table, 12, copies));
+  blocks.close(table);
+  EXPECT_EQ(blocks.free(), 3);
+}
+
+TEST(KvBlocks, SamplesWriteIntoCopies) {
+  KvBlocks blocks(4, 4);
+  KvTable first = filled(blocks, counting(0, 6));
+  KvTable second = blocks.fork(first);
+  std::vector<BlockCopy> copies;
+  ASSERT_TRUE(blocks.reserve(second, 7, copies));
+  ASSERT_EQ(copies.size(), 1u);
+  EXPECT_EQ(copies[0].from, first.blocks[1]);
+  EXPECT_EQ(copies[0].to, second.blocks[1]);
+  EXPECT_EQ(second.blocks[0], first.blocks[0]);
+  ASSERT_TRUE(blocks.reserve(first, 7, copies));  // alone again: no copy
+  EXPECT_EQ(copies.size(), 1u);
+}
+
+TEST(KvBlocks, EmptyBlocksGoFirstThenTheLeastRecentlyUsedEndFirst) {
+  KvBlocks blocks(5, 4);
+  KvTable old = filled(blocks, counting(0, 8)), recent = filled(blocks, counting(100, 8));
+  const std::vector<std::int32_t> expected = {4, old.blocks[1], old.blocks[0], recent.blocks[1],
+                                              recent.blocks[0]};
+  blocks.close(old);
+  blocks.close(recent);
+  std::vector<BlockCopy> copies;
+  KvTable all = blocks.open("other");
+  ASSERT_TRUE(blocks.reserve(all, 20, copies));
+  EXPECT_EQ(all.blocks, expected);
+  KvTable again = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(again, counting(0, 9)), 0);  // forgotten
+}
+
+TEST(KvBlocks, WhatIsNotThereIsRefused) {
+  EXPECT_THROW(KvBlocks(0, 16), Error);
+  EXPECT_THROW(KvBlocks(1, 0), Error);
+  KvBlocks blocks(2, 4);
+  KvTable table = blocks.open();
+  EXPECT_THROW(blocks.truncate(table, 1), Error);
+}
+
+// One sequence of the random test: what it believes its positions hold.
+struct Believed {
+  KvTable table;
+  std::vector<std::int32_t> tokens;
+};
+
+class RandomUse {
+ public:
+  RandomUse(unsigned seed, int count, int size)
+      : random_(seed),
+        blocks_(count, size),
+        size_(size),
+        pages_(static_cast<std::size_t>(count * size), -1) {}
+
+  void step() {
+    const int kind = pick(10);
+    if (sequences_.empty() || kind < 2) return open();
+    Believed& one = sequences_[static_cast<std::size_t>(pick(static_cast<int>(sequences_.size())))];
+    if (kind < 6) return grow(one);
+    if (kind < 7) return cut(one);
+    if (kind < 8 && sequences_.size() < 12) {
+      sequences_.push_back({blocks_.fork(one.table), one.tokens});
+      return;
+    }
+    blocks_.close(one.table);
+    std::swap(one, sequences_.back());
+    sequences_.pop_back();
+  }
+
+  // Every block has as many references as tables name it, free ones none; every position holds what its sequence wrote.
+  void check() {
+    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total()));
+    for (const Believed& one : sequences_) {
+      ASSERT_EQ(one.table.length, static_cast<std::int64_t>(one.tokens.size()));
+      ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.table.length));
+      for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
+      for (std::size_t i = 0; i < one.tokens.size(); ++i)
+        ASSERT_EQ(page(one.table, i), one.tokens[i]) << "position " << i;
+    }
+    std::int32_t free = 0;
+    for (std::int32_t block = 0; block < blocks_.total(); ++block) {
+      ASSERT_EQ(blocks_.references(block), named[static_cast<std::size_t>(block)]);
+      free += blocks_.references(block) == 0;
+    }
+    ASSERT_EQ(blocks_.free(), free);
+  }
+  std::int64_t found() const { return found_; }
+  std::int64_t copied() const { return copied_; }
+
+ private:
+  int pick(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+  std::int32_t& page(const KvTable& table, std::size_t i) {
+    const auto size = static_cast<std::size_t>(size_);
+    return pages_[static_cast<std::size_t>(table.blocks[i / size]) * size + i % size];
+  }
+
+  void open() {
+    if (sequences_.size() >= 12) return;
+    Believed one{blocks_.open(pick(4) == 0 ? "other" : ""), {}};
+    for (int i = pick(14); i >= 0; --i) one.tokens.push_back(pick(8) == 0 ? 1 : 0);
+    const std::int64_t found = blocks_.take_prefix(one.table, one.tokens);
+    found_ += found;
+    if (!write(one, static_cast<std::size_t>(found))) return blocks_.close(one.table);
+    sequences_.push_back(std::move(one));
+  }
+
+  // Room for the tokens, and the tokens from `first` on in it.
+  bool write(Believed& one, std::size_t first) {
+    std::vector<BlockCopy> copies;
+    if (!blocks_.reserve(one.table, static_cast<std::int64_t>(one.tokens.size()), copies)) return false;
+    for (const BlockCopy& copy : copies) {
+      ++copied_;
+      for (int i = 0; i < size_; ++i)
+        pages_[static_cast<std::size_t>(copy.to * size_ + i)] =
+            pages_[static_cast<std::size_t>(copy.from * size_ + i)];
+    }
+    for (std::size_t i = first; i < one.tokens.size(); ++i) {
+      const std::int32_t block = one.table.blocks[i / static_cast<std::size_t>(size_)];
+      EXPECT_EQ(blocks_.references(block), 1);
+      EXPECT_FALSE(blocks_.is_published(block));
+      page(one.table, i) = one.tokens[i];
+    }
+    blocks_.publish(one.table, one.tokens);
+    return true;
+  }
+
+  void grow(Believed& one) {
+    const std::size_t first = one.tokens.size();
+    for (int i = pick(5); i >= 0; --i) one.tokens.push_back(pick(3) == 0 ? 1 : 0);
+    if (!write(one, first)) one.tokens.resize(first);
+  }
+
+  void cut(Believed& one) {
+    one.tokens.resize(static_cast<std::size_t>(pick(static_cast<int>(one.tokens.size()) + 1)));
+    blocks_.truncate(one.table, static_cast<std::int64_t>(one.tokens.size()));
+  }
+
+  std::mt19937 random_;
+  KvBlocks blocks_;
+  int size_;
+  std::vector<std::int32_t> pages_;  // what each position holds
+  std::vector<Believed> sequences_;
+  std::int64_t found_ = 0, copied_ = 0;
+};
+
+TEST(KvBlocks, RandomUseKeepsEveryPosition) {
+  std::int64_t found = 0, copied = 0;
+  for (unsigned seed = 0; seed < 20; ++seed) {
+    RandomUse use(seed, 8 + static_cast<int>(seed), 1 + static_cast<int>(seed % 4));
+    for (int i = 0; i < 5000; ++i) {
+      use.step();
+      use.check();
+      if (testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+    }
+    found += use.found();
+    copied += use.copied();
+  }
+  EXPECT_GT(found, 10000);
+  EXPECT_GT(copied, 100);
+}
+
+}  // namespace
+}  // namespace llmq

@@ -1,0 +1,294 @@
+// The scheduler driven by random requests, drafts, cancels and answers. After every step: no page is leaked or shared without
+// a reference, every position a sequence has computed holds its token, drafts leave nothing behind, budgets are kept; at the
+// end everyone has finished.
+#include "runtime/scheduler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+using Refusal = Scheduler::Refusal;
+
+// The token that a model with these tokens before it would say: decided by them alone, as row invariance promises.
+std::int32_t answer(std::span<const std::int32_t> tokens) {
+  std::uint32_t hash = 2166136261u;
+  for (const std::int32_t token : tokens) hash = (hash ^ static_cast<std::uint32_t>(token)) * 16777619u;
+  return static_cast<std::int32_t>(hash >> 8 & 1);
+}
+
+// Runs steps on pages that remember which token was written where.
+class Machine {
+ public:
+  Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed)
+      : limits_(limits),
+        random_(seed),
+        blocks_(count, size),
+        scheduler_(limits, blocks_),
+        size_(size),
+        pages_(static_cast<std::size_t>(count * size), -1) {}
+
+  Scheduler& scheduler() { return scheduler_; }
+  KvBlocks& blocks() { return blocks_; }
+  std::int64_t preemptions = 0, drafted = 0, accepted = 0, chunks = 0, reused = 0, cancelled_in_flight = 0;
+  std::map<std::uint64_t, std::pair<Scheduler::Finish, std::vector<std::int32_t>>> finished;
+
+  int pick(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
+
+  // One forward pass; `cancel` may come while it runs.
+  void step(std::optional<std::uint64_t> cancel = {}) {
+    propose();
+    const Scheduler::Step step = scheduler_.next();
+    preemptions += static_cast<std::int64_t>(step.preempted.size());
+    check_step(step);
+    for (const BlockCopy& copy : step.copies)
+      for (int i = 0; i < size_; ++i)
+        pages_[static_cast<std::size_t>(copy.to * size_ + i)] =
+            pages_[static_cast<std::size_t>(copy.from * size_ + i)];
+    std::vector<Scheduler::Outcome> outcomes;
+    std::map<std::uint64_t, std::vector<std::int32_t>> all;
+    for (const Scheduler::Work& work : step.work) {
+      run(work, outcomes);
+      all[work.id] = scheduler_.sequence(work.id).tokens;
+    }
+    if (cancel) {
+      cancelled_in_flight += all.count(*cancel);
+      scheduler_.cancel(*cancel);
+    }
+    for (const Scheduler::Outcome& outcome : outcomes)
+      all[outcome.id].insert(all[outcome.id].end(), outcome.tokens.begin(), outcome.tokens.end());
+    for (const auto& end : scheduler_.complete(outcomes)) finished[end.first] = {end.second, all[end.first]};
+    check_pages();
+  }
+
+  void check_pages() {
+    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total()));
+    std::size_t running = 0;
+    for (const auto& entry : scheduler_.live()) {
+      const Scheduler::Sequence& one = entry.second;
+      running += one.runs;
+      for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
+      ASSERT_EQ(one.table.length, one.computed) << "drafts or a preemption left pages behind";
+      ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.computed));
+      ASSERT_TRUE(one.runs || one.computed == 0);
+      for (std::int64_t i = 0; i < one.computed; ++i)
+        ASSERT_EQ(page(one.table, i), one.tokens[static_cast<std::size_t>(i)]) << "position " << i;
+    }
+    ASSERT_EQ(running, scheduler_.running());
+    ASSERT_LE(static_cast<std::int64_t>(running), limits_.max_num_seqs);
+    std::int32_t free = 0;
+    for (std::int32_t block = 0; block < blocks_.total(); ++block) {
+      ASSERT_EQ(blocks_.references(block), named[static_cast<std::size_t>(block)]);
+      free += blocks_.references(block) == 0;
+    }
+    ASSERT_EQ(blocks_.free(), free);
+  }
+
+ private:
+  std::int32_t& page(const KvTable& table, std::int64_t i) {
+    const std::int32_t block = table.blocks[static_cast<std::size_t>(i / size_)];
+    return pages_[static_cast<std::size_t>(block * size_ + i % size_)];
+  }
+
+  void propose() {
+    for (const auto& entry : scheduler_.live()) {
+      if (pick(2) == 0) continue;
+      std::vector<std::int32_t> drafts, tokens = entry.second.tokens;
+      for (int k = pick(4); k > 0; --k) {
+        drafts.push_back(pick(4) == 0 ? 1 - answer(tokens) : answer(tokens));  // three of four are right
+        tokens.push_back(drafts.back());
+      }
+      scheduler_.propose(entry.first, drafts);
+    }
+  }
+
+  void check_step(const Scheduler::Step& step) {
+    std::int64_t tokens = 0;
+    for (const Scheduler::Work& work : step.work) {
+      const Scheduler::Sequence& one = scheduler_.sequence(work.id);
+      tokens += work.count + work.drafts;
+      ASSERT_GE(work.count, 1);
+      ASSERT_EQ(work.first, one.computed);
+      ASSERT_EQ(work.samples, work.first + work.count == static_cast<std::int64_t>(one.tokens.size()));
+      ASSERT_TRUE(work.samples || work.drafts == 0);
+      ASSERT_EQ(one.table.length, work.first + work.count + work.drafts);
+      ASSERT_LE(one.table.length, limits_.max_model_len);
+      ASSERT_EQ(work.drafts, static_cast<std::int64_t>(one.drafts.size()));
+      chunks += !work.samples;
+      drafted += work.drafts;
+    }
+    ASSERT_LE(tokens, limits_.max_num_batched_tokens);
+    ASSERT_TRUE(!step.work.empty() || scheduler_.idle()) << "nothing runs though something could";
+  }
+
+  // Writes the rows of a sequence and says what follows: the drafts as far as they are right, and one token more.
+  void run(const Scheduler::Work& work, std::vector<Scheduler::Outcome>& outcomes) {
+    const Scheduler::Sequence& one = scheduler_.sequence(work.id);
+    std::vector<std::int32_t> tokens = one.tokens;
+    tokens.insert(tokens.end(), one.drafts.begin(), one.drafts.end());
+    for (std::int64_t i = work.first; i < work.first + work.count + work.drafts; ++i) {
+      const std::int32_t block = one.table.blocks[static_cast<std::size_t>(i / size_)];
+      EXPECT_EQ(blocks_.references(block), 1) << "a shared page is written";
+      EXPECT_FALSE(blocks_.is_published(block)) << "a published page is written";
+      page(one.table, i) = tokens[static_cast<std::size_t>(i)];
+    }
+    if (!work.samples) return;
+    Scheduler::Outcome outcome{work.id, {}, pick(40) == 0};
+    std::vector<std::int32_t> before = one.tokens;
+    for (const std::int32_t draft : one.drafts) {
+      if (draft != answer(before)) break;
+      outcome.tokens.push_back(draft);
+      before.push_back(draft);
+      ++accepted;
+    }
+    outcome.tokens.push_back(answer(before));
+    outcomes.push_back(std::move(outcome));
+  }
+
+  SchedulerLimits limits_;
+  std::mt19937 random_;
+  KvBlocks blocks_;
+  Scheduler scheduler_;
+  int size_;
+  std::vector<std::int32_t> pages_;
+};
+
+Request random_request(Machine& machine, std::uint64_t id, int longest) {
+  Request request{id, {}, 1 + machine.pick(20), machine.pick(5) - 2, machine.pick(5) == 0 ? "other" : ""};
+  for (int i = machine.pick(longest); i >= 0; --i) request.prompt.push_back(machine.pick(9) == 0 ? 1 : 0);
+  return request;
+}
+
+// What a finished request said is what it would have said alone.
+void check_answer(const Request& request, const std::vector<std::int32_t>& tokens) {
+  ASSERT_GE(tokens.size(), request.prompt.size());
+  ASSERT_TRUE(std::equal(request.prompt.begin(), request.prompt.end(), tokens.begin()));
+  for (std::size_t i = request.prompt.size(); i < tokens.size(); ++i)
+    ASSERT_EQ(tokens[i], answer(std::span(tokens).first(i)));
+  ASSERT_LE(static_cast<std::int64_t>(tokens.size() - request.prompt.size()), request.max_tokens);
+}
+
+TEST(Scheduler, RandomRequestsKeepEveryInvariant) {
+  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0;
+  for (unsigned seed = 0; seed < 40; ++seed) {
+    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6};
+    const int size = 1 + static_cast<int>(seed % 5);
+    const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
+    Machine machine(limits, count, size, seed);
+    std::map<std::uint64_t, Request> requests;
+    std::uint64_t id = 0;
+    for (int i = 0; i < 25000; ++i, ++steps) {
+      if (machine.pick(3) == 0) {
+        const Request request = random_request(machine, ++id, 36);
+        if (machine.scheduler().add(request) == Refusal::kNone)
+          requests[id] = request;
+        else
+          ++refused;
+      }
+      const std::uint64_t other = id - static_cast<std::uint64_t>(machine.pick(12));
+      if (machine.pick(30) == 0) machine.scheduler().cancel(other), requests.erase(other);
+      const bool while_running = machine.pick(30) == 0;
+      machine.step(while_running ? std::optional(other) : std::nullopt);
+      if (while_running) requests.erase(other);
+      if (HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+    }
+    for (int i = 0; !machine.scheduler().idle(); ++i, ++steps) {
+      ASSERT_LT(i, 2000) << "a request does not come to its end";
+      machine.step();
+    }
+    EXPECT_EQ(machine.blocks().free(), machine.blocks().total());
+    for (const auto& entry : requests) {
+      ASSERT_EQ(machine.finished.count(entry.first), 1u) << "seed " << seed << ": a request was forgotten";
+      check_answer(entry.second, machine.finished.at(entry.first).second);
+      if (HasFailure()) FAIL() << "seed " << seed << ", request " << entry.first;
+    }
+    preemptions += machine.preemptions, drafted += machine.drafted, accepted += machine.accepted,
+        chunks += machine.chunks;
+    in_flight += machine.cancelled_in_flight;
+  }
+  EXPECT_GE(steps, 1'000'000);
+  for (const std::int64_t count : {preemptions, drafted - accepted, accepted, chunks, in_flight, refused})
+    EXPECT_GT(count, 1000);
+}
+
+TEST(Scheduler, RefusesWhatCouldNeverRun) {
+  KvBlocks blocks(4, 4);
+  Scheduler scheduler({2, 8, 32, 1}, blocks);
+  const auto add = [&](std::uint64_t id, std::size_t prompt, std::int64_t most, int priority = 0) {
+    return scheduler.add({id, std::vector<std::int32_t>(prompt, 1), most, priority, ""});
+  };
+  EXPECT_EQ(add(1, 0, 4), Refusal::kEmptyPrompt);
+  EXPECT_EQ(add(1, 32, 4), Refusal::kTooLong);
+  EXPECT_EQ(add(1, 10, 10), Refusal::kTooLarge);
+  EXPECT_EQ(add(1, 10, 4, 101), Refusal::kBadPriority);
+  EXPECT_EQ(add(1, 10, 4), Refusal::kNone);
+  EXPECT_EQ(add(2, 10, 4), Refusal::kQueueFull);
+  scheduler.next();
+  EXPECT_EQ(add(1, 10, 4), Refusal::kKnownId);
+  EXPECT_EQ(add(2, 10, 4), Refusal::kNone);
+  EXPECT_THROW(Scheduler({8, 4, 32, 1}, blocks), Error);
+}
+
+TEST(Scheduler, DecodesGoOnWhileALongPromptRunsInChunks) {
+  KvBlocks blocks(64, 4);
+  Scheduler scheduler({4, 8, 200, 9}, blocks);
+  scheduler.add({1, {1, 2, 3}, 50, 0, ""});
+  scheduler.next();
+  scheduler.complete({{1, {7}, false}});
+  scheduler.add(
+      {2, std::vector<std::int32_t>(100, 5), 4, -100, ""});  // more urgent, and much longer than a step
+  for (int i = 0; i < 14; ++i) {
+    const Scheduler::Step step = scheduler.next();
+    ASSERT_EQ(step.work.size(), 2u);
+    EXPECT_EQ(step.work[0].id, 2u);
+    EXPECT_EQ(step.work[0].count, 7);
+    EXPECT_EQ(step.work[1].id, 1u);
+    EXPECT_TRUE(step.work[1].samples);
+    scheduler.complete({{1, {7}, false}});
+  }
+}
+
+TEST(Scheduler, APriorityOvertakesOnlySoMany) {
+  KvBlocks blocks(4, 4);
+  Scheduler scheduler({1, 8, 16, 100000}, blocks);
+  std::uint64_t id = 0;
+  scheduler.add({++id, {1}, 1, 0, ""});  // runs now
+  scheduler.next();
+  const std::uint64_t waits = ++id;
+  scheduler.add({waits, {1}, 1, 0, ""});
+  scheduler.complete({{1, {7}, true}});
+  for (int step = 0; step < 2 * Scheduler::kPatience; ++step) {  // one more urgent request in every step
+    scheduler.add({++id, {1}, 1, -1, ""});
+    const Scheduler::Step next = scheduler.next();
+    ASSERT_EQ(next.work.size(), 1u);
+    const std::uint64_t ran = next.work[0].id;
+    scheduler.complete({{ran, {7}, true}});
+    if (ran == waits) {
+      EXPECT_GE(step, Scheduler::kPatience - 2);
+      return;
+    }
+  }
+  FAIL() << "it never came to its turn";
+}
+
+TEST(Scheduler, ACancelledSequenceFreesItsPagesWithinTheStep) {
+  KvBlocks blocks(8, 4);
+  Scheduler scheduler({2, 8, 32, 9}, blocks);
+  scheduler.add({1, std::vector<std::int32_t>(6, 1), 4, 0, ""});
+  scheduler.next();
+  scheduler.cancel(1);
+  EXPECT_EQ(blocks.free(), 6);  // the step that runs still writes there
+  const auto finished = scheduler.complete({{1, {7}, false}});
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].second, Scheduler::Finish::kCancelled);
+  EXPECT_EQ(blocks.free(), 8);
+  EXPECT_TRUE(scheduler.idle());
+}
+
+}  // namespace
+}  // namespace llmq
