@@ -37,4 +37,12 @@ inline JsonPattern pattern_of(const Json& json, const std::string& file) {
   fail(ErrorKind::kBadInput, {"a pattern is neither 'String' nor 'Regex'", file, "pattern", {}});
 }
 
+// "<s>", or {"content": "<s>", ...}, of tokenizer_config.json or special_tokens_map.json
+inline std::optional<std::string> token_named(const Json& json, std::string_view key) {
+  const Json* found = json.find(key);
+  if (found != nullptr && found->is_object()) found = found->find("content");
+  if (found == nullptr || !found->is_string()) return std::nullopt;
+  return found->as_string();
+}
+
 }  // namespace llmq

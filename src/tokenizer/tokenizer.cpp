@@ -204,14 +204,6 @@ Json field(const Json& json, std::string_view key) {
   return found == nullptr ? Json() : *found;
 }
 
-// "<s>", or {"content": "<s>", ...}, of tokenizer_config.json or special_tokens_map.json
-std::optional<std::string> token_named(const Json& json, std::string_view key) {
-  const Json* found = json.find(key);
-  if (found != nullptr && found->is_object()) found = found->find("content");
-  if (found == nullptr || !found->is_string()) return std::nullopt;
-  return found->as_string();
-}
-
 }  // namespace
 
 Tokenizer Tokenizer::parse(const Json& json, const std::string& file) {
