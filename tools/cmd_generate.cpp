@@ -1,5 +1,6 @@
 // llmq generate MODEL: continues a prompt, streaming the text as it comes.
 #include <iostream>
+#include <iterator>
 
 #include "base/error.h"
 #include "runtime/generate.h"
@@ -19,10 +20,14 @@ struct Options {
   GenerateOptions generate;
 };
 
-std::string prompt_of(const Options& options) {
-  if (options.chat) fail(ErrorKind::kUnsupported, {"chat templates are not part of this version", {}, "--chat", "pass the rendered text with --prompt"});
+void check(const Options& options) {
   if (!options.draft.empty() || options.num_draft_tokens != 0)
     fail(ErrorKind::kUnsupported, {"speculative decoding is not part of this version", {}, "--draft", "run without it"});
+  check_sampling(options.generate.sampling);
+  if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
+}
+
+std::string prompt_of(const Options& options) {
   if (options.prompt.empty() == options.prompt_file.empty())
     fail(ErrorKind::kUsage, {options.prompt.empty() ? "no prompt is given" : "two prompts are given", {}, "--prompt", "give either --prompt or --prompt-file"});
   return options.prompt.empty() ? read_text(system_io(), options.prompt_file) : options.prompt;
@@ -34,10 +39,64 @@ Json ids_json(std::span<const std::int32_t> ids) {
   return list;
 }
 
+void print_result(const GeneratedText& result, const Engine& engine) {
+  const Generated& g = result.generated;
+  print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
+                           {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
+                           {"compute", compute_name(engine.options().compute)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
+                           {"speculative", nullptr}}));
+}
+
+Engine load_engine(const LoadedModel& model, const Options& options, const GlobalOptions& globals, std::int64_t context) {
+  Engine::Options engine_options;
+  engine_options.compute = chosen_compute(globals, Compute::kBFloat16);
+  engine_options.max_context = engine_options.kv_tokens = std::min(model.spec.max_position, context);
+  engine_options.head = head_weight(options.head);
+  Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
+  log_kernels(engine);
+  return engine;
+}
+
+constexpr std::int64_t kChatContext = 4096;  // positions a conversation may fill
+
+// What the user says next: a line, or with --json all of standard input.
+std::optional<std::string> next_message(bool whole) {
+  std::string text;
+  if (whole) text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  else if (!std::getline(std::cin, text)) return std::nullopt;
+  return text;
+}
+
+// A conversation: every line of standard input is a turn, and the answer streams to standard output.
+int run_chat(const Options& options, const GlobalOptions& globals) {
+  if (!options.prompt.empty() || !options.prompt_file.empty()) fail(ErrorKind::kUsage, {"a chat and a prompt are given", {}, "--chat", "a chat reads standard input; leave --prompt out"});
+  watch_signals();
+  const LoadedModel model = open_model(system_io(), options.model);
+  const ChatTemplate chat_template = model_chat_template(system_io(), model.checkpoint.path());
+  Engine engine = load_engine(model, options, globals, kChatContext);
+  Json messages = Json::array();
+  while (const auto said = next_message(globals.json)) {
+    messages.push_back(Json::object({{"role", "user"}, {"content", *said}}));
+    const std::string prompt = chat_template.render(Json::object({{"messages", messages}, {"add_generation_prompt", true}}), local_time());
+    const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, "standard input", false);
+    const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
+      throw_if_interrupted();
+      if (!globals.json) std::cout << piece << std::flush;
+    });
+    if (globals.json) {
+      print_result(result, engine);
+      break;
+    }
+    std::cout << "\n" << std::flush;
+    messages.push_back(Json::object({{"role", "assistant"}, {"content", result.text}}));
+  }
+  return 0;
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
+  check(options);
+  if (options.chat) return run_chat(options, globals);
   const std::string prompt = prompt_of(options);
-  check_sampling(options.generate.sampling);
-  if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, options.prompt_file.empty() ? "--prompt" : options.prompt_file);
@@ -45,12 +104,7 @@ int run(const Options& options, const GlobalOptions& globals) {
   if (length == 0) fail(ErrorKind::kUsage, {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
   if (length >= model.spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens, but the model has {} positions", length, model.spec.max_position), {}, "--prompt", "shorten it"});
-  Engine::Options engine_options;
-  engine_options.compute = chosen_compute(globals, Compute::kBFloat16);
-  engine_options.max_context = engine_options.kv_tokens = std::min(model.spec.max_position, length + options.generate.max_tokens);
-  engine_options.head = head_weight(options.head);
-  Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
-  log_kernels(engine);
+  Engine engine = load_engine(model, options, globals, length + options.generate.max_tokens);
   const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
     throw_if_interrupted();
     if (!globals.json) std::cout << piece << std::flush;
@@ -59,11 +113,7 @@ int run(const Options& options, const GlobalOptions& globals) {
     std::cout << "\n";
     return 0;
   }
-  const Generated& g = result.generated;
-  print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
-                           {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
-                           {"compute", compute_name(engine_options.compute)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
-                           {"speculative", nullptr}}));
+  print_result(result, engine);
   return 0;
 }
 
@@ -72,13 +122,14 @@ int run(const Options& options, const GlobalOptions& globals) {
 void add_generate(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   CLI::App* command = declare_command(app, "generate", "Continue a prompt, streaming the text",
-                                      "  llmq generate out/model-awq --prompt 'Once upon a time' --max-tokens 60\n");
+                                      "  llmq generate out/model-awq --prompt 'Once upon a time' --max-tokens 60\n"
+                                      "  echo 'Why is the sky blue?' | llmq generate out/model-awq --chat\n");
   GenerateOptions& generate = options->generate;
   SamplingOptions& sampling = generate.sampling;
   command->add_option("model", options->model, "Model to run: directory, .gguf file or hub name")->required()->type_name("");
   command->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
   command->add_option("--prompt-file", options->prompt_file, "File that holds the text to continue")->type_name("FILE");
-  command->add_flag("--chat", options->chat, "Talk through the chat template (not in this version)");
+  command->add_flag("--chat", options->chat, "Talk: every line of standard input is a turn, rendered with the model's chat template");
   command->add_option("--max-tokens", generate.max_tokens, "Tokens to write at most")->type_name("N")->capture_default_str();
   command->add_option("--temperature", sampling.temperature, "0 is greedy")->type_name("T")->capture_default_str();
   command->add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that together reach P")->type_name("P");

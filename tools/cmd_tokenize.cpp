@@ -1,4 +1,4 @@
-// llmq tokenize MODEL [--text FILE] [--decode]: ids for text, text for ids.
+// llmq tokenize MODEL [--text FILE] [--decode] [--chat FILE]: ids for text, text for ids, the text and ids of a chat.
 #include <iostream>
 #include <cstring>
 #include <iterator>
@@ -52,8 +52,28 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
   }
 }
 
+Json ids_json(const std::vector<std::int32_t>& ids) { return Json(Json::Array(ids.begin(), ids.end())); }
+
+// A list of messages, or an object with "messages" and what else the template reads, as the model sees it before it answers.
+int run_chat(const Options& options, const GlobalOptions& globals) {
+  if (!options.text.empty() || options.decode) fail(ErrorKind::kUsage, {"a chat and another input are given", {}, "--chat", "give one of --chat, --text and --decode"});
+  Json request = Json::parse(read_text(system_io(), options.chat), options.chat);
+  if (request.is_array()) request = Json::object({{"messages", request}});
+  if (!request.is_object()) fail(ErrorKind::kBadInput, {fmt::format("found {} where a chat should stand", request.kind()), options.chat, {}, "give a list of messages, or an object with \"messages\""});
+  if (!request.find("add_generation_prompt")) request["add_generation_prompt"] = true;
+  const std::string text = model_chat_template(system_io(), options.model).render(request, local_time());
+  if (!globals.json) {
+    std::cout << text;
+    return 0;
+  }
+  const std::vector<std::int32_t> ids = encode_text(Tokenizer::open(system_io(), options.model), text, options.chat, false);
+  const auto count = static_cast<std::int64_t>(ids.size());
+  std::cout << Json::object({{"schema", "llmq.tokenize/1"}, {"text", text}, {"ids", ids_json(ids)}, {"count", count}}).dump() << "\n";
+  return 0;
+}
+
 int run(const Options& options, const GlobalOptions& globals) {
-  if (!options.chat.empty()) fail(ErrorKind::kUnsupported, {"chat templates are not part of this version", {}, "--chat", "render the template first and pass the text"});
+  if (!options.chat.empty()) return run_chat(options, globals);
   const Tokenizer tokenizer = Tokenizer::open(system_io(), options.model);
   const std::string input = input_text(options);
   const std::string source = options.text.empty() ? "standard input" : options.text;
@@ -71,9 +91,8 @@ int run(const Options& options, const GlobalOptions& globals) {
   }
   const std::vector<std::int32_t> ids = encode_text(tokenizer, input, source, !options.no_special);
   if (globals.json) {
-    Json::Array list(ids.begin(), ids.end());
     const auto count = static_cast<std::int64_t>(ids.size());
-    std::cout << Json::object({{"schema", "llmq.tokenize/1"}, {"ids", std::move(list)}, {"count", count}}).dump() << "\n";
+    std::cout << Json::object({{"schema", "llmq.tokenize/1"}, {"ids", ids_json(ids)}, {"count", count}}).dump() << "\n";
     return 0;
   }
   for (std::size_t i = 0; i < ids.size(); ++i) std::cout << (i ? " " : "") << ids[i];
@@ -86,12 +105,13 @@ int run(const Options& options, const GlobalOptions& globals) {
 void add_tokenize(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   CLI::App* command = declare_command(app, "tokenize", "Turn text into token ids, or ids into text",
-                                      "  echo 'Once upon a time' | llmq tokenize MODEL\n  llmq tokenize MODEL --text wiki.txt --json\n");
+                                      "  echo 'Once upon a time' | llmq tokenize MODEL\n  llmq tokenize MODEL --text wiki.txt --json\n"
+                                      "  llmq tokenize MODEL --chat messages.json\n");
   command->add_option("model", options->model, "Model directory or .gguf file")->required()->type_name("");
   command->add_option("--text", options->text, "File to read; standard input when left out")->type_name("FILE");
   command->add_flag("--decode", options->decode, "Read ids, print text");
   command->add_flag("--no-special", options->no_special, "Do not add special tokens such as BOS");
-  command->add_option("--chat", options->chat, "Messages to render with the chat template (not in this version)")->type_name("FILE");
+  command->add_option("--chat", options->chat, "Render this chat (JSON: messages, or an object with messages, tools ...) with the model's template")->type_name("FILE");
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 

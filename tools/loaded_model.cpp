@@ -31,6 +31,12 @@ std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::str
   }
 }
 
+ChatTemplate model_chat_template(Io& io, const Path& model) {
+  std::optional<ChatTemplate> found = ChatTemplate::open(io, model);
+  if (!found) fail(ErrorKind::kBadInput, {"the model has no chat template", model.string(), {}, "take an instruct model, or put a chat_template.jinja beside its tokenizer"});
+  return *std::move(found);
+}
+
 namespace {
 
 // BOS as the llama.cpp protocol wants it: only where the tokenizer itself puts one in front.

@@ -10,6 +10,7 @@
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
 #include "runtime/engine.h"
+#include "tokenizer/chat_template.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmq::tools {
@@ -26,6 +27,9 @@ LoadedModel open_model(Io& io, const std::string& name);
 
 // Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
 std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, const std::string& source, bool special = true);
+
+// The model's chat template; Error(kBadInput) where it has none.
+ChatTemplate model_chat_template(Io& io, const Path& model);
 
 // What to measure: a text cut by a protocol.
 struct EvaluationRequest {

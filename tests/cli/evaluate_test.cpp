@@ -118,10 +118,31 @@ TEST(Generate, SameSeedSameText) {
   EXPECT_NE(sample("7"), sample("8"));
 }
 
-TEST(Generate, DraftsAndChatAreRefusedUntilTheyExist) {
+TEST(Generate, DraftsAreRefusedUntilTheyExist) {
   EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "x", "--draft", "ngram"}).exit_code, 2);
-  EXPECT_EQ(run_llmq({"generate", tinystories(), "--chat"}).exit_code, 2);
   EXPECT_EQ(run_llmq({"generate", tinystories()}).exit_code, 2) << "a prompt is needed";
+}
+
+TEST(Generate, AChatNeedsATemplate) {
+  const Outcome run = run_llmq({"generate", tinystories(), "--chat"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_NE(run.err.find("the model has no chat template"), std::string::npos) << run.err;
+}
+
+TEST(Tokenize, AChatIsRenderedAndCounted) {
+  const Scratch scratch;
+  const std::string model = copy_of_model(scratch), chat = scratch / "chat.json";
+  write_file(model + "/chat_template.jinja", "{% for m in messages %}{{ m.content | trim }}.{% endfor %}{% if add_generation_prompt %} Then{% endif %}");
+  write_file(chat, R"([{"role": "user", "content": " Once "}])");
+  EXPECT_EQ(run_llmq({"tokenize", model, "--chat", chat}).out, "Once. Then");
+  const Json json = Json::parse(run_llmq({"tokenize", model, "--chat", chat, "--json"}).out, "stdout");
+  EXPECT_EQ(json.at("text").as_string(), "Once. Then");
+  EXPECT_EQ(json.at("count").as_integer(), static_cast<std::int64_t>(json.at("ids").items().size()));
+  write_file(chat, R"({"messages": [{"role": "user", "content": "Once"}], "add_generation_prompt": false})");
+  EXPECT_EQ(run_llmq({"tokenize", model, "--chat", chat}).out, "Once.");
+  EXPECT_EQ(run_llmq({"tokenize", tinystories(), "--chat", chat}).exit_code, 2);
+  EXPECT_EQ(run_llmq({"tokenize", model, "--chat", chat, "--decode"}).exit_code, 2);
+  EXPECT_NE(run_llmq({"generate", model, "--chat", "--max-tokens", "3"}, {}, "Once upon a time\n").out, "");
 }
 
 }  // namespace
