@@ -41,6 +41,9 @@ TEST(KvBlocks, APrefixIsSharedAndTheLastTokenIsLeftToCompute) {
   std::vector<std::int32_t> late = counting(0, 12);
   late[1] = 99;  // the second block is the same, what stands before it is not
   EXPECT_EQ(blocks.take_prefix(other, late), 0);
+  filled(blocks, std::vector<std::int32_t>{50, 51, 52, 53});
+  KvTable mixed = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(mixed, std::vector<std::int32_t>{50, 51, 52, 53, 4, 5, 6, 7, 8}), 4);
 }
 
 TEST(KvBlocks, TenantsDoNotShare) {
@@ -102,10 +105,17 @@ TEST(KvBlocks, WhatIsNotThereIsRefused) {
   EXPECT_THROW(blocks.truncate(table, 1), Error);
 }
 
+// What a position holds: it depends on all tokens up to it, and on whose they are.
+std::int32_t contents(std::int32_t before, std::int32_t token) {
+  return static_cast<std::int32_t>(
+      (static_cast<std::uint32_t>(before) ^ static_cast<std::uint32_t>(token + 7)) * 16777619u);
+}
+
 // One sequence of the random test: what it believes its positions hold.
 struct Believed {
   KvTable table;
   std::vector<std::int32_t> tokens;
+  std::int32_t tenant = 1;
 };
 
 class RandomUse {
@@ -123,7 +133,7 @@ class RandomUse {
     if (kind < 6) return grow(one);
     if (kind < 7) return cut(one);
     if (kind < 8 && sequences_.size() < 12) {
-      sequences_.push_back({blocks_.fork(one.table), one.tokens});
+      sequences_.push_back({blocks_.fork(one.table), one.tokens, one.tenant});
       return;
     }
     blocks_.close(one.table);
@@ -138,8 +148,11 @@ class RandomUse {
       ASSERT_EQ(one.table.length, static_cast<std::int64_t>(one.tokens.size()));
       ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.table.length));
       for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
-      for (std::size_t i = 0; i < one.tokens.size(); ++i)
-        ASSERT_EQ(page(one.table, i), one.tokens[i]) << "position " << i;
+      std::int32_t expected = one.tenant;
+      for (std::size_t i = 0; i < one.tokens.size(); ++i) {
+        expected = contents(expected, one.tokens[i]);
+        ASSERT_EQ(page(one.table, i), expected) << "position " << i;
+      }
     }
     std::int32_t free = 0;
     for (std::int32_t block = 0; block < blocks_.total(); ++block) {
@@ -160,7 +173,8 @@ class RandomUse {
 
   void open() {
     if (sequences_.size() >= 12) return;
-    Believed one{blocks_.open(pick(4) == 0 ? "other" : ""), {}};
+    const bool other = pick(4) == 0;
+    Believed one{blocks_.open(other ? "other" : ""), {}, other ? 2 : 1};
     for (int i = pick(14); i >= 0; --i) one.tokens.push_back(pick(8) == 0 ? 1 : 0);
     const std::int64_t found = blocks_.take_prefix(one.table, one.tokens);
     found_ += found;
@@ -182,7 +196,7 @@ class RandomUse {
       const std::int32_t block = one.table.blocks[i / static_cast<std::size_t>(size_)];
       EXPECT_EQ(blocks_.references(block), 1);
       EXPECT_FALSE(blocks_.is_published(block));
-      page(one.table, i) = one.tokens[i];
+      page(one.table, i) = contents(i == 0 ? one.tenant : page(one.table, i - 1), one.tokens[i]);
     }
     blocks_.publish(one.table, one.tokens);
     return true;

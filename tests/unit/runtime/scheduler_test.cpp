@@ -22,7 +22,14 @@ std::int32_t answer(std::span<const std::int32_t> tokens) {
   return static_cast<std::int32_t>(hash >> 8 & 1);
 }
 
-// Runs steps on pages that remember which token was written where.
+// What a position holds: it depends on all tokens up to it, and on whose they are.
+std::int32_t contents(std::int32_t before, std::int32_t token) {
+  return static_cast<std::int32_t>(
+      (static_cast<std::uint32_t>(before) ^ static_cast<std::uint32_t>(token + 7)) * 16777619u);
+}
+std::int32_t tenant(const Scheduler::Sequence& sequence) { return sequence.request.salt.empty() ? 1 : 2; }
+
+// Runs steps on pages that remember which token was written where, behind which others.
 class Machine {
  public:
   Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed)
@@ -76,8 +83,11 @@ class Machine {
       ASSERT_EQ(one.table.length, one.computed) << "drafts or a preemption left pages behind";
       ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.computed));
       ASSERT_TRUE(one.runs || one.computed == 0);
-      for (std::int64_t i = 0; i < one.computed; ++i)
-        ASSERT_EQ(page(one.table, i), one.tokens[static_cast<std::size_t>(i)]) << "position " << i;
+      std::int32_t expected = tenant(one);
+      for (std::int64_t i = 0; i < one.computed; ++i) {
+        expected = contents(expected, one.tokens[static_cast<std::size_t>(i)]);
+        ASSERT_EQ(page(one.table, i), expected) << "position " << i;
+      }
     }
     ASSERT_EQ(running, scheduler_.running());
     ASSERT_LE(static_cast<std::int64_t>(running), limits_.max_num_seqs);
@@ -135,7 +145,8 @@ class Machine {
       const std::int32_t block = one.table.blocks[static_cast<std::size_t>(i / size_)];
       EXPECT_EQ(blocks_.references(block), 1) << "a shared page is written";
       EXPECT_FALSE(blocks_.is_published(block)) << "a published page is written";
-      page(one.table, i) = tokens[static_cast<std::size_t>(i)];
+      page(one.table, i) =
+          contents(i == 0 ? tenant(one) : page(one.table, i - 1), tokens[static_cast<std::size_t>(i)]);
     }
     if (!work.samples) return;
     Scheduler::Outcome outcome{work.id, {}, pick(40) == 0};
@@ -274,6 +285,26 @@ TEST(Scheduler, APriorityOvertakesOnlySoMany) {
     }
   }
   FAIL() << "it never came to its turn";
+}
+
+TEST(Scheduler, NobodyWhoWaitsIsPassed) {
+  KvBlocks blocks(4, 4);
+  Scheduler scheduler({4, 16, 16, 9}, blocks);
+  scheduler.add({1, std::vector<std::int32_t>(9, 1), 4, 0, ""});
+  scheduler.next();
+  scheduler.complete({{1, {7}, false}});
+  scheduler.add({2, std::vector<std::int32_t>(8, 2), 4, 0, ""});  // two blocks, and one is free
+  scheduler.add({3, std::vector<std::int32_t>(2, 3), 4, 0, ""});  // one would do
+  for (const bool last : {false, true}) {
+    const Scheduler::Step step = scheduler.next();
+    ASSERT_EQ(step.work.size(), 1u);
+    EXPECT_EQ(step.work[0].id, 1u);
+    scheduler.complete({{1, {7}, last}});
+  }
+  const Scheduler::Step step = scheduler.next();
+  ASSERT_EQ(step.work.size(), 2u);
+  EXPECT_EQ(step.work[0].id, 2u);
+  EXPECT_EQ(step.work[1].id, 3u);
 }
 
 TEST(Scheduler, ACancelledSequenceFreesItsPagesWithinTheStep) {
