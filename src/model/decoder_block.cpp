@@ -84,6 +84,19 @@ ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Com
       positions, {}};
 }
 
+namespace {
+
+void check_shape(const LinearSource& source, const LinearSpec& linear, const QuantizedMatrix& matrix) {
+  if (matrix.out_features == linear.out_features && matrix.in_features == linear.in_features) return;
+  fail(ErrorKind::kBadInput, {fmt::format("has shape [{}, {}], expected [{}, {}]", matrix.out_features,
+                                          matrix.in_features, linear.out_features, linear.in_features),
+                              source.checkpoint().path().string(),
+                              linear.module + ".weight",
+                              {}});
+}
+
+}  // namespace
+
 std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
                                               const QuantizedMatrix& matrix) {
   if (backend.keeps_codes(matrix, compute)) return backend.prepare_quantized(matrix, compute);
@@ -105,6 +118,11 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
              source.packed_shape(linear.module).scheme.activation_bits == 8) {
     source.check_packed(linear);
     prepared.weight = backend.prepare_quantized(source.quantized(linear.module), compute);
+  } else if (std::optional<QuantizedMatrix> codes; packed == PackedWeights::kCodes &&
+                                                   source.checkpoint().is_gguf() &&
+                                                   (codes = source.block_codes(linear.module + ".weight"))) {
+    check_shape(source, linear, *codes);
+    prepared.weight = prepare_codes(backend, compute, *codes);
   } else if (keep) {
     const std::vector<std::string> tensors = source.check_packed(linear);
     const QuantizedMatrix matrix = source.quantized(linear.module);

@@ -8,7 +8,9 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
+#include "io/gguf_model.h"
 #include "model/quantization_config.h"
+#include "tensor/ggml_codes.h"
 #include "tensor/packed_layout.h"
 
 namespace llmq {
@@ -647,6 +649,24 @@ std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool al
     return std::nullopt;
   if (!allow_nonfinite) scan_finite(checkpoint(), tensor);
   return tensor.view;
+}
+
+std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name) const {
+  const StoredTensor& tensor = find_tensor(checkpoint(), name);
+  const TensorView& view = tensor.view;
+  if (!has_codes(view.dtype) || view.shape.rank() != 2) return std::nullopt;
+  const std::int64_t rows = view.shape[0];
+  const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
+  QuantizedMatrix matrix = matrix_of_blocks(view.dtype, view.cols());
+  matrix.codes.reserve(static_cast<std::size_t>(view.shape.elements()));
+  for (std::int64_t row = 0; row < rows; ++row) {
+    const std::int64_t from = tensor.permuted_heads == 0 ? row : source_row(row, rows, tensor.permuted_heads);
+    append_block_row(view.dtype, view.as<const std::byte>() + static_cast<std::uint64_t>(from) * row_bytes,
+                     matrix);
+  }
+  if (!all_finite(matrix.scales)) read_finite(checkpoint(), tensor, false);  // which says where
+  checkpoint().release(tensor);
+  return matrix;
 }
 
 }  // namespace llmq

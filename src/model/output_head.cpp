@@ -73,6 +73,9 @@ std::unique_ptr<PreparedWeight> prepare_head(Backend& backend, Compute compute, 
     if (!tied) checkpoint.release(tensor);
     return prepared;
   }
+  if (as == HeadWeight::kStored)
+    if (const std::optional<QuantizedMatrix> codes = source.block_codes(spec.head))
+      return prepare_codes(backend, compute, *codes);
   const std::vector<float> values = checkpoint.read_float32(tensor);
   const TensorView view(values.data(), DType::kF32, tensor.view.shape);
   return as == HeadWeight::kInt8 ? prepare_codes(backend, compute, round_to_int8(view))

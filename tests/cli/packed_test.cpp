@@ -37,6 +37,23 @@ TEST(Packed, EvaluatesInFloat32ToTheBitsOfTheDenseCheckpoint) {
   }
 }
 
+// Blocks around one zero run from their codes, q's and k's rows put in the model's order.
+TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
+  const Scratch scratch;
+  for (const std::string type : {"q4_0", "q8_0"}) {
+    const std::string packed = scratch / (type + ".gguf"), dense = scratch / (type + "-dense");
+    const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",
+                                   packed, "--set", "format=gguf", "--set", "scheme=" + type});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const Outcome converted = run_llmq({"convert", packed, dense, "--dtype", "f32"});
+    ASSERT_EQ(converted.exit_code, 0) << converted.err;
+    EXPECT_EQ(perplexity({packed}), perplexity({dense}));
+    const Outcome generated = run_llmq({"generate", packed, "--prompt", "Once", "--max-tokens", "2"});
+    EXPECT_THAT(generated.err,
+                HasSubstr(type == "q4_0" ? "Q4_0 linears as 4-bit codes" : "Q8_0 linears as 8-bit codes"));
+  }
+}
+
 TEST(Packed, SaysWhichKernelServesWhatAndTakesTheBytesOfTheCodes) {
   const Scratch scratch;
   const std::string packed = rounded_model(scratch, "w4a16_g32_asym");

@@ -71,15 +71,27 @@ struct ColumnWriter {
     const int shift = layout.zeros ? (layout.bits == 4 ? 0 : -128) : middle - zero;
     if (layout.zeros) zeros[n] = static_cast<unsigned char>(zero + shift);
     for (std::int64_t k = 0; k < layout.group; k += kNarrowBlock) {
-      std::uint8_t block[kNarrowBlock] = {};
-      for (std::int64_t i = 0; i < kNarrowBlock; ++i)
-        block[i] = static_cast<std::uint8_t>((k + i < w.group ? from[k + i] : zero) + shift);
+      std::uint8_t block[kNarrowBlock];
+      if (k + kNarrowBlock <= w.group) {
+        std::memcpy(block, from + k, kNarrowBlock);
+      } else {
+        std::memset(block, zero, kNarrowBlock);
+        std::memcpy(block, from + k, static_cast<std::size_t>(w.group - k));
+      }
+      std::uint64_t eight;
+      std::memcpy(&eight, block, sizeof eight);
+      // Eight additions at once: to codes below 16 of less than 16, which carry nothing, or of 128 modulo 256.
+      if (layout.bits == 4)
+        eight += static_cast<std::uint64_t>(shift) * 0x0101010101010101u;
+      else if (shift == -128)
+        eight ^= 0x8080808080808080u;
+      else
+        for (std::uint8_t& code : block) code = static_cast<std::uint8_t>(code + shift);
       if (layout.bits == 4) {
-        std::uint64_t eight;
-        std::memcpy(&eight, block, sizeof eight);
         const std::uint32_t word = word_of(eight);
         std::memcpy(codes + (k / kNarrowBlock * panel + n) * 4, &word, sizeof word);
       } else {
+        if (shift == -128) std::memcpy(block, &eight, sizeof eight);
         for (std::int64_t i = 0; i < kNarrowBlock; ++i) codes[(k + i) * panel + n] = block[i];
       }
     }

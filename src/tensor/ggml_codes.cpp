@@ -1,0 +1,39 @@
+#include "tensor/ggml_codes.h"
+
+#include "tensor/ggml_blocks.h"
+
+namespace llmq {
+
+bool has_codes(DType dtype) {
+  const BlockLayout* const layout = block_layout(dtype);
+  return layout != nullptr && !layout->has_minimum();
+}
+
+QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
+  const BlockLayout& layout = *block_layout(dtype);
+  QuantizedMatrix matrix;
+  matrix.in_features = columns;
+  matrix.scheme.bits = layout.bits();
+  matrix.scheme.granularity = Granularity::kGroup;
+  matrix.scheme.group_size = layout.sub_block;
+  matrix.scheme.symmetric = true;  // layout.zero is the middle in all of them
+  matrix.scheme.scale_dtype = layout.scale_codes == ScaleCodes::kNone ? DType::kF16 : DType::kF32;
+  return matrix;
+}
+
+void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
+  const BlockLayout& layout = *block_layout(dtype);
+  const auto* block = static_cast<const std::uint8_t*>(bytes);
+  for (std::int64_t k = 0; k < matrix.in_features;
+       k += layout.elements, block += dtype_row(dtype).block_bytes) {
+    const BlockFields fields = read_block(layout, block);
+    matrix.codes.insert(matrix.codes.end(), fields.q.begin(), fields.q.begin() + layout.elements);
+    for (int j = 0; j < layout.sub_blocks(); ++j) {
+      matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[static_cast<std::size_t>(j)]));
+      matrix.zeros.push_back(static_cast<std::uint8_t>(layout.zero));
+    }
+  }
+  ++matrix.out_features;
+}
+
+}  // namespace llmq

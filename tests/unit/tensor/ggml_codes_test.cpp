@@ -1,0 +1,53 @@
+#include "tensor/ggml_codes.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tensor/ggml_blocks.h"
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+namespace {
+
+// Random blocks, whose scale is a small FP16 number.
+std::vector<std::uint8_t> random_blocks(const BlockLayout& layout, std::int64_t count) {
+  std::vector<std::uint8_t> bytes(static_cast<std::size_t>(count * dtype_row(layout.dtype).block_bytes));
+  std::uint64_t state = 7;
+  for (std::uint8_t& byte : bytes) {
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    byte = static_cast<std::uint8_t>(state >> 56);
+  }
+  for (std::int64_t i = 0; i < count; ++i) {
+    const std::uint16_t d = to_float16(0.001f * static_cast<float>(i - 2)).bits;  // of either sign, and zero
+    std::memcpy(bytes.data() + i * dtype_row(layout.dtype).block_bytes + layout.scale_at, &d, sizeof d);
+  }
+  return bytes;
+}
+
+TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K}) {
+    ASSERT_TRUE(has_codes(dtype));
+    const BlockLayout& layout = *block_layout(dtype);
+    const std::int64_t rows = 3, columns = 2 * layout.elements;
+    const std::vector<std::uint8_t> bytes = random_blocks(layout, rows * 2);
+    QuantizedMatrix matrix = matrix_of_blocks(dtype, columns);
+    for (std::int64_t row = 0; row < rows; ++row)
+      append_block_row(dtype, bytes.data() + row * 2 * dtype_row(dtype).block_bytes, matrix);
+    ASSERT_EQ(matrix.out_features, rows);
+    for (const std::uint8_t zero : matrix.zeros) ASSERT_EQ(zero, matrix.scheme.middle());
+    std::vector<float> want(static_cast<std::size_t>(rows * columns)), got(want.size());
+    to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, Shape{rows, columns}), want);
+    dequantize(matrix, got);
+    EXPECT_EQ(std::memcmp(got.data(), want.data(), got.size() * sizeof(float)), 0) << dtype_row(dtype).name;
+  }
+}
+
+TEST(GgmlCodes, ATypeWithAMinimumHasNone) {
+  for (const DType dtype :
+       {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K, DType::kF16})
+    EXPECT_FALSE(has_codes(dtype)) << dtype_row(dtype).name;
+}
+
+}  // namespace
+}  // namespace llmq
