@@ -223,10 +223,6 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1u << 30));
-}
-
 }  // namespace
 
 void check_salient(const Recipe& recipe) {
@@ -320,12 +316,13 @@ void settle_costs(Plan& plan, const std::string& source, const Checkpoint& check
     plan.activations_in_file = true;
     estimate_costs(plan, checkpoint, spec, threads);
   }
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit)
-    fail(ErrorKind::kUsage, {fmt::format("the run needs {}, the limit is {}", bytes_text(plan.peak_bytes),
-                                         bytes_text(memory_limit)),
-                             source, "--memory-limit",
-                             fmt::format("--memory-limit {}MiB would do, or fewer calibration samples",
-                                         (plan.peak_bytes + (1u << 20) - 1) >> 20)});
+  if (memory_limit != 0 && plan.peak_bytes > memory_limit) {
+    const std::uint64_t needed = (plan.peak_bytes + (1u << 20) - 1) >> 20;
+    fail(ErrorKind::kUsage,
+         {fmt::format("the run needs {} MiB, the limit is {} MiB", needed, memory_limit >> 20), source,
+          "--memory-limit",
+          fmt::format("--memory-limit {}MiB would do, or fewer calibration samples", needed)});
+  }
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
