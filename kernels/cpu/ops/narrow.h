@@ -195,10 +195,28 @@ LLMQ_INLINE void with_layout(const NarrowLayout& layout, const Use& use) {
     layout.zeros ? use(Index<8>{}, Index<1>{}) : use(Index<8>{}, Index<0>{});
 }
 
+// Rows that share one expansion of the codes. Without an instruction for BF16 products two fill the registers, and
+// lanes that are plain C++ take minutes to compile for more than one.
+template <class V, class Product>
+struct NarrowTile {
+  static constexpr int kRows = kNarrowRows;
+};
+template <class V>
+struct NarrowTile<V, ProductBF16<V>> {
+  static constexpr int kRows = V::kLanes > 1 ? 2 : 1;
+};
+
 template <class V, class Product, class Codes>
 void narrow_gemm(const NarrowProduct& p) {
+  constexpr int kMost = NarrowTile<V, Product>::kRows;
   with_layout(p.layout, [&](auto bits, auto zeros) LLMQ_LAMBDA_INLINE {
-    narrow_by_rows<V, Product, Codes, decltype(bits)::value, decltype(zeros)::value != 0, kNarrowRows>(p);
+    NarrowProduct some = p;
+    for (int64_t row = 0; row < p.rows; row += kMost) {
+      some.rows = p.rows - row < kMost ? p.rows - row : kMost;
+      some.a = static_cast<const unsigned char*>(p.a) + row * p.a_row;
+      some.c = p.c + row * p.c_row;
+      narrow_by_rows<V, Product, Codes, decltype(bits)::value, decltype(zeros)::value != 0, kMost>(some);
+    }
   });
 }
 
