@@ -125,7 +125,7 @@ FAULTS = [
     Fault("layout-of-a-changed-file", "src/export/oci_layout.cpp", "known != recorded.end() && known->second != file.sha256", "known != recorded.end() && known->second.empty()",
           [("llmq_unit_export", "OciLayoutTest.RefusesWhatCannotBePacked")]),
     # How fast.
-    Fault("threads-sleep-at-once", "src/base/threads.cpp", "if (!patient) return ready();", "if (size > 0) return ready();",
+    Fault("rounds-ask-the-kernel", "src/base/threads.cpp", "  state.work = &work;", "  state.work = &work; ::sched_yield();",
           [("llmq_counters", "DecodeStep.NeedsNoSystemCall")]),
     Fault("step-copies-its-rows", "src/runtime/engine.cpp", "const BatchRows& rows = state.rows;", "const BatchRows rows = state.rows;",
           [("llmq_counters", "DecodeStep.AllocatesNothing")]),
@@ -141,7 +141,7 @@ FAULTS = [
     Fault("decodes-wait-for-prompts", "src/runtime/scheduler.cpp", "(pending(sequence) > 1 ? decoding_behind(place) : 0)", "0",
           [("llmq_unit_runtime", "Scheduler.DecodesGoOn*")]),
     Fault("waiting-passed", "src/runtime/scheduler.cpp", "starting = false; continue;", "continue;", [("llmq_unit_runtime", "Scheduler.NobodyWhoWaits*")]),
-    Fault("blanks-before-blocks-kept", "src/tokenizer/jinja_lexer.cpp", "text = text.substr(0, line);", "", [("llmq_golden_chat", "ChatTemplateGolden.*")]),
+    Fault("blanks-before-blocks-kept", "src/tokenizer/jinja_lexer.cpp", "text = text.substr(0, line);", "text = text.substr(0);", [("llmq_golden_chat", "ChatTemplateGolden.*")]),
     Fault("loop-index-off-by-one", "src/tokenizer/jinja_operators.cpp", "if (name == \"index0\") return {loop->index};", "if (name == \"index0\") return {loop->index + 1};",
           [("llmq_golden_chat", "ChatTemplateGolden.*")]),
 ]
