@@ -141,7 +141,8 @@ FAULTS = [
     Fault("decodes-wait-for-prompts", "src/runtime/scheduler.cpp", "(pending(sequence) > 1 ? decoding_behind(place) : 0)", "0",
           [("llmq_unit_runtime", "Scheduler.DecodesGoOn*")]),
     Fault("waiting-passed", "src/runtime/scheduler.cpp", "starting = false; continue;", "continue;", [("llmq_unit_runtime", "Scheduler.NobodyWhoWaits*")]),
-    Fault("blanks-before-blocks-kept", "src/tokenizer/jinja_lexer.cpp", "text = text.substr(0, line);", "text = text.substr(0);", [("llmq_golden_chat", "ChatTemplateGolden.*")]),
+    Fault("blanks-before-blocks-kept", "src/tokenizer/jinja_lexer.cpp", "text = text.substr(0, line);", "text = text.substr(0);",
+          [("llmq_unit_tokenizer", "ChatTemplate.BlanksAround*")]),
     Fault("loop-index-off-by-one", "src/tokenizer/jinja_operators.cpp", "if (name == \"index0\") return {loop->index};", "if (name == \"index0\") return {loop->index + 1};",
           [("llmq_golden_chat", "ChatTemplateGolden.*")]),
 ]

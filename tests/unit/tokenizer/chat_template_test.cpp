@@ -36,6 +36,14 @@ std::string repeated(std::string_view text, int times) {
   return out;
 }
 
+// As Jinja renders them with trim_blocks and lstrip_blocks, which Transformers sets.
+TEST(ChatTemplate, BlanksAroundBlocksGo) {
+  EXPECT_EQ(render("a\n  {% if true %}\n  b\n  {% endif %}\nc"), "a\n  b\nc");
+  EXPECT_EQ(render("x {% if true %}\ny{% endif %}"), "x y");
+  EXPECT_EQ(render("  {%+ if true %}z{% endif %}"), "  z");
+  EXPECT_EQ(render("  {{ 1 }}\n  {# c #}\nq"), "  1\nq");
+}
+
 TEST(ChatTemplate, EndlessWorkIsStopped) {
   for (const char* source : {
            "{% for a in range(100000) %}{% for b in range(100000) %}{% endfor %}{% endfor %}",
