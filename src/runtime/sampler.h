@@ -9,6 +9,8 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <utility>
+#include <vector>
 
 namespace llmq {
 
@@ -18,6 +20,11 @@ struct SamplingOptions {
   double top_p = 1;        // smallest set of the likeliest whose sum reaches it
   double min_p = 0;        // at least this share of the likeliest's probability
   std::uint64_t seed = 0;
+  // Of tokens that were there before: logit / r where it is positive, else logit * r, for those of prompt and answer; then
+  // logit - p - count * f for those of the answer, and + bias.
+  double repetition_penalty = 1;                          // r
+  double presence_penalty = 0, frequency_penalty = 0;     // p, f
+  std::vector<std::pair<std::int32_t, float>> logit_bias;  // token, bias
 };
 
 // Error(kUsage) naming the option that is out of its range.

@@ -33,18 +33,18 @@ struct SchedulerLimits {
   std::int64_t max_waiting = 1024;             // beyond that, requests are refused
 };
 
-struct Request {
-  std::uint64_t id = 0;
-  std::vector<std::int32_t> prompt;
-  std::int64_t max_tokens = 16;
-  int priority = 0;  // lower is sooner
-  std::string salt;  // of the prefix cache
-};
-
 class Scheduler {
  public:
   static constexpr std::int64_t kPatience = 256;  // steps by which one level of priority comes before
   static constexpr int kPriorities = 100;         // -100 ... 100
+
+  struct Request {
+    std::uint64_t id = 0;
+    std::vector<std::int32_t> prompt;
+    std::int64_t max_tokens = 16;
+    int priority = 0;  // lower is sooner
+    std::string salt;  // of the prefix cache
+  };
 
   Scheduler(const SchedulerLimits& limits, KvBlocks& blocks);
 

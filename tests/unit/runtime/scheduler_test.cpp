@@ -14,6 +14,7 @@ namespace llmq {
 namespace {
 
 using Refusal = Scheduler::Refusal;
+using Request = Scheduler::Request;
 
 // The token that a model with these tokens before it would say: decided by them alone, as row invariance promises.
 std::int32_t answer(std::span<const std::int32_t> tokens) {

@@ -1,0 +1,116 @@
+// Many requests on one model: each step runs what the scheduler decides in one forward pass, and tells what every request got.
+//
+//   * A request's greedy answer, and the text of a seed, are those that it gets alone: not its batch mates, nor chunks, preemption,
+//     a shared prefix or speculation change a token (row invariance; draw i of a sequence depends on its seed and i alone).
+//   * No thread and no clock: one caller submits, cancels and steps, and measures the time if it likes.
+//   * Tokens come as they are; text comes as whole characters, and what could still become a stop string is held back.
+//
+// Cost of a step: one forward pass of all its rows, one product with the head for the rows that are followed by a token. In a steady
+// batch without text, penalties and logprobs a step allocates nothing.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/drafter.h"
+#include "runtime/engine.h"
+#include "runtime/sampler.h"
+#include "runtime/scheduler.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq {
+
+struct GenerationRequest {
+  std::uint64_t id = 0;              // the caller's, of no other request that lives
+  std::vector<std::int32_t> prompt;  // at least one token
+  std::int64_t max_tokens = 16;      // at least one; the end of the context ends an answer too
+  std::int64_t min_tokens = 0;       // before these, no end token is chosen
+  SamplingOptions sampling;
+  std::vector<std::string> stop;           // the text ends before the first of these
+  std::vector<std::int32_t> stop_tokens;   // end tokens beside the model's own
+  bool ignore_eos = false;                 // the model's own end tokens are tokens like others
+  int n = 1;                               // answers; answer i > 0 draws with a seed made of the seed and i
+  std::optional<std::int64_t> logprobs;    // of each token, and of so many of the likeliest (0: of the token alone)
+  int priority = 0;                        // lower is sooner, -100 ... 100
+  std::string tenant;                      // prefixes are shared among requests of the same one only
+  std::string adapter;                     // of the model; none are loaded in this version
+};
+
+enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
+
+struct TokenLogprob {
+  std::int32_t token = 0;
+  double logprob = 0;  // log softmax of the model's own logits, before penalties and temperature
+};
+struct TokenLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> likeliest;  // the most likely first
+};
+
+// What one answer of a request got in one step, or at its end.
+struct GenerationEvent {
+  std::uint64_t id = 0;
+  int index = 0;                        // which of the n answers
+  std::int64_t cached_tokens = 0;       // of the prompt, taken from the prefix cache when it started
+  std::vector<std::int32_t> tokens;     // without the end token
+  std::string text;                     // what has become certain; may lag behind the tokens
+  std::vector<TokenLogprobs> logprobs;  // one for each of `tokens`, where asked for
+  std::optional<FinishReason> finish;   // this answer's last event
+};
+
+// Why a request is not taken. kBusy passes: ask again later.
+struct GenerationRefusal {
+  enum class Kind : std::uint8_t { kInvalid, kTooLong, kBusy };
+  Kind kind = Kind::kInvalid;
+  std::string field;    // of the request: "top_p", "prompt"; may be empty
+  std::string message;  // one sentence
+};
+
+struct ServingStatistics {
+  std::int64_t running = 0, waiting = 0;                            // sequences, now
+  std::int64_t kv_blocks_used = 0, kv_blocks_total = 0;             // now; published blocks that nobody has count as free
+  std::int64_t kv_positions_used = 0;                               // filled places in the used blocks, now
+  std::int64_t prefix_queries = 0, prefix_hits = 0;                 // tokens of requests that started, and of these found
+  std::int64_t prompt_tokens = 0, generated_tokens = 0;             // of accepted requests; of answers
+  std::int64_t preemptions = 0, recomputed_tokens = 0, steps = 0, rows = 0;
+  std::int64_t finished_stop = 0, finished_length = 0, cancelled = 0, refused = 0;
+  // Speculation: rounds with drafts, tokens proposed and accepted, and accepted at each place of a round.
+  std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;
+  std::vector<std::int64_t> accepted_at;
+  std::int64_t draft_tokens_now = 0;  // proposed per round at present; 0: speculation has turned itself off
+};
+
+struct ServingOptions {
+  SchedulerLimits limits;  // max_model_len at most the engine's max_context + 1: the last token is never run
+  std::int64_t num_draft_tokens = 0;  // guesses of each round; 0: as many as pay by the acceptance that is measured, at most 8
+};
+
+class ServingEngine {
+ public:
+  // `engine` and `tokenizer` live longer; without a tokenizer there is no text, and stop strings are refused. The engine's cache is
+  // this object's alone. Without a drafter nothing is speculated.
+  ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options, std::unique_ptr<Drafter> drafter = nullptr);
+  ~ServingEngine();
+  ServingEngine(const ServingEngine&) = delete;
+  ServingEngine& operator=(const ServingEngine&) = delete;
+
+  // Nothing, and the request is in; or why it is not.
+  std::optional<GenerationRefusal> submit(GenerationRequest request);
+  // All answers of a request that have not ended: their pages are free at once, their last events come with the next step. Unknown
+  // ids are those of finished requests: nothing happens.
+  void cancel(std::uint64_t id);
+  // Runs one scheduler step. The events, in an order that the same calls always give, are valid until the next call. An Error means
+  // that the model or the device failed: the engine is of no more use.
+  const std::vector<GenerationEvent>& step();
+  // No sequence runs or waits, and no event is left to tell.
+  bool idle() const;
+  const ServingStatistics& statistics();
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace llmq
