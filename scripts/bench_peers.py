@@ -87,7 +87,7 @@ def llama_perplexity(path, chunks):
     text = run([f"{tools}/llama-perplexity", "-m", path, "-f", wikitext, "-c", 512, "--chunks", chunks, "-t", threads])[1]
 
     def moment(words):
-        minutes, seconds, thousandths, millionths = map(int, re.search(r"^(\d+)\.(\d+)\.(\d+)\.(\d+) I " + words, text, re.M).groups())
+        minutes, seconds, thousandths, millionths = map(int, re.search(r"(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) I " + words, text).groups())
         return 60 * minutes + seconds + thousandths / 1e3 + millionths / 1e6
 
     return 512 * chunks / (moment("Final estimate") - moment("perplexity: calculating"))

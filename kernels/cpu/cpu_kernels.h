@@ -41,9 +41,7 @@ struct GemmPanel {
 // A weight that stays in 4 or 8 bits: panel by panel, group by group of the depth, each group with its scales in
 // front of its codes (kernels/cpu/ops/narrow.h has the bytes).
 enum class ScaleFormat : unsigned char { kF32, kBF16, kF16 };
-inline constexpr int64_t kNarrowBlock =
-    8;                                     // codes along the depth that lie together; groups are padded to it
-inline constexpr int64_t kNarrowRows = 8;  // the most rows that narrow_gemm takes
+inline constexpr int64_t kNarrowBlock = 8;  // codes along the depth that lie together; groups are padded to it
 
 struct NarrowLayout {
   int bits = 4;  // of a stored code: 4 or 8
@@ -58,7 +56,7 @@ struct NarrowLayout {
 };
 
 // C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma: `gemm` with
-// `scale`, group after group, in the same bits, for at most kNarrowRows rows and without a panel in between.
+// `scale`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share one expansion.
 struct NarrowProduct {
   NarrowLayout layout;
   const void* a = nullptr;  // BF16, the groups padded as the codes are
@@ -197,6 +195,7 @@ struct CpuKernels {
   int32_t (*read_memory)(const void* from, size_t bytes);
 
   // Weights that stay in 4 or 8 bits, BF16 rows.
+  int64_t narrow_rows;  // that share one expansion of the codes in narrow_gemm
   void (*narrow_gemm)(const NarrowProduct&);
   // One group of one panel as a panel of B and its scales: FP32 values (code - zero) * scale, the scales then of no
   // account; or BF16 numbers code - zero, exact.

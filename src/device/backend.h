@@ -52,7 +52,8 @@ struct LinearCall {
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
-// One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or BF16).
+// One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or BF16). The order of the
+// elements of a block is the backend's own: store_kv() writes it, attention() reads it, a copy of all its bytes is that block.
 struct KvPages {
   TensorView keys, values;
   int block_size = 16;

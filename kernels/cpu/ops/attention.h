@@ -6,10 +6,12 @@
 //
 // Rows are (position, head) pairs, so that GQA's heads and many positions share one packed tile of keys and
 // of values; they pass it kRowBlock at a time, so that scores and shares stay in L1. A tile that a row cannot
-// see is skipped or adds products of zero: neither changes the row. In bf16 Q, K, P and V are BF16 and sums
+// see is skipped or adds products of zero: neither changes the row. Few rows (decoding) read keys and values where they
+// lie (kernels/cpu/kv_layout.h), in the same chains. In bf16 Q, K, P and V are BF16 and sums
 // FP32; l sums the unrounded P, lane by lane until the end. scale > 0.
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
+#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/ops/gemm.h"
 #include "kernels/cpu/ops/pack.h"
 #include "kernels/cpu/ops/rows.h"
@@ -25,7 +27,7 @@ LLMQ_INLINE size_t aligned64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 template <class V, class T>
 struct AttentionScratch {
   size_t depth, width;  // head_dim padded to whole units, to whole panels
-  size_t q, scores, shares, out, max, sum, keys, values, key_panels, value_panels, next = 0;
+  size_t q, scores, shares, out, max, sum, row, keys, values, key_panels, value_panels, next = 0;
 
   LLMQ_INLINE AttentionScratch(int positions, int group, int head_dim) {
     constexpr size_t kPanel = V::kPanelVectors * V::kLanes;
@@ -39,6 +41,7 @@ struct AttentionScratch {
     out = take(rows * width * sizeof(float));
     max = take(rows * sizeof(float));
     sum = take(rows * V::kLanes * sizeof(float));
+    row = take(dim * sizeof(float));
     keys = take(kKeyTile * depth * sizeof(T));
     values = take(kKeyTile * width * sizeof(T));
     key_panels = take(kKeyTile * depth * sizeof(T));
@@ -53,14 +56,18 @@ struct AttentionScratch {
 
 template <class V, class T>
 struct AttentionRun {
-  static constexpr int kPanel = V::kPanelVectors * V::kLanes;
+  static constexpr int kPanel = V::kPanelVectors * V::kLanes, kPerUnit = 4 / sizeof(T);
+  static constexpr int kPanelsAtOnce = V::kLanes >= kSlotTile ? 2 : 1;  // of O, where rows are few
   const AttentionTile& t;
   AttentionScratch<V, T> at;
+  KvLayout layout;
   int64_t rows;
 
   LLMQ_INLINE explicit AttentionRun(const AttentionTile& tile)
       : t(tile),
         at(tile.positions, tile.group, tile.head_dim),
+        layout{tile.block_size, tile.kv_heads, tile.head_dim,
+               tile.pages == CpuFormat::kF32 ? int64_t{1} : int64_t{2}},
         rows(static_cast<int64_t>(tile.positions) * tile.group) {}
 
   template <class P>
@@ -82,30 +89,72 @@ struct AttentionRun {
     __builtin_memset(t.scratch + at.out, 0, static_cast<size_t>(rows) * at.width * sizeof(float));
   }
 
-  static LLMQ_INLINE void take_row(T* to, const T* from, int64_t n) {
-    __builtin_memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+  // Whether the pages hold whole tiles of what the products take.
+  LLMQ_INLINE bool as_panels() const {
+    return (t.pages == CpuFormat::kF32) == (sizeof(T) == 4) && t.block_size % kSlotTile == 0 &&
+           t.head_dim % kPerUnit == 0;
   }
-  template <class Page>
-  static LLMQ_INLINE void take_row(T* to, const Page* from, int64_t n) {
-    convert<V>(to, from, n);
+  LLMQ_INLINE int64_t tile_at(int64_t position) const {
+    return layout.tile(t.block_table[position / t.block_size], t.kv_head, position % t.block_size);
+  }
+  // The tile of 16 positions that begins at `position`.
+  LLMQ_INLINE const unsigned char* keys_at(int64_t position) const {
+    return reinterpret_cast<const unsigned char*>(static_cast<const T*>(t.keys) + tile_at(position));
+  }
+  LLMQ_INLINE const unsigned char* values_at(int64_t position) const {
+    return reinterpret_cast<const unsigned char*>(static_cast<const T*>(t.values) + tile_at(position));
   }
 
-  // One tile's keys and values out of their pages, zero beyond `count`, then packed.
+  // One tile's keys and values out of pages that hold them unit by unit. Keys from `count` on are whatever was there:
+  // their scores are masked. Values from `count` on are zero.
+  LLMQ_INLINE void copy_panels(int64_t first_key, int64_t count) const {
+    constexpr int64_t kPiece = kPanel < kSlotTile ? kPanel : kSlotTile, kTileUnits = kSlotTile / kPerUnit;
+    const int64_t units = t.head_dim / kPerUnit, dim = t.head_dim, width = static_cast<int64_t>(at.width);
+    unsigned char* const keys = t.scratch + at.key_panels;
+    unsigned char* const values = t.scratch + at.value_panels;
+    for (int64_t j = 0; j < count; j += kSlotTile) {
+      const unsigned char* from = keys_at(first_key + j);
+      for (int64_t u = 0; u < units; ++u)
+        for (int64_t n = j; n < j + kSlotTile; n += kPiece, from += 4 * kPiece)
+          __builtin_memcpy(keys + 4 * (n / kPanel * kPanel * units + u * kPanel + n % kPanel), from, 4 * kPiece);
+      from = values_at(first_key + j);
+      for (int64_t u = j / kPerUnit; u < j / kPerUnit + kTileUnits; ++u, from += 4 * dim)
+        for (int64_t n = 0; n < width; n += kPanel)
+          copy_values(values + 4 * (n * (kKeyTile / kPerUnit) + u * kPanel), from + 4 * n, dim - n);
+    }
+    for (int64_t u = count / kPerUnit; u < kKeyTile / kPerUnit; ++u)
+      for (int64_t n = 0; n < width; ++n) {
+        unsigned char* const unit = values + 4 * (n / kPanel * kPanel * (kKeyTile / kPerUnit) + u * kPanel + n % kPanel);
+        const uint32_t kept = u * kPerUnit < count ? half_unit(unit) : 0;
+        __builtin_memcpy(unit, &kept, 4);
+      }
+  }
+  static LLMQ_INLINE void copy_values(unsigned char* to, const unsigned char* from, int64_t left) {
+    if (left >= kPanel) {
+      __builtin_memcpy(to, from, 4 * kPanel);
+    } else {
+      __builtin_memcpy(to, from, static_cast<size_t>(4 * left));
+      __builtin_memset(to + 4 * left, 0, static_cast<size_t>(4 * (kPanel - left)));
+    }
+  }
+
+  // The same for any block size and pages of either format: element by element into rows, zero beyond `count`, then packed.
   template <class Page>
   LLMQ_INLINE void gather(int64_t first_key, int64_t count) const {
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width),
-                  dim = t.head_dim;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
     T* const keys = piece<T>(at.keys);
     T* const values = piece<T>(at.values);
+    const Page* const from_keys = static_cast<const Page*>(t.keys);
+    const Page* const from_values = static_cast<const Page*>(t.values);
     for (int64_t j = 0; j < kKeyTile; ++j) {
       const bool seen = j < count;
-      int64_t row = 0;
       if (seen) {
-        const int64_t position = first_key + j;
-        const int64_t block = t.block_table[position / t.block_size];
-        row = ((block * t.block_size + position % t.block_size) * t.kv_heads + t.kv_head) * dim;
-        take_row(keys + j * depth, static_cast<const Page*>(t.keys) + row, dim);
-        take_row(values + j * width, static_cast<const Page*>(t.values) + row, dim);
+        const int64_t block = t.block_table[(first_key + j) / t.block_size], p = (first_key + j) % t.block_size;
+        Page* const row = piece<Page>(at.row);
+        for (int64_t d = 0; d < dim; ++d) row[d] = from_keys[layout.key(block, t.kv_head, p, d)];
+        take_row(keys + j * depth, row, dim);
+        for (int64_t d = 0; d < dim; ++d) row[d] = from_values[layout.value(block, t.kv_head, p, d)];
+        take_row(values + j * width, row, dim);
       }
       for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
       for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
@@ -115,6 +164,121 @@ struct AttentionRun {
     for (int64_t n = 0; n < width; n += kPanel)
       pack_panel_straight<V, T>(piece<T>(at.value_panels) + n * kKeyTile, values + n, width, kPanel,
                                 kKeyTile);
+  }
+  static LLMQ_INLINE void take_row(T* to, const T* from, int64_t n) {
+    __builtin_memcpy(to, from, static_cast<size_t>(n) * sizeof(T));
+  }
+  template <class Page>
+  static LLMQ_INLINE void take_row(T* to, const Page* from, int64_t n) {
+    convert<V>(to, from, n);
+  }
+
+  // Few rows read the pages where they lie.
+  static constexpr int kFewRows = 4, kTiles = V::kLanes >= kSlotTile ? 4 : 1;
+  LLMQ_INLINE bool in_place() const {
+    return V::kLanes > 1 && rows <= kRowBlock && t.head_dim % (kPanel * kPanelsAtOnce) == 0 && as_panels();
+  }
+
+  // Rows from first_row on against the keys of kTiles tiles: the chains of `gemm`.
+  template <class Product, int Rows>
+  LLMQ_INLINE void score_in_place(int64_t first_row, float* scores, int64_t first_key, int64_t count) const {
+    constexpr int kVectors = kSlotTile / V::kLanes;
+    const int64_t depth = static_cast<int64_t>(at.depth), units = t.head_dim / kPerUnit;
+    for (int64_t j = 0; j < count; j += kTiles * kSlotTile) {
+      const unsigned char* from[kTiles];
+      for (int64_t i = 0; i < kTiles; ++i) {
+        const int64_t key = j + i * kSlotTile < count ? j + i * kSlotTile : j;  // what is not there is masked
+        from[i] = keys_at(first_key + key);
+      }
+      typename V::F acc[Rows][kTiles][kVectors];
+      each_sum<Rows, kTiles, kVectors>([&](auto r, auto i, auto v) LLMQ_LAMBDA_INLINE {
+        acc[decltype(r)::value][decltype(i)::value][decltype(v)::value] = V::set(0.0f);
+      });
+      const unsigned char* q = t.scratch + at.q + first_row * depth * static_cast<int64_t>(sizeof(T));
+      for (int64_t u = 0; u < units; ++u, q += 4)
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          constexpr int kR = decltype(r)::value;
+          const auto input = Product::broadcast(whole_unit(q + kR * depth * static_cast<int64_t>(sizeof(T))));
+          unroll<kTiles>([&](auto i) LLMQ_LAMBDA_INLINE {
+            unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+              constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
+              acc[kR][kI][kV] =
+                  Product::add(acc[kR][kI][kV], input, Product::load(from[kI] + 4 * (u * kSlotTile + kV * V::kLanes)));
+            });
+          });
+        });
+      each_sum<Rows, kTiles, kVectors>([&](auto r, auto i, auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kR = decltype(r)::value, kI = decltype(i)::value, kV = decltype(v)::value;
+        V::store(scores + kR * kKeyTile + j + kI * kSlotTile + kV * V::kLanes, acc[kR][kI][kV]);
+      });
+    }
+  }
+
+  // O += P V for the rows from first_row on.
+  template <class Product, int Rows>
+  LLMQ_INLINE void add_in_place(int64_t first_row, const T* shares, int64_t first_key, int64_t count) const {
+    constexpr int kVectors = V::kPanelVectors * kPanelsAtOnce;
+    const int64_t width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    float* const out = piece<float>(at.out) + first_row * width;
+    unsigned char* const last = t.scratch + at.values;  // the unit of an odd last position, its other half zero
+    if (kPerUnit == 2 && count % 2 != 0) {
+      const unsigned char* const from =
+          values_at(first_key + count - 1) + 4 * ((count - 1) % kSlotTile / kPerUnit) * dim;
+      for (int64_t d = 0; d < dim; ++d) {
+        const uint32_t unit = half_unit(from + 4 * d);
+        __builtin_memcpy(last + 4 * d, &unit, 4);
+      }
+    }
+    for (int64_t n = 0; n < dim; n += kVectors * V::kLanes) {
+      typename V::F acc[Rows][kVectors];
+      const auto each = [&](const auto& body) LLMQ_LAMBDA_INLINE {
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+            constexpr int kR = decltype(r)::value, kV = decltype(v)::value;
+            body(acc[kR][kV], out + kR * width + n + kV * V::kLanes);
+          });
+        });
+      };
+      each([](typename V::F& sum, float* p) LLMQ_LAMBDA_INLINE { sum = V::load(p); });
+      const auto step = [&](const unsigned char* values, const unsigned char* share) LLMQ_LAMBDA_INLINE {
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          constexpr int kR = decltype(r)::value;
+          const auto input = Product::broadcast(whole_unit(share + kR * kKeyTile * static_cast<int64_t>(sizeof(T))));
+          unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+            constexpr int kV = decltype(v)::value;
+            acc[kR][kV] = Product::add(acc[kR][kV], input, Product::load(values + 4 * (n + kV * V::kLanes)));
+          });
+        });
+      };
+      const unsigned char* share = reinterpret_cast<const unsigned char*>(shares);
+      for (int64_t j = 0; j < count; j += kSlotTile) {
+        const unsigned char* values = values_at(first_key + j);
+        const int64_t whole = (count - j < kSlotTile ? count - j : kSlotTile) / kPerUnit;
+        for (int64_t u = 0; u < whole; ++u, values += 4 * dim, share += 4) step(values, share);
+      }
+      if (kPerUnit == 2 && count % 2 != 0) step(last, share);
+      each([](const typename V::F& sum, float* p) LLMQ_LAMBDA_INLINE { V::store(p, sum); });
+    }
+  }
+
+  template <int A, int B, int C, class Body>
+  static LLMQ_INLINE void each_sum(const Body& body) {
+    unroll<A>([&](auto a) LLMQ_LAMBDA_INLINE {
+      unroll<B>([&](auto b) LLMQ_LAMBDA_INLINE { unroll<C>([&](auto c) LLMQ_LAMBDA_INLINE { body(a, b, c); }); });
+    });
+  }
+
+  template <class Product, int Rows>
+  __attribute__((noinline)) void meet_few(int64_t first_row, int64_t first_key, int64_t known) const {
+    score_in_place<Product, Rows>(first_row, piece<float>(at.scores), first_key, known);
+    soften<Product>(first_row, Rows, first_key);
+    add_in_place<Product, Rows>(first_row, piece<T>(at.shares), first_key, known);
+  }
+
+  template <class Product, int Rows>
+  LLMQ_INLINE void meet_in_place(int64_t row, int64_t end, int64_t first_key, int64_t known) const {
+    for (; row + Rows <= end; row += Rows) meet_few<Product, Rows>(row, first_key, known);
+    if constexpr (Rows > 1) meet_in_place<Product, Rows - 1>(row, end, first_key, known);
   }
 
   // The online softmax's step for a block of rows, in two passes so that neither waits for the other's long
@@ -206,7 +370,11 @@ struct AttentionRun {
     if (from >= to) return;
     int64_t known = t.first_position + t.positions - first_key;
     if (known > kKeyTile) known = kKeyTile;
-    if (t.pages == CpuFormat::kF32)
+    if constexpr (V::kLanes > 1)
+      if (in_place()) return meet_in_place<Product, kFewRows>(from * t.group, to * t.group, first_key, known);
+    if (as_panels())
+      copy_panels(first_key, known);
+    else if (t.pages == CpuFormat::kF32)
       gather<float>(first_key, known);
     else
       gather<BFloat16>(first_key, known);

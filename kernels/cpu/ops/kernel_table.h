@@ -55,6 +55,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {peak_of<V, ProductF32<V>>(), peak_of<V, Bf16Product>()},
                     peak_of<Int32Sums<V>, Int8Product>(),
                     read_memory<V>,
+                    NarrowTile<V, Bf16Product>::kRows,
                     narrow_gemm<V, Bf16Product, Codes>,
                     {narrow_unpack_f32<V>, narrow_unpack_bf16<V, Codes>}};
 }

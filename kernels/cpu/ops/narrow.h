@@ -199,7 +199,7 @@ LLMQ_INLINE void with_layout(const NarrowLayout& layout, const Use& use) {
 // lanes that are plain C++ take minutes to compile for more than one.
 template <class V, class Product>
 struct NarrowTile {
-  static constexpr int kRows = kNarrowRows;
+  static constexpr int kRows = 8;
 };
 template <class V>
 struct NarrowTile<V, ProductBF16<V>> {

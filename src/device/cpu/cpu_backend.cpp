@@ -22,6 +22,7 @@
 #include "device/cpu/recycled_memory.h"
 #include "device/cpu/tiled_weight.h"
 #include "device/on_device.h"
+#include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/level.h"
 
 namespace llmq {
@@ -148,12 +149,19 @@ class CpuBackend final : public Backend {
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
-    const std::int64_t kv_heads = k.shape[1];
-    by_rows(static_cast<std::int64_t>(slots.size()), 2 * kv_heads * k.cols(), [&](std::int64_t t) {
-      const std::int64_t slot = slots[static_cast<std::size_t>(t)];
-      for (std::int64_t h = 0; h < kv_heads; ++h) {
-        store_row(pages.keys, slot * kv_heads + h, k.row<const float>(t * kv_heads + h));
-        store_row(pages.values, slot * kv_heads + h, v.row<const float>(t * kv_heads + h));
+    const std::int64_t heads = k.shape[1];
+    const bool narrow = pages.keys.dtype == DType::kBF16;
+    const KvLayout layout{pages.block_size, heads, k.cols(), narrow ? 2 : 1};
+    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&](std::int64_t t) {
+      const std::int64_t slot = slots[static_cast<std::size_t>(t)], block = slot / pages.block_size,
+                         place = slot % pages.block_size;
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const float* const key = k.row<const float>(t * heads + h);
+        const float* const value = v.row<const float>(t * heads + h);
+        if (narrow)
+          store_head<BFloat16>(pages, layout, block, h, place, key, value);
+        else
+          store_head<float>(pages, layout, block, h, place, key, value);
       }
     });
   }
@@ -302,11 +310,23 @@ class CpuBackend final : public Backend {
       kernels_.to_f32(to.row<float>(r), from.row<const BFloat16>(r), from.cols());
   }
 
-  void store_row(const TensorView& pages, std::int64_t row, const float* from) const {
-    if (pages.dtype == DType::kF32)
-      std::memcpy(pages.row<float>(row), from, static_cast<std::size_t>(pages.cols()) * 4);
-    else
-      kernels_.to_bf16(pages.row<BFloat16>(row), from, pages.cols());
+  static void place_element(float* to, float from) { *to = from; }
+  static void place_element(BFloat16* to, float from) { *to = to_bfloat16(from); }
+
+  // One head's key and value of one position.
+  template <class Element>
+  static void store_head(const KvPages& pages, const KvLayout& layout, std::int64_t block, std::int64_t head,
+                         std::int64_t place, const float* key, const float* value) {
+    constexpr std::int64_t kPerUnit = 4 / sizeof(Element);
+    const std::int64_t dim = layout.head_dim, stride = layout.width(place) * kPerUnit;
+    Element* const keys = pages.keys.as<Element>();
+    Element* to = keys + layout.key(block, head, place, 0);
+    for (std::int64_t d = 0; d + kPerUnit <= dim; d += kPerUnit, to += stride)
+      for (std::int64_t i = 0; i < kPerUnit; ++i) place_element(to + i, key[d + i]);
+    if (dim % kPerUnit != 0) place_element(keys + layout.key(block, head, place, dim - 1), key[dim - 1]);
+    to = pages.values.as<Element>() + layout.value(block, head, place, 0);
+    const std::int64_t step = layout.value(block, head, place, 1) - layout.value(block, head, place, 0);
+    for (std::int64_t d = 0; d < dim; ++d, to += step) place_element(to, value[d]);
   }
 
   void attend(const TensorView& out, const TensorView& q, const KvPages& pages, const SequenceRows& s,

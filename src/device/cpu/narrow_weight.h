@@ -35,7 +35,8 @@ struct NarrowCall {
   TensorView y, x;
   const NarrowWeight* w = nullptr;
   const float* bias = nullptr;
-  bool few() const { return w->compute == Compute::kBFloat16 && x.rows() <= kNarrowRows; }
+  // Up to four expansions of the codes cost less than a panel of them in scratch memory.
+  bool few() const { return w->compute == Compute::kBFloat16 && x.rows() <= 4 * w->kernels->narrow_rows; }
 };
 inline constexpr std::size_t kMostNarrowCalls = 4;
 // At most so many calls of few rows in one round of the workers.

@@ -57,9 +57,12 @@ inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const A
   std::int64_t blocks = 2;  // two that nobody uses
   for (const auto& [context, rows] : c.sequences)
     blocks += (context + rows + c.block_size - 1) / c.block_size;
-  const std::int64_t width = std::int64_t{c.kv_heads} * c.head_dim;
   const Shape shape{blocks, c.block_size, c.kv_heads, c.head_dim};
-  std::vector<float> keys(static_cast<std::size_t>(shape.elements()), std::nanf("")), values = keys;
+  const std::vector<float> unused(static_cast<std::size_t>(shape.elements()), std::nanf(""));
+  const DType dtype = activation_dtype(c.compute);
+  placed.keys = put(backend, dtype, shape, unused);
+  placed.values = put(backend, dtype, shape, unused);
+  placed.pages = {placed.keys.view, placed.values.view, c.block_size};
   std::vector<std::int32_t> order(static_cast<std::size_t>(blocks));
   std::iota(order.begin(), order.end(), 0);
   if (c.permuted) {
@@ -70,18 +73,17 @@ inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const A
   std::size_t taken = 0;
   for (std::size_t s = 0; s < c.sequences.size(); ++s) {
     std::vector<std::int32_t>& table = placed.tables.emplace_back();
+    std::vector<std::int64_t> slots;
     const std::int64_t positions = c.sequences[s].first + c.sequences[s].second;
     for (std::int64_t p = 0; p < positions; ++p) {
       if (p % c.block_size == 0) table.push_back(order[taken++]);
-      const std::int64_t slot = std::int64_t{table.back()} * c.block_size + p % c.block_size;
-      std::copy_n(data.keys[s].begin() + p * width, width, keys.begin() + slot * width);
-      std::copy_n(data.values[s].begin() + p * width, width, values.begin() + slot * width);
+      slots.push_back(std::int64_t{table.back()} * c.block_size + p % c.block_size);
     }
+    const Shape rows{positions, c.kv_heads, c.head_dim};
+    const Placed k = put(backend, DType::kF32, rows, data.keys[s]),
+                 v = put(backend, DType::kF32, rows, data.values[s]);
+    backend.store_kv(placed.pages, k.view, v.view, slots);
   }
-  const DType dtype = activation_dtype(c.compute);
-  placed.keys = put(backend, dtype, shape, keys);
-  placed.values = put(backend, dtype, shape, values);
-  placed.pages = {placed.keys.view, placed.values.view, c.block_size};
   return placed;
 }
 

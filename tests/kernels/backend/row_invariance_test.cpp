@@ -127,9 +127,11 @@ TEST_P(RowInvariance, Attention) {
                          kv_width = std::int64_t{whole.kv_heads} * whole.head_dim;
       whole.permuted = true;
       EXPECT_TRUE(same_bits(run_attention(backend(), whole, data), all));
-      whole.block_size = 24;
+      whole.block_size = 24;  // tiles of 16 and of 8 positions
       EXPECT_TRUE(same_bits(run_attention(backend(), whole, data), all));
-      for (const std::int64_t chunk : {1, 7, 64, 65})
+      for (const auto& [block_size, chunk] : std::vector<std::pair<int, std::int64_t>>{
+               {16, 1}, {16, 4}, {16, 65}, {24, 1}, {24, 7}, {24, 64}}) {
+        whole.block_size = block_size;
         for (std::int64_t first = 0; first < positions; first += chunk * (chunk == 1 ? 29 : 1)) {
           const std::int64_t count = std::min(chunk, positions - first);
           AttentionCase part = whole;
@@ -141,8 +143,9 @@ TEST_P(RowInvariance, Attention) {
           some.values.push_back(rows_of(data.values[0], 0, first + count, kv_width));
           const std::vector<float> got = run_attention(backend(), part, some);
           ASSERT_TRUE(same_bits(rows_of(got, 2, count, width), rows_of(all, first, count, width)))
-              << "rows " << first << " + " << count;
+              << "rows " << first << " + " << count << " in blocks of " << block_size;
         }
+      }
     }
 }
 
