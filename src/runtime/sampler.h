@@ -24,7 +24,7 @@ struct SamplingOptions {
   // logit - p - count * f for those of the answer, and + bias.
   double repetition_penalty = 1;                          // r
   double presence_penalty = 0, frequency_penalty = 0;     // p, f
-  std::vector<std::pair<std::int32_t, float>> logit_bias;  // token, bias
+  std::vector<std::pair<std::int32_t, float>> logit_bias = {};  // token, bias
 };
 
 // Error(kUsage) naming the option that is out of its range.
