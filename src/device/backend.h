@@ -125,6 +125,9 @@ class Backend {
   // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages' dtype.
   virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                         std::span<const std::int64_t> slots) = 0;
+  // The other way: k and v F32 [T, kv_heads, head_dim] are what the slots hold.
+  virtual void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
+                       std::span<const std::int64_t> slots) = 0;
   // Causal attention of q F32 [T, heads, head_dim] over the pages; out [T, heads*head_dim] of the compute dtype. Online softmax over
   // key tiles at absolute positions 0, 64, 128, ...: never an S x S matrix, and row i does not depend on its batch.
   virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,

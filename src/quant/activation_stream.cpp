@@ -177,22 +177,20 @@ InputStats ActivationStream::statistics(InputSite site, int block, const BlockWe
 // Pages hold what longer chunks left behind, too: only the slots of this one count.
 void ActivationStream::take_kv_extremes(const Chunk& chunk) {
   if (!measures_kv_) return;
-  const auto largest = [&](const TensorView& pages) {
-    const std::int64_t row = pages.shape[2] * pages.shape[3];
-    std::vector<std::byte> bytes(static_cast<std::size_t>(pages.bytes()));
-    context_.backend.download(bytes.data(), pages);
-    std::vector<float> values(static_cast<std::size_t>(pages.shape.elements()));
-    to_float32(
-        TensorView(static_cast<const void*>(bytes.data()), pages.dtype, {pages.shape.elements() / row, row}),
-        values);
+  const Shape shape{static_cast<std::int64_t>(chunk.rows.slots.size()), pages_.keys.shape[2], pages_.keys.shape[3]};
+  const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+  const Buffer keys = context_.backend.allocate(bytes), values = context_.backend.allocate(bytes);
+  const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
+  context_.backend.load_kv(k, v, pages_, chunk.rows.slots);
+  const auto largest = [&](const TensorView& view) {
+    std::vector<float> numbers(static_cast<std::size_t>(shape.elements()));
+    context_.backend.download(numbers.data(), view);
     float most = 0;
-    for (const std::int64_t slot : chunk.rows.slots)
-      for (std::int64_t i = slot * row; i < (slot + 1) * row; ++i)
-        most = std::max(most, std::fabs(values[static_cast<std::size_t>(i)]));
+    for (const float number : numbers) most = std::max(most, std::fabs(number));
     return most;
   };
-  kv_extremes_.keys = std::max(kv_extremes_.keys, largest(pages_.keys));
-  kv_extremes_.values = std::max(kv_extremes_.values, largest(pages_.values));
+  kv_extremes_.keys = std::max(kv_extremes_.keys, largest(k));
+  kv_extremes_.values = std::max(kv_extremes_.values, largest(v));
 }
 
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {

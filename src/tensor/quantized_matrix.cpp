@@ -40,21 +40,34 @@ float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t ze
                                                    : code_value(code, zero, scale);
 }
 
+namespace {
+
+// weight_value() for neighbours with one scale: the same product, with nothing to look up for each.
+void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::int64_t count, std::uint8_t zero,
+                      float scale, float* into) {
+  if (scheme.weight_type == WeightType::kFloat8)
+    for (std::int64_t k = 0; k < count; ++k) into[k] = weight_value(scheme, code[k], zero, scale);
+  else
+    for (std::int64_t k = 0; k < count; ++k) into[k] = code_value(code[k], zero, scale);
+}
+
+}  // namespace
+
 void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) {
   const std::int64_t group = matrix.group(), groups = matrix.groups();
   const std::uint8_t* const code = matrix.codes.data() + n * matrix.in_features;
-  const auto value = [&](std::int64_t k, std::size_t at) {
-    return weight_value(matrix.scheme, code[k], matrix.zeros[at], matrix.scales[at]);
-  };
   if (matrix.column_group.empty()) {
     for (std::int64_t g = 0; g < groups; ++g) {
       const auto at = static_cast<std::size_t>(n * groups + g);
       const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
-      for (std::int64_t k = g * group; k < end; ++k) into[k] = value(k, at);
+      dequantize_group(matrix.scheme, code + g * group, end - g * group, matrix.zeros[at], matrix.scales[at],
+                       into + g * group);
     }
   } else {
-    for (std::int64_t k = 0; k < matrix.in_features; ++k)
-      into[k] = value(k, static_cast<std::size_t>(n * groups + matrix.group_of_column(k)));
+    for (std::int64_t k = 0; k < matrix.in_features; ++k) {
+      const auto at = static_cast<std::size_t>(n * groups + matrix.group_of_column(k));
+      into[k] = weight_value(matrix.scheme, code[k], matrix.zeros[at], matrix.scales[at]);
+    }
   }
   const std::size_t kept = matrix.kept_columns.size();
   for (std::size_t i = 0; i < kept; ++i)

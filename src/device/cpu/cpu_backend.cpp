@@ -149,19 +149,19 @@ class CpuBackend final : public Backend {
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
-    const std::int64_t heads = k.shape[1];
-    const bool narrow = pages.keys.dtype == DType::kBF16;
-    const KvLayout layout{pages.block_size, heads, k.cols(), narrow ? 2 : 1};
-    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&](std::int64_t t) {
-      const std::int64_t slot = slots[static_cast<std::size_t>(t)], block = slot / pages.block_size,
-                         place = slot % pages.block_size;
-      for (std::int64_t h = 0; h < heads; ++h) {
-        const float* const key = k.row<const float>(t * heads + h);
-        const float* const value = v.row<const float>(t * heads + h);
-        if (narrow)
-          store_head<BFloat16>(pages, layout, block, h, place, key, value);
-        else
-          store_head<float>(pages, layout, block, h, place, key, value);
+    each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
+      store_head<decltype(element)>(pages, at, k.row<const float>(row), v.row<const float>(row));
+    });
+  }
+
+  void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
+               std::span<const std::int64_t> slots) override {
+    require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
+    each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
+      using Element = decltype(element);
+      for (std::int64_t d = 0; d < at.layout.head_dim; ++d) {
+        k.row<float>(row)[d] = number(pages.keys.as<const Element>()[at.layout.key(at.block, at.head, at.place, d)]);
+        v.row<float>(row)[d] = number(pages.values.as<const Element>()[at.layout.value(at.block, at.head, at.place, d)]);
       }
     });
   }
@@ -310,22 +310,48 @@ class CpuBackend final : public Backend {
       kernels_.to_f32(to.row<float>(r), from.row<const BFloat16>(r), from.cols());
   }
 
+  // One head of one position.
+  struct KvSlot {
+    KvLayout layout;
+    std::int64_t block, head, place;
+  };
+
+  // use(an element of the pages, KvSlot, the row of [T * heads, head_dim]) for each head of each slot.
+  template <class Use>
+  void each_kv_head(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
+    const std::int64_t heads = k.shape[1];
+    const bool narrow = pages.keys.dtype == DType::kBF16;
+    KvSlot at{{pages.block_size, heads, k.cols(), narrow ? 2 : 1}, 0, 0, 0};
+    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&, at](std::int64_t t) {
+      KvSlot mine = at;
+      mine.block = slots[static_cast<std::size_t>(t)] / pages.block_size;
+      mine.place = slots[static_cast<std::size_t>(t)] % pages.block_size;
+      for (mine.head = 0; mine.head < heads; ++mine.head)
+        if (narrow)
+          use(BFloat16{}, mine, t * heads + mine.head);
+        else
+          use(float{}, mine, t * heads + mine.head);
+    });
+  }
+
+  static float number(float v) { return v; }
+  static float number(BFloat16 v) { return to_float(v); }
   static void place_element(float* to, float from) { *to = from; }
   static void place_element(BFloat16* to, float from) { *to = to_bfloat16(from); }
 
-  // One head's key and value of one position.
   template <class Element>
-  static void store_head(const KvPages& pages, const KvLayout& layout, std::int64_t block, std::int64_t head,
-                         std::int64_t place, const float* key, const float* value) {
+  static void store_head(const KvPages& pages, const KvSlot& at, const float* key, const float* value) {
     constexpr std::int64_t kPerUnit = 4 / sizeof(Element);
-    const std::int64_t dim = layout.head_dim, stride = layout.width(place) * kPerUnit;
+    const KvLayout& layout = at.layout;
+    const std::int64_t dim = layout.head_dim, stride = layout.width(at.place) * kPerUnit;
     Element* const keys = pages.keys.as<Element>();
-    Element* to = keys + layout.key(block, head, place, 0);
+    Element* to = keys + layout.key(at.block, at.head, at.place, 0);
     for (std::int64_t d = 0; d + kPerUnit <= dim; d += kPerUnit, to += stride)
       for (std::int64_t i = 0; i < kPerUnit; ++i) place_element(to + i, key[d + i]);
-    if (dim % kPerUnit != 0) place_element(keys + layout.key(block, head, place, dim - 1), key[dim - 1]);
-    to = pages.values.as<Element>() + layout.value(block, head, place, 0);
-    const std::int64_t step = layout.value(block, head, place, 1) - layout.value(block, head, place, 0);
+    if (dim % kPerUnit != 0) place_element(keys + layout.key(at.block, at.head, at.place, dim - 1), key[dim - 1]);
+    const std::int64_t first = layout.value(at.block, at.head, at.place, 0),
+                       step = layout.value(at.block, at.head, at.place, 1) - first;
+    to = pages.values.as<Element>() + first;
     for (std::int64_t d = 0; d < dim; ++d, to += step) place_element(to, value[d]);
   }
 

@@ -80,6 +80,11 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "store_kv", {&pages.keys, &pages.values, &k, &v});
     reference_->store_kv(on_host(pages), on_host(k), on_host(v), slots);
   }
+  void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
+               std::span<const std::int64_t> slots) override {
+    const ClosedMemory::Opening open(*memory_, "load_kv", {&pages.keys, &pages.values, &k, &v});
+    reference_->load_kv(on_host(k), on_host(v), on_host(pages), slots);
+  }
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     const ClosedMemory::Opening open(*memory_, "attention", {&out, &q, &pages.keys, &pages.values});

@@ -45,6 +45,16 @@ void write(const TensorView& view, std::int64_t row, std::int64_t col, double va
   }
 }
 
+// use(row of [T * heads, head_dim], the pages' row of that head, dimension)
+template <class Use>
+void each_kv_element(const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
+  const std::int64_t heads = k.shape[1];
+  for (std::size_t t = 0; t < slots.size(); ++t)
+    for (std::int64_t head = 0; head < heads; ++head)
+      for (std::int64_t d = 0; d < k.cols(); ++d)
+        use(static_cast<std::int64_t>(t) * heads + head, slots[t] * heads + head, d);
+}
+
 class ReferenceWeight final : public PreparedWeight {
  public:
   std::vector<float> values;  // [out, in]; bfloat16 compute: already rounded
@@ -293,15 +303,19 @@ class ReferenceBackend final : public Backend {
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
-    const std::int64_t kv_heads = k.shape[1];
-    for (std::size_t t = 0; t < slots.size(); ++t)
-      for (std::int64_t head = 0; head < kv_heads; ++head)
-        for (std::int64_t d = 0; d < k.cols(); ++d) {
-          const std::int64_t from = static_cast<std::int64_t>(t) * kv_heads + head,
-                             to = slots[t] * kv_heads + head;
-          write(pages.keys, to, d, read(k, from, d));
-          write(pages.values, to, d, read(v, from, d));
-        }
+    each_kv_element(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t d) {
+      write(pages.keys, slot, d, read(k, row, d));
+      write(pages.values, slot, d, read(v, row, d));
+    });
+  }
+
+  void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
+               std::span<const std::int64_t> slots) override {
+    require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
+    each_kv_element(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t d) {
+      write(k, row, d, read(pages.keys, slot, d));
+      write(v, row, d, read(pages.values, slot, d));
+    });
   }
 
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,

@@ -159,9 +159,9 @@ TEST_P(Elementwise, ExactOperations) {
 TEST_P(Elementwise, StoreKv) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const std::int64_t blocks = 3, kv_heads = 2, dim = 17;
-    const int block_size = 4;
+    const int block_size = 19;  // a tile of 16 positions and three
     Numbers numbers(12);
-    const std::vector<std::int64_t> slots = {11, 0, 5};
+    const std::vector<std::int64_t> slots = {56, 0, 35};
     const std::vector<float> k = numbers.values(3 * kv_heads * dim), v = numbers.values(3 * kv_heads * dim);
     const auto run = [&](Backend& backend) {
       const Shape shape{blocks, block_size, kv_heads, dim};
@@ -176,6 +176,11 @@ TEST_P(Elementwise, StoreKv) {
       all.insert(all.end(), more.begin(), more.end());
       const std::ptrdiff_t block = block_size * kv_heads * dim;
       for (auto at = all.begin(); at != all.end(); at += block) std::sort(at, at + block);
+      const Placed k_out = poisoned(backend, DType::kF32, {3, kv_heads, dim}),
+                   v_out = poisoned(backend, DType::kF32, {3, kv_heads, dim});
+      backend.load_kv(k_out.view, v_out.view, {keys.view, values.view, block_size}, slots);
+      EXPECT_TRUE(same_bits(get(backend, k_out.view), rounded(dtype, k)));
+      EXPECT_TRUE(same_bits(get(backend, v_out.view), rounded(dtype, v)));
       return all;
     };
     EXPECT_TRUE(same_bits(run(backend()), run(oracle())));
