@@ -42,11 +42,12 @@ InputStats::InputStats(std::int64_t channels)
       absolute_max_(static_cast<std::size_t>(channels)),
       triangle_(triangle_size(channels)) {}
 
-StatsCollector::StatsCollector(Backend& backend, InputStats& into)
+StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens)
     : backend_(backend),
       into_(into),
       square_(backend.allocate(static_cast<std::size_t>(into.channels_ * into.channels_) * sizeof(float))),
-      gram_(square_.view(DType::kF32, {into.channels_, into.channels_})) {
+      gram_(square_.view(DType::kF32, {into.channels_, into.channels_})),
+      gram_tokens_(gram_tokens) {
   const std::vector<float> zeros(static_cast<std::size_t>(into.channels_));
   for (std::int64_t row = 0; row < into.channels_;
        ++row)  // below the diagonal nothing is touched before it is drained
@@ -57,19 +58,29 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into)
 
 void StatsCollector::add(const TensorView& x) {
   backend_.channel_stats(x, into_.absolute_sum_, into_.absolute_max_);
-  for (std::int64_t first = 0; first < x.rows();) {
-    const std::int64_t rows = std::min(kGramChunkRows - pending_, x.rows() - first);
+  const std::int64_t wanted = std::min(x.rows(), gram_tokens_ - summed_);
+  for (std::int64_t first = 0; first < wanted;) {
+    const std::int64_t rows = std::min(kGramChunkRows - pending_, wanted - first);
     backend_.gram(gram_, x.row_slice(first, rows));
     first += rows;
     pending_ += rows;
-    if (pending_ == kGramChunkRows) finish();
+    summed_ += rows;
+    if (pending_ == kGramChunkRows) drain();
   }
   into_.tokens_ += x.rows();
+  seen_ += x.rows();
+}
+
+void StatsCollector::drain() {
+  if (pending_ != 0) backend_.drain_gram(into_.triangle_, gram_);
+  pending_ = 0;
 }
 
 void StatsCollector::finish() {
-  if (pending_ != 0) backend_.drain_gram(into_.triangle_, gram_);
-  pending_ = 0;
+  drain();
+  if (summed_ == seen_ || summed_ == 0) return;
+  const double share = static_cast<double>(seen_) / static_cast<double>(summed_);
+  for (double& sum : into_.triangle_) sum *= share;
 }
 
 void InputStats::add(Backend& backend, const TensorView& x) {

@@ -17,7 +17,7 @@
 
 namespace llmq {
 
-inline constexpr std::int64_t kGramChunkRows = 4096;
+inline constexpr std::int64_t kGramChunkRows = 4096, kAllTokens = INT64_MAX;
 
 class InputStats {
  public:
@@ -49,7 +49,9 @@ class InputStats {
 // Collects an input that comes view by view.
 class StatsCollector {
  public:
-  StatsCollector(Backend& backend, InputStats& into);
+  // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled by their number
+  // (`into` is empty then).
+  StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens);
   void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
   void finish();                  // `into` is complete only then
 
@@ -58,7 +60,10 @@ class StatsCollector {
   InputStats& into_;
   Buffer square_;  // F32 [K, K] on the device: the sum of the last pending_ rows
   TensorView gram_;
-  std::int64_t pending_ = 0;
+  const std::int64_t gram_tokens_;
+  std::int64_t pending_ = 0, summed_ = 0, seen_ = 0;
+
+  void drain();
 };
 
 }  // namespace llmq

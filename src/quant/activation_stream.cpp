@@ -157,7 +157,7 @@ void ActivationStream::each_input(InputSite site, int block, const BlockWeights&
 }
 
 InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights,
-                                        Samples samples, RowSample* rows) {
+                                        Samples samples, RowSample* rows, std::int64_t gram_tokens) {
   InputStats stats(width(site));
   if (rows != nullptr) {
     std::int64_t tokens = 0;
@@ -165,7 +165,7 @@ InputStats ActivationStream::statistics(InputSite site, int block, const BlockWe
       tokens += static_cast<std::int64_t>(chunks_[i].rows.positions.size());
     *rows = RowSample(tokens, width(site));
   }
-  StatsCollector collector(context_.backend, stats);
+  StatsCollector collector(context_.backend, stats, gram_tokens);
   each_input(site, block, weights, samples, [&](const TensorView& x) {
     collector.add(x);
     if (rows != nullptr) rows->add(context_.backend, x);

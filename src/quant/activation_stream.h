@@ -41,12 +41,12 @@ class ActivationStream {
                    std::int64_t chunk_tokens, bool keep_inputs, std::unique_ptr<File> file = nullptr);
 
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed; with `rows`, some
-  // of its rows as they are.
+  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector says
+  // what `gram_tokens` is); with `rows`, some of its rows as they are.
   void each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
   InputStats statistics(InputSite site, int block, const BlockWeights& weights, Samples samples,
-                        RowSample* rows = nullptr);
+                        RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
   // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
   // as they are: no weight before them may have changed since their statistics.
   void finish_attention(int block, const BlockWeights& weights);

@@ -218,7 +218,8 @@ class StagedBlock {
 
   SeenInput take_statistics(InputSite site, Samples samples) {
     SeenInput seen{InputStats(1), {}};
-    seen.stats = stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr);
+    seen.stats = stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr,
+                                    run_.plan.gram_tokens());
     for (const double value : seen.stats.mean_absolute())
       if (!std::isfinite(value))
         fail(ErrorKind::kBadInput,

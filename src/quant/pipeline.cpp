@@ -147,6 +147,7 @@ void read_ahead(const QuantizeRun& run, std::size_t block) {
 // `finished`: of each block that an interrupted run finished, the dense tensors it changed.
 void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
                     const std::vector<std::set<std::string>>& finished) {
+  run.report.loss_tokens = std::min(calibration.tokens(), run.plan.gram_tokens());
   if (finished.size() == run.spec.blocks.size()) return;
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
@@ -270,6 +271,7 @@ Json QuantizeReport::to_json() const {
   for (const auto& [part, time] : seconds_by_part) parts[part] = Json(time);
   return Json::object({{"seconds", Json(seconds)},
                        {"resumed_blocks", Json(resumed_blocks)},
+                       {"loss_tokens", Json(loss_tokens)},
                        {"seconds_by_part", parts},
                        {"loss", Json(loss)},
                        {"rtn_loss", Json(rtn)},

@@ -33,6 +33,7 @@ struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
+  std::int64_t loss_tokens = 0;     // calibration tokens whose products the losses are taken from, scaled to all
   std::int64_t resumed_blocks = 0;  // finished by an interrupted run before this one
   double seconds = 0;
   std::vector<std::pair<std::string, double>>

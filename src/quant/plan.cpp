@@ -325,6 +325,12 @@ void settle_costs(Plan& plan, const std::string& source, const Checkpoint& check
   }
 }
 
+std::int64_t Plan::gram_tokens() const {
+  const bool for_the_report_alone = fold == FoldMethod::kSmoothQuant && smoothquant.alpha.has_value() &&
+                                    rounding == RoundingMethod::kNearest;
+  return for_the_report_alone ? kGramChunkRows : kAllTokens;
+}
+
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
 
 Json Plan::to_json() const {

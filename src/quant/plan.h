@@ -51,6 +51,8 @@ struct Plan {
   bool activations_in_file = false;  // the residual stream of all samples, which is in memory otherwise
   std::vector<std::string> warnings;
 
+  // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
+  std::int64_t gram_tokens() const;
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
   Json to_json() const;
 };

@@ -1,6 +1,7 @@
 #include "quant/rtn.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "quant/gram_loss.h"
 
@@ -37,7 +38,8 @@ class Rtn final : public Method {
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     if (problem.stats != nullptr) {
-      GramLoss gram(*problem.stats, backend, compute_);
+      std::optional<GramLoss> own;
+      GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
       matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     }
     return matrix;

@@ -69,6 +69,24 @@ TEST(InputStats, DoNotDependOnHowTheRowsAreCut) {
   }
 }
 
+TEST(InputStats, FirstTokensStandForAll) {
+  constexpr std::int64_t kRows = 40, kChannels = 5;
+  const std::vector<float> x = small_integers(kRows * kChannels, 9);
+  const auto backend = make_cpu_backend(1);
+  InputStats all(kChannels), few(kChannels), first(kChannels);
+  const TensorView view(x.data(), DType::kF32, {kRows, kChannels});
+  all.add(*backend, view);
+  first.add(*backend, view.row_slice(0, 16));
+  StatsCollector collector(*backend, few, 16);
+  for (std::int64_t row = 0; row < kRows; row += 10) collector.add(view.row_slice(row, 10));
+  collector.finish();
+  EXPECT_EQ(few.tokens(), all.tokens());
+  EXPECT_EQ(few.mean_absolute(), all.mean_absolute());
+  for (std::int64_t i = 0; i < kChannels; ++i)
+    for (std::int64_t j = 0; j < kChannels; ++j) EXPECT_EQ(few.gram_at(i, j), first.gram_at(i, j) * 2.5);
+  EXPECT_NE(few.gram_at(0, 0), all.gram_at(0, 0));
+}
+
 TEST(InputStats, MergingEqualsOneRun) {
   const std::vector<float> a = small_integers(30, 1), b = small_integers(12, 2);
   std::vector<float> both = a;
