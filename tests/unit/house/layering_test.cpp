@@ -43,6 +43,7 @@ const std::map<std::string, Names>& allowed() {
        {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
       {"runtime", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
       {"evaluate", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
+      {"serve", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime"}},
       {"kernels/common", {}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},

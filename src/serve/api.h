@@ -1,0 +1,77 @@
+// The paths of the server: who may ask what, and the way of a request from its body to the engine and back.
+//
+// handle() runs on the thread of the connections and does there only what takes microseconds. Bodies are parsed, chats rendered
+// and texts tokenized on one thread of their own, whose queue is limited; the engine has another.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "serve/api_keys.h"
+#include "serve/completion_answer.h"
+#include "serve/http_server.h"
+#include "serve/work_queue.h"
+
+namespace llmq {
+
+struct ApiOptions {
+  ApiKeys keys;
+  RequestLimits limits;
+  bool loopback_only = true;    // requests must name the loopback interface as their Host: no web page elsewhere can ask
+  bool log_prompts = false;
+  std::size_t max_preparing = 256;  // requests whose bodies wait to be read
+  Json version;                 // what /version says
+};
+
+class Api {
+ public:
+  // All that is given by reference lives longer.
+  Api(const ServedModel& model, ApiOptions options, Metrics& metrics, EngineThread& engine, std::function<HttpCounters()> connections);
+  void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+  void begin_drain() { draining_ = true; }  // no new answers
+  void engine_failed() { failed_ = true; }
+
+ private:
+  struct Route;
+  using Answer = std::shared_ptr<HttpAnswer>;
+  void answer_route(const Route& route, HttpRequest request, const Answer& answer);
+  void check(const Route& route, const HttpRequest& request, std::string& tenant) const;
+  void prepare(const Route& route, HttpRequest request, const std::string& tenant, const Answer& answer);
+
+  // Each reads a body and sees to its answer; ApiError and Error become replies.
+  void complete_text(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void complete_chat(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void tokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void detokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  // These read none.
+  HttpReply page() const;
+  HttpReply health() const;
+  HttpReply ready() const;
+  HttpReply models() const;
+  HttpReply metrics_text() const;
+  HttpReply version() const;
+  HttpReply no_embeddings() const;
+
+  static const std::vector<Route>& routes();
+  const Route* route_of(const std::string& path) const;
+  void check_model(const std::string& name) const;
+  std::string rendered(const Json& chat) const;
+  TokenIds encoded(const std::string& text, bool special, const std::string& field) const;
+  GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant, bool chat) const;
+  void submit(std::vector<GenerationRequest> requests, CompletionAnswer::Asked asked, const Answer& answer);
+
+  const ServedModel& model_;
+  ApiOptions options_;
+  Metrics& metrics_;
+  EngineThread& engine_;
+  std::function<HttpCounters()> connections_;
+  std::size_t most_prompt_bytes_;
+  std::atomic<bool> draining_{false}, failed_{false};
+  WorkQueue preparing_;  // last: its thread uses all of the above
+};
+
+// Whether a Host header names this machine's loopback interface.
+bool names_loopback(std::string_view host);
+
+}  // namespace llmq

@@ -1,0 +1,31 @@
+#include "serve/api_error.h"
+
+#include <utility>
+
+namespace llmq {
+namespace {
+
+// The words OpenAI uses, by which clients choose their own exception where they do not go by the status.
+const char* type_of(int status) {
+  if (status == 401) return "authentication_error";
+  if (status == 403) return "permission_error";
+  if (status == 429) return "rate_limit_error";
+  if (status == 501) return "not_implemented_error";
+  return status >= 500 ? "server_error" : "invalid_request_error";
+}
+
+Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text); }
+
+}  // namespace
+
+ApiError::ApiError(int status, const std::string& message, std::string param, std::string code)
+    : std::runtime_error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
+
+Json ApiError::body() const {
+  return Json::object({{"error", Json::object({{"message", what()},
+                                               {"type", type_of(status_)},
+                                               {"param", or_null(param_)},
+                                               {"code", or_null(code_)}})}});
+}
+
+}  // namespace llmq

@@ -1,0 +1,25 @@
+// What a client is told when a request is not served: an HTTP status and OpenAI's error object,
+//   {"error": {"message", "type", "param", "code"}}.
+#pragma once
+#include <stdexcept>
+#include <string>
+
+#include "base/json.h"
+
+namespace llmq {
+
+class ApiError : public std::runtime_error {
+ public:
+  // `param`: the field at fault, `code`: a word for programs; empty ones become null.
+  ApiError(int status, const std::string& message, std::string param = {}, std::string code = {});
+  int status() const { return status_; }
+  const std::string& param() const { return param_; }
+  const std::string& code() const { return code_; }
+  Json body() const;
+
+ private:
+  int status_;
+  std::string param_, code_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,171 @@
+#include "serve/completion_answer.h"
+
+#include <fmt/core.h>
+
+#include <ctime>
+#include <mutex>
+#include <numeric>
+#include <random>
+
+#include "base/log.h"
+#include "serve/api_error.h"
+
+namespace llmq {
+namespace {
+
+double seconds_between(AnswerSink::Time from, AnswerSink::Time to) { return std::chrono::duration<double>(to - from).count(); }
+
+const char* reason_word(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop: return "stop";
+    case FinishReason::kLength: return "length";
+    case FinishReason::kCancelled: break;
+  }
+  return "cancelled";
+}
+
+ApiError refusal_error(const GenerationRefusal& refusal) {
+  switch (refusal.kind) {
+    case GenerationRefusal::Kind::kBusy: return ApiError(429, "the server is busy: " + refusal.message, {}, "queue_full");
+    case GenerationRefusal::Kind::kTooLong: return ApiError(400, refusal.message, refusal.field, "context_length_exceeded");
+    case GenerationRefusal::Kind::kInvalid: break;
+  }
+  return ApiError(400, refusal.message, refusal.field);
+}
+
+}  // namespace
+
+std::string unique_name(const std::string& prefix) {
+  static std::mutex mutex;
+  static std::mt19937_64 numbers{(std::uint64_t{std::random_device()()} << 32) | std::random_device()()};
+  const std::lock_guard lock(mutex);
+  return fmt::format("{}{:016x}{:08x}", prefix, numbers(), numbers() & 0xffffffffu);
+}
+
+CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer)
+    : asked_(std::move(asked)), model_(model), metrics_(metrics), answer_(std::move(answer)) {
+  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"), model.name, static_cast<std::int64_t>(std::time(nullptr))};
+  usage_.prompt_tokens = std::accumulate(asked_.prompt_tokens.begin(), asked_.prompt_tokens.end(), std::int64_t{0});
+  const std::size_t n = static_cast<std::size_t>(asked_.options.n);
+  for (std::size_t i = 0; i < asked_.prompt_tokens.size() * n; ++i) {
+    Choice& choice = choices_.emplace_back(asked_.tools);
+    choice.whole.index = static_cast<int>(i);
+    if (asked_.options.logprobs) choice.whole.logprobs.emplace();
+    if (!asked_.echoes.empty()) choice.whole.text = asked_.echoes[i / n];
+  }
+  unfinished_ = choices_.size();
+}
+
+void CompletionAnswer::accepted(std::uint64_t first) {
+  first_ = first;
+  if (!asked_.options.stream) return;
+  answer_->open_stream("text/event-stream");
+  for (Choice& choice : choices_) {
+    if (asked_.chat) answer_->write(event_text(chat_role_chunk(head_, choice.whole.index, asked_.options.include_usage)));
+    if (choice.whole.text.empty()) continue;
+    choice.characters = characters_of(choice.whole.text);
+    AnswerPart echo;
+    echo.index = choice.whole.index;
+    echo.text = choice.whole.text;
+    send(echo);
+  }
+}
+
+void CompletionAnswer::refused(const GenerationRefusal& refusal) {
+  const ApiError error = refusal_error(refusal);
+  HttpReply reply{error.status(), "application/json", error.body().dump(), {}};
+  if (error.status() == 429) reply.headers.emplace_back("Retry-After", "1");
+  answer_->reply(std::move(reply));
+}
+
+void CompletionAnswer::failed(const std::string& message) {
+  Log::get().warn(head_.id + " failed: " + message);
+  const ApiError error(500, "the model failed while it answered; the server's log says why");
+  if (!asked_.options.stream) return answer_->reply({500, "application/json", error.body().dump(), {}});
+  answer_->write(event_text(error.body()) + kLastEvent);
+  answer_->end();
+}
+
+std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprobs>& logprobs) const {
+  const auto bytes = [&](std::int32_t token) { return token_bytes(model_.tokenizer, token); };
+  std::vector<ScoredToken> list;
+  for (const TokenLogprobs& one : logprobs) {
+    ScoredToken& token = list.emplace_back(ScoredToken{bytes(one.chosen.token), one.chosen.logprob, {}});
+    for (const TokenLogprob& other : one.likeliest) token.likeliest.emplace_back(bytes(other.token), other.logprob);
+  }
+  return list;
+}
+
+// What this event adds to its answer.
+AnswerPart CompletionAnswer::part_of(Choice& choice, const GenerationEvent& event) {
+  AnswerPart part;
+  part.index = choice.whole.index;
+  part.text = choice.calls.push(event.text);
+  part.text_offset = choice.characters;
+  if (asked_.options.logprobs) part.logprobs = scored(event.logprobs);
+  if (event.finish) {
+    ToolCallReader::Rest rest = choice.calls.finish();
+    part.text += rest.text;
+    part.tool_calls = std::move(rest.calls);
+    for (ToolCall& call : part.tool_calls) call.id = unique_name("call_");
+    part.finish_reason = part.tool_calls.empty() ? reason_word(*event.finish) : "tool_calls";
+  }
+  for (const ScoredToken& token : part.logprobs.value_or(std::vector<ScoredToken>())) choice.characters += characters_of(token.bytes);
+  return part;
+}
+
+void CompletionAnswer::measure(Choice& choice, const GenerationEvent& event, Time now) {
+  const auto tokens = static_cast<std::int64_t>(event.tokens.size());
+  if (event.index == 0) usage_.cached_tokens = std::max(usage_.cached_tokens, event.cached_tokens);
+  usage_.completion_tokens += tokens;
+  if (tokens == 0) return;
+  if (choice.begun) {
+    metrics_.more_tokens(seconds_between(choice.last, now), tokens);
+  } else if (first_token_seconds_ == 0) {
+    first_token_seconds_ = seconds_between(asked_.received, now);
+    metrics_.first_token(first_token_seconds_);
+  }
+  choice.begun = true;
+  choice.last = now;
+}
+
+void CompletionAnswer::event(const GenerationEvent& event, Time now) {
+  const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) + static_cast<std::size_t>(event.index);
+  Choice& choice = choices_.at(place);
+  measure(choice, event, now);
+  AnswerPart part = part_of(choice, event);
+  cancelled_ = cancelled_ || event.finish == FinishReason::kCancelled;
+  if (asked_.options.stream) {
+    if (!part.text.empty() || (part.logprobs && !part.logprobs->empty()) || event.finish) send(part);
+  } else {
+    choice.whole.text += part.text;
+    if (part.logprobs) choice.whole.logprobs->insert(choice.whole.logprobs->end(), part.logprobs->begin(), part.logprobs->end());
+    choice.whole.tool_calls = std::move(part.tool_calls);
+    choice.whole.finish_reason = part.finish_reason;
+  }
+  if (event.finish && --unfinished_ == 0) finish(now);
+}
+
+void CompletionAnswer::send(const AnswerPart& part) {
+  const Json chunk = asked_.chat ? chat_chunk(head_, part, asked_.options.include_usage) : text_chunk(head_, part, asked_.options.include_usage);
+  answer_->write(event_text(chunk));
+}
+
+void CompletionAnswer::finish(Time now) {
+  const double seconds = seconds_between(asked_.received, now);
+  Log::get().detail(fmt::format("{}: {} + {} tokens, the first after {:.3f} s, all after {:.3f} s{}", head_.id, usage_.prompt_tokens, usage_.completion_tokens,
+                                first_token_seconds_, seconds, cancelled_ ? "; cancelled" : ""));
+  if (cancelled_) return;  // nobody reads it
+  metrics_.finished(seconds, usage_.prompt_tokens, usage_.completion_tokens);
+  if (asked_.options.stream) {
+    if (asked_.options.include_usage) answer_->write(event_text(usage_chunk(head_, asked_.chat, usage_)));
+    answer_->write(kLastEvent);
+    return answer_->end();
+  }
+  std::vector<AnswerPart> answers;
+  for (Choice& choice : choices_) answers.push_back(std::move(choice.whole));
+  const Json body = asked_.chat ? chat_completion(head_, answers, usage_) : text_completion(head_, answers, usage_);
+  answer_->reply({200, "application/json", body.dump(), {}});
+}
+
+}  // namespace llmq

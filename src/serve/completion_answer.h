@@ -1,0 +1,66 @@
+// From what the engine says of a request to what its client reads: a whole body, or a stream of chunks.
+#pragma once
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/completion_request.h"
+#include "serve/completion_response.h"
+#include "serve/engine_thread.h"
+#include "serve/http_exchange.h"
+#include "serve/served_model.h"
+#include "serve/tool_calls.h"
+
+namespace llmq {
+
+class CompletionAnswer : public AnswerSink {
+ public:
+  struct Asked {
+    bool chat = false;
+    AnswerOptions options;
+    std::vector<std::int64_t> prompt_tokens;  // of each prompt
+    std::vector<std::string> echoes;          // texts that answers begin with, one for each prompt, or none
+    std::vector<std::string> tools;
+    Time received;
+  };
+  // `model` and `metrics` live longer.
+  CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer);
+
+  void accepted(std::uint64_t first) override;
+  void refused(const GenerationRefusal& refusal) override;
+  void event(const GenerationEvent& event, Time now) override;
+  void failed(const std::string& message) override;
+
+ private:
+  struct Choice {
+    explicit Choice(const std::vector<std::string>& tools) : calls(tools) {}
+    AnswerPart whole;  // where nothing is streamed
+    ToolCallReader calls;
+    std::int64_t characters = 0;
+    bool begun = false, finished = false;
+    Time last;
+  };
+  AnswerPart part_of(Choice& choice, const GenerationEvent& event);
+  std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
+  void measure(Choice& choice, const GenerationEvent& event, Time now);
+  void send(const AnswerPart& part);
+  void finish(Time now);
+
+  Asked asked_;
+  const ServedModel& model_;
+  Metrics& metrics_;
+  std::shared_ptr<HttpAnswer> answer_;
+  AnswerHead head_;
+  Usage usage_;
+  std::vector<Choice> choices_;
+  std::uint64_t first_ = 0;
+  std::size_t unfinished_ = 0;
+  double first_token_seconds_ = 0;
+  bool cancelled_ = false;
+};
+
+// "chatcmpl-" and 24 digits that no other answer has.
+std::string unique_name(const std::string& prefix);
+
+}  // namespace llmq

@@ -1,0 +1,90 @@
+// The one thread that owns the engine: takes requests from a queue of limited length, steps, and hands out what they get.
+//
+// A request given up (its client left) is cancelled before the next step begins, so that its pages are free within one step.
+#pragma once
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "runtime/serving_engine.h"
+#include "serve/metrics.h"
+
+namespace llmq {
+
+// What is needed of runtime/serving_engine.h; tests put their own in its place.
+class RequestEngine {
+ public:
+  virtual ~RequestEngine() = default;
+  virtual std::optional<GenerationRefusal> submit(GenerationRequest request) = 0;
+  virtual void cancel(std::uint64_t id) = 0;
+  virtual const std::vector<GenerationEvent>& step() = 0;
+  virtual bool idle() const = 0;
+  virtual const ServingStatistics& statistics() = 0;
+};
+std::unique_ptr<RequestEngine> request_engine(ServingEngine& engine);  // which lives longer
+
+// Who gets the answers of a group of requests. All calls come from the engine's thread, in this order:
+// accepted() event()... or one refused() or failed() instead of what is left.
+class AnswerSink {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  virtual ~AnswerSink() = default;
+  virtual void accepted(std::uint64_t first) = 0;  // the id of the group's first request
+  virtual void refused(const GenerationRefusal& refusal) = 0;
+  virtual void event(const GenerationEvent& event, Time now) = 0;
+  virtual void failed(const std::string& message) = 0;
+};
+
+class EngineThread {
+ public:
+  // `on_failure` is called once, when a step threw: nothing can be answered any more.
+  EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics, std::function<void(const std::string&)> on_failure);
+  ~EngineThread();  // what is not finished is let go
+  EngineThread(const EngineThread&) = delete;
+  EngineThread& operator=(const EngineThread&) = delete;
+
+  static constexpr std::uint64_t kRefused = 0;
+  // Requests that are accepted or refused together. Their ids are given here: the first of consecutive ones is returned; kRefused when
+  // the queue is full or the engine has failed.
+  std::uint64_t submit(std::vector<GenerationRequest> requests, std::shared_ptr<AnswerSink> sink);
+  void cancel(std::uint64_t first, std::size_t requests);
+
+ private:
+  struct Message {
+    std::vector<GenerationRequest> requests;  // empty: cancel
+    std::shared_ptr<AnswerSink> sink;
+    std::uint64_t first = 0;
+    std::size_t count = 0;
+  };
+  struct Ticket {
+    std::shared_ptr<AnswerSink> sink;
+    int unfinished = 0;
+  };
+  void run();
+  bool take(std::vector<Message>& messages);
+  void admit(Message& message);
+  void hand_out(const std::vector<GenerationEvent>& events);
+  void fail_all(const std::string& message);
+
+  std::unique_ptr<RequestEngine> engine_;
+  std::size_t max_queue_;
+  Metrics& metrics_;
+  std::function<void(const std::string&)> on_failure_;
+  std::map<std::uint64_t, Ticket> tickets_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<Message> inbox_;
+  std::size_t queued_ = 0;
+  std::uint64_t next_ = 1;
+  bool stopping_ = false, failed_ = false;
+  std::thread thread_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,25 @@
+#include <utility>
+
+#include "serve/engine_thread.h"
+
+namespace llmq {
+namespace {
+
+class AdaptedEngine : public RequestEngine {
+ public:
+  explicit AdaptedEngine(ServingEngine& engine) : engine_(engine) {}
+  std::optional<GenerationRefusal> submit(GenerationRequest request) override { return engine_.submit(std::move(request)); }
+  void cancel(std::uint64_t id) override { engine_.cancel(id); }
+  const std::vector<GenerationEvent>& step() override { return engine_.step(); }
+  bool idle() const override { return engine_.idle(); }
+  const ServingStatistics& statistics() override { return engine_.statistics(); }
+
+ private:
+  ServingEngine& engine_;
+};
+
+}  // namespace
+
+std::unique_ptr<RequestEngine> request_engine(ServingEngine& engine) { return std::make_unique<AdaptedEngine>(engine); }
+
+}  // namespace llmq

@@ -1,0 +1,35 @@
+#include "serve/serve.h"
+
+#include <atomic>
+
+#include "base/log.h"
+
+namespace llmq {
+
+ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options, const std::function<void(int port)>& listening) {
+  Metrics metrics({model.name, options.vllm_names});
+  std::atomic<bool> failed{false};
+  Api* api = nullptr;  // set before a connection is taken
+  // Answers hold connections, so what makes answers is gone before the server is.
+  HttpServer http(options.host, options.port, options.http, [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) { api->handle(std::move(request), std::move(answer)); });
+  EngineThread thread(std::move(engine), options.max_queue, metrics, [&](const std::string& message) {
+    Log::get().warn("the model failed, and the server ends: " + message);
+    failed = true;
+    http.stop_soon();
+  });
+  ApiOptions api_options = options.api;
+  api_options.loopback_only = http.on_loopback();
+  Api served(model, std::move(api_options), metrics, thread, [&] { return http.counters(); });
+  api = &served;
+  if (!http.on_loopback() && !options.api.keys.required())
+    Log::get().warn("everyone who reaches this address may use the model: give --api-key-file");
+  listening(http.port());
+  const bool whole = http.run(options.drain_seconds, [&] {
+    Log::get().note("finishing the answers under way");
+    served.begin_drain();
+  });
+  if (failed) return ServeEnd::kFailed;
+  return whole ? ServeEnd::kDrained : ServeEnd::kCutOff;
+}
+
+}  // namespace llmq

@@ -1,0 +1,27 @@
+// A model, an engine and options become a server.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "serve/api.h"
+
+namespace llmq {
+
+struct ServeOptions {
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  HttpLimits http;
+  ApiOptions api;
+  std::size_t max_queue = 1024;  // requests between the connections and the engine
+  bool vllm_names = false;
+  double drain_seconds = 30;
+};
+
+enum class ServeEnd { kDrained, kCutOff, kFailed };
+
+// Serves until SIGTERM or SIGINT (kDrained when every answer under way was given, kCutOff when not), or until the engine fails.
+// `listening` is told the port. The engine is used on a thread of its own and gone when this returns.
+ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options, const std::function<void(int port)>& listening);
+
+}  // namespace llmq

@@ -1,0 +1,270 @@
+// From events of an engine to what a client reads, and the thread between: with an engine and a client that the tests play.
+#include <gmock/gmock.h>
+#include <fmt/core.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <future>
+
+#include "base/json.h"
+#include "serve/completion_answer.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class Client : public HttpAnswer {
+ public:
+  void reply(HttpReply reply) override {
+    status = reply.status;
+    body = reply.body;
+  }
+  void open_stream(const std::string& content_type) override { type = content_type; }
+  void write(std::string text) override { body += text; }
+  void end() override { ended = true; }
+  bool gone() const override { return false; }
+  void when_gone(std::function<void()>) override {}
+  int status = 0;
+  std::string type, body;
+  bool ended = false;
+};
+
+const ServedModel& model() {
+  static const ServedModel served = [] {
+    const Path directory = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
+    return ServedModel{"m", {}, 0, 512, 2048, Tokenizer::open(system_io(), directory), {}};
+  }();
+  return served;
+}
+
+struct Answering {
+  explicit Answering(CompletionAnswer::Asked asked) : sink(std::move(asked), model(), metrics, client) { sink.accepted(7); }
+  void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text, std::optional<FinishReason> finish = {}) {
+    GenerationEvent event;
+    event.id = id;
+    event.index = index;
+    event.tokens = std::move(tokens);
+    event.text = text;
+    event.finish = finish;
+    sink.event(event, std::chrono::steady_clock::now());
+  }
+  std::shared_ptr<Client> client = std::make_shared<Client>();
+  Metrics metrics{{"m", false}};
+  CompletionAnswer sink;
+};
+
+CompletionAnswer::Asked asked(bool chat, bool stream, std::vector<std::int64_t> prompts = {3}) {
+  CompletionAnswer::Asked a;
+  a.chat = chat;
+  a.options.stream = stream;
+  a.prompt_tokens = std::move(prompts);
+  return a;
+}
+
+TEST(CompletionAnswer, SeveralPromptsAndAnswersKeepTheirPlaces) {
+  CompletionAnswer::Asked a = asked(false, false, {3, 4});
+  a.options.n = 2;
+  Answering answering(a);
+  answering.event(8, 1, {5}, "d", FinishReason::kStop);
+  answering.event(7, 0, {5}, "a");
+  answering.event(7, 1, {5}, "b", FinishReason::kStop);
+  answering.event(8, 0, {5}, "c", FinishReason::kLength);
+  EXPECT_EQ(answering.client->status, 0) << "one is not finished";
+  answering.event(7, 0, {6, 7}, "A", FinishReason::kStop);
+  const Json body = Json::parse(answering.client->body, "body");
+  std::string texts;
+  for (const Json& choice : body.at("choices").items()) texts += choice.at("text").as_string() + " " + choice.at("finish_reason").as_string() + ",";
+  EXPECT_EQ(texts, "aA stop,b stop,c length,d stop,");
+  EXPECT_EQ(body.at("usage").at("prompt_tokens"), Json(7));
+  EXPECT_EQ(body.at("usage").at("completion_tokens"), Json(6));
+}
+
+TEST(CompletionAnswer, StreamsCallsAsTheLastChunk) {
+  CompletionAnswer::Asked a = asked(true, true);
+  a.tools = {"f"};
+  a.options.include_usage = true;
+  Answering answering(a);
+  EXPECT_EQ(answering.client->type, "text/event-stream");
+  answering.event(7, 0, {1}, "Wait.");
+  answering.event(7, 0, {1}, " <tool_call>{\"name\": \"f\", \"argu");
+  answering.event(7, 0, {1}, "ments\": {\"x\": 1}}</tool_call>", FinishReason::kStop);
+  const std::string& body = answering.client->body;
+  EXPECT_THAT(body, HasSubstr(R"("delta":{"content":"Wait."})"));
+  EXPECT_THAT(body, HasSubstr(R"("function":{"name":"f","arguments":"{\"x\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls")"));
+  EXPECT_THAT(body, Not(HasSubstr("<tool_call>")));
+  EXPECT_THAT(body, HasSubstr(R"("choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3)"));
+  EXPECT_TRUE(body.ends_with("data: [DONE]\n\n"));
+  EXPECT_TRUE(answering.client->ended);
+}
+
+TEST(CompletionAnswer, AFailedModelIsSaidInTheStream) {
+  Answering answering(asked(false, true));
+  answering.event(7, 0, {1}, "a");
+  answering.sink.failed("the device is gone");
+  EXPECT_THAT(answering.client->body, HasSubstr(R"(data: {"error":{"message":)"));
+  EXPECT_THAT(answering.client->body, Not(HasSubstr("device"))) << "the reason is for the log";
+  EXPECT_TRUE(answering.client->ended);
+}
+
+TEST(CompletionAnswer, RefusalsHaveTheirStatus) {
+  const auto status = [](GenerationRefusal::Kind kind) {
+    Metrics metrics({"m", false});
+    const auto client = std::make_shared<Client>();
+    CompletionAnswer(asked(false, true), model(), metrics, client).refused({kind, "top_p", "no"});
+    return client->status;
+  };
+  EXPECT_EQ(status(GenerationRefusal::Kind::kBusy), 429);
+  EXPECT_EQ(status(GenerationRefusal::Kind::kTooLong), 400);
+  EXPECT_EQ(status(GenerationRefusal::Kind::kInvalid), 400);
+}
+
+// What happened, in order: submissions, cancellations and steps.
+class PlayedEngine : public RequestEngine {
+ public:
+  std::optional<GenerationRefusal> submit(GenerationRequest request) override {
+    if (request.prompt.empty()) return GenerationRefusal{GenerationRefusal::Kind::kInvalid, "prompt", "is empty"};
+    log.push_back(fmt::format("submit {}", request.id));
+    live.push_back(request.id);
+    return std::nullopt;
+  }
+  void cancel(std::uint64_t id) override {
+    log.push_back(fmt::format("cancel {}", id));
+    if (std::erase(live, id) != 0) gone.push_back(id);
+  }
+  const std::vector<GenerationEvent>& step() override {
+    {
+      std::unique_lock lock(mutex);
+      wake.wait_for(lock, std::chrono::seconds(20), [this] { return steps_allowed > 0; });
+      --steps_allowed;
+    }
+    log.push_back("step");
+    if (fails) throw std::runtime_error("the device is gone");
+    events.clear();
+    for (const std::uint64_t id : gone) add(id, FinishReason::kCancelled);
+    gone.clear();
+    for (const std::uint64_t id : live) add(id, {});
+    return events;
+  }
+  bool idle() const override { return live.empty() && gone.empty(); }
+  const ServingStatistics& statistics() override { return none; }
+
+  void allow(int steps) {
+    const std::lock_guard lock(mutex);
+    steps_allowed += steps;
+    wake.notify_all();
+  }
+  void add(std::uint64_t id, std::optional<FinishReason> finish) {
+    GenerationEvent& event = events.emplace_back();
+    event.id = id;
+    event.finish = finish;
+  }
+  std::vector<std::string> log;
+  std::vector<std::uint64_t> live, gone;
+  std::vector<GenerationEvent> events;
+  ServingStatistics none;
+  std::mutex mutex;
+  std::condition_variable wake;
+  int steps_allowed = 0;
+  bool fails = false;
+};
+
+// Keeps what it was told, and lets a test wait for it.
+class Told : public AnswerSink {
+ public:
+  void accepted(std::uint64_t first) override { say(fmt::format("accepted {}", first)); }
+  void refused(const GenerationRefusal& refusal) override { say("refused " + refusal.field); }
+  void event(const GenerationEvent& event, Time) override { say(fmt::format("event {}{}", event.id, event.finish ? " end" : "")); }
+  void failed(const std::string& message) override { say("failed " + message); }
+  std::string next() {
+    std::unique_lock lock(mutex_);
+    if (!wake_.wait_for(lock, std::chrono::seconds(20), [this] { return !said_.empty(); })) return "nothing";
+    std::string first = said_.front();
+    said_.pop_front();
+    return first;
+  }
+
+ private:
+  void say(const std::string& words) {
+    const std::lock_guard lock(mutex_);
+    said_.push_back(words);
+    wake_.notify_all();
+  }
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::deque<std::string> said_;
+};
+
+GenerationRequest request(bool empty = false) {
+  GenerationRequest r;
+  if (!empty) r.prompt = {1};
+  return r;
+}
+
+TEST(EngineThread, CancelsBeforeTheNextStep) {
+  Metrics metrics({"m", false});
+  auto owned = std::make_unique<PlayedEngine>();
+  PlayedEngine& engine = *owned;
+  const auto told = std::make_shared<Told>();
+  std::vector<std::string> log;
+  {
+    EngineThread thread(std::move(owned), 10, metrics, [](const std::string&) {});
+    const std::uint64_t first = thread.submit({request(), request()}, told);
+    EXPECT_EQ(told->next(), "accepted 1");
+    engine.allow(1);
+    EXPECT_EQ(told->next(), "event 1");
+    EXPECT_EQ(told->next(), "event 2");
+    // The thread is in a step, or about to begin one: the cancellation comes before the one after it.
+    thread.cancel(first, 1);
+    engine.allow(2);
+    int more = 0;
+    for (std::string said; (said = told->next()) != "event 1 end";) {
+      ASSERT_NE(said, "nothing");
+      if (said == "event 1") ++more;
+    }
+    EXPECT_LE(more, 1);
+    thread.cancel(first + 1, 1);
+    engine.allow(10);
+    for (std::string said; (said = told->next()) != "event 2 end";) ASSERT_NE(said, "nothing");
+    log = engine.log;
+  }
+  EXPECT_EQ(std::count(log.begin(), log.end(), "cancel 1"), 1);
+}
+
+TEST(EngineThread, AGroupIsTakenOrRefusedWhole) {
+  Metrics metrics({"m", false});
+  auto owned = std::make_unique<PlayedEngine>();
+  PlayedEngine& engine = *owned;
+  engine.allow(1'000'000'000);  // it steps until the cancellation
+  const auto told = std::make_shared<Told>();
+  EngineThread thread(std::move(owned), 2, metrics, [](const std::string&) {});
+  thread.submit({request(), request(true)}, told);
+  EXPECT_EQ(told->next(), "refused prompt");
+  EXPECT_EQ(thread.submit({request(), request(), request()}, told), EngineThread::kRefused) << "more than the queue holds";
+  thread.submit({request()}, told);
+  EXPECT_EQ(told->next(), "accepted 3") << "nothing was said of the request that was taken back";
+  thread.cancel(3, 1);
+}
+
+TEST(EngineThread, AFailureIsToldToAllAndEndsIt) {
+  Metrics metrics({"m", false});
+  auto owned = std::make_unique<PlayedEngine>();
+  PlayedEngine& engine = *owned;
+  engine.fails = true;
+  const auto told = std::make_shared<Told>();
+  std::promise<std::string> failure;
+  EngineThread thread(std::move(owned), 10, metrics, [&](const std::string& message) { failure.set_value(message); });
+  thread.submit({request(), request()}, told);
+  EXPECT_EQ(told->next(), "accepted 1");
+  engine.allow(1);
+  EXPECT_EQ(told->next(), "failed the device is gone");
+  EXPECT_EQ(failure.get_future().get(), "the device is gone");
+  EXPECT_EQ(thread.submit({request()}, told), EngineThread::kRefused);
+}
+
+}  // namespace
+}  // namespace llmq
