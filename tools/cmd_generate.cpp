@@ -3,8 +3,10 @@
 #include <iterator>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "runtime/generate.h"
 #include "tools/command.h"
+#include "tools/draft.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
@@ -14,15 +16,14 @@ namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, prompt, prompt_file, draft, head = "stored";
+  std::string model, prompt, prompt_file, head = "stored";
   bool chat = false;
-  std::int64_t num_draft_tokens = 0;
+  DraftOptions draft;
   GenerateOptions generate;
 };
 
 void check(const Options& options) {
-  if (!options.draft.empty() || options.num_draft_tokens != 0)
-    fail(ErrorKind::kUnsupported, {"speculative decoding is not part of this version", {}, "--draft", "run without it"});
+  check_draft(options.draft);
   check_sampling(options.generate.sampling);
   if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
 }
@@ -39,12 +40,26 @@ Json ids_json(std::span<const std::int32_t> ids) {
   return list;
 }
 
-void print_result(const GeneratedText& result, const Engine& engine) {
+// What guessing brought; null without a draft. A round gives the accepted tokens and one more.
+Json speculative_json(const Generated& g, const DraftOptions& options) {
+  if (options.draft.empty()) return nullptr;
+  const auto rounds = static_cast<double>(g.draft_rounds), drafted = static_cast<double>(g.drafted), accepted = static_cast<double>(g.accepted);
+  return Json::object({{"draft", options.draft}, {"rounds", g.draft_rounds}, {"proposed", g.drafted}, {"accepted", g.accepted},
+                       {"acceptance_rate", g.drafted > 0 ? Json(accepted / drafted) : Json(nullptr)},
+                       {"mean_accepted_length", g.draft_rounds > 0 ? Json(1 + accepted / rounds) : Json(nullptr)}});
+}
+
+void note_speculation(const Generated& g, const DraftOptions& options) {
+  if (options.draft.empty()) return;
+  Log::get().note(fmt::format("speculation ({}): {} rounds, {} of {} guesses right", options.draft, g.draft_rounds, g.accepted, g.drafted));
+}
+
+void print_result(const GeneratedText& result, const Engine& engine, const DraftOptions& draft) {
   const Generated& g = result.generated;
   print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
                            {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
                            {"compute", compute_name(engine.options().compute)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
-                           {"speculative", nullptr}}));
+                           {"speculative", speculative_json(g, draft)}}));
 }
 
 Engine load_engine(const LoadedModel& model, const Options& options, const GlobalOptions& globals, std::int64_t context) {
@@ -68,12 +83,14 @@ std::optional<std::string> next_message(bool whole) {
 }
 
 // A conversation: every line of standard input is a turn, and the answer streams to standard output.
-int run_chat(const Options& options, const GlobalOptions& globals) {
+int run_chat(Options& options, const GlobalOptions& globals) {
   if (!options.prompt.empty() || !options.prompt_file.empty()) fail(ErrorKind::kUsage, {"a chat and a prompt are given", {}, "--chat", "a chat reads standard input; leave --prompt out"});
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   const ChatTemplate chat_template = model_chat_template(system_io(), model.checkpoint.path());
   Engine engine = load_engine(model, options, globals, kChatContext);
+  const std::unique_ptr<Drafter> drafter = open_drafter(options.draft, model, engine);
+  options.generate.drafter = drafter.get();
   Json messages = Json::array();
   while (const auto said = next_message(globals.json)) {
     messages.push_back(Json::object({{"role", "user"}, {"content", *said}}));
@@ -84,7 +101,7 @@ int run_chat(const Options& options, const GlobalOptions& globals) {
       if (!globals.json) std::cout << piece << std::flush;
     });
     if (globals.json) {
-      print_result(result, engine);
+      print_result(result, engine, options.draft);
       break;
     }
     std::cout << "\n" << std::flush;
@@ -93,8 +110,9 @@ int run_chat(const Options& options, const GlobalOptions& globals) {
   return 0;
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(Options& options, const GlobalOptions& globals) {
   check(options);
+  options.generate.num_draft_tokens = options.draft.num_draft_tokens;
   if (options.chat) return run_chat(options, globals);
   const std::string prompt = prompt_of(options);
   watch_signals();
@@ -105,15 +123,15 @@ int run(const Options& options, const GlobalOptions& globals) {
   if (length >= model.spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens, but the model has {} positions", length, model.spec.max_position), {}, "--prompt", "shorten it"});
   Engine engine = load_engine(model, options, globals, length + options.generate.max_tokens);
+  const std::unique_ptr<Drafter> drafter = open_drafter(options.draft, model, engine);
+  options.generate.drafter = drafter.get();
   const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
     throw_if_interrupted();
     if (!globals.json) std::cout << piece << std::flush;
   });
-  if (!globals.json) {
-    std::cout << "\n";
-    return 0;
-  }
-  print_result(result, engine);
+  if (!globals.json) std::cout << "\n" << std::flush;
+  note_speculation(result.generated, options.draft);
+  if (globals.json) print_result(result, engine, options.draft);
   return 0;
 }
 
@@ -123,6 +141,7 @@ void add_generate(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   CLI::App* command = declare_command(app, "generate", "Continue a prompt, streaming the text",
                                       "  llmq generate out/model-awq --prompt 'Once upon a time' --max-tokens 60\n"
+                                      "  llmq generate out/model-awq --prompt-file letter.txt --draft ngram\n"
                                       "  echo 'Why is the sky blue?' | llmq generate out/model-awq --chat\n");
   GenerateOptions& generate = options->generate;
   SamplingOptions& sampling = generate.sampling;
@@ -135,11 +154,14 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that together reach P")->type_name("P");
   command->add_option("--top-k", sampling.top_k, "Draw from the K likeliest tokens; 0 for all")->type_name("K");
   command->add_option("--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest")->type_name("P");
+  command->add_option("--repetition-penalty", sampling.repetition_penalty, "Divide the logits of tokens that were there before by R, or multiply negative ones")->type_name("R");
+  command->add_option("--presence-penalty", sampling.presence_penalty, "Take P off the logits of tokens that the answer has")->type_name("P");
+  command->add_option("--frequency-penalty", sampling.frequency_penalty, "Take F off them for every time they were written")->type_name("F");
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->type_name("N");
+  command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
   command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
-  command->add_option("--draft", options->draft, "A draft model or ngram (not in this version)")->type_name("MODEL");
-  command->add_option("--num-draft-tokens", options->num_draft_tokens, "Tokens a draft proposes (not in this version)")->type_name("K");
+  add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 

@@ -38,29 +38,14 @@ struct Tally {
   std::int64_t agreements = 0;
 };
 
-// A sequence of an engine's cache, closed whatever happens.
-class OpenSequence {
- public:
-  explicit OpenSequence(Engine& engine) : cache_(engine.cache()), id_(cache_.open_sequence()) {}
-  ~OpenSequence() { cache_.close_sequence(id_); }
-  OpenSequence(const OpenSequence&) = delete;
-  OpenSequence& operator=(const OpenSequence&) = delete;
-  std::uint64_t id() const { return id_; }
-
- private:
-  KvCache& cache_;
-  std::uint64_t id_;
-};
-
 struct HiddenStates {
   Buffer buffer;
   TensorView rows;  // [window, hidden_size]
 };
 
 HiddenStates prefill(Engine& engine, const Window& window) {
-  const OpenSequence sequence(engine);
-  const Engine::Step step{sequence.id(), window.tokens};
-  HiddenStates states{engine.forward(std::span(&step, 1)), {}};
+  KvSequence sequence(engine.cache());
+  HiddenStates states{engine.forward(sequence, window.tokens), {}};
   const auto rows = static_cast<std::int64_t>(window.tokens.size());
   states.rows =
       states.buffer.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});

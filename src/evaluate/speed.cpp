@@ -6,14 +6,14 @@
 #include <vector>
 
 #include "base/error.h"
-#include "runtime/greedy_batch.h"
+#include "runtime/serving_engine.h"
 
 namespace llmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kWarmUpTokens = 4;
+constexpr std::int64_t kWarmUpTokens = 4, kPromptRows = 512;
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
@@ -33,21 +33,65 @@ struct Times {
   double prefill = 0;  // of all runs
 };
 
-void run_once(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts,
+// A serving engine of its own for each part: the prompts that the first one read are found by the second.
+class Run {
+ public:
+  Run(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts, std::string tenant)
+      : engine_(engine), asked_(asked), prompts_(prompts), tenant_(std::move(tenant)) {}
+
+  void read_prompts(Times& times) {
+    ServingEngine serving(engine_, nullptr, options(kPromptRows));
+    const Clock::time_point start = Clock::now();
+    submit(serving, 1);
+    while (!serving.idle()) times.first_tokens.insert(times.first_tokens.end(), serving.step().size(), since(start));
+    times.prefill += since(start);
+  }
+
+  // All sequences start in one step, which is not timed; then each step gives every one of them a token.
+  void write(std::int64_t new_tokens, const std::function<void()>& between_steps, Times& times) {
+    ServingEngine serving(engine_, nullptr, options(kPromptRows + asked_.batch * engine_.options().block_size));
+    submit(serving, new_tokens);
+    serving.step();
+    for (std::int64_t token = 1; token < new_tokens; ++token) {
+      if (between_steps) between_steps();
+      const Clock::time_point before = Clock::now();
+      const std::size_t written = serving.step().size();
+      times.steps.push_back(since(before));
+      if (written != static_cast<std::size_t>(asked_.batch))
+        fail(ErrorKind::kResource, "only {} of {} sequences run together: the KV cache is too small", written, asked_.batch);
+    }
+  }
+
+ private:
+  ServingOptions options(std::int64_t rows) const {
+    ServingOptions serving;
+    serving.limits = {asked_.batch, std::max(rows, asked_.batch), engine_.options().max_context + 1, asked_.batch};
+    return serving;
+  }
+
+  void submit(ServingEngine& serving, std::int64_t new_tokens) const {
+    for (std::size_t i = 0; i < prompts_.size(); ++i) {
+      GenerationRequest request;
+      request.id = i;
+      request.prompt = prompts_[i];
+      request.max_tokens = new_tokens;
+      request.ignore_eos = true;
+      request.tenant = tenant_;
+      if (const auto refusal = serving.submit(std::move(request))) fail(ErrorKind::kUsage, "{}", refusal->message);
+    }
+  }
+
+  Engine& engine_;
+  const SpeedCase& asked_;
+  std::span<const std::vector<std::int32_t>> prompts_;
+  std::string tenant_;  // another one for every run: none finds the prompts of the one before
+};
+
+void run_once(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts, int number,
               std::int64_t new_tokens, const std::function<void()>& between_steps, Times& times) {
-  GreedyBatch batch(engine, asked.batch);
-  const Clock::time_point start = Clock::now();
-  for (std::size_t i = 0; i < prompts.size(); ++i) {
-    batch.prefill(i, prompts[i]);
-    times.first_tokens.push_back(since(start));
-  }
-  times.prefill += times.first_tokens.back();
-  for (std::int64_t token = 1; token < new_tokens; ++token) {
-    if (between_steps) between_steps();
-    const Clock::time_point before = Clock::now();
-    batch.step();
-    times.steps.push_back(since(before));
-  }
+  Run run(engine, asked, prompts, fmt::format("run {}", number));
+  run.read_prompts(times);
+  run.write(new_tokens, between_steps, times);
 }
 
 double bytes_per_step(const Engine& engine, const SpeedCase& asked) {
@@ -90,9 +134,9 @@ SpeedResult measure_speed(Engine& engine, const SpeedCase& asked,
   for (std::int64_t i = 0; i < asked.batch; ++i)
     prompts.push_back(prompt_of(i, asked, engine.spec().vocab_size));
   Times discarded, times;
-  run_once(engine, asked, prompts, std::min(asked.new_tokens, kWarmUpTokens), between_steps, discarded);
-  for (int run = 0; run < asked.runs; ++run)
-    run_once(engine, asked, prompts, asked.new_tokens, between_steps, times);
+  run_once(engine, asked, prompts, 0, std::min(asked.new_tokens, kWarmUpTokens), between_steps, discarded);
+  for (int run = 1; run <= asked.runs; ++run)
+    run_once(engine, asked, prompts, run, asked.new_tokens, between_steps, times);
 
   SpeedResult result;
   result.asked = asked;

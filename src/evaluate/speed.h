@@ -1,7 +1,8 @@
 // How fast a loaded model reads prompts and writes tokens, and how much of the machine's bandwidth that uses.
 //
-// A case is `batch` prompts of `prompt_tokens` at once, read one after another, then `new_tokens` of each, greedily,
-// all sequences in one step. Definitions:
+// A case is `batch` prompts of `prompt_tokens` at once, read one after another in steps of 512 rows, then `new_tokens` of each,
+// greedily, all sequences in one step; both by the serving engine, whose prefix cache hands the prompts from one part to the other.
+// Definitions:
 //
 //   ttft    from the start of the run until a sequence's first token: with a batch, later sequences wait for earlier ones
 //   itl     between two tokens of a sequence: the time of one step

@@ -39,7 +39,8 @@ class Drafter {
 // What followed the last place where the sequence's last 2 to 4 tokens stood before. Costs a walk over the tokens.
 std::unique_ptr<Drafter> make_ngram_drafter();
 // A model with a cache of its own; what of a prompt it has not read yet it reads `chunk` tokens a step, and guesses nothing meanwhile.
-std::unique_ptr<Drafter> make_model_drafter(Engine draft, std::int64_t chunk);
+// `vocabulary`: of the model that verifies; guesses are below it. Where its cache is full it guesses nothing.
+std::unique_ptr<Drafter> make_model_drafter(Engine draft, std::int64_t vocabulary, std::int64_t chunk);
 // Error(kBadInput) naming the first token that is not the same piece of text in both: guesses would be other words.
 void check_same_vocabulary(const Tokenizer& model, const Tokenizer& draft, const std::string& draft_name);
 

@@ -56,7 +56,7 @@ struct Engine::State {
   // Of one step, kept so that the next allocates nothing.
   BatchRows rows;
   std::vector<std::int32_t> ids;
-  std::vector<std::int64_t> lengths_before;
+  std::vector<float> host_logits;  // where the device is not the host
   std::vector<Served> served;
   std::int64_t reordered = 0;  // packed linears that run dequantized because of the order of their columns
   std::int64_t dequantized = 0;
@@ -67,7 +67,8 @@ struct Engine::State {
         options(with),
         spec(ModelSpec::read(from)),
         context(make_forward_context(spec, *backend, with.compute, with.max_context)),
-        cache(spec, *backend, activation_dtype(with.compute), with.kv_tokens, with.block_size) {
+        cache(spec, *backend, activation_dtype(with.compute), with.kv_tokens, with.block_size,
+              with.prefix_caching) {
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block), false,
@@ -106,42 +107,36 @@ struct Engine::State {
   }
 
   void check(const Step& step) const {
-    const std::int64_t length = cache.length(step.sequence) + static_cast<std::int64_t>(step.tokens.size());
+    const std::int64_t length = step.first + static_cast<std::int64_t>(step.tokens.size());
     if (length > options.max_context)
       fail(ErrorKind::kResource, "a sequence of {} positions exceeds the context of {}", length,
            options.max_context);
+    if (step.first < 0 || length > static_cast<std::int64_t>(step.blocks.size()) * options.block_size)
+      fail(ErrorKind::kInternal, "{} positions do not stand in {} blocks of {}", length, step.blocks.size(),
+           options.block_size);
     for (const std::int32_t id : step.tokens)
       if (id < 0 || id >= spec.vocab_size)
         fail(ErrorKind::kBadInput, "token id {} is outside the model's vocabulary of {}", id,
              spec.vocab_size);
   }
 
-  // Room for every step's rows in the cache, or, on an error, none.
+  // Where every step's rows stand.
   void place(std::span<const Step> steps) {
     rows.positions.clear();
     rows.slots.clear();
     rows.sequences.clear();
-    lengths_before.clear();
+    ids.clear();
     for (const Step& step : steps) {
       check(step);
-      lengths_before.push_back(cache.length(step.sequence));
-    }
-    try {
-      for (const Step& step : steps) {
-        const auto count = static_cast<std::int64_t>(step.tokens.size());
-        const std::int64_t context_length = cache.length(step.sequence);
-        const auto first = static_cast<std::int64_t>(rows.slots.size());
-        cache.append(step.sequence, count, rows.slots);
-        for (std::int64_t i = 0; i < count; ++i)
-          rows.positions.push_back(static_cast<std::int32_t>(context_length + i));
-        rows.sequences.push_back({first, count, context_length, {}});
+      const auto count = static_cast<std::int64_t>(step.tokens.size());
+      rows.sequences.push_back({static_cast<std::int64_t>(ids.size()), count, step.first, step.blocks});
+      for (std::int64_t p = step.first; p < step.first + count; ++p) {
+        rows.positions.push_back(static_cast<std::int32_t>(p));
+        const std::int64_t block = step.blocks[static_cast<std::size_t>(p / options.block_size)];
+        rows.slots.push_back(block * options.block_size + p % options.block_size);
       }
-    } catch (...) {
-      for (std::size_t i = 0; i < steps.size(); ++i) cache.truncate(steps[i].sequence, lengths_before[i]);
-      throw;
+      ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
     }
-    for (std::size_t i = 0; i < steps.size(); ++i)
-      rows.sequences[i].block_table = cache.block_table(steps[i].sequence);
   }
 };
 
@@ -153,6 +148,7 @@ Engine Engine::load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backe
 
 const ModelSpec& Engine::spec() const { return state_->spec; }
 Backend& Engine::backend() const { return *state_->backend; }
+const std::shared_ptr<Backend>& Engine::shared_backend() const { return state_->backend; }
 KvCache& Engine::cache() { return state_->cache; }
 const Engine::Options& Engine::options() const { return state_->options; }
 
@@ -184,16 +180,12 @@ Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
   const BatchRows& rows = state.rows;
-  std::vector<std::int32_t>& ids = state.ids;
-  ids.clear();
-  for (const Step& step : steps) ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
-
-  const auto count = static_cast<std::int64_t>(ids.size());
+  const auto count = static_cast<std::int64_t>(state.ids.size());
   const std::int64_t width = state.spec.hidden_size;
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
-  state.backend->embed(hidden_view, state.embedding.view, ids);
+  state.backend->embed(hidden_view, state.embedding.view, state.ids);
   for (std::size_t block = 0; block < state.blocks.size(); ++block)
     forward_block(state.context, static_cast<int>(block), state.blocks[block], rows,
                   state.cache.pages(static_cast<int>(block)), hidden_view);
@@ -203,6 +195,18 @@ Buffer Engine::forward(std::span<const Step> steps) {
   state.backend->rms_norm(normed.view(dtype, {count, width}), hidden_view,
                           state.final_norm.view(DType::kF32, {width}), state.spec.rms_norm_eps);
   return normed;
+}
+
+Buffer Engine::forward(KvSequence& sequence, std::span<const std::int32_t> tokens) {
+  const std::int64_t first = sequence.length();
+  sequence.extend(static_cast<std::int64_t>(tokens.size()));
+  const Step step{tokens, first, sequence.blocks()};
+  try {
+    return forward(std::span(&step, 1));
+  } catch (...) {
+    sequence.truncate(first);
+    throw;
+  }
 }
 
 TensorView Engine::logits(const TensorView& normed_rows) {
@@ -216,6 +220,39 @@ TensorView Engine::logits(const TensorView& normed_rows) {
   const TensorView view = state.logits.view(DType::kF32, shape);
   state.backend->linear(view, normed_rows, *state.head, {});
   return view;
+}
+
+std::span<float> Engine::host_logits(const Buffer& normed, std::int64_t total,
+                                     std::span<const std::int32_t> rows) {
+  State& state = *state_;
+  Backend& backend = *state.backend;
+  const DType dtype = activation_dtype(state.options.compute);
+  const std::int64_t width = state.spec.hidden_size;
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const TensorView all = normed.view(dtype, {total, width});
+  const bool neighbours = rows.back() - rows.front() + 1 == count && std::is_sorted(rows.begin(), rows.end());
+  Buffer gathered, rounded;
+  TensorView chosen;
+  if (neighbours) {
+    chosen = all.row_slice(rows.front(), count);
+  } else {  // rows of a table, as an embedding is; back to the type that they had
+    const std::size_t elements = static_cast<std::size_t>(count * width);
+    gathered = backend.allocate(elements * sizeof(float));
+    chosen = gathered.view(DType::kF32, {count, width});
+    backend.embed(chosen, all, rows);
+    if (dtype != DType::kF32) {
+      rounded = backend.allocate(elements * static_cast<std::size_t>(element_bytes(dtype)));
+      const TensorView exact = rounded.view(dtype, {count, width});
+      backend.convert(exact, chosen);
+      chosen = exact;
+    }
+  }
+  const TensorView result = logits(chosen);
+  const auto elements = static_cast<std::size_t>(result.shape.elements());
+  if (backend.device() == Device{}) return {result.as<float>(), elements};
+  state.host_logits.resize(elements);
+  backend.download(state.host_logits.data(), result);
+  return state.host_logits;
 }
 
 }  // namespace llmq

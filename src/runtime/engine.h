@@ -1,11 +1,10 @@
 // A model ready to run: weights of any kind, a paged KV cache, a backend.
 //
-// prefill() and decode() append rows to sequences and return hidden states or logits; the block forward is
-// the one calibration runs (model/decoder_block.h). A result never depends on batch mates, chunking or thread
-// count (row invariance).
+// forward() runs rows of any number of sequences, prompts and single tokens alike, and returns hidden states; the block forward
+// is the one calibration runs (model/decoder_block.h). A result never depends on batch mates, chunking or thread count (row
+// invariance).
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -25,12 +24,14 @@ class Engine {
     std::int64_t max_context = 2048;  // positions of the rope table
     std::int64_t kv_tokens = 2048;    // capacity of the KV cache, all sequences together
     int block_size = 16;
+    bool prefix_caching = true;
     HeadWeight head = HeadWeight::kStored;
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
 
   const ModelSpec& spec() const;
   Backend& backend() const;
+  const std::shared_ptr<Backend>& shared_backend() const;  // for another engine of the same threads
   KvCache& cache();
   const Options& options() const;
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
@@ -45,16 +46,22 @@ class Engine {
   // Sentences about weights and kernels that could be faster on this machine.
   std::vector<std::string> slower_than_possible() const;
 
-  // Runs `tokens` of each sequence on top of what its cache holds; returns final-normed hidden states of all
-  // rows, compute dtype [T, hidden_size].
+  // `tokens` of a sequence stand at positions first, first + 1, ...; `blocks` is its table, with room for them.
   struct Step {
-    std::uint64_t sequence;
     std::span<const std::int32_t> tokens;
+    std::int64_t first = 0;
+    std::span<const std::int32_t> blocks;
   };
+  // Final-normed hidden states of all rows, compute dtype [T, hidden_size]; keys and values go to the pages.
   Buffer forward(std::span<const Step> steps);
+  // The same for a sequence that is extended by these tokens.
+  Buffer forward(KvSequence& sequence, std::span<const std::int32_t> tokens);
   // logits F32 [R, vocab] of given rows of forward()'s result (views into a scratch buffer valid until the
   // next call).
   TensorView logits(const TensorView& normed_rows);
+  // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, on the host; the caller may change them. Valid until
+  // the next call.
+  std::span<float> host_logits(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows);
 
  private:
   struct State;

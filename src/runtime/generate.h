@@ -1,8 +1,6 @@
-// Continues a prompt: prefill in chunks, then one token at a time, until an end token, a stop string,
-// max_tokens or the end of the context.
+// Continues a prompt: one request alone on a serving engine, until an end token, a stop string, max_tokens or the end of the context.
 //
-// The chunk size changes no token (row invariance), only memory. A sequence of its own is opened in the
-// engine's cache and closed again.
+// Neither the chunk in which the prompt is read nor a drafter changes a token, only memory and time.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -11,9 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/engine.h"
-#include "runtime/sampler.h"
-#include "tokenizer/tokenizer.h"
+#include "runtime/serving_engine.h"
 
 namespace llmq {
 
@@ -22,7 +18,10 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::vector<std::string> stop;  // ends before the first of these; not part of the text
   bool ignore_eos = false;
+  std::int64_t min_tokens = 0;
   std::int64_t prefill_chunk = 512;
+  Drafter* drafter = nullptr;
+  std::int64_t num_draft_tokens = 0;  // of ServingOptions
 };
 
 struct Generated {
@@ -30,9 +29,10 @@ struct Generated {
   std::string finish_reason;         // "stop" (end token, stop string or the caller) | "length"
   double ttft_seconds = 0;           // until the first token
   double tokens_per_second = 0;      // of the tokens after the first
+  std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;
 };
 
-// `on_token` sees every token as it comes; false ends the text after it ("stop").
+// `on_token` sees every token as it comes; false ends the text after it ("stop"). Error(kUsage) for what cannot be run.
 Generated generate_tokens(Engine& engine, std::span<const std::int32_t> prompt,
                           const GenerateOptions& options, const std::function<bool(std::int32_t)>& on_token);
 

@@ -1,43 +1,53 @@
-// Paged KV cache: fixed blocks of positions, a block table per sequence, free blocks on a list. Today without
-// sharing or eviction; the table is what attention sees from the first day, so both can come without touching
-// a kernel.
+// The pages of the KV cache on the device, and who has which (kv_blocks.h). Attention sees tables of blocks and never knows that
+// two sequences share one.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <span>
 #include <vector>
 
 #include "device/backend.h"
 #include "model/model_spec.h"
+#include "runtime/kv_blocks.h"
 
 namespace llmq {
 
 class KvCache {
  public:
-  KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size);
-  std::uint64_t open_sequence();
-  void close_sequence(std::uint64_t sequence);                 // frees its blocks
-  void truncate(std::uint64_t sequence, std::int64_t length);  // keeps positions below `length`
-  std::int64_t length(std::uint64_t sequence) const;
-  // Room for `count` more positions: extends the block table and `slots` by theirs. Error(kResource), and nothing
-  // done, when too few blocks are free, with the figures.
-  void append(std::uint64_t sequence, std::int64_t count, std::vector<std::int64_t>& slots);
-  std::span<const std::int32_t> block_table(std::uint64_t sequence) const;
+  // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
+  KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size,
+          bool prefix_caching = true);
+
+  KvBlocks& blocks() { return blocks_; }
   const KvPages& pages(int layer) const;
-  std::int64_t free_blocks() const;
+  // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with several answers).
+  void copy(std::span<const BlockCopy> copies);
   std::size_t bytes() const;
 
  private:
-  struct Sequence {
-    std::int64_t length = 0;
-    std::vector<std::int32_t> blocks;
-  };
-  int block_size_;
+  Backend& backend_;
+  KvBlocks blocks_;
   std::vector<Buffer> storage_;
   std::vector<KvPages> pages_;
-  std::vector<std::int32_t> free_;
-  std::map<std::uint64_t, Sequence> sequences_;
-  std::uint64_t next_ = 1;
+  std::vector<std::byte> page_;
+};
+
+// One sequence for as long as this lives, for work without a scheduler.
+class KvSequence {
+ public:
+  explicit KvSequence(KvCache& cache) : cache_(cache), table_(cache.blocks().open()) {}
+  ~KvSequence() { cache_.blocks().close(table_); }
+  KvSequence(const KvSequence&) = delete;
+  KvSequence& operator=(const KvSequence&) = delete;
+
+  // Room for `count` more positions. Error(kResource), and nothing done, when too few blocks are free, with the figures.
+  void extend(std::int64_t count);
+  void truncate(std::int64_t length) { cache_.blocks().truncate(table_, length); }
+  std::int64_t length() const { return table_.length; }
+  std::span<const std::int32_t> blocks() const { return table_.blocks; }
+
+ private:
+  KvCache& cache_;
+  KvTable table_;
 };
 
 }  // namespace llmq

@@ -18,48 +18,104 @@ std::uint64_t mix(std::uint64_t z) {
   return z ^ (z >> 31);
 }
 
+double uniform_of(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
+
+constexpr double kMostPenalty = 2, kMostBias = 100;  // as the OpenAI API has them
+
 [[noreturn]] void refuse(const char* flag, double value, const char* range) {
   fail(ErrorKind::kUsage, ErrorDetail{fmt::format("{} is not {}", value, range), {}, flag, {}});
 }
 
+// Tokens that may be drawn and their weights exp((logit - greatest) / temperature).
 struct Candidate {
   std::int32_t token;
-  double weight;  // exp((logit - greatest) / temperature)
+  double weight;
 };
 
-double total(const std::vector<Candidate>& candidates) {
+class Weights {
+ public:
+  Weights(std::span<const float> logits, double temperature)
+      : logits_(logits),
+        temperature_(temperature),
+        greatest_(static_cast<double>(logits[static_cast<std::size_t>(greedy_token(logits))])) {}
+  // Never above 0; NaN of NaN.
+  double exponent(std::int32_t token) const {
+    return (static_cast<double>(logits_[static_cast<std::size_t>(token)]) - greatest_) / temperature_;
+  }
+  double operator()(std::int32_t token) const { return std::exp(exponent(token)); }
+  double sum() const {
+    double sum = 0;
+    for (std::size_t i = 0; i < logits_.size(); ++i) sum += (*this)(static_cast<std::int32_t>(i));
+    return sum;
+  }
+
+ private:
+  std::span<const float> logits_;
+  double temperature_, greatest_;
+};
+
+std::vector<Candidate> weighted(std::span<const std::int32_t> tokens, const Weights& weights) {
+  std::vector<Candidate> candidates;
+  candidates.reserve(tokens.size());
+  for (const std::int32_t token : tokens) candidates.push_back({token, weights(token)});
+  return candidates;
+}
+
+// How many at the front together reach `wanted`; 0 when all do not.
+std::size_t reaching(const std::vector<Candidate>& candidates, double wanted) {
   double sum = 0;
-  for (const Candidate& candidate : candidates) sum += candidate.weight;
-  return sum;
+  for (std::size_t i = 0; i < candidates.size(); ++i)
+    if ((sum += candidates[i].weight) >= wanted) return i + 1;
+  return 0;
 }
 
-// The `count` likeliest tokens in order.
-std::vector<std::int32_t> likeliest(std::span<const float> logits, std::size_t count) {
-  std::vector<std::int32_t> order(logits.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
-                    [&](std::int32_t a, std::int32_t b) {
-                      const float left = logits[static_cast<std::size_t>(a)],
-                                  right = logits[static_cast<std::size_t>(b)];
-                      return left > right || (left == right && a < b);
-                    });
-  order.resize(count);
-  return order;
+// What top-k and top-p leave, in order. Only as many of the vocabulary as top-p needs are sorted.
+std::vector<Candidate> head_of(std::span<const float> logits, const SamplingOptions& options,
+                               const Weights& weights) {
+  const bool all = options.top_k == 0;
+  const std::size_t most =
+      all ? logits.size() : std::min(logits.size(), static_cast<std::size_t>(options.top_k));
+  const double total = all ? weights.sum() : 0;
+  for (std::size_t count = all ? std::min<std::size_t>(most, 64) : most;; count = std::min(most, count * 8)) {
+    std::vector<Candidate> candidates = weighted(likeliest_tokens(logits, count), weights);
+    double sum = total;
+    if (!all)
+      for (const Candidate& candidate : candidates) sum += candidate.weight;
+    const std::size_t kept = options.top_p < 1 ? reaching(candidates, options.top_p * sum) : 0;
+    if (kept > 0) candidates.resize(kept);
+    if (kept > 0 || count == most) return candidates;
+  }
 }
 
-void keep_top_p(std::vector<Candidate>& candidates, double top_p) {
-  if (top_p >= 1) return;
-  const double wanted = top_p * total(candidates);
-  double sum = 0;
-  std::size_t kept = 0;
-  while (kept < candidates.size() && (kept == 0 || sum < wanted)) sum += candidates[kept++].weight;
-  candidates.resize(kept);
-}
+// The race among tokens that come one after another.
+class Race {
+ public:
+  Race(const SamplingOptions& options, std::uint64_t draw, std::int32_t favourite)
+      : start_(mix(mix(options.seed) + draw)), winner_(favourite) {
+    best_ = arrival(favourite);
+  }
+  // Of relative weight exp(exponent). -log u >= 1 - u and exp(x) >= 1 + x + x^2/2 for x >= 0: most need neither function.
+  void enter(std::int32_t token, double exponent) {
+    if (token == winner_) return;
+    const double x = -exponent, late = 1 - uniform(token);
+    if (!(late * (1 + x + 0.5 * x * x) < best_)) return;
+    const double time = arrival(token) * std::exp(x);
+    if (!(time < best_)) return;
+    best_ = time;
+    winner_ = token;
+  }
+  std::int32_t winner() const { return winner_; }
 
-void keep_min_p(std::vector<Candidate>& candidates, double min_p) {
-  const double least = min_p * candidates.front().weight;
-  while (candidates.back().weight < least) candidates.pop_back();  // the first one stays: min_p <= 1
-}
+ private:
+  double uniform(std::int32_t token) const {
+    return uniform_of(mix(start_ + static_cast<std::uint64_t>(token)));
+  }
+  double arrival(std::int32_t token) const { return -std::log(uniform(token)); }
+
+  std::uint64_t start_;
+  std::int32_t winner_;
+  double best_ = 0;
+};
 
 }  // namespace
 
@@ -69,10 +125,23 @@ void check_sampling(const SamplingOptions& options) {
   if (!(options.top_p > 0 && options.top_p <= 1)) refuse("--top-p", options.top_p, "above 0 and at most 1");
   if (!(options.min_p >= 0 && options.min_p <= 1)) refuse("--min-p", options.min_p, "between 0 and 1");
   if (options.top_k < 0) refuse("--top-k", static_cast<double>(options.top_k), "0 (all) or more");
+  if (!(options.repetition_penalty > 0) || std::isinf(options.repetition_penalty))
+    refuse("--repetition-penalty", options.repetition_penalty, "a number above 0");
+  if (!(std::abs(options.presence_penalty) <= kMostPenalty))
+    refuse("--presence-penalty", options.presence_penalty, "between -2 and 2");
+  if (!(std::abs(options.frequency_penalty) <= kMostPenalty))
+    refuse("--frequency-penalty", options.frequency_penalty, "between -2 and 2");
+  for (const auto& entry : options.logit_bias)
+    if (!(std::abs(entry.second) <= kMostBias))
+      refuse("--logit-bias", static_cast<double>(entry.second), "between -100 and 100");
 }
 
-double counter_uniform(std::uint64_t seed, std::uint64_t counter) {
-  return static_cast<double>(mix(mix(seed) + counter) >> 11) * 0x1p-53;
+std::uint64_t answer_seed(std::uint64_t seed, int index) {
+  return index == 0 ? seed : mix(mix(seed) ^ static_cast<std::uint64_t>(index));
+}
+
+double race_uniform(std::uint64_t seed, std::uint64_t draw, std::int32_t token) {
+  return uniform_of(mix(mix(mix(seed) + draw) + static_cast<std::uint64_t>(token)));
 }
 
 // The greatest first, in chains that do not wait for each other; then where it stands. Comparisons only: any order
@@ -91,25 +160,41 @@ std::int32_t greedy_token(std::span<const float> logits) {
   return at == logits.end() ? 0 : static_cast<std::int32_t>(at - logits.begin());
 }
 
-std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t draw) {
-  if (options.temperature == 0) return greedy_token(logits);
-  const std::size_t count =
-      options.top_k > 0 ? std::min(logits.size(), static_cast<std::size_t>(options.top_k)) : logits.size();
-  std::vector<Candidate> candidates;
-  candidates.reserve(count);
-  const auto greatest = static_cast<double>(logits[static_cast<std::size_t>(greedy_token(logits))]);
-  for (const std::int32_t token : likeliest(logits, count)) {
-    const double distance = static_cast<double>(logits[static_cast<std::size_t>(token)]) - greatest;
-    candidates.push_back({token, std::exp(distance / options.temperature)});
-  }
-  keep_top_p(candidates, options.top_p);
-  keep_min_p(candidates, options.min_p);
+std::vector<std::int32_t> likeliest_tokens(std::span<const float> logits, std::size_t count) {
+  std::vector<std::int32_t> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  count = std::min(count, order.size());
+  // NaN would be no order: it counts as the least.
+  const auto value = [&](std::int32_t token) {
+    const float logit = logits[static_cast<std::size_t>(token)];
+    return std::isnan(logit) ? -std::numeric_limits<float>::infinity() : logit;
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count), order.end(),
+                    [&](std::int32_t a, std::int32_t b) {
+                      const float left = value(a), right = value(b);
+                      return left > right || (left == right && a < b);
+                    });
+  order.resize(count);
+  return order;
+}
 
-  const double wanted = counter_uniform(options.seed, draw) * total(candidates);
-  double sum = 0;
-  for (const Candidate& candidate : candidates)
-    if ((sum += candidate.weight) > wanted) return candidate.token;
-  return candidates.back().token;  // rounding left the last share just short
+std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t draw) {
+  const std::int32_t favourite = greedy_token(logits);
+  if (options.temperature == 0) return favourite;
+  const Weights weights(logits, options.temperature);
+  const double least = options.min_p > 0 ? std::log(options.min_p) : -std::numeric_limits<double>::infinity();
+  Race race(options, draw, favourite);
+  if (options.top_k == 0 && options.top_p >= 1) {
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      const auto token = static_cast<std::int32_t>(i);
+      if (const double exponent = weights.exponent(token); exponent >= least) race.enter(token, exponent);
+    }
+  } else {
+    for (const Candidate& candidate : head_of(logits, options, weights))
+      if (const double exponent = weights.exponent(candidate.token); exponent >= least)
+        race.enter(candidate.token, exponent);
+  }
+  return race.winner();
 }
 
 }  // namespace llmq

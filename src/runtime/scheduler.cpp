@@ -24,13 +24,14 @@ Scheduler::Refusal Scheduler::add(Request request) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
   if (prompt == 0 || request.max_tokens < 1) return Refusal::kEmptyPrompt;
   if (prompt >= limits_.max_model_len) return Refusal::kTooLong;
-  const std::int64_t most = prompt + std::min(request.max_tokens, limits_.max_model_len - prompt);
+  request.max_tokens = std::min(request.max_tokens, limits_.max_model_len - prompt);
+  const std::int64_t most = prompt + request.max_tokens - 1;  // the last token is never run
   if (blocks_.blocks_for(most) > blocks_.total()) return Refusal::kTooLarge;
   if (request.priority < -kPriorities || request.priority > kPriorities) return Refusal::kBadPriority;
   if (live_.count(request.id) != 0) return Refusal::kKnownId;
   if (static_cast<std::int64_t>(waiting_.size()) >= limits_.max_waiting) return Refusal::kQueueFull;
   Sequence sequence;
-  sequence.urgency = step_ + request.priority * kPatience;
+  sequence.urgency = steps_ + request.priority * kPatience;
   sequence.tokens = request.prompt;
   sequence.table = blocks_.open(request.salt);
   sequence.request = std::move(request);
@@ -43,8 +44,8 @@ Scheduler::Refusal Scheduler::add(Request request) {
 void Scheduler::cancel(std::uint64_t id) {
   const auto found = live_.find(id);
   if (found == live_.end()) return;
-  const bool in_flight =
-      std::any_of(in_flight_.begin(), in_flight_.end(), [&](const Work& work) { return work.id == id; });
+  const bool in_flight = stepping_ && std::any_of(step_.work.begin(), step_.work.end(),
+                                                  [&](const Work& work) { return work.id == id; });
   if (in_flight)
     found->second.cancelled = true;  // the running step still writes its pages
   else
@@ -53,20 +54,28 @@ void Scheduler::cancel(std::uint64_t id) {
 
 void Scheduler::propose(std::uint64_t id, std::vector<std::int32_t> drafts) {
   const auto found = live_.find(id);
-  if (found == live_.end() || stepping_ || !found->second.runs || pending(found->second) != 1) return;
+  if (found == live_.end() || stepping_) return;
   found->second.drafts = std::move(drafts);
+}
+
+// All pages; what they hold may be found again.
+void Scheduler::give_back(Sequence& sequence) {
+  blocks_.publish(sequence.table,
+                  std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+  blocks_.close(sequence.table);
+  sequence.most_computed = std::max(sequence.most_computed, sequence.computed);
+  sequence.computed = 0;
 }
 
 void Scheduler::erase(std::uint64_t id) {
   Sequence& sequence = live_.at(id);
-  blocks_.close(sequence.table);
+  give_back(sequence);
   (sequence.runs ? running_ : waiting_).erase(place_of(sequence));
   live_.erase(id);
 }
 
 void Scheduler::preempt(Sequence& sequence, Step& step) {
-  blocks_.close(sequence.table);
-  sequence.computed = 0;
+  give_back(sequence);
   sequence.drafts.clear();
   sequence.runs = false;
   running_.erase(place_of(sequence));
@@ -95,9 +104,7 @@ void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
   if (count < 1) return;  // its turn comes in a later step
   const bool samples = count == pending(sequence);
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());
-  const std::int64_t longest =
-      static_cast<std::int64_t>(sequence.request.prompt.size()) + sequence.request.max_tokens;
-  const std::int64_t room = std::min(limits_.max_model_len, longest) - size - 1;
+  const std::int64_t room = longest(sequence) - size - 1;
   std::int64_t drafts = 0;
   if (samples) {
     // A token for everyone behind, and for one that waits.
@@ -119,6 +126,12 @@ void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
   budget -= count + drafts;
 }
 
+// For all it may become, so that a step of a running sequence allocates nothing.
+void Scheduler::make_room(Sequence& sequence) const {
+  sequence.tokens.reserve(static_cast<std::size_t>(longest(sequence)));
+  sequence.table.blocks.reserve(static_cast<std::size_t>(blocks_.blocks_for(longest(sequence))));
+}
+
 // Makes a waiting sequence run: it needs a place among the running and pages for all its tokens.
 bool Scheduler::start(Sequence& sequence, Step& step) {
   const Place place = place_of(sequence);
@@ -135,13 +148,21 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
   waiting_.erase(place);
   running_.insert(place);
   sequence.runs = true;
+  step.started.push_back(
+      {sequence.request.id, size, sequence.computed,
+       std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
+  make_room(sequence);
   return true;
 }
 
-Scheduler::Step Scheduler::next() {
+const Scheduler::Step& Scheduler::next() {
   if (stepping_) fail(ErrorKind::kInternal, "a step is asked for while one runs");
-  Step step;
-  ++step_;
+  Step& step = step_;
+  step.work.clear();
+  step.copies.clear();
+  step.preempted.clear();
+  step.started.clear();
+  ++steps_;
   std::int64_t budget = limits_.max_num_batched_tokens;
   // Both queues are walked together in the order of urgency. A sequence that is pushed out here was behind all that went
   // before, so what waited first still comes first in the next step.
@@ -162,48 +183,70 @@ Scheduler::Step Scheduler::next() {
     // Where pages were short nobody else starts: it would be pushed out again.
     if (!step.preempted.empty()) starting = false;
   }
-  in_flight_ = step.work;
   stepping_ = !step.work.empty();
   return step;
+}
+
+void Scheduler::fork(std::uint64_t id, std::uint64_t other, std::int32_t token) {
+  const auto work = std::find_if(step_.work.begin(), step_.work.end(), [&](const Work& w) { return w.id == id; });
+  if (!stepping_ || work == step_.work.end() || !work->samples || live_.count(other) != 0)
+    fail(ErrorKind::kInternal, "sequence {} cannot be forked to {} now", id, other);
+  const Sequence& from = live_.at(id);
+  Sequence sequence = from;
+  sequence.request.id = other;
+  sequence.tokens.push_back(token);
+  sequence.drafts.clear();
+  sequence.computed = work->first + work->count;
+  sequence.table = blocks_.fork(from.table);
+  blocks_.truncate(sequence.table, sequence.computed);
+  sequence.runs = static_cast<std::int64_t>(running_.size()) < limits_.max_num_seqs;
+  if (!sequence.runs) {  // it starts later, and finds the prompt if it is still there
+    blocks_.close(sequence.table);
+    sequence.computed = 0;
+  } else {
+    make_room(sequence);
+  }
+  (sequence.runs ? running_ : waiting_).insert(place_of(sequence));
+  live_.emplace(other, std::move(sequence));
 }
 
 std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
     const std::vector<Outcome>& outcomes) {
   std::vector<std::pair<std::uint64_t, Finish>> finished;
-  std::map<std::uint64_t, const Outcome*> by_id;
-  for (const Outcome& outcome : outcomes) by_id[outcome.id] = &outcome;
-  for (const Work& work : in_flight_) {
+  auto outcome = outcomes.begin();
+  for (const Work& work : step_.work) {
     Sequence& sequence = live_.at(work.id);
+    const bool has_outcome = outcome != outcomes.end() && outcome->id == work.id;
     if (sequence.cancelled) {
+      if (has_outcome) ++outcome;
       finished.emplace_back(work.id, Finish::kCancelled);
+      blocks_.truncate(sequence.table, sequence.computed);  // this step's rows are not looked at
       erase(work.id);
       continue;
     }
     sequence.computed += work.count;
     bool ends = false, stopped = false;
     if (work.samples) {
-      const auto found = by_id.find(work.id);
-      const auto given =
-          found == by_id.end() ? std::int64_t{0} : static_cast<std::int64_t>(found->second->tokens.size());
+      const std::int64_t given = has_outcome ? static_cast<std::int64_t>(outcome->tokens.size()) : 0;
       if (given < 1 || given > work.drafts + 1)
         fail(ErrorKind::kInternal, "a sequence with {} drafts got {} tokens", work.drafts, given);
-      const std::vector<std::int32_t>& tokens = found->second->tokens;
-      sequence.tokens.insert(sequence.tokens.end(), tokens.begin(), tokens.end());
+      sequence.tokens.insert(sequence.tokens.end(), outcome->tokens.begin(), outcome->tokens.end());
       sequence.computed += given - 1;  // the accepted drafts; the last token has no page yet
       sequence.drafts.clear();
-      stopped = found->second->stop;
+      stopped = outcome->stop;
+      ++outcome;
       const auto size = static_cast<std::int64_t>(sequence.tokens.size());
-      ends = stopped || size >= limits_.max_model_len ||
-             size - static_cast<std::int64_t>(sequence.request.prompt.size()) >= sequence.request.max_tokens;
+      ends = stopped || size - static_cast<std::int64_t>(sequence.request.prompt.size()) >=
+                            sequence.request.max_tokens;
     }
     blocks_.truncate(sequence.table, sequence.computed);  // what was reserved for drafts
-    blocks_.publish(sequence.table,
-                    std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+    if (work.first < static_cast<std::int64_t>(sequence.request.prompt.size()))
+      blocks_.publish(sequence.table,
+                      std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
     if (!ends) continue;
     finished.emplace_back(work.id, stopped ? Finish::kStop : Finish::kLength);
     erase(work.id);
   }
-  in_flight_.clear();
   stepping_ = false;
   return finished;
 }

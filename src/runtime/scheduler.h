@@ -13,6 +13,9 @@
 //   * Draft tokens to be verified take pages and budget that nobody needs, and never push anyone out. What was not
 //     accepted is given back in complete(), and all of it when the sequence is pushed out.
 //   * cancel() frees pages at once, or in complete() where the sequence is in the step that runs.
+//   * fork() makes another answer to the same prompt: it has the same pages until one of the two writes.
+//   * What a prompt fills is offered to others as soon as it is computed, what an answer fills when its sequence gives its pages
+//     back: a step that only decodes hashes nothing. It allocates nothing either.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -51,7 +54,8 @@ class Scheduler {
   enum class Refusal { kNone, kEmptyPrompt, kTooLong, kTooLarge, kQueueFull, kBadPriority, kKnownId };
   Refusal add(Request request);
   void cancel(std::uint64_t id);  // unknown ids are finished ones: nothing happens
-  // Tokens that may follow, to be verified in the next step in which this sequence generates.
+  // Tokens that may follow those there are: verified in the next step in which this sequence runs, if that reaches its last token, and
+  // else forgotten.
   void propose(std::uint64_t id, std::vector<std::int32_t> drafts);
 
   // Of one sequence: tokens [first, first + count) of its own and `drafts` behind them run on top of its table.
@@ -60,13 +64,19 @@ class Scheduler {
     std::int64_t first, count, drafts;
     bool samples;  // a token follows from the last row
   };
+  // A sequence that begins, or begins again: of its tokens, `cached` were found and `again` had been computed before.
+  struct Start {
+    std::uint64_t id;
+    std::int64_t tokens, cached, again;
+  };
   struct Step {
     std::vector<Work> work;  // the most urgent first
     std::vector<BlockCopy> copies;
     std::vector<std::uint64_t> preempted;
+    std::vector<Start> started;  // may hold one that is preempted in the same step
   };
-  // The next step; empty when there is nothing to do. The step before must be complete.
-  Step next();
+  // The next step, valid until the one after it; empty when there is nothing to do. The step before must be complete.
+  const Step& next();
 
   // What became of a sequence that sampled: the drafts that were accepted and one token more. `stop`: it ends here.
   struct Outcome {
@@ -75,7 +85,10 @@ class Scheduler {
     bool stop = false;
   };
   enum class Finish { kStop, kLength, kCancelled };
-  // Of the step that next() returned; every sequence that samples needs its outcome.
+  // Another answer to the prompt of `id`, whose last row runs in this step: a sequence `other` of the same request with the same
+  // tokens and `token` behind them. Between next() and complete().
+  void fork(std::uint64_t id, std::uint64_t other, std::int32_t token);
+  // Of the step that next() returned: an outcome for every sequence that samples, in the order of its work.
   std::vector<std::pair<std::uint64_t, Finish>> complete(const std::vector<Outcome>& outcomes);
 
   std::size_t running() const { return running_.size(); }
@@ -86,7 +99,7 @@ class Scheduler {
     Request request;
     std::int64_t urgency = 0;
     std::vector<std::int32_t> tokens, drafts;
-    std::int64_t computed = 0;
+    std::int64_t computed = 0, most_computed = 0;  // now; before a preemption
     KvTable table;
     bool runs = false, cancelled = false;
   };
@@ -100,19 +113,24 @@ class Scheduler {
   std::int64_t pending(const Sequence& s) const {
     return static_cast<std::int64_t>(s.tokens.size()) - s.computed;
   }
+  static std::int64_t longest(const Sequence& s) {
+    return static_cast<std::int64_t>(s.request.prompt.size()) + s.request.max_tokens;
+  }
+  void make_room(Sequence& sequence) const;
   std::int64_t decoding_behind(const Place& place) const;
   void schedule(Sequence& sequence, std::int64_t& budget, Step& step);
   bool start(Sequence& sequence, Step& step);
   void preempt(Sequence& sequence, Step& step);
   bool preempt_less_urgent(const Place& place, Step& step);
+  void give_back(Sequence& sequence);
   void erase(std::uint64_t id);
 
   SchedulerLimits limits_;
   KvBlocks& blocks_;
   std::map<std::uint64_t, Sequence> live_;
   std::set<Place> running_, waiting_;
-  std::vector<Work> in_flight_;
-  std::int64_t step_ = 0;
+  Step step_;  // that runs, or ran last
+  std::int64_t steps_ = 0;
   bool stepping_ = false;
 };
 

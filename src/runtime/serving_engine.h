@@ -11,62 +11,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "runtime/drafter.h"
 #include "runtime/engine.h"
-#include "runtime/sampler.h"
+#include "runtime/generation.h"
 #include "runtime/scheduler.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmq {
-
-struct GenerationRequest {
-  std::uint64_t id = 0;              // the caller's, of no other request that lives
-  std::vector<std::int32_t> prompt;  // at least one token
-  std::int64_t max_tokens = 16;      // at least one; the end of the context ends an answer too
-  std::int64_t min_tokens = 0;       // before these, no end token is chosen
-  SamplingOptions sampling;
-  std::vector<std::string> stop;           // the text ends before the first of these
-  std::vector<std::int32_t> stop_tokens;   // end tokens beside the model's own
-  bool ignore_eos = false;                 // the model's own end tokens are tokens like others
-  int n = 1;                               // answers; answer i > 0 draws with a seed made of the seed and i
-  std::optional<std::int64_t> logprobs;    // of each token, and of so many of the likeliest (0: of the token alone)
-  int priority = 0;                        // lower is sooner, -100 ... 100
-  std::string tenant;                      // prefixes are shared among requests of the same one only
-  std::string adapter;                     // of the model; none are loaded in this version
-};
-
-enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
-
-struct TokenLogprob {
-  std::int32_t token = 0;
-  double logprob = 0;  // log softmax of the model's own logits, before penalties and temperature
-};
-struct TokenLogprobs {
-  TokenLogprob chosen;
-  std::vector<TokenLogprob> likeliest;  // the most likely first
-};
-
-// What one answer of a request got in one step, or at its end.
-struct GenerationEvent {
-  std::uint64_t id = 0;
-  int index = 0;                        // which of the n answers
-  std::int64_t cached_tokens = 0;       // of the prompt, taken from the prefix cache when it started
-  std::vector<std::int32_t> tokens;     // without the end token
-  std::string text;                     // what has become certain; may lag behind the tokens
-  std::vector<TokenLogprobs> logprobs;  // one for each of `tokens`, where asked for
-  std::optional<FinishReason> finish;   // this answer's last event
-};
-
-// Why a request is not taken. kBusy passes: ask again later.
-struct GenerationRefusal {
-  enum class Kind : std::uint8_t { kInvalid, kTooLong, kBusy };
-  Kind kind = Kind::kInvalid;
-  std::string field;    // of the request: "top_p", "prompt"; may be empty
-  std::string message;  // one sentence
-};
 
 struct ServingStatistics {
   std::int64_t running = 0, waiting = 0;                            // sequences, now
@@ -79,7 +32,7 @@ struct ServingStatistics {
   // Speculation: rounds with drafts, tokens proposed and accepted, and accepted at each place of a round.
   std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;
   std::vector<std::int64_t> accepted_at;
-  std::int64_t draft_tokens_now = 0;  // proposed per round at present; 0: speculation has turned itself off
+  std::int64_t draft_tokens_now = 0;  // proposed in a round of a new sequence, at present; 0: speculation has turned itself off
 };
 
 struct ServingOptions {
@@ -90,8 +43,8 @@ struct ServingOptions {
 class ServingEngine {
  public:
   // `engine` and `tokenizer` live longer; without a tokenizer there is no text, and stop strings are refused. The engine's cache is
-  // this object's alone. Without a drafter nothing is speculated.
-  ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options, std::unique_ptr<Drafter> drafter = nullptr);
+  // this object's alone while it lives. Without a drafter, which lives longer too, nothing is speculated.
+  ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options, Drafter* drafter = nullptr);
   ~ServingEngine();
   ServingEngine(const ServingEngine&) = delete;
   ServingEngine& operator=(const ServingEngine&) = delete;

@@ -118,9 +118,50 @@ TEST(Generate, SameSeedSameText) {
   EXPECT_NE(sample("7"), sample("8"));
 }
 
-TEST(Generate, DraftsAreRefusedUntilTheyExist) {
-  EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "x", "--draft", "ngram"}).exit_code, 2);
+TEST(Generate, ADraftChangesNoTextAndIsCounted) {
+  const auto run = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {"generate", tinystories(), "--prompt", "Once upon a time there was a", "--max-tokens", "100", "--ignore-eos", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_llmq(words);
+  };
+  const Json alone = run({}).json();
+  EXPECT_TRUE(alone.at("speculative").is_null());
+  for (const std::string& draft : {std::string("ngram"), tinystories() + "/../tinystories-draft"}) {
+    const Outcome outcome = run({"--draft", draft, "--num-draft-tokens", "3"});
+    const Json json = outcome.json(), counted = json.at("speculative");
+    EXPECT_EQ(json.at("token_ids"), alone.at("token_ids"));
+    const std::int64_t proposed = counted.at("proposed").as_integer(), accepted = counted.at("accepted").as_integer(),
+                       rounds = counted.at("rounds").as_integer();
+    EXPECT_EQ(proposed, 3 * rounds);
+    EXPECT_GT(accepted, 0);
+    EXPECT_LT(accepted, proposed);
+    EXPECT_DOUBLE_EQ(counted.at("acceptance_rate").as_double(), static_cast<double>(accepted) / static_cast<double>(proposed));
+    EXPECT_DOUBLE_EQ(counted.at("mean_accepted_length").as_double(), 1 + static_cast<double>(accepted) / static_cast<double>(rounds));
+    EXPECT_NE(outcome.err.find("guesses right"), std::string::npos);
+  }
+}
+
+TEST(Generate, DraftsThatCannotGuessAreRefused) {
   EXPECT_EQ(run_llmq({"generate", tinystories()}).exit_code, 2) << "a prompt is needed";
+  const auto refused = [](std::vector<std::string> more, const char* words) {
+    more.insert(more.begin(), {"generate", tinystories(), "--prompt", "x"});
+    const Outcome outcome = run_llmq(more);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
+  };
+  refused({"--num-draft-tokens", "3"}, "nobody makes the guesses");
+  refused({"--draft", "ngram", "--num-draft-tokens", "65"}, "not between 0 and 64");
+  const Scratch scratch;
+  const std::string other = copy_of_model(scratch);
+  std::string tokenizer = read_file(other + "/tokenizer.json");
+  const std::string words = R"("!": 4,
+      "\"": 5,)", swapped = R"("!": 5,
+      "\"": 4,)";
+  const std::size_t at = tokenizer.find(words);
+  ASSERT_NE(at, std::string::npos);
+  tokenizer.replace(at, words.size(), swapped);
+  write_file(other + "/tokenizer.json", tokenizer);
+  refused({"--draft", other}, "token 4 is '!' in the model and '\"' in the draft");
 }
 
 TEST(Generate, AChatNeedsATemplate) {

@@ -11,7 +11,7 @@
 #include "base/io.h"
 #include "base/threads.h"
 #include "quant/factorization.h"
-#include "runtime/greedy_batch.h"
+#include "runtime/serving_engine.h"
 
 extern "C" __attribute__((noinline)) void counted_region(const std::function<void()>& work) { work(); }
 
@@ -114,9 +114,14 @@ void decode_step() {
   options.max_context = options.kv_tokens = 64;
   const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
   Engine engine = Engine::load(Checkpoint::open(system_io(), model), make_cpu_backend(1), options);
-  GreedyBatch batch(engine, 1);
-  const std::int32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8};
-  batch.prefill(0, prompt);
+  ServingOptions serving;
+  serving.limits.max_model_len = 64;
+  ServingEngine batch(engine, nullptr, serving);
+  GenerationRequest request;
+  request.prompt = {1, 2, 3, 4, 5, 6, 7, 8};
+  request.ignore_eos = true;
+  if (batch.submit(std::move(request))) return;
+  batch.step();
   count([&] { batch.step(); });
 }
 

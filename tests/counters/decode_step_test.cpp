@@ -12,7 +12,7 @@
 #include "base/io.h"
 #include "cli/program.h"
 #include "counters/counted_calls.h"
-#include "runtime/greedy_batch.h"
+#include "runtime/serving_engine.h"
 
 namespace llmq::testing {
 namespace {
@@ -54,18 +54,22 @@ constexpr int kSteps = 20;  // more than positions in a block of the cache
 
 // A batch that has been decoded for a while.
 struct Warm {
-  explicit Warm(const Case& c) : engine(load(c)), batch(engine, c.batch) {
-    const std::int32_t prompt[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
-    for (std::int64_t i = 0; i < c.batch; ++i) batch.prefill(static_cast<std::size_t>(i), prompt);
+  explicit Warm(const Case& c) : engine(load(c)), batch(engine, nullptr, {{8, 512, 512, 8}, 0}) {
+    GenerationRequest request;
+    request.prompt = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    request.max_tokens = 512;
+    request.ignore_eos = true;
+    for (; request.id < static_cast<std::uint64_t>(c.batch); ++request.id)
+      if (batch.submit(request)) throw std::runtime_error("refused");
     for (int step = 0; step < kSteps; ++step) batch.step();
   }
   Engine engine;
-  GreedyBatch batch;
+  ServingEngine batch;
 };
 
 // What every round of `steps` steps needs shows in the least of many: on a busy machine a thread may take part for the first
 // time in any step, and then its scratch memory is made; or look for another in vain and sleep.
-std::uint64_t least_of_rounds(GreedyBatch& batch, int rounds, int steps, std::uint64_t (*counter)()) {
+std::uint64_t least_of_rounds(ServingEngine& batch, int rounds, int steps, std::uint64_t (*counter)()) {
   std::uint64_t least = UINT64_MAX;
   for (int round = 0; round < rounds; ++round) {
     const std::uint64_t before = counter();

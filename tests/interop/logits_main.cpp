@@ -33,8 +33,8 @@ void write_logits(const char* model, const std::vector<std::int32_t>& ids, const
   options.kv_tokens =
       (options.max_context + options.block_size - 1) / options.block_size * options.block_size;
   Engine engine = Engine::load(Checkpoint::open(system_io(), model), make_backend(request), options);
-  const Engine::Step step{engine.cache().open_sequence(), ids};
-  const Buffer hidden = engine.forward({&step, 1});
+  KvSequence sequence(engine.cache());
+  const Buffer hidden = engine.forward(sequence, ids);
   const TensorView logits =
       engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
   std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));

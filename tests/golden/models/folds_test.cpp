@@ -70,8 +70,8 @@ std::vector<float> logits_of(const Checkpoint& checkpoint) {
   options.max_context = static_cast<std::int64_t>(ids.size());
   options.kv_tokens = 16;
   Engine engine = Engine::load(checkpoint, make_reference_backend(), options);
-  const Engine::Step step{engine.cache().open_sequence(), ids};
-  const Buffer hidden = engine.forward({&step, 1});
+  KvSequence sequence(engine.cache());
+  const Buffer hidden = engine.forward(sequence, ids);
   const TensorView logits =
       engine.logits(hidden.view(DType::kF32, {options.max_context, engine.spec().hidden_size}));
   std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));

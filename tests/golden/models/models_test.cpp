@@ -61,12 +61,12 @@ std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, 
   options.kv_tokens = 64;
   Engine engine =
       Engine::load(Checkpoint::open(system_io(), model.string()), make_reference_backend(), options);
-  const std::uint64_t sequence = engine.cache().open_sequence();
+  KvSequence sequence(engine.cache());
   std::vector<float> all;
   for (std::size_t first = 0; first < ids.size(); first += chunk) {
-    const Engine::Step step{sequence, std::span(ids).subspan(first, std::min(chunk, ids.size() - first))};
-    const Buffer hidden = engine.forward({&step, 1});
-    const auto rows = static_cast<std::int64_t>(step.tokens.size());
+    const auto part = std::span(ids).subspan(first, std::min(chunk, ids.size() - first));
+    const Buffer hidden = engine.forward(sequence, part);
+    const auto rows = static_cast<std::int64_t>(part.size());
     const TensorView logits = engine.logits(hidden.view(DType::kF32, {rows, engine.spec().hidden_size}));
     std::vector<float> values(static_cast<std::size_t>(logits.shape.elements()));
     engine.backend().download(values.data(), logits);

@@ -44,9 +44,8 @@ std::vector<std::int32_t> some_ids(int count, std::int64_t vocabulary) {
 
 // -log p of position p's token given those before it.
 std::vector<double> losses_by_definition(Engine& engine, const std::vector<std::int32_t>& tokens) {
-  const std::uint64_t sequence = engine.cache().open_sequence();
-  const Engine::Step step{sequence, tokens};
-  const Buffer hidden = engine.forward({&step, 1});
+  KvSequence sequence(engine.cache());
+  const Buffer hidden = engine.forward(sequence, tokens);
   const auto rows = static_cast<std::int64_t>(tokens.size());
   const TensorView states = hidden.view(DType::kF32, {rows, engine.spec().hidden_size});
   const auto vocabulary = static_cast<std::size_t>(engine.spec().vocab_size);
@@ -59,7 +58,6 @@ std::vector<double> losses_by_definition(Engine& engine, const std::vector<std::
     const auto next = static_cast<std::size_t>(tokens[static_cast<std::size_t>(row + 1)]);
     losses.push_back(std::log(sum) - static_cast<double>(logits[next]));
   }
-  engine.cache().close_sequence(sequence);
   return losses;
 }
 
@@ -108,9 +106,8 @@ TEST(Perplexity, AModelDoesNotDivergeFromItself) {
 
 // log softmax in FP64 of every row that predicts a known token, one row of logits at a time.
 std::vector<std::vector<double>> log_probabilities(Engine& engine, const std::vector<std::int32_t>& tokens) {
-  const std::uint64_t sequence = engine.cache().open_sequence();
-  const Engine::Step step{sequence, tokens};
-  const Buffer hidden = engine.forward({&step, 1});
+  KvSequence sequence(engine.cache());
+  const Buffer hidden = engine.forward(sequence, tokens);
   const auto rows = static_cast<std::int64_t>(tokens.size());
   const TensorView states =
       hidden.view(activation_dtype(engine.options().compute), {rows, engine.spec().hidden_size});
@@ -123,7 +120,6 @@ std::vector<std::vector<double>> log_probabilities(Engine& engine, const std::ve
     std::vector<double>& logs = all.emplace_back();
     for (const float logit : logits) logs.push_back(static_cast<double>(logit) - std::log(sum));
   }
-  engine.cache().close_sequence(sequence);
   return all;
 }
 

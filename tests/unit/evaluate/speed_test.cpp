@@ -4,8 +4,6 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "runtime/generate.h"
-#include "runtime/greedy_batch.h"
 #include "unit/runtime/tiny_model.h"
 
 namespace llmq {
@@ -29,9 +27,9 @@ TEST(NearestRank, IsAValueThatWasThere) {
 
 TEST(MeasureSpeed, LeavesTheCacheAsItWas) {
   Engine engine = tiny(3 * 32);
-  const std::int64_t before = engine.cache().free_blocks();
+  const std::int32_t before = engine.cache().blocks().free();
   const SpeedResult result = measure_speed(engine, {3, 20, 6, 2});
-  EXPECT_EQ(engine.cache().free_blocks(), before);
+  EXPECT_EQ(engine.cache().blocks().free(), before);
   EXPECT_GT(result.tokens_per_second, 0);
   EXPECT_GT(result.prefill_tokens_per_second, 0);
   EXPECT_LE(result.ttft_p50, result.ttft_p95);
@@ -56,26 +54,6 @@ TEST(MeasureSpeed, RefusesWhatMeasuresNothing) {
   EXPECT_THROW(measure_speed(engine, {1, 20, 1, 1}), Error);
   EXPECT_THROW(measure_speed(engine, {0, 20, 4, 1}), Error);
   EXPECT_THROW(measure_speed(engine, {1, 62, 4, 1}), Error);
-}
-
-TEST(GreedyBatch, WritesWhatEachSequenceAloneWouldGet) {
-  Engine engine = tiny(3 * 64);
-  const std::vector<std::vector<std::int32_t>> prompts = {
-      {1, 5, 9}, {7}, {3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3, 3}};
-  std::vector<std::vector<std::int32_t>> expected, found;
-  for (const auto& prompt : prompts) {
-    GenerateOptions options;
-    options.max_tokens = 10;
-    options.ignore_eos = true;
-    expected.push_back(generate_tokens(engine, prompt, options, [](std::int32_t) { return true; }).tokens);
-  }
-  GreedyBatch batch(engine, 3);
-  for (std::size_t i = 0; i < prompts.size(); ++i) found.push_back({batch.prefill(i, prompts[i], 2)});
-  for (int step = 1; step < 10; ++step) {
-    const std::span<const std::int32_t> tokens = batch.step();
-    for (std::size_t i = 0; i < prompts.size(); ++i) found[i].push_back(tokens[i]);
-  }
-  EXPECT_EQ(found, expected);
 }
 
 }  // namespace

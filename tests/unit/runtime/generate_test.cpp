@@ -36,9 +36,8 @@ std::vector<float> logits_of(Engine& engine, const Buffer& normed, std::int64_t 
   return values;
 }
 
-std::vector<float> forward(Engine& engine, std::uint64_t sequence, std::span<const std::int32_t> tokens) {
-  const Engine::Step steps[] = {{sequence, tokens}};
-  return logits_of(engine, engine.forward(steps), static_cast<std::int64_t>(tokens.size()));
+std::vector<float> forward(Engine& engine, KvSequence& sequence, std::span<const std::int32_t> tokens) {
+  return logits_of(engine, engine.forward(sequence, tokens), static_cast<std::int64_t>(tokens.size()));
 }
 
 TEST(Generate, PrefillChunksChangeNothing) {
@@ -48,7 +47,7 @@ TEST(Generate, PrefillChunksChangeNothing) {
     const std::vector<std::int32_t> whole = greedy(engine, 512);
     EXPECT_EQ(whole.size(), 24u);
     for (const std::int64_t chunk : {1, 2, 5, 12, 13}) EXPECT_EQ(greedy(engine, chunk), whole) << chunk;
-    EXPECT_EQ(engine.cache().free_blocks(), 24);  // every sequence gave its blocks back
+    EXPECT_EQ(engine.cache().blocks().free(), 24);  // every sequence gave its blocks back
   }
 }
 
@@ -81,7 +80,7 @@ TEST(Generate, StopsForItsReasons) {
   EXPECT_THROW(generate_tokens(engine, std::vector<std::int32_t>(65, 1), options, always), Error);
   options.max_tokens = 1;
   EXPECT_THROW(generate_tokens(engine, std::vector<std::int32_t>{61}, options, always), Error);
-  EXPECT_EQ(engine.cache().free_blocks(), 24);
+  EXPECT_EQ(engine.cache().blocks().free(), 24);
 }
 
 TEST(Generate, TheSameSeedGivesTheSameText) {
@@ -102,14 +101,14 @@ TEST(Generate, TheSameSeedGivesTheSameText) {
 TEST(Engine, TruncatedSequencesContinueAsIfNothingHadFollowed) {
   const TinyModel model;
   Engine engine = model.load(make_reference_backend(), options_for(Compute::kBFloat16));
-  const std::uint64_t sequence = engine.cache().open_sequence();
+  KvSequence sequence(engine.cache());
   const auto prompt = std::span(kPrompt);
   forward(engine, sequence, prompt.first(6));
   const std::vector<float> wanted = forward(engine, sequence, prompt.subspan(6));
-  engine.cache().truncate(sequence, 6);
+  sequence.truncate(6);
   forward(engine, sequence, std::vector<std::int32_t>(20, 44));
-  engine.cache().truncate(sequence, 6);
-  EXPECT_EQ(engine.cache().length(sequence), 6);
+  sequence.truncate(6);
+  EXPECT_EQ(sequence.length(), 6);
   EXPECT_EQ(forward(engine, sequence, prompt.subspan(6)), wanted);
 }
 
@@ -118,30 +117,53 @@ TEST(Engine, BatchMatesChangeNothing) {
   Engine engine = model.load(make_reference_backend(), options_for(Compute::kBFloat16));
   KvCache& cache = engine.cache();
   const std::vector<std::int32_t> other = {4, 4, 19};
-  const std::uint64_t a = cache.open_sequence(), b = cache.open_sequence(), alone = cache.open_sequence();
+  KvSequence a(cache), b(cache), alone(cache);
   const std::vector<float> wanted = forward(engine, alone, kPrompt);
-  const Engine::Step steps[] = {{a, other}, {b, kPrompt}};
+  a.extend(3);
+  b.extend(13);
+  const Engine::Step steps[] = {{other, 0, a.blocks()}, {kPrompt, 0, b.blocks()}};
   const std::vector<float> both = logits_of(engine, engine.forward(steps), 16);
   EXPECT_EQ(std::vector<float>(both.begin() + 3 * 61, both.end()), wanted);
 }
 
-// A step without room leaves every sequence as it was.
-TEST(Engine, AFullCacheIsRefusedWhole) {
+// Rows that are not neighbours are gathered for the head; what they say is the same, also where memory is closed to the host.
+TEST(Engine, LogitsOfAnyRows) {
+  const TinyModel model;
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const std::shared_ptr<Backend>& backend : {make_reference_backend(), make_fake_backend()}) {
+      Engine engine = model.load(backend, options_for(compute));
+      KvSequence sequence(engine.cache());
+      const Buffer normed = engine.forward(sequence, kPrompt);
+      const std::vector<float> all = logits_of(engine, normed, 13);
+      for (const std::vector<std::int32_t>& rows : {std::vector<std::int32_t>{3, 4, 5}, {0, 7, 12}, {9, 2}}) {
+        const std::span<const float> some = engine.host_logits(normed, 13, rows);
+        ASSERT_EQ(some.size(), rows.size() * 61);
+        for (std::size_t i = 0; i < some.size(); ++i)
+          ASSERT_EQ(some[i], all[static_cast<std::size_t>(rows[i / 61]) * 61 + i % 61]);
+      }
+    }
+}
+
+// A step without room leaves the sequence as it was.
+TEST(Engine, WhatDoesNotFitIsRefusedWhole) {
   const TinyModel model;
   Engine engine = model.load(make_reference_backend(), options_for(Compute::kFloat32));
-  KvCache& cache = engine.cache();
-  const std::uint64_t a = cache.open_sequence(), b = cache.open_sequence();
-  const std::vector<std::int32_t> fifty(50, 3);
-  const Engine::Step steps[] = {{a, fifty}, {b, fifty}};
-  try {
-    engine.forward(steps);
-    ADD_FAILURE() << "100 positions fitted in 96";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kResource);
-  }
-  EXPECT_EQ(cache.length(a), 0);
-  EXPECT_EQ(cache.length(b), 0);
-  EXPECT_EQ(cache.free_blocks(), 24);
+  KvSequence a(engine.cache()), b(engine.cache());
+  a.extend(50);
+  const auto refused = [&](const std::vector<std::int32_t>& tokens, ErrorKind kind) {
+    try {
+      engine.forward(b, tokens);
+      ADD_FAILURE() << tokens.size() << " tokens ran";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), kind);
+    }
+    EXPECT_EQ(b.length(), 0);
+    EXPECT_EQ(engine.cache().blocks().free(), 24 - 13);
+  };
+  refused(std::vector<std::int32_t>(50, 3), ErrorKind::kResource);  // 100 positions in 96
+  refused({1, 61}, ErrorKind::kBadInput);                           // no such token, found after room was made
+  const Engine::Step beyond = {kPrompt, 45, a.blocks()};            // 58 positions in 13 blocks of 4
+  EXPECT_THROW(engine.forward(std::span(&beyond, 1)), Error);
 }
 
 }  // namespace

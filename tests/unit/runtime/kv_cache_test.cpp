@@ -15,55 +15,56 @@ KvCache make_cache(Backend& backend, std::int64_t tokens, int block_size) {
   return KvCache(spec, backend, DType::kBF16, tokens, block_size);
 }
 
-std::vector<std::int64_t> slots_of(KvCache& cache, std::uint64_t sequence, std::int64_t count) {
-  std::vector<std::int64_t> slots;
-  cache.append(sequence, count, slots);
-  return slots;
-}
-
-TEST(KvCache, SlotsFollowTheTable) {
+TEST(KvCache, HasPagesForEveryLayer) {
   const auto backend = make_reference_backend();
   KvCache cache = make_cache(*backend, 10, 4);
-  EXPECT_EQ(cache.free_blocks(), 3);  // 10 positions take 3 blocks of 4
+  EXPECT_EQ(cache.blocks().free(), 3);  // 10 positions take 3 blocks of 4
   EXPECT_EQ(cache.bytes(), 3u * 2u * 12u * 2u * 8u * 2u);
-  const std::uint64_t a = cache.open_sequence(), b = cache.open_sequence();
-  EXPECT_EQ(slots_of(cache, a, 3), (std::vector<std::int64_t>{0, 1, 2}));
-  EXPECT_EQ(slots_of(cache, b, 1), (std::vector<std::int64_t>{4}));
-  EXPECT_EQ(slots_of(cache, a, 3), (std::vector<std::int64_t>{3, 8, 9}));
-  EXPECT_EQ(cache.length(a), 6);
-  EXPECT_EQ(cache.block_table(a).size(), 2u);
   EXPECT_EQ(cache.pages(2).block_size, 4);
 }
 
-TEST(KvCache, FullIsAnErrorThatChangesNothing) {
-  const auto backend = make_reference_backend();
-  KvCache cache = make_cache(*backend, 8, 4);
-  const std::uint64_t a = cache.open_sequence();
-  slots_of(cache, a, 5);
-  try {
-    slots_of(cache, a, 4);
-    ADD_FAILURE() << "9 positions fitted in 8";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+// Pages whose bytes name layer, kind and block; also where memory is closed to the host.
+TEST(KvCache, CopiesGoToEveryLayerInTheirOrder) {
+  for (const auto& backend : {make_reference_backend(), make_fake_backend()}) {
+    KvCache cache = make_cache(*backend, 16, 4);
+    const std::size_t page = 4 * 2 * 8 * 2;
+    std::vector<std::uint8_t> bytes(4 * page);
+    for (int layer = 0; layer < 3; ++layer)
+      for (const bool keys : {true, false}) {
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+          bytes[i] = static_cast<std::uint8_t>(layer * 8 + (keys ? 4 : 0) + static_cast<int>(i / page));
+        backend->upload(keys ? cache.pages(layer).keys : cache.pages(layer).values, bytes.data());
+      }
+    cache.copy(std::vector<BlockCopy>{{0, 2}, {2, 3}});
+    for (int layer = 0; layer < 3; ++layer)
+      for (const bool keys : {true, false}) {
+        backend->download(bytes.data(), keys ? cache.pages(layer).keys : cache.pages(layer).values);
+        const int block_of[] = {0, 1, 0, 0};
+        for (std::size_t i = 0; i < bytes.size(); ++i)
+          ASSERT_EQ(bytes[i], layer * 8 + (keys ? 4 : 0) + block_of[i / page]) << layer << " " << i;
+      }
   }
-  EXPECT_EQ(cache.length(a), 5);
-  EXPECT_EQ(slots_of(cache, a, 3).size(), 3u);
 }
 
-TEST(KvCache, TruncateAndCloseGiveBlocksBack) {
+TEST(KvSequence, FullIsAnErrorThatChangesNothing) {
   const auto backend = make_reference_backend();
-  KvCache cache = make_cache(*backend, 16, 4);
-  const std::uint64_t a = cache.open_sequence();
-  slots_of(cache, a, 13);
-  EXPECT_EQ(cache.free_blocks(), 0);
-  cache.truncate(a, 5);
-  EXPECT_EQ(cache.free_blocks(), 2);
-  cache.truncate(a, 4);
-  EXPECT_EQ(cache.free_blocks(), 3);
-  EXPECT_EQ(slots_of(cache, a, 1), (std::vector<std::int64_t>{4}));
-  EXPECT_THROW(cache.truncate(a, 6), Error);
-  cache.close_sequence(a);
-  EXPECT_EQ(cache.free_blocks(), 4);
+  KvCache cache = make_cache(*backend, 8, 4);
+  {
+    KvSequence a(cache);
+    a.extend(5);
+    try {
+      a.extend(4);
+      ADD_FAILURE() << "9 positions fitted in 8";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kResource);
+    }
+    EXPECT_EQ(a.length(), 5);
+    a.truncate(4);
+    EXPECT_EQ(cache.blocks().free(), 1);
+    a.extend(4);
+    EXPECT_EQ(a.blocks().size(), 2u);
+  }
+  EXPECT_EQ(cache.blocks().free(), 2);
 }
 
 TEST(KvCache, NothingToHoldIsRefused) {

@@ -33,6 +33,7 @@ std::int32_t tenant(const Scheduler::Sequence& sequence) { return sequence.reque
 // Runs steps on pages that remember which token was written where, behind which others.
 class Machine {
  public:
+  static constexpr std::uint64_t kForked = 1'000'000;  // ids of sequences that were forked
   Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed)
       : limits_(limits),
         random_(seed),
@@ -44,6 +45,8 @@ class Machine {
   Scheduler& scheduler() { return scheduler_; }
   KvBlocks& blocks() { return blocks_; }
   std::int64_t preemptions = 0, drafted = 0, accepted = 0, chunks = 0, reused = 0, cancelled_in_flight = 0;
+  std::int64_t copies = 0;
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> forked;  // of a sequence, another
   std::map<std::uint64_t, std::pair<Scheduler::Finish, std::vector<std::int32_t>>> finished;
 
   int pick(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
@@ -54,6 +57,7 @@ class Machine {
     const Scheduler::Step step = scheduler_.next();
     preemptions += static_cast<std::int64_t>(step.preempted.size());
     check_step(step);
+    copies += static_cast<std::int64_t>(step.copies.size());
     for (const BlockCopy& copy : step.copies)
       for (int i = 0; i < size_; ++i)
         pages_[static_cast<std::size_t>(copy.to * size_ + i)] =
@@ -63,6 +67,7 @@ class Machine {
     for (const Scheduler::Work& work : step.work) {
       run(work, outcomes);
       all[work.id] = scheduler_.sequence(work.id).tokens;
+      fork(work);
     }
     if (cancel) {
       cancelled_in_flight += all.count(*cancel);
@@ -115,6 +120,16 @@ class Machine {
         tokens.push_back(drafts.back());
       }
       scheduler_.propose(entry.first, drafts);
+    }
+  }
+
+  // Now and then another answer to a prompt that was just read. Every sequence says the same, so it is checked like others.
+  void fork(const Scheduler::Work& work) {
+    const Scheduler::Sequence& one = scheduler_.sequence(work.id);
+    if (!work.samples || one.tokens.size() != one.request.prompt.size() || one.request.max_tokens < 2 || pick(6) != 0) return;
+    for (int i = pick(3); i >= 0; --i) {
+      forked.emplace_back(work.id, kForked + forked.size());
+      scheduler_.fork(work.id, forked.back().second, answer(one.tokens));
     }
   }
 
@@ -186,19 +201,20 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
 }
 
 TEST(Scheduler, RandomRequestsKeepEveryInvariant) {
-  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0;
+  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0, forked = 0, copies = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
     const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6};
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
     Machine machine(limits, count, size, seed);
-    std::map<std::uint64_t, Request> requests;
+    std::map<std::uint64_t, Request> requests, request_of;
     std::uint64_t id = 0;
+    std::size_t forks = 0;
     for (int i = 0; i < 25000; ++i, ++steps) {
       if (machine.pick(3) == 0) {
         const Request request = random_request(machine, ++id, 36);
         if (machine.scheduler().add(request) == Refusal::kNone)
-          requests[id] = request;
+          requests[id] = request_of[id] = request;
         else
           ++refused;
       }
@@ -206,7 +222,13 @@ TEST(Scheduler, RandomRequestsKeepEveryInvariant) {
       if (machine.pick(30) == 0) machine.scheduler().cancel(other), requests.erase(other);
       const bool while_running = machine.pick(30) == 0;
       machine.step(while_running ? std::optional(other) : std::nullopt);
+      for (; forks < machine.forked.size(); ++forks)
+        requests[machine.forked[forks].second] = request_of[machine.forked[forks].first];
       if (while_running) requests.erase(other);
+      if (!machine.forked.empty() && machine.pick(40) == 0) {
+        machine.scheduler().cancel(machine.forked.back().second);
+        requests.erase(machine.forked.back().second);
+      }
       if (HasFailure()) FAIL() << "seed " << seed << ", step " << i;
     }
     for (int i = 0; !machine.scheduler().idle(); ++i, ++steps) {
@@ -221,10 +243,10 @@ TEST(Scheduler, RandomRequestsKeepEveryInvariant) {
     }
     preemptions += machine.preemptions, drafted += machine.drafted, accepted += machine.accepted,
         chunks += machine.chunks;
-    in_flight += machine.cancelled_in_flight;
+    in_flight += machine.cancelled_in_flight, forked += static_cast<std::int64_t>(machine.forked.size()), copies += machine.copies;
   }
   EXPECT_GE(steps, 1'000'000);
-  for (const std::int64_t count : {preemptions, drafted - accepted, accepted, chunks, in_flight, refused})
+  for (const std::int64_t count : {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies})
     EXPECT_GT(count, 1000);
 }
 

@@ -1,0 +1,60 @@
+#include "runtime/answer.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+namespace llmq {
+
+Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer, std::vector<std::int32_t> model_ends)
+    : request_(std::move(request)),
+      index_(index),
+      ends_(request_->stop_tokens),
+      sampling_(request_->sampling),
+      penalties_(sampling_, request_->prompt) {
+  if (!request_->ignore_eos) ends_.insert(ends_.end(), model_ends.begin(), model_ends.end());
+  sampling_.seed = answer_seed(sampling_.seed, index);
+  sampling_.logit_bias.clear();  // the penalties have it
+  if (tokenizer) text_.emplace(*tokenizer, request_->prompt, request_->stop);
+}
+
+Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) const {
+  Row row{logits, logits, 0};
+  const bool early = static_cast<std::int64_t>(drawn_) < request_->min_tokens, changes = early || !penalties_.none();
+  if (request_->logprobs) {
+    row.log_sum = log_sum(logits);
+    if (changes) {
+      own.assign(logits.begin(), logits.end());
+      row.own = own;
+    }
+  }
+  if (!changes) return row;
+  penalties_.apply(logits);
+  if (early)
+    for (const std::int32_t token : ends_)
+      if (token >= 0 && static_cast<std::size_t>(token) < logits.size())
+        logits[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();
+  return row;
+}
+
+bool Answer::take(const Row& row, std::int32_t token, GenerationEvent& event) {
+  ++drawn_;
+  if (std::find(ends_.begin(), ends_.end(), token) != ends_.end()) return true;
+  penalties_.push(token);
+  event.tokens.push_back(token);
+  if (const auto& asked = request_->logprobs) {
+    TokenLogprobs& entry = event.logprobs.emplace_back();
+    entry.chosen = {token, static_cast<double>(row.own[static_cast<std::size_t>(token)]) - row.log_sum};
+    entry.likeliest = likeliest_logprobs(row.own, row.log_sum, *asked);
+  }
+  if (!text_) return false;
+  event.text += text_->push(token);
+  return text_->stopped();
+}
+
+void Answer::finish(FinishReason reason, GenerationEvent& event) {
+  if (text_) event.text += text_->finish();
+  event.finish = reason;
+}
+
+}  // namespace llmq

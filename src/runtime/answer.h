@@ -1,0 +1,55 @@
+// One answer to a request while it is being written: from rows of logits to tokens, text and log probabilities.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "runtime/answer_text.h"
+#include "runtime/generation.h"
+#include "runtime/penalties.h"
+#include "runtime/speculation.h"
+
+namespace llmq {
+
+class Answer {
+ public:
+  // Answer `index` of a request to a model with these end tokens. Without a tokenizer there is no text.
+  Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer, std::vector<std::int32_t> model_ends);
+
+  // One row of logits, ready to be drawn from, and what it was before penalties where log probabilities are asked for.
+  struct Row {
+    std::span<const float> logits, own;
+    double log_sum = 0;
+  };
+  // Penalties, biases and the bar on early end tokens change `logits`; what they were goes to `own` where somebody asks for it.
+  Row prepare(std::span<float> logits, std::vector<float>& own) const;
+  // The next token of this answer.
+  std::int32_t draw(const Row& row) const { return sample_token(row.logits, sampling_, drawn_); }
+  // It goes into the event, unless it is an end token; true where it ends the answer.
+  bool take(const Row& row, std::int32_t token, GenerationEvent& event);
+  void finish(FinishReason reason, GenerationEvent& event);
+
+  const GenerationRequest& request() const { return *request_; }
+  const std::shared_ptr<const GenerationRequest>& shared_request() const { return request_; }
+  int index() const { return index_; }
+  const SamplingOptions& sampling() const { return sampling_; }
+  std::uint64_t drawn() const { return drawn_; }
+
+  std::int64_t cached = -1;  // of the prompt, when it started; -1 before
+  bool guessed_early = false;  // guesses for its first token were asked for, with its prompt
+  std::size_t event_at = 0;  // of this step: its place
+  Speculation::Sequence speculation;
+
+ private:
+  std::shared_ptr<const GenerationRequest> request_;
+  int index_;
+  std::vector<std::int32_t> ends_;
+  SamplingOptions sampling_;
+  Penalties penalties_;
+  std::optional<AnswerText> text_;
+  std::uint64_t drawn_ = 0;
+};
+
+}  // namespace llmq

@@ -1,0 +1,30 @@
+// The text of an answer, token by token: its own bytes behind the prompt, up to a stop string, in whole characters.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/stop_strings.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq {
+
+class AnswerText {
+ public:
+  AnswerText(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, std::vector<std::string> stops);
+  std::string push(std::int32_t token);  // what has become certain
+  std::string finish();                  // the rest; nothing follows
+  bool stopped() const { return stops_.stopped(); }
+
+ private:
+  bool is_special(std::int32_t token) const;
+  std::string bytes_of(std::int32_t token);
+
+  const Tokenizer* tokenizer_;
+  StopStrings stops_;
+  Utf8Stream characters_;
+  std::int32_t previous_ = -1;  // the last token that is shown
+};
+
+}  // namespace llmq

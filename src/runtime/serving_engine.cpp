@@ -1,0 +1,371 @@
+#include "runtime/serving_engine.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "runtime/answer.h"
+#include "runtime/speculation.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kTileBytes = 64 << 20;  // of logits at once
+
+using Refusal = GenerationRefusal;
+
+double guess_cost(const Engine& engine, const Drafter* drafter) {
+  return drafter ? drafter->bytes_per_guess() / static_cast<double>(std::max<std::size_t>(1, engine.weight_bytes())) : 0;
+}
+
+}  // namespace
+
+struct ServingEngine::State {
+  State(Engine& with, const Tokenizer* text, const ServingOptions& asked, Drafter* guesses)
+      : engine(with),
+        tokenizer(text),
+        options(asked),
+        drafter(guesses),
+        scheduler(asked.limits, with.cache().blocks()),
+        speculation(asked.num_draft_tokens, guess_cost(with, guesses)) {
+    if (asked.limits.max_model_len > with.options().max_context + 1)
+      fail(ErrorKind::kUsage, {fmt::format("{} positions were asked for, and the model was loaded with {}", asked.limits.max_model_len,
+                                           with.options().max_context),
+                               {}, "--max-model-len", "give a shorter context"});
+    if (drafter) speculates = speculation.usual_guesses(1) > 0;
+  }
+
+  std::optional<Refusal> refused(Scheduler::Refusal why, const GenerationRequest& request) const;
+  GenerationEvent& new_event(const Answer& answer);
+  void propose();
+  void note_starts(const Scheduler::Step& step);
+  Buffer forward(const Scheduler::Step& step);
+  void sample(const Scheduler::Step& step, const Buffer& normed);
+  void choose(const Scheduler::Work& work, std::span<float> logits, Scheduler::Outcome& outcome);
+  void answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row);
+  void finish(std::uint64_t sequence, FinishReason reason);
+  void forget(std::uint64_t sequence);
+  void note_speculation();
+
+  Engine& engine;
+  const Tokenizer* tokenizer;
+  ServingOptions options;
+  Drafter* drafter;
+  Scheduler scheduler;
+  Speculation speculation;
+  bool speculates = false, told = false;  // of which the first change is a note, others are details
+  ServingStatistics statistics;
+  std::map<std::uint64_t, Answer> answers;                           // by sequence of the scheduler
+  std::map<std::uint64_t, std::vector<std::uint64_t>> sequences_of;  // a request
+  std::uint64_t next_sequence = 1;
+  std::vector<GenerationEvent> cancelled, events;
+  std::size_t events_used = 0;
+  // Of one step, kept so that the next allocates nothing.
+  std::vector<DraftJob> jobs;
+  std::vector<std::int32_t> ids, rows;
+  std::vector<std::size_t> offsets;  // of each work's tokens in ids
+  std::vector<Engine::Step> steps;
+  std::vector<Scheduler::Outcome> outcomes;
+  std::vector<float> own_logits;
+};
+
+std::optional<Refusal> ServingEngine::State::refused(Scheduler::Refusal why, const GenerationRequest& request) const {
+  using Why = Scheduler::Refusal;
+  const std::size_t length = request.prompt.size();
+  switch (why) {
+    case Why::kNone: return std::nullopt;
+    case Why::kTooLong:
+      return Refusal{Refusal::Kind::kTooLong, "prompt",
+                     fmt::format("the prompt has {} tokens, and prompt and answer together may have {}", length, options.limits.max_model_len)};
+    case Why::kTooLarge:
+      return Refusal{Refusal::Kind::kTooLong, "max_tokens",
+                     fmt::format("a prompt of {} tokens and an answer of {} do not fit into the KV cache, which holds {} positions", length,
+                                 request.max_tokens, std::int64_t{engine.cache().blocks().total()} * engine.options().block_size)};
+    case Why::kQueueFull:
+      return Refusal{Refusal::Kind::kBusy, {}, fmt::format("{} requests wait already; try again later", scheduler.waiting())};
+    case Why::kBadPriority:
+      return Refusal{Refusal::Kind::kInvalid, "priority", fmt::format("priority is {}, which is not between -{} and {}", request.priority, Scheduler::kPriorities,
+                                             Scheduler::kPriorities)};
+    case Why::kEmptyPrompt: case Why::kKnownId: break;  // looked at before
+  }
+  return Refusal{Refusal::Kind::kInvalid, {}, "the request cannot be scheduled"};
+}
+
+GenerationEvent& ServingEngine::State::new_event(const Answer& answer) {
+  if (events_used == events.size()) events.emplace_back();
+  GenerationEvent& event = events[events_used++];
+  event.id = answer.request().id;
+  event.index = answer.index();
+  event.cached_tokens = std::max<std::int64_t>(0, answer.cached);
+  event.tokens.clear();
+  event.text.clear();
+  event.logprobs.clear();
+  event.finish.reset();
+  return event;
+}
+
+// Guesses for every sequence that may generate in the next step: also for the first token behind a prompt of one step, but only once,
+// because it may have to wait.
+void ServingEngine::State::propose() {
+  if (!drafter) return;
+  jobs.clear();
+  const auto sharing = static_cast<std::int64_t>(scheduler.running());
+  for (auto& entry : answers) {
+    const Scheduler::Sequence& sequence = scheduler.sequence(entry.first);
+    const auto size = static_cast<std::int64_t>(sequence.tokens.size());
+    const bool generates = sequence.runs && size - sequence.computed == 1;
+    const bool begins = !generates && !entry.second.guessed_early && size - sequence.computed <= options.limits.max_num_batched_tokens &&
+                        (sequence.runs || sharing < options.limits.max_num_seqs);
+    if (!generates && !begins) continue;
+    entry.second.guessed_early |= begins;
+    const std::int64_t wanted = speculation.guesses(entry.second.speculation, std::max<std::int64_t>(1, sharing));
+    const std::int64_t room = static_cast<std::int64_t>(sequence.request.prompt.size()) + sequence.request.max_tokens - size - 1;
+    // A fixed number is kept to: a round is whole or not at all.
+    const std::int64_t most = speculation.adapts() ? std::min(wanted, room) : (room < wanted ? 0 : wanted);
+    if (most < 1) continue;
+    jobs.push_back({entry.first, sequence.request.salt, sequence.tokens, &entry.second.sampling(), entry.second.drawn(), most, {}});
+  }
+  if (jobs.empty()) return;
+  drafter->propose(jobs);
+  for (DraftJob& job : jobs)
+    if (!job.guesses.empty()) scheduler.propose(job.sequence, std::move(job.guesses));
+}
+
+void ServingEngine::State::note_starts(const Scheduler::Step& step) {
+  for (const Scheduler::Start& start : step.started) {
+    statistics.prefix_queries += start.tokens;
+    statistics.prefix_hits += start.cached;
+    statistics.recomputed_tokens += start.again;
+    Answer& answer = answers.at(start.id);
+    if (answer.cached < 0) answer.cached = start.cached;
+  }
+  statistics.preemptions += static_cast<std::int64_t>(step.preempted.size());
+  if (drafter)
+    for (const std::uint64_t sequence : step.preempted) drafter->forget(sequence);
+}
+
+Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
+  ids.clear();
+  offsets.clear();
+  steps.clear();
+  for (const Scheduler::Work& work : step.work) {
+    const Scheduler::Sequence& sequence = scheduler.sequence(work.id);
+    offsets.push_back(ids.size());
+    ids.insert(ids.end(), sequence.tokens.begin() + work.first, sequence.tokens.begin() + work.first + work.count);
+    ids.insert(ids.end(), sequence.drafts.begin(), sequence.drafts.end());
+  }
+  for (std::size_t i = 0; i < step.work.size(); ++i) {
+    const Scheduler::Work& work = step.work[i];
+    const auto count = static_cast<std::size_t>(work.count + work.drafts);
+    steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first, scheduler.sequence(work.id).table.blocks});
+  }
+  ++statistics.steps;
+  statistics.rows += static_cast<std::int64_t>(ids.size());
+  return engine.forward(steps);
+}
+
+// Logits of the rows that are followed by a token, a tile of whole sequences at a time.
+void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& normed) {
+  const std::int64_t vocabulary = engine.spec().vocab_size, total = static_cast<std::int64_t>(ids.size());
+  const std::int64_t most_rows = std::max<std::int64_t>(1, kTileBytes / (vocabulary * 4));
+  const auto sampling = static_cast<std::size_t>(std::count_if(step.work.begin(), step.work.end(), [](const Scheduler::Work& w) { return w.samples; }));
+  outcomes.resize(sampling);
+  std::size_t outcome = 0;
+  for (std::size_t first = 0, end = 0; first < step.work.size(); first = end) {
+    rows.clear();
+    for (end = first; end < step.work.size(); ++end) {
+      const Scheduler::Work& work = step.work[end];
+      if (!work.samples) continue;
+      if (!rows.empty() && static_cast<std::int64_t>(rows.size()) + 1 + work.drafts > most_rows) break;
+      const auto last = static_cast<std::int32_t>(offsets[end]) + static_cast<std::int32_t>(work.count - 1);
+      for (std::int32_t i = 0; i <= work.drafts; ++i) rows.push_back(last + i);
+    }
+    if (rows.empty()) return;
+    std::span<float> logits = engine.host_logits(normed, total, rows);
+    for (std::size_t i = first; i < end; ++i) {
+      const Scheduler::Work& work = step.work[i];
+      if (!work.samples) continue;
+      const auto values = static_cast<std::size_t>((1 + work.drafts) * vocabulary);
+      choose(work, logits.first(values), outcomes[outcome++]);
+      logits = logits.subspan(values);
+    }
+  }
+}
+
+// The other answers to a prompt: their first tokens come from the row that the first answer's comes from.
+void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row) {
+  const GenerationRequest& request = first.request();
+  const std::int64_t most = scheduler.sequence(work.id).request.max_tokens;
+  for (int index = 1; index < request.n; ++index) {
+    Answer answer(first.shared_request(), index, tokenizer, engine.spec().eos_ids);
+    answer.cached = first.cached;
+    GenerationEvent& event = new_event(answer);
+    answer.event_at = events_used - 1;
+    const std::int32_t token = answer.draw(row);
+    const bool stops = answer.take(row, token, event);
+    statistics.generated_tokens += static_cast<std::int64_t>(event.tokens.size());
+    const std::uint64_t sequence = next_sequence++;
+    sequences_of.at(request.id).push_back(sequence);
+    const bool lives = !stops && most > 1;
+    if (lives) scheduler.fork(work.id, sequence, token);
+    answers.emplace(sequence, std::move(answer));
+    if (!lives) finish(sequence, stops ? FinishReason::kStop : FinishReason::kLength);
+  }
+}
+
+// Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same.
+void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> logits, Scheduler::Outcome& outcome) {
+  Answer& answer = answers.at(work.id);
+  const std::size_t event = events_used;
+  new_event(answer);
+  answer.event_at = event;
+  outcome.id = work.id;
+  outcome.tokens.clear();
+  outcome.stop = false;
+  const std::vector<std::int32_t>& guesses = scheduler.sequence(work.id).drafts;
+  const auto width = logits.size() / static_cast<std::size_t>(1 + work.drafts);
+  std::size_t accepted = 0;
+  for (std::size_t at = 0; at <= guesses.size(); ++at) {
+    const Answer::Row row = answer.prepare(logits.subspan(at * width, width), own_logits);
+    if (answer.drawn() == 0 && answer.request().n > 1) answer_again(work, answer, row);
+    const std::int32_t token = answer.draw(row);
+    outcome.tokens.push_back(token);
+    outcome.stop = answer.take(row, token, events[event]);
+    const bool right = at < guesses.size() && guesses[at] == token;
+    accepted += right;
+    if (outcome.stop || !right) break;
+  }
+  statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
+  if (guesses.empty()) return;
+  ++statistics.draft_rounds;
+  statistics.drafted += work.drafts;
+  statistics.accepted += static_cast<std::int64_t>(accepted);
+  if (statistics.accepted_at.size() < guesses.size()) statistics.accepted_at.resize(guesses.size());
+  for (std::size_t i = 0; i < accepted; ++i) ++statistics.accepted_at[i];
+  speculation.record(answer.speculation, work.drafts, static_cast<std::int64_t>(accepted));
+}
+
+void ServingEngine::State::finish(std::uint64_t sequence, FinishReason reason) {
+  Answer& answer = answers.at(sequence);
+  answer.finish(reason, events[answer.event_at]);
+  ++(reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
+  forget(sequence);
+}
+
+void ServingEngine::State::forget(std::uint64_t sequence) {
+  const auto answer = answers.find(sequence);
+  const auto request = sequences_of.find(answer->second.request().id);
+  std::erase(request->second, sequence);
+  if (request->second.empty()) sequences_of.erase(request);
+  answers.erase(answer);
+  if (drafter) drafter->forget(sequence);
+}
+
+void ServingEngine::State::note_speculation() {
+  if (!drafter || !speculation.adapts() || scheduler.running() == 0) return;
+  const bool now = speculation.usual_guesses(static_cast<std::int64_t>(scheduler.running())) > 0;
+  if (now == speculates) return;
+  speculates = now;
+  const std::string sentence = fmt::format("speculation ({}) is {} at {} running sequences: {} of {} guesses were right so far", drafter->name(),
+                                           now ? "on again" : "off, because it would lose,", scheduler.running(), statistics.accepted, statistics.drafted);
+  if (std::exchange(told, true))
+    Log::get().detail(sentence);
+  else
+    Log::get().note(sentence);
+}
+
+ServingEngine::ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options, Drafter* drafter)
+    : state_(std::make_unique<State>(engine, tokenizer, options, drafter)) {}
+
+// The cache outlives the engine: what is left of its pages is given back.
+ServingEngine::~ServingEngine() {
+  for (const auto& entry : state_->answers) {
+    state_->scheduler.cancel(entry.first);
+    if (state_->drafter) state_->drafter->forget(entry.first);
+  }
+}
+
+std::optional<GenerationRefusal> ServingEngine::submit(GenerationRequest request) {
+  State& state = *state_;
+  std::optional<Refusal> refusal =
+      check_request(request, state.engine.spec().vocab_size, state.options.limits.max_num_seqs, state.tokenizer != nullptr);
+  if (!refusal && state.sequences_of.count(request.id) != 0)
+    refusal = Refusal{Refusal::Kind::kInvalid, "id", fmt::format("request {} is running already", request.id)};
+  if (!refusal) {
+    const std::uint64_t sequence = state.next_sequence;
+    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, request.tenant});
+    refusal = state.refused(why, request);
+    if (!refusal) {
+      ++state.next_sequence;
+      state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
+      state.sequences_of[request.id].push_back(sequence);
+      state.answers.emplace(sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer, state.engine.spec().eos_ids));
+      return std::nullopt;
+    }
+  }
+  ++state.statistics.refused;
+  return refusal;
+}
+
+void ServingEngine::cancel(std::uint64_t id) {
+  State& state = *state_;
+  const auto found = state.sequences_of.find(id);
+  if (found == state.sequences_of.end()) return;
+  for (const std::uint64_t sequence : std::vector<std::uint64_t>(found->second)) {
+    const Answer& answer = state.answers.at(sequence);
+    // Where the prompt is still to be read, the other answers have not begun.
+    const int last = answer.drawn() == 0 ? answer.request().n - 1 : answer.index();
+    for (int index = answer.index(); index <= last; ++index) {
+      GenerationEvent& event = state.cancelled.emplace_back();
+      event.id = id;
+      event.index = index;
+      event.finish = FinishReason::kCancelled;
+      ++state.statistics.cancelled;
+    }
+    state.scheduler.cancel(sequence);
+    state.forget(sequence);
+  }
+}
+
+const std::vector<GenerationEvent>& ServingEngine::step() {
+  State& state = *state_;
+  state.events_used = 0;
+  state.propose();
+  const Scheduler::Step& step = state.scheduler.next();
+  state.note_starts(step);
+  if (!step.work.empty()) {
+    state.engine.cache().copy(step.copies);
+    const Buffer normed = state.forward(step);
+    state.sample(step, normed);
+    for (const auto& end : state.scheduler.complete(state.outcomes))
+      state.finish(end.first, end.second == Scheduler::Finish::kStop ? FinishReason::kStop : FinishReason::kLength);
+    state.note_speculation();
+  }
+  state.events.resize(state.events_used);
+  for (GenerationEvent& event : state.cancelled) state.events.push_back(std::move(event));
+  state.cancelled.clear();
+  return state.events;
+}
+
+bool ServingEngine::idle() const { return state_->scheduler.idle() && state_->cancelled.empty(); }
+
+const ServingStatistics& ServingEngine::statistics() {
+  State& state = *state_;
+  ServingStatistics& now = state.statistics;
+  KvBlocks& blocks = state.engine.cache().blocks();
+  now.running = static_cast<std::int64_t>(state.scheduler.running());
+  now.waiting = static_cast<std::int64_t>(state.scheduler.waiting());
+  now.kv_blocks_total = blocks.total();
+  now.kv_blocks_used = blocks.total() - blocks.free();
+  now.kv_positions_used = now.kv_blocks_used * blocks.block_size();
+  for (const auto& entry : state.scheduler.live()) {
+    const KvTable& table = entry.second.table;
+    now.kv_positions_used -= static_cast<std::int64_t>(table.blocks.size()) * blocks.block_size() - table.length;
+  }
+  now.draft_tokens_now = state.drafter ? state.speculation.usual_guesses(std::max<std::int64_t>(1, now.running)) : 0;
+  return now;
+}
+
+}  // namespace llmq

@@ -1,0 +1,57 @@
+// How many guesses a round of speculation should have, by the acceptance that was measured.
+//
+// With probability p that a guess is right while those before it were, a round of k guesses gives
+//
+//   tokens(k) = (1 - p^(k+1)) / (1 - p)
+//
+// tokens. What it costs is counted in rows and bytes, never with a clock: the same requests in the same order always have the same
+// rounds, so statistics can be compared and a failure repeated. A pass over m rows costs 1 + (m - 1) / kRowsForFree of one over a single
+// row (what the matrix products of a memory-bound machine measure: 1.07 at 2 rows, 1.19 at 4); a guess costs `guess_cost` of such a
+// pass more. With s sequences in a step the rate against no guesses is
+//
+//   rate(k) = tokens(k) * pass(s) / (pass(s * (k + 1)) + k * guess_cost * pass(s)),   rate(0) = 1,
+//
+// and the k of the greatest rate is taken: 0 where guessing loses. p is that of the sequence, with what the whole engine measured as
+// its prior; older rounds count less. A sequence that does not speculate tries again after 32, 64, ... 1024 steps.
+#pragma once
+#include <cstdint>
+
+namespace llmq {
+
+// Guesses that were looked at, and right ones among them; old ones fade.
+struct Acceptance {
+  double right = 0, looked_at = 0;
+  void record(std::int64_t guesses, std::int64_t accepted, double memory);
+};
+
+class Speculation {
+ public:
+  static constexpr std::int64_t kMostGuesses = 8;
+  static constexpr double kRowsForFree = 16;
+
+  // `fixed` > 0: always so many guesses. guess_cost: bytes a guess reads over bytes that a pass of the model reads.
+  Speculation(std::int64_t fixed, double guess_cost) : fixed_(fixed), guess_cost_(guess_cost) {}
+
+  // Of one sequence.
+  struct Sequence {
+    Acceptance acceptance;
+    std::int64_t silent = 0, patience = 32;  // steps without guesses, and how many of them before it tries again
+  };
+  // Guesses for this sequence in a step that `sequences` of them share.
+  std::int64_t guesses(Sequence& sequence, std::int64_t sequences) const;
+  // What became of a round.
+  void record(Sequence& sequence, std::int64_t guesses, std::int64_t accepted);
+  // For a sequence of which nothing is known yet.
+  std::int64_t usual_guesses(std::int64_t sequences) const;
+  bool adapts() const { return fixed_ == 0; }
+
+ private:
+  double rate(double p, std::int64_t guesses, std::int64_t sequences) const;
+  std::int64_t best(double p, std::int64_t sequences) const;
+
+  std::int64_t fixed_;
+  double guess_cost_;
+  Acceptance engine_;
+};
+
+}  // namespace llmq

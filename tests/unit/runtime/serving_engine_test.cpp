@@ -1,0 +1,370 @@
+// Requests together and alone: whatever else runs, whatever memory is short and whoever guesses, an answer is the one a request gets
+// alone. The other engine of this file is the same model with much memory, no shared prefix and one request at a time.
+#include "runtime/serving_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "base/error.h"
+#include "runtime/generate.h"
+#include "tiny_model.h"
+
+namespace llmq::testing {
+namespace {
+
+const std::string kModels = LLMQ_SOURCE_DIR "/tests/models/";
+
+Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2) {
+  Engine::Options options;
+  options.max_context = 256;
+  options.kv_tokens = kv_tokens;
+  options.prefix_caching = prefix_caching;
+  return Engine::load(Checkpoint::open(system_io(), kModels + model), make_cpu_backend(threads), options);
+}
+
+using Answers = std::map<std::pair<std::uint64_t, int>, std::vector<std::int32_t>>;
+using Ends = std::map<std::pair<std::uint64_t, int>, FinishReason>;
+
+void collect(const std::vector<GenerationEvent>& events, Answers& answers, Ends& ends) {
+  for (const GenerationEvent& event : events) {
+    const std::pair<std::uint64_t, int> who{event.id, event.index};
+    EXPECT_EQ(ends.count(who), 0u) << "an event after the last";
+    answers[who].insert(answers[who].end(), event.tokens.begin(), event.tokens.end());
+    if (event.finish) ends[who] = *event.finish;
+  }
+}
+
+// What a request gets alone. `index`: which of its answers.
+std::vector<std::int32_t> alone(Engine& engine, const GenerationRequest& request, int index) {
+  GenerateOptions options;
+  options.max_tokens = request.max_tokens;
+  options.sampling = request.sampling;
+  options.sampling.seed = answer_seed(request.sampling.seed, index);
+  options.ignore_eos = request.ignore_eos;
+  return generate_tokens(engine, request.prompt, options, [](std::int32_t) { return true; }).tokens;
+}
+
+// Of all kinds: one of two long beginnings or none, short and long, greedy and not, urgent and not, of two tenants, several answers.
+GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
+  const auto pick = [&](unsigned below) { return random() % below; };
+  GenerationRequest request;
+  request.id = id;
+  const unsigned beginning = pick(3);
+  for (unsigned i = 0; beginning > 0 && i < 40; ++i) request.prompt.push_back(static_cast<std::int32_t>((beginning * 131 + i * 17) % 2048));
+  for (unsigned i = 1 + pick(30); i > 0; --i) request.prompt.push_back(static_cast<std::int32_t>(3 + pick(2000)));
+  request.max_tokens = 1 + pick(pick(2) == 0 ? 6 : 60);
+  request.ignore_eos = pick(3) != 0;
+  request.priority = static_cast<int>(pick(5)) - 2;
+  request.tenant = pick(4) == 0 ? "other" : "";
+  if (pick(3) == 0) {
+    request.sampling = {.temperature = 0.9, .top_k = 40, .seed = id};
+    request.n = 1 + static_cast<int>(pick(3));
+    if (pick(2) == 0) request.sampling.repetition_penalty = 1.3;
+  }
+  return request;
+}
+
+// 64 requests that come while others run; some are called off. Returns the statistics.
+ServingStatistics serve_mixed(Engine& engine, Engine& lonely, Drafter* drafter, std::int64_t guesses, unsigned seed) {
+  std::mt19937 random(seed);
+  ServingEngine serving(engine, nullptr, {{12, 48, 256, 64}, guesses}, drafter);
+  std::map<std::uint64_t, GenerationRequest> requests;
+  Answers answers;
+  Ends ends;
+  std::uint64_t id = 0;
+  while (id < 64 || !serving.idle()) {
+    if (id < 64 && random() % 2 == 0) {
+      ++id;
+      requests[id] = mixed_request(random, id);
+      EXPECT_FALSE(serving.submit(requests[id]).has_value());
+      if (id % 9 == 0) serving.cancel(id - random() % 5);
+    }
+    collect(serving.step(), answers, ends);
+    if (::testing::Test::HasFailure()) break;
+  }
+  std::int64_t cancelled = 0;
+  for (const auto& entry : requests)
+    for (int index = 0; index < entry.second.n; ++index) {
+      const auto end = ends.find({entry.first, index});
+      if (end == ends.end()) {
+        ADD_FAILURE() << "request " << entry.first << " has no end";
+        continue;
+      }
+      std::vector<std::int32_t> expected = alone(lonely, entry.second, index);
+      const std::vector<std::int32_t>& got = answers[{entry.first, index}];
+      if (end->second == FinishReason::kCancelled) {
+        ++cancelled;
+        EXPECT_LE(got.size(), expected.size());
+        expected.resize(got.size());
+      }
+      EXPECT_EQ(got, expected) << "request " << entry.first << ", answer " << index;
+    }
+  const ServingStatistics statistics = serving.statistics();
+  EXPECT_EQ(cancelled, statistics.cancelled);
+  EXPECT_EQ(engine.cache().blocks().free(), engine.cache().blocks().total()) << "pages are left";
+  return statistics;
+}
+
+TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
+  // 12 sequences of up to 130 positions want 108 blocks of 16: there are 20.
+  Engine engine = open("tinystories-656k", 320, true), lonely = open("tinystories-656k", 256, false);
+  const ServingStatistics plain = serve_mixed(engine, lonely, nullptr, 0, 1);
+  for (const std::int64_t count : {plain.preemptions, plain.recomputed_tokens, plain.prefix_hits, plain.cancelled, plain.finished_stop,
+                                   plain.finished_length})
+    EXPECT_GT(count, 0);
+  EXPECT_EQ(plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used, 0);
+
+  const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
+  const ServingStatistics copied = serve_mixed(engine, lonely, ngram.get(), 3, 2);
+  EXPECT_GT(copied.accepted, 0);
+
+  Engine weak = open("tinystories-draft", 256, true);  // its cache is too small for all of them
+  const std::unique_ptr<Drafter> model = make_model_drafter(weak, 2048, 64);
+  for (const std::int64_t guesses : {4, 0}) {
+    const ServingStatistics drafted = serve_mixed(engine, lonely, model.get(), guesses, 3);
+    EXPECT_GT(drafted.accepted, 0);
+    EXPECT_GT(drafted.drafted, drafted.accepted);
+    EXPECT_GT(drafted.preemptions, 0);
+  }
+  EXPECT_EQ(weak.cache().blocks().free(), weak.cache().blocks().total()) << "the draft's pages are left";
+}
+
+// A token of every sequence of the vocabulary, drawn with other numbers: guesses that are mostly wrong, and right by chance.
+class RandomGuesses : public Drafter {
+ public:
+  std::string name() const override { return "random"; }
+  double bytes_per_guess() const override { return 0; }
+  void forget(std::uint64_t) override {}
+  void propose(std::span<DraftJob> jobs) override {
+    for (DraftJob& job : jobs)
+      for (std::int64_t i = 0; i < job.most; ++i) job.guesses.push_back(likely_[random_() % likely_.size()]);
+  }
+  explicit RandomGuesses(std::vector<std::int32_t> likely) : likely_(std::move(likely)) {}
+
+ private:
+  std::vector<std::int32_t> likely_;
+  std::mt19937 random_{5};
+};
+
+std::vector<double> next_shares(Engine& engine, std::span<const std::int32_t> tokens, double temperature) {
+  KvSequence sequence(engine.cache());
+  const Buffer normed = engine.forward(sequence, tokens);
+  const std::int32_t last[] = {static_cast<std::int32_t>(tokens.size() - 1)};
+  std::vector<double> shares;
+  double sum = 0;
+  for (const float logit : engine.host_logits(normed, static_cast<std::int64_t>(tokens.size()), last)) {
+    shares.push_back(std::exp(static_cast<double>(logit) / temperature));
+    sum += shares.back();
+  }
+  for (double& share : shares) share /= sum;
+  return shares;
+}
+
+// Of a variable with `degrees` of freedom: mean d, variance 2d. Six deviations are far in the tail (below 1e-5 for 60 degrees), and
+// the draws are fixed. Cells of less than five expected are taken together.
+void expect_chi_square(const std::vector<double>& shares, const std::vector<int>& seen, int draws) {
+  double statistic = 0, degrees = -1, rare_expected = 0, rare_seen = 0;
+  const auto cell = [&](double expected, double found) {
+    statistic += (found - expected) * (found - expected) / expected;
+    ++degrees;
+  };
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    if (shares[i] * draws >= 5) {
+      cell(shares[i] * draws, seen[i]);
+    } else {
+      rare_expected += shares[i] * draws;
+      rare_seen += seen[i];
+    }
+  }
+  if (rare_expected > 0) cell(rare_expected, rare_seen);
+  EXPECT_GT(degrees, 10);
+  EXPECT_LT(statistic, degrees + 6 * std::sqrt(2 * degrees));
+}
+
+// The second and the third token of answers with 6000 seeds, whose exact distribution the model tells; a guess was made for both.
+TEST(ServingEngine, GuessesDoNotChangeADistribution) {
+  const TinyModel model;
+  Engine::Options options;
+  options.compute = Compute::kFloat32;
+  options.max_context = 64;
+  options.kv_tokens = 2048;
+  Engine engine = model.load(make_cpu_backend(2), options);
+  const std::vector<std::int32_t> prompt = {1, 17, 42};
+  constexpr double kTemperature = 1.5;
+  constexpr int kDraws = 6000;
+
+  std::vector<double> first = next_shares(engine, prompt, kTemperature), second(61);
+  std::vector<std::int32_t> with = prompt, likely;
+  with.push_back(0);
+  for (std::int32_t token = 0; token < 61; ++token) {
+    with.back() = token;
+    const std::vector<double> after = next_shares(engine, with, kTemperature);
+    for (std::size_t i = 0; i < 61; ++i) second[i] += first[static_cast<std::size_t>(token)] * after[i];
+  }
+  for (std::int32_t token = 0; token < 61; ++token)
+    if (second[static_cast<std::size_t>(token)] > 1.0 / 61) likely.push_back(token);
+
+  RandomGuesses drafter(likely);
+  ServingEngine serving(engine, nullptr, {{32, 256, 64, kDraws}, 2}, &drafter);
+  for (int i = 0; i < kDraws; ++i) {
+    GenerationRequest request;
+    request.id = static_cast<std::uint64_t>(i);
+    request.prompt = prompt;
+    request.max_tokens = 4;
+    request.ignore_eos = true;
+    request.sampling = {.temperature = kTemperature, .seed = static_cast<std::uint64_t>(i)};
+    ASSERT_FALSE(serving.submit(request).has_value());
+  }
+  Answers answers;
+  Ends ends;
+  while (!serving.idle()) collect(serving.step(), answers, ends);
+  std::vector<int> seen_first(61), seen_second(61);
+  for (const auto& entry : answers) {
+    ASSERT_EQ(entry.second.size(), 4u);
+    ++seen_first[static_cast<std::size_t>(entry.second[0])];
+    ++seen_second[static_cast<std::size_t>(entry.second[1])];
+  }
+  expect_chi_square(first, seen_first, kDraws);
+  expect_chi_square(second, seen_second, kDraws);
+  EXPECT_GT(serving.statistics().accepted, kDraws / 100) << "guesses are right now and then";
+  EXPECT_GT(serving.statistics().drafted, serving.statistics().accepted);
+}
+
+TEST(ServingEngine, LogprobsAreTheModelsOwn) {
+  const TinyModel model;
+  Engine::Options options;
+  options.max_context = options.kv_tokens = 64;
+  Engine engine = model.load(make_cpu_backend(1), options);
+  ServingEngine serving(engine, nullptr, {{4, 64, 64, 4}, 0});
+  GenerationRequest request;
+  request.prompt = {1, 17, 42};
+  request.max_tokens = 5;
+  request.ignore_eos = true;
+  request.logprobs = 3;
+  request.sampling = {.temperature = 1, .presence_penalty = 2, .logit_bias = {{7, 60.0f}}};  // what is drawn is not what is likely
+  ASSERT_FALSE(serving.submit(request).has_value());
+  std::vector<std::int32_t> tokens = request.prompt;
+  while (!serving.idle())
+    for (const GenerationEvent& event : std::vector<GenerationEvent>(serving.step())) {
+      ASSERT_EQ(event.tokens.size(), 1u);
+      ASSERT_EQ(event.logprobs.size(), 1u);
+      EXPECT_EQ(event.tokens[0], 7) << "the bias decides";
+      const std::vector<double> shares = next_shares(engine, tokens, 1);
+      EXPECT_NEAR(std::exp(event.logprobs[0].chosen.logprob), shares[7], 1e-12);
+      ASSERT_EQ(event.logprobs[0].likeliest.size(), 3u);
+      for (const TokenLogprob& one : event.logprobs[0].likeliest) {
+        std::size_t likelier = 0;
+        for (const double share : shares) likelier += share > shares[static_cast<std::size_t>(one.token)];
+        EXPECT_LT(likelier, 3u);
+        EXPECT_NEAR(std::exp(one.logprob), shares[static_cast<std::size_t>(one.token)], 1e-12);
+      }
+      tokens.push_back(7);
+    }
+  EXPECT_EQ(tokens.size(), 8u);
+}
+
+TEST(ServingEngine, RefusesInWords) {
+  const TinyModel model;
+  Engine::Options options;
+  options.max_context = options.kv_tokens = 64;
+  Engine engine = model.load(make_reference_backend(), options);
+  ServingEngine serving(engine, nullptr, {{2, 64, 64, 1}, 0});
+  const auto refused = [&](auto change) {
+    GenerationRequest request;
+    request.prompt = {1, 2, 3};
+    change(request);
+    const std::optional<GenerationRefusal> refusal = serving.submit(request);
+    return refusal ? refusal->field + ": " + refusal->message : "taken";
+  };
+  EXPECT_EQ(refused([](auto& r) { r.prompt.clear(); }), "prompt: the prompt has no tokens");
+  EXPECT_EQ(refused([](auto& r) { r.prompt = {61}; }), "prompt: token 61 is outside the vocabulary of 61");
+  EXPECT_EQ(refused([](auto& r) { r.prompt.resize(64, 1); }), "prompt: the prompt has 64 tokens, and prompt and answer together may have 64");
+  EXPECT_EQ(refused([](auto& r) { r.max_tokens = 0; }), "max_tokens: max_tokens is 0, and at least 1 is needed");
+  EXPECT_EQ(refused([](auto& r) { r.n = 3; }), "n: n is 3, which is not between 1 and 2");
+  EXPECT_EQ(refused([](auto& r) { r.stop = {"x"}; }), "stop: stop strings need a tokenizer");
+  EXPECT_EQ(refused([](auto& r) { r.sampling.top_p = 0; }), "top_p: top_p: 0 is not above 0 and at most 1");
+  EXPECT_EQ(refused([](auto& r) { r.sampling.logit_bias = {{-1, 1.0f}}; }), "logit_bias: token -1 is outside the vocabulary of 61");
+  EXPECT_EQ(refused([](auto& r) { r.priority = 101; }), "priority: priority is 101, which is not between -100 and 100");
+  EXPECT_EQ(refused([](auto& r) { r.adapter = "a"; }), "model: adapters are not part of this version");
+  EXPECT_EQ(refused([](auto&) {}), "taken");
+  EXPECT_EQ(refused([](auto&) {}), "id: request 0 is running already");
+  EXPECT_EQ(refused([](auto& r) { r.id = 1; }), ": 1 requests wait already; try again later");
+  EXPECT_EQ(serving.statistics().refused, 12);
+  EXPECT_THROW(ServingEngine(engine, nullptr, {{2, 64, 66, 1}, 0}), Error) << "a longer context than the model's";
+}
+
+TEST(ServingEngine, ACancelledRequestFreesItsPagesAtOnce) {
+  Engine engine = open("tinystories-656k", 512, true, 1);
+  ServingEngine serving(engine, nullptr, {{4, 64, 256, 4}, 0});
+  GenerationRequest request;
+  request.prompt.assign(40, 5);
+  request.max_tokens = 100;
+  request.n = 3;
+  request.ignore_eos = true;
+  request.sampling = {.temperature = 1};
+  ASSERT_FALSE(serving.submit(request).has_value());
+  EXPECT_EQ(serving.step().size(), 3u);
+  EXPECT_EQ(serving.statistics().kv_blocks_used, 3) << "three answers have the pages of one prompt";
+  serving.step();
+  EXPECT_EQ(serving.statistics().kv_blocks_used, 5) << "two of them have copied the last one";
+  serving.cancel(0);
+  EXPECT_EQ(serving.statistics().kv_blocks_used, 0);
+  EXPECT_FALSE(serving.idle());
+  EXPECT_EQ(serving.step().size(), 3u);
+  EXPECT_TRUE(serving.idle());
+}
+
+// Guesses of K=4, greedy, 96 tokens after each of 32 prompts: how many are right is what Transformers counts
+// (tests/interop/make_acceptance_golden.py).
+TEST(Speculation, AcceptanceIsThatOfAnExactSimulation) {
+  const std::string file = LLMQ_SOURCE_DIR "/tests/unit/runtime/acceptance_tinystories.json";
+  const Json golden = Json::parse(read_text(system_io(), file), file);
+  const auto load = [&](const std::string& name) {
+    Engine::Options options;
+    options.compute = Compute::kFloat32;
+    options.max_context = options.kv_tokens = 256;
+    return Engine::load(Checkpoint::open(system_io(), kModels + name), make_cpu_backend(1), options);
+  };
+  Engine target = load("tinystories-656k");
+  const Tokenizer tokenizer = Tokenizer::open(system_io(), kModels + "tinystories-656k");
+  const std::unique_ptr<Drafter> drafter = make_model_drafter(load("tinystories-draft"), 2048, 512);
+  std::int64_t rounds = 0, drafted = 0, accepted = 0;
+  for (const Json& prompt : golden.at("prompts").items()) {
+    GenerateOptions options;
+    options.max_tokens = options.min_tokens = 96;
+    options.drafter = drafter.get();
+    options.num_draft_tokens = 4;
+    const Generated got = generate_tokens(target, tokenizer.encode(prompt.as_string()), options, [](std::int32_t) { return true; });
+    EXPECT_EQ(got.tokens.size(), 96u);
+    rounds += got.draft_rounds, drafted += got.drafted, accepted += got.accepted;
+  }
+  EXPECT_EQ(rounds, golden.at("rounds").as_integer());
+  EXPECT_EQ(drafted, 4 * rounds);
+  EXPECT_EQ(accepted, golden.at("accepted").as_integer());
+}
+
+TEST(Speculation, AVocabularyThatDiffersIsNamed) {
+  const auto tokenizer = [](const std::string& vocabulary) {
+    return Tokenizer::parse(Json::parse(R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+      "model": {"type": "BPE", "merges": [], "vocab": )" + vocabulary + "}}", "tokenizer"), "tokenizer");
+  };
+  const Tokenizer model = tokenizer(R"({"a": 0, "b": 1, "c": 2})");
+  EXPECT_NO_THROW(check_same_vocabulary(model, tokenizer(R"({"a": 0, "b": 1, "c": 2})"), "draft"));
+  const auto words = [&](const std::string& vocabulary) -> std::string {
+    try {
+      check_same_vocabulary(model, tokenizer(vocabulary), "draft");
+    } catch (const Error& error) {
+      return error.detail().message;
+    }
+    return "taken";
+  };
+  EXPECT_EQ(words(R"({"a": 0, "x": 1, "c": 2})"), "the vocabularies differ: token 1 is 'b' in the model and 'x' in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1})"), "the vocabularies differ: token 2 is 'c' in the model and nothing in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1, "c": 2, "d": 3})"), "the vocabularies differ: token 3 is nothing in the model and 'd' in the draft");
+}
+
+}  // namespace
+}  // namespace llmq::testing

@@ -1,0 +1,25 @@
+// --draft and --num-draft-tokens: what guesses beside a model.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+
+#include "runtime/drafter.h"
+#include "tools/loaded_model.h"
+
+namespace llmq::tools {
+
+struct DraftOptions {
+  std::string draft;                  // a model, "ngram", or empty for none
+  std::int64_t num_draft_tokens = 0;  // 0: as many as pay
+};
+
+// The two flags of a command.
+void add_draft_options(CLI::App& command, DraftOptions& options);
+// Error(kUsage) for a number of guesses that nobody makes or that is out of range.
+void check_draft(const DraftOptions& options);
+// Null for none. A draft model runs in `engine`'s threads and has room for as many positions; Error(kBadInput) naming the first token
+// that is another piece of text in the two vocabularies.
+std::unique_ptr<Drafter> open_drafter(const DraftOptions& options, const LoadedModel& model, const Engine& engine);
+
+}  // namespace llmq::tools
