@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
 #include "tensor/buffer.h"
 #include "tensor/quantized_matrix.h"
 #include "tensor/tensor_view.h"
@@ -86,6 +87,9 @@ class Backend {
   virtual std::string arithmetic() const { return name(); }  // what decides its bits: "cpu avx512_bf16"
   virtual Device device() const = 0;
   virtual int threads() const = 0;
+  // The host's threads, which its own work runs on: whoever computes beside it takes these, since two pools would wait for one another's
+  // cores. Not from two threads at once.
+  virtual ThreadPool& workers() = 0;
   // Why this machine could compute faster than this backend does; empty where it could not.
   virtual std::string slower_than_possible() const { return {}; }
 

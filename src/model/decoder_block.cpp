@@ -101,7 +101,7 @@ std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
                                               const QuantizedMatrix& matrix) {
   if (backend.keeps_codes(matrix, compute)) return backend.prepare_quantized(matrix, compute);
   std::vector<float> values(matrix.codes.size());
-  dequantize(matrix, values);
+  dequantize(matrix, values, backend.workers());
   return backend.prepare(
       TensorView(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features}), compute);
 }

@@ -137,7 +137,7 @@ std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
 }  // namespace
 
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
-  ThreadPool pool(backend.threads());
+  ThreadPool& pool = backend.workers();
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
   return loss_of(problem, std::vector<float>(s.begin(), s.end()), all_rows(problem), gram, pool);
@@ -150,7 +150,7 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   const std::size_t stride = std::max<std::size_t>(1, all.size() / static_cast<std::size_t>(kSampledRows));
   for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
 
-  ThreadPool pool(backend.threads());
+  ThreadPool& pool = backend.workers();
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
   std::vector<Candidate> candidates = make_candidates(problem, options, channels);

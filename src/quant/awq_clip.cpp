@@ -111,7 +111,7 @@ class AwqRounding final : public Method {
   bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
-    ThreadPool pool(backend.threads());
+    ThreadPool& pool = backend.workers();
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
     std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
     QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);

@@ -324,7 +324,7 @@ class StagedBlock {
       return;
     }
     std::vector<float> value(matrix.codes.size());
-    dequantize(matrix, value);
+    dequantize(matrix, value, run_.pool);
     put_on_device(value, role);
   }
 

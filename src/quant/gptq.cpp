@@ -252,7 +252,7 @@ class Gptq final : public Method {
       fail(ErrorKind::kUnsupported,
            "GPTQ rounds to integers with scales per group, channel or tensor, not to {}",
            problem.scheme.text());
-    ThreadPool pool(backend.threads());
+    ThreadPool& pool = backend.workers();
     std::unique_ptr<PreparedInput> own_input;
     const GptqInput& input =
         prepared(problem.prepared != nullptr ? *problem.prepared : own_input, problem, pool);

@@ -72,7 +72,7 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   const ForwardContext context = make_forward_context(spec, backend, options.compute, length);
   ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
   stream.embed(checkpoint, calibration);
-  ThreadPool pool(backend.threads());
+  ThreadPool& pool = backend.workers();
   Imatrix imatrix;
   imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
   imatrix.chunk_size = static_cast<std::uint32_t>(length);

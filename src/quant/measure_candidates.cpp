@@ -60,7 +60,7 @@ class Measuring {
         bits_(plan.candidate_bits),
         source_(source),
         context_(context),
-        pool_(context.backend.threads()) {
+        pool_(context.backend.workers()) {
     for (std::size_t i = 0; i < plan.modules.size(); ++i) place_[plan.modules[i].module] = i;
   }
 
@@ -121,7 +121,7 @@ class Measuring {
   const std::vector<int>& bits_;
   const LinearSource& source_;
   const ForwardContext& context_;
-  ThreadPool pool_;
+  ThreadPool& pool_;
   std::map<std::string, std::size_t> place_;
 };
 

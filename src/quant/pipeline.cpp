@@ -225,7 +225,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   QuantizeReport report;
   report.warnings = plan.warnings;
   PartClock clock;
-  ThreadPool pool(backend.threads());
+  ThreadPool& pool = backend.workers();
   QuantizeRun run{plan,    source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
                   nullptr, {},     {},   {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;

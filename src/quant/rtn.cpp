@@ -34,7 +34,7 @@ class Rtn final : public Method {
   std::string name() const override { return "rtn"; }
   bool needs_statistics() const override { return false; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
-    ThreadPool pool(backend.threads());
+    ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     if (problem.stats != nullptr) {

@@ -18,7 +18,7 @@ class SalientRounding final : public Method {
   bool needs_statistics() const override { return true; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     if (problem.stats == nullptr) fail(ErrorKind::kInternal, "salient columns are found by statistics");
-    ThreadPool pool(backend.threads());
+    ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     matrix.kept_columns = salient_columns(problem.stats->mean_absolute(), share_);

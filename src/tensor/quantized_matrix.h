@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -57,5 +58,6 @@ float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t ze
 // FP32 through kernels/common/code_value.h: row n, in_features values; the whole matrix, [out, in].
 void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into);
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into);
+void dequantize(const QuantizedMatrix& matrix, std::span<float> into, ThreadPool& pool);
 
 }  // namespace llmq

@@ -49,6 +49,7 @@ class CpuBackend final : public Backend {
   std::string slower_than_possible() const override;
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
+  ThreadPool& workers() override { return pool_; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
 

@@ -31,6 +31,7 @@ class FakeBackend final : public Backend {
   std::string name() const override { return "fake"; }
   Device device() const override { return kFakeDevice; }
   int threads() const override { return 1; }
+  ThreadPool& workers() override { return reference_->workers(); }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
   void upload(const TensorView& to, const void* from_host, Stream stream) override {

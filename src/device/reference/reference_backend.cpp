@@ -185,6 +185,7 @@ class ReferenceBackend final : public Backend {
   std::string name() const override { return "reference"; }
   Device device() const override { return {}; }
   int threads() const override { return 1; }
+  ThreadPool& workers() override { return pool_; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
   void upload(const TensorView& to, const void* from_host, Stream) override {
@@ -423,6 +424,9 @@ class ReferenceBackend final : public Backend {
       loss[r] = sum;
     }
   }
+
+ private:
+  ThreadPool pool_{1};
 };
 
 }  // namespace
