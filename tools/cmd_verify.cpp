@@ -1,9 +1,8 @@
-// llmq verify DIR: every file of an output hashed anew and held against its manifest, and with a key against its
-// signature; with --rebuild made anew as well. llmq sign DIR writes that signature.
+// llmq verify OUTPUT: every file of it hashed anew and held against its manifest, and with a key against its
+// signature; with --rebuild made anew as well. llmq sign OUTPUT writes that signature.
 #include "export/verify.h"
 
 #include "base/error.h"
-#include "export/signature.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -77,15 +76,14 @@ int run_verify(const Options& options, const GlobalOptions& globals) {
 }
 
 int run_sign(const Options& options, const GlobalOptions& globals) {
-  const std::size_t files = sign_output(system_io(), options.output, options.key);
-  const Path signature = Path(options.output) / kSignatureFile;
+  const Signed made = sign_output(system_io(), options.output, options.key);
   if (globals.json)
     print_json(Json::object({{"schema", "llmq.sign/1"},
                              {"output", options.output},
-                             {"signature", signature.string()},
-                             {"files", static_cast<std::int64_t>(files)}}));
+                             {"signature", made.signature.string()},
+                             {"files", static_cast<std::int64_t>(made.files)}}));
   else
-    print_line(fmt::format("{}: {} files signed", signature.string(), files));
+    print_line(fmt::format("{}: {} files signed", made.signature.string(), made.files));
   return 0;
 }
 
@@ -101,7 +99,7 @@ void add_verify(CLI::App& app, Session& session) {
       ->required()
       ->type_name("");
   command
-      ->add_option("--key", options->key, "Check model.sig as well, with this public key (PEM, ECDSA P-256)")
+      ->add_option("--key", options->key, "Check the signature as well, with this public key (PEM, ECDSA P-256)")
       ->type_name("FILE");
   command->add_flag("--rebuild", options->rebuild,
                     "Run the job of the manifest again, beside the output, and compare every file");
@@ -116,11 +114,12 @@ void add_verify(CLI::App& app, Session& session) {
 
 void add_sign(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "sign", "Sign an output directory (OpenSSF Model Signing)",
+  CLI::App* command = declare_command(app, "sign", "Sign an output (OpenSSF Model Signing)",
                                       "  openssl ecparam -name prime256v1 -genkey -noout -out signer.pem\n"
                                       "  openssl ec -in signer.pem -pubout -out signer.pub.pem\n"
-                                      "  llmq sign out/model-awq --key signer.pem\n");
-  command->add_option("output", options->output, "Output directory")->required()->type_name("");
+                                      "  llmq sign out/model-awq --key signer.pem\n"
+                                      "  llmq sign out/model.gguf --key signer.pem\n");
+  command->add_option("output", options->output, "Output directory, or .gguf file")->required()->type_name("");
   command
       ->add_option("--key", options->key,
                    "Private key (PEM, ECDSA P-256); an encrypted one is opened with LLMQ_KEY_PASSPHRASE")

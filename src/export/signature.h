@@ -1,4 +1,4 @@
-// model.sig: a signature of a whole directory, as OpenSSF Model Signing (OMS) 1.0 writes and reads it.
+// model.sig: a signature of a whole directory, or of a .gguf file and its documents, as OpenSSF Model Signing (OMS) 1.0 writes and reads it.
 //
 //   Sigstore bundle 0.3 { hint of the public key,
 //     DSSE envelope { in-toto statement v1 { subject: name and root digest of the directory,
@@ -7,6 +7,9 @@
 //
 // The root digest is the SHA-256 of all files' digests one after the other, by name; model.sig itself and git's
 // files are left out. No time enters; ECDSA draws a random number, so that two signatures differ.
+//
+// That of NAME.gguf, NAME.gguf.sig, speaks in the same form of the file, its report and its manifest, by their names.
+// What model_signing makes of a single file calls it "." and speaks of nothing else.
 #pragma once
 #include <string>
 #include <vector>
@@ -19,6 +22,7 @@
 namespace llmq {
 
 inline constexpr const char* kSignatureFile = "model.sig";
+inline constexpr const char* kSignatureSuffix = ".sig";  // of a .gguf file's
 
 // `files`: of the directory called `name`, by name.
 Json make_signature(const std::string& name, const std::vector<NamedDigest>& files, const EcdsaKey& key);

@@ -56,7 +56,7 @@ DirectoryListing list_file(Io& io, const Path& file) {
   DirectoryListing listing;
   const Path directory = file.has_parent_path() ? file.parent_path() : Path(".");
   const std::string name = file.filename().string();
-  for (const std::string& entry : {name, name + ".report.json"}) {
+  for (const std::string& entry : {name, name + ".manifest.json", name + ".report.json"}) {
     const FileStamp stamp = io.stamp(directory / entry);
     if (stamp.kind == FileKind::kRegular)
       listing.files.push_back(digest_listed(io, directory / entry, entry, stamp));
@@ -81,8 +81,33 @@ DirectoryListing without(DirectoryListing listing, const std::vector<std::string
   return listing;
 }
 
+// What vouches for an output lies in a directory, and beside a file.
+struct Place {
+  bool directory = false;
+  Path manifest, signature;
+};
+
+Place place_of(Io& io, const Path& output) {
+  if (io.is_directory(output)) return {true, output / kManifestFile, output / kSignatureFile};
+  return {false, manifest_path(output), output.string() + kSignatureSuffix};
+}
+
+DirectoryListing list_output(Io& io, const Path& output, const Place& place) {
+  return place.directory ? list_directory(io, output, {kSignatureFile}) : list_file(io, output);
+}
+
 void add(std::map<std::string, Mismatch>& all, std::vector<Mismatch> mismatches) {
   for (Mismatch& one : mismatches) all.emplace(one.path, std::move(one));
+}
+
+// A single file signed by model_signing is called "." and stands alone: what lies beside it is not spoken of.
+std::vector<Mismatch> compare_signed(SignedFiles vouched, const DirectoryListing& listing,
+                                     const Path& output, const Place& place) {
+  if (place.directory || vouched.files.size() != 1 || vouched.files.front().name != ".")
+    return compare_listing(vouched.files, without(listing, vouched.ignored));
+  vouched.files.front().name = output.filename().string();
+  return compare_listing(vouched.files, without(listing, {place.manifest.filename().string(),
+                                                          output.filename().string() + ".report.json"}));
 }
 
 Json text_or_null(const std::optional<std::string>& text) { return text ? Json(*text) : Json(); }
@@ -133,35 +158,30 @@ std::vector<Mismatch> compare_listing(const std::vector<NamedDigest>& expected,
 }
 
 Verification verify_output(Io& io, const Path& output, const std::optional<Path>& public_key) {
-  const bool directory = io.is_directory(output);
-  if (!directory && !io.exists(output))
+  if (!io.exists(output))
     fail(ErrorKind::kBadInput,
          {"does not exist", output.string(), {}, "name an output directory or .gguf file"});
-  if (!directory && public_key)
-    fail(ErrorKind::kUnsupported,
-         {"a signature is of a directory", output.string(), "--key", "put the file into one"});
+  const Place place = place_of(io, output);
   std::optional<EcdsaKey> key;
   if (public_key) key = EcdsaKey::public_key(read_text(io, *public_key, kMaxKeyBytes), public_key->string());
-  const Path manifest = directory ? output / kManifestFile : manifest_path(output);
-  const bool has_manifest = io.stamp(manifest).kind == FileKind::kRegular;
+  const bool has_manifest = io.stamp(place.manifest).kind == FileKind::kRegular;
   if (!has_manifest && !key)
-    fail(ErrorKind::kBadInput, {"there is no manifest of it", output.string(), manifest.filename().string(),
-                                "llmq quantize writes one"});
+    fail(ErrorKind::kBadInput,
+         {"there is no manifest of it", output.string(), place.manifest.filename().string(),
+          "llmq quantize and llmq convert write one"});
   Verification result;
   result.path = output.string();
   try {
     std::optional<std::vector<NamedDigest>> recorded;
     std::optional<SignedFiles> vouched;
     if (key)
-      vouched =
-          read_signature(parse_file(io, output / kSignatureFile), *key, (output / kSignatureFile).string());
-    if (has_manifest) recorded = manifest_subjects(parse_file(io, manifest), manifest.string());
-    const DirectoryListing listing =
-        directory ? list_directory(io, output, {kSignatureFile}) : list_file(io, output);
+      vouched = read_signature(parse_file(io, place.signature), *key, place.signature.string());
+    if (has_manifest) recorded = manifest_subjects(parse_file(io, place.manifest), place.manifest.string());
+    const DirectoryListing listing = list_output(io, output, place);
     result.files = listing.files.size();
     std::map<std::string, Mismatch> all;
-    if (recorded) add(all, compare_listing(*recorded, without(listing, {kManifestFile})));
-    if (vouched) add(all, compare_listing(vouched->files, without(listing, vouched->ignored)));
+    if (recorded) add(all, compare_listing(*recorded, without(listing, {place.manifest.filename().string()})));
+    if (vouched) add(all, compare_signed(*vouched, listing, output, place));
     for (auto& [name, one] : all) result.mismatches.push_back(std::move(one));
     result.signature_checked = vouched.has_value();
   } catch (const Error& error) {
@@ -171,33 +191,32 @@ Verification verify_output(Io& io, const Path& output, const std::optional<Path>
   return result;
 }
 
-std::size_t sign_output(Io& io, const Path& directory, const Path& private_key) {
-  if (!io.is_directory(directory))
+Signed sign_output(Io& io, const Path& output, const Path& private_key) {
+  const Place place = place_of(io, output);
+  if (!place.directory && (!io.exists(output) || output.extension() != ".gguf"))
     fail(ErrorKind::kBadInput,
-         {"is not a directory", directory.string(), {}, "a signature is of a directory"});
+         {"is neither a directory nor a .gguf file", output.string(), {}, "a signature is of an output of llmq"});
   std::string pem = read_text(io, private_key, kMaxKeyBytes);
   const EcdsaKey key = EcdsaKey::private_key(pem, private_key.string());
-  const DirectoryListing listing = list_directory(io, directory, {kSignatureFile});
+  const DirectoryListing listing = list_output(io, output, place);
   if (!listing.other.empty())
     fail(ErrorKind::kBadInput,
-         {"is " + listing.other.front().second + ", which cannot be signed", directory.string(),
-          listing.other.front().first, "remove it, or sign another directory"});
-  if (listing.files.empty())
-    fail(ErrorKind::kBadInput, {"holds no file to sign", directory.string(), {}, {}});
-  if (io.stamp(directory / kManifestFile).kind == FileKind::kRegular) {
-    const Path manifest = directory / kManifestFile;
-    const auto mismatches = compare_listing(manifest_subjects(parse_file(io, manifest), manifest.string()),
-                                            without(listing, {kManifestFile}));
+         {"is " + listing.other.front().second + ", which cannot be signed", output.string(),
+          listing.other.front().first, "remove it, or sign another output"});
+  if (listing.files.empty()) fail(ErrorKind::kBadInput, {"holds no file to sign", output.string(), {}, {}});
+  if (io.stamp(place.manifest).kind == FileKind::kRegular) {
+    const auto mismatches =
+        compare_listing(manifest_subjects(parse_file(io, place.manifest), place.manifest.string()),
+                        without(listing, {place.manifest.filename().string()}));
     if (!mismatches.empty())
-      fail(ErrorKind::kBadInput, {"is not what the manifest says, and is not signed", directory.string(),
+      fail(ErrorKind::kBadInput, {"is not what the manifest says, and is not signed", output.string(),
                                   mismatches.front().path, "llmq verify says what differs"});
   }
-  Path name = directory.filename();
+  Path name = output.filename();
   if (name.empty() || name == "." || name == "..")
-    name = std::filesystem::absolute(directory / ".").lexically_normal().parent_path().filename();
-  write_text_atomically(io, directory / kSignatureFile,
-                        make_signature(name.string(), listing.files, key).dump() + "\n");
-  return listing.files.size();
+    name = std::filesystem::absolute(output / ".").lexically_normal().parent_path().filename();
+  write_text_atomically(io, place.signature, make_signature(name.string(), listing.files, key).dump() + "\n");
+  return {place.signature, listing.files.size()};
 }
 
 }  // namespace llmq

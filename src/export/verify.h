@@ -46,10 +46,14 @@ std::vector<Mismatch> compare_listing(const std::vector<NamedDigest>& expected,
                                       const DirectoryListing& listing);
 
 // `output`: a directory or a .gguf file. Error(kBadInput) when there is nothing to verify it by. With a public key
-// (PEM) the directory's model.sig must be of that key and speak of every file.
+// (PEM) the signature must be of that key and speak of every file: of a directory, or of a .gguf, its report and its manifest.
 Verification verify_output(Io& io, const Path& output, const std::optional<Path>& public_key = std::nullopt);
 
-// Writes model.sig into a directory, and says of how many files; Error(kBadInput) when it is not what its manifest says.
-std::size_t sign_output(Io& io, const Path& directory, const Path& private_key);
+struct Signed {
+  Path signature;         // model.sig in a directory, NAME.gguf.sig beside a file
+  std::size_t files = 0;  // that it speaks of
+};
+// Error(kBadInput) when the output is not what its manifest says.
+Signed sign_output(Io& io, const Path& output, const Path& private_key);
 
 }  // namespace llmq

@@ -133,6 +133,25 @@ TEST(Verify, AGgufAndItsReport) {
   EXPECT_THAT(changed.out, HasSubstr("m.gguf"));
 }
 
+TEST(Sign, AGgufIsSignedAndVerifiedAsADirectoryIs) {
+  const Scratch scratch;
+  const std::string file = scratch / "m.gguf";
+  ASSERT_EQ(quantize(file, {"--set", "format=gguf", "--set", "scheme=q8_0"}).exit_code, 0);
+  const KeyPair keys = new_key();
+  write_file(scratch / "private.pem", keys.private_pem);
+  write_file(scratch / "public.pem", keys.public_pem);
+  const auto verified = [&] { return run_llmq({"verify", file, "--key", scratch / "public.pem"}); };
+  EXPECT_EQ(verified().exit_code, 1) << "not signed yet";
+  const Outcome made = run_llmq({"sign", file, "--key", scratch / "private.pem", "--json"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_EQ(made.json().at("signature").as_string(), file + ".sig");
+  EXPECT_EQ(verified().exit_code, 0) << verified().out;
+  write_file(file + ".report.json", read_file(file + ".report.json") + "\n");
+  EXPECT_EQ(verified().exit_code, 1);
+  EXPECT_THAT(verified().out, HasSubstr("differs: m.gguf.report.json"));
+  EXPECT_EQ(run_llmq({"sign", file, "--key", scratch / "private.pem"}).exit_code, 2) << "not what was written";
+}
+
 TEST(Verify, AnOutputWithoutAManifestIsTheUsersMistake) {
   const Scratch scratch;
   for (const std::string& path : {tinystories(), scratch / "nothing"}) {

@@ -41,4 +41,19 @@ with open(os.path.join(output, "config.json"), "a") as config:
     config.write("\n")
 peer.expect(ours(public) == 1, "llmq sees a changed file behind model_signing's signature")
 peer.expect(not theirs(public), "model_signing sees it too")
+
+# A .gguf with its report and its manifest, among files that are not its own; and a file that model_signing signed by itself.
+gguf = os.path.join(work, "m.gguf")
+peer.llmq(program, "quantize", "--method", "rtn", "--model", peer.TINYSTORIES, "--output", gguf, "--set", "format=gguf", "--set", "scheme=q8_0")
+peer.llmq(program, "sign", gguf, "--key", private)
+beside = ("verify", "key", work, "--signature", gguf + ".sig", "--ignore_unsigned_files", "--public_key")
+peer.expect(run(model_signing, *beside, public).returncode == 0, "model_signing verifies a .gguf that llmq signed")
+peer.expect(run(model_signing, *beside, other).returncode != 0, "model_signing refuses it with another key")
+os.remove(gguf + ".sig")
+done = run(model_signing, "sign", "key", gguf, "--private_key", private, "--signature", gguf + ".sig")
+peer.expect(done.returncode == 0, "model_signing signs a .gguf " + done.stderr[-300:])
+peer.expect(run(program, "verify", gguf, "--key", public).returncode == 0, "llmq verifies a .gguf that model_signing signed")
+with open(gguf, "ab") as file:
+    file.write(b"x")
+peer.expect(run(program, "verify", gguf, "--key", public).returncode == 1, "llmq sees a changed .gguf")
 peer.finish()

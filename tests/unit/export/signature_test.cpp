@@ -129,6 +129,74 @@ TEST_F(SignedOutput, SigningRefusesWhatIsNotAsItWasWritten) {
   EXPECT_TRUE(verify().ok()) << "a directory without a manifest can be signed";
 }
 
+// A .gguf and its documents lie among files that are not theirs.
+class SignedGguf : public ::testing::Test {
+ protected:
+  SignedGguf() {
+    disk_.write("m.gguf", "GGUF weights");
+    disk_.write("m.gguf.report.json", "{}");
+    disk_.write("elsewhere.txt", "of somebody else");
+    write_manifest();
+    disk_.write("private.pem", keys_.private_pem);
+    disk_.write("public.pem", keys_.public_pem);
+  }
+  void write_manifest() const {
+    const auto files = digests_of(system_io(), disk_.path(), {{"m.gguf", "m.gguf.report.json"}});
+    disk_.write("m.gguf.manifest.json", make_manifest({}, files).dump());
+  }
+  Path file() const { return disk_ / "m.gguf"; }
+  Signed sign() const { return sign_output(system_io(), file(), disk_ / "private.pem"); }
+  Verification verify() const { return verify_output(system_io(), file(), disk_ / "public.pem"); }
+  std::vector<std::string> differing() const {
+    std::vector<std::string> paths;
+    for (const Mismatch& one : verify().mismatches) paths.push_back(one.path);
+    return paths;
+  }
+
+  TemporaryDirectory disk_;
+  KeyPair keys_ = new_key();
+};
+
+TEST_F(SignedGguf, VouchesForTheFileItsReportAndItsManifest) {
+  const Signed made = sign();
+  EXPECT_EQ(made.signature, disk_ / "m.gguf.sig");
+  EXPECT_EQ(made.files, 3u);
+  EXPECT_TRUE(verify().ok()) << verify().to_json().dump();
+  EXPECT_TRUE(verify().signature_checked);
+  disk_.write("public.pem", new_key().public_pem);
+  EXPECT_THAT(verify().problem, HasSubstr("another key"));
+  disk_.write("public.pem", keys_.public_pem);
+  disk_.write("m.gguf", "GGUF Weights");
+  EXPECT_EQ(differing(), std::vector<std::string>{"m.gguf"});
+  write_manifest();  // of the changed file: the signature still knows
+  EXPECT_EQ(differing(), (std::vector<std::string>{"m.gguf", "m.gguf.manifest.json"}));
+  disk_.write("m.gguf", "GGUF weights");
+  std::filesystem::remove(disk_ / "m.gguf.manifest.json");
+  EXPECT_EQ(differing(), std::vector<std::string>{"m.gguf.manifest.json"}) << "a manifest that was taken away";
+}
+
+TEST_F(SignedGguf, IsNotSignedWhenItIsNotWhatItsManifestSays) {
+  disk_.write("m.gguf.report.json", "{ }");
+  EXPECT_THROW(sign(), Error);
+  write_manifest();
+  std::filesystem::rename(disk_ / "m.gguf.report.json", disk_ / "report");
+  std::filesystem::create_symlink("report", disk_ / "m.gguf.report.json");
+  EXPECT_THROW(sign(), Error);
+  EXPECT_THROW(sign_output(system_io(), disk_ / "elsewhere.txt", disk_ / "private.pem"), Error);
+  EXPECT_FALSE(std::filesystem::exists(disk_ / "m.gguf.sig"));
+}
+
+// As model_signing 1.1.1 signs a path that is a file.
+TEST_F(SignedGguf, OfTheFileAloneSaysNothingOfWhatLiesBeside) {
+  std::string pem = keys_.private_pem;
+  const NamedDigest alone = {".", 12, file_sha256(system_io(), file())};
+  disk_.write("m.gguf.sig", make_signature("m.gguf", {alone}, EcdsaKey::private_key(pem, "")).dump());
+  EXPECT_TRUE(verify().ok()) << verify().to_json().dump();
+  disk_.write("m.gguf", "GGUF Weights");
+  write_manifest();
+  EXPECT_EQ(differing(), std::vector<std::string>{"m.gguf"});
+}
+
 // A signer may lie about the order of its own statement; the root digest ties the list together.
 TEST_F(SignedOutput, AStatementMustAddUp) {
   std::string pem = keys_.private_pem;
