@@ -290,7 +290,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
     o.facts.job = make_job(o.recipe, model, o.calibration, o.plan.compute, *backend, options.allow_nonfinite,
                            [&](const Path& path) { return digests.sha256(path); });
     const std::optional<PublishedOutput> found =
-        unchanged_output(system_io(), o.recipe, output_target(o, options), digests);
+        unchanged_output(system_io(), output_target(o, options), o.recipe.to_json().at("evaluate"), digests);
     digests.save();
     o.seconds = elapsed();
     if (found)
@@ -326,7 +326,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   RunProvenance provenance(
       system_io(),
       input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
-      provenance_facts(o.recipe, *backend, o.plan.compute, session));
+      provenance_facts(o.recipe, *backend, o.plan.compute, session), options.paranoid);
   provenance.facts().allow_nonfinite = options.allow_nonfinite;
   run_job(o, model, backend, options, globals, provenance);
   const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);

@@ -15,6 +15,8 @@ Json model_digests(const Checkpoint& checkpoint, const std::function<std::string
   return files;
 }
 
+Json program() { return Json::object({{"version", version_text()}, {"commit", commit_text()}}); }
+
 }  // namespace
 
 Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
@@ -23,13 +25,22 @@ Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationS
   Json asked = recipe.to_json();
   for (const char* elsewhere : {"source", "model", "output", "evaluate", "notes"}) asked.erase(elsewhere);
   asked["calibration"].erase("text");  // whatever its name, the ids are below
-  return Json::object({{"llmq", Json::object({{"version", version_text()}, {"commit", commit_text()}})},
+  return Json::object({{"llmq", program()},
                        {"model", model_digests(model.checkpoint, sha256)},
                        {"recipe", asked},
                        {"calibration", calibration.sha256.empty() ? Json() : Json(calibration.sha256)},
                        {"compute", compute_name(compute)},
                        {"arithmetic", backend.arithmetic()},
                        {"allow_nonfinite", allow_nonfinite}});
+}
+
+Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint,
+                         const std::function<std::string(const Path&)>& sha256) {
+  return Json::object(
+      {{"llmq", program()},
+       {"model", model_digests(checkpoint, sha256)},
+       {"convert", Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
+       {"name", request.to == "gguf" ? Json(request.source) : Json()}});
 }
 
 }  // namespace llmq::tools

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "calibration/calibration_text.h"
+#include "export/convert.h"
 #include "quant/plan.h"
 #include "quant/recipe.h"
 #include "tools/loaded_model.h"
@@ -17,5 +18,9 @@ namespace llmq::tools {
 Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
               Compute compute, const Backend& backend, bool allow_nonfinite,
               const std::function<std::string(const Path&)>& sha256);
+
+// The same of a conversion: {llmq, model, convert: {to, dtype}, name}; the name stands in a GGUF.
+Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint,
+                         const std::function<std::string(const Path&)>& sha256);
 
 }  // namespace llmq::tools

@@ -7,17 +7,18 @@
 
 namespace llmq::tools {
 
-std::optional<PublishedOutput> unchanged_output(Io& io, const Recipe& recipe, const OutputTarget& target,
+std::optional<PublishedOutput> unchanged_output(Io& io, const OutputTarget& target, const Json& evaluation,
                                                 DigestCache& digests) {
   if (target.restart) return std::nullopt;
   if (target.single_file) settle_publication(io, target);
   std::optional<PublishedOutput> found =
       find_unchanged(io, target, [&](const Path& path) { return digests.sha256(path); });
   if (!found) return std::nullopt;
-  const Json* asked = found->report.at("recipe").find("evaluate");
-  const Json now = recipe.to_json().at("evaluate");
-  if (!now.is_null() && (asked == nullptr || !(*asked == now) || found->report.find("evaluation") == nullptr))
-    return std::nullopt;
+  if (!evaluation.is_null()) {
+    const Json* asked = found->report.at("recipe").find("evaluate");
+    if (asked == nullptr || !(*asked == evaluation) || found->report.find("evaluation") == nullptr)
+      return std::nullopt;
+  }
   settle_publication(io, target);
   return found;
 }

@@ -1,16 +1,15 @@
-// How a quantization ends when there was nothing to do, or when it was stopped: the same words for directories and GGUF files.
+// How a job ends when there was nothing to do, or when it was stopped: the same words for directories and GGUF files.
 #pragma once
 #include "export/published_output.h"
 #include "io/digest_cache.h"
-#include "quant/recipe.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"
 
 namespace llmq::tools {
 
-// The output that is there already, when this job made it. A job is noticed as unchanged only where the evaluation that it asks for has
-// been made. What a kill right after the name was given left to do is done.
-std::optional<PublishedOutput> unchanged_output(Io& io, const Recipe& recipe, const OutputTarget& target,
+// The output that is there already, when this job made it. A job is noticed as unchanged only where the evaluation that it asks for
+// (a recipe's, or null) has been made. What a kill right after the name was given left to do is done.
+std::optional<PublishedOutput> unchanged_output(Io& io, const OutputTarget& target, const Json& evaluation,
                                                 DigestCache& digests);
 
 struct UnchangedRun {

@@ -6,17 +6,28 @@
 
 namespace llmq::tools {
 
-std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
-                                   const Checkpoint& checkpoint) {
+namespace {
+
+InputFile named(const std::string& role, const Path& path) {
+  return {role + "/" + path.filename().string(), path};
+}
+
+}  // namespace
+
+std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint) {
   std::vector<InputFile> files;
-  const auto add = [&](const std::string& role, const Path& path) {
-    files.push_back({role + "/" + path.filename().string(), path});
-  };
-  for (const Path& shard : checkpoint.shards()) add("model", shard);
+  for (const Path& shard : checkpoint.shards()) files.push_back(named("model", shard));
   if (!checkpoint.is_gguf())
     for (const char* name : {"config.json", "model.safetensors.index.json"})
-      if (io.exists(checkpoint.path() / name)) add("model", checkpoint.path() / name);
-  for (const Path& companion : checkpoint.companion_files()) add("model", companion);
+      if (io.exists(checkpoint.path() / name)) files.push_back(named("model", checkpoint.path() / name));
+  for (const Path& companion : checkpoint.companion_files()) files.push_back(named("model", companion));
+  return files;
+}
+
+std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
+                                   const Checkpoint& checkpoint) {
+  std::vector<InputFile> files = model_files(io, checkpoint);
+  const auto add = [&](const std::string& role, const Path& path) { files.push_back(named(role, path)); };
   if (calibrates)
     for (const std::string& text : recipe.calibration.text) add("calibration", resolve_text(io, text));
   const std::string& importance = recipe.gguf.importance;
@@ -40,8 +51,11 @@ ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, C
   return facts;
 }
 
-RunProvenance::RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts)
-    : io_(io), files_(std::move(files)), facts_(std::move(facts)), cache_(io, DigestCache::default_file()) {
+RunProvenance::RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts, bool paranoid)
+    : io_(io),
+      files_(std::move(files)),
+      facts_(std::move(facts)),
+      cache_(io, paranoid ? Path() : DigestCache::default_file()) {
   hashing_ = std::async(std::launch::async, [this] { return hash_all(); });
 }
 

@@ -19,6 +19,7 @@ struct InputFile {
   std::string name;  // "model/config.json", "calibration/c4.utf8"
   Path path;
 };
+std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint);
 // The model's files, the calibration text, an importance matrix, and the recipe's own file where there is one.
 std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
                                    const Checkpoint& checkpoint);
@@ -26,7 +27,8 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
 class RunProvenance {
  public:
   // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked for).
-  RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts);
+  // `paranoid`: what earlier runs remembered is not believed.
+  RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts, bool paranoid);
   ~RunProvenance();  // the hash of the file at hand is finished
   RunProvenance(const RunProvenance&) = delete;
   RunProvenance& operator=(const RunProvenance&) = delete;

@@ -4,7 +4,6 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/sha256.h"
 #include "export/report.h"
 #include "quant/gguf_plan.h"
 #include "quant/importance.h"
@@ -90,15 +89,6 @@ std::string report_text(const Outcome& o) {
                                                     {"peak_rss_bytes", o.peak_rss_bytes}})}});
   if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return make_report(o.facts, {}, run).dump(1) + "\n";
-}
-
-std::vector<std::pair<std::string, std::string>> documents(const Outcome& o, RunProvenance& provenance) {
-  const std::string name = Path(o.recipe.output).filename().string(), report = report_text(o);
-  provenance.facts().calibration = o.facts.calibration;
-  const std::vector<NamedDigest> files = {
-      {name + ".report.json", report.size(), sha256_hex(std::as_bytes(std::span(report)))},
-      {name, o.written.bytes, o.written.sha256}};
-  return {{".report.json", report}, {".manifest.json", provenance.manifest(files)}};
 }
 
 RunFacts facts_of(const Outcome& o, const LoadedModel& model, const Session& session) {
@@ -218,7 +208,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   target.restart = flags.restart;
   target.versioned = recipe.versioned;
   target.job = o.job = make_gguf_job(o, model, *backend, digests);
-  const std::optional<PublishedOutput> found = unchanged_output(system_io(), recipe, target, digests);
+  const std::optional<PublishedOutput> found = unchanged_output(system_io(), target, recipe.to_json().at("evaluate"), digests);
   digests.save();
   if (found)
     return report_unchanged(*found,
@@ -228,7 +218,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   check_gguf_destination(system_io(), target, model.checkpoint.path());
   RunProvenance provenance(system_io(),
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
-                           provenance_facts(recipe, *backend, o.plan.compute, session));
+                           provenance_facts(recipe, *backend, o.plan.compute, session), flags.paranoid);
   Progress progress("gguf", static_cast<double>(o.plan.tensors.size()));
   std::size_t done = 0;
   GgufRequest request = gguf_request(recipe, o.plan, target);
@@ -245,7 +235,9 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   o.facts = facts_of(o, model, session);
   if (recipe.evaluate)
     o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), model, backend, globals);
-  output.publish(o.written, documents(o, provenance));
+  provenance.facts().calibration = o.facts.calibration;
+  output.publish(o.written, report_text(o),
+                 [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); });
   const int code = !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
   write_metrics(system_io(), flags.metrics_out, outcome_json(o), code);
   if (globals.json)

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "export/convert.h"
 #include "export/first_difference.h"
 #include "export/manifest.h"
 #include "export/published_output.h"
@@ -58,10 +59,17 @@ Path scratch_for(Io& io, const Path& output) {
   return place.string() + ".rebuild";
 }
 
-LoadedModel open_recorded_model(Io& io, const Recipe& recipe, const std::string& instead) {
-  if (!instead.empty()) return open_model(io, instead);
+// Of NAME.gguf: NAME.rebuild.gguf beside it.
+Path scratch_file_for(const Path& output) {
+  return parent_of(output) / (output.stem().string() + ".rebuild.gguf");
+}
+
+// The model that the manifest names, or `instead`; `open` is asked for it.
+template <typename Open>
+auto open_recorded(const std::string& recorded, const std::string& instead, const Open& open) {
+  if (!instead.empty()) return open(instead);
   try {
-    return open_model(io, recipe.model);
+    return open(recorded);
   } catch (const Error& error) {
     ErrorDetail detail = error.detail();
     detail.hint = "the manifest names this model; --model PATH names it anew" +
@@ -122,6 +130,21 @@ void note_version(const ProvenanceFacts& facts, std::vector<OtherMaking>& otherw
   if (then != now) otherwise.push_back({"llmq", then, now});
 }
 
+void warn_of(const std::vector<OtherMaking>& otherwise) {
+  for (const OtherMaking& one : otherwise)
+    Log::get().warn(
+        fmt::format("{} was {} and is {}: other bytes would not be a surprise", one.what, one.then, one.now));
+}
+
+// A manifest that somebody put beside an output of the other form would compare nothing.
+void check_form(const Path& output, bool makes_a_file) {
+  if (makes_a_file == (output.extension() == ".gguf")) return;
+  fail(ErrorKind::kBadInput, {fmt::format("speaks of a job that writes a {}", makes_a_file ? ".gguf file" : "directory"),
+                              manifest_path(output).string(),
+                              {},
+                              "it is not the manifest of this output"});
+}
+
 void compare(Io& io, const std::vector<NamedDigest>& recorded, const Path& output, const Path& rebuilt,
              Rebuild& result) {
   result.compared = recorded.size();
@@ -129,6 +152,18 @@ void compare(Io& io, const std::vector<NamedDigest>& recorded, const Path& outpu
   for (const Mismatch& one : result.outputs) {
     if (!one.expected || !one.found || !result.first_tensor.empty()) continue;
     result.first_tensor = first_difference(io, output / one.path, rebuilt / one.path);
+  }
+}
+
+// Of a single file its report is not compared, which says how long a run took.
+void compare_file(Io& io, const Path& output, const Path& rebuilt, const std::string& sha256, Rebuild& result) {
+  const std::string name = output.filename().string();
+  for (const NamedDigest& file : recorded_files(io, output)) {
+    if (file.name != name) continue;
+    ++result.compared;
+    if (file.sha256 == sha256) continue;
+    result.outputs.push_back({name, file.sha256, sha256});
+    result.first_tensor = first_difference(io, output, rebuilt);
   }
 }
 
@@ -160,19 +195,37 @@ void rebuild_file(Io& io, const Path& output, const Recipe& recipe, const Loaded
                      parse_bytes(globals.memory_limit, "--memory-limit"));
   CalibrationSet calibration;
   if (plan.needs_calibration()) calibration = load_calibration(io, plan.calibration, model.tokenizer);
-  const Path scratch = parent_of(output) / (output.stem().string() + ".rebuild.gguf");
-  GgufRequest request = gguf_request(recipe, plan, OutputTarget{scratch});
+  GgufRequest request = gguf_request(recipe, plan, OutputTarget{scratch_file_for(output)});
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
   GgufOutput rebuilt(io, model.checkpoint, model.spec, std::move(request));
   const GgufWritten written = write_gguf(plan, calibration, model, backend, rebuilt);
-  const std::string name = output.filename().string();
-  for (const NamedDigest& file : recorded_files(io, output)) {
-    if (file.name != name) continue;
-    ++result.compared;
-    if (file.sha256 == written.sha256) continue;
-    result.outputs.push_back({name, file.sha256, written.sha256});
-    result.first_tensor = first_difference(io, output, rebuilt.file());
-  }
+  compare_file(io, output, rebuilt.file(), written.sha256, result);
+}
+
+Rebuild rebuild_conversion(Io& io, const Path& output, const std::string& source_instead,
+                           const ProvenanceFacts& facts, const GlobalOptions& globals) {
+  Rebuild result;
+  note_version(facts, result.otherwise);
+  warn_of(result.otherwise);
+  ConvertRequest request = conversion_request(facts.recipe, manifest_path(output).string());
+  check_form(output, request.to == "gguf");
+  const Checkpoint checkpoint =
+      open_recorded(request.source, source_instead, [&](const std::string& name) { return Checkpoint::open(io, name); });
+  result.inputs = changed_inputs(io, facts.inputs, model_files(io, checkpoint));
+  if (!result.inputs.empty()) return result;
+  const bool file = request.to == "gguf";
+  request.target = OutputTarget{file ? scratch_file_for(output) : scratch_for(io, output)};
+  request.threads = globals.threads;
+  request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
+  request.on_whole = [&](const Path& made) {
+    if (file)
+      compare_file(io, output, made, file_sha256(io, made), result);
+    else
+      compare(io, recorded_files(io, output), output, made, result);
+    return false;
+  };
+  convert(io, checkpoint, request);
+  return result;
 }
 
 }  // namespace
@@ -192,16 +245,17 @@ Json Rebuild::to_json() const {
 Rebuild rebuild_output(Io& io, const Path& output, const std::string& model_instead,
                        const GlobalOptions& asked) {
   const ProvenanceFacts facts = read_facts(io, output);
+  if (facts.kind == BuildKind::kConvert) return rebuild_conversion(io, output, model_instead, facts, asked);
   const Recipe recipe = recorded_recipe(facts, output);
   Rebuild result;
   note_version(facts, result.otherwise);
   GlobalOptions globals = asked;
   globals.compute = facts.compute;
   const std::shared_ptr<Backend> backend = recorded_backend(facts, globals, result.otherwise);
-  for (const OtherMaking& one : result.otherwise)
-    Log::get().warn(
-        fmt::format("{} was {} and is {}: other bytes would not be a surprise", one.what, one.then, one.now));
-  const LoadedModel model = open_recorded_model(io, recipe, model_instead);
+  warn_of(result.otherwise);
+  check_form(output, recipe.format == "gguf");
+  const LoadedModel model =
+      open_recorded(recipe.model, model_instead, [&](const std::string& name) { return open_model(io, name); });
   const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& file) {
     return file.name.starts_with("calibration/");
   });

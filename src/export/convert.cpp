@@ -10,6 +10,7 @@
 #include "export/packed_modules.h"
 #include "export/packed_writer.h"
 #include "export/published_output.h"
+#include "export/statement_reader.h"
 #include "model/linear_source.h"
 
 namespace llmq {
@@ -74,9 +75,14 @@ std::vector<std::byte> converted(const Checkpoint& checkpoint, const StoredTenso
   return bytes;
 }
 
+void before(const ConvertRequest& request, const std::string& tensor) {
+  if (request.on_tensor) request.on_tensor(tensor);
+}
+
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                ModelWriter& writer) {
+                const ConvertRequest& request, ModelWriter& writer) {
   for (const TensorDeclaration& declared : tensors) {
+    before(request, declared.name);
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
     if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
       const auto* bytes = static_cast<const std::byte*>(tensor->view.pointer);
@@ -113,7 +119,7 @@ QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std:
   return matrix;
 }
 
-Json small_report(const ConvertRequest& request, const ConvertReport& report) {
+std::string report_text(const ConvertRequest& request, const ConvertReport& report) {
   return Json::object({{"schema", kReportSchema},
                        {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
                        {"method", "convert"},
@@ -121,12 +127,24 @@ Json small_report(const ConvertRequest& request, const ConvertReport& report) {
                        {"format", report.to},
                        {"dtype", report.dtype},
                        {"bytes_in", Json(report.bytes_in)},
-                       {"bytes_out", Json(report.bytes_out)}});
+                       {"bytes_out", Json(report.bytes_out)},
+                       {"job", request.target.job},
+                       {"digest", report.digest}})
+             .dump(2) +
+         "\n";
 }
 
 void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
   report.bytes_out = writer.bytes();
-  report.digest = writer.finish({{kReportFile, small_report(request, report).dump(2) + "\n"}});
+  report.digest = writer.complete();
+  if (request.on_whole && !request.on_whole(writer.directory())) return;
+  writer.publish({{kReportFile, report_text(request, report)}}, request.manifest);
+}
+
+// Directories start again after a kill: a journal would hash every byte that is copied.
+OutputTarget without_journal(OutputTarget target) {
+  target.job = Json();
+  return target;
 }
 
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
@@ -146,11 +164,13 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   Json config = checkpoint.config();
   config.erase("quantization_config");
   if (dtype) set_dtype(config, *dtype);
-  const auto writer = open_dense_writer(io, {request.destination, request.overwrite, request.shard_bytes},
-                                        checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, dense, *writer);
+  const auto writer = open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
+  copy_dense(checkpoint, dense, request, *writer);
   const LinearSource source = LinearSource::open(checkpoint);
-  for (const PlannedModule& m : packed.modules) write_dequantized(source, m, *dtype, *writer);
+  for (const PlannedModule& m : packed.modules) {
+    before(request, m.module);
+    write_dequantized(source, m, *dtype, *writer);
+  }
   finish(request, *writer, report);
 }
 
@@ -171,10 +191,10 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   const auto writer =
-      open_writer(io, request.to, {request.destination, request.overwrite, request.shard_bytes}, checkpoint,
-                  spec, modules, unpacked_linears(spec, modules), source.kv_cache());
+      open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
+                  unpacked_linears(spec, modules), source.kv_cache());
   report.dtype = "as stored";
-  copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), *writer);
+  copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), request, *writer);
   if (source.kv_cache())
     for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
       for (const char* which : {"k_scale", "v_scale"}) {
@@ -182,9 +202,11 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
         const std::vector<float> scale = source.tensor(name);
         writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
       }
-  for (const PlannedModule& m : modules)
+  for (const PlannedModule& m : modules) {
+    before(request, m.module);
     writer->add_quantized(m.module, with_scale_dtype(source.quantized(m.module), m.scheme.scale_dtype,
                                                      m.module, checkpoint.path().string(), request.to));
+  }
   finish(request, *writer, report);
 }
 
@@ -206,7 +228,7 @@ const GgufFileType& gguf_type(const ConvertRequest& request, const Checkpoint& c
 void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                      ConvertReport& report) {
   GgufRequest job;
-  job.target = {request.destination, request.overwrite};
+  job.target = request.target;
   job.name = request.source;
   job.file_type = &gguf_type(request, checkpoint);
   job.on_tensor = request.on_tensor;
@@ -214,22 +236,41 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
   const ModelSpec spec = ModelSpec::read(checkpoint);
   GgufOutput output(io, checkpoint, spec, job);
   const GgufWritten written = output.write(nullptr, pool);
-  output.publish(written);
   report.dtype = gguf_type_name(*job.file_type);
   report.bytes_out = written.bytes;
   report.digest = written.digest;
+  if (request.on_whole && !request.on_whole(output.file())) return;
+  output.publish(written, report_text(request, report), request.manifest);
 }
 
 }  // namespace
 
-ConvertReport convert(Io& io, const ConvertRequest& request) {
-  if (request.to != "safetensors" && request.to != "gguf")
-    packed_format(request.to);  // unknown ones are refused before anything is opened
-  const Checkpoint checkpoint = Checkpoint::open(io, request.source);
+Json conversion_json(const ConvertRequest& request) {
+  return Json::object({{"source", request.source},
+                       {"to", request.to},
+                       {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
+}
+
+ConvertRequest conversion_request(const Json& asked, const std::string& file) {
+  const StatementReader reader(asked, file);
+  ConvertRequest request;
+  request.source = reader.text("source");
+  request.to = reader.text("to");
+  if (!reader.at("dtype").json().is_null()) request.dtype = reader.text("dtype");
+  return request;
+}
+
+void check_conversion(const ConvertRequest& request) {
+  if (request.to == "safetensors") requested_dtype(request.dtype);
+  if (request.to != "safetensors" && request.to != "gguf") packed_format(request.to);
+}
+
+ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
+  check_conversion(request);
   const PackedModules packed = read_packed_modules(checkpoint);
   ConvertReport report;
   report.source = request.source;
-  report.destination = request.destination.string();
+  report.destination = request.target.directory.string();
   report.from = checkpoint.is_gguf() ? "gguf" : packed.format;
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();

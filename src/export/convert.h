@@ -6,6 +6,10 @@
 //                    (code - zero) * scale exactly), or a dense one (as stored, or in the type asked for)
 //   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp rounds
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
+//
+// The output is made in "<output>.unfinished/" (export/unfinished_output.h) and gets its name when it, its report and its manifest are whole.
+// With a job in its target a GGUF is journalled block by block, and a run of the same job goes on; directories start again, and only
+// their reports say what the job was.
 #pragma once
 #include <functional>
 #include <optional>
@@ -13,20 +17,22 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "tensor/dtype.h"
+#include "export/model_writer.h"
+#include "io/checkpoint.h"
 
 namespace llmq {
 
 struct ConvertRequest {
   std::string source;  // as the user named it
-  Path destination;
+  OutputTarget target;  // its `single_file` follows from `to`
   std::string to = "safetensors";  // "safetensors", "gguf" or a name of packed_formats(); others are refused
   std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
-  bool overwrite = false;
   std::string version;  // of llmq, for report.json
-  std::uint64_t shard_bytes = 5'000'000'000;
-  int threads = 0;                                           // 0: the cores this process may use; gguf only
-  std::function<void(const std::string& tensor)> on_tensor;  // gguf only: before each, may throw to stop
+  int threads = 0;      // 0: the cores this process may use; gguf only
+  std::function<void(const std::string& tensor)> on_tensor;  // before each, may throw to stop
+  ManifestText manifest;                                     // none is written without
+  // What loaders read is whole, at `made`, a directory or a file, and has no name yet; false: it shall not get one.
+  std::function<bool(const Path& made)> on_whole;
 };
 
 struct ConvertReport {
@@ -38,6 +44,12 @@ struct ConvertReport {
   Json to_json() const;  // schema llmq.convert/1
 };
 
-ConvertReport convert(Io& io, const ConvertRequest& request);
+// What a manifest says was asked, and a request of it; Error(kBadInput) naming `file` where it is of another form.
+Json conversion_json(const ConvertRequest& request);  // {source, to, dtype}
+ConvertRequest conversion_request(const Json& asked, const std::string& file);
+
+// Error(kUsage, kUnsupported) for what no checkpoint could be converted to.
+void check_conversion(const ConvertRequest& request);
+ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request);
 
 }  // namespace llmq

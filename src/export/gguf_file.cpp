@@ -225,16 +225,23 @@ GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
   return written;
 }
 
-void GgufOutput::publish(const GgufWritten& written,
-                         const std::vector<std::pair<std::string, std::string>>& documents) {
-  for (const auto& [suffix, text] : documents) {
-    const Path path = file().string() + suffix;
-    place_.add_created(path.filename().string());
-    io_.remove(path);  // of an interrupted run
-    const std::unique_ptr<File> document = io_.create(path);
-    document->write_at(0, std::as_bytes(std::span(text)));
-    document->sync();
+void GgufOutput::write_document(const Path& path, const std::string& text) {
+  place_.add_created(path.filename().string());
+  io_.remove(path);  // of an interrupted run
+  const std::unique_ptr<File> document = io_.create(path);
+  document->write_at(0, std::as_bytes(std::span(text)));
+  document->sync();
+}
+
+void GgufOutput::publish(const GgufWritten& written, const std::string& report, const ManifestText& manifest) {
+  std::vector<NamedDigest> files = {{file().filename().string(), written.bytes, written.sha256}};
+  if (!report.empty()) {
+    const Path path = file().string() + "." + kReportFile;
+    write_document(path, report);
+    files.push_back(
+        {path.filename().string(), report.size(), sha256_hex(std::as_bytes(std::span(report)))});
   }
+  if (manifest) write_document(manifest_path(file()), manifest(files));
   io_.sync_directory(place_.files());
   place_.publish_file(written.sha256);
 }

@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "export/gguf_mix.h"
 #include "export/gguf_tensors.h"
+#include "export/manifest.h"
 #include "export/unfinished_output.h"
 #include "io/checkpoint.h"
 #include "io/gguf_writer.h"
@@ -69,15 +70,16 @@ class GgufOutput {
   std::int64_t resumed_blocks() const { return resumed_; }
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
   Path file() const;  // as a loader may read it once it is written
-  // `documents`: suffix (kBesideFile) and text. What an earlier file had beside it goes.
-  void publish(const GgufWritten& written,
-               const std::vector<std::pair<std::string, std::string>>& documents = {});
+  // The report, and the manifest of it and the file where its text can be made, are whole before the file has its name.
+  // What an earlier file had beside it goes.
+  void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});
 
  private:
   Path importance_file() const;
   bool go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations);
   bool accept(const Json& record);
   void commit(std::map<std::string, std::string>& digests);
+  void write_document(const Path& path, const std::string& text);
 
   Io& io_;
   std::string source_;  // the model, in errors

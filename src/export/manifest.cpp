@@ -10,7 +10,9 @@ namespace {
 
 constexpr const char* kStatementType = "https://in-toto.io/Statement/v1";
 constexpr const char* kPredicateType = "https://slsa.dev/provenance/v1";
-constexpr const char* kBuildType = "https://llmq.dev/quantize/v1";  // a name, not a page
+// Names, not pages.
+constexpr const char* kQuantization = "https://llmq.dev/quantize/v1";
+constexpr const char* kConversion = "https://llmq.dev/convert/v1";
 constexpr std::size_t kMaxNameBytes = 4096, kMaxSubjects = 100'000;
 
 Json descriptor(const NamedDigest& file) {
@@ -55,6 +57,20 @@ std::vector<NamedDigest> read_descriptors(const StatementReader& parent, const c
   return found;
 }
 
+Json asked_parameters(const ProvenanceFacts& facts) {
+  if (facts.kind == BuildKind::kConvert)
+    return Json::object({{"conversion", facts.recipe}, {"command", facts.command}});
+  return Json::object(
+      {{"recipe", facts.recipe}, {"allow_nonfinite", facts.allow_nonfinite}, {"command", facts.command}});
+}
+
+// A conversion computes nothing that depends on a backend.
+Json found_parameters(const ProvenanceFacts& facts) {
+  if (facts.kind == BuildKind::kConvert) return Json::object({});
+  return Json::object(
+      {{"backend", facts.backend}, {"compute", facts.compute}, {"calibration", facts.calibration}});
+}
+
 }  // namespace
 
 Path manifest_path(const Path& output) {
@@ -64,13 +80,9 @@ Path manifest_path(const Path& output) {
 
 Json make_manifest(const ProvenanceFacts& facts, std::span<const NamedDigest> outputs) {
   Json definition =
-      Json::object({{"buildType", kBuildType},
-                    {"externalParameters", Json::object({{"recipe", facts.recipe},
-                                                         {"allow_nonfinite", facts.allow_nonfinite},
-                                                         {"command", facts.command}})},
-                    {"internalParameters", Json::object({{"backend", facts.backend},
-                                                         {"compute", facts.compute},
-                                                         {"calibration", facts.calibration}})},
+      Json::object({{"buildType", facts.kind == BuildKind::kConvert ? kConversion : kQuantization},
+                    {"externalParameters", asked_parameters(facts)},
+                    {"internalParameters", found_parameters(facts)},
                     {"resolvedDependencies", descriptors(facts.inputs)}});
   Json builder =
       Json::object({{"id", "https://llmq.dev/llmq@" + facts.version + "+" + facts.commit},
@@ -104,20 +116,27 @@ std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::stri
 
 ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file) {
   const StatementReader top(manifest, file), build = top.at("predicate").at("buildDefinition");
-  build.expect("buildType", kBuildType);
   const StatementReader asked = build.at("externalParameters"), found = build.at("internalParameters");
   const StatementReader builder = top.at("predicate").at("runDetails").at("builder").at("version");
   ProvenanceFacts facts;
+  if (build.text("buildType") == kConversion)
+    facts.kind = BuildKind::kConvert;
+  else
+    build.expect("buildType", kQuantization);
   facts.version = builder.text("llmq");
   facts.commit = builder.text("commit");
   facts.command = asked.text("command");
+  facts.inputs = read_descriptors(build, "resolvedDependencies");
+  if (facts.kind == BuildKind::kConvert) {
+    facts.recipe = asked.at("conversion").json();
+    return facts;
+  }
   facts.recipe = asked.at("recipe").json();
   const Json* nonfinite = asked.json().find("allow_nonfinite");
   facts.allow_nonfinite = nonfinite != nullptr && *nonfinite == Json(true);
   facts.backend = found.text("backend");
   facts.compute = found.text("compute");
   facts.calibration = found.at("calibration").json();
-  facts.inputs = read_descriptors(build, "resolvedDependencies");
   return facts;
 }
 

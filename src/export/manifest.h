@@ -1,6 +1,6 @@
 // manifest.json: which bytes made which. An in-toto Statement (v1) whose subjects are the files of an output and
-// whose predicate is SLSA provenance (v1): the recipe as it was resolved, the command, the program's version and
-// commit, the calibration tokens' hash, and the SHA-256 of every file that was read.
+// whose predicate is SLSA provenance (v1): the recipe as it was resolved (of a conversion: what was asked), the command,
+// the program's version and commit, the calibration tokens' hash, and the SHA-256 of every file that was read.
 //
 //   https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 //   https://slsa.dev/spec/v1.0/provenance
@@ -24,10 +24,13 @@ inline constexpr const char* kManifestFile = "manifest.json";
 // Where the manifest of an output, a directory or a .gguf file, lies.
 Path manifest_path(const Path& output);
 
+enum class BuildKind : std::uint8_t { kQuantize, kConvert };
+
 struct ProvenanceFacts {
+  BuildKind kind = BuildKind::kQuantize;
   std::string version, commit;  // of llmq
   std::string command;          // as typed
-  Json recipe;                  // resolved
+  Json recipe;                  // resolved; of a conversion {source, to, dtype}, and what follows is empty
   Json calibration;             // {samples, tokens, sha256, ...}; null without
   std::string compute, backend;
   bool allow_nonfinite = false;     // NaN and infinities were let through

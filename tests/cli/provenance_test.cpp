@@ -78,6 +78,36 @@ TEST(Manifest, OfTheSameJobNamesTheSameBytes) {
   EXPECT_EQ(a, b);
 }
 
+// A remembered digest that is wrong: what is not told to be careful believes it.
+TEST(Manifest, OfAParanoidRunBelievesNoRememberedDigest) {
+  const Scratch scratch;
+  const std::vector<std::string> cache = {"LLMQ_DIGEST_CACHE=" + (scratch / "digests")};
+  const std::vector<std::vector<std::string>> jobs = {
+      {"quantize", "--method", "rtn", "--model", tinystories(), "--output", scratch / "q"},
+      {"quantize", "--method", "rtn", "--model", tinystories(), "--output", scratch / "q.gguf", "--set",
+       "format=gguf", "--set", "scheme=q8_0"},
+      {"convert", tinystories(), scratch / "c", "--dtype", "f32"}};
+  const std::vector<std::string> manifests = {"q/manifest.json", "q.gguf.manifest.json", "c/manifest.json"};
+  const std::string right = sha256_of(tinystories() + "/model.safetensors"), wrong(64, 'f');
+  ASSERT_EQ(run_llmq(jobs[0], cache).exit_code, 0);
+  std::string remembered = read_file(scratch / "digests");
+  ASSERT_NE(remembered.find(right), std::string::npos);
+  remembered.replace(remembered.find(right), right.size(), wrong);
+  for (std::size_t i = 0; i < jobs.size(); ++i)
+    for (const bool paranoid : {false, true}) {
+      SCOPED_TRACE(manifests[i]);
+      write_file(scratch / "digests", remembered);
+      std::vector<std::string> words = jobs[i];
+      words.push_back("--overwrite");
+      if (paranoid) words.push_back("--paranoid");
+      const Outcome outcome = run_llmq(words, cache);
+      ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+      const Json manifest = Json::parse(read_file(scratch / manifests[i]), "manifest");
+      const auto inputs = digests(manifest.at("predicate").at("buildDefinition").at("resolvedDependencies"));
+      EXPECT_EQ(inputs.at("model/model.safetensors"), paranoid ? right : wrong);
+    }
+}
+
 TEST(Verify, NamesWhatDiffersWhatIsMissingAndWhatIsExtra) {
   const Scratch scratch;
   ASSERT_EQ(quantize(scratch / "q").exit_code, 0);

@@ -38,6 +38,13 @@ const Words kGptq = {"quantize",       "--quiet",
                      "--set",          "calibration.samples=144",
                      "--set",          "calibration.sequence_length=64",
                      "--memory-limit", "52MiB"};
+const Words kGguf = {"quantize", "--quiet",  "--threads",   "2",          "--method",
+                     "imatrix",  "--model",  "@in",         "--output",   "@work/q.gguf",
+                     "--set",    "format=gguf",
+                     "--set",    "scheme=q8_0",
+                     "--set",    "calibration={samples: 2, sequence_length: 64}"};
+const Words kConversion = {"convert", "--quiet", "@in", "@work/q", "--to", "safetensors", "--dtype", "f32"};
+const Words kGgufConversion = {"convert", "--quiet", "--threads", "2", "@in", "@work/q.gguf", "--to", "gguf", "--dtype", "q8_0"};
 const Words kVersioned = {"--set", "output.versioned=true", "--set", "output.keep=2"};
 
 // A job, what is there before it, and what it ends with.
@@ -199,6 +206,13 @@ struct Replacing : Scenario {
     after(with(kRounding, {"--set", "scheme=w8a16_channel_sym"}));
   }
 };
+struct ReplacingAFile : Scenario {
+  ReplacingAFile() : Scenario(with(kGgufConversion, {"--overwrite"}), "q.gguf") {
+    Words earlier = kGgufConversion;
+    earlier.back() = "q4_0";
+    after(earlier);
+  }
+};
 
 // Two versions are there, of which one is to go.
 struct Versioned : Scenario {
@@ -236,6 +250,30 @@ TEST(DiskFaults, OfActivationsInAFile) {
                               return call.second == "work/#" || call == DiskCall{"create", "work"};
                             }),
             10);
+}
+TEST(DiskFaults, OfAGguf) {
+  Scenario s(kGguf, "q.gguf");
+  EXPECT_GT(fail_everywhere(s, only({}, "work")), 60);
+}
+TEST(DiskFaults, OfAConversion) {
+  Scenario s(kConversion);
+  EXPECT_GT(fail_everywhere(s), 60);
+}
+TEST(DiskFaults, OfAConversionToAFileThatReplacesAnother) {
+  ReplacingAFile s;
+  EXPECT_GT(fail_everywhere(s), 60);
+}
+TEST(Kills, OfAGguf) {
+  Scenario s(kGguf, "q.gguf");
+  EXPECT_GT(kill_everywhere(s), 40);
+}
+TEST(Kills, OfAConversion) {
+  Scenario s(kConversion);
+  EXPECT_GT(kill_everywhere(s), 40);
+}
+TEST(Kills, OfAConversionToAFileThatReplacesAnother) {
+  ReplacingAFile s;
+  EXPECT_GT(kill_everywhere(s), 40);
 }
 TEST(Kills, OfANewOutput) {
   Scenario s(kRounding);

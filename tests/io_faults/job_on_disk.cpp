@@ -6,6 +6,7 @@
 
 #include "export/manifest.h"
 #include "export/model_directory.h"
+#include "export/verify.h"
 
 namespace llmq::testing {
 namespace {
@@ -25,6 +26,12 @@ bool is_whole(const fs::path& directory) {
   for (const NamedDigest& file : manifest_subjects(manifest, "manifest.json"))
     if (!fs::exists(directory / file.name)) return false;
   return true;
+}
+
+// The manifest comes behind the file, so that it is there only with everything it speaks of.
+std::string found_file(const fs::path& file) {
+  if (fs::exists(manifest_path(file)) && !verify_output(system_io(), file).ok()) return "torn";
+  return fs::exists(file) ? file_sha256(system_io(), file) : std::string();
 }
 
 }  // namespace
@@ -73,6 +80,7 @@ FaultyRun JobOnDisk::run(const std::vector<std::string>& arguments, const std::s
 
 std::string JobOnDisk::found() const {
   fs::path at = output();
+  if (at.extension() == ".gguf") return found_file(at);
   if (!fs::is_directory(at)) return {};
   for (const fs::directory_entry& entry : fs::directory_iterator(at))
     if (entry.is_directory() && !is_whole(entry.path())) return "torn";

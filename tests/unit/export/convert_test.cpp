@@ -31,10 +31,10 @@ class ConvertTest : public ::testing::Test {
                     std::optional<std::string> dtype = {}) {
     ConvertRequest request;
     request.source = from.string();
-    request.destination = to;
+    request.target.directory = to;
     request.to = format;
     request.dtype = std::move(dtype);
-    return convert(system_io(), request);
+    return convert(system_io(), Checkpoint::open(system_io(), request.source), request);
   }
 
   Error refusal(const Path& from, const Path& to, const std::string& format,
@@ -297,9 +297,9 @@ TEST_F(ConvertTest, NeverWritesOverItsSource) {
   pack("awq", scheme_of(4, 32, false, DType::kF16));
   ConvertRequest request;
   request.source = (disk_ / "packed").string();
-  request.destination = disk_ / "packed/";
-  request.overwrite = true;
-  EXPECT_THROW(convert(system_io(), request), Error);
+  request.target.directory = disk_ / "packed/";
+  request.target.overwrite = true;
+  EXPECT_THROW(convert(system_io(), Checkpoint::open(system_io(), request.source), request), Error);
   EXPECT_TRUE(system_io().exists(disk_ / "packed/config.json"));
 }
 

@@ -49,11 +49,11 @@ std::string golden_model(const TemporaryDirectory& directory, const std::string&
 ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination, const std::string& dtype) {
   ConvertRequest request;
   request.source = source;
-  request.destination = destination;
+  request.target.directory = destination;
   request.to = "gguf";
   request.dtype = dtype;
   request.threads = 1;
-  return convert(io, request);
+  return convert(io, Checkpoint::open(io, request.source), request);
 }
 
 std::vector<float> values(const Checkpoint& checkpoint, const std::string& name) {
@@ -226,7 +226,7 @@ std::int64_t quantize_small(Io& io, const Path& target, const std::string& job =
   const GgufWritten written = output.write(&*output.importance(), pool);
   const Json report =
       Json::object({{"schema", kReportSchema}, {"job", request.target.job}, {"digest", written.digest}});
-  output.publish(written, {{".report.json", report.dump()}, {".manifest.json", "{}"}});
+  output.publish(written, report.dump(), [](const std::vector<NamedDigest>&) { return "{}"; });
   return output.resumed_blocks();
 }
 

@@ -98,9 +98,9 @@ TEST_F(InspectTest, APackedCheckpointMeansWhatItsDenseTwinHolds) {
   const std::string packed = pack("packed", scheme_of(4, 32, false));
   ConvertRequest request;
   request.source = packed;
-  request.destination = disk_ / "twin";
-  convert(system_io(), request);
-  const CheckpointDiff found = diff(system_io(), packed, request.destination.string());
+  request.target.directory = disk_ / "twin";
+  convert(system_io(), Checkpoint::open(system_io(), request.source), request);
+  const CheckpointDiff found = diff(system_io(), packed, request.target.directory.string());
   EXPECT_THAT(found.only_a, IsEmpty());
   EXPECT_THAT(found.only_b, IsEmpty());
   EXPECT_EQ(found.tensors.size(), tiny_tensors().size());

@@ -99,10 +99,10 @@ TEST(Plan, ScalesHaveTheTypeOfTheCheckpoint) {
   const testing::TemporaryDirectory disk;
   ConvertRequest request;
   request.source = stories().path().string();
-  request.destination = disk / "f16";
+  request.target.directory = disk / "f16";
   request.dtype = "f16";
-  convert(system_io(), request);
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), request.destination.string());
+  convert(system_io(), Checkpoint::open(system_io(), request.source), request);
+  const Checkpoint checkpoint = Checkpoint::open(system_io(), request.target.directory.string());
   const auto scales = [&](const std::string& recipe, const Checkpoint& model) {
     return make_plan(Recipe::parse(recipe, "r.yaml"), model, ModelSpec::read(model), Compute::kBFloat16, 1, 0)
         .modules.front()
