@@ -37,8 +37,9 @@ void print_estimate(const Estimate& e) {
                          e.machine.name, e.machine.source, bytes_text(e.machine.memory_bytes),
                          e.machine.bytes_per_second * 1e-9, e.machine.bfloat16_flops * 1e-12));
   print_line(
-      fmt::format("weights and a BF16 KV cache of {} a token against {}; decoded tokens a second below",
-                  bytes_text(e.kv_bytes_per_token), bytes_text(e.budget)));
+      fmt::format("weights and a KV cache in {} ({}) of {} a token, {}, against {}; decoded tokens a second below",
+                  e.kv_cache.name, e.kv_reason, bytes_text(e.kv_bytes_per_token), e.kv_cache.words,
+                  bytes_text(e.budget)));
   std::vector<std::vector<std::string>> rows = {{"scheme", "weights", "prefill"}};
   for (const SchemeEstimate& scheme : e.schemes) {
     if (!scheme.refusal.empty()) continue;
@@ -83,7 +84,7 @@ void add_estimate(CLI::App& app, Session& session) {
   CLI::App* command = declare_command(
       app, "estimate", "Say what each scheme would take and how fast it could be, before anything runs",
       "  llmq estimate Qwen/Qwen3-32B --budget 24GiB\n"
-      "  llmq estimate DIR --machine h100-sxm --context 8192 --batch 1,16\n"
+      "  llmq estimate DIR --machine h100-sxm --context 8192 --batch 1,16 --kv-cache-dtype int4\n"
       "  llmq estimate DIR --scheme w4a16_g64_asym,q4_k_m\n");
   command->add_option("model", options->model, "Model: directory, .gguf file or hub name")
       ->required()
@@ -95,6 +96,11 @@ void add_estimate(CLI::App& app, Session& session) {
        "Schemes and GGUF types to look at; 'original' is the model as it is");
   list("--context", options->request.contexts, "Positions of a sequence; by default 2048, 8192 and 32768");
   list("--batch", options->request.batches, "Sequences at a time; by default 1, 8 and 32");
+  command
+      ->add_option("--kv-cache-dtype", options->request.kv_cache,
+                   "Type of keys and values: bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
+                   "for, else bf16")
+      ->type_name("TYPE");
   command
       ->add_option("--budget", options->budget, "Memory for weights and KV cache; by default the machine's")
       ->type_name("SIZE");

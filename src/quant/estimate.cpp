@@ -1,6 +1,7 @@
 #include "quant/estimate.h"
 
 #include <algorithm>
+#include <array>
 #include <compare>
 
 #include "base/checked.h"
@@ -8,6 +9,7 @@
 #include "export/gguf_mix.h"
 #include "export/packed_formats.h"
 #include "export/packed_writer.h"
+#include "model/linear_source.h"
 #include "quant/gguf_plan.h"
 #include "quant/plan.h"
 
@@ -47,8 +49,27 @@ std::uint64_t checked(std::optional<std::uint64_t> bytes) {
   return *bytes;
 }
 
-std::uint64_t kv_row_bytes(const ModelSpec& spec) {  // of one layer and position, BF16
-  return 4 * static_cast<std::uint64_t>(spec.kv_heads) * static_cast<std::uint64_t>(spec.head_dim);
+// Scales and zeros are FP16; those of FP8 belong to a layer, and weigh nothing.
+constexpr std::array<KvLayout, 5> kKvLayouts = {
+    {{"bf16", 16, 0, "2 bytes an element"},
+     {"fp16", 16, 0, "2 bytes an element"},
+     {"int8", 8, 2, "1 byte an element, an FP16 scale a position and head"},
+     {"int4", 4, 4, "4 bits an element, an FP16 scale and an FP16 zero a position and head"},
+     {"fp8", 8, 0, "1 byte an element, a scale a layer"}}};
+
+std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // of one layer and position
+  return 2 * static_cast<std::uint64_t>(spec.kv_heads) * layout.head_bytes(spec.head_dim);
+}
+
+void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
+  const std::optional<KvCacheType> asked = LinearSource::open(checkpoint).kv_cache();
+  into.kv_cache = kv_layout(!request.kv_cache.empty() ? request.kv_cache
+                            : !asked                  ? "bf16"
+                            : *asked == KvCacheType::kFloat8 ? "fp8"
+                                                             : "int8");
+  into.kv_reason = !request.kv_cache.empty() ? "asked for"
+                   : asked                   ? "the checkpoint asks for it"
+                                             : "the default";
 }
 
 // Positions that the layers keep, all together, of a sequence of `context`.
@@ -269,6 +290,20 @@ void recommend(Estimate& e, const std::vector<std::optional<QuantScheme>>& packe
 
 }  // namespace
 
+std::uint64_t KvLayout::head_bytes(std::int64_t head_dim) const {
+  return (static_cast<std::uint64_t>(head_dim) * static_cast<std::uint64_t>(element_bits) + 7) / 8 +
+         static_cast<std::uint64_t>(beside_bytes);
+}
+
+const KvLayout& kv_layout(const std::string& name) {
+  std::string names;
+  for (const KvLayout& layout : kKvLayouts) {
+    if (name == layout.name) return layout;
+    names += std::string(names.empty() ? "" : ", ") + layout.name;
+  }
+  fail(ErrorKind::kUsage, {"no KV cache is of type '" + name + "'", {}, "--kv-cache-dtype", "types: " + names});
+}
+
 bool SchemeEstimate::fits() const {
   return refusal.empty() &&
          std::all_of(cells.begin(), cells.end(), [](const EstimatedCell& c) { return c.fits; });
@@ -292,7 +327,9 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   result.model = model;
   result.machine = machine;
   result.budget = request.budget != 0 ? request.budget : machine.memory_bytes;
-  result.kv_bytes_per_token = kv_row_bytes(spec) * spec.blocks.size();
+  choose_kv_cache(request, checkpoint, result);
+  const std::uint64_t kv_row = kv_row_bytes(spec, result.kv_cache);
+  result.kv_bytes_per_token = kv_row * spec.blocks.size();
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);
@@ -302,8 +339,7 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
         for (const std::int64_t context : contexts) {
           EstimatedCell cell;
           cell.batch = batch, cell.context = context;
-          cell.kv_bytes = checked(checked_mul(kv_row_bytes(spec) * kept_positions(spec, context),
-                                              static_cast<std::uint64_t>(batch)));
+          cell.kv_bytes = checked(checked_mul(kv_row * kept_positions(spec, context), static_cast<std::uint64_t>(batch)));
           cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
           cell.fits = cell.bytes <= result.budget;
           cell.decode_tokens_per_second = decode_rate(sizes, costs, cell, machine);
@@ -351,6 +387,9 @@ Json Estimate::to_json() const {
                                                  {"call_seconds", rate(machine.call_seconds)}})},
                        {"budget", Json(budget)},
                        {"kv_bytes_per_token", Json(kv_bytes_per_token)},
+                       {"kv_cache", Json::object({{"dtype", kv_cache.name},
+                                                  {"layout", kv_cache.words},
+                                                  {"reason", kv_reason}})},
                        {"schemes", list},
                        {"recommended", recommended.empty() ? Json() : Json(recommended)},
                        {"reason", reason}});

@@ -1,7 +1,7 @@
 // Before anything is run: what each scheme would take and how fast it could be, from shapes and rates alone.
 //
 //   weights           bytes of every tensor as `llmq quantize` writes it (headers of files apart)
-//   KV cache          2 * layers * kv_heads * head_dim * 2 bytes (BF16) * batch * positions; a layer with a sliding
+//   KV cache          2 * layers * kv_heads * bytes of a head (KvLayout) * batch * positions; a layer with a sliding
 //                     window keeps no more positions than that
 //   time of a step    the longer of bytes / bandwidth and operations / rate (the roofline), plus the calls' own cost
 //   decoding          one token of every sequence: all weights but the embedding once, and the whole cache
@@ -23,9 +23,21 @@
 
 namespace llmq {
 
+// How a cache holds the keys, or the values, of one position and head.
+struct KvLayout {
+  const char* name;
+  int element_bits;
+  int beside_bytes;  // scale and zero of that position and head
+  const char* words;
+  std::uint64_t head_bytes(std::int64_t head_dim) const;
+};
+// bf16, fp16, int8, int4, fp8. Error(kUsage) naming them for another word.
+const KvLayout& kv_layout(const std::string& name);
+
 struct EstimateRequest {
   std::vector<std::string> schemes;             // of the recipe, or GGUF types; empty: the usual ones
   std::vector<std::int64_t> contexts, batches;  // empty: 2048, 8192, 32768 as far as the model goes; 1, 8, 32
+  std::string kv_cache;  // a KvLayout; empty: the type that the checkpoint asks for, else bf16
   std::uint64_t budget = 0;                     // 0: the machine's memory
   Compute compute = Compute::kBFloat16;
 };
@@ -50,6 +62,8 @@ struct SchemeEstimate {
 struct Estimate {
   std::string model;
   MachineRates machine;
+  KvLayout kv_cache{};
+  std::string kv_reason;  // why that one
   std::uint64_t budget = 0, kv_bytes_per_token = 0;
   std::vector<SchemeEstimate> schemes;
   std::string recommended, reason;  // empty and why, when nothing fits

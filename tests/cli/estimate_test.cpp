@@ -93,6 +93,48 @@ TEST(Estimate, CountsTheCacheAndMarksWhatDoesNotFit) {
               HasSubstr("(no)"));
 }
 
+// Both halves, every layer and head: elements, and what an element needs beside it.
+TEST(Estimate, CountsTheCacheInEveryType) {
+  const Json config = Json::parse(read_file(tinystories() + "/config.json"), "config.json");
+  const auto field = [&](const char* name) { return config.at(name).as_integer(); };
+  const std::int64_t kv_heads = config.find("num_key_value_heads") ? field("num_key_value_heads")
+                                                                   : field("num_attention_heads"),
+                     head_dim = field("hidden_size") / field("num_attention_heads"),
+                     heads = 2 * field("num_hidden_layers") * kv_heads;
+  const std::vector<std::pair<std::string, std::int64_t>> head_bytes = {{"bf16", 2 * head_dim},
+                                                                        {"fp16", 2 * head_dim},
+                                                                        {"int8", head_dim + 2},
+                                                                        {"int4", (head_dim + 1) / 2 + 4},
+                                                                        {"fp8", head_dim}};
+  std::int64_t before = 0;
+  for (const auto& [type, bytes] : head_bytes) {
+    const Json json = estimate({"--scheme", "original", "--context", "100", "--batch", "3",
+                                "--kv-cache-dtype", type, "--json"})
+                          .json();
+    EXPECT_EQ(json.at("kv_cache").at("dtype").as_string(), type);
+    EXPECT_EQ(json.at("kv_cache").at("reason").as_string(), "asked for");
+    EXPECT_EQ(json.at("kv_bytes_per_token").as_integer(), heads * bytes) << type;
+    const Json& cell = json.at("schemes").items()[0].at("cells").items()[0];
+    EXPECT_EQ(cell.at("kv_bytes").as_integer(), 300 * heads * bytes) << type;
+    EXPECT_NE(cell.at("kv_bytes").as_integer() == before, type != "fp16") << type;
+    before = cell.at("kv_bytes").as_integer();
+  }
+  EXPECT_EQ(estimate({"--kv-cache-dtype", "int5"}).exit_code, 2);
+}
+
+TEST(Estimate, TakesTheCheckpointsCacheTypeAndSaysSo) {
+  const Scratch scratch;
+  EXPECT_EQ(estimate({"--scheme", "original", "--json"}).json().at("kv_cache").at("reason").as_string(),
+            "the default");
+  ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", scratch / "q",
+                      "--set", "kv_cache.dtype=fp8", "--set",
+                      "calibration={samples: 2, sequence_length: 64}"})
+                .exit_code,
+            0);
+  const std::vector<std::string> words = {"estimate", scratch / "q", "--machine", "l4", "--scheme", "original"};
+  EXPECT_THAT(run_llmq(words).out, HasSubstr("in fp8 (the checkpoint asks for it)"));
+}
+
 // bytes / bandwidth where memory is the limit: an L4 moves 300 GB/s (NVIDIA's data sheet).
 TEST(Estimate, DecodingIsTheRooflinesMemorySide) {
   const Json json =
