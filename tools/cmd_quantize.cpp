@@ -70,6 +70,7 @@ struct Outcome {
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   std::string version;               // of a versioned output
+  BitChoice bits;                    // of --target-bits
   std::optional<TimePrediction> prediction;
   std::uint64_t original_bytes = 0;
   std::optional<OutputEvaluation> evaluation;
@@ -171,6 +172,16 @@ double whole_model_bits(const ModelSpec& spec, std::uint64_t bytes) {
   return 8.0 * static_cast<double>(bytes) / static_cast<double>(spec.parameters());
 }
 
+OutputTarget output_target(const Outcome& o, const Options& options) {
+  OutputTarget target{o.recipe.output, options.overwrite};
+  target.job = o.facts.job;
+  target.measured = o.bits.measured;
+  target.restart = options.restart;
+  target.versioned = o.recipe.versioned;
+  target.keep = o.recipe.keep;
+  return target;
+}
+
 void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const Options& options,
                  const GlobalOptions& globals) {
   if (options.allow_nonfinite)
@@ -180,7 +191,8 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
                                    "leave out --target-bits, or repair the checkpoint"});
   if (o.calibration.samples.empty())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-  choose_bits(o.plan, o.recipe, model, o.calibration, backend, globals);
+  o.bits = choose_bits(o.plan, o.recipe, model, o.calibration, backend, globals,
+                       options.dry_run ? Json() : measured_before(system_io(), output_target(o, options)));
 }
 
 Path directory_of(const Path& output) { return output.has_parent_path() ? output.parent_path() : Path("."); }
@@ -190,15 +202,6 @@ bool is_long(const Plan& plan) {
   constexpr double kFlops = 1e12;
   constexpr std::uint64_t kBytes = 2'000'000'000;
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
-}
-
-OutputTarget output_target(const Outcome& o, const Options& options) {
-  OutputTarget target{o.recipe.output, options.overwrite};
-  target.job = o.facts.job;
-  target.restart = options.restart;
-  target.versioned = o.recipe.versioned;
-  target.keep = o.recipe.keep;
-  return target;
 }
 
 // Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
@@ -254,7 +257,10 @@ Json outcome_json(const Outcome& o) {
                                 {"warnings", list_json(o.report.warnings)},
                                 {"resumed_blocks", o.report.resumed_blocks},
                                 {"digest", o.facts.digest}});
-  if (o.plan.mixed) document["mixed"] = o.plan.mixed->to_json();
+  if (o.plan.mixed) {
+    document["mixed"] = o.plan.mixed->to_json();
+    document["mixed"]["measured_before"] = o.bits.taken_up;
+  }
   if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
 }

@@ -1,4 +1,6 @@
 // llmq: one program, one command per file. Parses, runs the chosen command, and turns every error into one sentence and an exit code (cli.md).
+#include <unistd.h>
+
 #include <csignal>
 #include <cstring>
 #include <iostream>
@@ -6,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_files.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -80,6 +83,10 @@ int main(int argc, char** argv) {
   using namespace llmq::tools;
   std::signal(SIGPIPE, SIG_IGN);
   const bool json = asked(argc, argv, "--json");
+  if (json)
+    explain_files_that_end(STDOUT_FILENO, [](const Error& error) { return error_text(error, true); });
+  else
+    explain_files_that_end(STDERR_FILENO, [](const Error& error) { return error_text(error, false); });
   try {
     return tools::run(argc, argv);
   } catch (const Interrupted& interrupted) {

@@ -45,19 +45,23 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
+std::string error_text(const Error& error, bool json) {
+  if (!json) return fmt::format("llmq: {}\n", error.what());
+  const ErrorDetail& d = error.detail();
+  return Json::object({{"schema", "llmq.error/1"},
+                       {"kind", kind_name(error.kind())},
+                       {"message", d.message},
+                       {"file", d.file},
+                       {"where", d.where},
+                       {"hint", d.hint}})
+             .dump(2) +
+         "\n";
+}
+
 void print_error(const Error& error, bool json) {
   std::fflush(stdout);
-  if (json) {
-    const ErrorDetail& d = error.detail();
-    print_json(Json::object({{"schema", "llmq.error/1"},
-                             {"kind", kind_name(error.kind())},
-                             {"message", d.message},
-                             {"file", d.file},
-                             {"where", d.where},
-                             {"hint", d.hint}}));
-  } else {
-    std::fprintf(stderr, "llmq: %s\n", error.what());
-  }
+  const std::string text = error_text(error, json);
+  std::fwrite(text.data(), 1, text.size(), json ? stdout : stderr);
 }
 
 std::string bytes_text(std::uint64_t bytes) {

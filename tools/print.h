@@ -13,6 +13,7 @@ void print_json(const Json& document);
 void print_line(const std::string& line);
 // Columns padded to their widest cell; the first is left-aligned, the others right-aligned. The first row is the heading, underlined.
 void print_table(const std::vector<std::vector<std::string>>& rows);
+std::string error_text(const Error& error, bool json);  // with the end of the line
 void print_error(const Error& error, bool json);
 
 std::string bytes_text(std::uint64_t bytes);  // "269.1 MB"

@@ -18,10 +18,12 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <optional>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/mapped_files.h"
 
 namespace llmq {
 namespace {
@@ -70,8 +72,11 @@ struct AtomicCounters {
 
 class SystemMapping final : public Mapping {
  public:
-  SystemMapping(void* address, std::size_t size) : address_(address), size_(size) {}
+  SystemMapping(void* address, std::size_t size, const Path& path) : address_(address), size_(size) {
+    range_.emplace(address, size, path.string());
+  }
   ~SystemMapping() override {
+    range_.reset();  // while the addresses are still this file's
     if (size_ != 0) ::munmap(address_, size_);
   }
   SystemMapping(const SystemMapping&) = delete;
@@ -107,6 +112,7 @@ class SystemMapping final : public Mapping {
 
   void* address_;
   std::size_t size_;
+  std::optional<MappedRange> range_;
 };
 
 class SystemFile final : public File {
@@ -178,12 +184,12 @@ class SystemFile final : public File {
 
   std::unique_ptr<Mapping> map() override {
     const std::uint64_t bytes = size();
-    if (bytes == 0) return std::make_unique<SystemMapping>(nullptr, 0);
+    if (bytes == 0) return std::make_unique<SystemMapping>(nullptr, 0, path_);
     void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd_, 0);
     if (address == MAP_FAILED)
       fail_errno(ErrorKind::kIo, path_, fmt::format("cannot map {} bytes", bytes), errno);
     counters_.bytes_read += bytes;
-    return std::make_unique<SystemMapping>(address, static_cast<std::size_t>(bytes));
+    return std::make_unique<SystemMapping>(address, static_cast<std::size_t>(bytes), path_);
   }
 
  private:

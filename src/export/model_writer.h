@@ -40,6 +40,7 @@ struct OutputTarget {
   bool overwrite = false;  // replace an earlier llmq output; anything else is refused always
   std::uint64_t shard_bytes = 5'000'000'000;
   Json job = Json();       // what decides every byte; null: an interrupted run starts again
+  Json measured = Json();  // found before the first block, and needed to go on; journalled with the job
   bool restart = false;    // throw away what an interrupted run left
   bool versioned = false;  // directory/v0001-<digest8>/ and a link `latest` to the newest
   std::int64_t keep = 0;   // versions kept; 0: all

@@ -65,6 +65,11 @@ bool is_header(const Json& record) {
   return schema != nullptr && *schema == Json(kJournalSchema) && record.find("job") != nullptr;
 }
 
+Path unfinished_place(const OutputTarget& target) {
+  const Path output = tidy_path(target.directory);
+  return parent_of(output) / (output.filename().string() + kSuffix);
+}
+
 std::string report_digest(Io& io, const Path& directory) {
   const std::string text = read_text(io, directory / kReportFile);
   return sha256_hex(std::as_bytes(std::span(text)));
@@ -74,7 +79,7 @@ std::string report_digest(Io& io, const Path& directory) {
 
 UnfinishedOutput::UnfinishedOutput(Io& io, const OutputTarget& target) : io_(io), target_(target) {
   target_.directory = tidy_path(target.directory);
-  directory_ = parent_of(target_.directory) / (target_.directory.filename().string() + kSuffix);
+  directory_ = unfinished_place(target);
   check_target();
   try {
     take_lock();
@@ -112,15 +117,16 @@ void UnfinishedOutput::take_lock() {
 }
 
 UnfinishedOutput::~UnfinishedOutput() {
-  const bool worth_keeping = !published_ && journal_ && !blocks().empty();
+  const bool worth_keeping = !published_ && is_worth_keeping();
   if (!published_ && !worth_keeping && !attempt([&] { clear(); })) {
     remove_created(files());  // a broken disk may not list it any more
     attempt([&] { io_.remove(place(kJournal)); });
   }
   if (worth_keeping)
     attempt([&] {
-      Log::get().note(fmt::format("{}: {} finished blocks are kept; the same command goes on from there",
-                                  directory_.string(), blocks().size()));
+      Log::get().note(fmt::format("{}: {} finished blocks {}are kept; the same command goes on from there",
+                                  directory_.string(), blocks().size(),
+                                  target_.measured.is_null() ? "" : "and what was measured "));
     });
   journal_.reset();
   lock_.reset();
@@ -140,6 +146,11 @@ std::vector<Json> UnfinishedOutput::blocks() const {
     for (const Json& record : journal_->records())
       if (const Json* block = member_of(record, "block")) blocks.push_back(*block);
   return blocks;
+}
+
+bool UnfinishedOutput::is_worth_keeping() const {
+  if (!journal_ || journal_->records().empty()) return false;
+  return !blocks().empty() || member_of(journal_->records().front(), "measured") != nullptr;
 }
 
 void UnfinishedOutput::keep_blocks(std::size_t count) { journal_->keep(1 + count); }
@@ -191,9 +202,10 @@ void UnfinishedOutput::recover() {
     }
     journal_->keep(records.size() - 1);
   }
-  if (target_.restart || blocks().empty() || !io_.exists(files())) return clear();
+  if (target_.restart || !is_worth_keeping() || !io_.exists(files())) return clear();
   const std::string difference = job_difference(records.front().at("job"), target_.job);
   if (difference.empty()) return;
+  if (blocks().empty()) return clear();
   refuse(fmt::format("an interrupted run of another job left {} finished blocks here: {}", blocks().size(),
                      difference),
          "run that job to its end, pass --restart to throw its work away, or name another output");
@@ -217,7 +229,9 @@ void UnfinishedOutput::begin_journal() {
   sync_place();
   if (target_.job.is_null() || journal_) return;
   journal_ = Journal::create(io_, place(kJournal));
-  journal_->append(Json::object({{"schema", kJournalSchema}, {"job", target_.job}}));
+  Json header = Json::object({{"schema", kJournalSchema}, {"job", target_.job}});
+  if (!target_.measured.is_null()) header["measured"] = target_.measured;
+  journal_->append(header);
   sync_place();
 }
 
@@ -329,12 +343,23 @@ void UnfinishedOutput::prune(const std::string& newest) {
   }
 }
 
+Json measured_before(Io& io, const OutputTarget& target) {
+  const Path journal = unfinished_place(target) / kJournal;
+  if (target.restart || !io.exists(journal)) return Json();
+  const std::vector<Json> records = Journal::open(io, journal).records();
+  if (records.empty() || !is_header(records.front()) ||
+      !job_difference(records.front().at("job"), target.job).empty())
+    return Json();
+  const Json* measured = member_of(records.front(), "measured");
+  return measured == nullptr ? Json() : *measured;
+}
+
 void settle_publication(Io& io, const OutputTarget& target) {
   OutputTarget settled = target;
   settled.overwrite = true;
   const Path directory = tidy_path(target.directory);
   if (target.single_file && !io.exists(directory)) return;
-  if (!io.exists(parent_of(directory) / (directory.filename().string() + kSuffix))) return;
+  if (!io.exists(unfinished_place(target))) return;
   try {
     const UnfinishedOutput output(io, settled);
   } catch (const Error& error) {

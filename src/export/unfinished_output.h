@@ -1,14 +1,15 @@
 // Where an output is made: "<output>.unfinished/" beside the target, from the first byte until the name.
 //
 //   lock      who is at work; goes with the process
-//   journal   the job, then one record a finished block: what lies in the files, with digests (io/journal.h)
+//   journal   the job and what was measured for it, then one record a finished block: what lies in the files, with digests
+//             (io/journal.h)
 //   files/    the output, every shard at its final size from the start; renamed into place as a whole
 //             (of a single file: it and its documents, each renamed into place, the file first)
 //   previous/ an earlier output on its way out, where the file system cannot exchange two names
 //
 // A journal is kept only for a target that names its job: what decides every byte. A run of the same job goes on with the
-// blocks recorded; another one is told what differs and touches nothing. Without a journal, or before its first block,
-// what is left is thrown away: by a run that fails, or, after a kill, by the next one.
+// blocks recorded; another one is told what differs and touches nothing. Without a journal, or before its first block where nothing
+// was measured, what is left is thrown away: by a run that fails, or, after a kill, by the next one.
 //
 // Durability: files and directories are synced before the journal says so, the journal before the next step. The name is
 // given by rename, or by exchanging it with the earlier output's, and synced; a failure up to there takes it back.
@@ -57,6 +58,7 @@ class UnfinishedOutput {
   void clear();
   void remove_created(const Path& directory) noexcept;
   void sync_place();
+  bool is_worth_keeping() const;
   void give_name(const Path& to);
   void finish_publication(const Json& record);
   void check_target() const;
@@ -72,6 +74,9 @@ class UnfinishedOutput {
   std::vector<std::string> created_;
   bool published_ = false;
 };
+
+// OutputTarget::measured of the interrupted run of the same job; null where there is none.
+Json measured_before(Io& io, const OutputTarget& target);
 
 // Ends what a run that was killed just after it gave the output its name had left to do; nothing where another is at work.
 void settle_publication(Io& io, const OutputTarget& target);

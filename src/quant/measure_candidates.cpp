@@ -125,6 +125,12 @@ class Measuring {
   std::map<std::string, std::size_t> place_;
 };
 
+// KL falls with more bits as the Gram loss does.
+void spread(MeasuredGroup& group) {
+  for (const double loss : group.gram_loss)
+    group.loss.push_back(group.gram_loss[0] == 0 ? 0 : group.divergence * loss / group.gram_loss[0]);
+}
+
 void swap_weights(OpenGroup& group, BlockWeights& weights) {
   for (auto& [role, weight] : group.rounded) std::swap(weights.linear(role).weight, weight);
 }
@@ -163,12 +169,45 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
   }
   const std::vector<double> divergences = probes.divergences(source);
   for (std::size_t g = 0; g < all.size(); ++g) {
-    MeasuredGroup& group = all[g];
-    group.divergence = divergences[g];
-    for (const double loss : group.gram_loss)
-      group.loss.push_back(group.gram_loss[0] == 0 ? 0 : group.divergence * loss / group.gram_loss[0]);
+    all[g].divergence = divergences[g];
+    spread(all[g]);
   }
   return all;
+}
+
+Json measured_json(const std::vector<MeasuredGroup>& groups) {
+  Json list = Json::array();
+  for (const MeasuredGroup& group : groups) {
+    Json modules = Json::array(), losses = Json::array();
+    for (const std::size_t place : group.modules) modules.push_back(static_cast<std::int64_t>(place));
+    for (const double loss : group.gram_loss) losses.push_back(loss);
+    list.push_back(Json::object({{"modules", modules}, {"kl", group.divergence}, {"gram_loss", losses}}));
+  }
+  return list;
+}
+
+std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const Plan& plan) {
+  std::vector<MeasuredGroup> groups;
+  std::vector<bool> seen(plan.modules.size());
+  try {
+    for (const Json& item : json.items()) {
+      MeasuredGroup& group = groups.emplace_back();
+      for (const Json& module : item.at("modules").items()) {
+        const auto place = static_cast<std::size_t>(module.as_integer());
+        if (place >= seen.size() || seen[place]) return std::nullopt;
+        seen[place] = true;
+        group.modules.push_back(place);
+      }
+      group.divergence = item.at("kl").as_double();
+      for (const Json& loss : item.at("gram_loss").items()) group.gram_loss.push_back(loss.as_double());
+      if (group.modules.empty() || group.gram_loss.size() != plan.candidate_bits.size()) return std::nullopt;
+      spread(group);
+    }
+  } catch (const Error&) {  // of another form
+    return std::nullopt;
+  }
+  if (std::find(seen.begin(), seen.end(), false) != seen.end()) return std::nullopt;
+  return groups;
 }
 
 std::uint64_t measuring_bytes(const Plan& plan, const ModelSpec& spec) {

@@ -10,8 +10,10 @@
 // A group is what engines run as one product: q, k and v; gate and up; o; down. One pass over the blocks.
 #pragma once
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "base/json.h"
 #include "calibration/calibration_text.h"
 #include "quant/plan.h"
 
@@ -28,6 +30,10 @@ struct MeasuredGroup {
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
                                               Backend& backend, const std::function<void()>& on_step);
+
+// The pass in a journal, to the last bit of every figure; nullopt for what is not a pass over `plan`.
+Json measured_json(const std::vector<MeasuredGroup>& groups);  // [{modules, kl, gram_loss}]
+std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const Plan& plan);
 
 // What the pass holds at once.
 std::uint64_t measuring_bytes(const Plan& plan, const ModelSpec& spec);

@@ -162,11 +162,8 @@ std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, cons
   return bits;
 }
 
-void choose_precision(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                      const CalibrationSet& calibration, Backend& backend,
-                      const std::function<void()>& on_step) {
-  MixedPrecision mixed =
-      tabulate(plan, measure_candidates(plan, checkpoint, spec, calibration, backend, on_step), checkpoint);
+void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint) {
+  MixedPrecision mixed = tabulate(plan, measured, checkpoint);
   choose(mixed);
   apply(mixed, plan);
   check_expressible(plan.format, plan.modules);

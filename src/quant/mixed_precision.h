@@ -5,19 +5,17 @@
 // is over every linear that the recipe quantizes, those left dense by the choice among them.
 #pragma once
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/json.h"
-#include "calibration/calibration_text.h"
-#include "device/backend.h"
-#include "model/model_spec.h"
+#include "io/checkpoint.h"
 
 namespace llmq {
 
+struct MeasuredGroup;
 struct Plan;
 struct Recipe;
 
@@ -51,10 +49,8 @@ struct MixedPrecision {
 // Error(kUnsupported) for a candidate that the format cannot store.
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint);
 
-// Measures and chooses: the plan's modules get their schemes, those left dense move to `ignored`, and
-// `mixed` holds the table. `on_step` after each block.
-void choose_precision(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                      const CalibrationSet& calibration, Backend& backend,
-                      const std::function<void()>& on_step);
+// Chooses by what was measured (measure_candidates.h): the plan's modules get their schemes, those left dense move to
+// `ignored`, and `mixed` holds the table.
+void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint);
 
 }  // namespace llmq

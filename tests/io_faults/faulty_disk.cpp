@@ -4,8 +4,9 @@
 //   FAULTY_DISK_UNDER   directories, separated by ':'; calls on files elsewhere are not looked at
 //   FAULTY_DISK_LOG     a file that gets a line "<call> <file>" for each call, "<call> <file> FAULT" for the chosen one
 //   FAULTY_DISK_FAULT   "<how> <number> <call> <file>": the number-th such call (from 1); <how> is an errno (ENOSPC, EIO),
-//                       short (half of the bytes), kill (before the call), torn (half of the bytes, then killed), or an
-//                       errno with '+' behind it: that call and every one after it that changes the disk
+//                       short (half of the bytes), kill (before the call), torn (half of the bytes, then killed), cut (before
+//                       the call the file FAULTY_DISK_CUT loses all but its first 4 KiB), or an errno with '+' behind it: that
+//                       call and every one after it that changes the disk
 //
 // <call> is one of the words below; <file> is the path below the directory, where the process's number reads PID; of a file
 //                       without a name the directory's and "/#". The call
@@ -157,6 +158,10 @@ Verdict look(const char* call, const char* path) {
   note(call, file, faulty);
   if (!faulty) return {};
   if (strcmp(planned.how, "kill") == 0) die();
+  if (strcmp(planned.how, "cut") == 0) {
+    syscall(SYS_truncate, getenv("FAULTY_DISK_CUT"), 4096L);
+    return {};
+  }
   if (strcmp(planned.how, "short") == 0) return {How::kShort, 0};
   if (strcmp(planned.how, "torn") == 0) return {How::kTorn, 0};
   return {How::kError, planned.error};

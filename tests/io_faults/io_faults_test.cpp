@@ -263,6 +263,26 @@ TEST(DiskFaults, OfAConversionToAFileThatReplacesAnother) {
   ReplacingAFile s;
   EXPECT_GT(fail_everywhere(s), 60);
 }
+// Killed before its first block is written, and between its blocks: what was measured is not measured again.
+TEST(Kills, WhatWasMeasuredForABudgetIsTakenUp) {
+  Scenario s(with(kRounding, {"--target-bits", "5.5", "--set", "mixed.samples=2", "--json", "--set",
+                              "calibration={samples: 2, sequence_length: 64}"}));
+  s.settle();
+  for (const int record : {1, 2, 3}) {
+    SCOPED_TRACE(record);
+    s.job.begin();
+    const FaultyRun killed =
+        s.job.run("kill " + std::to_string(record) + " write work/q.unfinished/journal");
+    ASSERT_EQ(killed.outcome.exit_code, 128 + SIGKILL) << killed.outcome.err;
+    const FaultyRun again = s.job.run();
+    ASSERT_EQ(again.outcome.exit_code, 0) << again.outcome.err;
+    const Json said = again.outcome.json();
+    EXPECT_EQ(said.at("mixed").at("measured_before").as_bool(), record > 1) << "the first record holds it";
+    EXPECT_EQ(said.at("resumed_blocks").as_integer(), record == 3 ? 1 : 0);
+    EXPECT_EQ(s.job.found(), s.digest);
+    EXPECT_EQ(s.job.names(), s.names);
+  }
+}
 TEST(Kills, OfAGguf) {
   Scenario s(kGguf, "q.gguf");
   EXPECT_GT(kill_everywhere(s), 40);
@@ -274,6 +294,28 @@ TEST(Kills, OfAConversion) {
 TEST(Kills, OfAConversionToAFileThatReplacesAnother) {
   ReplacingAFile s;
   EXPECT_GT(kill_everywhere(s), 40);
+}
+// What was mapped and read so far is gone: the next page that is looked at has no file behind it.
+TEST(DiskFaults, AModelThatIsCutShortWhileItIsReadIsNamed) {
+  Scenario s(kRounding);
+  s.settle();
+  const fs::path model = fs::path(s.job.in()) / "model.safetensors", sound = model.string() + ".sound";
+  fs::copy_file(model, sound);
+  for (const bool json : {false, true}) {
+    s.job.begin();
+    const Words words = json ? with(kRounding, {"--json"}) : kRounding;
+    const FaultyRun cut = s.job.run(words, "cut 2 write work/q.unfinished/journal");
+    ASSERT_TRUE(cut.hit);
+    EXPECT_EQ(cut.outcome.exit_code, 1) << cut.outcome.err;
+    const std::string said = json ? cut.outcome.json().at("file").as_string() : cut.outcome.err;
+    EXPECT_THAT(said, ::testing::HasSubstr(model.string()));
+    EXPECT_EQ(std::count(cut.outcome.err.begin(), cut.outcome.err.end(), '\n'), json ? 0 : 1) << cut.outcome.err;
+    fs::copy_file(sound, model, fs::copy_options::overwrite_existing);
+    const FaultyRun again = s.job.run(with(kRounding, {"--json"}));
+    ASSERT_EQ(again.outcome.exit_code, 0) << again.outcome.err;
+    EXPECT_EQ(again.outcome.json().at("resumed_blocks").as_integer(), 1) << "the block it had finished";
+    EXPECT_EQ(s.job.found(), s.digest);
+  }
 }
 TEST(Kills, OfANewOutput) {
   Scenario s(kRounding);

@@ -29,9 +29,40 @@ Chosen choose(const std::string& recipe, int threads = 2) {
   const auto backend = make_cpu_backend(threads);
   Chosen chosen{make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, threads, 0),
                 {}};
-  choose_precision(chosen.plan, checkpoint, spec, some_samples(3, 40), *backend, {});
+  const auto measured =
+      measure_candidates(chosen.plan, checkpoint, spec, some_samples(3, 40), *backend, {});
+  // As an interrupted run finds it in the journal.
+  const auto read = read_measured(Json::parse(measured_json(measured).dump(), "journal"), chosen.plan);
+  EXPECT_TRUE(read.has_value());
+  choose_precision(chosen.plan, read.value_or(measured), checkpoint);
   chosen.table = chosen.plan.mixed->to_json().dump();
   return chosen;
+}
+
+TEST(MixedPrecision, APassOverAnotherPlanIsNotTakenUp) {
+  const Checkpoint checkpoint = stories();
+  Plan plan = make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
+                        Compute::kFloat32, 1, 0);
+  std::vector<MeasuredGroup> groups;
+  for (std::size_t place = 0; place < plan.modules.size(); ++place)
+    groups.push_back({{place}, 0.1 + 1.0 / 3, std::vector<double>(plan.candidate_bits.size(), 1e-300), {}});
+  const Json sound = measured_json(groups);
+  const auto read = read_measured(Json::parse(sound.dump(), "journal"), plan);
+  ASSERT_TRUE(read.has_value());
+  EXPECT_EQ(read->back().divergence, groups.back().divergence) << "to the last bit";
+  EXPECT_EQ(read->back().gram_loss, groups.back().gram_loss);
+
+  const auto damaged = [&](const std::function<void(Json&)>& damage) {
+    Json json = sound;
+    damage(json);
+    return !read_measured(json, plan).has_value();
+  };
+  EXPECT_TRUE(damaged([](Json& j) { j = Json(); }));
+  EXPECT_TRUE(damaged([](Json& j) { j.items().pop_back(); })) << "a linear is missing";
+  EXPECT_TRUE(damaged([](Json& j) { j.items()[1] = j.items()[0]; })) << "one is there twice";
+  EXPECT_TRUE(damaged([](Json& j) { j.items()[0]["modules"] = Json::array({Json(-1)}); }));
+  EXPECT_TRUE(damaged([](Json& j) { j.items()[0]["gram_loss"].items().pop_back(); }));
+  EXPECT_TRUE(damaged([](Json& j) { j.items()[0]["kl"] = nullptr; }));
 }
 
 std::string error_of(const std::string& recipe) {
