@@ -9,7 +9,7 @@ packages_for() {
                 libonig-dev libutf8proc-dev libboost1.81-dev libgtest-dev libgmock-dev libbenchmark-dev
            [ "$(dpkg --print-architecture)" = amd64 ] && echo libdnnl-dev ;;
     demo) echo python3 python3-pip unzip jq bsdextrautils ;;
-    interop) echo python3 python3-venv python3-pip jq unzip openssl skopeo valgrind ;;
+    interop) echo python3 python3-venv python3-pip python3-yaml jq unzip openssl skopeo valgrind ;;
     fuzz) echo clang lld libclang-rt-14-dev ;;
     portable) echo g++-aarch64-linux-gnu qemu-user jq ;;
     tidy) echo clang-format-14 clang-tidy-14 ;;

@@ -1,0 +1,166 @@
+"""The ready files for GitHub Actions, GitLab CI and containers: parsed, and every step of theirs run in a plain directory.
+
+All must come to what the shell form makes (share/ci/quantize.sh): the same digest, signed where there is a key, figures where they are looked for.
+    check_ci_files.py BUILD SOURCE        77: PyYAML is not installed (Debian package python3-yaml)
+"""
+import json, os, re, shutil, subprocess, sys, tempfile
+
+try:
+    import yaml
+except ImportError:
+    print("PyYAML is not installed (Debian package python3-yaml): the CI files were not parsed")
+    sys.exit(77)
+
+build, source = (os.path.abspath(path) for path in sys.argv[1:3])
+work = tempfile.mkdtemp()
+prefix = os.path.join(work, "usr/local")
+RECIPE = "version: 1\nmodel: {model}\noutput: out/model\nmethod: rtn\n"
+
+
+def expect(met, what):
+    print(("ok: " if met else "FAILED: ") + what)
+    if not met:
+        sys.exit(1)
+
+
+def parsed(name):
+    with open(os.path.join(source, "share", name)) as file:
+        return yaml.safe_load(file)
+
+
+def here(text):
+    """The paths of the image, in this directory."""
+    return text.replace("/usr/local", prefix)
+
+
+def run(script, directory, environment):
+    """A step, as a runner starts it: a shell that ends with the first failing command. What it printed."""
+    path = {"PATH": os.path.join(prefix, "bin") + ":" + os.environ["PATH"], "HOME": work, "LLMQ_DIGEST_CACHE": ""}
+    done = subprocess.run(["sh", "-e", "-c", here(script)], cwd=directory, env={**path, **environment}, capture_output=True, text=True)
+    expect(done.returncode == 0, f"{os.path.basename(directory)}: {script.strip().splitlines()[-1]} {done.stderr[-500:]}")
+    return done.stdout + done.stderr
+
+
+def place(name, model):
+    directory = os.path.join(work, name)
+    os.makedirs(directory)
+    with open(os.path.join(directory, "job.yaml"), "w") as file:
+        file.write(RECIPE.format(model=model))
+    return directory
+
+
+def digest(directory):
+    for name in ("metrics.json", "llmq.prom"):
+        expect(os.path.getsize(os.path.join(directory, "metrics", name)) > 0, f"{os.path.basename(directory)}: {name}")
+    with open(os.path.join(directory, "metrics/quantize.json")) as file:
+        return json.load(file)["digest"]
+
+
+def verified(directory):
+    return subprocess.run([os.path.join(prefix, "bin/llmq"), "verify", "out/model", "--key", public], cwd=directory, capture_output=True).returncode == 0
+
+
+def instructions(name):
+    """Of a Dockerfile: (word, rest) in order."""
+    with open(os.path.join(source, "share", name)) as file:
+        lines = [line.strip() for line in file if line.strip() and not line.startswith("#")]
+    return [tuple(line.split(maxsplit=1)) for line in lines]
+
+
+def check_dockerfile():
+    """Each stage's scripts; the first builds, here from a finished build, and installs what the rest of this file runs."""
+    stages = [[]]
+    for word, rest in instructions("docker/Dockerfile"):
+        if word == "FROM" and stages[-1]:
+            stages.append([])
+        stages[-1].append((word, rest))
+    expect(len(stages) == 2, "a Dockerfile of two stages")
+    (built,) = [rest for word, rest in stages[0] if word == "RUN"]
+    subprocess.run(["sh", "-e", "-c", built.replace("/src", source).replace("/usr/local", prefix)], cwd=source, env={**os.environ, "BUILD": build}, check=True, stdout=subprocess.DEVNULL)
+    for word, rest in stages[1]:
+        if word == "COPY":
+            origin = rest.split()[1]
+            expect(os.path.exists(origin.replace("/src", source).replace("/usr/local", prefix)), f"Dockerfile copies what is there: {origin}")
+    setup = [rest for word, rest in stages[1] if word == "RUN" and rest.startswith("/tmp/")]
+    listed = subprocess.run(["sh", os.path.join(source, "share/docker", os.path.basename(setup[0].split()[0]))], env={**os.environ, "LIST_ONLY": "1"}, capture_output=True, text=True)
+    expect(listed.returncode == 0 and "libssl3" in listed.stdout, "the last stage lists its packages")
+    (program,) = [json.loads(rest)[0] for word, rest in stages[1] if word == "ENTRYPOINT"]
+    expect(os.access(os.path.join(prefix, "bin", program), os.X_OK), f"the entry point {program} is installed")
+
+
+def check_github(model):
+    directory = place("github", model)
+    flow = parsed("ci/github-actions.yml")
+    expect(set(flow) == {"name", True, "permissions", "concurrency", "jobs"}, "GitHub Actions: the keys of a workflow")  # YAML 1.1 reads `on` as true
+    expect(flow[True]["workflow_dispatch"]["inputs"]["recipe"]["default"].endswith(".yaml"), "GitHub Actions: a recipe is asked for")
+    (job,) = flow["jobs"].values()
+    summary, temporary = os.path.join(directory, "summary"), os.path.join(directory, "runner")
+    os.makedirs(temporary)
+    values = {"inputs.recipe": "job.yaml", "secrets.LLMQ_SIGN_KEY": private_text, "secrets.LLMQ_KEY_PASSPHRASE": ""}
+    value = lambda text: re.sub(r"\$\{\{ (.*?) \}\}", lambda found: values[found[1]], text)
+    printed = ""
+    for step in job["steps"]:
+        expect(("uses" in step) != ("run" in step), f"GitHub Actions: a step uses or runs: {step.get('name', step.get('uses'))}")
+        if "uses" in step:
+            expect(re.fullmatch(r"actions/(checkout|upload-artifact)@v\d+", step["uses"]) is not None, f"GitHub Actions: {step['uses']}")
+            continue
+        environment = {name: value(text) for name, text in step.get("env", {}).items()}
+        printed += run(value(step["run"]), directory, {"RUNNER_TEMP": temporary, "GITHUB_STEP_SUMMARY": summary, **environment})
+    (uploaded,) = [step["with"]["path"] for step in job["steps"] if "with" in step]
+    expect(os.path.isdir(os.path.join(directory, uploaded)), "GitHub Actions: what is uploaded is there")
+    expect('"quantize_exit_code": 0' in open(summary).read(), "GitHub Actions: the summary shows the figures")
+    expect(verified(directory), "GitHub Actions: the output is signed")
+    expect(not os.listdir(temporary) and private_text.splitlines()[1] not in printed, "GitHub Actions: the key is removed and never printed")
+    return digest(directory)
+
+
+def check_gitlab(model):
+    directory = place("gitlab", model)
+    pipeline = parsed("ci/gitlab-ci.yml")
+    jobs = {name: job for name, job in pipeline.items() if name != "stages"}
+    (job,) = jobs.values()
+    expect(job["stage"] in pipeline["stages"], "GitLab CI: the job's stage is there")
+    variables = {**job["variables"], "RECIPE": "job.yaml", "LLMQ_SIGN_KEY": private}
+    run("\n".join(job["script"]), directory, variables)
+    for path in job["artifacts"]["paths"] + [job["artifacts"]["reports"]["metrics"]]:
+        expect(os.path.exists(os.path.join(directory, path)), f"GitLab CI: the artifact {path} is there")
+    expect(verified(directory), "GitLab CI: the output is signed")
+    return digest(directory)
+
+
+def check_compose(model):
+    directory = place("compose", "models/tiny")
+    (service,) = parsed("docker/compose.yaml")["services"].values()
+    inside = lambda path: path.replace("/work", directory)
+    value = lambda text: re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: found[2], text)  # nothing is set
+    for volume in map(value, service["volumes"]):
+        origin, target = volume.removesuffix(":ro").split(":")
+        expect(os.path.normpath(os.path.join(directory, origin)) == inside(target), f"compose: {volume} lies below the working directory")
+        if not origin.endswith(".yaml"):
+            os.makedirs(inside(target))
+    shutil.copytree(model, os.path.join(directory, "models/tiny"))
+    dockerfile = os.path.join(source, "share/docker", service["build"]["context"], service["build"]["dockerfile"])
+    expect(os.path.exists(dockerfile), "compose: builds from a Dockerfile that is there")
+    environment = {name: inside(value(text)) for name, text in service["environment"].items()}
+    run(" ".join(service["entrypoint"]), inside(service["working_dir"]), environment)
+    return digest(directory)
+
+
+try:
+    check_dockerfile()
+    for name in ("ci/quantize.sh", "ci/github-actions.yml", "ci/gitlab-ci.yml"):
+        with open(os.path.join(source, "share", name)) as a, open(os.path.join(prefix, "share/llmq", name)) as b:
+            expect(a.read() == b.read(), f"{name} is installed as it is")
+    private, public = os.path.join(work, "signer.pem"), os.path.join(work, "signer.pub.pem")
+    subprocess.run(["openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", private], check=True)
+    subprocess.run(["openssl", "ec", "-in", private, "-pubout", "-out", public], check=True, capture_output=True)
+    with open(private) as file:
+        private_text = file.read()
+    tiny = os.path.join(source, "tests/models/tinystories-656k")
+    shell = place("shell", tiny)
+    run(f"sh {source}/share/ci/quantize.sh", shell, {"RECIPE": "job.yaml"})
+    wanted = digest(shell)
+    for check in (check_github, check_gitlab, check_compose):
+        expect(check(tiny) == wanted, f"{check.__name__[6:]}: the digest of the shell form")
+finally:
+    shutil.rmtree(work)
