@@ -252,12 +252,12 @@ void UnfinishedOutput::move_documents() {
   io_.sync_directory(parent_of(target_.directory));
 }
 
-// Documents speak of one file: those of an earlier one go before it does.
+// Documents speak of one file: those of an earlier one go before it does, what vouches first.
 void UnfinishedOutput::publish_file(const std::string& sha256) {
   check_target();
   const Json publication = Json::object({{"version", ""}, {"latest", false}, {"file", sha256}});
   if (journal_) journal_->append(Json::object({{"publication", publication}}));
-  for (const std::string_view suffix : kBesideFile) io_.remove(beside(suffix));
+  for (auto suffix = kBesideFile.rbegin(); suffix != kBesideFile.rend(); ++suffix) io_.remove(beside(*suffix));
   io_.sync_directory(parent_of(target_.directory));
   io_.rename(files() / target_.directory.filename(), target_.directory);
   io_.sync_directory(parent_of(target_.directory));
