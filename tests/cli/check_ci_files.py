@@ -37,7 +37,7 @@ def run(script, directory, environment):
     """A step, as a runner starts it: a shell that ends with the first failing command. What it printed."""
     path = {"PATH": os.path.join(prefix, "bin") + ":" + os.environ["PATH"], "HOME": work, "LLMQ_DIGEST_CACHE": ""}
     done = subprocess.run(["sh", "-e", "-c", here(script)], cwd=directory, env={**path, **environment}, capture_output=True, text=True)
-    expect(done.returncode == 0, f"{os.path.basename(directory)}: {script.strip().splitlines()[-1]} {done.stderr[-500:]}")
+    expect(done.returncode == 0, f"{os.path.basename(directory)}: {script.strip().splitlines()[-1]}" + (done.stderr if done.returncode else ""))
     return done.stdout + done.stderr
 
 

@@ -126,7 +126,7 @@ TEST(Estimate, TakesTheCheckpointsCacheTypeAndSaysSo) {
   const Scratch scratch;
   EXPECT_EQ(estimate({"--scheme", "original", "--json"}).json().at("kv_cache").at("reason").as_string(),
             "the default");
-  ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", scratch / "q",
+  ASSERT_EQ(run_llmq({"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q",
                       "--set", "kv_cache.dtype=fp8", "--set",
                       "calibration={samples: 2, sequence_length: 64}"})
                 .exit_code,

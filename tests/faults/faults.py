@@ -116,6 +116,8 @@ FAULTS = [
     Fault("links-followed", "src/export/verify.cpp", "if (stamp.kind == FileKind::kRegular) into.files",
           "if (stamp.kind == FileKind::kRegular || (stamp.kind == FileKind::kSymlink && !io.is_directory(directory / entry))) into.files",
           [("llmq_unit_export", "VerifyTest.FollowsNoLink*")]),
+    Fault("manifest-of-a-file-not-signed", "src/export/verify.cpp", 'for (const std::string& entry : {name, name + ".manifest.json", name + ".report.json"})',
+          'for (const std::string& entry : {name, name + ".report.json"})', [("llmq_unit_export", "SignedGguf.VouchesFor*")]),
     Fault("signature-not-checked", "src/export/signature.cpp", "verified = verified || (signature && key.verifies(encoded(kPayloadType, *payload), *signature));",
           "verified = verified || signature;", [("llmq_unit_export", "SignedOutput.NoBit*:SignedOutput.AnotherKey*")]),
     Fault("type-not-signed", "src/export/signature.cpp", "return fmt::format(\"DSSEv1 {} {} {} \", type.size(), type, payload.size()) + payload;", "static_cast<void>(type); return payload;",
