@@ -42,7 +42,8 @@ const Words kGguf = {"quantize", "--quiet",  "--threads",   "2",          "--met
                      "imatrix",  "--model",  "@in",         "--output",   "@work/q.gguf",
                      "--set",    "format=gguf",
                      "--set",    "scheme=q8_0",
-                     "--set",    "calibration={text: [@in/config.json], samples: 1, sequence_length: 64}"};
+                     "--set",    "calibration={text: [" LLMQ_SOURCE_DIR
+                     "/tests/fixtures/stories/calibration.txt], samples: 1, sequence_length: 64}"};
 const Words kConversion = {"convert", "--quiet", "@in", "@work/q", "--to", "safetensors", "--dtype", "f32"};
 const Words kGgufConversion = {"convert", "--quiet", "--threads", "2", "@in", "@work/q.gguf", "--to", "gguf", "--dtype", "q8_0"};
 const Words kVersioned = {"--set", "output.versioned=true", "--set", "output.keep=2"};
