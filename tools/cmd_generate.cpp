@@ -26,6 +26,8 @@ void check(const Options& options) {
   check_draft(options.draft);
   check_sampling(options.generate.sampling);
   if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
+  if (options.generate.min_tokens < 0 || options.generate.min_tokens > options.generate.max_tokens)
+    fail(ErrorKind::kUsage, {fmt::format("{} tokens are not between 0 and --max-tokens", options.generate.min_tokens), {}, "--min-tokens", {}});
 }
 
 std::string prompt_of(const Options& options) {
@@ -158,6 +160,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--presence-penalty", sampling.presence_penalty, "Take P off the logits of tokens that the answer has")->type_name("P");
   command->add_option("--frequency-penalty", sampling.frequency_penalty, "Take F off them for every time they were written")->type_name("F");
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->type_name("N");
+  command->add_option("--min-tokens", generate.min_tokens, "No end token among the first N tokens")->type_name("N");
   command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
   command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
