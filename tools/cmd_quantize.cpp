@@ -121,7 +121,9 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   std::string parts;
   for (const auto& [part, seconds] : time.parts)
     parts += (parts.empty() ? "" : ", ") + part + " " + seconds_text(seconds);
-  print_line(fmt::format("about {} on this machine when it is idle ({})", seconds_text(time.seconds), parts));
+  print_line(time.unknown.empty() ? fmt::format("about {} on this machine when it is idle ({})",
+                                                seconds_text(time.seconds), parts)
+                                  : "no time is predicted: " + time.unknown);
   if (plan.mixed) print_choices(*plan.mixed);
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
@@ -309,6 +311,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   if (options.dry_run || is_long(o.plan))
     o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, system_io(),
                                 directory_of(o.recipe.output));
+  if (!options.dry_run && o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
   if (options.dry_run) {
     Json plan = o.plan.to_json();
     plan["time"] = o.prediction->to_json();

@@ -17,6 +17,7 @@ LoadedModel open_model(Io& io, const std::string& name) {
   if (tokenizer.vocabulary_size() > spec.vocab_size)
     fail(ErrorKind::kBadInput, {fmt::format("the tokenizer has {} tokens, but the embedding has {} rows", tokenizer.vocabulary_size(), spec.vocab_size),
                                 checkpoint.path().string(), "tokenizer.json", "use the tokenizer this model was trained with"});
+  return_freed_memory();  // tokenizer.json as a tree is larger than the tokenizer
   return {name, std::move(checkpoint), std::move(spec), std::move(tokenizer)};
 }
 

@@ -81,6 +81,13 @@ Json read_object(Io& io, const Path& path, std::uint64_t limit) {
                     : fmt::format("it has {} but no index that lists it; download the index too", other));
 }
 
+// Behind tensors that have no file.
+class NoFile final : public Mapping {
+ public:
+  std::span<const std::byte> bytes() const override { return {}; }
+  void release(std::uint64_t, std::uint64_t) const override {}
+};
+
 // A plain type must lie at a multiple of its size to be read in place; old writers did not pad the header.
 bool lies_in_place(const StoredTensor& tensor) {
   const DTypeRow& row = dtype_row(tensor.view.dtype);
@@ -142,6 +149,21 @@ class CheckpointReader {
   void read_shards(const std::vector<Path>& shards, Json config) {
     state_->config = std::move(config);
     for (const Path& shard : shards) add_shard(shard);
+  }
+
+  void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config) {
+    state_->config = std::move(config);
+    state_->shards.emplace_back();
+    state_->mappings.push_back(std::make_shared<NoFile>());
+    for (const Checkpoint::OwnedTensor& owned : tensors) {
+      StoredTensor& tensor = state_->tensors.emplace_back();
+      tensor.name = owned.name;
+      const void* const bytes = copy_of(owned.bytes.data(), owned.bytes.size());
+      tensor.view = TensorView(bytes, owned.dtype, owned.shape);
+      if (tensor.view.bytes() != owned.bytes.size())
+        fail(ErrorKind::kInternal, "tensor {} of shape {} is given {} bytes", owned.name, owned.shape.text(),
+             owned.bytes.size());
+    }
   }
 
   std::shared_ptr<const Checkpoint::State> finish() {
@@ -217,15 +239,19 @@ class CheckpointReader {
                                     (state_->path / name).string()));
   }
 
+  void* copy_of(const void* bytes, std::size_t size) {
+    auto& copy = state_->copies.emplace_back(size / sizeof(std::max_align_t) + 1);
+    if (size != 0) std::memcpy(copy.data(), bytes, size);
+    return copy.data();
+  }
+
   void copy_odd_ones() {
     std::uint64_t bytes = 0;
     for (StoredTensor& tensor : state_->tensors) {
       if (lies_in_place(tensor)) continue;
       const std::uint64_t size = tensor.view.bytes();
       bytes += size;
-      auto& copy = state_->copies.emplace_back(static_cast<std::size_t>(size / sizeof(std::max_align_t) + 1));
-      std::memcpy(copy.data(), tensor.view.pointer, static_cast<std::size_t>(size));
-      tensor.view.pointer = copy.data();
+      tensor.view.pointer = copy_of(tensor.view.pointer, static_cast<std::size_t>(size));
     }
     if (bytes > 0)
       Log::get().warn(fmt::format(
@@ -254,6 +280,14 @@ Checkpoint Checkpoint::open_shards(Io& io, const Path& directory, const std::vec
                                    Json config) {
   CheckpointReader reader(io, directory);
   reader.read_shards(shards, std::move(config));
+  Checkpoint checkpoint;
+  checkpoint.state_ = reader.finish();
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::of_tensors(const std::vector<OwnedTensor>& tensors, Json config) {
+  CheckpointReader reader(system_io(), {});
+  reader.copy_tensors(tensors, std::move(config));
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;

@@ -35,6 +35,15 @@ class Checkpoint {
   // Shards in the making, with the config that they will get: what was not written yet reads as zeros.
   static Checkpoint open_shards(Io& io, const Path& directory, const std::vector<Path>& shards, Json config);
 
+  // Tensors in memory: no file is behind them, and their path is empty.
+  struct OwnedTensor {
+    std::string name;
+    DType dtype;
+    Shape shape;
+    std::vector<std::byte> bytes;  // as many as dtype and shape say
+  };
+  static Checkpoint of_tensors(const std::vector<OwnedTensor>& tensors, Json config);
+
   const StoredTensor* find(std::string_view name) const;
   const StoredTensor& at(
       std::string_view name) const;                  // Error(kBadInput) naming the checkpoint and the tensor

@@ -26,6 +26,11 @@ std::int64_t longest_chunk(const CalibrationSet& calibration, std::int64_t chunk
 
 }  // namespace
 
+std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens) {
+  const auto wanted = static_cast<std::size_t>((kSearchTokens + chunk_tokens - 1) / chunk_tokens);
+  return std::max<std::size_t>(1, chunks / wanted);
+}
+
 void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
                    std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
   const StoredTensor& table = checkpoint.at(context.spec.embedding);
@@ -142,8 +147,7 @@ TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeight
 }
 
 std::size_t ActivationStream::stride_of(Samples samples) const {
-  const auto wanted = static_cast<std::size_t>((kSearchTokens + longest_chunk_ - 1) / longest_chunk_);
-  return samples == Samples::kAll ? 1 : std::max<std::size_t>(1, chunks_.size() / wanted);
+  return samples == Samples::kAll ? 1 : search_stride(chunks_.size(), longest_chunk_);
 }
 
 void ActivationStream::each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,

@@ -28,6 +28,9 @@ void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
 
+// Of how many chunks one is run for a search, when there are `chunks` of `chunk_tokens` each.
+std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens);
+
 // The largest magnitudes that one layer's cache held: keys after rotation, values.
 struct KvExtremes {
   float keys = 0, values = 0;

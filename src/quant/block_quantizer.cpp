@@ -227,7 +227,7 @@ class StagedBlock {
               run_.source.checkpoint().path().string(), spec_.prefix,
               context_.compute == Compute::kBFloat16 ? "try --compute float32"
                                                      : "the checkpoint's weights may be damaged"});
-    charge("forward and statistics");
+    charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
   }
 

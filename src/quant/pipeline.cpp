@@ -162,7 +162,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   std::optional<OriginalStream> original;
-  if (run.plan.rounding == RoundingMethod::kGptq && run.plan.gptq.upstream_share.value_or(0) > 0) {
+  if (takes_back_upstream(run.plan)) {
     original.emplace(make_original_stream(context, calibration, run.plan.chunk_tokens, open_store));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;

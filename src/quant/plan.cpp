@@ -225,6 +225,10 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
 
 }  // namespace
 
+bool takes_back_upstream(const Plan& plan) {
+  return plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0;
+}
+
 void check_salient(const Recipe& recipe) {
   if (recipe.awq.salient_fp16 == 0) return;
   if (recipe.format != kDenseFormat.name)

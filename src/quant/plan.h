@@ -57,6 +57,9 @@ struct Plan {
   Json to_json() const;
 };
 
+// Whether o and down make up for part of what earlier rounding did (quant/upstream_error.h).
+bool takes_back_upstream(const Plan& plan);
+
 // Error where columns are to stay at 16 bits and the format or the method has no place for them.
 void check_salient(const Recipe& recipe);
 

@@ -70,7 +70,7 @@ class MomentsOfARun {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
     for (const StoredTensor& tensor : checkpoint.tensors())
       largest_band_ = std::max(largest_band_, band_of(tensor));
-    if (plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0)
+    if (takes_back_upstream(plan))
       original_tokens_ =
           tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
                                              plan.chunk_tokens));

@@ -3,16 +3,13 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <functional>
-#include <limits>
+#include <map>
 
 #include "base/error.h"
-#include "calibration/input_stats.h"
-#include "quant/factorization.h"
-#include "quant/gram_loss.h"
-#include "quant/pipeline.h"
+#include "export/report.h"
+#include "model/linear_source.h"
+#include "quant/narrow_model.h"
 #include "quant/residual_store.h"
-#include "quant/rtn.h"
 #include "quant/upstream_error.h"
 
 namespace llmq {
@@ -20,262 +17,239 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::int64_t kSmall = 512, kLarge = 1024, kTokens = 256, kRows = 64;
-constexpr double kBudget = 0.1;  // seconds for a figure
-constexpr int kLeastRuns = 2;
+constexpr std::int64_t kMostWeights = 4 << 20;  // of the block that is run
+constexpr const char *kReading = "reading", *kWriting = "writing", *kForward = "forward",
+                     *kEmbedding = "embedding";
 
-// The shortest of as many runs as fit the budget: a neighbour only ever makes one slower.
-double best_seconds(const std::function<void()>& work) {
-  double best = std::numeric_limits<double>::infinity();
-  const Clock::time_point start = Clock::now();
-  for (int run = 0; run < kLeastRuns || Clock::now() - start < std::chrono::duration<double>(kBudget);
-       ++run) {
-    const Clock::time_point from = Clock::now();
-    work();
-    best = std::min(best, std::chrono::duration<double>(Clock::now() - from).count());
-  }
-  return best;
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+double of(std::int64_t value) { return static_cast<double>(value); }
+double of(std::uint64_t value) { return static_cast<double>(value); }
+
+std::int64_t weights_of(const BlockSpec& block) {
+  std::int64_t weights = 0;
+  for (const LinearSpec& linear : block.linears) weights += linear.out_features * linear.in_features;
+  return weights;
 }
 
-std::vector<float> some_values(std::size_t count, std::uint32_t state) {
-  std::vector<float> values(count);
-  for (float& v : values)
-    v = static_cast<float>((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-23f - 1;
-  return values;
-}
-
-// t(x) = low x^p + high x^(p+1) through two measured points; neither is negative.
-struct Growth {
-  double low = 0, high = 0;
-  int power = 1;
-  double at(double x) const { return (low + high * x) * std::pow(x, power); }
-};
-
-Growth growth(double small, double large, int power) {
-  const auto x = static_cast<double>(kSmall), y = static_cast<double>(kLarge);
-  const double a = small / std::pow(x, power), b = large / std::pow(y, power);
-  const double high = std::max((b - a) / (y - x), 0.0);
-  return {std::max(b - high * y, 0.0), high, power};
-}
-
-// What one size of problem takes.
-struct Sample {
-  double input = 0, rounding = 0, judging = 0, handing = 0;
-};
-
-class Probe {
+// How many tokens of `samples` a part runs over; none where it does not depend on them.
+class TokensOfParts {
  public:
-  Probe(const Plan& plan, Backend& backend) : plan_(plan), backend_(backend), pool_(backend.threads()) {}
+  explicit TokensOfParts(const Plan& plan) : plan_(plan) {}
 
-  double linear_rate() {
-    const Tensor x = tensor(kLarge), y = {backend_.allocate(kTokens * kLarge * 4), {}};
-    const std::vector<float> w = some_values(kLarge * kLarge, 3);
-    const auto prepared =
-        backend_.prepare(TensorView(w.data(), DType::kF32, {kLarge, kLarge}), plan_.compute);
-    const TensorView product = y.memory.view(DType::kF32, {kTokens, kLarge});
-    return 2.0 * kTokens * kLarge * kLarge /
-           best_seconds([&] { backend_.linear(product, x.view, *prepared, {}); });
-  }
-
-  double gram_rate() {
-    const Tensor x = tensor(kLarge);
-    const Buffer square = backend_.allocate(kLarge * kLarge * 4);
-    const TensorView g = square.view(DType::kF32, {kLarge, kLarge});
-    return 1.0 * kTokens * kLarge * kLarge / best_seconds([&] { backend_.gram(g, x.view); });
-  }
-
-  // Operations of the FP64 factor per second.
-  double factor_rate() {
-    const double seconds = best_seconds([&] {
-      LowerTriangle matrix(kLarge);
-      for (std::int64_t i = 0; i < kLarge; ++i) matrix.row(i)[i] = 1;
-      cholesky_lower(matrix, pool_);
-    });
-    return 1.0 * kLarge * kLarge * kLarge / 3 / seconds;
-  }
-
-  Sample sample(std::int64_t columns) {
-    InputStats stats(columns);
-    stats.add(backend_, tensor(columns).view);
-    const std::vector<float> weight = some_values(static_cast<std::size_t>(kRows * columns), 5);
-    const PlannedModule& module = plan_.modules.front();
-    QuantScheme scheme = module.scheme;
-    if (scheme.group_size > columns) scheme.group_size = static_cast<int>(columns);
-    GramLoss gram(stats, backend_, plan_.compute);
-    const auto method = make_rounding(plan_);
-    std::unique_ptr<PreparedInput> prepared;
-    const RoundingProblem problem{weight, kRows, columns, &stats, scheme, &gram, &prepared};
-    Sample found;
-    const double first = best_seconds([&] {
-      prepared.reset();
-      method->quantize(problem, backend_);
-    });
-    found.rounding = best_seconds([&] { method->quantize(problem, backend_); });
-    found.input = std::max(first - found.rounding, 0.0);
-    found.rounding /= kRows;
-    QuantizedMatrix matrix;
-    found.judging = best_seconds([&] {
-                      matrix = round_to_nearest(weight, kRows, columns, scheme, pool_);
-                      row_losses(matrix, weight, gram, pool_);
-                      output_energy(weight, kRows, columns, gram, pool_);
-                    }) /
-                    kRows;
-    std::vector<float> value(matrix.codes.size());
-    found.handing =
-        best_seconds([&] {
-          for (int use = 0; use < 2; ++use)
-            dequantize(matrix, value);  // the report's error, and the device's
-          backend_.prepare(TensorView(value.data(), DType::kF32, {kRows, columns}), plan_.compute);
-        }) /
-        kRows;
-    return found;
-  }
-
-  // Of a linear without calibration: rounding and the error of the report.
-  double plain_row() {
-    const std::vector<float> weight = some_values(static_cast<std::size_t>(kRows * kLarge), 5);
-    std::vector<float> value(weight.size());
-    return best_seconds([&] {
-             const QuantizedMatrix matrix =
-                 round_to_nearest(weight, kRows, kLarge, plan_.modules.front().scheme, pool_);
-             dequantize(matrix, value);
-           }) /
-           static_cast<double>(kRows * kLarge);
+  double of_part(const std::string& part, std::int64_t samples) const {
+    const std::int64_t length = plan_.calibration.sequence_length, all = samples * length,
+                       per_chunk = std::max<std::int64_t>(1, plan_.chunk_tokens / length),
+                       chunks = (samples + per_chunk - 1) / per_chunk,
+                       chunk = std::min(samples, per_chunk) * length;
+    const auto every = [&](std::int64_t stride) {
+      return of(std::min(all, (chunks + stride - 1) / stride * chunk));
+    };
+    if (part == kForward || part == "forward and statistics" || part == kEmbedding) return of(all);
+    if (part == "scale search")
+      return every(static_cast<std::int64_t>(search_stride(static_cast<std::size_t>(chunks), chunk)));
+    if (part == "original forward" || part == "upstream error")
+      return every(original_stride(samples, length, plan_.chunk_tokens));
+    return 0;
   }
 
  private:
-  struct Tensor {
-    Buffer memory;
-    TensorView view;
-  };
-  Tensor tensor(std::int64_t columns) {
-    const std::vector<float> values = some_values(static_cast<std::size_t>(kTokens * columns), 1);
-    const Buffer wide = backend_.allocate(values.size() * 4);
-    const TensorView full = wide.view(DType::kF32, {kTokens, columns});
-    backend_.upload(full, values.data());
-    const DType dtype = activation_dtype(plan_.compute);
-    Tensor made{backend_.allocate(values.size() * static_cast<std::size_t>(element_bytes(dtype))), {}};
-    made.view = made.memory.view(dtype, {kTokens, columns});
-    backend_.convert(made.view, full);
-    return made;
-  }
-
   const Plan& plan_;
-  Backend& backend_;
-  ThreadPool pool_;
 };
 
-// Seconds for each byte of weights, from the disk or its cache to FP32.
-double reading_seconds(const Plan& plan, const Checkpoint& checkpoint) {
-  constexpr std::int64_t kMost = 1 << 22;
-  const StoredTensor& tensor = checkpoint.at(plan.modules.back().module + ".weight");
-  const std::int64_t rows = std::clamp<std::int64_t>(kMost / tensor.view.cols(), 1, tensor.view.rows());
-  const std::uint64_t bytes =
-      tensor.view.bytes() / static_cast<std::uint64_t>(tensor.view.rows()) * static_cast<std::uint64_t>(rows);
-  std::vector<float> values(static_cast<std::size_t>(rows * tensor.view.cols()));
-  const Clock::time_point start = Clock::now();
-  to_float32(TensorView(tensor.view.pointer, tensor.view.dtype, {rows, tensor.view.cols()}), values);
-  checkpoint.release(tensor);
-  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(bytes);
+// Seconds of each part, by name.
+using Seconds = std::map<std::string, double>;
+
+// Of one block: the plan, and who times it.
+struct Probe {
+  const Plan& plan;
+  const BlockTimer& timer;
+
+  Seconds timed(const Checkpoint& checkpoint, const ModelSpec& one, std::int64_t samples) const {
+    const SecondsByPart parts = timer(checkpoint, one, samples);
+    return {parts.begin(), parts.end()};
+  }
+};
+
+// The block over all samples of the plan.
+Seconds whole_samples(const Probe& probe, const Checkpoint& checkpoint, const ModelSpec& one) {
+  const Plan& plan = probe.plan;
+  probe.timed(checkpoint, one, 1);  // finds cold caches, and pages that are not there yet
+  if (!plan.needs_calibration) return probe.timed(checkpoint, one, 1);
+  const std::int64_t all = plan.calibration.samples,
+                     chunk = std::max<std::int64_t>(1, plan.chunk_tokens / plan.calibration.sequence_length);
+  // Where a file takes what does not fit, memory has room for one chunk.
+  const std::int64_t most = plan.activations_in_file ? chunk : 2 * chunk, more = std::min(all, most),
+                     few = std::min(all, (most + 1) / 2);
+  Seconds found = probe.timed(checkpoint, one, few);
+  if (more == few) return found;
+  const Seconds at_more = probe.timed(checkpoint, one, more);
+  const TokensOfParts tokens(plan);
+  for (auto& [part, seconds] : found) {
+    const double x = tokens.of_part(part, few), y = tokens.of_part(part, more), first = seconds,
+                 second = at_more.at(part);
+    if (x == y) {
+      seconds = std::min(first, second);
+      continue;
+    }
+    const double slope = std::clamp((second - first) / (y - x), 0.0, second / y);
+    seconds = second + slope * (tokens.of_part(part, all) - y);
+  }
+  return found;
 }
 
-double writing_seconds(Io& io, const Path& directory) {
+// c x^p + d x^(p+1) at x = 1, through what was found at `small` and at `large`; neither c nor d is negative.
+double grown(double at_small, double small, double at_large, double large, int power) {
+  const double a = at_small / std::pow(small, power), b = at_large / std::pow(large, power);
+  if (!(large > small)) return b;
+  const double slope = std::clamp((b - a) / (large - small), 0.0, b / large);
+  return b + slope * (1 - large);
+}
+
+bool grows_with_products(const Plan& plan, const std::string& part) {
+  if (part == "rounding") return plan.needs_calibration;
+  if (part == "scale search") return plan.fold == FoldMethod::kAwq;
+  return part == "losses" || part == "upstream error";
+}
+
+// The block over all samples, from itself or from shares of its width.
+Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const ModelSpec& spec,
+                    std::size_t block) {
+  const std::int64_t weights = weights_of(spec.blocks[block]);
+  std::int64_t divisor = 1;
+  while (weights > kMostWeights * divisor * divisor) ++divisor;
+  if (divisor == 1) return whole_samples(probe, checkpoint, single_block(spec, block));
+  const LinearSource source = LinearSource::open(checkpoint);
+  double share[2];
+  Seconds seconds[2];
+  for (int i = 0; i < 2; ++i) {
+    const NarrowModel narrow = narrow_model(source, spec, block, i == 0 ? 2 * divisor : divisor);
+    share[i] = std::sqrt(of(weights_of(narrow.spec.blocks.front())) / of(weights));
+    seconds[i] = whole_samples(probe, narrow.checkpoint, narrow.spec);
+  }
+  for (auto& [part, found] : seconds[1])
+    found = grown(seconds[0][part], share[0], found, share[1], grows_with_products(probe.plan, part) ? 2 : 1);
+  return std::move(seconds[1]);
+}
+
+// The block with most quantized weights, and how many there are in all.
+struct Chosen {
+  std::size_t block = 0;
+  double weights = 0, all = 0;
+};
+
+Chosen choose_block(const Plan& plan, const ModelSpec& spec) {
+  std::map<std::string, double> planned;
+  for (const PlannedModule& module : plan.modules)
+    planned[module.module] = of(module.out_features) * of(module.in_features);
+  Chosen chosen;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    double weights = 0;
+    for (const LinearSpec& linear : spec.blocks[i].linears)
+      if (const auto found = planned.find(linear.module); found != planned.end()) weights += found->second;
+    chosen.all += weights;
+    if (weights > chosen.weights) chosen.block = i, chosen.weights = weights;
+  }
+  return chosen;
+}
+
+// Seconds for each byte of the checkpoint that is looked at, from the disk or from its cache.
+double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
+  constexpr std::int64_t kMost = 1 << 22;
+  const StoredTensor& tensor = checkpoint.at(spec.embedding);
+  const std::int64_t width = tensor.view.cols(),
+                     rows = std::clamp<std::int64_t>(kMost / width, 1, tensor.view.rows());
+  const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(tensor.view.rows());
+  std::vector<float> row(static_cast<std::size_t>(width));
+  const Clock::time_point start = Clock::now();
+  for (std::int64_t r = 0; r < rows; ++r)
+    to_float32(TensorView(static_cast<const void*>(tensor.view.as<const std::byte>() +
+                                                   static_cast<std::uint64_t>(r) * row_bytes),
+                          tensor.view.dtype, {1, width}),
+               row);
+  checkpoint.release(tensor);
+  return since(start) / (of(rows) * of(row_bytes));
+}
+
+// Seconds for each byte that is written, and for each that is synced.
+struct WritingRates {
+  double given = 0, synced = 0;
+};
+
+WritingRates writing_rates(Io& io, const Path& directory) {
   constexpr std::size_t kPiece = std::size_t{1} << 20, kPieces = 16;
   const std::vector<std::byte> piece(kPiece, std::byte{1});
   const auto file = open_nameless(io, directory, kPiece * kPieces);
+  WritingRates rates;
   const Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i < kPieces; ++i) file->write_at(i * kPiece, piece);
+  rates.given = since(start) / static_cast<double>(kPiece * kPieces);
   file->sync();
-  return std::chrono::duration<double>(Clock::now() - start).count() / static_cast<double>(kPiece * kPieces);
-}
-
-double of(std::int64_t value) { return static_cast<double>(value); }
-
-// What the plan's parts add up to.
-struct Work {
-  double linear = 0, gram = 0, factor = 0;                                // operations
-  double inputs = 0, rounding = 0, judging = 0, handing = 0, search = 0;  // seconds
-};
-
-Work work_of(const Plan& plan, const ModelSpec& spec, const Sample& small, const Sample& large) {
-  Work work;
-  const Growth input = growth(small.input, large.input, 2),
-               rounding = growth(small.rounding, large.rounding, 1),
-               judging = growth(small.judging, large.judging, 1),
-               handing = growth(small.handing, large.handing, 1);
-  const double tokens = of(plan.calibration.samples) * of(plan.calibration.sequence_length),
-               searched = std::min(tokens, 4096.0);
-  const bool folds = plan.fold != FoldMethod::kNone,
-             upstream = plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0;
-  const double original =
-      upstream ? tokens / of(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
-                                             plan.chunk_tokens))
-               : 0;
-  const double candidates = plan.fold == FoldMethod::kAwq
-                                ? of(plan.awq.grid) * (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1)
-                                : 0;
-  for (const BlockSpec& block : spec.blocks)
-    for (const InputSite site : kInputSites) {
-      double rows = 0, k = 0;
-      const bool inner = site == InputSite::kOutput || site == InputSite::kDown;
-      for (const LinearSpec& linear : block.linears) {
-        if (linear.site != site) continue;
-        rows += of(linear.out_features);
-        k = of(linear.in_features);
-        // Outer readers run for the inner input's statistics, for its search, and once more where it was not kept.
-        const double passes = inner ? tokens : tokens * (plan.keep_inputs ? 1 : 2) + (folds ? searched : 0);
-        work.linear += 2 * of(linear.out_features) * k * (passes + original + (inner ? original : 0));
-        work.rounding += of(linear.out_features) * rounding.at(k);
-        work.judging += of(linear.out_features) * judging.at(k);
-        work.handing += of(linear.out_features) * handing.at(k);
-      }
-      work.gram += (tokens + (folds && inner ? searched : 0)) * k * k;
-      work.inputs += input.at(k);
-      work.search +=
-          (candidates * std::min(rows, 256.0) + (candidates > 0 ? 5 * rows : 0)) * judging.at(k) / 2;
-      if (upstream && inner) work.factor += k * k * k / 3 + 2 * rows * k * k;
-    }
-  return work;
+  rates.synced = since(start) / static_cast<double>(kPiece * kPieces);
+  return rates;
 }
 
 }  // namespace
+
+// What does not depend on which linears are quantized goes by the blocks' number, the rest by their quantized weights.
+SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                             const BlockTimer& timer) {
+  const Chosen chosen = choose_block(plan, spec);
+  Seconds seconds = whole_block({plan, timer}, checkpoint, spec, chosen.block);
+  const double blocks = static_cast<double>(spec.blocks.size()),
+               weights = chosen.weights > 0 ? chosen.all / chosen.weights : 0;
+  for (auto& [part, found] : seconds) {
+    if (part == kEmbedding) continue;
+    const bool passes = part == kForward || part == "original forward" || part == kReading;
+    found *= passes ? blocks : weights;
+  }
+  if (const auto embedding = seconds.extract(kEmbedding)) seconds[kForward] += embedding.mapped();
+  return {seconds.begin(), seconds.end()};
+}
 
 TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             Backend& backend, Io& io, const Path& directory) {
   const Clock::time_point start = Clock::now();
   TimePrediction prediction;
-  const auto add = [&](const char* part, double seconds) {
-    prediction.parts.emplace_back(part, seconds);
-    prediction.seconds += seconds;
-  };
-  Probe probe(plan, backend);
-  if (plan.needs_calibration) {
-    const Work work = work_of(plan, spec, probe.sample(kSmall), probe.sample(kLarge));
-    add("forward", work.linear / probe.linear_rate());
-    add("statistics", work.gram / probe.gram_rate());
-    add("scale search", work.search);
-    if (work.factor > 0) add("upstream error", work.factor / probe.factor_rate());
-    add("rounding", work.rounding + work.inputs);
-    add("losses", work.judging + work.handing);
-  } else {
-    double weights = 0;
-    for (const PlannedModule& module : plan.modules)
-      weights += of(module.out_features) * of(module.in_features);
-    add("rounding", weights * probe.plain_row());
-  }
-  add("reading", of(static_cast<std::int64_t>(plan.bytes_in)) * reading_seconds(plan, checkpoint));
+  Seconds seconds;
   try {
-    add("writing", of(static_cast<std::int64_t>(plan.bytes_out)) * writing_seconds(io, directory));
+    const BlockTimer timer = [&](const Checkpoint& of, const ModelSpec& one, std::int64_t samples) {
+      return time_block(plan, of, one, backend, samples);
+    };
+    const SecondsByPart parts = predict_blocks(plan, checkpoint, spec, timer);
+    seconds = {parts.begin(), parts.end()};
+  } catch (const Error&
+               error) {  // the run looks at more than one block, and says what is wrong with its own tokens
+    if (error.kind() == ErrorKind::kInternal) throw;
+    prediction.unknown = error.detail().message;
+    return prediction;
+  }
+  double computing = 0, weights = 0;
+  for (const auto& [part, found] : seconds) computing += found;
+  for (const PlannedModule& module : plan.modules)
+    weights += of(module.out_features) * of(module.in_features);
+  const double packed = stored_bits_per_weight(plan.format, plan.modules) * weights / 8,
+               dense = std::max(of(plan.bytes_out) - packed, 0.0),
+               touching = touching_seconds(checkpoint, spec);
+  const double ahead = (of(plan.bytes_in) - dense) * touching;  // while blocks are worked on
+  seconds[kReading] += dense * touching + std::max(ahead - computing, 0.0);
+  try {
+    const WritingRates rates = writing_rates(io, directory);
+    seconds[kWriting] += packed * rates.synced + dense * rates.given;
   } catch (
       const Error& error) {  // a dry run needs no place to write to; the run itself will say what is wrong
     if (error.kind() == ErrorKind::kInternal) throw;
   }
+  for (const auto& [part, found] : seconds) {
+    prediction.parts.emplace_back(part, found);
+    prediction.seconds += found;
+  }
   return_freed_memory();
-  prediction.probe_seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  prediction.probe_seconds = since(start);
   return prediction;
 }
 
 Json TimePrediction::to_json() const {
+  if (!unknown.empty()) return Json::object({{"unknown", Json(unknown)}});
   Json list = Json::object();
   for (const auto& [part, time] : parts) list[part] = Json(time);
   return Json::object(

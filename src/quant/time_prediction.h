@@ -1,13 +1,22 @@
-// How long a plan will take on this machine: its own parts, run for two seconds on small problems, scaled to its sizes.
+// How long a plan will take on this machine: one block of the model run for two seconds, scaled to all of them.
 //
-//   forward     2 M N K operations at the rate of a product of 256 rows, 1024 x 1024
-//   statistics  T K^2 at the rate of a Gram matrix of 1024 channels
-//   linears     N (a K + b K^2): the plan's rounding and what is judged of it, timed on rows of 512 and of 1024 weights
-//   inputs      c K^2 + d K^3: what the rounding works out once for an input, likewise
-//   disk        bytes at the rate of a file of 16 MiB written and synced; weights read and turned into FP32
+// The pipeline's own code runs over the block with most quantized linears on made-up tokens (quant/block_timing.h), on one
+// chunk of samples and on two, or on all where there are fewer:
 //
-// The rates hold for an otherwise idle machine.
+//   t(part, T) = a + b T        T: the tokens that the part runs over, all or those of a search or of the original model
+//
+// A block of more than 4 M weights is cut down to a share of its width (quant/narrow_model.h), and to half of that, with
+// x the square root of the share of its weights:
+//
+//   t(part, x) = c x^p + d x^(p+1)      c, d >= 0; p = 1 for parts that go over tokens or weights (attention and norms;
+//                                       products), 2 for those of N K and N K^2 operations for each linear
+//
+// Reading and writing: bytes at the rate of a piece of the checkpoint, and of a file of 16 MiB; what the disk reads while
+// the block before is worked on takes no time of its own.
+//
+// The figures hold for an otherwise idle machine, and for a checkpoint as far in the page cache as it is now.
 #pragma once
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,17 +24,26 @@
 #include "base/io.h"
 #include "device/backend.h"
 #include "io/checkpoint.h"
+#include "quant/block_timing.h"
 #include "quant/plan.h"
 
 namespace llmq {
 
+// What time_block() finds for the only block of `one`, over so many samples of the plan.
+using BlockTimer =
+    std::function<SecondsByPart(const Checkpoint& checkpoint, const ModelSpec& one, std::int64_t samples)>;
+// The parts of all blocks over all samples, by what a timer says of one.
+SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                             const BlockTimer& timer);
+
 struct TimePrediction {
   double seconds = 0, probe_seconds = 0;
-  std::vector<std::pair<std::string, double>> parts;
+  SecondsByPart parts;  // named as run_pipeline() names them; all positive
+  std::string unknown;  // why there is no prediction: what the block said that was tried
   Json to_json() const;
 };
 
-// Memory while it probes: 40 MB. `directory` is where the disk is measured.
+// Memory while it probes: less than the run's. `directory` is where the disk is measured.
 TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             Backend& backend, Io& io, const Path& directory);
 

@@ -57,6 +57,10 @@ FAULTS = [
           [("llmq_unit_tensor", "QuantizedMatrix.*")]),
     Fault("shape-overflow", "src/io/safetensors.cpp", "checked_mul(elements, std::max<std::uint64_t>(extent, 1));",
           "std::optional<std::uint64_t>(elements * std::max<std::uint64_t>(extent, 1));", [("llmq_unit_io", "Safetensors*")]),
+    Fault("every-part-grows-like-the-weights", "src/quant/time_prediction.cpp", "grows_with_products(probe.plan, part) ? 2 : 1", "1",
+          [("llmq_unit_quant", "TimePrediction.ALargeBlock*")]),
+    Fault("samples-after-the-chunks-forgotten", "src/quant/time_prediction.cpp", "seconds = second + slope * (tokens.of_part(part, all) - y);", "seconds = second;",
+          [("llmq_unit_quant", "TimePrediction.ASmallBlock*")]),
     # How it is quantized.
     Fault("scales-of-another-type", "src/quant/plan.cpp", "weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;",
           "weight->view.dtype == DType::kF16 ? DType::kBF16 : DType::kBF16;", [("llmq_unit_quant", "Plan.ScalesHaveTheTypeOfTheCheckpoint")]),
