@@ -91,7 +91,7 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   options.allow_nonfinite = true;  // the run itself says what it thinks of them
   PackingWriter writer(one);
   QuantizeReport report;
-  ThreadPool pool(backend.threads());
+  ThreadPool& pool = backend.workers();
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
   QuantizeRun run{one,     source, spec, backend, writer, options, report, clock, pool, make_rounding(one),

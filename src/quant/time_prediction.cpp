@@ -170,9 +170,9 @@ double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
   return since(start) / (of(rows) * of(row_bytes));
 }
 
-// Seconds for each byte that is written, and for each that is synced.
+// Seconds for each byte that is written, for each that is synced, and for a sync of next to nothing.
 struct WritingRates {
-  double given = 0, synced = 0;
+  double given = 0, synced = 0, sync = 0;
 };
 
 WritingRates writing_rates(Io& io, const Path& directory) {
@@ -185,6 +185,13 @@ WritingRates writing_rates(Io& io, const Path& directory) {
   rates.given = since(start) / static_cast<double>(kPiece * kPieces);
   file->sync();
   rates.synced = since(start) / static_cast<double>(kPiece * kPieces);
+  constexpr int kSyncs = 4;
+  const Clock::time_point small = Clock::now();
+  for (std::size_t i = 0; i < kSyncs; ++i) {
+    file->write_at(i * kPiece, std::span(piece).first(4096));
+    file->sync();
+  }
+  rates.sync = since(small) / kSyncs;
   return rates;
 }
 
@@ -212,8 +219,8 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
   TimePrediction prediction;
   Seconds seconds;
   try {
-    const BlockTimer timer = [&](const Checkpoint& of, const ModelSpec& one, std::int64_t samples) {
-      return time_block(plan, of, one, backend, samples);
+    const BlockTimer timer = [&](const Checkpoint& from, const ModelSpec& one, std::int64_t samples) {
+      return time_block(plan, from, one, backend, samples);
     };
     const SecondsByPart parts = predict_blocks(plan, checkpoint, spec, timer);
     seconds = {parts.begin(), parts.end()};
@@ -234,7 +241,9 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
   seconds[kReading] += dense * touching + std::max(ahead - computing, 0.0);
   try {
     const WritingRates rates = writing_rates(io, directory);
-    seconds[kWriting] += packed * rates.synced + dense * rates.given;
+    // At the end of a block its shard is synced, then the journal.
+    seconds[kWriting] += packed * rates.synced + dense * rates.given +
+                         2 * static_cast<double>(spec.blocks.size()) * rates.sync;
   } catch (
       const Error& error) {  // a dry run needs no place to write to; the run itself will say what is wrong
     if (error.kind() == ErrorKind::kInternal) throw;

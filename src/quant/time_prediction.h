@@ -11,7 +11,7 @@
 //   t(part, x) = c x^p + d x^(p+1)      c, d >= 0; p = 1 for parts that go over tokens or weights (attention and norms;
 //                                       products), 2 for those of N K and N K^2 operations for each linear
 //
-// Reading and writing: bytes at the rate of a piece of the checkpoint, and of a file of 16 MiB; what the disk reads while
+// Reading and writing: bytes at the rate of a piece of the checkpoint, and of a file of 16 MiB, and two syncs for each block; what the disk reads while
 // the block before is worked on takes no time of its own.
 //
 // The figures hold for an otherwise idle machine, and for a checkpoint as far in the page cache as it is now.
