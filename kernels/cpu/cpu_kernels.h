@@ -57,6 +57,7 @@ struct NarrowLayout {
 
 // C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma: `gemm` with
 // `scale`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share one expansion.
+// Where `accumulate`, C itself in place of start.
 struct NarrowProduct {
   NarrowLayout layout;
   const void* a = nullptr;  // BF16, the groups padded as the codes are
@@ -66,6 +67,7 @@ struct NarrowProduct {
   int64_t c_row = 0;  // elements
   int64_t rows = 0, columns = 0;
   const float* start = nullptr;
+  bool accumulate = false;
 };
 
 // Query heads of one KV head at consecutive positions of one sequence.
@@ -198,8 +200,12 @@ struct CpuKernels {
   int64_t narrow_rows;  // that share one expansion of the codes in narrow_gemm
   void (*narrow_gemm)(const NarrowProduct&);
   // One group of one panel as a panel of B and its scales: FP32 values (code - zero) * scale, the scales then of no
-  // account; or BF16 numbers code - zero, exact.
-  void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&);
+  // account; or BF16 numbers code - zero, exact. FP32 with minima, one a column: code * scale - minimum, where a code of
+  // 4 bits is stored as one around the zero 8, and one of 8 bits as it is.
+  void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&,
+                           const float* minima);
+  // sums[g] = sum of the g-th `group` numbers of x, in an order of the level's own.
+  void (*group_sums)(float* sums, const BFloat16* x, int64_t groups, int64_t group);
 };
 
 }  // namespace llmq

@@ -664,7 +664,7 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
     append_block_row(view.dtype, view.as<const std::byte>() + static_cast<std::uint64_t>(from) * row_bytes,
                      matrix);
   }
-  if (!all_finite(matrix.scales)) read_finite(checkpoint(), tensor, false);  // which says where
+  if (!all_finite(matrix.scales) || !all_finite(matrix.minima)) read_finite(checkpoint(), tensor, false);  // which says where
   checkpoint().release(tensor);
   return matrix;
 }

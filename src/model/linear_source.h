@@ -50,7 +50,7 @@ class LinearSource {
   // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
   // safetensors); else nullopt.
   std::optional<TensorView> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
-  // A GGUF's tensor of blocks that are codes around one zero (tensor/ggml_codes.h), as codes, rows in the model's order;
+  // A GGUF's tensor of blocks (tensor/ggml_codes.h), as codes, rows in the model's order;
   // nullopt for every other. Refuses NaN/Inf by name.
   std::optional<QuantizedMatrix> block_codes(const std::string& tensor) const;
   const Checkpoint& checkpoint() const;

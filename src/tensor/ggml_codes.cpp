@@ -4,10 +4,7 @@
 
 namespace llmq {
 
-bool has_codes(DType dtype) {
-  const BlockLayout* const layout = block_layout(dtype);
-  return layout != nullptr && !layout->has_minimum();
-}
+bool has_codes(DType dtype) { return block_layout(dtype) != nullptr; }
 
 QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
   const BlockLayout& layout = *block_layout(dtype);
@@ -16,7 +13,7 @@ QuantizedMatrix matrix_of_blocks(DType dtype, std::int64_t columns) {
   matrix.scheme.bits = layout.bits();
   matrix.scheme.granularity = Granularity::kGroup;
   matrix.scheme.group_size = layout.sub_block;
-  matrix.scheme.symmetric = true;  // layout.zero is the middle in all of them
+  matrix.scheme.symmetric = !layout.has_minimum();  // layout.zero is the middle in all the others
   matrix.scheme.scale_dtype = layout.scale_codes == ScaleCodes::kNone ? DType::kF16 : DType::kF32;
   return matrix;
 }
@@ -28,9 +25,11 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
        k += layout.elements, block += dtype_row(dtype).block_bytes) {
     const BlockFields fields = read_block(layout, block);
     matrix.codes.insert(matrix.codes.end(), fields.q.begin(), fields.q.begin() + layout.elements);
-    for (int j = 0; j < layout.sub_blocks(); ++j) {
-      matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[static_cast<std::size_t>(j)]));
+    for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
+      matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[j]));
       matrix.zeros.push_back(static_cast<std::uint8_t>(layout.zero));
+      if (layout.has_minimum())
+        matrix.minima.push_back(to_float(fields.m) * static_cast<float>(fields.t[j]));
     }
   }
   ++matrix.out_features;

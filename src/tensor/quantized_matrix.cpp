@@ -66,11 +66,14 @@ void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into) 
       const std::int64_t end = std::min(matrix.in_features, (g + 1) * group);
       dequantize_group(matrix.scheme, code + g * group, end - g * group, matrix.zeros[at], matrix.scales[at],
                        into + g * group);
+      if (matrix.minima.empty()) continue;
+      for (std::int64_t k = g * group; k < end; ++k) into[k] -= matrix.minima[at];
     }
   } else {
     for (std::int64_t k = 0; k < matrix.in_features; ++k) {
       const auto at = static_cast<std::size_t>(n * groups + matrix.group_of_column(k));
       into[k] = weight_value(matrix.scheme, code[k], matrix.zeros[at], matrix.scales[at]);
+      if (!matrix.minima.empty()) into[k] -= matrix.minima[at];
     }
   }
   const std::size_t kept = matrix.kept_columns.size();
@@ -84,7 +87,7 @@ void check_sizes(const QuantizedMatrix& matrix, std::span<const float> into) {
   const auto values = static_cast<std::size_t>(matrix.out_features * matrix.in_features);
   const auto parameters = static_cast<std::size_t>(matrix.out_features * matrix.groups());
   if (matrix.codes.size() != values || into.size() != values || matrix.scales.size() != parameters ||
-      matrix.zeros.size() != parameters ||
+      matrix.zeros.size() != parameters || (!matrix.minima.empty() && matrix.minima.size() != parameters) ||
       matrix.kept_weights.size() !=
           matrix.kept_columns.size() * static_cast<std::size_t>(matrix.out_features) ||
       (!matrix.column_group.empty() &&

@@ -2,6 +2,7 @@
 //
 // value(n, k) = (code - zero) * scale in FP32, with the scale exactly as stored: scales here are FP32 numbers that scheme.scale_dtype
 // represents exactly (stored_scale() rounds), so dequantize() equals what any loader computes. Writers pack it, readers unpack into it.
+// ggml's blocks with a minimum are code * scale - minimum, rounded twice in FP32; only codes that were read from them have minima.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -28,6 +29,7 @@ struct QuantizedMatrix {
   std::vector<float>
       scales;  // [out, groups]; kBlock: the scale of a block stands in each of its rows; may be negative
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
+  std::vector<float> minima;               // [out, groups], with every zero 0; empty: none
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
   // Columns that stay as they were, rising, and their weights [out, kept_columns]; packed formats have no place for them.
   std::vector<std::int32_t> kept_columns;

@@ -37,10 +37,15 @@ TEST(Packed, EvaluatesInFloat32ToTheBitsOfTheDenseCheckpoint) {
   }
 }
 
-// Blocks around one zero run from their codes, q's and k's rows put in the model's order.
+// Blocks run from their codes, around one zero or above a minimum, q's and k's rows put in the model's order.
 TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
   const Scratch scratch;
-  for (const std::string type : {"q4_0", "q8_0"}) {
+  const std::vector<std::pair<std::string, std::string>> types = {
+      {"q4_0", "Q4_0 linears as 4-bit codes"},
+      {"q8_0", "Q8_0 linears as 8-bit codes"},
+      {"q4_1", "Q4_1 linears as 4-bit codes"},
+      {"q5_1", "Q5_1 linears as 8-bit codes"}};
+  for (const auto& [type, served] : types) {
     const std::string packed = scratch / (type + ".gguf"), dense = scratch / (type + "-dense");
     const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",
                                    packed, "--set", "format=gguf", "--set", "scheme=" + type});
@@ -49,8 +54,7 @@ TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
     ASSERT_EQ(converted.exit_code, 0) << converted.err;
     EXPECT_EQ(perplexity({packed}), perplexity({dense}));
     const Outcome generated = run_llmq({"generate", packed, "--prompt", "Once", "--max-tokens", "2"});
-    EXPECT_THAT(generated.err,
-                HasSubstr(type == "q4_0" ? "Q4_0 linears as 4-bit codes" : "Q8_0 linears as 8-bit codes"));
+    EXPECT_THAT(generated.err, HasSubstr(served));
   }
 }
 

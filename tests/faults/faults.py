@@ -135,6 +135,13 @@ FAULTS = [
           [("llmq_counters", "DecodeStep.NeedsNoSystemCall")]),
     Fault("step-copies-its-rows", "src/runtime/engine.cpp", "const BatchRows& rows = state.rows;", "const BatchRows rows = state.rows;",
           [("llmq_counters", "DecodeStep.AllocatesNothing")]),
+    # Packed linears.
+    Fault("scale-of-another-group", "kernels/cpu/ops/narrow.h", "narrow_scale<V>(b + kI * chain_bytes, layout.scales", "narrow_scale<V>(b, layout.scales",
+          [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
+    Fault("later-chunks-start-over", "src/device/cpu/narrow_weight.cpp", "g.accumulate = tile.group + i > 0 ||", "g.accumulate = i > 0 ||",
+          [("llmq_kernels_backend", "*NarrowWeight.LongRows*cpu_scalar_t1*")]),
+    Fault("minimum-added", "src/device/cpu/narrow_weight.cpp", "minimum = middle * matrix.scales[index] - matrix.minima[index];",
+          "minimum = middle * matrix.scales[index] + matrix.minima[index];", [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cpu_scalar_t1*")]),
     # What the runtime serves.
     Fault("key-without-parent", "src/runtime/kv_blocks.cpp", "std::string bytes(key.begin(), key.end());", "std::string bytes(key.begin(), key.begin());",
           [("llmq_unit_runtime", "KvBlocks.APrefix*:KvBlocks.Random*"), ("llmq_unit_runtime", "Scheduler.Random*")]),

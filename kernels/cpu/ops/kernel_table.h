@@ -57,7 +57,8 @@ constexpr CpuKernels kernel_table(const char* name) {
                     read_memory<V>,
                     NarrowTile<V, Bf16Product>::kRows,
                     narrow_gemm<V, Bf16Product, Codes>,
-                    {narrow_unpack_f32<V>, narrow_unpack_bf16<V, Codes>}};
+                    {narrow_unpack_f32<V>, narrow_unpack_bf16<V, Codes>},
+                    group_sums<V>};
 }
 
 }  // namespace llmq

@@ -10,10 +10,17 @@
 //           code 2 j + 1, so that a shift brings a pair under the two halves of a lane. Without zeros the zero is 8.
 //   8 bits: per code of each column P signed bytes: code less zero without zeros, code less 128 with them.
 //
+// A weight with minima (ggml's blocks) has w = code * scale - minimum, and with the middle z in which its codes are stored
+//
+//   y = start + sum over g of A_g (z scale_g - minimum_g), then as above;   A_g = the sum of a's group
+//
+// which is one more product, of FP32 numbers and 1/32 or 1/16 of the depth, made by `gemm` before this one.
+//
 // One row: 3 to 4 instructions per 32 codes, and two groups of a panel are under way at once, since the sums of one
 // alone would wait for their own additions.
 #pragma once
 #include "kernels/cpu/ops/gemm.h"
+#include "kernels/cpu/ops/rows.h"
 
 namespace llmq {
 
@@ -136,7 +143,7 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
       unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
         constexpr int kR = decltype(r)::value;
         float* const c = p.c + kR * p.c_row + n;
-        const float* const from = group > 0 ? c : p.start == nullptr ? nullptr : p.start + n;
+        const float* const from = group > 0 || p.accumulate ? c : p.start == nullptr ? nullptr : p.start + n;
         auto y = V::set(0.0f);
         if (from != nullptr) y = count == V::kLanes ? V::load(from) : V::load_first(from, count);
         unroll<decltype(chains)::value>([&](auto i) LLMQ_LAMBDA_INLINE {
@@ -246,7 +253,8 @@ LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout
 }
 
 template <class V, class Codes>
-void narrow_unpack_bf16(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout) {
+void narrow_unpack_bf16(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout,
+                        const float*) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   unsigned char* const to = static_cast<unsigned char*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
@@ -257,17 +265,35 @@ void narrow_unpack_bf16(void* panel, float* scales, const unsigned char* group, 
 }
 
 template <class V>
-void narrow_unpack_f32(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout) {
+void narrow_unpack_f32(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout,
+                       const float* minima) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   float* const to = static_cast<float*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
     V::store(scales + n, narrow_scale<V>(group, layout.scales, n));
-  narrow_each_pair<V, WideCodes<V>>(group, layout, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-    const int64_t n = decltype(v)::value * V::kLanes;
-    const auto scale = V::load(scales + n);
-    V::store(to + 2 * unit * kPanel + n, V::mul(pair.even, scale));
-    V::store(to + (2 * unit + 1) * kPanel + n, V::mul(pair.odd, scale));
+  const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
+    narrow_each_pair<V, WideCodes<V>>(group, layout, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+      const int64_t n = decltype(v)::value * V::kLanes;
+      V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
+      V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
+    });
+  };
+  if (minima == nullptr)
+    return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE { return V::mul(code, V::load(scales + n)); });
+  const auto middle = V::set(layout.bits == 4 ? 8.0f : 0.0f);
+  unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE {
+    return V::sub(V::mul(V::add(code, middle), V::load(scales + n)), V::load(minima + n));
   });
+}
+
+template <class V>
+void group_sums(float* sums, const BFloat16* x, int64_t groups, int64_t group) {
+  for (int64_t g = 0; g < groups; ++g, x += group) {
+    auto total = V::set(0.0f);
+    by_lanes<V>(group, [&](int64_t i, auto count)
+                           LLMQ_LAMBDA_INLINE { total = V::add(total, read<V>(x + i, count)); });
+    sums[g] = V::sum(total);
+  }
 }
 
 }  // namespace llmq

@@ -53,6 +53,24 @@ std::uint32_t word_of(std::uint64_t codes) {
   return gathered(codes & kEven) | gathered((codes >> 8) & kEven) << 16;
 }
 
+// y = bias + what the minima of these panels add, given the sums of the rows' groups: the chain over groups that `gemm` has.
+void start_with_minima(const NarrowWeight& w, const float* sums, const float* bias, std::int64_t rows,
+                       std::int64_t first_panel, std::int64_t columns, float* y, std::int64_t y_row) {
+  const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
+  GemmPanel g;
+  g.a = sums;
+  g.a_row = groups * 4;
+  g.b = w.minima_of(first_panel);
+  g.b_panel = groups * panel * 4;
+  g.c = y;
+  g.c_row = y_row;
+  g.rows = rows;
+  g.depth = groups;
+  g.columns = columns;
+  g.start = bias == nullptr ? nullptr : bias + first_panel * panel;
+  w.kernels->gemm[static_cast<int>(CpuFormat::kF32)](g);
+}
+
 // One group of one column into its place.
 struct ColumnWriter {
   const NarrowWeight& w;
@@ -63,7 +81,9 @@ struct ColumnWriter {
     const NarrowLayout& layout = w.layout;
     const auto index = static_cast<std::size_t>(row * matrix.groups() + g);
     write_scale(group, n, layout.scales, matrix.scales[index]);
-    const int zero = matrix.zeros[index], middle = layout.bits == 4 ? 8 : 0;
+    // Codes with a minimum lie there as they are, whatever the middle (ops/narrow.h).
+    const int zero = matrix.zeros[index],
+              middle = !matrix.minima.empty() ? zero : layout.bits == 4 ? 8 : 0;
     unsigned char* const zeros = group + panel * layout.scale_bytes();
     unsigned char* const codes = zeros + (layout.zeros ? panel : 0);
     const std::uint8_t* const from = matrix.codes.data() + row * matrix.in_features + g * w.group;
@@ -98,6 +118,26 @@ struct ColumnWriter {
   }
 };
 
+// Of one panel, zero where there is no column.
+void write_minima(const NarrowWeight& w, const QuantizedMatrix& matrix, std::int64_t p, std::int64_t columns) {
+  if (matrix.minima.empty()) return;
+  const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
+  const bool as_they_are = w.compute == Compute::kFloat32;
+  const float middle = w.layout.bits == 4 ? 8.0f : 0.0f;
+  float* const to = w.minima.as<float>() + p * groups * panel;
+  for (std::int64_t g = 0; g < groups; ++g)
+    for (std::int64_t n = 0; n < panel; ++n) {
+      const auto index = static_cast<std::size_t>((p * panel + n) * groups + g);
+      float& minimum = to[g * panel + n];
+      if (n >= columns)
+        minimum = 0;
+      else if (as_they_are)
+        minimum = matrix.minima[index];
+      else
+        minimum = middle * matrix.scales[index] - matrix.minima[index];
+    }
+}
+
 // Rows [first, first + rows) against panels [panel, panel + panels), each unpacked once.
 struct UnpackedItem {
   const CpuWork& work;
@@ -105,6 +145,7 @@ struct UnpackedItem {
   const TensorView& x;
   const NarrowWeight& w;
   const float* bias;
+  const float* sums;          // of the rows' groups, for a weight that adds minima
   std::int64_t chunk_groups;  // of a panel that are unpacked at once
 
   std::int64_t element() const { return format_bytes(format_of(w.compute)); }
@@ -133,13 +174,18 @@ struct UnpackedItem {
       tile.a = copy;
       tile.a_row = spread_stride();
     }
+    if (sums != nullptr)
+      start_with_minima(w, sums + first_row * w.layout.groups, bias, rows, first_panel,
+                        std::min(panels * panel, w.out_features - first_panel * panel),
+                        y.row<float>(first_row) + first_panel * panel, y.row_stride);
     for (tile.panel = first_panel; tile.panel < first_panel + panels; ++tile.panel)
       for (tile.group = 0; tile.group < w.layout.groups; tile.group += chunk_groups) {
         tile.groups = std::min(chunk_groups, w.layout.groups - tile.group);
         for (std::int64_t i = 0; i < tile.groups; ++i)
           work.kernels->narrow_unpack[static_cast<int>(format_of(w.compute))](
               memory + i * unit_bytes(), tile.scales + i * panel,
-              w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout);
+              w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout,
+              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel);
         for (std::int64_t r = 0; r < rows; r += kTileRows)
           multiply_tile(tile, r, first_row + r, std::min(kTileRows, rows - r));
       }
@@ -166,12 +212,12 @@ struct UnpackedItem {
     g.start = bias == nullptr ? nullptr : bias + tile.panel * panel;
     const auto bytes = static_cast<std::size_t>(g.columns) * sizeof(float);
     const auto y_row = [&](std::int64_t r) { return y.row<float>(row + r) + tile.panel * panel; };
-    if (tile.group > 0)
+    if (tile.group > 0 || sums != nullptr)
       for (std::int64_t r = 0; r < rows; ++r) std::memcpy(tile.sums + r * panel, y_row(r), bytes);
     for (std::int64_t i = 0; i < tile.groups; ++i) {
       g.a = tile.a + first * tile.a_row + (tile.group + i) * w.group * element();
       g.b = tile.unpacked + i * unit_bytes();
-      g.accumulate = tile.group + i > 0;
+      g.accumulate = tile.group + i > 0 || sums != nullptr;
       if (w.compute == Compute::kBFloat16) g.scale = tile.scales + i * panel;
       work.kernels->gemm[static_cast<int>(format_of(w.compute))](g);
     }
@@ -194,13 +240,25 @@ const unsigned char* padded_rows(const TensorView& x, const NarrowWeight& w, Buf
   return memory.as<const unsigned char>();
 }
 
+// The sums of the groups of rows [first, first + rows), [rows, groups].
+void sum_groups(const TensorView& x, const NarrowWeight& w, std::int64_t first, std::int64_t rows, float* sums) {
+  for (std::int64_t r = first; r < first + rows; ++r)
+    w.kernels->group_sums(sums + r * w.layout.groups, x.row<const BFloat16>(r), w.layout.groups, w.group);
+}
+
+Buffer room_for_sums(const CpuWork& work, std::int64_t rows, const NarrowWeight& w) {
+  if (!w.adds_minima()) return {};
+  return Buffer(work.memory, static_cast<std::size_t>(rows * w.layout.groups) * sizeof(float));
+}
+
 }  // namespace
 
 bool can_stay_narrow(const QuantizedMatrix& matrix) {
   const QuantScheme& scheme = matrix.scheme;
   return scheme.weight_type == WeightType::kInteger && scheme.activation_scale == ActivationScale::kNone &&
          scheme.granularity != Granularity::kBlock && matrix.column_group.empty() &&
-         matrix.kept_columns.empty() && matrix.in_features > 0 && matrix.in_features % matrix.group() == 0;
+         matrix.kept_columns.empty() && matrix.in_features > 0 && matrix.in_features % matrix.group() == 0 &&
+         (matrix.minima.empty() || matrix.group() % kNarrowBlock == 0);
 }
 
 std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const QuantizedMatrix& matrix,
@@ -216,14 +274,17 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   narrow->in_features = matrix.in_features;
   narrow->compute = compute;
   narrow->group = matrix.group();
-  narrow->layout = {matrix.scheme.bits <= 4 ? 4 : 8, !matrix.scheme.symmetric,
+  narrow->layout = {matrix.scheme.bits <= 4 ? 4 : 8, !matrix.scheme.symmetric && matrix.minima.empty(),
                     format_of_scales(matrix.scales), matrix.groups(),
                     ceil_of(matrix.group(), kNarrowBlock) * kNarrowBlock};
   narrow->keeps_codes = true;
   narrow->kernel = narrow->layout.bits == 4 ? "4-bit codes" : "8-bit codes";
   narrow->panel_bytes = narrow->layout.groups * narrow->layout.group_bytes(panel);
   narrow->panels = Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->panel_bytes));
-  narrow->bytes = narrow->panels.bytes();
+  if (!matrix.minima.empty())
+    narrow->minima =
+        Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->layout.groups * panel) * sizeof(float));
+  narrow->bytes = narrow->panels.bytes() + narrow->minima.bytes();
   const ColumnWriter writer{*narrow, matrix, panel};
   parallel(work, panels, [&](std::int64_t p, int) {
     unsigned char* const at = narrow->panels.as<unsigned char>() + p * narrow->panel_bytes;
@@ -232,6 +293,7 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
     for (std::int64_t g = 0; g < narrow->layout.groups; ++g)
       for (std::int64_t n = 0; n < columns; ++n)
         writer.run(at + g * narrow->layout.group_bytes(panel), n, p * panel + n, g);
+    write_minima(*narrow, matrix, p, columns);
   });
   return narrow;
 }
@@ -239,7 +301,7 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
 void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
   struct Part {
     NarrowProduct product;
-    Buffer padded;
+    Buffer padded, sums;
     std::int64_t panels = 0, step = 0, items = 0;  // panels of an item
   };
   constexpr std::int64_t kInlineBytes = 16 << 10;  // a microsecond of reading
@@ -255,6 +317,8 @@ void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
     Part& part = parts.at(i);
     part.product.layout = call.w->layout;
     part.product.a = padded_rows(call.x, *call.w, part.padded, work, part.product.a_row);
+    part.sums = room_for_sums(work, call.x.rows(), *call.w);
+    if (call.w->adds_minima()) sum_groups(call.x, *call.w, 0, call.x.rows(), part.sums.as<float>());
     part.product.rows = call.x.rows();
     part.product.c_row = call.y.row_stride;
     part.panels = ceil_of(call.w->out_features, panel);
@@ -273,6 +337,10 @@ void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
     product.c = call.y.as<float>() + first * panel;
     product.columns = std::min(end * panel, call.w->out_features) - first * panel;
     product.start = call.bias == nullptr ? nullptr : call.bias + first * panel;
+    product.accumulate = call.w->adds_minima();
+    if (product.accumulate)
+      start_with_minima(*call.w, parts[i].sums.as<float>(), call.bias, product.rows, first, product.columns,
+                        product.c, product.c_row);
     work.kernels->narrow_gemm(product);
   };
   if (bytes < kInlineBytes)
@@ -286,7 +354,15 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
   if (x.rows() == 0 || w.out_features == 0) return;
   if (const NarrowCall call{y, x, &w, bias}; call.few()) return multiply_few(work, {&call, 1});
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
-  UnpackedItem item{work, y, x, w, bias, 1};
+  const Buffer sums = room_for_sums(work, x.rows(), w);
+  if (w.adds_minima()) {
+    constexpr std::int64_t kRowsAtOnce = 16;
+    parallel(work, ceil_of(x.rows(), kRowsAtOnce), [&](std::int64_t some, int) {
+      const std::int64_t first = some * kRowsAtOnce;
+      sum_groups(x, w, first, std::min(kRowsAtOnce, x.rows() - first), sums.as<float>());
+    });
+  }
+  UnpackedItem item{work, y, x, w, bias, w.adds_minima() ? sums.as<float>() : nullptr, 1};
   item.chunk_groups = std::clamp<std::int64_t>(kChunkBytes / item.unit_bytes(), 1, w.layout.groups);
   const std::int64_t fit = kRowBytes / (w.in_features * item.element());
   const std::int64_t block = std::clamp(fit / kTileRows * kTileRows, kLeastRows, kMostRows);

@@ -10,10 +10,12 @@ struct Case {
   std::int64_t group;  // 0: one scale per channel
   bool symmetric;
   DType scales;
+  bool minima = false;  // ggml's blocks: code * scale - minimum
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "w" << c.bits << "_g" << c.group << (c.symmetric ? "_sym " : "_asym ") << dtype_row(c.scales).name;
+  *out << "w" << c.bits << "_g" << c.group << (c.minima ? "_min " : c.symmetric ? "_sym " : "_asym ")
+      << dtype_row(c.scales).name;
 }
 
 constexpr Case kCases[] = {
@@ -24,6 +26,8 @@ constexpr Case kCases[] = {
     {8, 0, false, DType::kF32},   {2, 16, false, DType::kF16},   {3, 64, true, DType::kBF16},
     {5, 32, true, DType::kF16},   {6, 128, false, DType::kBF16}, {4, 5, false, DType::kBF16},
     {8, 33, true, DType::kF16},   {4, 8, true, DType::kBF16},    {4, 20, true, DType::kBF16},
+    {4, 32, false, DType::kF32, true}, {4, 32, false, DType::kF16, true},
+    {5, 32, false, DType::kF32, true}, {2, 16, false, DType::kF32, true},
 };
 
 float stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
@@ -46,7 +50,10 @@ QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Num
     const double sign = numbers.below(2) == 0 ? -1 : 1;
     matrix.scales.push_back(stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
     matrix.zeros.push_back(static_cast<std::uint8_t>(
-        c.symmetric ? matrix.scheme.middle() : numbers.below(matrix.scheme.code_count())));
+        c.minima ? 0 : c.symmetric ? matrix.scheme.middle() : numbers.below(matrix.scheme.code_count())));
+    if (c.minima)  // as large as the codes' values, so that they meet
+      matrix.minima.push_back(
+          stored_as(DType::kF32, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
   }
   return matrix;
 }
@@ -59,6 +66,9 @@ QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
       const int zero = matrix.zeros[static_cast<std::size_t>(n * matrix.groups() + k / matrix.group())];
       code = static_cast<std::uint8_t>(std::abs(code - zero));
     }
+  // A code with a minimum is taken around the middle, whose share then meets the minimum.
+  for (std::size_t i = 0; i < matrix.minima.size(); ++i)
+    matrix.minima[i] = -(std::fabs(matrix.minima[i]) + 8 * std::fabs(matrix.scales[i]));
   for (float& scale : matrix.scales) scale = std::fabs(scale);
   std::fill(matrix.zeros.begin(), matrix.zeros.end(), std::uint8_t{0});
   matrix.scheme.symmetric = false;
@@ -104,7 +114,10 @@ class NarrowWeight : public BackendTest {
     // longer), is multiplied by its scale and takes part in one addition per group and in the bias's: K + groups + 2
     // roundings. Float32: the value is rounded once, as the oracle's is, the product and K additions: fewer. The
     // oracle's values are rounded once where the scale has 24 bits, and its result once.
-    const double roundings = static_cast<double>(k + matrix.groups() + 4);
+    // With minima: a sum over a group's inputs, of at most K additions, is multiplied by a number rounded once and takes part in groups
+    // additions more; the oracle's values are rounded twice.
+    const double roundings =
+        static_cast<double>(k + matrix.groups() + 4 + (matrix.minima.empty() ? 0 : matrix.groups() + 4));
     std::vector<double> bound;
     for (std::size_t i = 0; i < want.size(); ++i)
       bound.push_back(gamma(roundings) * sums[i] * (1 + kFp32Roundoff) + fp32_rounding_bound(want[i]));
@@ -151,7 +164,7 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
     const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
     const std::int64_t stored = c.bits <= 4 ? 4 : 8, scale = c.scales == DType::kF32 ? 4 : 2;
     EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
-              n * k * stored / 8 + n * matrix.groups() * (scale + (c.symmetric ? 0 : 1)))
+              n * k * stored / 8 + n * matrix.groups() * (scale + (c.minima ? 4 : c.symmetric ? 0 : 1)))
         << ::testing::PrintToString(c);
   }
 }

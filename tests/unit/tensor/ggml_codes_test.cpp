@@ -20,13 +20,17 @@ std::vector<std::uint8_t> random_blocks(const BlockLayout& layout, std::int64_t 
   }
   for (std::int64_t i = 0; i < count; ++i) {
     const std::uint16_t d = to_float16(0.001f * static_cast<float>(i - 2)).bits;  // of either sign, and zero
-    std::memcpy(bytes.data() + i * dtype_row(layout.dtype).block_bytes + layout.scale_at, &d, sizeof d);
+    std::uint8_t* const block = bytes.data() + i * dtype_row(layout.dtype).block_bytes;
+    std::memcpy(block + layout.scale_at, &d, sizeof d);
+    const std::uint16_t m = to_float16(0.03f * static_cast<float>(3 - i)).bits;
+    if (layout.has_minimum()) std::memcpy(block + layout.minimum_at, &m, sizeof m);
   }
   return bytes;
 }
 
 TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K}) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K, DType::kQ4_1,
+                            DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
     ASSERT_TRUE(has_codes(dtype));
     const BlockLayout& layout = *block_layout(dtype);
     const std::int64_t rows = 3, columns = 2 * layout.elements;
@@ -35,7 +39,9 @@ TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
     for (std::int64_t row = 0; row < rows; ++row)
       append_block_row(dtype, bytes.data() + row * 2 * dtype_row(dtype).block_bytes, matrix);
     ASSERT_EQ(matrix.out_features, rows);
-    for (const std::uint8_t zero : matrix.zeros) ASSERT_EQ(zero, matrix.scheme.middle());
+    ASSERT_EQ(matrix.minima.size(), layout.has_minimum() ? matrix.scales.size() : 0);
+    for (const std::uint8_t zero : matrix.zeros)
+      ASSERT_EQ(zero, layout.has_minimum() ? 0 : matrix.scheme.middle());
     std::vector<float> want(static_cast<std::size_t>(rows * columns)), got(want.size());
     to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, Shape{rows, columns}), want);
     dequantize(matrix, got);
@@ -43,9 +49,8 @@ TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
   }
 }
 
-TEST(GgmlCodes, ATypeWithAMinimumHasNone) {
-  for (const DType dtype :
-       {DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K, DType::kF16})
+TEST(GgmlCodes, APlainTypeHasNone) {
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32})
     EXPECT_FALSE(has_codes(dtype)) << dtype_row(dtype).name;
 }
 
