@@ -152,6 +152,8 @@ TEST_P(NarrowWeight, LongRows) {
     ASSERT_NO_FATAL_FAILURE(check({4, 64, false, DType::kBF16}, m, 35, 40, Compute::kBFloat16, true));
     ASSERT_NO_FATAL_FAILURE(check({8, 0, true, DType::kF32}, m, 35, 64, Compute::kBFloat16, false));
     ASSERT_NO_FATAL_FAILURE(check({4, 128, true, DType::kBF16}, m, 35, 16, Compute::kFloat32, true));
+    // Narrow panels fill a chunk late.
+    ASSERT_NO_FATAL_FAILURE(check({4, 64, false, DType::kBF16}, m, 5, 300, Compute::kBFloat16, true));
   }
 }
 
