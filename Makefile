@@ -6,7 +6,7 @@ BUILD := build/cpu-release
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
-	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line and interop tests"
+	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line, server and interop tests"
 	@echo "make interop-full  other programs run what llmq writes (minutes; says what is missing)"
 	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
 	@echo "make tidy       clang-format and clang-tidy over what you changed"

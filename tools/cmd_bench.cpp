@@ -29,7 +29,7 @@ void check(const Options& options) {
          {"driving a server is not part of this version", {}, "--endpoint", "give a model and leave it out"});
   if (options.suite == "serve" || options.suite == "matrix")
     fail(ErrorKind::kUnsupported,
-         {"suite '" + options.suite + "' needs the server, which is not part of this version",
+         {"suite '" + options.suite + "' is not part of this version",
           {},
           "--suite",
           "use latency or throughput"});

@@ -5,7 +5,7 @@
 namespace llmq::tools {
 
 void add_later_commands(CLI::App& app, Session& session) {
-  for (const char* name : {"serve", "merge"}) {
+  for (const char* name : {"merge"}) {
     CLI::App* command = app.add_subcommand(name, "");
     command->group("")->allow_extras()->fallthrough(false)->set_help_flag();
     command->callback([&session, name] {

@@ -34,6 +34,7 @@ struct Session {
 void add_quantize(CLI::App& app, Session& session);
 void add_eval_ppl(CLI::App& app, Session& session);
 void add_generate(CLI::App& app, Session& session);
+void add_serve(CLI::App& app, Session& session);
 void add_bench(CLI::App& app, Session& session);
 void add_inspect(CLI::App& app, Session& session);
 void add_diff(CLI::App& app, Session& session);

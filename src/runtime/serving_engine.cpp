@@ -61,6 +61,7 @@ struct ServingEngine::State {
   std::map<std::uint64_t, std::vector<std::uint64_t>> sequences_of;  // a request
   std::uint64_t next_sequence = 1;
   std::vector<GenerationEvent> cancelled, events;
+  std::vector<std::uint64_t> started;
   std::size_t events_used = 0;
   // Of one step, kept so that the next allocates nothing.
   std::vector<DraftJob> jobs;
@@ -139,7 +140,9 @@ void ServingEngine::State::note_starts(const Scheduler::Step& step) {
     statistics.prefix_hits += start.cached;
     statistics.recomputed_tokens += start.again;
     Answer& answer = answers.at(start.id);
-    if (answer.cached < 0) answer.cached = start.cached;
+    if (answer.cached >= 0) continue;  // pushed out before
+    answer.cached = start.cached;
+    started.push_back(answer.request().id);
   }
   statistics.preemptions += static_cast<std::int64_t>(step.preempted.size());
   if (drafter)
@@ -332,6 +335,7 @@ void ServingEngine::cancel(std::uint64_t id) {
 const std::vector<GenerationEvent>& ServingEngine::step() {
   State& state = *state_;
   state.events_used = 0;
+  state.started.clear();
   state.propose();
   const Scheduler::Step& step = state.scheduler.next();
   state.note_starts(step);
@@ -348,6 +352,8 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
   state.cancelled.clear();
   return state.events;
 }
+
+const std::vector<std::uint64_t>& ServingEngine::started() const { return state_->started; }
 
 bool ServingEngine::idle() const { return state_->scheduler.idle() && state_->cancelled.empty(); }
 

@@ -57,6 +57,8 @@ class ServingEngine {
   // Runs one scheduler step. The events, in an order that the same calls always give, are valid until the next call. An Error means
   // that the model or the device failed: the engine is of no more use.
   const std::vector<GenerationEvent>& step();
+  // Requests of which the last step ran something for the first time: until then they waited.
+  const std::vector<std::uint64_t>& started() const;
   // No sequence runs or waits, and no event is left to tell.
   bool idle() const;
   const ServingStatistics& statistics();

@@ -256,7 +256,7 @@ void Api::detokenize(const HttpRequest& request, const std::string&, const Answe
 
 HttpReply Api::page() const {
   return {200, "text/html; charset=utf-8", kPage,
-          {{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}}};
+          {{"Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}}};
 }
 
 HttpReply Api::health() const {

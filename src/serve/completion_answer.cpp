@@ -129,6 +129,8 @@ void CompletionAnswer::measure(Choice& choice, const GenerationEvent& event, Tim
   choice.last = now;
 }
 
+void CompletionAnswer::started(std::uint64_t, Time now) { metrics_.queued(seconds_between(asked_.received, now)); }
+
 void CompletionAnswer::event(const GenerationEvent& event, Time now) {
   const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) + static_cast<std::size_t>(event.index);
   Choice& choice = choices_.at(place);

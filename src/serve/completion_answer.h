@@ -29,6 +29,7 @@ class CompletionAnswer : public AnswerSink {
 
   void accepted(std::uint64_t first) override;
   void refused(const GenerationRefusal& refusal) override;
+  void started(std::uint64_t id, Time now) override;
   void event(const GenerationEvent& event, Time now) override;
   void failed(const std::string& message) override;
 

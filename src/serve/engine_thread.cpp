@@ -72,8 +72,13 @@ void EngineThread::admit(Message& message) {
   message.sink->accepted(message.first);
 }
 
-void EngineThread::hand_out(const std::vector<GenerationEvent>& events) {
+void EngineThread::step() {
+  const auto begun = std::chrono::steady_clock::now();
+  const std::vector<GenerationEvent>& events = engine_->step();
   const auto now = std::chrono::steady_clock::now();
+  metrics_.engine(engine_->statistics());  // who has an answer finds it counted
+  for (const std::uint64_t id : engine_->started())
+    if (const auto ticket = tickets_.find(id); ticket != tickets_.end()) ticket->second.sink->started(id, begun);
   for (const GenerationEvent& event : events) {
     const auto ticket = tickets_.find(event.id);
     if (ticket == tickets_.end()) continue;  // of a group that was refused
@@ -104,10 +109,7 @@ void EngineThread::run() {
   try {
     while (take(messages)) {
       for (Message& message : messages) admit(message);
-      if (engine_->idle()) continue;
-      const std::vector<GenerationEvent>& events = engine_->step();
-      metrics_.engine(engine_->statistics());  // who has an answer finds it counted
-      hand_out(events);
+      if (!engine_->idle()) step();
     }
   } catch (const std::exception& error) {
     fail_all(error.what());

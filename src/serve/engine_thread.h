@@ -25,19 +25,21 @@ class RequestEngine {
   virtual std::optional<GenerationRefusal> submit(GenerationRequest request) = 0;
   virtual void cancel(std::uint64_t id) = 0;
   virtual const std::vector<GenerationEvent>& step() = 0;
+  virtual const std::vector<std::uint64_t>& started() const = 0;
   virtual bool idle() const = 0;
   virtual const ServingStatistics& statistics() = 0;
 };
 std::unique_ptr<RequestEngine> request_engine(ServingEngine& engine);  // which lives longer
 
 // Who gets the answers of a group of requests. All calls come from the engine's thread, in this order:
-// accepted() event()... or one refused() or failed() instead of what is left.
+// accepted() started() event()... or one refused() or failed() instead of what is left.
 class AnswerSink {
  public:
   using Time = std::chrono::steady_clock::time_point;
   virtual ~AnswerSink() = default;
   virtual void accepted(std::uint64_t first) = 0;  // the id of the group's first request
   virtual void refused(const GenerationRefusal& refusal) = 0;
+  virtual void started(std::uint64_t id, Time now) = 0;  // each request once: until now it waited
   virtual void event(const GenerationEvent& event, Time now) = 0;
   virtual void failed(const std::string& message) = 0;
 };
@@ -70,7 +72,7 @@ class EngineThread {
   void run();
   bool take(std::vector<Message>& messages);
   void admit(Message& message);
-  void hand_out(const std::vector<GenerationEvent>& events);
+  void step();
   void fail_all(const std::string& message);
 
   std::unique_ptr<RequestEngine> engine_;

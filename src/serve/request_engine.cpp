@@ -11,6 +11,7 @@ class AdaptedEngine : public RequestEngine {
   std::optional<GenerationRefusal> submit(GenerationRequest request) override { return engine_.submit(std::move(request)); }
   void cancel(std::uint64_t id) override { engine_.cancel(id); }
   const std::vector<GenerationEvent>& step() override { return engine_.step(); }
+  const std::vector<std::uint64_t>& started() const override { return engine_.started(); }
   bool idle() const override { return engine_.idle(); }
   const ServingStatistics& statistics() override { return engine_.statistics(); }
 

@@ -66,8 +66,8 @@ TEST(Bench, WhatIsNotThereIsRefusedInWords) {
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, HasSubstr(hint));
   };
-  refused({"--suite", "serve"}, "needs the server");
-  refused({"--suite", "matrix"}, "needs the server");
+  refused({"--suite", "serve"}, "is not part of this version");
+  refused({"--suite", "matrix"}, "is not part of this version");
   refused({"--suite", "everything"}, "is not known");
   refused({"--endpoint", "http://127.0.0.1:8000"}, "--endpoint");
   refused({"--batch", "0"}, "--batch");

@@ -14,6 +14,7 @@ environment_of() {
     awq_gemm | gptq) echo gptqmodel ;;
     compressed_tensors) echo llmcompressor ;;
     model_signing) echo signing ;;
+    openai) echo openai ;;
     *) echo transformers ;;
   esac
 }

@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <utility>
 
 #include "base/json.h"
 #include "serve/completion_answer.h"
@@ -129,6 +130,7 @@ class PlayedEngine : public RequestEngine {
   std::optional<GenerationRefusal> submit(GenerationRequest request) override {
     if (request.prompt.empty()) return GenerationRefusal{GenerationRefusal::Kind::kInvalid, "prompt", "is empty"};
     log.push_back(fmt::format("submit {}", request.id));
+    fresh.push_back(request.id);
     live.push_back(request.id);
     return std::nullopt;
   }
@@ -145,11 +147,13 @@ class PlayedEngine : public RequestEngine {
     log.push_back("step");
     if (fails) throw std::runtime_error("the device is gone");
     events.clear();
+    begun = std::exchange(fresh, {});
     for (const std::uint64_t id : gone) add(id, FinishReason::kCancelled);
     gone.clear();
     for (const std::uint64_t id : live) add(id, {});
     return events;
   }
+  const std::vector<std::uint64_t>& started() const override { return begun; }
   bool idle() const override { return live.empty() && gone.empty(); }
   const ServingStatistics& statistics() override { return none; }
 
@@ -164,7 +168,7 @@ class PlayedEngine : public RequestEngine {
     event.finish = finish;
   }
   std::vector<std::string> log;
-  std::vector<std::uint64_t> live, gone;
+  std::vector<std::uint64_t> live, gone, fresh, begun;
   std::vector<GenerationEvent> events;
   ServingStatistics none;
   std::mutex mutex;
@@ -178,6 +182,7 @@ class Told : public AnswerSink {
  public:
   void accepted(std::uint64_t first) override { say(fmt::format("accepted {}", first)); }
   void refused(const GenerationRefusal& refusal) override { say("refused " + refusal.field); }
+  void started(std::uint64_t id, Time) override { say(fmt::format("started {}", id)); }
   void event(const GenerationEvent& event, Time) override { say(fmt::format("event {}{}", event.id, event.finish ? " end" : "")); }
   void failed(const std::string& message) override { say("failed " + message); }
   std::string next() {
@@ -216,6 +221,8 @@ TEST(EngineThread, CancelsBeforeTheNextStep) {
     const std::uint64_t first = thread.submit({request(), request()}, told);
     EXPECT_EQ(told->next(), "accepted 1");
     engine.allow(1);
+    EXPECT_EQ(told->next(), "started 1");
+    EXPECT_EQ(told->next(), "started 2");
     EXPECT_EQ(told->next(), "event 1");
     EXPECT_EQ(told->next(), "event 2");
     // The thread is in a step, or about to begin one: the cancellation comes before the one after it.

@@ -1,0 +1,114 @@
+"""A running `llmq serve` on the loopback interface, for tests: started, asked, stopped."""
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+MODEL = os.path.join(SOURCE, "tests/models/tinystories-656k")
+
+
+def chat_model(folder, template="smollm2"):
+    """A copy of the small model with the chat template of another one."""
+    copy = os.path.join(folder, "tiny-chat")
+    shutil.copytree(MODEL, copy)
+    shutil.copy(os.path.join(SOURCE, f"tests/golden/chat/{template}.jinja"), os.path.join(copy, "chat_template.jinja"))
+    return copy
+
+
+class Server:
+    def __init__(self, llmq, model=MODEL, *flags):
+        self.log = tempfile.TemporaryFile(mode="w+")
+        self.process = subprocess.Popen([llmq, "serve", model, "--port", "0", "--json", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        text = ""
+        while True:
+            line = self.process.stdout.readline()
+            text += line
+            try:
+                self.facts = json.loads(text)
+                break
+            except ValueError:
+                if not line:
+                    raise AssertionError(f"the server did not start: {text}{self.log_text()}")
+        self.host, port = re.match(r"http://(.*):(\d+)$", self.facts["url"]).groups()
+        self.port = int(port)
+
+    def log_text(self):
+        self.log.seek(0)
+        return self.log.read()
+
+    def connect(self, timeout=20):
+        return socket.create_connection((self.host, self.port), timeout=timeout)
+
+    def ask(self, method, path, body=None, headers=None, timeout=60):
+        """(status, headers, JSON or text)."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        sent = {"Content-Type": "application/json", **(headers or {})} if body is not None else headers or {}
+        data = body if body is None or isinstance(body, (bytes, str)) else json.dumps(body)
+        try:
+            connection.request(method, path, data, sent)
+            reply = connection.getresponse()
+            text = reply.read().decode()
+            return reply.status, reply.headers, json.loads(text) if reply.headers["Content-Type"] == "application/json" else text
+        finally:
+            connection.close()
+
+    def post(self, path, body, **others):
+        status, _, answer = self.ask("POST", path, body, **others)
+        return status, answer
+
+    def complete(self, prompt, max_tokens=12, **fields):
+        status, answer = self.post("/v1/completions", {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, **fields})
+        assert status == 200, (status, answer)
+        return answer["choices"][0]["text"]
+
+    def events(self, path, body):
+        """The chunks of a stream; its last event must be [DONE]."""
+        status, headers, text = self.ask("POST", path, {**body, "stream": True})
+        assert status == 200 and headers["Content-Type"] == "text/event-stream", (status, text)
+        events = text.split("\n\n")
+        assert events[-1] == "" and events[-2] == "data: [DONE]", events[-3:]
+        return [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+
+    def raw(self, data, timeout=20):
+        """What comes back for these bytes until the server closes or is quiet."""
+        with self.connect(timeout) as connection:
+            try:
+                connection.sendall(data)
+                answer = b""
+                while piece := connection.recv(65536):
+                    answer += piece
+            except (ConnectionError, TimeoutError):
+                pass
+            return answer
+
+    def metric(self, name):
+        """The sum of its samples."""
+        text = self.ask("GET", "/metrics")[2]
+        found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M)
+        assert found, name
+        return sum(float(value) for value in found)
+
+    def wait_for(self, name, value, seconds=10):
+        end = time.monotonic() + seconds
+        while (found := self.metric(name)) != value:
+            assert time.monotonic() < end, f"{name} is {found}, not {value}, after {seconds} s"
+            time.sleep(0.02)
+
+    def resident(self):
+        with open(f"/proc/{self.process.pid}/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def stop(self, with_signal=signal.SIGTERM, timeout=60):
+        """The exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(with_signal)
+        code = self.process.wait(timeout)
+        self.process.stdout.close()
+        return code

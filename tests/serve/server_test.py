@@ -1,0 +1,276 @@
+#!/usr/bin/env python3
+"""The built server, asked over the loopback interface: answers, errors, metrics, keys, the end.   server_test.py LLMQ [NAME...]"""
+import json
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from server import MODEL, Server, chat_model
+
+LLMQ = sys.argv.pop(1)
+PROMPT = "Once upon a time, there was a"
+
+
+class Answers(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.server = Server(LLMQ, chat_model(cls.folder.name), "--metrics-compat", "vllm")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    def test_a_greedy_completion_is_what_generate_writes(self):
+        import subprocess
+        said = json.loads(subprocess.run([LLMQ, "generate", MODEL, "--prompt", PROMPT, "--max-tokens", "20", "--json"], check=True, capture_output=True).stdout)
+        status, answer = self.server.post("/v1/completions", {"model": "tiny-chat", "prompt": PROMPT, "max_tokens": 20, "temperature": 0})
+        self.assertEqual(status, 200)
+        self.assertEqual(answer["choices"][0]["text"], said["text"])
+        self.assertEqual(answer["choices"][0]["finish_reason"], said["finish_reason"])
+        self.assertEqual(answer["usage"]["prompt_tokens"], said["prompt_tokens"])
+        self.assertEqual(answer["usage"]["completion_tokens"], said["completion_tokens"])
+
+    def test_a_stream_says_the_same(self):
+        whole = self.server.complete(PROMPT, 30)
+        chunks = self.server.events("/v1/completions", {"prompt": PROMPT, "max_tokens": 30, "temperature": 0, "stream_options": {"include_usage": True}})
+        self.assertEqual("".join(c["choices"][0]["text"] for c in chunks[:-1]), whole)
+        self.assertGreater(len(chunks), 10)
+        self.assertEqual(chunks[-2]["choices"][0]["finish_reason"], "length")
+        self.assertEqual(chunks[-1]["choices"], [])
+        self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 30)
+        self.assertTrue(all(c["usage"] is None for c in chunks[:-1]))
+
+    def test_chats(self):
+        body = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3}
+        status, answer = self.server.post("/v1/chat/completions", body)
+        self.assertEqual(status, 200, answer)
+        choice = answer["choices"][0]
+        self.assertEqual(choice["message"]["role"], "assistant")
+        content = choice["logprobs"]["content"]
+        self.assertEqual(b"".join(bytes(token["bytes"]) for token in content).decode(errors="replace").strip(), choice["message"]["content"].strip())
+        self.assertTrue(all(len(token["top_logprobs"]) == 3 and token["top_logprobs"][0]["logprob"] == token["logprob"] for token in content))
+        chunks = self.server.events("/v1/chat/completions", body)
+        self.assertEqual(chunks[0]["choices"][0]["delta"], {"role": "assistant", "content": ""})
+        self.assertEqual("".join(c["choices"][0]["delta"].get("content", "") for c in chunks), choice["message"]["content"])
+        self.assertEqual([t for c in chunks if c["choices"][0]["logprobs"] for t in c["choices"][0]["logprobs"]["content"]], content)
+
+    def test_several_prompts_and_answers_keep_their_places(self):
+        prompts = [PROMPT, "The dog", [1, 20, 30]]
+        status, answer = self.server.post("/v1/completions", {"prompt": prompts, "n": 2, "max_tokens": 8, "temperature": 0})
+        self.assertEqual(status, 200, answer)
+        self.assertEqual([choice["index"] for choice in answer["choices"]], list(range(6)))
+        for i, choice in enumerate(answer["choices"]):
+            self.assertEqual(choice["text"], self.server.complete(prompts[i // 2], 8))
+
+    def test_a_seed_gives_one_text_and_n_several(self):
+        body = {"prompt": PROMPT, "max_tokens": 20, "temperature": 1, "seed": 5, "n": 3}
+        texts = [[c["text"] for c in self.server.post("/v1/completions", body)[1]["choices"]] for _ in range(2)]
+        self.assertEqual(texts[0], texts[1])
+        self.assertEqual(len(set(texts[0])), 3)
+
+    def test_stop_and_echo(self):
+        whole = self.server.complete(PROMPT, 30)
+        stop = whole[5:9]
+        self.assertEqual(self.server.complete(PROMPT, 30, stop=[stop, "never said"]), whole[:whole.index(stop)])
+        self.assertEqual(self.server.complete(PROMPT, 30, echo=True), PROMPT + whole)
+
+    def test_logprobs_of_completions(self):
+        choice = self.server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "logprobs": 2})[1]["choices"][0]
+        logprobs = choice["logprobs"]
+        self.assertEqual("".join(logprobs["tokens"]).strip(), choice["text"].strip())
+        self.assertEqual([max(top.values()) for top in logprobs["top_logprobs"]], logprobs["token_logprobs"])
+        self.assertEqual(logprobs["text_offset"][0], 0)
+
+    def test_tokens_and_back(self):
+        status, answer = self.server.post("/tokenize", {"prompt": "Once upon"})
+        self.assertEqual((status, answer["count"]), (200, len(answer["tokens"])))
+        self.assertEqual(self.server.post("/detokenize", {"tokens": answer["tokens"][1:]})[1]["prompt"].strip(), "Once upon")
+        self.assertEqual(self.server.post("/tokenize", {"messages": [{"role": "user", "content": "a"}]})[0], 200)
+
+    def test_small_paths(self):
+        self.assertEqual(self.server.ask("GET", "/health")[2], {"status": "ok"})
+        self.assertEqual(self.server.ask("GET", "/ready")[0], 200)
+        self.assertIn("version", self.server.ask("GET", "/version")[2])
+        listed = self.server.ask("GET", "/v1/models")[2]["data"][0]
+        self.assertEqual((listed["id"], listed["max_model_len"]), ("tiny-chat", 512))
+        self.assertEqual(self.server.ask("GET", "/v1/models/tiny-chat")[2], listed)
+        self.assertEqual(self.server.ask("GET", "/v1/models/other")[0], 404)
+        status, headers, page = self.server.ask("GET", "/")
+        self.assertEqual(status, 200)
+        self.assertIn("default-src 'none'", headers["Content-Security-Policy"])
+        self.assertNotIn("http://", page)
+        self.assertNotIn("https://", page)
+
+    def test_errors_have_a_status_a_field_and_a_word(self):
+        cases = [
+            ("/v1/completions", {"prompt": "a", "colour": 1}, 400, "colour", "unknown_parameter"),
+            ("/v1/completions", {"prompt": "a", "temperature": "x"}, 400, "temperature", "invalid_type"),
+            ("/v1/completions", {"prompt": "a", "model": "gpt-4"}, 404, "model", "model_not_found"),
+            ("/v1/completions", {"prompt": "a", "max_tokens": 5000}, 400, "prompt", "context_length_exceeded"),
+            ("/v1/completions", {"prompt": []}, 400, "prompt", None),
+            ("/v1/chat/completions", {"messages": []}, 400, "messages", None),
+            ("/v1/embeddings", {"input": "a"}, 501, None, "not_implemented"),
+            ("/v1/nothing", {}, 404, None, "unknown_url"),
+        ]
+        for path, body, status, param, code in cases:
+            found, answer = self.server.post(path, body)
+            self.assertEqual((found, answer["error"]["param"], answer["error"]["code"]), (status, param, code), body)
+            self.assertTrue(answer["error"]["message"])
+        self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
+        self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"})[0], 415)
+
+    def test_metrics_count(self):
+        before = self.server.metric("llmq_generation_tokens_total")
+        self.server.complete("Metrics are counted", 9, ignore_eos=True)
+        self.server.wait_for("llmq_generation_tokens_total", before + 9)
+        self.assertEqual(self.server.metric("vllm:generation_tokens_total"), before + 9)
+        self.assertGreater(self.server.metric("llmq_time_to_first_token_seconds_count"), 0)
+        self.assertGreater(self.server.metric("llmq_inter_token_latency_seconds_count"), 0)
+        self.assertGreater(self.server.metric("llmq_request_queue_time_seconds_count"), 0)
+        self.server.wait_for("llmq_kv_blocks_used", 0)
+
+    def test_a_shared_prefix_is_found(self):
+        long = PROMPT + " little girl named Lily who liked to play outside in the park with her dog and her best friend Tom." * 2
+        self.server.complete(long, 2)
+        hits = self.server.metric("llmq_prefix_cache_hits_total")
+        usage = self.server.post("/v1/completions", {"prompt": long, "max_tokens": 2, "temperature": 0})[1]["usage"]
+        self.assertGreaterEqual(usage["prompt_tokens_details"]["cached_tokens"], 32)
+        self.assertEqual(self.server.metric("llmq_prefix_cache_hits_total"), hits + usage["prompt_tokens_details"]["cached_tokens"])
+
+    def test_one_connection_serves_many_requests(self):
+        request = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        with self.server.connect() as connection:
+            for _ in range(3):
+                connection.sendall(request)
+                self.assertIn(b"200 OK", connection.recv(4096))
+            connection.sendall(request * 5)  # without waiting for answers
+            answer = b""
+            while answer.count(b"200 OK") < 5:
+                answer += connection.recv(4096)
+
+
+class Life(unittest.TestCase):
+    """Servers of their own: keys, limits, cancellation and the end."""
+
+    def serve(self, *flags, model=MODEL):
+        server = Server(LLMQ, model, *flags)
+        self.addCleanup(lambda: server.process.poll() is None and server.stop())
+        return server
+
+    def test_keys(self):
+        with tempfile.NamedTemporaryFile("w") as keys:
+            keys.write("# two tenants\nfirst-key-of-the-test\nsecond-key-of-the-test\n")
+            keys.flush()
+            server = self.serve("--api-key-file", keys.name)
+        first, second = ({"Authorization": f"Bearer {name}-key-of-the-test"} for name in ("first", "second"))
+        for path in ("/v1/models", "/metrics", "/version"):
+            self.assertEqual(server.ask("GET", path)[0], 401)
+            self.assertEqual(server.ask("GET", path, headers=first)[0], 200)
+        self.assertEqual(server.post("/v1/completions", {"prompt": "a"})[0], 401)
+        self.assertEqual(server.ask("GET", "/health")[0], 200)
+        body = {"prompt": PROMPT * 8, "max_tokens": 1}
+        cached = [server.post("/v1/completions", body, headers=key)[1]["usage"]["prompt_tokens_details"]["cached_tokens"] for key in (first, second, first)]
+        self.assertEqual(cached[:2], [0, 0], "one tenant's prefix shows in another's answer")
+        self.assertGreater(cached[2], 0)
+
+    def test_a_client_that_leaves_frees_its_pages(self):
+        server = self.serve()
+        body = json.dumps({"prompt": PROMPT, "max_tokens": 500, "ignore_eos": True, "stream": True, "n": 8}).encode()
+        for _ in range(3):
+            with server.connect() as connection:
+                connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+                self.assertIn(b"200 OK", connection.recv(100))
+            server.wait_for("llmq_kv_blocks_used", 0)
+        self.assertGreater(server.metric('llmq_request_success_total'), 0)
+        text = server.ask("GET", "/metrics")[2]
+        self.assertRegex(text, r'finished_reason="abort"} ([1-9]\d*)')
+
+    def test_a_full_queue_is_429_with_a_time_to_come_back(self):
+        server = self.serve("--max-num-seqs", "1", "--max-queue", "2")
+        body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True}
+        seen, headers = [], []
+
+        def ask():
+            status, found, _ = server.ask("POST", "/v1/completions", body)
+            seen.append(status)
+            headers.append(found)
+        threads = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        self.assertEqual(set(seen), {200, 429})
+        self.assertTrue(all("Retry-After" in found for status, found in zip(seen, headers) if status == 429))
+        server.wait_for("llmq_kv_blocks_used", 0)
+
+    def test_sigterm_lets_answers_end_and_takes_no_new_ones(self):
+        server = self.serve()
+        done = []
+        body = {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": 16}
+        thread = threading.Thread(target=lambda: done.append(server.post("/v1/completions", body)))
+        thread.start()
+        while server.metric("llmq_num_requests_running") == 0:
+            time.sleep(0.01)
+        server.process.send_signal(signal.SIGTERM)
+        statuses = set()
+        try:
+            while True:
+                statuses.add(server.ask("GET", "/ready")[0])
+                statuses.add(server.post("/v1/completions", {"prompt": "a"})[0])
+        except OSError:
+            pass  # it is gone
+        thread.join()
+        self.assertLessEqual(statuses, {200, 503})
+        self.assertIn(503, statuses)
+        self.assertEqual(done[0][0], 200)
+        self.assertEqual(done[0][1]["usage"]["completion_tokens"], 16 * 480)
+        self.assertEqual(server.process.wait(30), 0)
+
+    def test_a_request_has_a_time(self):
+        server = self.serve("--request-timeout", "0.2")
+        status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": 16})
+        self.assertEqual((status, answer["error"]["code"]), (504, "timeout"))
+        server.wait_for("llmq_kv_blocks_used", 0)
+
+    def test_prompts_are_not_logged_unless_asked(self):
+        for flags, logged in (((), False), (("--log-prompts",), True)):
+            server = self.serve("-v", *flags)
+            server.complete("A secret that nobody may read", 3)
+            server.post("/v1/completions", {"prompt": "A secret that nobody may read", "colour": 1})
+            server.stop()
+            self.assertEqual("secret" in server.log_text(), logged)
+            self.assertIn("tokens", server.log_text())
+
+    def test_flags_are_carried_out_or_refused(self):
+        import subprocess
+        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=b"], ["--swap-space", "4GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
+                      ["--kv-memory", "1KiB"], ["--host", "nowhere"], ["--metrics-compat", "x"], ["--api-key-file", "/nonexistent"], ["--draft", "nowhere"]):
+            done = subprocess.run([LLMQ, "serve", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=60)
+            self.assertEqual(done.returncode, 2, flags)
+            self.assertTrue(done.stderr.splitlines()[-1].startswith("llmq: "), done.stderr)
+        taken = self.serve()
+        done = subprocess.run([LLMQ, "serve", MODEL, "--port", str(taken.port)], capture_output=True, text=True, timeout=60)
+        self.assertEqual(done.returncode, 1)
+        self.assertIn("--port", done.stderr)
+        served = self.serve("--max-model-len", "100", "--served-model-name", "mine", "--kv-memory", "1MiB", "--block-size", "8", "--no-prefix-caching")
+        self.assertEqual((served.facts["model"], served.facts["max_model_len"]), ("mine", 100))
+        self.assertLessEqual(served.facts["kv_tokens"], 2048)
+        for _ in range(2):
+            usage = served.post("/v1/completions", {"prompt": PROMPT * 4, "max_tokens": 1})[1]["usage"]
+        self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_speculation_changes_no_word_and_is_measured(self):
+        plain, drafted = self.serve(), self.serve("--draft", "ngram", "--num-draft-tokens", "4")
+        self.assertEqual(plain.complete(PROMPT, 200, ignore_eos=True), drafted.complete(PROMPT, 200, ignore_eos=True))
+        self.assertGreater(drafted.metric("llmq_spec_decode_num_accepted_tokens_total"), 0)
+        self.assertEqual(plain.metric("llmq_spec_decode_num_draft_tokens_total"), 0)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=[sys.argv[0], *sys.argv[1:]], verbosity=1, warnings="ignore")
