@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large bench-overlap install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
+	@echo "make bench-overlap  reading, computing and writing alone and together, on two 8B-shaped blocks (METHODS='rtn gptq'; 9 GB of disk, 6 GB of memory)"
 
 install-dependencies:
 	@scripts/install_dependencies.sh build
@@ -90,6 +91,11 @@ bench-large: install-dependencies
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS) --target llmq llmq_make_checkpoint llmq_watch_memory
 	scripts/bench_large.sh $(BUILD)
+
+bench-overlap: install-dependencies
+	cmake --preset cpu-release
+	cmake --build $(BUILD) -j$(JOBS) --target llmq llmq_make_checkpoint
+	scripts/bench_overlap.sh $(BUILD)
 
 clean:
 	rm -rf build

@@ -74,8 +74,7 @@ int run(Options& options, const Session& session) {
   const std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
   digests.save();
   if (found) return report_unchanged(*found, request, session.globals);
-  RunProvenance provenance(io, model_files(io, checkpoint), conversion_facts(request, session),
-                           options.paranoid);
+  RunProvenance provenance(io, io, digests, model_files(io, checkpoint), conversion_facts(request, session));
   request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
   return report_done(convert(io, checkpoint, request), session.globals);
 }

@@ -8,6 +8,7 @@
 #include "export/report.h"
 #include "io/digest_cache.h"
 #include "quant/pipeline.h"
+#include "quant/plan_reads.h"
 #include "quant/time_prediction.h"
 #include "tools/bit_choice.h"
 #include "tools/command.h"
@@ -31,7 +32,7 @@ struct Options {
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
-       allow_nonfinite = false, paranoid = false, portable = false;
+       allow_nonfinite = false, paranoid = false, portable = false, direct_io = false;
 };
 
 Recipe resolve_recipe(const Options& options) {
@@ -69,9 +70,13 @@ struct Outcome {
   std::vector<LoaderVerdict> loaders;
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
-  std::string version;               // of a versioned output
-  BitChoice bits;                    // of --target-bits
+  std::uint64_t bytes_read = 0, bytes_written = 0;  // likewise: of the model's files, and of the output's
+  std::uint64_t scratch_bytes_written = 0;  // activations that did not fit in memory; a probe of the disk
+  std::string version;                      // of a versioned output
+  BitChoice bits;                           // of --target-bits
   std::optional<TimePrediction> prediction;
+  std::uint64_t probe_bytes = 0;  // of the model, read for it
+  std::vector<ReadPass> whole_file_reads;
   std::uint64_t original_bytes = 0;
   std::optional<OutputEvaluation> evaluation;
 };
@@ -111,9 +116,12 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
-  print_line(fmt::format("reads {}, writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
-                         bytes_text(plan.bytes_in), bytes_text(plan.bytes_out), plan.flops / 1e12,
-                         plan.chunk_tokens));
+  rows = {{"reads", "bytes"}};
+  for (const ReadPass& pass : plan.reads) rows.push_back({pass.what, bytes_text(pass.bytes)});
+  rows.push_back({"all", bytes_text(total_bytes(plan.reads))});
+  print_table(rows);
+  print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
+                         bytes_text(plan.bytes_out), plan.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
     print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
                            plan.keep_inputs ? "kept in memory" : "computed again",
@@ -141,6 +149,12 @@ Json run_json(const Outcome& o) {
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
+  run["disk"] = Json::object({{"planned_bytes_read", total_bytes(o.plan.reads)},
+                              {"bytes_read", o.bytes_read},
+                              {"planned_bytes_written", o.plan.bytes_out},
+                              {"bytes_written", o.bytes_written},
+                              {"scratch_bytes_written", o.scratch_bytes_written},
+                              {"reads", reads_json(o.plan.reads)}});
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
     run["time"]["found_seconds"] = o.report.seconds;
@@ -206,14 +220,35 @@ bool is_long(const Plan& plan) {
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
+// The Ios of a run: bytes are counted of each.
+struct RunFiles {
+  explicit RunFiles(Reading reading)
+      : model(make_system_io(reading)), scratch(make_system_io(Reading::kCached)) {}
+  std::unique_ptr<Io> model;    // its files
+  std::unique_ptr<Io> scratch;  // activations that do not fit in memory
+};
+
+// What the run reads of the model, where `finished` blocks were there already.
+void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
+  o.plan.reads = o.whole_file_reads;
+  if (o.probe_bytes > 0) o.plan.reads.push_back({"prediction of time", o.probe_bytes});
+  Plan plan = o.plan;
+  if (o.bits.taken_up) plan.target_bits.reset();  // an interrupted run has measured
+  for (ReadPass& pass : read_passes(plan, model.checkpoint, model.spec, finished))
+    o.plan.reads.push_back(std::move(pass));
+}
+
 // Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
 void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend>& backend,
-             const Options& options, const GlobalOptions& globals, RunProvenance& provenance) {
+             const Options& options, const GlobalOptions& globals, const RunFiles& run_files,
+             RunProvenance& provenance) {
   const auto start = std::chrono::steady_clock::now();
+  const std::uint64_t written_before = system_io().counters().bytes_written;
   const auto writer = open_writer(system_io(), o.plan.format, output_target(o, options), model.checkpoint,
                                   model.spec, o.plan.modules, o.plan.ignored, o.plan.kv_cache);
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = options.allow_nonfinite;
+  pipeline.io = run_files.scratch.get();
   pipeline.scratch_directory = directory_of(o.recipe.output);
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
   o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *backend, *writer, pipeline);
@@ -224,9 +259,19 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
   o.facts.calibration = calibration_json(o.recipe, o.calibration);
   provenance.facts().calibration = o.facts.calibration;
   o.facts.digest = writer->complete();
+  provenance.wait();
+  o.bytes_read = run_files.model->counters().bytes_read;
+  o.bytes_written = system_io().counters().bytes_written - written_before;
+  o.scratch_bytes_written = run_files.scratch->counters().bytes_written;
   o.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  if (o.recipe.evaluate)
-    o.evaluation = evaluate_output(*o.recipe.evaluate, writer->directory().string(), model, backend, globals);
+  plan_reads(o, model, o.report.resumed_blocks);
+  if (o.recipe.evaluate) {
+    // An engine looks its embeddings up in the page cache.
+    const std::optional<LoadedModel> cached =
+        options.direct_io ? std::optional(open_model(system_io(), o.recipe.model)) : std::nullopt;
+    o.evaluation = evaluate_output(*o.recipe.evaluate, writer->directory().string(), cached ? *cached : model,
+                                   backend, globals);
+  }
   o.version = writer->publish(
       documents(o), [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); },
       !o.evaluation || all_met(o.evaluation->gates));
@@ -249,6 +294,12 @@ Json outcome_json(const Outcome& o) {
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
+                                {"planned_bytes_read", total_bytes(o.plan.reads)},
+                                {"bytes_read", o.bytes_read},
+                                {"planned_bytes_written", o.plan.bytes_out},
+                                {"bytes_written", o.bytes_written},
+                                {"scratch_bytes_written", o.scratch_bytes_written},
+                                {"reads", reads_json(o.plan.reads)},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
                                 {"bits_per_weight", o.facts.bits_per_weight},
@@ -275,6 +326,9 @@ void print_outcome(const Outcome& o) {
       o.facts.bits_per_weight_total));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
                          bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.facts.digest));
+  print_line(fmt::format("read {} of the model (planned {}), wrote {} (planned {})", bytes_text(o.bytes_read),
+                         bytes_text(total_bytes(o.plan.reads)), bytes_text(o.bytes_written),
+                         bytes_text(o.plan.bytes_out)));
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
@@ -284,19 +338,21 @@ void print_outcome(const Outcome& o) {
 int quantize(Outcome& o, const Options& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
-  const LoadedModel model = open_model(system_io(), o.recipe.model);
+  const RunFiles files(options.direct_io ? Reading::kDirect : Reading::kCached);
+  const LoadedModel model = open_model(*files.model, o.recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(o.recipe));
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
+  DigestCache digests(system_io(), options.paranoid ? Path() : DigestCache::default_file());
+  o.whole_file_reads = whole_file_reads(model.checkpoint, *files.model, digests);
   if (!options.dry_run) {
     if (o.plan.needs_calibration || o.plan.target_bits)
       o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-    DigestCache digests(system_io(), options.paranoid ? Path() : DigestCache::default_file());
     o.facts.job = make_job(o.recipe, model, o.calibration, o.plan.compute, *backend, options.allow_nonfinite,
-                           [&](const Path& path) { return digests.sha256(path); });
+                           [&](const Path& path) { return digests.sha256(path, *files.model); });
     const std::optional<PublishedOutput> found =
         unchanged_output(system_io(), output_target(o, options), o.recipe.to_json().at("evaluate"), digests);
     digests.save();
@@ -308,10 +364,14 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
                               globals);
   }
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
-  if (options.dry_run || is_long(o.plan))
-    o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, system_io(),
+  if (options.dry_run || is_long(o.plan)) {
+    const std::uint64_t before = files.model->counters().bytes_read;
+    o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, *files.scratch,
                                 directory_of(o.recipe.output));
+    o.probe_bytes = files.model->counters().bytes_read - before;
+  }
   if (!options.dry_run && o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
+  plan_reads(o, model, 0);
   if (options.dry_run) {
     Json plan = o.plan.to_json();
     plan["time"] = o.prediction->to_json();
@@ -333,11 +393,11 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   o.loaders = loader_verdicts(o.plan.format, o.plan.modules, o.recipe.output);
   o.seconds = elapsed();
   RunProvenance provenance(
-      system_io(),
+      system_io(), *files.model, digests,
       input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
-      provenance_facts(o.recipe, *backend, o.plan.compute, session), options.paranoid);
+      provenance_facts(o.recipe, *backend, o.plan.compute, session));
   provenance.facts().allow_nonfinite = options.allow_nonfinite;
-  run_job(o, model, backend, options, globals, provenance);
+  run_job(o, model, backend, options, globals, files, provenance);
   const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
   const int code = !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
   write_metrics(system_io(), options.metrics_out, outcome_json(o), code);
@@ -358,6 +418,9 @@ int run(const Options& options, const Session& session) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
+  if (o.recipe.format == "gguf" && options.direct_io)
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF file is made of what the page cache has", o.recipe.source, "--direct-io", "leave it out"});
   try {
     if (o.recipe.format == "gguf")
       return quantize_to_gguf(
@@ -419,6 +482,9 @@ void add_quantize(CLI::App& app, Session& session) {
                     "Go on with an interrupted run of the same job, as is done without being asked");
   command->add_flag("--restart", options->restart,
                     "Start again: throw away what an interrupted run left, redo what is unchanged");
+  command->add_flag(
+      "--direct-io", options->direct_io,
+      "Read the model past the page cache (O_DIRECT), which leaves what others have there alone");
   command->add_flag("--paranoid", options->paranoid,
                     "Hash every input again instead of trusting size and times");
   command->callback(

@@ -1,5 +1,8 @@
 #include "tools/provenance.h"
 
+#include <set>
+
+#include "base/checked.h"
 #include "base/error.h"
 #include "calibration/calibration_text.h"
 #include "tools/version.h"
@@ -9,7 +12,7 @@ namespace llmq::tools {
 namespace {
 
 InputFile named(const std::string& role, const Path& path) {
-  return {role + "/" + path.filename().string(), path};
+  return {role + "/" + path.filename().string(), path, role == "model"};
 }
 
 }  // namespace
@@ -37,6 +40,20 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
   return files;
 }
 
+std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests) {
+  std::uint64_t opening = 0, hashing = 0;
+  const std::set<Path> shards(checkpoint.shards().begin(), checkpoint.shards().end());
+  for (const InputFile& file : model_files(model_io, checkpoint)) {
+    const std::uint64_t bytes = round_up(model_io.open(file.path)->size(), kIoBlock);
+    hashing += bytes * static_cast<std::uint64_t>(digests.readings(file.path, model_io));
+    if (shards.count(file.path) == 0) opening += bytes;
+  }
+  std::vector<ReadPass> passes = {
+      {"headers, configuration and tokenizer", opening + checkpoint.header_bytes()}};
+  if (hashing != 0) passes.push_back({"SHA-256 of the model's files", hashing});
+  return passes;
+}
+
 std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
 
 ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,
@@ -51,11 +68,9 @@ ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, C
   return facts;
 }
 
-RunProvenance::RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts, bool paranoid)
-    : io_(io),
-      files_(std::move(files)),
-      facts_(std::move(facts)),
-      cache_(io, paranoid ? Path() : DigestCache::default_file()) {
+RunProvenance::RunProvenance(Io& io, Io& model_io, DigestCache& digests, std::vector<InputFile> files,
+                             ProvenanceFacts facts)
+    : io_(io), model_io_(model_io), digests_(digests), files_(std::move(files)), facts_(std::move(facts)) {
   hashing_ = std::async(std::launch::async, [this] { return hash_all(); });
 }
 
@@ -68,10 +83,11 @@ std::vector<RunProvenance::Hashed> RunProvenance::hash_all() {
   std::vector<Hashed> hashed;
   for (const InputFile& file : files_) {
     if (stop_) break;
-    const FileStamp stamp = io_.open(file.path)->stamp();
-    hashed.push_back({{file.name, stamp.size, cache_.sha256(file.path)}, stamp});
+    Io& io = io_of(file);
+    const FileStamp stamp = io.open(file.path)->stamp();
+    hashed.push_back({{file.name, stamp.size, digests_.sha256(file.path, io)}, stamp});
   }
-  cache_.save();
+  digests_.save();
   return hashed;
 }
 
@@ -79,7 +95,7 @@ std::string RunProvenance::manifest(const std::vector<NamedDigest>& outputs) {
   const std::vector<Hashed> hashed = hashing_.get();
   facts_.inputs.clear();
   for (std::size_t i = 0; i < hashed.size(); ++i) {
-    if (io_.open(files_[i].path)->stamp() != hashed[i].stamp)
+    if (io_of(files_[i]).open(files_[i].path)->stamp() != hashed[i].stamp)
       fail(ErrorKind::kBadInput, {"was changed while the run read it",
                                   files_[i].path.string(),
                                   {},

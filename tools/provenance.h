@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "export/manifest.h"
+#include "io/digest_cache.h"
+#include "quant/plan.h"
 #include "quant/recipe.h"
 #include "tools/command.h"
 #include "tools/loaded_model.h"
@@ -18,22 +20,29 @@ namespace llmq::tools {
 struct InputFile {
   std::string name;  // "model/config.json", "calibration/c4.utf8"
   Path path;
+  bool of_model = false;
 };
+// Of those below the model's: shards, configuration and index, and what lies beside them.
 std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint);
 // The model's files, the calibration text, an importance matrix, and the recipe's own file where there is one.
 std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
                                    const Checkpoint& checkpoint);
 
+// What opening the model and hashing its files read, beside its tensors; what is remembered of a file is not read.
+std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests);
+
 class RunProvenance {
  public:
-  // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked for).
-  // `paranoid`: what earlier runs remembered is not believed.
-  RunProvenance(Io& io, std::vector<InputFile> files, ProvenanceFacts facts, bool paranoid);
+  // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked for). The
+  // model's files are read through `model_io`. All three outlive this.
+  RunProvenance(Io& io, Io& model_io, DigestCache& digests, std::vector<InputFile> files,
+                ProvenanceFacts facts);
   ~RunProvenance();  // the hash of the file at hand is finished
   RunProvenance(const RunProvenance&) = delete;
   RunProvenance& operator=(const RunProvenance&) = delete;
 
   ProvenanceFacts& facts() { return facts_; }
+  void wait() const { hashing_.wait(); }  // until every input is hashed
   // Waits for the hashes. Error(kBadInput) when an input was changed while the run read it.
   std::string manifest(const std::vector<NamedDigest>& outputs);
 
@@ -44,10 +53,12 @@ class RunProvenance {
   };
   std::vector<Hashed> hash_all();
 
-  Io& io_;
+  Io& io_of(const InputFile& file) const { return file.of_model ? model_io_ : io_; }
+
+  Io &io_, &model_io_;
+  DigestCache& digests_;
   std::vector<InputFile> files_;
   ProvenanceFacts facts_;
-  DigestCache cache_;
   std::atomic<bool> stop_ = false;
   std::future<std::vector<Hashed>> hashing_;
 };

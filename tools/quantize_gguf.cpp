@@ -216,9 +216,9 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
                              false, flags.metrics_out},
                             globals);
   check_gguf_destination(system_io(), target, model.checkpoint.path());
-  RunProvenance provenance(system_io(),
+  RunProvenance provenance(system_io(), system_io(), digests,
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
-                           provenance_facts(recipe, *backend, o.plan.compute, session), flags.paranoid);
+                           provenance_facts(recipe, *backend, o.plan.compute, session));
   Progress progress("gguf", static_cast<double>(o.plan.tensors.size()));
   std::size_t done = 0;
   GgufRequest request = gguf_request(recipe, o.plan, target);

@@ -8,13 +8,11 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -23,7 +21,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_files.h"
+#include "base/mapping.h"
 
 namespace llmq {
 namespace {
@@ -66,59 +64,10 @@ FileStamp stamp_of(const struct stat& status) {
           nanoseconds(status.st_ctim)};
 }
 
-struct AtomicCounters {
-  std::atomic<std::uint64_t> bytes_read{0}, bytes_written{0};
-};
-
-class SystemMapping final : public Mapping {
- public:
-  SystemMapping(void* address, std::size_t size, const Path& path) : address_(address), size_(size) {
-    range_.emplace(address, size, path.string());
-  }
-  ~SystemMapping() override {
-    range_.reset();  // while the addresses are still this file's
-    if (size_ != 0) ::munmap(address_, size_);
-  }
-  SystemMapping(const SystemMapping&) = delete;
-  SystemMapping& operator=(const SystemMapping&) = delete;
-
-  std::span<const std::byte> bytes() const override {
-    return {static_cast<const std::byte*>(address_), size_};
-  }
-
-  void read_ahead(std::uint64_t offset, std::uint64_t size) const override {
-    if (offset >= size_) return;
-    const std::uint64_t first = offset / page_bytes() * page_bytes();
-    ::madvise(static_cast<std::byte*>(address_) + first, std::min(size_, offset + size) - first,
-              MADV_WILLNEED);
-  }
-
-  void release(std::uint64_t offset, std::uint64_t size) const override {
-    const std::uint64_t page = page_bytes();
-    if (offset >= size_) return;
-    const std::uint64_t end =
-        std::min<std::uint64_t>(size_, offset + std::min<std::uint64_t>(size, size_ - offset));
-    // Whole pages only: a neighbour may still need the rest. The last page of the file has no neighbour.
-    const std::uint64_t first = (offset + page - 1) / page * page;
-    const std::uint64_t last = end == size_ ? end : end / page * page;
-    if (last > first) ::madvise(static_cast<std::byte*>(address_) + first, last - first, MADV_DONTNEED);
-  }
-
- private:
-  static std::uint64_t page_bytes() {
-    static const std::uint64_t page = static_cast<std::uint64_t>(::sysconf(_SC_PAGESIZE));
-    return page;
-  }
-
-  void* address_;
-  std::size_t size_;
-  std::optional<MappedRange> range_;
-};
-
 class SystemFile final : public File {
  public:
-  SystemFile(int fd, Path path, AtomicCounters& counters)
-      : fd_(fd), path_(std::move(path)), counters_(counters) {}
+  SystemFile(int fd, Path path, AtomicCounters& counters, Reading reading = Reading::kCached)
+      : fd_(fd), path_(std::move(path)), counters_(counters), reading_(reading) {}
   ~SystemFile() override { ::close(fd_); }
   SystemFile(const SystemFile&) = delete;
   SystemFile& operator=(const SystemFile&) = delete;
@@ -136,6 +85,7 @@ class SystemFile final : public File {
   }
 
   void read_at(std::uint64_t offset, std::span<std::byte> into) override {
+    if (reading_ == Reading::kDirect) return read_direct(fd_, path_, offset, into, counters_);
     while (!into.empty()) {
       const ssize_t got = ::pread(fd_, into.data(), into.size(), static_cast<off_t>(offset));
       if (got < 0 && errno == EINTR) continue;
@@ -183,19 +133,14 @@ class SystemFile final : public File {
   }
 
   std::unique_ptr<Mapping> map() override {
-    const std::uint64_t bytes = size();
-    if (bytes == 0) return std::make_unique<SystemMapping>(nullptr, 0, path_);
-    void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd_, 0);
-    if (address == MAP_FAILED)
-      fail_errno(ErrorKind::kIo, path_, fmt::format("cannot map {} bytes", bytes), errno);
-    counters_.bytes_read += bytes;
-    return std::make_unique<SystemMapping>(address, static_cast<std::size_t>(bytes), path_);
+    return (reading_ == Reading::kDirect ? map_direct : map_cached)(fd_, path_, size(), counters_);
   }
 
  private:
   int fd_;
   Path path_;
   AtomicCounters& counters_;
+  Reading reading_;
 };
 
 // flock(): it goes with the process, so a lock that is held has a living holder. The name is removed while the lock is
@@ -229,17 +174,22 @@ std::string first_bytes(int fd) {
 
 class SystemIo final : public Io {
  public:
+  explicit SystemIo(Reading reading = Reading::kCached) : reading_(reading) {}
+
   std::unique_ptr<File> open(const Path& path) override {
-    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const bool direct = reading_ == Reading::kDirect;
+    const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | (direct ? O_DIRECT : 0));
     if (fd < 0) {
       const int code = errno;
+      if (direct && code == EINVAL)
+        refuse_direct(path, "its file system has no reading past the page cache (O_DIRECT)");
       if (code == ENOENT || code == ENOTDIR)
         fail(ErrorKind::kBadInput, ErrorDetail{"does not exist", path.string(), {}, {}});
       fail_errno(
           code == EACCES || code == ELOOP || code == ENAMETOOLONG ? ErrorKind::kBadInput : ErrorKind::kIo,
           path, "cannot be opened", code);
     }
-    auto file = std::make_unique<SystemFile>(fd, path, counters_);
+    auto file = std::make_unique<SystemFile>(fd, path, counters_, reading_);
     struct stat status {};
     if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
     if (S_ISDIR(status.st_mode))
@@ -284,7 +234,7 @@ class SystemIo final : public Io {
     if (fd < 0)
       fail_errno(errno == ENOENT ? ErrorKind::kBadInput : ErrorKind::kIo, path, "cannot be opened to write",
                  errno);
-    auto file = std::make_unique<SystemFile>(fd, path, counters_);
+    auto file = std::make_unique<SystemFile>(fd, path, counters_, reading_);
     struct stat status {};
     if (::fstat(fd, &status) != 0) fail_errno(ErrorKind::kIo, path, "cannot be examined", errno);
     if (!S_ISREG(status.st_mode))
@@ -422,6 +372,11 @@ class SystemIo final : public Io {
   IoCounters counters() const override { return {counters_.bytes_read, counters_.bytes_written}; }
 
  private:
+  [[noreturn]] static void refuse_direct(const Path& path, const char* why) {
+    fail(ErrorKind::kUnsupported, ErrorDetail{why, path.string(), {}, "read it through the page cache"});
+  }
+
+  Reading reading_;
   AtomicCounters counters_;
 };
 
@@ -430,6 +385,13 @@ class SystemIo final : public Io {
 Io& system_io() {
   static SystemIo io;
   return io;
+}
+
+std::unique_ptr<Io> make_system_io(Reading reading) {
+  if (reading == Reading::kDirect && ::sysconf(_SC_PAGESIZE) != static_cast<long>(kIoBlock))
+    fail(ErrorKind::kUnsupported, "reading past the page cache is for machines with pages of {} bytes",
+         kIoBlock);
+  return std::make_unique<SystemIo>(reading);
 }
 
 std::string read_text(Io& io, const Path& path, std::uint64_t limit) {

@@ -10,22 +10,67 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace llmq {
 
 using Path = std::filesystem::path;
 
+// What is read of a file, and what is counted, is read and counted in whole blocks.
+inline constexpr std::uint64_t kIoBlock = 4096;
+
+class Lease;
+
 // A read-only view of a whole file; unmapped with the object. Bytes are hostile until checked.
+//
+// Bytes are looked at under a lease: that is what counts them, and where the page cache is gone past (Reading::kDirect)
+// what reads them at all: there an access without a lease is a fault at once, never a zero.
 class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual std::span<const std::byte> bytes() const = 0;
-  // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set.
+  // [offset, offset+size), as much of it as the file has, until the lease goes; any thread. Blocks that no other lease
+  // holds are read, and counted in IoCounters::bytes_read. Error(kIo).
+  Lease lease(std::uint64_t offset, std::uint64_t size) const;
+  // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set; what is
+  // leased stays readable.
   virtual void release(std::uint64_t offset, std::uint64_t size) const = 0;
-  // Asks the kernel to read [offset, offset+size) meanwhile.
+  // Asks the kernel to have [offset, offset+size) in its cache; nothing where there is none. May wait for the disk's queue.
   virtual void read_ahead(std::uint64_t, std::uint64_t) const {}
+  // Whether what is leased is memory of this process, and not the page cache's.
+  virtual bool in_memory() const { return false; }
+  // How a lease begins and ends.
+  virtual void take(std::uint64_t offset, std::uint64_t size) const = 0;
+  virtual void give_back(std::uint64_t offset, std::uint64_t size) const noexcept = 0;
 };
+
+class Lease {
+ public:
+  Lease() = default;
+  Lease(const Mapping& mapping, std::uint64_t offset, std::uint64_t size)
+      : mapping_(&mapping), offset_(offset), size_(size) {
+    mapping.take(offset, size);
+  }
+  Lease(Lease&& other) noexcept
+      : mapping_(std::exchange(other.mapping_, nullptr)), offset_(other.offset_), size_(other.size_) {}
+  Lease& operator=(Lease&& other) noexcept {
+    std::swap(mapping_, other.mapping_);
+    std::swap(offset_, other.offset_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  explicit operator bool() const { return mapping_ != nullptr; }
+  ~Lease() {
+    if (mapping_ != nullptr) mapping_->give_back(offset_, size_);
+  }
+
+ private:
+  const Mapping* mapping_ = nullptr;
+  std::uint64_t offset_ = 0, size_ = 0;
+};
+
+inline Lease Mapping::lease(std::uint64_t offset, std::uint64_t size) const { return {*this, offset, size}; }
 
 enum class FileKind : std::uint8_t { kAbsent, kRegular, kDirectory, kSymlink, kOther };
 
@@ -53,7 +98,7 @@ class File {
 };
 
 struct IoCounters {
-  std::uint64_t bytes_read = 0;
+  std::uint64_t bytes_read = 0;  // by read_at() and under leases
   std::uint64_t bytes_written = 0;
 };
 
@@ -95,6 +140,12 @@ class Io {
 };
 
 Io& system_io();
+
+// Whether files that are opened to be read are read through the page cache, or past it (O_DIRECT), where a mapping is anonymous memory that holds what is leased.
+enum class Reading : std::uint8_t { kCached, kDirect };
+// A system_io() with counters of its own. Opening a file past the cache of a file system that has no such thing is
+// Error(kUnsupported).
+std::unique_ptr<Io> make_system_io(Reading reading);
 
 // The whole file as text; larger than `limit` bytes is kBadInput with both figures.
 std::string read_text(Io& io, const Path& path, std::uint64_t limit = 64u << 20);

@@ -63,6 +63,7 @@ std::vector<std::byte> converted(const Checkpoint& checkpoint, const StoredTenso
   }
   constexpr std::int64_t kWindow = 1 << 16;
   std::vector<float> window(static_cast<std::size_t>(std::min(elements, kWindow)));
+  const Lease lease = checkpoint.hold(tensor);
   const auto* from = static_cast<const std::byte*>(tensor.view.pointer);
   for (std::int64_t first = 0; first < elements; first += kWindow) {
     const std::int64_t count = std::min(kWindow, elements - first);
@@ -85,6 +86,7 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
     before(request, declared.name);
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
     if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
+      const Lease lease = checkpoint.hold(*tensor);
       const auto* bytes = static_cast<const std::byte*>(tensor->view.pointer);
       writer.add_dense(declared.name, declared.dtype, declared.shape,
                        {bytes, static_cast<std::size_t>(tensor->view.bytes())});
@@ -92,7 +94,6 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
       writer.add_dense(declared.name, declared.dtype, declared.shape,
                        converted(checkpoint, *tensor, declared.dtype));
     }
-    checkpoint.release(*tensor);
   }
 }
 

@@ -40,11 +40,7 @@ struct Side {
   }
   std::vector<float> values(const std::string& name) const {
     const PlannedModule* m = weights.at(name);
-    if (m == nullptr) {
-      std::vector<float> read = checkpoint.read_float32(checkpoint.at(name));
-      checkpoint.release(checkpoint.at(name));
-      return read;
-    }
+    if (m == nullptr) return checkpoint.read_float32(checkpoint.at(name));
     const QuantizedMatrix matrix = source.quantized(m->module);
     std::vector<float> read(matrix.codes.size());
     dequantize(matrix, read);

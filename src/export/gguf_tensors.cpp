@@ -47,6 +47,10 @@ class HuggingFaceSource final : public GgufTensorSource {
     const Place& place = places_[index];
     const std::int64_t columns = place.shape.back(), all = place.shape.elements() / columns;
     if (place.source.empty()) return rope_factors_;
+    if (place.packed == nullptr && held_ != index) {  // until release(): rows may come in another order
+      lease_ = checkpoint_.hold(checkpoint_.at(place.source));
+      held_ = index;
+    }
     if (place.packed != nullptr && loaded_ != index) {
       unpacked_ = linears_.weight(*place.packed);
       loaded_ = index;
@@ -80,8 +84,8 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
   void release(std::size_t index) override {
-    const Place& place = places_[index];
-    if (place.packed == nullptr && !place.source.empty()) checkpoint_.release(checkpoint_.at(place.source));
+    if (held_ == index) lease_ = {};
+    held_ = kNone;
     if (loaded_ == index) unpacked_ = {};
   }
 
@@ -122,7 +126,9 @@ class HuggingFaceSource final : public GgufTensorSource {
   LinearSource linears_;
   std::vector<Place> places_;
   std::vector<float> rope_factors_, unpacked_;
-  std::size_t loaded_ = static_cast<std::size_t>(-1);
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::size_t loaded_ = kNone, held_ = kNone;
+  Lease lease_;
 };
 
 class GgufSource final : public GgufTensorSource {
@@ -136,6 +142,10 @@ class GgufSource final : public GgufTensorSource {
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const GgufTensor& tensor = *order_[index];
     std::vector<float> values(static_cast<std::size_t>(count * tensor.shape.back()));
+    const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(
+                                                       1, tensor.shape.elements() / tensor.shape.back()));
+    const Lease lease = file_.mapping->lease(tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
+                                             static_cast<std::uint64_t>(count) * row_bytes);
     read_rows(TensorView(static_cast<const void*>(file_.mapping->bytes().data() + tensor.offset),
                          tensor.dtype, tensor.shape),
               first, count, values);

@@ -175,6 +175,12 @@ std::string summary(const Page& page) {
   if (const Json* memory = r.find("memory"))
     html += card(bytes_html(number_of(*memory, "peak_rss_bytes").value_or(0)),
                  "peak memory, planned " + bytes_html(number_of(*memory, "planned_peak_bytes").value_or(0)));
+  if (const Json* disk = r.find("disk"))
+    html +=
+        card(bytes_html(number_of(*disk, "bytes_read").value_or(0)),
+             "read of the model, planned " + bytes_html(number_of(*disk, "planned_bytes_read").value_or(0)) +
+                 "; written " + bytes_html(number_of(*disk, "bytes_written").value_or(0)) + ", planned " +
+                 bytes_html(number_of(*disk, "planned_bytes_written").value_or(0)));
   html += card(fmt::format("{}", page.modules.size()),
                page.dense.empty() ? "linears quantized"
                                   : fmt::format("linears quantized, {} left dense", page.dense.size()));

@@ -141,12 +141,23 @@ bool ModelDirectory::accept(const Json& record) {
   return true;
 }
 
-void ModelDirectory::commit(const Json& findings) {
-  for (SafetensorsWriter& shard : shards_) shard.sync();
+std::function<void()> ModelDirectory::begin_commit(const Json& findings) {
   Json tensors = Json::object();
   for (const auto& [name, sha256] : uncommitted_) tensors.members().emplace_back(name, Json(sha256));
-  place_.add_block(Json::object({{"tensors", std::move(tensors)}, {"findings", findings}}));
   uncommitted_.clear();
+  return [this, sync = begin_sync(),
+          record = Json::object({{"tensors", std::move(tensors)}, {"findings", findings}})] {
+    sync();
+    place_.add_block(record);
+  };
+}
+
+std::function<void()> ModelDirectory::begin_sync() {
+  std::vector<std::function<void()>> shards;
+  for (SafetensorsWriter& shard : shards_) shards.push_back(shard.begin_sync());
+  return [shards = std::move(shards)] {
+    for (const std::function<void()>& sync : shards) sync();
+  };
 }
 
 std::vector<Json> ModelDirectory::committed() const { return committed_; }

@@ -8,6 +8,7 @@
 // the files hold those bytes: with the first that does not fit, it and those after it are done again.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -47,9 +48,10 @@ class ModelDirectory {
 
   // Error(kInternal) for a tensor that was not declared, of another type or shape, or given twice.
   void add(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
-  // The next bytes of a tensor that comes in pieces, behind the last block: a run that goes on gives all of them again.
+  // The next bytes of a tensor that comes in pieces; a run that goes on gives all of them again.
   void append(const std::string& name, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
-  void commit(const Json& findings);
+  std::function<void()> begin_commit(const Json& findings);  // as ModelWriter's
+  std::function<void()> begin_sync();
   std::vector<Json> committed() const;
   Checkpoint written(const Json& config) const;
   // `texts`: files that loaders read beside config.json. The digest of the output.

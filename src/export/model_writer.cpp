@@ -30,7 +30,8 @@ class DirectoryWriter : public ModelWriter {
                     std::span<const std::byte> bytes) override {
     directory_.append(tensor, dtype, shape, bytes);
   }
-  void commit(const Json& findings) override { directory_.commit(findings); }
+  std::function<void()> begin_commit(const Json& findings) override { return directory_.begin_commit(findings); }
+  std::function<void()> begin_sync() override { return directory_.begin_sync(); }
   std::vector<Json> committed() const override { return directory_.committed(); }
   Checkpoint written() const override { return directory_.written(config_); }
   std::string complete() override { return directory_.complete(config_); }

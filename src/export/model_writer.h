@@ -53,12 +53,22 @@ class ModelWriter {
   virtual void add_quantized(const std::string& module, const QuantizedMatrix& matrix) = 0;
   virtual void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
                          std::span<const std::byte> bytes) = 0;
-  // The next bytes of a tensor that comes in pieces, for those larger than there is memory; behind the last block.
+  // The next bytes of a tensor that comes in pieces, for those larger than there is memory. No commit() keeps them: a run
+  // that goes on gives all of them again.
   virtual void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
                             std::span<const std::byte> bytes) = 0;
   // One finished block: what was given since the last call is on the disk when it returns. `findings` come back
   // from committed() in the run that goes on.
-  virtual void commit(const Json&) {}
+  void commit(const Json& findings) { begin_commit(findings)(); }
+  // The same in two steps: the function that comes back waits for the disk. It may run on another thread while the writer
+  // is given more; the next one, and complete(), come after it has returned.
+  virtual std::function<void()> begin_commit(const Json&) {
+    return [] {};
+  }
+  // Likewise, of everything given so far, and without a record of it.
+  virtual std::function<void()> begin_sync() {
+    return [] {};
+  }
   virtual std::vector<Json> committed() const { return {}; }
   // The tensors as they stand; what belongs to committed() blocks is whole.
   virtual Checkpoint written() const;

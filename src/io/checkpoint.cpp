@@ -7,14 +7,17 @@
 #include <algorithm>
 #include <cstring>
 #include <map>
+#include <mutex>
 #include <utility>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "io/foreign_file.h"
 #include "io/gguf.h"
 #include "io/gguf_model.h"
 #include "io/hub.h"
+#include "io/read_ahead.h"
 #include "io/safetensors.h"
 #include "io/shard_index.h"
 
@@ -29,7 +32,38 @@ struct Checkpoint::State {
   std::vector<StoredTensor> tensors;                     // by name
   std::vector<Path> companions;
   std::vector<std::vector<std::max_align_t>> copies;  // of tensors that lie at odd addresses
-  std::uint64_t tensor_bytes = 0;
+  std::uint64_t tensor_bytes = 0, header_bytes = 0;
+  // Behind the mappings, so that leases go before them.
+  mutable std::mutex mutex;
+  mutable std::map<std::pair<int, std::uint64_t>, Lease> kept;  // by shard and offset
+  mutable ReadAhead ahead;
+
+  const Mapping& mapping(const StoredTensor& tensor) const {
+    return *mappings[static_cast<std::size_t>(tensor.shard)];
+  }
+  // A copy needs no lease.
+  bool is_mapped(const StoredTensor& tensor) const {
+    return tensor.view.pointer == mapping(tensor).bytes().data() + tensor.offset;
+  }
+  struct Bytes {
+    std::uint64_t offset = 0, size = 0;  // in the shard
+  };
+  static Bytes bytes_of(const StoredTensor& tensor, std::int64_t first, std::int64_t count) {
+    const std::uint64_t row_bytes =
+        tensor.view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.view.rows(), 1));
+    return {tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
+            static_cast<std::uint64_t>(count) * row_bytes};
+  }
+  Lease take_over(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+    const Bytes bytes = bytes_of(tensor, first, count);
+    return ahead.take_over(mapping(tensor), bytes.offset, bytes.size);
+  }
+  void keep_small(const StoredTensor& tensor) const {
+    if (!is_kept(tensor) || !is_mapped(tensor)) return;
+    const std::lock_guard lock(mutex);
+    Lease& lease = kept[{tensor.shard, tensor.offset}];
+    if (!lease) lease = mapping(tensor).lease(tensor.offset, tensor.view.bytes());
+  }
 };
 
 namespace {
@@ -86,6 +120,8 @@ class NoFile final : public Mapping {
  public:
   std::span<const std::byte> bytes() const override { return {}; }
   void release(std::uint64_t, std::uint64_t) const override {}
+  void take(std::uint64_t, std::uint64_t) const override {}
+  void give_back(std::uint64_t, std::uint64_t) const noexcept override {}
 };
 
 // A plain type must lie at a multiple of its size to be read in place; old writers did not pad the header.
@@ -137,6 +173,13 @@ class CheckpointReader {
     GgufFile file = open_gguf(io_, state_->path);
     GgufModel model = read_gguf_model(file.header, file.mapping->bytes());
     state_->gguf = true;
+    const auto first =
+        std::min_element(file.header.tensors.begin(), file.header.tensors.end(),
+                         [](const GgufTensor& a, const GgufTensor& b) { return a.offset < b.offset; });
+    if (first != file.header.tensors.end()) {
+      file.mapping->lease(0, first->offset);
+      state_->header_bytes = round_up(first->offset, kIoBlock);
+    }
     state_->config = std::move(model.config);
     state_->shards.push_back(state_->path);
     state_->mappings.push_back(file.mapping);
@@ -186,7 +229,9 @@ class CheckpointReader {
 
   void add_shard(const Path& path) {
     std::shared_ptr<const Mapping> mapping = io_.open(path)->map();
+    const Lease lease = hold_safetensors_header(*mapping);
     const SafetensorsHeader header = parse_safetensors(mapping->bytes(), path.string());
+    state_->header_bytes += round_up(header.entries.empty() ? 1 : header.entries.front().offset, kIoBlock);
     state_->shards.push_back(path);
     state_->mappings.push_back(std::move(mapping));
     for (const SafetensorsEntry& entry : header.entries)
@@ -251,6 +296,7 @@ class CheckpointReader {
       if (lies_in_place(tensor)) continue;
       const std::uint64_t size = tensor.view.bytes();
       bytes += size;
+      const Lease lease = state_->mapping(tensor).lease(tensor.offset, size);
       tensor.view.pointer = copy_of(tensor.view.pointer, static_cast<std::size_t>(size));
     }
     if (bytes > 0)
@@ -311,6 +357,7 @@ const Json& Checkpoint::config() const { return state_->config; }
 const Path& Checkpoint::path() const { return state_->path; }
 bool Checkpoint::is_gguf() const { return state_->gguf; }
 std::uint64_t Checkpoint::tensor_bytes() const { return state_->tensor_bytes; }
+std::uint64_t Checkpoint::header_bytes() const { return state_->header_bytes; }
 const std::vector<Path>& Checkpoint::shards() const { return state_->shards; }
 const std::vector<Path>& Checkpoint::companion_files() const { return state_->companions; }
 
@@ -327,6 +374,7 @@ std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
     });
     return values;
   }
+  const Lease lease = hold(tensor);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);
@@ -340,29 +388,74 @@ std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
   return values;
 }
 
-void Checkpoint::each_band(const StoredTensor& tensor, const EachBand& see) const {
-  const TensorView& view = tensor.view;
-  const std::int64_t rows = view.rows(), columns = view.cols();
-  if (rows * columns == 0) return;
-  const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(rows);
-  const std::int64_t band = std::max<std::int64_t>(1, kBandElements / columns);
-  for (std::int64_t first = 0; first < rows; first += band) {
-    const std::int64_t count = std::min(band, rows - first);
-    const std::uint64_t begin = static_cast<std::uint64_t>(first) * row_bytes;
-    see(first, TensorView(static_cast<const void*>(view.as<const std::byte>() + begin), view.dtype,
-                          {count, columns}));
-    if (count < rows)
-      state_->mappings[static_cast<std::size_t>(tensor.shard)]->release(
-          tensor.offset + begin, static_cast<std::uint64_t>(count) * row_bytes);
-  }
+namespace {
+
+std::int64_t band_rows(const TensorView& view) {
+  return std::max<std::int64_t>(1, Checkpoint::kBandElements / std::max<std::int64_t>(view.cols(), 1));
 }
 
-void Checkpoint::release(const StoredTensor& tensor) const {
-  state_->mappings[static_cast<std::size_t>(tensor.shard)]->release(tensor.offset, tensor.view.bytes());
+// Calls see(first row, rows) for each band of a tensor, in order.
+template <typename See>
+void for_bands(const TensorView& view, const See& see) {
+  if (view.shape.elements() == 0) return;
+  const std::int64_t rows = view.rows(), band = band_rows(view);
+  for (std::int64_t first = 0; first < rows; first += band) see(first, std::min(band, rows - first));
+}
+
+}  // namespace
+
+void Checkpoint::each_band(const StoredTensor& tensor, const EachBand& see) const {
+  const TensorView& view = tensor.view;
+  state_->keep_small(tensor);
+  for_bands(view, [&](std::int64_t first, std::int64_t count) {
+    const Lease ahead = state_->take_over(tensor, first, count), lease = hold_rows(tensor, first, count);
+    const std::uint64_t begin = State::bytes_of(tensor, first, count).offset - tensor.offset;
+    see(first, TensorView(static_cast<const void*>(view.as<const std::byte>() + begin), view.dtype,
+                          {count, view.cols()}));
+  });
+}
+
+Lease Checkpoint::hold(const StoredTensor& tensor) const {
+  state_->keep_small(tensor);
+  std::vector<Lease> ahead;
+  for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
+    ahead.push_back(state_->take_over(tensor, first, count));
+  });
+  return hold_rows(tensor, 0, tensor.view.rows());
+}
+
+Lease Checkpoint::hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+  if (!state_->is_mapped(tensor)) return {};
+  const State::Bytes bytes = State::bytes_of(tensor, first, count);
+  return state_->mapping(tensor).lease(bytes.offset, bytes.size);
+}
+
+bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.view.bytes() <= kKeptBytes; }
+
+std::uint64_t Checkpoint::bytes_to_read(const StoredTensor& tensor) {
+  std::uint64_t bytes = 0;
+  for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
+    const State::Bytes band = State::bytes_of(tensor, first, count);
+    bytes += round_up(band.offset + band.size, kIoBlock) - band.offset / kIoBlock * kIoBlock;
+  });
+  return bytes;
+}
+
+bool Checkpoint::holds_in_memory() const {
+  return !state_->mappings.empty() && state_->mappings.front()->in_memory();
 }
 
 void Checkpoint::read_ahead(const StoredTensor& tensor) const {
-  state_->mappings[static_cast<std::size_t>(tensor.shard)]->read_ahead(tensor.offset, tensor.view.bytes());
+  if (!state_->is_mapped(tensor)) return;
+  const std::uint64_t window = holds_in_memory() ? kReadAheadBytes : kReadAheadCached;
+  for_bands(tensor.view, [&](std::int64_t first, std::int64_t count) {
+    const State::Bytes band = State::bytes_of(tensor, first, count);
+    state_->ahead.add(state_->mapping(tensor), band.offset, band.size, window);
+  });
+}
+
+void Checkpoint::release(const StoredTensor& tensor) const {
+  state_->mapping(tensor).release(tensor.offset, tensor.view.bytes());
 }
 
 }  // namespace llmq

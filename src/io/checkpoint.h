@@ -2,7 +2,8 @@
 //
 // Every header rule is checked before a view is handed out (io/safetensors.h, io/gguf.h); names, offsets, sizes and dtypes are facts above.
 // A shard is a plain name inside the directory, checked as text: files of the hub cache are symbolic links out of it, and shall be.
-// Opening maps and reads headers only; resident memory grows with what is looked at, and release() gives it back.
+// Opening maps and reads headers only. Values are looked at under a lease, which the functions below take themselves unless they say otherwise:
+// it is what counts bytes, and what reads them where the page cache is gone past (base/io.h). Leases do not outlive the checkpoint.
 // Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted, when it is read as a model (io/gguf_model.h).
 #pragma once
 #include <functional>
@@ -52,12 +53,22 @@ class Checkpoint {
   const Path& path() const;    // directory or .gguf file
   bool is_gguf() const;
   std::uint64_t tensor_bytes() const;
+  std::uint64_t header_bytes() const;  // that opening read, in whole blocks
   const std::vector<Path>& shards() const;
   // Files beside the weights that loaders read, for byte-for-byte copies: tokenizer*.json, special_tokens_map.json, generation_config.json,
   // vocab/merges, chat_template*, LICENSE*... For a GGUF: empty; io/gguf_model.h makes them.
   const std::vector<Path>& companion_files() const;
   // Values as FP32, [rows*cols]; Llama q/k of a GGUF already un-permuted.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
+  // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
+  Lease hold(const StoredTensor& tensor) const;
+  Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
+  // What one reading of the tensor by each_band() counts; hold() counts a little less, where bands share a block.
+  static std::uint64_t bytes_to_read(const StoredTensor& tensor);
+  // Whether it is small, so that it is read once.
+  static bool is_kept(const StoredTensor& tensor);
+  // Whether what is held is memory of this process, not the page cache's.
+  bool holds_in_memory() const;
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
   // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time, in order. A
@@ -65,8 +76,14 @@ class Checkpoint {
   static constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
   using EachBand = std::function<void(std::int64_t first_row, const TensorView& rows)>;
   void each_band(const StoredTensor& tensor, const EachBand& see) const;
-  // Asks the kernel to read the tensor meanwhile.
+  // Has the tensor read meanwhile, behind those named before, while no more than so many bytes are ahead of who reads them.
+  static constexpr std::uint64_t kReadAheadBytes = std::uint64_t{64}
+                                                   << 20;  // where they are memory of this process
+  static constexpr std::uint64_t kReadAheadCached = std::uint64_t{512} << 20;
   void read_ahead(const StoredTensor& tensor) const;
+
+  // What is at most kept of a tensor between its readings.
+  static constexpr std::uint64_t kKeptBytes = std::uint64_t{64} << 10;
 
  private:
   friend class CheckpointReader;  // builds the State

@@ -76,14 +76,28 @@ DigestCache::Key DigestCache::key_of(const FileStamp& s) {
   return {s.device, s.inode, s.size, s.modified_ns, s.changed_ns};
 }
 
-std::string DigestCache::sha256(const Path& path) {
-  const std::unique_ptr<File> file = io_.open(path);
+bool DigestCache::knows(const FileStamp& stamp) {
+  const std::lock_guard lock(mutex_);
+  return known_.count(key_of(stamp)) != 0;
+}
+
+bool DigestCache::is_settled(const FileStamp& stamp) const {
+  return std::max(stamp.modified_ns, stamp.changed_ns) + kSettledNs <= now_ns_();
+}
+
+int DigestCache::readings(const Path& path, Io& through) {
+  const FileStamp stamp = through.open(path)->stamp();
+  return knows(stamp) ? 0 : is_settled(stamp) ? 1 : 2;
+}
+
+std::string DigestCache::sha256(const Path& path, Io& through) {
+  const std::unique_ptr<File> file = through.open(path);
   const FileStamp before = file->stamp();
   {
     const std::lock_guard lock(mutex_);
     if (const auto found = known_.find(key_of(before)); found != known_.end()) return found->second;
   }
-  const bool settled = std::max(before.modified_ns, before.changed_ns) + kSettledNs <= now_ns_();
+  const bool settled = is_settled(before);
   const std::string digest = file_sha256(*file);
   if (settled && file->stamp() == before) {
     const std::lock_guard lock(mutex_);

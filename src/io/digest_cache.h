@@ -39,7 +39,12 @@ class DigestCache {
   // `now_ns`: the time since 1970.
   DigestCache(Io& io, Path file, std::function<std::int64_t()> now_ns = {});
 
-  std::string sha256(const Path& path);  // links are followed; any thread
+  // Links are followed; any thread. `through`: by what the file is read, where not by what the cache is.
+  std::string sha256(const Path& path) { return sha256(path, io_); }
+  std::string sha256(const Path& path, Io& through);
+  // How often a run that asks twice for the digest reads the file: not at all, once, or, of a file that was just written,
+  // twice.
+  int readings(const Path& path, Io& through);
   // Adds what was learnt to the file. A failure costs time later and nothing else: it is not an error.
   void save() noexcept;
 
@@ -47,6 +52,8 @@ class DigestCache {
   using Key = std::tuple<std::uint64_t, std::uint64_t, std::uint64_t, std::int64_t, std::int64_t>;
   using Digests = std::map<Key, std::string>;
   static Key key_of(const FileStamp& stamp);
+  bool knows(const FileStamp& stamp);
+  bool is_settled(const FileStamp& stamp) const;
   Digests load() noexcept;
 
   Io& io_;

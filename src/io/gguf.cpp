@@ -320,6 +320,12 @@ GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file)
 
 GgufFile open_gguf(Io& io, const Path& path) {
   std::shared_ptr<const Mapping> mapping = io.open(path)->map();
+  if (mapping->in_memory())
+    fail(ErrorKind::kUnsupported,
+         ErrorDetail{"a GGUF file is read through the page cache only",
+                     path.string(),
+                     {},
+                     "read it through the page cache, or give a directory of safetensors"});
   GgufHeader header = parse_gguf(mapping->bytes(), path.string());
   return GgufFile{std::move(mapping), std::move(header)};
 }

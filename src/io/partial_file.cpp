@@ -80,10 +80,10 @@ bool PlacedFile::holds(std::uint64_t offset, std::uint64_t bytes, std::string_vi
   return digest.hex() == sha256;
 }
 
-void PlacedFile::sync() {
-  if (!unsynced_ || !file_) return;
-  file_->sync();
+std::function<void()> PlacedFile::begin_sync() {
+  if (!unsynced_ || !file_) return [] {};
   unsynced_ = false;
+  return [file = file_.get()] { file->sync(); };
 }
 
 void PlacedFile::finish() {

@@ -2,6 +2,7 @@
 // "<target>.partial-<pid>" beside it; publish() syncs and renames. Without publish() nothing is left.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -46,7 +47,9 @@ class PlacedFile {
   PlacedFile(Io& io, Path target, std::uint64_t bytes, FilePlace place, std::span<const std::byte> head);
   void write_at(std::uint64_t offset, std::span<const std::byte> bytes);
   bool holds(std::uint64_t offset, std::uint64_t bytes, std::string_view sha256) const;  // not of kPartial
-  void sync();    // what was written so far is on the disk; nothing for kPartial
+  void sync() { begin_sync()(); }  // what was written so far is on the disk; nothing for kPartial
+  // The same when the function that comes back has returned: on any thread, while more is written.
+  std::function<void()> begin_sync();
   void finish();  // all of it is, and kPartial has its name
   const Path& target() const { return target_; }
   std::uint64_t bytes() const { return bytes_; }

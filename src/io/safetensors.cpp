@@ -168,6 +168,16 @@ void place_entries(std::vector<SafetensorsEntry>& entries, std::uint64_t data_be
 
 }  // namespace
 
+Lease hold_safetensors_header(const Mapping& mapping) {
+  const std::uint64_t size = mapping.bytes().size();
+  Lease first = mapping.lease(0, kIoBlock);
+  std::uint64_t length = 0;
+  if (size < sizeof length) return first;
+  std::memcpy(&length, mapping.bytes().data(), sizeof length);
+  if (length > std::min(size - sizeof length, kMaxHeaderBytes)) return first;  // which is refused
+  return mapping.lease(0, std::max(kIoBlock, sizeof length + length));
+}
+
 SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std::string& file) {
   const std::string_view text = header_text(bytes, file);
   std::uint64_t length = 0;

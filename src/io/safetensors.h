@@ -5,6 +5,7 @@
 // the last end equals the file length; names <= 4 KiB without control characters; <= 1 M tensors. A file that is something else (Git LFS pointer,
 // HTML, zip/pickle, GGUF, gzip) is named as such. parse() sees memory only, so that the fuzz target needs no file.
 #pragma once
+#include <functional>
 #include <map>
 #include <span>
 #include <string>
@@ -32,6 +33,9 @@ struct SafetensorsHeader {
 // `bytes` is the whole file; `file` names it in errors. Errors: kBadInput, kUnsupported for a dtype unknown here.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std::string& file);
 
+// As much of the file as the parser looks at.
+Lease hold_safetensors_header(const Mapping& mapping);
+
 struct TensorDeclaration {
   std::string name;
   DType dtype;
@@ -52,8 +56,9 @@ class SafetensorsWriter {
   // Whether the tensor's bytes in the file have this SHA-256; and that they count as given.
   bool holds(const std::string& name, std::string_view sha256) const;
   void accept(const std::string& name);
-  void sync();    // what was given so far is on the disk
-  void finish();  // Error(kInternal) when a declared tensor never came
+  void sync() { begin_sync()(); }      // what was given so far is on the disk
+  std::function<void()> begin_sync();  // PlacedFile::begin_sync()
+  void finish();                       // Error(kInternal) when a declared tensor never came
   std::uint64_t file_bytes() const;
 
  private:

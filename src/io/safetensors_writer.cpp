@@ -60,14 +60,14 @@ struct SafetensorsWriter::State {
   Slot& slot(const std::string& name) {
     const auto found = slots.find(name);
     if (found == slots.end())
-      fail(ErrorKind::kInternal, ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
+      fail(ErrorKind::kInternal,
+           ErrorDetail{"the tensor was not declared", file->target().string(), name, {}});
     return found->second;
   }
 };
 
 SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,
-                                     const std::map<std::string, std::string>& metadata,
-                                     FilePlace place)
+                                     const std::map<std::string, std::string>& metadata, FilePlace place)
     : state_(std::make_unique<State>()) {
   std::sort(declarations.begin(), declarations.end(),
             [](const TensorDeclaration& a, const TensorDeclaration& b) {
@@ -133,7 +133,7 @@ bool SafetensorsWriter::holds(const std::string& name, std::string_view sha256) 
 
 void SafetensorsWriter::accept(const std::string& name) { state_->slot(name).written = true; }
 
-void SafetensorsWriter::sync() { state_->file->sync(); }
+std::function<void()> SafetensorsWriter::begin_sync() { return state_->file->begin_sync(); }
 
 void SafetensorsWriter::finish() {
   for (const auto& [name, slot] : state_->slots)

@@ -110,10 +110,8 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
                            const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
   BlockLinear prepared;
   const bool keep = packed == PackedWeights::kCodes && source.is_packed(linear.module);
-  if (const std::optional<TensorView> stored = source.stored(linear, allow_nonfinite)) {
-    prepared.weight = backend.prepare(*stored, compute);
-    if (const StoredTensor* tensor = source.checkpoint().find(linear.module + ".weight"))
-      source.checkpoint().release(*tensor);
+  if (const std::optional<HeldTensor> stored = source.stored(linear, allow_nonfinite)) {
+    prepared.weight = backend.prepare(stored->view, compute);
   } else if (source.is_packed(linear.module) &&
              source.packed_shape(linear.module).scheme.activation_bits == 8) {
     source.check_packed(linear);
@@ -124,9 +122,8 @@ BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource
     check_shape(source, linear, *codes);
     prepared.weight = prepare_codes(backend, compute, *codes);
   } else if (keep) {
-    const std::vector<std::string> tensors = source.check_packed(linear);
+    source.check_packed(linear);
     const QuantizedMatrix matrix = source.quantized(linear.module);
-    for (const std::string& name : tensors) source.checkpoint().release(source.checkpoint().at(name));
     prepared.weight = prepare_codes(backend, compute, matrix);
   } else {
     const std::vector<float> weight = source.weight(linear, allow_nonfinite);

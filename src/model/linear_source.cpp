@@ -73,7 +73,8 @@ const StoredTensor& expect_scales(const Checkpoint& checkpoint, const std::strin
 
 // Bytes of a file need not be aligned for their type.
 template <typename T>
-std::vector<T> copy_elements(const StoredTensor& tensor) {
+std::vector<T> copy_elements(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+  const Lease lease = checkpoint.hold(tensor);
   std::vector<T> values(tensor.view.bytes() / sizeof(T));
   if (!values.empty()) std::memcpy(values.data(), tensor.view.pointer, values.size() * sizeof(T));
   return values;
@@ -123,17 +124,20 @@ bool plain_and_finite(const TensorView& view) {
   }
 }
 
-void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor) {
+void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                 const Checkpoint::EachBand& see = {}) {
   if (tensor.permuted_heads != 0) {  // rows are told by their place in the model
     refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
     return;
   }
   std::vector<float> values;
   checkpoint.each_band(tensor, [&](std::int64_t first, const TensorView& band) {
-    if (plain_and_finite(band)) return;
-    values.resize(static_cast<std::size_t>(band.shape.elements()));
-    to_float32(band, values);
-    refuse_nonfinite(checkpoint, tensor, values, first);
+    if (!plain_and_finite(band)) {
+      values.resize(static_cast<std::size_t>(band.shape.elements()));
+      to_float32(band, values);
+      refuse_nonfinite(checkpoint, tensor, values, first);
+    }
+    if (see) see(first, band);
   });
 }
 
@@ -170,7 +174,7 @@ struct PackedTensors {
 // called, columns need no index: the groups are renamed when the weight is read.
 void read_group_index(const Checkpoint& checkpoint, const std::string& name, PackedTensors& packed) {
   packed.index = &expect(checkpoint, name, DType::kI32, {packed.in_features});
-  packed.column_group = copy_elements<std::int32_t>(*packed.index);
+  packed.column_group = copy_elements<std::int32_t>(checkpoint, *packed.index);
   const std::int64_t group = packed.scheme.group_of(packed.in_features);
   for (std::int64_t k = 0; k < packed.in_features; ++k) {
     const std::int32_t g = packed.column_group[static_cast<std::size_t>(k)];
@@ -212,10 +216,10 @@ PackedTensors open_compressed(const Checkpoint& checkpoint, const std::string& m
         checkpoint, shape_name,
         fmt::format("is {} {}, expected I64 [2]", dtype_row(shape.view.dtype).name, shape.view.shape.text()));
   if (shape.view.dtype == DType::kI64) {
-    const auto extents = copy_elements<std::int64_t>(shape);
+    const auto extents = copy_elements<std::int64_t>(checkpoint, shape);
     packed.out_features = extents[0], packed.in_features = extents[1];
   } else {
-    const auto extents = copy_elements<std::int32_t>(shape);
+    const auto extents = copy_elements<std::int32_t>(checkpoint, shape);
     packed.out_features = extents[0], packed.in_features = extents[1];
   }
   check_size(checkpoint, shape_name, packed.out_features, packed.in_features);
@@ -338,7 +342,7 @@ std::vector<std::uint8_t> read_gptq_zeros(const Checkpoint& checkpoint, const Pa
 // Signed bytes as unsigned codes.
 std::vector<std::uint8_t> read_signed(const Checkpoint& checkpoint, const StoredTensor& tensor,
                                       const QuantScheme& scheme) {
-  const auto values = copy_elements<std::int8_t>(tensor);
+  const auto values = copy_elements<std::int8_t>(checkpoint, tensor);
   std::vector<std::uint8_t> codes(values.size());
   for (std::size_t i = 0; i < values.size(); ++i) {
     const int code = values[i] + scheme.middle();
@@ -353,7 +357,7 @@ std::vector<std::uint8_t> read_signed(const Checkpoint& checkpoint, const Stored
 // E4M3 as its bits.
 std::vector<std::uint8_t> read_float8(const Checkpoint& checkpoint, const StoredTensor& tensor,
                                       bool allow_nonfinite) {
-  auto codes = copy_elements<std::uint8_t>(tensor);
+  auto codes = copy_elements<std::uint8_t>(checkpoint, tensor);
   const auto nan =
       std::find_if(codes.begin(), codes.end(), [](std::uint8_t code) { return (code & 0x7f) == 0x7f; });
   if (nan != codes.end() && !allow_nonfinite) {
@@ -371,7 +375,7 @@ std::vector<std::uint8_t> read_zeros(const Checkpoint& checkpoint, const PackedT
     return std::vector<std::uint8_t>(static_cast<std::size_t>(packed.out_features * packed.groups),
                                      static_cast<std::uint8_t>(packed.scheme.middle()));
   if (packed.bytes) return read_signed(checkpoint, *packed.zeros, packed.scheme);
-  const auto words = copy_elements<std::uint32_t>(*packed.zeros);
+  const auto words = copy_elements<std::uint32_t>(checkpoint, *packed.zeros);
   if (packed.format == PackedFormat::kAwqGemm)
     return unpack_awq_gemm(words, packed.out_features, packed.groups);
   if (packed.format != PackedFormat::kCompressedTensors) return read_gptq_zeros(checkpoint, packed, words);
@@ -414,7 +418,7 @@ std::vector<std::uint8_t> read_codes(const Checkpoint& checkpoint, const PackedT
     return packed.scheme.weight_type == WeightType::kFloat8
                ? read_float8(checkpoint, *packed.codes, allow_nonfinite)
                : read_signed(checkpoint, *packed.codes, packed.scheme);
-  const auto words = copy_elements<std::uint32_t>(*packed.codes);
+  const auto words = copy_elements<std::uint32_t>(checkpoint, *packed.codes);
   const std::int64_t out = packed.out_features, in = packed.in_features;
   if (packed.format == PackedFormat::kAwqGemm) return unpack_awq_gemm(words, out, in);
   if (packed.format == PackedFormat::kCompressedTensors)
@@ -632,13 +636,13 @@ std::vector<float> LinearSource::tensor(const std::string& name, bool allow_nonf
   return read_finite(checkpoint(), find_tensor(checkpoint(), name), allow_nonfinite);
 }
 
-const StoredTensor& LinearSource::finite(const std::string& name) const {
+const StoredTensor& LinearSource::finite(const std::string& name, const Checkpoint::EachBand& see) const {
   const StoredTensor& tensor = find_tensor(checkpoint(), name);
-  scan_finite(checkpoint(), tensor);
+  scan_finite(checkpoint(), tensor, see);
   return tensor;
 }
 
-std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
+std::optional<HeldTensor> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
   if (is_packed(linear.module) || checkpoint().is_gguf()) return std::nullopt;
   const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
   const DType dtype = tensor.view.dtype;
@@ -647,8 +651,9 @@ std::optional<TensorView> LinearSource::stored(const LinearSpec& linear, bool al
           static_cast<std::uintptr_t>(element_bytes(dtype)) !=
       0)
     return std::nullopt;
+  HeldTensor held{tensor.view, checkpoint().hold(tensor)};  // before the scan, which would read it once more
   if (!allow_nonfinite) scan_finite(checkpoint(), tensor);
-  return tensor.view;
+  return held;
 }
 
 std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name) const {
@@ -657,6 +662,7 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
   if (!has_codes(view.dtype) || view.shape.rank() != 2) return std::nullopt;
   const std::int64_t rows = view.shape[0];
   const std::uint64_t row_bytes = view.bytes() / static_cast<std::uint64_t>(std::max<std::int64_t>(rows, 1));
+  const Lease lease = checkpoint().hold(tensor);
   QuantizedMatrix matrix = matrix_of_blocks(view.dtype, view.cols());
   matrix.codes.reserve(static_cast<std::size_t>(view.shape.elements()));
   for (std::int64_t row = 0; row < rows; ++row) {
@@ -665,7 +671,6 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
                      matrix);
   }
   if (!all_finite(matrix.scales) || !all_finite(matrix.minima)) read_finite(checkpoint(), tensor, false);  // which says where
-  checkpoint().release(tensor);
   return matrix;
 }
 

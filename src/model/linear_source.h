@@ -28,6 +28,12 @@ struct PackedShape {
   bool column_groups = false;  // the columns of a group do not lie side by side
 };
 
+// A tensor in the file, to be looked at while it is held.
+struct HeldTensor {
+  TensorView view;
+  Lease lease;
+};
+
 class LinearSource {
  public:
   // Reads quantization_config; Error(kUnsupported) naming a format, scheme or key that is not known here.
@@ -45,11 +51,12 @@ class LinearSource {
   std::optional<std::vector<float>> bias(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
   std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;
-  // The same as it is stored, after one pass over its values; any dtype that read_float32() knows.
-  const StoredTensor& finite(const std::string& name) const;
+  // The same as it is stored, after one pass over its values; any dtype that read_float32() knows. `see` gets each band
+  // that was found finite (not of a tensor with permuted_heads).
+  const StoredTensor& finite(const std::string& name, const Checkpoint::EachBand& see = {}) const;
   // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
   // safetensors); else nullopt.
-  std::optional<TensorView> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
+  std::optional<HeldTensor> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // A GGUF's tensor of blocks (tensor/ggml_codes.h), as codes, rows in the model's order;
   // nullopt for every other. Refuses NaN/Inf by name.
   std::optional<QuantizedMatrix> block_codes(const std::string& tensor) const;

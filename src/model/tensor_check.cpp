@@ -98,7 +98,8 @@ class TensorCheck {
   std::set<std::string, std::less<>> read_;
 };
 
-bool same_bytes(const StoredTensor& a, const StoredTensor& b) {
+bool same_bytes(const Checkpoint& checkpoint, const StoredTensor& a, const StoredTensor& b) {
+  const Lease first = checkpoint.hold(a), second = checkpoint.hold(b);
   return a.view.dtype == b.view.dtype && a.view.shape == b.view.shape &&
          std::equal(a.view.as<const char>(), a.view.as<const char>() + a.view.bytes(),
                     b.view.as<const char>());
@@ -113,7 +114,7 @@ void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
   if (!tied) return;
   const StoredTensor* embedding = checkpoint.find(spec.embedding);
   const StoredTensor* head = checkpoint.find(spec.head);
-  if (embedding != nullptr && head != nullptr && !same_bytes(*embedding, *head))
+  if (embedding != nullptr && head != nullptr && !same_bytes(checkpoint, *embedding, *head))
     fail(ErrorKind::kBadInput,
          {"differs from model.embed_tokens.weight, although tie_word_embeddings is true",
           checkpoint.path().string(), spec.head,

@@ -43,11 +43,13 @@ void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
     for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
       const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
       rows.resize(count * static_cast<std::size_t>(width));
+      std::vector<Lease> leases;
       for (std::size_t i = 0; i < count; ++i) {
         const std::int32_t id = sample[first + i];
         if (id < 0 || id >= context.spec.vocab_size)
           fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
                context.spec.vocab_size);
+        leases.push_back(checkpoint.hold_rows(table, id, 1));
         to_float32(
             TensorView(static_cast<const void*>(bytes + static_cast<std::uint64_t>(id) * row_bytes),
                        table.view.dtype, {1, width}),

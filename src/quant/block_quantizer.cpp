@@ -470,8 +470,6 @@ void PartClock::charge(const std::string& part) {
 
 std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear) {
   std::vector<float> weight = run.source.weight(linear, run.options.allow_nonfinite);
-  if (const StoredTensor* tensor = run.source.checkpoint().find(linear.module + ".weight"))
-    run.source.checkpoint().release(*tensor);
   if (!run.options.allow_nonfinite) return weight;
   float largest = 0;
   std::size_t replaced = 0;

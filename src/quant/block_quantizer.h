@@ -17,6 +17,7 @@
 // leaves alone keeps its bytes.
 #pragma once
 #include <functional>
+#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -45,6 +46,28 @@ class PartClock {
   std::vector<std::pair<std::string, double>> seconds_;
 };
 
+// Waits for the disk on a thread of its own while the next block is worked on: one block at a time, in order.
+class Committing {
+ public:
+  Committing() = default;
+  ~Committing() {
+    if (pending_.valid()) pending_.wait();  // an error is there already, and this one would be the next
+  }
+  Committing(const Committing&) = delete;
+  Committing& operator=(const Committing&) = delete;
+  void begin(std::function<void()> commit) {
+    wait();
+    pending_ = std::async(std::launch::async, std::move(commit));
+  }
+  // Until what was begun is done; its error is thrown here.
+  void wait() {
+    if (pending_.valid()) pending_.get();
+  }
+
+ private:
+  std::future<void> pending_;
+};
+
 // What a run shares between blocks.
 struct QuantizeRun {
   const Plan& plan;
@@ -57,12 +80,14 @@ struct QuantizeRun {
   PartClock& clock;
   ThreadPool& pool;
   std::unique_ptr<Method> rounding;
+  Committing& committing;
   OriginalStream* original;                                 // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
   // Called after each linear: figures for the progress line.
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
-  std::set<std::string> written_dense = {};  // changed tensors of the blocks before
+  std::set<std::string> written_dense =
+      {};  // those copied at the start, and those changed by folds of the blocks before
 };
 
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by

@@ -16,7 +16,6 @@ namespace llmq {
 namespace {
 
 // The samples on which KL_g is measured.
-constexpr std::int64_t kProbeSamples = 2, kProbeLength = 128;
 
 // Roles that engines fuse into one product.
 constexpr int fused_kind(LinearRole role) {
@@ -99,8 +98,6 @@ class Measuring {
 
   void judge_linear(const LinearSpec& linear, QuantScheme scheme, GramLoss& gram, OpenGroup& group) {
     const std::vector<float> weight = source_.weight(linear);
-    if (const StoredTensor* tensor = source_.checkpoint().find(linear.module + ".weight"))
-      source_.checkpoint().release(*tensor);
     for (std::size_t b = 0; b < bits_.size(); ++b) {
       if (bits_[b] == kDenseBits) continue;
       scheme.bits = bits_[b];

@@ -19,6 +19,9 @@
 
 namespace llmq {
 
+// Of the divergences.
+inline constexpr std::int64_t kProbeSamples = 2, kProbeLength = 128;
+
 struct MeasuredGroup {
   std::vector<std::size_t> modules;  // places in plan.modules
   double divergence = 0;             // KL_g

@@ -21,11 +21,11 @@ class Narrowing {
   void take(const std::string& name, std::int64_t rows, std::int64_t columns, bool flat = false) {
     if (name.empty()) return;
     const StoredTensor& tensor = source_.checkpoint().at(name);
+    const Lease lease = source_.checkpoint().hold(tensor);
     const std::int64_t width = tensor.view.cols();
     std::vector<float> values(static_cast<std::size_t>(rows * width));
     to_float32(TensorView(static_cast<const void*>(tensor.view.pointer), tensor.view.dtype, {rows, width}),
                values);
-    source_.checkpoint().release(tensor);
     add(name, values, rows, width, columns, flat);
   }
 

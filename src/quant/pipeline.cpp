@@ -43,21 +43,57 @@ bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
          run.planned.count(tensor.substr(0, tensor.size() - kSuffix.size())) != 0;
 }
 
-// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
-// last.
+// What no fold can change, and can be copied as it is looked at.
+bool is_copied_first(const StoredTensor& tensor) {
+  return tensor.view.shape.rank() > 1 && tensor.permuted_heads == 0 && tensor.view.shape.elements() != 0;
+}
+
+constexpr std::uint64_t kSyncedBytes = std::uint64_t{128} << 20;  // at most so much waits to be sent to the disk
+
+// Rows as they are stored, or converted.
+void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& band) {
+  const DType dtype = written_dtype(tensor);
+  const Shape& shape = tensor.view.shape;
+  if (dtype == band.dtype) {
+    run.writer.append_dense(tensor.name, dtype, shape,
+                            {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
+    return;
+  }
+  std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
+  to_float32(band, values);
+  run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
+}
+
+// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the last. What
+// can be large is copied on the way, a band of rows at a time, so that it is read once and written while the blocks are
+// worked on.
 void check_dense(QuantizeRun& run) {
   const Checkpoint& checkpoint = run.source.checkpoint();
+  std::uint64_t unsynced = 0;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (is_packed_weight(run, tensor.name) || !is_float(tensor.view.dtype)) continue;
+    if (is_packed_weight(run, tensor.name)) continue;
+    const bool copied = is_copied_first(tensor);
+    std::int64_t rows = 0;  // copied so far
+    const Checkpoint::EachBand copy = [&](std::int64_t first, const TensorView& band) {
+      if (first < rows) return;
+      copy_band(run, tensor, band);
+      rows = first + band.rows();
+      if ((unsynced += band.bytes()) < kSyncedBytes) return;
+      run.committing.begin(run.writer.begin_sync());
+      unsynced = 0;
+    };
     try {
-      run.source.finite(tensor.name);
+      if (is_float(tensor.view.dtype)) run.source.finite(tensor.name, copied ? copy : Checkpoint::EachBand());
     } catch (const Error& error) {
       if (!run.options.allow_nonfinite || error.kind() != ErrorKind::kBadInput) throw;
       run.report.warnings.push_back(tensor.name + " " + error.detail().message + " and stays as it is");
     }
-    checkpoint.release(tensor);
+    if (!copied) continue;
+    if (rows < tensor.view.rows()) checkpoint.each_band(tensor, copy);
+    run.written_dense.insert(tensor.name);
   }
-  run.clock.charge("reading");
+  run.committing.begin(run.writer.begin_sync());
+  run.clock.charge("dense tensors");
 }
 
 // The end of a block: what its folds changed goes to the writer, and what it found with it.
@@ -69,39 +105,25 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
     run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(values, dtype));
     changed.insert(name);
   }
-  run.writer.commit(block_findings(run.report, before, changed));
+  run.committing.begin(run.writer.begin_commit(block_findings(run.report, before, changed)));
   run.written_dense.merge(changed);
   run.changed_dense.clear();
   run.clock.charge("writing");
 }
 
-// A tensor as it is stored, or converted, a band of rows at a time: it may be larger than there is memory.
-void copy_dense(QuantizeRun& run, const StoredTensor& tensor, DType dtype) {
-  const Checkpoint& checkpoint = run.source.checkpoint();
-  const Shape& shape = tensor.view.shape;
-  if (tensor.permuted_heads != 0 || shape.elements() == 0) {
-    run.writer.add_dense(tensor.name, dtype, shape, stored_bytes(checkpoint.read_float32(tensor), dtype));
-    return;
-  }
-  std::vector<float> values;
-  checkpoint.each_band(tensor, [&](std::int64_t, const TensorView& band) {
-    if (dtype == band.dtype) {
-      run.writer.append_dense(tensor.name, dtype, shape,
-                              {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
-      return;
-    }
-    values.resize(static_cast<std::size_t>(band.shape.elements()));
-    to_float32(band, values);
-    run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
-  });
-}
-
-// Everything that was not packed and that no fold changed.
+// Everything that was not packed, that no fold changed and that was not copied at the start.
 void write_dense(QuantizeRun& run) {
   for (const StoredTensor& tensor : run.source.checkpoint().tensors()) {
     if (is_packed_weight(run, tensor.name) || run.written_dense.count(tensor.name) != 0) continue;
-    copy_dense(run, tensor, written_dtype(tensor));
-    run.source.checkpoint().release(tensor);
+    const DType dtype = written_dtype(tensor);
+    const bool as_stored = dtype == tensor.view.dtype && tensor.permuted_heads == 0;
+    const Lease lease = as_stored ? run.source.checkpoint().hold(tensor) : Lease();
+    const std::vector<std::byte> converted =
+        as_stored ? std::vector<std::byte>()
+                  : stored_bytes(run.source.checkpoint().read_float32(tensor), dtype);
+    const std::span<const std::byte> stored = {tensor.view.as<const std::byte>(),
+                                               static_cast<std::size_t>(tensor.view.bytes())};
+    run.writer.add_dense(tensor.name, dtype, tensor.view.shape, as_stored ? stored : std::span(converted));
   }
   run.clock.charge("writing");
 }
@@ -135,13 +157,23 @@ void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::strin
   }
 }
 
-// The disk reads the linears of a block while the one before it is worked on.
+// The disk reads, in the order in which they are looked at, the dense tensors that check_dense() copies,
+void read_dense_ahead(const QuantizeRun& run) {
+  const Checkpoint& checkpoint = run.source.checkpoint();
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (!is_packed_weight(run, tensor.name) && is_copied_first(tensor)) checkpoint.read_ahead(tensor);
+}
+
+// and the linears of a block while the one before it is worked on.
 void read_ahead(const QuantizeRun& run, std::size_t block) {
   if (block >= run.spec.blocks.size()) return;
   const Checkpoint& checkpoint = run.source.checkpoint();
-  for (const LinearSpec& linear : run.spec.blocks[block].linears)
+  for (const LinearSpec& linear : run.spec.blocks[block].linears) {
+    if (!run.plan.needs_calibration && run.planned.count(linear.module) == 0)
+      continue;  // nobody will look at it
     if (const StoredTensor* tensor = checkpoint.find(linear.module + ".weight"))
       checkpoint.read_ahead(*tensor);
+  }
 }
 
 // `finished`: of each block that an interrupted run finished, the dense tensors it changed.
@@ -226,12 +258,15 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   report.warnings = plan.warnings;
   PartClock clock;
   ThreadPool& pool = backend.workers();
-  QuantizeRun run{plan,    source, spec, backend, writer, options, report, clock, pool, make_rounding(plan),
-                  nullptr, {},     {},   {}};
+  Committing committing;
+  QuantizeRun run{plan,       source,  spec,  backend, writer,
+                  options,    report,  clock, pool,    make_rounding(plan),
+                  committing, nullptr, {},    {},      {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
-  read_ahead(run, 0);
-  check_dense(run);
   const std::vector<std::set<std::string>> finished = take_finished(run);
+  read_dense_ahead(run);
+  read_ahead(run, finished.size());
+  check_dense(run);
   double total = 0;
   for (std::size_t i = report.modules.size(); i < plan.modules.size(); ++i) total += work_of(plan.modules[i]);
   Progress progress("quantize", total);
@@ -240,8 +275,9 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
     run_calibrated(run, calibration, finished);
   else
     run_by_rounding(run, finished.size());
-  return_freed_memory();  // the embedding is about to be mapped
   write_dense(run);
+  committing.wait();
+  clock.charge("writing");
   report.seconds_by_part = clock.seconds();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return report;

@@ -12,6 +12,7 @@
 #include "export/report.h"
 #include "model/linear_source.h"
 #include "quant/plan_costs.h"
+#include "quant/plan_reads.h"
 #include "quant/recipe_reading.h"
 
 namespace llmq {
@@ -354,6 +355,8 @@ Json Plan::to_json() const {
                        {"bits_per_weight", Json(bits_per_weight())},
                        {"bytes_in", Json(bytes_in)},
                        {"bytes_out", Json(bytes_out)},
+                       {"bytes_read", Json(total_bytes(reads))},
+                       {"reads", reads_json(reads)},
                        {"flops", Json(flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},

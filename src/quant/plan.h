@@ -18,6 +18,12 @@ struct MemoryItem {
   std::uint64_t bytes;
 };
 
+// One reading of (a part of) the inputs.
+struct ReadPass {
+  std::string what;
+  std::uint64_t bytes;
+};
+
 // The parts of which methods are made: scales that move between a producer and its readers, then rounding.
 enum class FoldMethod : std::uint8_t { kNone, kAwq, kSmoothQuant };
 enum class RoundingMethod : std::uint8_t { kNearest, kAwqClip, kGptq, kSalient };
@@ -45,6 +51,8 @@ struct Plan {
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
+  std::vector<ReadPass>
+      reads;  // of the checkpoint's tensors (quant/plan_reads.h); commands add what they read themselves
   double flops = 0;
   std::int64_t chunk_tokens = 0;     // rows of activations processed at a time
   bool keep_inputs = true;           // inputs of o and down stay in memory instead of being computed again

@@ -9,6 +9,7 @@
 #include "export/report.h"
 #include "quant/factorization.h"
 #include "quant/measure_candidates.h"
+#include "quant/plan_reads.h"
 #include "quant/upstream_error.h"
 
 namespace llmq {
@@ -264,6 +265,9 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
   const MomentsOfARun run(plan, checkpoint, spec, threads);
   auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
   if (plan.target_bits) moments.push_back(run.measuring(measuring_bytes(plan, spec)));
+  if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"what is held of the checkpoint and read ahead", held});
   plan.memory = *std::max_element(moments.begin(), moments.end(),
                                   [](const auto& a, const auto& b) { return total(a) < total(b); });
   plan.peak_bytes = total(plan.memory);
@@ -303,6 +307,7 @@ void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& s
   estimate_memory(plan, checkpoint, spec, threads);
   plan.flops = estimate_flops(plan, spec);
   plan.bytes_in = checkpoint.tensor_bytes();
+  plan.reads = read_passes(plan, checkpoint, spec);
   std::set<std::string> packed;
   std::uint64_t weights = 0, dense = 0;
   for (const PlannedModule& m : plan.modules) {

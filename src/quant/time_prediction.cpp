@@ -5,6 +5,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/checked.h"
 #include "base/error.h"
 #include "export/report.h"
 #include "model/linear_source.h"
@@ -161,12 +162,12 @@ double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
   const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(tensor.view.rows());
   std::vector<float> row(static_cast<std::size_t>(width));
   const Clock::time_point start = Clock::now();
+  const Lease lease = checkpoint.hold_rows(tensor, 0, rows);
   for (std::int64_t r = 0; r < rows; ++r)
     to_float32(TensorView(static_cast<const void*>(tensor.view.as<const std::byte>() +
                                                    static_cast<std::uint64_t>(r) * row_bytes),
                           tensor.view.dtype, {1, width}),
                row);
-  checkpoint.release(tensor);
   return since(start) / (of(rows) * of(row_bytes));
 }
 

@@ -246,6 +246,7 @@ const std::vector<SyntheticShape>& synthetic_shapes() {
       {"qwen2-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 128, 151936, true},
       {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, true},
       {"mistral-7b", "mistral", 4096, 14336, 32, 32, 8, 128, 32768, false},
+      {"medium-qwen3", "qwen3", 1024, 3072, 2, 8, 4, 128, 16384, false},
       {"small-llama", "llama", 256, 768, 2, 8, 4, 32, 2048, true},
       {"small-qwen2", "qwen2", 256, 1024, 2, 4, 2, 64, 4096, true},
       {"small-qwen3", "qwen3", 256, 1536, 3, 4, 2, 64, 4096, false},

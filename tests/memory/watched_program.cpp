@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -86,7 +87,9 @@ Watched run_watched(const std::vector<std::string>& command, std::uint64_t limit
   watched.disk_read = io_bytes(io, "read_bytes");
   watched.disk_written = io_bytes(io, "write_bytes");
   int status = 0;
-  ::waitpid(child, &status, 0);
+  struct rusage usage {};
+  ::wait4(child, &status, 0, &usage);
+  watched.major_faults = static_cast<std::uint64_t>(usage.ru_majflt);
   watched.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   watched.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   return watched;

@@ -16,6 +16,7 @@ struct Watched {
   std::uint64_t looks = 0;
   std::uint64_t disk_read = 0,
                 disk_written = 0;  // /proc/PID/io at its end: what reached or will reach the disk
+  std::uint64_t major_faults = 0;  // pages of mapped files (the program, its libraries) that had to come from the disk
   double seconds = 0;
 };
 

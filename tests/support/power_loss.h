@@ -65,6 +65,7 @@ class RecordingIo final : public InterceptedIo {
 
  private:
   void add(std::string operation, Path a, Path b = {}) {
+    const std::lock_guard turn(mutex_);
     events_.push_back({std::move(operation), std::move(a), std::move(b), 0, {}});
   }
   void before(const char* operation, const Path& path) override {

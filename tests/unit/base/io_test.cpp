@@ -6,8 +6,11 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <filesystem>
+#include <random>
 
 #include "base/error.h"
+#include "base/held_blocks.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/temporary_directory.h"
 
@@ -116,6 +119,130 @@ TEST(SystemIo, MapsWholeFilesAndLetsPagesGo) {
             0);  // read again from the file
   EXPECT_TRUE(system_io().open(directory.write("empty", ""))->map()->bytes().empty());
 }
+
+// Against a count for each block.
+TEST(HeldBlocks, TakesAndGivesWhatNobodyElseHolds) {
+  constexpr std::uint64_t kBlocks = 40;
+  HeldBlocks held;
+  std::vector<int> holders(kBlocks, 0);
+  std::vector<BlockRange> taken;
+  std::mt19937 random(1);
+  const auto blocks_with = [&](const BlockRange& range, int count) {
+    std::vector<std::uint64_t> found;
+    for (std::uint64_t b = range.first; b < range.last; ++b)
+      if (holders[b] == count) found.push_back(b);
+    return found;
+  };
+  const auto listed = [](const std::vector<BlockRange>& ranges) {
+    std::vector<std::uint64_t> found;
+    for (const BlockRange& range : ranges)
+      for (std::uint64_t b = range.first; b < range.last; ++b) found.push_back(b);
+    return found;
+  };
+  for (int step = 0; step < 4000; ++step) {
+    if (taken.size() < 12 && random() % 2 == 0) {
+      const std::uint64_t a = random() % (kBlocks + 1), b = random() % (kBlocks + 1);
+      const BlockRange range = {std::min(a, b), std::max(a, b)};
+      ASSERT_EQ(listed(held.take(range)), blocks_with(range, 0));
+      for (std::uint64_t i = range.first; i < range.last; ++i) ++holders[i];
+      taken.push_back(range);
+    } else if (!taken.empty()) {
+      const std::size_t which = random() % taken.size();
+      const BlockRange range = taken[which];
+      taken.erase(taken.begin() + static_cast<std::ptrdiff_t>(which));
+      ASSERT_EQ(listed(held.give(range)), blocks_with(range, 1));
+      for (std::uint64_t i = range.first; i < range.last; ++i) --holders[i];
+    }
+  }
+  for (const BlockRange& range : taken) held.give(range);
+  EXPECT_TRUE(held.none());
+}
+
+class Leases : public ::testing::TestWithParam<Reading> {
+ protected:
+  // Skips where the disk of temporary files cannot be read past the page cache.
+  std::unique_ptr<Mapping> map(const Path& path) {
+    try {
+      return io_->open(path)->map();
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kUnsupported) return nullptr;
+      throw;
+    }
+  }
+  std::uint64_t read() const { return io_->counters().bytes_read; }
+
+  const TemporaryDirectory directory_;
+  const std::unique_ptr<Io> io_ = make_system_io(GetParam());
+};
+
+TEST_P(Leases, EveryBlockIsReadAndCountedOnceWhileItIsHeld) {
+  std::string content(5 * kIoBlock + 100, 'x');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 7 + i / 256);
+  const auto mapping = map(directory_.write("f", content));
+  if (!mapping) GTEST_SKIP() << "the disk of temporary files cannot be read past the page cache";
+  EXPECT_EQ(mapping->in_memory(), GetParam() == Reading::kDirect);
+  const auto same = [&](std::uint64_t offset, std::uint64_t size) {
+    return std::memcmp(mapping->bytes().data() + offset, content.data() + offset, size) == 0;
+  };
+  EXPECT_EQ(read(), 0u);
+  {
+    const Lease first = mapping->lease(kIoBlock + 10, 10);
+    EXPECT_EQ(read(), kIoBlock);
+    const Lease more = mapping->lease(kIoBlock - 1, 2 * kIoBlock);
+    EXPECT_EQ(read(), 3 * kIoBlock);
+    EXPECT_TRUE(same(0, 3 * kIoBlock));
+    mapping->release(0, content.size());  // a hint changes nothing of what is held
+    EXPECT_TRUE(same(0, 3 * kIoBlock));
+  }
+  {
+    const Lease again = mapping->lease(0, 1);
+    EXPECT_EQ(read(), 4 * kIoBlock);
+    Lease end = mapping->lease(5 * kIoBlock, ~0ull);
+    EXPECT_EQ(read(), 5 * kIoBlock);
+    EXPECT_TRUE(same(5 * kIoBlock, 100));
+    end = Lease();
+    const Lease none = mapping->lease(content.size(), 5);
+    EXPECT_EQ(read(), 5 * kIoBlock);
+  }
+  if (GetParam() == Reading::kDirect) {
+    EXPECT_DEATH(std::fputc(std::to_integer<int>(mapping->bytes()[0]), stderr), "")
+        << "nothing is held, and it was read";
+  }
+}
+
+TEST_P(Leases, ReadsAtAnyPlaceAreCountedInBlocksPastTheCache) {
+  std::string content(3 * kIoBlock + 7, 'x');
+  for (std::size_t i = 0; i < content.size(); ++i) content[i] = static_cast<char>(i * 11 + i / 256);
+  const Path path = directory_.write("f", content);
+  if (!map(path)) GTEST_SKIP() << "the disk of temporary files cannot be read past the page cache";
+  EXPECT_EQ(read_text(*io_, path), content);
+  const std::uint64_t before = read();
+  const auto file = io_->open(path);
+  std::string part(kIoBlock, '\0');
+  file->read_at(kIoBlock + 1, std::as_writable_bytes(std::span(part)));
+  EXPECT_EQ(part, content.substr(kIoBlock + 1, kIoBlock));
+  EXPECT_EQ(read() - before, GetParam() == Reading::kDirect ? 2 * kIoBlock : kIoBlock);
+  const Error error = failure([&] { file->read_at(3 * kIoBlock, std::as_writable_bytes(std::span(part))); });
+  EXPECT_EQ(error.kind(), ErrorKind::kIo);
+  EXPECT_THAT(error.what(), HasSubstr("ends at byte"));
+}
+
+// A file that was cut behind its mapping's back.
+TEST_P(Leases, WhatCannotBeReadIsAnErrorAndIsNotHeld) {
+  if (GetParam() == Reading::kCached) GTEST_SKIP() << "the page cache reads when bytes are looked at";
+  const Path path = directory_.write("f", std::string(4 * kIoBlock, 'x'));
+  const auto mapping = map(path);
+  if (!mapping) GTEST_SKIP() << "the disk of temporary files cannot be read past the page cache";
+  std::filesystem::resize_file(path, kIoBlock);
+  EXPECT_EQ(failure([&] { mapping->lease(0, 3 * kIoBlock); }).kind(), ErrorKind::kIo);
+  const Lease left = mapping->lease(0, kIoBlock);
+  EXPECT_EQ(mapping->bytes()[0], std::byte{'x'});
+}
+
+INSTANTIATE_TEST_SUITE_P(Readings, Leases, ::testing::Values(Reading::kCached, Reading::kDirect),
+                         [](const auto& of) {
+                           return of.param == Reading::kCached ? "Cached" : "Direct";
+                         });
 
 TEST(SystemIo, Directories) {
   const TemporaryDirectory directory;

@@ -138,8 +138,8 @@ TEST(LinearSource, DenseWeightsAreGivenWithoutACopy) {
   const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
   const auto view = source.stored(linear);
   ASSERT_TRUE(view.has_value());
-  EXPECT_EQ(view->pointer, checkpoint.at(linear.module + ".weight").view.pointer);
-  EXPECT_EQ(source.weight(linear)[5], view->as<float>()[5]);
+  EXPECT_EQ(view->view.pointer, checkpoint.at(linear.module + ".weight").view.pointer);
+  EXPECT_EQ(source.weight(linear)[5], view->view.as<float>()[5]);
   EXPECT_FALSE(source.bias(linear).has_value());
 }
 

@@ -267,9 +267,10 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   PartClock clock;
   ThreadPool pool(1);
   const PipelineOptions options;
-  QuantizeRun run{plan,    source, spec,  *backend, output,
-                  options, report, clock, pool,     std::make_unique<SpoilsDown>(),
-                  nullptr, {},     {},    {}};
+  Committing committing;
+  QuantizeRun run{plan,       source,  spec,  *backend, output,
+                  options,    report,  clock, pool,     std::make_unique<SpoilsDown>(),
+                  committing, nullptr, {},    {},       {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);

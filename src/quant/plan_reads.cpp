@@ -1,0 +1,154 @@
+#include "quant/plan_reads.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/checked.h"
+#include "quant/measure_candidates.h"
+#include "quant/upstream_error.h"
+
+namespace llmq {
+namespace {
+
+std::uint64_t count(std::int64_t value) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
+}
+
+class Readings {
+ public:
+  Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
+      : plan_(plan), checkpoint_(checkpoint), spec_(spec) {
+    for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
+  }
+
+  // Looked at and copied at once; what folds may change is small, or looked at, used and copied.
+  std::uint64_t dense() const {
+    std::uint64_t bytes = 0;
+    for (const StoredTensor& tensor : checkpoint_.tensors()) {
+      if (packed_.count(tensor.name) != 0) continue;
+      const bool again =
+          !Checkpoint::is_kept(tensor) && (tensor.view.shape.rank() < 2 || tensor.permuted_heads != 0);
+      bytes += Checkpoint::bytes_to_read(tensor) * (again ? 3 : 1);
+    }
+    return bytes;
+  }
+
+  enum class Of : std::uint8_t { kPlanned, kLeftAlone, kAll };
+  // Linears of the blocks from `first` up to `last`.
+  std::uint64_t linears(Of which, std::int64_t first, std::int64_t last) const {
+    std::uint64_t bytes = 0;
+    for (std::int64_t b = first; b < last; ++b)
+      for (const LinearSpec& linear : spec_.blocks[count(b)].linears) {
+        const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
+        const bool planned = packed_.count(linear.module + ".weight") != 0;
+        if (tensor == nullptr || (which == Of::kPlanned && !planned) || (which == Of::kLeftAlone && planned))
+          continue;
+        bytes += Checkpoint::is_kept(*tensor) ? 0 : Checkpoint::bytes_to_read(*tensor);
+      }
+    return bytes;
+  }
+
+  std::uint64_t embedding_rows(std::uint64_t tokens) const {
+    const StoredTensor& table = checkpoint_.at(spec_.embedding);
+    if (Checkpoint::is_kept(table)) return 0;
+    const std::uint64_t row = table.view.bytes() / std::max<std::uint64_t>(count(table.view.rows()), 1);
+    const bool aligned = row % kIoBlock == 0 && table.offset % kIoBlock == 0;
+    return tokens * (round_up(row, kIoBlock) + (aligned ? 0 : kIoBlock));
+  }
+
+  // Of an untied head values are looked at before they are used.
+  std::uint64_t head() const {
+    const StoredTensor& tensor = checkpoint_.at(spec_.head);
+    if (Checkpoint::is_kept(tensor)) return 0;
+    return Checkpoint::bytes_to_read(tensor) * (spec_.head == spec_.embedding ? 1 : 2);
+  }
+
+ private:
+  const Plan& plan_;
+  const Checkpoint& checkpoint_;
+  const ModelSpec& spec_;
+  std::set<std::string> packed_;
+};
+
+// Samples of the original model's stream, where upstream error is taken back; else 0.
+std::uint64_t original_tokens(const Plan& plan) {
+  if (plan.rounding != RoundingMethod::kGptq || plan.gptq.upstream_share.value_or(0) <= 0) return 0;
+  const CalibrationRequest& c = plan.calibration;
+  return count(c.samples) * count(c.sequence_length) /
+         count(original_stride(c.samples, c.sequence_length, plan.chunk_tokens));
+}
+
+}  // namespace
+
+std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                                  std::int64_t finished) {
+  using Of = Readings::Of;
+  const Readings readings(plan, checkpoint, spec);
+  const auto blocks = static_cast<std::int64_t>(spec.blocks.size());
+  std::vector<ReadPass> passes;
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    if (bytes != 0) passes.push_back({what, bytes});
+  };
+  const std::uint64_t length = count(plan.calibration.sequence_length);
+  if (plan.target_bits) {
+    add("mixed precision: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
+    add("mixed precision: every candidate's rounding", readings.linears(Of::kPlanned, 0, blocks));
+    add("mixed precision: embedding rows and head",
+        readings.embedding_rows(count(std::min(plan.measured_samples, plan.calibration.samples)) * length +
+                                count(kProbeSamples) * count(kProbeLength)) +
+            readings.head());
+  }
+  add("dense tensors, checked and copied", readings.dense());
+  if (plan.needs_calibration && finished < blocks) {
+    add("embedding rows", readings.embedding_rows(count(plan.calibration.samples) * length));
+    add("linears left alone, of finished blocks", readings.linears(Of::kLeftAlone, 0, finished));
+    add("linears left alone", readings.linears(Of::kLeftAlone, finished, blocks));
+    if (const std::uint64_t tokens = original_tokens(plan); tokens != 0) {
+      add("the original model: embedding rows", readings.embedding_rows(tokens));
+      add("the original model: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
+    }
+  }
+  add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
+  return passes;
+}
+
+std::uint64_t total_bytes(const std::vector<ReadPass>& passes) {
+  std::uint64_t bytes = 0;
+  for (const ReadPass& pass : passes) bytes += pass.bytes;
+  return bytes;
+}
+
+Json reads_json(const std::vector<ReadPass>& passes) {
+  Json list = Json::array();
+  for (const ReadPass& pass : passes)
+    list.push_back(Json::object({{"what", Json(pass.what)}, {"bytes", Json(pass.bytes)}}));
+  return list;
+}
+
+std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  if (!checkpoint.holds_in_memory()) return 0;
+  std::set<std::string> planned;
+  for (const PlannedModule& m : plan.modules) planned.insert(m.module);
+  // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
+  const bool whole_linears = original_tokens(plan) != 0 || plan.target_bits.has_value();
+  std::uint64_t kept = 0, largest = 0;
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    if (Checkpoint::is_kept(tensor)) kept += round_up(tensor.view.bytes(), kIoBlock) + kIoBlock;
+    largest = std::max(
+        largest, std::min<std::uint64_t>(tensor.view.bytes(),
+                                         tensor.view.bytes() /
+                                             std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1) *
+                                             count(Checkpoint::kBandElements)));
+  }
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears) {
+      const StoredTensor* tensor = checkpoint.find(linear.module + ".weight");
+      const bool left_alone = plan.needs_calibration && planned.count(linear.module) == 0;
+      if (tensor != nullptr && (whole_linears || left_alone))
+        largest = std::max(largest, tensor->view.bytes());
+    }
+  if (plan.target_bits) largest = std::max(largest, checkpoint.at(spec.head).view.bytes());
+  return kept + largest + Checkpoint::kReadAheadBytes;
+}
+
+}  // namespace llmq

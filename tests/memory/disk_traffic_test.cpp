@@ -1,0 +1,169 @@
+// What a run reads and writes: what the plan announced, as the Io layer counted it and as the kernel did.
+//
+// Past the page cache (--direct-io) every byte that the program reads of its model is one that the kernel reads from the
+// disk, so that /proc/PID/io and the program's own count must agree. Blocks are 4 KiB: two tensors, or two bands of one,
+// may share one.
+#include <gtest/gtest.h>
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <thread>
+
+#include "base/json.h"
+#include "io/checkpoint.h"
+#include "memory/synthetic_checkpoint.h"
+#include "memory/watched_program.h"
+#include "support/temporary_directory.h"
+
+namespace llmq::testing {
+namespace {
+
+constexpr double kShared = 0.002;  // of what is announced: blocks that are announced twice and read once
+constexpr std::uint64_t kSmall =
+    2'000'000;  // the output's tokenizer, journal, manifest and report; pages of the program
+
+// One checkpoint for all tests, old enough for its digests to be remembered within a run.
+const std::string& checkpoint() {
+  static const TemporaryDirectory directory;
+  static std::string path;
+  if (path.empty()) {
+    path = (directory / "model").string();
+    write_synthetic_checkpoint(system_io(), path, synthetic_shape("medium-qwen3"), 1, 60'000'000);
+    std::this_thread::sleep_for(std::chrono::milliseconds(2100));
+  }
+  return path;
+}
+
+struct ProgramRun {
+  Watched watched;
+  std::string text;
+  Json json() const { return Json::parse(text.substr(std::min(text.find('{'), text.size())), "output"); }
+  double at(const char* key) const { return json().at(key).as_double(); }
+  // A token that comes again soon is not read again, so that this pass may read less than was announced.
+  double embedding_rows() const {
+    double bytes = 0;
+    const Json document = json();
+    for (const Json& pass : document.at("reads").items())
+      if (pass.at("what").as_string().ends_with("embedding rows")) bytes += pass.at("bytes").as_double();
+    return bytes;
+  }
+  void expect_as_announced() const {
+    const double planned = at("planned_bytes_read"), read = at("bytes_read");
+    EXPECT_LE(read, planned);
+    EXPECT_GE(read, (planned - embedding_rows()) * (1 - kShared));
+    EXPECT_GE(at("bytes_written"), at("planned_bytes_written"));
+    EXPECT_LE(at("bytes_written"), at("planned_bytes_written") + kSmall);
+  }
+};
+
+// What one fault of a mapped page reads: its neighbours, too.
+std::uint64_t read_around(const std::string& file) {
+  struct stat status {};
+  if (::stat(file.c_str(), &status) != 0) return 0;
+  std::ifstream setting("/sys/class/bdi/" + std::to_string(major(status.st_dev)) + ":" +
+                        std::to_string(minor(status.st_dev)) + "/read_ahead_kb");
+  std::uint64_t kilobytes = 128;
+  setting >> kilobytes;
+  return kilobytes << 10;
+}
+
+ProgramRun run(const std::string& method, const std::string& output,
+               const std::vector<std::string>& more = {}) {
+  const TemporaryDirectory scratch;
+  std::vector<std::string> command = {LLMQ_PROGRAM, "quantize",
+                                      "--json",     "--quiet",
+                                      "--threads",  "2",
+                                      "--model",    checkpoint(),
+                                      "--output",   output,
+                                      "--method",   method,
+                                      "--set",      "scheme=w4a16_g64_asym",
+                                      "--set",      "calibration.samples=2",
+                                      "--set",      "calibration.sequence_length=128",
+                                      "--set",      "awq.grid=4"};
+  command.insert(command.end(), more.begin(), more.end());
+  ProgramRun run;
+  run.watched = run_watched(command, 0, (scratch / "out").string(), {"LLMQ_DIGEST_CACHE="});
+  run.text = scratch.read("out");
+  return run;
+}
+
+std::string why_not_direct(const std::string& directory) {
+  struct statfs system {};
+  if (::statfs(directory.c_str(), &system) != 0) return "its file system says nothing of itself";
+  if (system.f_type == TMPFS_MAGIC) return "temporary files lie in memory, where nothing is read from a disk";
+  try {
+    make_system_io(Reading::kDirect)->open(directory + "/config.json");
+    return {};
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
+class DiskTraffic : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(DiskTraffic, IsWhatWasAnnounced) {
+  const TemporaryDirectory output;
+  // The page cache has the program and its libraries after it, too.
+  const ProgramRun cached = run(GetParam(), (output / "cached").string());
+  ASSERT_EQ(cached.watched.exit_code, 0) << cached.text;
+  cached.expect_as_announced();
+
+  if (const std::string why = why_not_direct(checkpoint()); !why.empty()) GTEST_SKIP() << why;
+  const ProgramRun direct = run(GetParam(), (output / "direct").string(), {"--direct-io"});
+  ASSERT_EQ(direct.watched.exit_code, 0) << direct.text;
+  EXPECT_EQ(direct.json().at("digest").as_string(), cached.json().at("digest").as_string());
+  direct.expect_as_announced();
+  if (direct.watched.disk_read == 0 && direct.watched.disk_written == 0)
+    GTEST_SKIP() << "the kernel's counters of another process cannot be read here";
+  const auto read = static_cast<double>(direct.watched.disk_read),
+             written = static_cast<double>(direct.watched.disk_written);
+  const auto program =
+      static_cast<double>(direct.watched.major_faults * read_around(LLMQ_PROGRAM));  // and its libraries
+  RecordProperty("read_over_counted", std::to_string(read / direct.at("bytes_read")));
+  RecordProperty("read_of_the_program_at_most", std::to_string(program));
+  EXPECT_GE(read, direct.at("bytes_read"));
+  EXPECT_LE(read, direct.at("planned_bytes_read") * 1.02 + program);
+  const double all_written = direct.at("bytes_written") + direct.at("scratch_bytes_written");
+  RecordProperty("written_over_counted", std::to_string(written / all_written));
+  EXPECT_GE(written, all_written);
+  EXPECT_LE(written, all_written * 1.02 + kSmall);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, DiskTraffic, ::testing::Values("rtn", "awq", "awq,gptq"),
+                         [](const auto& of) {
+                           std::string name = of.param;
+                           std::replace(name.begin(), name.end(), ',', '_');
+                           return name;
+                         });
+
+TEST(DirectIo, NothingButADirectoryOfSafetensorsIsReadPastTheCache) {
+  const TemporaryDirectory output;
+  const ProgramRun gguf = run("rtn", (output / "out.gguf").string(),
+                              {"--direct-io", "--set", "format=gguf", "--set", "scheme=q8_0"});
+  EXPECT_EQ(gguf.watched.exit_code, 2) << gguf.text;
+  EXPECT_NE(gguf.text.find("--direct-io"), std::string::npos) << gguf.text;
+}
+
+// What is held of the checkpoint is in the plan when it is this process's memory.
+TEST(DirectIo, MemoryPastThePageCacheIsPlanned) {
+  if (const std::string why = why_not_direct(checkpoint()); !why.empty()) GTEST_SKIP() << why;
+  const TemporaryDirectory output;
+  for (const std::string method : {"rtn", "gptq"}) {
+    const ProgramRun found = run(method, (output / method).string(), {"--direct-io"});
+    ASSERT_EQ(found.watched.exit_code, 0) << found.text;
+    const double planned = found.at("planned_peak_bytes");
+    EXPECT_LE(static_cast<double>(found.watched.peak_bytes), planned) << method;
+    // Nothing may be ahead where reading is slower than what comes after it.
+    EXPECT_GE(static_cast<double>(found.watched.peak_bytes + Checkpoint::kReadAheadBytes), planned * 0.8)
+        << method;
+  }
+}
+
+}  // namespace
+}  // namespace llmq::testing
