@@ -26,6 +26,11 @@
 namespace llmq {
 namespace {
 
+// What the system could not read, because a mapped file ended: reading it here says which file (base/mapped_files.h).
+void look_at(std::span<const std::byte> bytes) {
+  for (const std::byte& byte : bytes) static_cast<void>(*static_cast<const volatile std::byte*>(&byte));
+}
+
 [[noreturn]] void fail_errno(ErrorKind kind, const Path& path, const std::string& doing, int code) {
   fail(kind, ErrorDetail{doing + ": " + std::strerror(code), path.string(), {}, {}});
 }
@@ -107,6 +112,7 @@ class SystemFile final : public File {
       const ssize_t put = ::pwrite(fd_, from.data(), from.size(), static_cast<off_t>(offset));
       if (put < 0 && errno == EINTR) continue;
       if (put < 0 && out_of_room(errno)) fail_no_room(path_, fd_, from.size(), errno);
+      if (put < 0 && errno == EFAULT) look_at(from);
       if (put < 0) fail_errno(ErrorKind::kIo, path_, fmt::format("cannot write at byte {}", offset), errno);
       counters_.bytes_written += static_cast<std::uint64_t>(put);
       offset += static_cast<std::uint64_t>(put);

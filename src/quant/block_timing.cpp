@@ -94,8 +94,10 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   ThreadPool& pool = backend.workers();
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
-  QuantizeRun run{one,     source, spec, backend, writer, options, report, clock, pool, make_rounding(one),
-                  nullptr, {},     {},   {}};
+  Committing committing;
+  QuantizeRun run{one,        source,  spec,  backend, writer,
+                  options,    report,  clock, pool,    make_rounding(one),
+                  committing, nullptr, {},    {},      {}};
   for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;
   if (plan.needs_calibration)
     run_on_samples(run, set);

@@ -19,7 +19,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMostWeights = 4 << 20;  // of the block that is run
-constexpr const char *kReading = "reading", *kWriting = "writing", *kForward = "forward",
+constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "dense tensors", *kForward = "forward",
                      *kEmbedding = "embedding";
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -239,12 +239,13 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
                dense = std::max(of(plan.bytes_out) - packed, 0.0),
                touching = touching_seconds(checkpoint, spec);
   const double ahead = (of(plan.bytes_in) - dense) * touching;  // while blocks are worked on
-  seconds[kReading] += dense * touching + std::max(ahead - computing, 0.0);
+  seconds[kReading] += std::max(ahead - computing, 0.0);
+  seconds[kDense] = dense * touching;
   try {
     const WritingRates rates = writing_rates(io, directory);
     // At the end of a block its shard is synced, then the journal.
-    seconds[kWriting] += packed * rates.synced + dense * rates.given +
-                         2 * static_cast<double>(spec.blocks.size()) * rates.sync;
+    seconds[kDense] += dense * rates.given;
+    seconds[kWriting] += packed * rates.synced + 2 * static_cast<double>(spec.blocks.size()) * rates.sync;
   } catch (
       const Error& error) {  // a dry run needs no place to write to; the run itself will say what is wrong
     if (error.kind() == ErrorKind::kInternal) throw;
