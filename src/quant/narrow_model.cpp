@@ -15,7 +15,7 @@ std::int64_t narrowed(std::int64_t size, std::int64_t divisor) {
 
 class Narrowing {
  public:
-  Narrowing(const LinearSource& source, const ModelSpec& spec) : source_(source), spec_(spec) {}
+  explicit Narrowing(const LinearSource& source) : source_(source) {}
 
   // The first rows and columns of a tensor that is [rows, columns] or, with one row, [columns].
   void take(const std::string& name, std::int64_t rows, std::int64_t columns, bool flat = false) {
@@ -55,7 +55,6 @@ class Narrowing {
   }
 
   const LinearSource& source_;
-  const ModelSpec& spec_;
   std::vector<Checkpoint::OwnedTensor> tensors_;
 };
 
@@ -78,7 +77,7 @@ NarrowModel narrow_model(const LinearSource& source, const ModelSpec& spec, std:
   to.kv_heads = std::max(1, spec.kv_heads / by);
   to.heads = to.kv_heads * std::clamp(spec.heads / by / to.kv_heads, 1, repeat);
   const std::int64_t q = std::int64_t{to.heads} * to.head_dim, kv = std::int64_t{to.kv_heads} * to.head_dim;
-  Narrowing narrowing(source, spec);
+  Narrowing narrowing(source);
   narrowing.take(spec.embedding, to.vocab_size, to.hidden_size);
   BlockSpec& structure = to.blocks.front();
   for (LinearSpec& linear : structure.linears) {

@@ -17,7 +17,7 @@ std::uint64_t count(std::int64_t value) {
 class Readings {
  public:
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
-      : plan_(plan), checkpoint_(checkpoint), spec_(spec) {
+      : checkpoint_(checkpoint), spec_(spec) {
     for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
   }
 
@@ -64,7 +64,6 @@ class Readings {
   }
 
  private:
-  const Plan& plan_;
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   std::set<std::string> packed_;
