@@ -63,9 +63,10 @@ FAULTS = [
           "for (const BlockRange& fresh : (held_.take(piece), std::vector<BlockRange>{piece})) {", [("llmq_unit_base", "Readings/Leases.*")]),
     Fault("read-ahead-without-end", "src/io/read_ahead.cpp", "<= window_ ? range.get() : nullptr;", "<= ~window_ ? range.get() : nullptr;",
           [("llmq_unit_io", "ReadsAhead.*")]),
-    Fault("every-part-grows-like-the-weights", "src/quant/time_prediction.cpp", "grows_with_products(probe.plan, part) ? 2 : 1", "1",
+    Fault("every-part-grows-like-the-weights", "src/quant/time_prediction.cpp", "grows_with_products(probe.plan, part) ? 2 : 1",
+          "grows_with_products(probe.plan, part) ? 1 : 1",
           [("llmq_unit_quant", "TimePrediction.ALargeBlock*")]),
-    Fault("samples-after-the-chunks-forgotten", "src/quant/time_prediction.cpp", "seconds = second + slope * (tokens.of_part(part, all) - y);", "seconds = second;",
+    Fault("samples-after-the-chunks-forgotten", "src/quant/time_prediction.cpp", "seconds = second + slope * (tokens.of_part(part, all) - y);", "seconds = second + slope * 0;",
           [("llmq_unit_quant", "TimePrediction.ASmallBlock*")]),
     # How it is quantized.
     Fault("scales-of-another-type", "src/quant/plan.cpp", "weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;",
