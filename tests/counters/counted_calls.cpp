@@ -13,6 +13,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
 
 namespace {
 
@@ -67,6 +72,18 @@ void count_and_call(int, siginfo_t*, void* context) {
   r[REG_RAX] = llmq_call(r[REG_RAX], r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]);
 }
 
+// Whether SIGSYS reaches every thread. A thread that has not begun yet has all signals blocked: its first system call under
+// the filter would be the process's end.
+bool every_thread_takes_the_signal() {
+  for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
+    std::ifstream status(task.path() / "status");
+    for (std::string word; status >> word;)
+      if (word == "SigBlk:" && status >> word && (std::stoull(word, nullptr, 16) >> (SIGSYS - 1) & 1) != 0)
+        return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::uint64_t allocations() { return heap_calls; }
@@ -80,6 +97,7 @@ bool watch_system_calls() {
   action.sa_sigaction = count_and_call;
   action.sa_flags = SA_SIGINFO;
   if (sigaction(SIGSYS, &action, nullptr) != 0) return false;
+  while (!every_thread_takes_the_signal()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   const auto after = reinterpret_cast<std::uint64_t>(llmq_call_return);
   const sock_filter filter[] = {
       BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, instruction_pointer)),
