@@ -121,7 +121,7 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   rows.push_back({"all", bytes_text(total_bytes(plan.reads))});
   print_table(rows);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
-                         bytes_text(plan.bytes_out), plan.flops / 1e12, plan.chunk_tokens));
+                         bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
     print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
                            plan.keep_inputs ? "kept in memory" : "computed again",
@@ -151,7 +151,7 @@ Json run_json(const Outcome& o) {
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
   run["disk"] = Json::object({{"planned_bytes_read", total_bytes(o.plan.reads)},
                               {"bytes_read", o.bytes_read},
-                              {"planned_bytes_written", o.plan.bytes_out},
+                              {"planned_bytes_written", o.plan.bytes_written()},
                               {"bytes_written", o.bytes_written},
                               {"scratch_bytes_written", o.scratch_bytes_written},
                               {"reads", reads_json(o.plan.reads)}});
@@ -296,7 +296,7 @@ Json outcome_json(const Outcome& o) {
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"planned_bytes_read", total_bytes(o.plan.reads)},
                                 {"bytes_read", o.bytes_read},
-                                {"planned_bytes_written", o.plan.bytes_out},
+                                {"planned_bytes_written", o.plan.bytes_written()},
                                 {"bytes_written", o.bytes_written},
                                 {"scratch_bytes_written", o.scratch_bytes_written},
                                 {"reads", reads_json(o.plan.reads)},
@@ -328,7 +328,7 @@ void print_outcome(const Outcome& o) {
                          bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.facts.digest));
   print_line(fmt::format("read {} of the model (planned {}), wrote {} (planned {})", bytes_text(o.bytes_read),
                          bytes_text(total_bytes(o.plan.reads)), bytes_text(o.bytes_written),
-                         bytes_text(o.plan.bytes_out)));
+                         bytes_text(o.plan.bytes_written())));
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
@@ -346,6 +346,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
+  o.plan.bytes_copied = companion_bytes(model.checkpoint, *files.model);
   DigestCache digests(system_io(), options.paranoid ? Path() : DigestCache::default_file());
   o.whole_file_reads = whole_file_reads(model.checkpoint, *files.model, digests);
   if (!options.dry_run) {
@@ -363,7 +364,9 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
                                o.seconds, options.strict, options.metrics_out},
                               globals);
   }
+  const double before_measuring = elapsed();
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
+  const double measuring = elapsed() - before_measuring;
   if (options.dry_run || is_long(o.plan)) {
     const std::uint64_t before = files.model->counters().bytes_read;
     o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, *files.scratch,
@@ -374,6 +377,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   plan_reads(o, model, 0);
   if (options.dry_run) {
     Json plan = o.plan.to_json();
+    if (o.plan.target_bits) o.prediction->add("measuring pass of mixed precision", measuring);
     plan["time"] = o.prediction->to_json();
     if (globals.json)
       print_json(plan);

@@ -54,6 +54,12 @@ std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_i
   return passes;
 }
 
+std::uint64_t companion_bytes(const Checkpoint& checkpoint, Io& model_io) {
+  std::uint64_t bytes = 0;
+  for (const Path& companion : checkpoint.companion_files()) bytes += model_io.open(companion)->size();
+  return bytes;
+}
+
 std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
 
 ProvenanceFacts provenance_facts(const Recipe& recipe, const Backend& backend, Compute compute,

@@ -30,6 +30,8 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
 
 // What opening the model and hashing its files read, beside its tensors; what is remembered of a file is not read.
 std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests);
+// Of the files that lie beside the model's tensors and are copied as they are.
+std::uint64_t companion_bytes(const Checkpoint& checkpoint, Io& model_io);
 
 class RunProvenance {
  public:

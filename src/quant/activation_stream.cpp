@@ -38,12 +38,12 @@ void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
   const std::uint64_t row_bytes = table.view.bytes() / static_cast<std::uint64_t>(table.view.rows());
   const auto* const bytes = static_cast<const std::byte*>(table.view.pointer);
   std::vector<float> rows;
+  std::vector<Lease> leases;  // to the end: a row that comes again is not read again
   std::int64_t row = 0;
   for (const std::vector<std::int32_t>& sample : samples)
     for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
       const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
       rows.resize(count * static_cast<std::size_t>(width));
-      std::vector<Lease> leases;
       for (std::size_t i = 0; i < count; ++i) {
         const std::int32_t id = sample[first + i];
         if (id < 0 || id >= context.spec.vocab_size)
@@ -183,7 +183,8 @@ InputStats ActivationStream::statistics(InputSite site, int block, const BlockWe
 // Pages hold what longer chunks left behind, too: only the slots of this one count.
 void ActivationStream::take_kv_extremes(const Chunk& chunk) {
   if (!measures_kv_) return;
-  const Shape shape{static_cast<std::int64_t>(chunk.rows.slots.size()), pages_.keys.shape[2], pages_.keys.shape[3]};
+  const Shape shape{static_cast<std::int64_t>(chunk.rows.slots.size()), pages_.keys.shape[2],
+                    pages_.keys.shape[3]};
   const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
   const Buffer keys = context_.backend.allocate(bytes), values = context_.backend.allocate(bytes);
   const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);

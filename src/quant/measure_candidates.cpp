@@ -207,25 +207,4 @@ std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const 
   return groups;
 }
 
-std::uint64_t measuring_bytes(const Plan& plan, const ModelSpec& spec) {
-  const auto count = [](std::int64_t value) {
-    return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-  };
-  const std::uint64_t element = plan.compute == Compute::kBFloat16 ? 2 : 4;
-  const std::uint64_t hidden = count(spec.hidden_size),
-                      wide =
-                          count(std::max(spec.intermediate_size, std::int64_t{spec.heads} * spec.head_dim));
-  const std::uint64_t tokens = count(std::min(plan.measured_samples, plan.calibration.samples)) *
-                               count(plan.calibration.sequence_length);
-  const std::uint64_t probe = count(kProbeSamples) * count(kProbeLength) * (1 + 4 * spec.blocks.size());
-  std::uint64_t block = 0;
-  for (const LinearSpec& linear : spec.blocks.front().linears)
-    block += count(linear.out_features) * count(linear.in_features);
-  const std::uint64_t streams = tokens * hidden * 4 + tokens * wide * element + probe * hidden * 4;
-  const std::uint64_t weights = 2 * block * element;                           // as they are, and rounded
-  const std::uint64_t head = count(spec.vocab_size) * hidden * (2 + element);  // the stored pages too
-  const std::uint64_t gram = wide * wide / 2 * 8 + 2 * wide * wide * 4 + wide * wide * element;
-  return streams + std::max(weights + gram, head);
-}
-
 }  // namespace llmq

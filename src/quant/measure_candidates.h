@@ -38,7 +38,4 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
 Json measured_json(const std::vector<MeasuredGroup>& groups);  // [{modules, kl, gram_loss}]
 std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const Plan& plan);
 
-// What the pass holds at once.
-std::uint64_t measuring_bytes(const Plan& plan, const ModelSpec& spec);
-
 }  // namespace llmq

@@ -355,6 +355,7 @@ Json Plan::to_json() const {
                        {"bits_per_weight", Json(bits_per_weight())},
                        {"bytes_in", Json(bytes_in)},
                        {"bytes_out", Json(bytes_out)},
+                       {"bytes_written", Json(bytes_written())},
                        {"bytes_read", Json(total_bytes(reads))},
                        {"reads", reads_json(reads)},
                        {"flops", Json(flops)},

@@ -51,6 +51,7 @@ struct Plan {
   // Figures for --dry-run and the report.
   std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
+  std::uint64_t bytes_copied = 0;  // of files beside the tensors; who opens the files says how many
   std::vector<ReadPass>
       reads;  // of the checkpoint's tensors (quant/plan_reads.h); commands add what they read themselves
   double flops = 0;
@@ -62,6 +63,7 @@ struct Plan {
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
+  std::uint64_t bytes_written() const { return bytes_out + bytes_copied; }
   Json to_json() const;
 };
 

@@ -10,6 +10,7 @@
 #include "quant/factorization.h"
 #include "quant/measure_candidates.h"
 #include "quant/plan_reads.h"
+#include "quant/probe_streams.h"
 #include "quant/upstream_error.h"
 
 namespace llmq {
@@ -64,8 +65,10 @@ class MomentsOfARun {
         samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
         folds_(plan.fold != FoldMethod::kNone),
         in_file_(plan.activations_in_file),
+        compute_(plan.compute),
         element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
         threads_(positive(threads)),
+        length_(positive(plan.calibration.sequence_length)),
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
         chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
@@ -97,9 +100,43 @@ class MomentsOfARun {
     return moments;
   }
 
-  // The pass of mixed precision that goes before.
-  std::vector<MemoryItem> measuring(std::uint64_t bytes) const {
-    return with_base({{"measuring pass of mixed precision", bytes}});
+  // The pass of mixed precision that goes before (quant/measure_candidates.cpp): the largest block, then the head.
+  std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const {
+    const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
+                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+                        hidden = positive(spec_.hidden_size);
+    const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
+    const MemoryItem samples{
+        "activations of the measured samples",
+        tokens * (hidden * 4 + wide() * element_) + std::min(tokens, chunk_) * (hidden + 2 * kv) * element_},
+        probes{"a stream of probes for each group of linears",
+               ProbeStreams::bytes(spec_, compute_, probe,
+                                   1 + 4 * static_cast<std::int64_t>(spec_.blocks.size()))};
+    std::uint64_t buffers = 0;
+    std::vector<std::vector<MemoryItem>> moments;
+    for (const BlockSpec& block : spec_.blocks) {
+      std::uint64_t weights = 0, worked_on = 0;
+      for (const LinearSpec& linear : block.linears) {
+        const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
+        weights += n;
+        worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4)});
+      }
+      buffers = std::max(buffers, scratch(block));
+      moments.push_back(
+          with_base({samples,
+                     probes,
+                     {"stage buffers", scratch(block)},
+                     {"a block as prepared, and rounded", 2 * weights * element_},
+                     {"Gram triangle, its square; or a linear, its codes, dequantized", worked_on}}));
+    }
+    const std::uint64_t vocabulary = positive(spec_.vocab_size);
+    moments.push_back(with_base(
+        {samples,
+         probes,
+         {"stage buffers", buffers},
+         {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
+         {"logits, and those of the original", ProbeStreams::scoring_bytes(spec_, compute_, probe)}}));
+    return moments;
   }
 
  private:
@@ -256,7 +293,8 @@ class MomentsOfARun {
 
   const ModelSpec& spec_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, in_file_;
-  std::uint64_t element_, threads_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0;
+  Compute compute_;
+  std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0;
   std::set<std::string> planned_;
 };
 
@@ -264,7 +302,10 @@ class MomentsOfARun {
 void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
   const MomentsOfARun run(plan, checkpoint, spec, threads);
   auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
-  if (plan.target_bits) moments.push_back(run.measuring(measuring_bytes(plan, spec)));
+  if (plan.target_bits) {
+    const auto measuring = run.measuring(plan.measured_samples);
+    moments.insert(moments.end(), measuring.begin(), measuring.end());
+  }
   if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"what is held of the checkpoint and read ahead", held});

@@ -14,10 +14,18 @@ std::uint64_t count(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
 }
 
+// Rows of the table for so many tokens, all held at once.
+std::uint64_t embedding_bytes(const StoredTensor& table, std::uint64_t tokens) {
+  const std::uint64_t row = table.view.bytes() / std::max<std::uint64_t>(count(table.view.rows()), 1);
+  const bool aligned = row % kIoBlock == 0 && table.offset % kIoBlock == 0;
+  return std::min(tokens * (round_up(row, kIoBlock) + (aligned ? 0 : kIoBlock)),
+                  Checkpoint::bytes_to_read(table));
+}
+
 class Readings {
  public:
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
-      : checkpoint_(checkpoint), spec_(spec) {
+      : plan_(plan), checkpoint_(checkpoint), spec_(spec) {
     for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
   }
 
@@ -48,12 +56,25 @@ class Readings {
     return bytes;
   }
 
-  std::uint64_t embedding_rows(std::uint64_t tokens) const {
+  // Planned linears of `first` and later blocks that are small enough to be kept from their first reading on.
+  std::uint64_t kept_linears(std::int64_t first) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t b = count(first); b < spec_.blocks.size(); ++b)
+      for (const LinearSpec& linear : spec_.blocks[b].linears)
+        if (const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
+            tensor != nullptr && packed_.count(tensor->name) != 0 && Checkpoint::is_kept(*tensor))
+          bytes += Checkpoint::bytes_to_read(*tensor);
+    return bytes;
+  }
+
+  // Of every `stride`th chunk; within a chunk nothing is read twice.
+  std::uint64_t embedding_rows(std::int64_t samples, std::int64_t length, std::int64_t stride = 1) const {
     const StoredTensor& table = checkpoint_.at(spec_.embedding);
     if (Checkpoint::is_kept(table)) return 0;
-    const std::uint64_t row = table.view.bytes() / std::max<std::uint64_t>(count(table.view.rows()), 1);
-    const bool aligned = row % kIoBlock == 0 && table.offset % kIoBlock == 0;
-    return tokens * (round_up(row, kIoBlock) + (aligned ? 0 : kIoBlock));
+    const std::int64_t per_chunk = std::max<std::int64_t>(1, plan_.chunk_tokens / length),
+                       chunks = (samples + per_chunk - 1) / per_chunk;
+    return count((chunks + stride - 1) / stride) *
+           embedding_bytes(table, count(std::min(per_chunk, samples) * length));
   }
 
   // Of an untied head values are looked at before they are used.
@@ -64,17 +85,17 @@ class Readings {
   }
 
  private:
+  const Plan& plan_;
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   std::set<std::string> packed_;
 };
 
-// Samples of the original model's stream, where upstream error is taken back; else 0.
-std::uint64_t original_tokens(const Plan& plan) {
-  if (plan.rounding != RoundingMethod::kGptq || plan.gptq.upstream_share.value_or(0) <= 0) return 0;
+// Which chunks the original model passes too, where upstream error is taken back: every so many; 0: none.
+std::int64_t original_chunks(const Plan& plan) {
+  if (!takes_back_upstream(plan)) return 0;
   const CalibrationRequest& c = plan.calibration;
-  return count(c.samples) * count(c.sequence_length) /
-         count(original_stride(c.samples, c.sequence_length, plan.chunk_tokens));
+  return original_stride(c.samples, c.sequence_length, plan.chunk_tokens);
 }
 
 }  // namespace
@@ -88,25 +109,29 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
   const auto add = [&](const char* what, std::uint64_t bytes) {
     if (bytes != 0) passes.push_back({what, bytes});
   };
-  const std::uint64_t length = count(plan.calibration.sequence_length);
+  const CalibrationRequest& c = plan.calibration;
+  const std::int64_t stride = original_chunks(plan);
   if (plan.target_bits) {
     add("mixed precision: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     add("mixed precision: every candidate's rounding", readings.linears(Of::kPlanned, 0, blocks));
-    add("mixed precision: embedding rows and head",
-        readings.embedding_rows(count(std::min(plan.measured_samples, plan.calibration.samples)) * length +
-                                count(kProbeSamples) * count(kProbeLength)) +
-            readings.head());
+    add("mixed precision: embedding rows",
+        readings.embedding_rows(std::min(plan.measured_samples, c.samples), c.sequence_length) +
+            readings.embedding_rows(kProbeSamples, kProbeLength));
+    add("mixed precision: head", readings.head());
   }
   add("dense tensors, checked and copied", readings.dense());
   if (plan.needs_calibration && finished < blocks) {
-    add("embedding rows", readings.embedding_rows(count(plan.calibration.samples) * length));
+    add("embedding rows", readings.embedding_rows(c.samples, c.sequence_length));
     add("linears left alone, of finished blocks", readings.linears(Of::kLeftAlone, 0, finished));
     add("linears left alone", readings.linears(Of::kLeftAlone, finished, blocks));
-    if (const std::uint64_t tokens = original_tokens(plan); tokens != 0) {
-      add("the original model: embedding rows", readings.embedding_rows(tokens));
+    if (stride != 0) {
+      add("the original model: embedding rows",
+          readings.embedding_rows(c.samples, c.sequence_length, stride));
       add("the original model: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     }
   }
+  const bool all_are_read = plan.target_bits || (finished < blocks && stride != 0);
+  add("small linears, kept", readings.kept_linears(all_are_read ? 0 : finished));
   add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
   return passes;
 }
@@ -129,7 +154,7 @@ std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const M
   std::set<std::string> planned;
   for (const PlannedModule& m : plan.modules) planned.insert(m.module);
   // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
-  const bool whole_linears = original_tokens(plan) != 0 || plan.target_bits.has_value();
+  const bool whole_linears = original_chunks(plan) != 0 || plan.target_bits.has_value();
   std::uint64_t kept = 0, largest = 0;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     if (Checkpoint::is_kept(tensor)) kept += round_up(tensor.view.bytes(), kIoBlock) + kIoBlock;
@@ -147,6 +172,10 @@ std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const M
         largest = std::max(largest, tensor->view.bytes());
     }
   if (plan.target_bits) largest = std::max(largest, checkpoint.at(spec.head).view.bytes());
+  if (plan.needs_calibration) {
+    const std::int64_t chunk = std::max(plan.chunk_tokens, plan.calibration.sequence_length);
+    largest = std::max(largest, embedding_bytes(checkpoint.at(spec.embedding), count(chunk)));
+  }
   return kept + largest + Checkpoint::kReadAheadBytes;
 }
 

@@ -19,7 +19,28 @@ std::size_t bytes_of(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
 }
 
+std::int64_t scored_tokens(std::int64_t tokens) { return (tokens + kScoredEvery - 1) / kScoredEvery; }
+
+std::int64_t scored_at_once(const ModelSpec& spec, std::int64_t scored) {
+  return std::clamp<std::int64_t>(kLogitBytes / (spec.vocab_size * 4), std::min<std::int64_t>(16, scored),
+                                  scored);
+}
+
 }  // namespace
+
+std::uint64_t ProbeStreams::bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens,
+                                  std::int64_t most) {
+  const std::int64_t batch = std::max(kBatchTokens, tokens);
+  return bytes_of(most * tokens * spec.hidden_size, DType::kF32) +
+         bytes_of(2 * batch * spec.kv_heads * spec.head_dim, activation_dtype(compute));
+}
+
+std::uint64_t ProbeStreams::scoring_bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens) {
+  const std::int64_t scored = scored_tokens(tokens);
+  return bytes_of(2 * scored_at_once(spec, scored) * spec.vocab_size, DType::kF32) +
+         bytes_of(scored * spec.hidden_size, DType::kF32) +
+         bytes_of(scored * spec.hidden_size, activation_dtype(compute));
+}
 
 ProbeStreams::ProbeStreams(const ForwardContext& context, const Checkpoint& checkpoint,
                            std::span<const std::vector<std::int32_t>> samples, std::int64_t most)
@@ -92,8 +113,7 @@ std::vector<double> ProbeStreams::divergences(const LinearSource& source) const 
   backend.upload(gain_view, gain_values.data());
   const std::unique_ptr<PreparedWeight> head = prepare_head(backend, context_.compute, source, spec);
 
-  const std::int64_t scored = (tokens_ + kScoredEvery - 1) / kScoredEvery;
-  const std::int64_t tile = std::clamp<std::int64_t>(kLogitBytes / (spec.vocab_size * 4), 16, scored);
+  const std::int64_t scored = scored_tokens(tokens_), tile = scored_at_once(spec, scored);
   const Buffer picked = backend.allocate(bytes_of(scored * spec.hidden_size, DType::kF32));
   const Buffer normed = backend.allocate(bytes_of(scored * spec.hidden_size, dtype));
   const Buffer logits[2] = {backend.allocate(bytes_of(tile * spec.vocab_size, DType::kF32)),

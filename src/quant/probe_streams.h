@@ -27,6 +27,10 @@ class ProbeStreams {
   void fork(int block, const BlockWeights& weights);
   // Every stream that existed before the forks from this block, through it.
   void advance(int block, const BlockWeights& weights);
+  // What `most` streams of so many tokens hold, with the KV pages of a batch; and what divergences() takes beside the head.
+  static std::uint64_t bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens, std::int64_t most);
+  static std::uint64_t scoring_bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens);
+
   // Of the forked streams, in the order of their forks.
   std::vector<double> divergences(const LinearSource& source) const;
 

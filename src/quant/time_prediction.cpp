@@ -19,8 +19,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kMostWeights = 4 << 20;  // of the block that is run
-constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "dense tensors", *kForward = "forward",
-                     *kEmbedding = "embedding";
+constexpr double kShort = 0.1;                  // seconds, below which a run is repeated
+constexpr int kRepeats = 4;
+constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "dense tensors",
+                     *kForward = "forward", *kEmbedding = "embedding";
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 double of(std::int64_t value) { return static_cast<double>(value); }
@@ -60,6 +62,12 @@ class TokensOfParts {
 // Seconds of each part, by name.
 using Seconds = std::map<std::string, double>;
 
+double total(const Seconds& seconds) {
+  double sum = 0;
+  for (const auto& [part, found] : seconds) sum += found;
+  return sum;
+}
+
 // Of one block: the plan, and who times it.
 struct Probe {
   const Plan& plan;
@@ -69,21 +77,36 @@ struct Probe {
     const SecondsByPart parts = timer(checkpoint, one, samples);
     return {parts.begin(), parts.end()};
   }
+
+  // What lasts for milliseconds finds its memory not there at first, and is held up now and then: the mean of the rest.
+  Seconds steady(const Checkpoint& checkpoint, const ModelSpec& one, std::int64_t samples) const {
+    const Seconds first = timed(checkpoint, one, samples);
+    if (total(first) > kShort) return first;
+    Seconds sum = timed(checkpoint, one, samples);
+    for (int again = 1; again < kRepeats; ++again)
+      for (const auto& [part, seconds] : timed(checkpoint, one, samples)) sum.at(part) += seconds;
+    for (auto& [part, seconds] : sum) seconds /= kRepeats;
+    return sum;
+  }
 };
 
 // The block over all samples of the plan.
 Seconds whole_samples(const Probe& probe, const Checkpoint& checkpoint, const ModelSpec& one) {
   const Plan& plan = probe.plan;
   probe.timed(checkpoint, one, 1);  // finds cold caches, and pages that are not there yet
-  if (!plan.needs_calibration) return probe.timed(checkpoint, one, 1);
+  if (!plan.needs_calibration) return probe.steady(checkpoint, one, 1);
   const std::int64_t all = plan.calibration.samples,
                      chunk = std::max<std::int64_t>(1, plan.chunk_tokens / plan.calibration.sequence_length);
-  // Where a file takes what does not fit, memory has room for one chunk.
-  const std::int64_t most = plan.activations_in_file ? chunk : 2 * chunk, more = std::min(all, most),
-                     few = std::min(all, (most + 1) / 2);
-  Seconds found = probe.timed(checkpoint, one, few);
+  // Where a file takes what does not fit, memory has room for one chunk. Where a chunk takes milliseconds, two stay in the
+  // processor's cache, as the run's do not.
+  const std::int64_t few = std::min(all, plan.activations_in_file ? (chunk + 1) / 2 : chunk);
+  Seconds found = probe.steady(checkpoint, one, few);
+  const std::int64_t chunks = plan.activations_in_file ? 1
+                              : total(found) < kShort  ? 8
+                                                       : 2,
+                     more = std::min(all, chunks * chunk);
   if (more == few) return found;
-  const Seconds at_more = probe.timed(checkpoint, one, more);
+  const Seconds at_more = probe.steady(checkpoint, one, more);
   const TokensOfParts tokens(plan);
   for (auto& [part, seconds] : found) {
     const double x = tokens.of_part(part, few), y = tokens.of_part(part, more), first = seconds,
@@ -250,10 +273,7 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
       const Error& error) {  // a dry run needs no place to write to; the run itself will say what is wrong
     if (error.kind() == ErrorKind::kInternal) throw;
   }
-  for (const auto& [part, found] : seconds) {
-    prediction.parts.emplace_back(part, found);
-    prediction.seconds += found;
-  }
+  for (const auto& [part, found] : seconds) prediction.add(part, found);
   return_freed_memory();
   prediction.probe_seconds = since(start);
   return prediction;

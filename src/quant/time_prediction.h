@@ -40,6 +40,10 @@ struct TimePrediction {
   double seconds = 0, probe_seconds = 0;
   SecondsByPart parts;  // named as run_pipeline() names them; all positive
   std::string unknown;  // why there is no prediction: what the block said that was tried
+  void add(const std::string& part, double found) {
+    parts.emplace_back(part, found);
+    seconds += found;
+  }
   Json to_json() const;
 };
 

@@ -37,8 +37,11 @@ const std::string& checkpoint(const std::string& name) {
 struct Job {
   std::string shape, method;
   int samples = 48, length = 256;
+  bool mixed = false;  // bits are measured, then chosen
 };
-void PrintTo(const Job& job, std::ostream* out) { *out << job.method << " on " << job.shape; }
+void PrintTo(const Job& job, std::ostream* out) {
+  *out << job.method << (job.mixed ? " of mixed precision on " : " on ") << job.shape;
+}
 
 // Whether the program is killed above the limit that it is told, or only told.
 enum class Watch : std::uint8_t { kKill, kLook };
@@ -71,6 +74,7 @@ JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_me
     command.push_back("--memory-limit");
     command.push_back(std::to_string(limit_mebibytes) + "MiB");
   }
+  if (job.mixed) command.insert(command.end(), {"--target-bits", "5"});
   command.insert(command.end(), more.begin(), more.end());
   JobRun run;
   const std::string text = (scratch / "out").string();
@@ -126,7 +130,8 @@ TEST_P(BoundedMemory, StaysInsideTheSmallestLimitThatThePlanTakes) {
 INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
                          ::testing::Values(Job{"small-qwen3", "rtn"}, Job{"small-qwen3", "awq"},
                                            Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
-                                           Job{"small-mistral", "smoothquant"}));
+                                           Job{"small-mistral", "smoothquant"},
+                                           Job{"small-llama", "rtn", 48, 256, true}));
 
 // Killed when it is about to record its second block.
 void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_t limit, int threads) {

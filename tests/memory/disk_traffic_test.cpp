@@ -73,13 +73,13 @@ std::uint64_t read_around(const std::string& file) {
   return kilobytes << 10;
 }
 
-ProgramRun run(const std::string& method, const std::string& output,
-               const std::vector<std::string>& more = {}) {
+ProgramRun run_on(const std::string& model, const std::string& method, const std::string& output,
+                  const std::vector<std::string>& more = {}) {
   const TemporaryDirectory scratch;
   std::vector<std::string> command = {LLMQ_PROGRAM, "quantize",
                                       "--json",     "--quiet",
                                       "--threads",  "2",
-                                      "--model",    checkpoint(),
+                                      "--model",    model,
                                       "--output",   output,
                                       "--method",   method,
                                       "--set",      "scheme=w4a16_g64_asym",
@@ -91,6 +91,11 @@ ProgramRun run(const std::string& method, const std::string& output,
   run.watched = run_watched(command, 0, (scratch / "out").string(), {"LLMQ_DIGEST_CACHE="});
   run.text = scratch.read("out");
   return run;
+}
+
+ProgramRun run(const std::string& method, const std::string& output,
+               const std::vector<std::string>& more = {}) {
+  return run_on(checkpoint(), method, output, more);
 }
 
 std::string why_not_direct(const std::string& directory) {
@@ -141,6 +146,27 @@ INSTANTIATE_TEST_SUITE_P(Methods, DiskTraffic, ::testing::Values("rtn", "awq", "
                            std::replace(name.begin(), name.end(), ',', '_');
                            return name;
                          });
+
+// Most tensors are small enough to be kept, and share blocks with their neighbours: each end is announced twice.
+TEST(DiskTrafficOfASmallModel, IsWhatWasAnnounced) {
+  constexpr double kTensors = 20;
+  const TemporaryDirectory output;
+  for (const std::string method : {"rtn", "gptq", "bits"}) {
+    const bool bits = method == "bits";
+    const ProgramRun found = run_on(
+        LLMQ_SOURCE_DIR "/tests/models/tinystories-656k", bits ? "rtn" : method, (output / method).string(),
+        bits ? std::vector<std::string>{"--target-bits", "5"} : std::vector<std::string>{});
+    ASSERT_EQ(found.watched.exit_code, 0) << found.text;
+    const double planned = found.at("planned_bytes_read"), read = found.at("bytes_read"),
+                 written = found.at("bytes_written");
+    EXPECT_LE(read, planned) << method;
+    EXPECT_GE(read, planned - found.embedding_rows() -
+                        kTensors * kIoBlock * static_cast<double>(found.json().at("reads").items().size()))
+        << method;
+    EXPECT_GE(written, found.at("planned_bytes_written")) << method;
+    EXPECT_LE(written, found.at("planned_bytes_written") * 1.05) << method;
+  }
+}
 
 TEST(DirectIo, NothingButADirectoryOfSafetensorsIsReadPastTheCache) {
   const TemporaryDirectory output;

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
@@ -41,10 +42,19 @@ std::uint64_t own_bytes(const std::string& rollup) {
   return std::max(anonymous, dirty) + kilobytes(rollup, "Shared_Dirty");
 }
 
+// Returns when the program has taken the place of the copy of this process, whose memory is not the program's.
 pid_t start(const std::vector<std::string>& command, const std::string& output,
             const std::vector<std::string>& environment) {
+  int until_exec[2] = {-1, -1};
+  if (::pipe2(until_exec, O_CLOEXEC) != 0) return -1;
   const pid_t child = ::fork();
-  if (child != 0) return child;
+  if (child != 0) {
+    ::close(until_exec[1]);
+    char nothing = 0;
+    while (::read(until_exec[0], &nothing, 1) < 0 && errno == EINTR) continue;
+    ::close(until_exec[0]);
+    return child;
+  }
   if (!output.empty()) {
     const int file = ::open(output.c_str(), O_CREAT | O_TRUNC | O_WRONLY, 0600);
     ::dup2(file, 1);
