@@ -90,8 +90,9 @@ int run_chat(Options& options, const GlobalOptions& globals) {
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   const ChatTemplate chat_template = model_chat_template(system_io(), model.checkpoint.path());
+  const std::optional<LoadedModel> draft = open_draft(options.draft, model);
   Engine engine = load_engine(model, options, globals, kChatContext);
-  const std::unique_ptr<Drafter> drafter = open_drafter(options.draft, model, engine);
+  const std::unique_ptr<Drafter> drafter = make_drafter(options.draft, draft, engine);
   options.generate.drafter = drafter.get();
   Json messages = Json::array();
   while (const auto said = next_message(globals.json)) {
@@ -114,7 +115,7 @@ int run_chat(Options& options, const GlobalOptions& globals) {
 
 int run(Options& options, const GlobalOptions& globals) {
   check(options);
-  options.generate.num_draft_tokens = options.draft.num_draft_tokens;
+  options.generate.num_draft_tokens = options.draft.num_draft_tokens();
   if (options.chat) return run_chat(options, globals);
   const std::string prompt = prompt_of(options);
   watch_signals();
@@ -124,8 +125,9 @@ int run(Options& options, const GlobalOptions& globals) {
   if (length == 0) fail(ErrorKind::kUsage, {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
   if (length >= model.spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens, but the model has {} positions", length, model.spec.max_position), {}, "--prompt", "shorten it"});
+  const std::optional<LoadedModel> draft = open_draft(options.draft, model);
   Engine engine = load_engine(model, options, globals, length + options.generate.max_tokens);
-  const std::unique_ptr<Drafter> drafter = open_drafter(options.draft, model, engine);
+  const std::unique_ptr<Drafter> drafter = make_drafter(options.draft, draft, engine);
   options.generate.drafter = drafter.get();
   const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
     throw_if_interrupted();

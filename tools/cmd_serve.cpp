@@ -117,6 +117,7 @@ int run(Options options, const GlobalOptions& globals) {
   options.serve.vllm_names = options.metrics_compat == "vllm";
 
   const LoadedModel model = open_model(system_io(), options.model);
+  const std::optional<LoadedModel> draft = open_draft(options.draft, model);
   const Room room = room_for(options, model.spec, compute);
   const std::shared_ptr<Backend> backend = chosen_backend(globals);
   Engine engine = load_engine(model, options, backend, compute, room);
@@ -125,8 +126,8 @@ int run(Options options, const GlobalOptions& globals) {
   ServingOptions serving;
   serving.limits = options.limits;
   serving.limits.max_model_len = room.context;
-  serving.num_draft_tokens = options.draft.num_draft_tokens;
-  const std::unique_ptr<Drafter> drafter = open_drafter(options.draft, model, engine);
+  serving.num_draft_tokens = options.draft.num_draft_tokens();
+  const std::unique_ptr<Drafter> drafter = make_drafter(options.draft, draft, engine);
   ServingEngine answers(engine, &served.tokenizer, serving, drafter.get());
 
   ApiOptions& api = options.serve.api;

@@ -158,10 +158,10 @@ class StagedBlock {
     LinearWork& work = works_.at(role);
     put_on_device(work.weight, role);
     const std::vector<double> missing =
-        stream_.missing_output(site, block_, weights_, role, original.stream, original.stride, run_.pool);
+        stream_.missing_output(site, block_, weights_, role, original.stream, original.stride, run_.pool());
     work.keep_original();
     take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
-              run_.pool);
+              run_.pool());
     charge("upstream error");
   }
 
@@ -263,10 +263,10 @@ class StagedBlock {
       LinearWork& work = works_.at(role);
       const LinearSpec& s = *work.spec;
       const QuantizedMatrix plain =
-          round_to_nearest(work.original(), s.out_features, s.in_features, work.module->scheme, run_.pool);
+          round_to_nearest(work.original(), s.out_features, s.in_features, work.module->scheme, run_.pool());
       work.report.rtn_loss =
-          sum_in_order(row_losses(plain, work.original(), judge.gram, run_.pool, work.in_scale));
-      energy_[role] = output_energy(work.weight, s.out_features, s.in_features, judge.gram, run_.pool);
+          sum_in_order(row_losses(plain, work.original(), judge.gram, run_.pool(), work.in_scale));
+      energy_[role] = output_energy(work.weight, s.out_features, s.in_features, judge.gram, run_.pool());
     }
     charge("losses");
   }
@@ -313,7 +313,7 @@ class StagedBlock {
   }
 
   std::vector<float> smooth_scales(const ScaleProblem& problem, const Fold& fold) {
-    SmoothScales found = search_smooth_scales(problem, run_.plan.smoothquant, run_.pool);
+    SmoothScales found = search_smooth_scales(problem, run_.plan.smoothquant, run_.pool());
     if (found.identity) return {};
     return fold.storable(std::move(found.s));
   }
@@ -324,7 +324,7 @@ class StagedBlock {
       return;
     }
     std::vector<float> value(matrix.codes.size());
-    dequantize(matrix, value, run_.pool);
+    dequantize(matrix, value, run_.pool());
     put_on_device(value, role);
   }
 
@@ -364,7 +364,7 @@ class StagedBlock {
   // In the units of the original output.
   double loss_of(const LinearWork& work, const QuantizedMatrix& matrix, Judge& judge) {
     if (work.out_scale.empty()) return matrix.loss;
-    std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool);
+    std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool());
     for (std::size_t r = 0; r < loss.size(); ++r)
       loss[r] *= static_cast<double>(work.out_scale[r]) * work.out_scale[r];
     return sum_in_order(loss);
@@ -396,7 +396,7 @@ class StagedBlock {
   void measure(LinearWork& work, const QuantizedMatrix& matrix) {
     const double energy = energy_[work.spec->role];
     work.report.relative_error = energy == 0 ? 0 : work.report.loss / energy;
-    work.report.weight_error = weight_error(work, matrix, run_.pool);
+    work.report.weight_error = weight_error(work, matrix, run_.pool());
   }
 
   // What loses more than plain rounding of the original weight gives way to plain rounding of this one, where that
@@ -406,8 +406,8 @@ class StagedBlock {
     if (!(report.loss > report.rtn_loss)) return;
     const LinearSpec& s = *work.spec;
     QuantizedMatrix plain =
-        round_to_nearest(work.weight, s.out_features, s.in_features, work.module->scheme, run_.pool);
-    plain.loss = sum_in_order(row_losses(plain, work.weight, judge.gram, run_.pool));
+        round_to_nearest(work.weight, s.out_features, s.in_features, work.module->scheme, run_.pool());
+    plain.loss = sum_in_order(row_losses(plain, work.weight, judge.gram, run_.pool()));
     const double loss = loss_of(work, plain, judge);
     if (!(loss < report.loss)) return;
     run_.report.fallbacks.push_back(
@@ -426,7 +426,7 @@ class StagedBlock {
     problem.stats = &seen.stats;
     problem.rows = &seen.rows;
     const std::vector<float> ones(static_cast<std::size_t>(work.spec->in_features), 1.0f);
-    return smooth_loss(problem, ones, run_.pool).activations;
+    return smooth_loss(problem, ones, run_.pool()).activations;
   }
 
   // The largest input that calibration saw, or the percentile asked for, is the largest code.
@@ -500,12 +500,12 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
     work.weight = load_planned_weight(run, linear);
     run.clock.charge("reading");
     const QuantizedMatrix matrix = round_to_nearest(work.original(), linear.out_features, linear.in_features,
-                                                    planned->second->scheme, run.pool);
+                                                    planned->second->scheme, run.pool());
     check_scales(matrix, linear.module, run.source.checkpoint().path().string());
     work.report.module = linear.module;
     work.report.scheme = planned->second->scheme;
     work.report.method = "rtn";
-    work.report.weight_error = weight_error(work, matrix, run.pool);
+    work.report.weight_error = weight_error(work, matrix, run.pool());
     work.report.relative_error = work.report.weight_error * work.report.weight_error;
     work.report.scales = scale_octaves(matrix.scales);
     run.clock.charge("rounding");

@@ -78,7 +78,6 @@ struct QuantizeRun {
   const PipelineOptions& options;
   QuantizeReport& report;
   PartClock& clock;
-  ThreadPool& pool;
   std::unique_ptr<Method> rounding;
   Committing& committing;
   OriginalStream* original;                                 // null: nothing upstream is taken back
@@ -88,6 +87,7 @@ struct QuantizeRun {
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
   std::set<std::string> written_dense =
       {};  // those copied at the start, and those changed by folds of the blocks before
+  ThreadPool& pool() const { return backend.workers(); }
 };
 
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by

@@ -91,13 +91,11 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   options.allow_nonfinite = true;  // the run itself says what it thinks of them
   PackingWriter writer(one);
   QuantizeReport report;
-  ThreadPool& pool = backend.workers();
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
   Committing committing;
-  QuantizeRun run{one,        source,  spec,  backend, writer,
-                  options,    report,  clock, pool,    make_rounding(one),
-                  committing, nullptr, {},    {},      {}};
+  QuantizeRun run{one,        source,  spec, backend, writer, options, report, clock, make_rounding(one),
+                  committing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;
   if (plan.needs_calibration)
     run_on_samples(run, set);

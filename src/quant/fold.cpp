@@ -42,7 +42,7 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& w
     LinearWork& work = works.at(role);
     work.in_scale = s;
     work.keep_original();
-    run_.pool.parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
+    run_.pool().parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
       for (std::size_t c = 0; c < s.size(); ++c) work.weight[row * s.size() + c] *= s[c];
     });
   }
@@ -59,7 +59,7 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& w
   for (std::size_t c = 0; c < s.size(); ++c)
     work.out_scale[rows.empty() ? c : static_cast<std::size_t>(rows[c])] = s[c];
   const auto columns = static_cast<std::size_t>(work.spec->in_features);
-  run_.pool.parallel_for(work.out_scale.size(), [&](std::size_t row, int) {
+  run_.pool().parallel_for(work.out_scale.size(), [&](std::size_t row, int) {
     for (std::size_t c = 0; c < columns; ++c) work.weight[row * columns + c] /= work.out_scale[row];
   });
   divide_bias(work, weights);

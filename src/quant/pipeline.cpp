@@ -48,7 +48,8 @@ bool is_copied_first(const StoredTensor& tensor) {
   return tensor.view.shape.rank() > 1 && tensor.permuted_heads == 0 && tensor.view.shape.elements() != 0;
 }
 
-constexpr std::uint64_t kSyncedBytes = std::uint64_t{128} << 20;  // at most so much waits to be sent to the disk
+constexpr std::uint64_t kSyncedBytes = std::uint64_t{128}
+                                       << 20;  // at most so much waits to be sent to the disk
 
 // Rows as they are stored, or converted.
 void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& band) {
@@ -257,11 +258,9 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   QuantizeReport report;
   report.warnings = plan.warnings;
   PartClock clock;
-  ThreadPool& pool = backend.workers();
   Committing committing;
-  QuantizeRun run{plan,       source,  spec,  backend, writer,
-                  options,    report,  clock, pool,    make_rounding(plan),
-                  committing, nullptr, {},    {},      {}};
+  QuantizeRun run{plan,       source,  spec, backend, writer, options, report, clock, make_rounding(plan),
+                  committing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const std::vector<std::set<std::string>> finished = take_finished(run);
   read_dense_ahead(run);

@@ -150,7 +150,8 @@ TEST(Generate, DraftsThatCannotGuessAreRefused) {
     EXPECT_NE(outcome.err.find(words), std::string::npos) << outcome.err;
   };
   refused({"--num-draft-tokens", "3"}, "nobody makes the guesses");
-  refused({"--draft", "ngram", "--num-draft-tokens", "65"}, "not between 0 and 64");
+  refused({"--draft", "ngram", "--num-draft-tokens", "65"}, "not between 1 and 64");
+  refused({"--draft", "ngram", "--num-draft-tokens", "0"}, "not between 1 and 64");
   const Scratch scratch;
   const std::string other = copy_of_model(scratch);
   std::string tokenizer = read_file(other + "/tokenizer.json");

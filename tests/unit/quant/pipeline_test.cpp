@@ -265,12 +265,11 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   CapturedOutput output;
   QuantizeReport report;
   PartClock clock;
-  ThreadPool pool(1);
   const PipelineOptions options;
   Committing committing;
-  QuantizeRun run{plan,       source,  spec,  *backend, output,
-                  options,    report,  clock, pool,     std::make_unique<SpoilsDown>(),
-                  committing, nullptr, {},    {},       {}};
+  QuantizeRun run{
+      plan,       source,  spec, *backend, output, options, report, clock, std::make_unique<SpoilsDown>(),
+      committing, nullptr, {},   {},       {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);
@@ -291,7 +290,7 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
     const LinearSpec& down = block.linear(LinearRole::kDown);
     const QuantizedMatrix& written = output.quantized.at(down.module);
     const QuantizedMatrix plain = round_to_nearest(source.weight(down), down.out_features, down.in_features,
-                                                   plan.modules.front().scheme, pool);
+                                                   plan.modules.front().scheme, backend->workers());
     EXPECT_EQ(written.codes, plain.codes);
     EXPECT_EQ(written.scales, plain.scales);
   }
