@@ -1,4 +1,4 @@
-// Connections over Boost.Asio; Boost.Beast parses what they send. The only file that includes either.
+// Connections over Boost.Asio; Boost.Beast parses what they send. With http_client.cpp the only file that includes either.
 //
 // A connection goes idle -> header -> body -> answering -> idle, or ends in lingering: what the client still sends is thrown
 // away for a moment, because closing at once would take back the answer on its way.
@@ -517,12 +517,14 @@ HttpCounters HttpServer::counters() const {
   return {state_->connection_count, state_->accepted, state_->evicted, state_->refused, state_->timed_out};
 }
 
-bool HttpServer::run(double drain_seconds, const std::function<void()>& on_drain) {
-  state_->signals.add(SIGTERM);
-  state_->signals.add(SIGINT);
+bool HttpServer::run(double drain_seconds, const std::function<void()>& on_drain, bool by_signal) {
   state_->drain_seconds = drain_seconds;
   state_->on_drain = on_drain;
-  state_->watch_signals();
+  if (by_signal) {
+    state_->signals.add(SIGTERM);
+    state_->signals.add(SIGINT);
+    state_->watch_signals();
+  }
   state_->accept();
   state_->io.run();
   return !state_->cut_off;

@@ -43,9 +43,9 @@ class HttpServer {
   bool on_loopback() const;
   HttpCounters counters() const;  // any thread
 
-  // Serves until stop_soon(), SIGTERM or SIGINT, and then until the answers under way are given: `on_drain` is called when it begins;
-  // what takes longer than `drain_seconds`, or a second signal, is cut off. True when every answer was given whole.
-  bool run(double drain_seconds, const std::function<void()>& on_drain);
+  // Serves until stop_soon() or, `by_signal`, SIGTERM or SIGINT, and then until the answers under way are given: `on_drain` is called when it
+  // begins; what takes longer than `drain_seconds`, or a second signal, is cut off. True when every answer was given whole.
+  bool run(double drain_seconds, const std::function<void()>& on_drain, bool by_signal = true);
   void stop_soon();  // any thread: as the first signal does
 
   struct State;

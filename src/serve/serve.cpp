@@ -23,11 +23,12 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
   api = &served;
   if (!http.on_loopback() && !options.api.keys.required())
     Log::get().warn("everyone who reaches this address may use the model: give --api-key-file");
+  const std::stop_callback stop(options.stop, [&] { http.stop_soon(); });
   listening(http.port());
   const bool whole = http.run(options.drain_seconds, [&] {
-    Log::get().note("finishing the answers under way");
+    if (!options.stop.stop_possible()) Log::get().note("finishing the answers under way");
     served.begin_drain();
-  });
+  }, !options.stop.stop_possible());
   if (failed) return ServeEnd::kFailed;
   return whole ? ServeEnd::kDrained : ServeEnd::kCutOff;
 }

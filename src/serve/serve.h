@@ -2,6 +2,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "serve/api.h"
@@ -16,11 +17,12 @@ struct ServeOptions {
   std::size_t max_queue = 1024;  // requests between the connections and the engine
   bool vllm_names = false;
   double drain_seconds = 30;
+  std::stop_token stop;  // where it can be: ends the server in the place of SIGTERM and SIGINT, which are left alone
 };
 
 enum class ServeEnd { kDrained, kCutOff, kFailed };
 
-// Serves until SIGTERM or SIGINT (kDrained when every answer under way was given, kCutOff when not), or until the engine fails.
+// Serves until SIGTERM, SIGINT or options.stop (kDrained when every answer under way was given, kCutOff when not), or until the engine fails.
 // `listening` is told the port. The engine is used on a thread of its own and gone when this returns.
 ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options, const std::function<void(int port)>& listening);
 

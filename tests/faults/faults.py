@@ -184,4 +184,13 @@ FAULTS = [
     Fault("buckets-not-summed", "src/serve/metrics.cpp", "below += h.counts()[i];", "below = h.counts()[i];", [("llmq_unit_serve", "Metrics.FiguresStand*")]),
     Fault("values-not-counted", "src/serve/request_fields.cpp", "if (c == ',' && ++values > limits.max_values)", "if (c == ',' && values > limits.max_values)",
           [("llmq_unit_serve", "CompletionRequest.HostileBodies*")]),
+    # What a bench sends and reads.
+    Fault("events-cut-at-reads", "src/serve/event_stream.cpp", "if (second_half) continue;", "if (second_half) break;", [("llmq_unit_serve", "EventStream.TheSame*")]),
+    Fault("broken-answers-whole", "src/serve/http_client.cpp", "if (head_given_) parser_.put_eof(error);", "", [("llmq_unit_serve", "HttpClient.Hostile*")]),
+    Fault("waiting-not-counted", "src/evaluate/load_drive.cpp", ": plan_[i].arrival;", ": 0;", [("llmq_unit_evaluate", "DriveLoad.EveryRequest*")]),
+    Fault("clients-without-limit", "src/evaluate/load_drive.cpp", "under_way_ < pace_.clients && !arrived_.empty()", "!arrived_.empty()",
+          [("llmq_unit_evaluate", "DriveLoad.AsMany*")]),
+    Fault("failed-requests-measured", "src/evaluate/load_result.cpp", "++result.errors[trace.error];\n      continue;", "++result.errors[trace.error];",
+          [("llmq_unit_evaluate", "LoadResult.IsThatOf*")]),
+    Fault("same-prompts-in-every-row", "src/evaluate/load_plan.cpp", "letters(mix.words_seed)", "letters(mix.seed)", [("llmq_unit_evaluate", "LoadPlan.OtherWords*")]),
 ]
