@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <sstream>
 
 #include "cli/program.h"
@@ -60,16 +61,65 @@ TEST(Bench, ThroughputTakesEveryBatchThatIsNamed) {
   EXPECT_THAT(read_file(html), HasSubstr("<td>3</td>"));
 }
 
+TEST(Bench, AServerUnderLoad) {
+  const Scratch scratch;
+  const std::string csv = scratch / "load.csv", html = scratch / "load.html";
+  const Outcome outcome = bench({"--suite", "serve", "--clients", "2,4", "--rate", "inf,100", "--requests", "12", "--prompt-tokens", "40", "--new-tokens", "8", "--shared-prefix", "0.5", "--num-draft-tokens", "2", "--draft",
+                                 std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft", "--price-per-hour", "2", "--csv", csv, "--html", html, "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.bench/1");
+  EXPECT_GT(json.at("machine").at("read_bandwidth_gbps").as_double(), 0);
+  ASSERT_EQ(json.at("rows").items().size(), 4u);
+  for (const Json& row : json.at("rows").items()) {
+    for (const char* name : {"ttft", "itl", "tpot"}) {
+      const auto figure = [&](const char* rank) { return row.at(std::string(name) + rank).as_double(); };
+      EXPECT_LE(figure("_p50_ms"), figure("_p95_ms")) << name;
+      EXPECT_LE(figure("_p95_ms"), figure("_p99_ms")) << name;
+    }
+    EXPECT_GT(row.at("ttft_p50_ms").as_double(), 0);
+    EXPECT_EQ(row.at("requests").as_integer(), 12);
+    EXPECT_EQ(row.at("failed").as_integer(), 0);
+    EXPECT_EQ(row.at("short_answers").as_integer(), 0);
+    EXPECT_GT(row.at("prompt_tokens").as_double(), 10);
+    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(), json.at("rows").items()[0].at("new_tokens").as_double()) << "the same mix in every row";
+    EXPECT_NEAR(row.at("tokens_per_second").as_double() * row.at("seconds").as_double(), 12 * row.at("new_tokens").as_double(), 1e-6);
+    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(), 2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
+    EXPECT_GT(row.at("peak_memory_bytes").as_integer(), 1'000'000);
+    EXPECT_GT(row.at("prefix_hit_share").as_double(), 0) << "some begin alike";
+    EXPECT_GT(row.at("acceptance_rate").as_double(), 0);
+    EXPECT_LT(row.at("acceptance_rate").as_double(), 1);
+    EXPECT_TRUE(row.at("errors").items().empty());
+  }
+  EXPECT_EQ(json.at("rows").items()[1].at("rate").as_double(), 100);
+  EXPECT_TRUE(json.at("rows").items()[0].at("rate").is_null());
+  EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,endpoint,batch,rate,requests,failed"));
+  EXPECT_THAT(read_file(html), HasSubstr("<td>4</td><td>100</td><td>12</td><td>0</td>"));
+}
+
+TEST(Bench, ALoadCanBeInterrupted) {
+  const Outcome outcome = run_llmq_until(2.5, SIGINT, {"bench", tinystories(), "--suite", "serve", "--rate", "0.05"});
+  EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
+}
+
 TEST(Bench, WhatIsNotThereIsRefusedInWords) {
   const auto refused = [](std::vector<std::string> words, const char* hint) {
     const Outcome outcome = bench(std::move(words));
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, HasSubstr(hint));
   };
-  refused({"--suite", "serve"}, "is not part of this version");
   refused({"--suite", "matrix"}, "is not part of this version");
   refused({"--suite", "everything"}, "is not known");
-  refused({"--endpoint", "http://127.0.0.1:8000"}, "--endpoint");
+  refused({"--suite", "latency", "--endpoint", "http://127.0.0.1:8000"}, "--endpoint");
+  refused({"--endpoint", "https://127.0.0.1:8000"}, "TLS is not spoken");
+  refused({"--endpoint", "http://no-such-host.invalid:1"}, "no host 'no-such-host.invalid'");
+  refused({"--clients", "4"}, "suite latency does not use it");
+  refused({"--suite", "serve", "--runs", "4"}, "suite serve does not use it");
+  refused({"--suite", "serve", "--clients", "0"}, "--clients");
+  refused({"--suite", "serve", "--rate", "1,fast"}, "--rate");
+  refused({"--suite", "serve", "--rate", "0"}, "--rate");
+  refused({"--suite", "serve", "--shared-prefix", "1.5"}, "--shared-prefix");
+  refused({"--suite", "serve", "--prompt-tokens", "300", "--new-tokens", "100"}, "600 tokens, the server's context 512");
   refused({"--batch", "0"}, "--batch");
   refused({"--prompt-tokens", "510", "--new-tokens", "4"}, "512 positions");
   refused({"--new-tokens", "1"}, "two new tokens");

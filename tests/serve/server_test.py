@@ -2,7 +2,9 @@
 """The built server, asked over the loopback interface: answers, errors, metrics, keys, the end.   server_test.py LLMQ [NAME...]"""
 import json
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -270,6 +272,36 @@ class Life(unittest.TestCase):
         self.assertEqual(plain.complete(PROMPT, 200, ignore_eos=True), drafted.complete(PROMPT, 200, ignore_eos=True))
         self.assertGreater(drafted.metric("llmq_spec_decode_num_accepted_tokens_total"), 0)
         self.assertEqual(plain.metric("llmq_spec_decode_num_draft_tokens_total"), 0)
+
+    def bench(self, *words):
+        done = subprocess.run([LLMQ, "bench", "--json", *words], capture_output=True, text=True, timeout=120)
+        return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr
+
+    def test_bench_drives_a_server_elsewhere(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as keys:
+            keys.write("# who may ask\nfirst-key-0123456789\n")
+            keys.flush()
+            server = self.serve("--api-key-file", keys.name)
+            url = server.facts["url"]
+            load = ["--endpoint", url, "--clients", "3", "--requests", "10", "--prompt-tokens", "12", "--new-tokens", "6"]
+            code, answer, said = self.bench(*load, "--api-key-file", keys.name)
+            self.assertEqual(code, 0, said)
+            row = answer["rows"][0]
+            self.assertEqual((row["endpoint"], row["requests"], row["failed"], row["short_answers"]), (url, 10, 0, 0))
+            self.assertEqual((answer["machine"], row["peak_memory_bytes"]), (None, None))
+            counted = server.ask("GET", "/metrics", headers={"Authorization": "Bearer first-key-0123456789"})[2]
+            generated = sum(float(value) for value in re.findall(r"^llmq_generation_tokens_total\{.*\} (\S+)$", counted, re.M))
+            self.assertGreater(generated, 10 * row["new_tokens"])  # the warm-up, too
+            code, answer, said = self.bench(*load)
+            self.assertEqual(code, 2)
+            self.assertIn("status 401", json.dumps(answer))
+            code, answer, said = self.bench("another", *load, "--api-key-file", keys.name)
+            self.assertEqual((code, answer["rows"][0]["failed"], answer["rows"][0]["ttft_p50_ms"]), (3, 10, None))
+            self.assertIn("status 404", answer["rows"][0]["errors"][0]["message"])
+        server.stop()
+        code, answer, said = self.bench(*load)
+        self.assertEqual(code, 1)
+        self.assertIn("cannot connect", json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,129 @@
+#include "evaluate/load_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "export/html_charts.h"
+
+namespace llmq {
+namespace {
+
+double mean(std::int64_t sum, const LoadResult& result) {
+  return static_cast<double>(sum) / static_cast<double>(std::max<std::int64_t>(1, result.requests - result.failed));
+}
+
+void add_percentiles(Json::Object& object, const std::string& name, const Percentiles& seconds) {
+  object.emplace_back(name + "_p50_ms", 1e3 * seconds.p50);
+  object.emplace_back(name + "_p95_ms", 1e3 * seconds.p95);
+  object.emplace_back(name + "_p99_ms", 1e3 * seconds.p99);
+}
+
+// The figures of a row in the order and under the names of the JSON schema; CSV has the same.
+Json::Object members(const LoadReport& report, const LoadRow& row) {
+  const LoadResult& r = row.result;
+  const bool measured = r.failed < r.requests;
+  Json::Object object = {{"config", report.config},
+                         {"suite", "serve"},
+                         {"compute", report.compute.empty() ? Json() : Json(report.compute)},
+                         {"endpoint", report.endpoint.empty() ? Json() : Json(report.endpoint)},
+                         {"batch", row.clients},
+                         {"rate", std::isfinite(row.rate) ? Json(row.rate) : Json()},
+                         {"requests", r.requests},
+                         {"failed", r.failed},
+                         {"short_answers", r.short_answers},
+                         {"prompt_tokens", mean(r.prompt_tokens, r)},
+                         {"new_tokens", mean(r.new_tokens, r)},
+                         {"shared_prefix", report.mix.shared_share},
+                         {"seconds", r.seconds}};
+  add_percentiles(object, "ttft", r.ttft);
+  add_percentiles(object, "itl", r.itl);
+  add_percentiles(object, "tpot", r.tpot);
+  object.emplace_back("requests_per_second", r.requests_per_second);
+  object.emplace_back("tokens_per_second", r.tokens_per_second);
+  object.emplace_back("acceptance_rate", optional_json(row.acceptance()));
+  object.emplace_back("prefix_hit_share", optional_json(row.prefix_hit_share()));
+  object.emplace_back("peak_memory_bytes", row.peak_memory_bytes ? Json(*row.peak_memory_bytes) : Json());
+  object.emplace_back("bandwidth_fraction", nullptr);  // steps hold prompts and answers: no one figure says what they must read
+  object.emplace_back("cost_per_million_tokens", optional_json(cost_per_million_tokens(report.price_per_hour, r.tokens_per_second)));
+  if (!measured)
+    for (Json::Member& member : object)
+      if (member.first.ends_with("_ms")) member.second = Json();
+  return object;
+}
+
+Json errors_json(const LoadResult& result) {
+  Json list = Json::array();
+  for (const auto& error : result.errors) list.push_back(Json::object({{"message", error.first}, {"count", error.second}}));
+  return list;
+}
+
+std::string triple(const Percentiles& seconds) { return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99); }
+
+std::string share_text(const std::optional<double>& share) { return share ? fmt::format("{:.1f} %", 100 * *share) : "-"; }
+
+std::string load_table(const LoadReport& report) {
+  std::vector<std::vector<std::string>> rows = {{"clients", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms", "between pieces p50 / p95 / p99, ms",
+                                                 "per token p50 / p95 / p99, ms", "requests/s", "tokens/s", "drafts accepted", "found in the prefix cache", "peak memory, MB",
+                                                 "cost per million tokens"}};
+  for (const LoadRow& row : report.rows) {
+    const LoadResult& r = row.result;
+    const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
+    rows.push_back({std::to_string(row.clients), rate_text(row.rate), std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft), triple(r.itl), triple(r.tpot),
+                    fmt::format("{:.2f}", r.requests_per_second), fmt::format("{:.1f}", r.tokens_per_second), share_text(row.acceptance()), share_text(row.prefix_hit_share()),
+                    row.peak_memory_bytes ? fmt::format("{:.0f}", static_cast<double>(*row.peak_memory_bytes) * 1e-6) : "-", cost ? fmt::format("{:.4g}", *cost) : "-"});
+  }
+  return html_table(rows);
+}
+
+}  // namespace
+
+std::optional<double> LoadRow::acceptance() const {
+  return counters.drafted > 0 ? std::optional(counters.accepted / counters.drafted) : std::nullopt;
+}
+
+std::optional<double> LoadRow::prefix_hit_share() const {
+  return counters.prefix_queries > 0 ? std::optional(counters.prefix_hits / counters.prefix_queries) : std::nullopt;
+}
+
+std::string rate_text(double rate) { return std::isfinite(rate) ? fmt::format("{:g}", rate) : "inf"; }
+
+Json LoadReport::to_json() const {
+  Json list = Json::array();
+  for (const LoadRow& row : rows) {
+    Json one(members(*this, row));
+    one["errors"] = errors_json(row.result);
+    list.push_back(std::move(one));
+  }
+  return Json::object({{"schema", "llmq.bench/1"}, {"model", model}, {"machine", machine ? machine->to_json() : Json()}, {"rows", list}});
+}
+
+std::string LoadReport::to_csv() const {
+  std::vector<Json::Object> lines;
+  for (const LoadRow& row : rows) lines.push_back(members(*this, row));
+  return csv_text(lines);
+}
+
+std::string LoadReport::to_html() const {
+  std::string below = endpoint.empty() ? fmt::format("{}, {} compute", config, compute) : endpoint;
+  if (machine) below += fmt::format(": {} ({}, {} threads)", machine->peaks.cpu, machine->isa, machine->peaks.threads);
+  std::string page = html_head("Load on " + model, below) + "<div class=\"cards\">\n";
+  if (!rows.empty()) {
+    const LoadResult& first = rows.front().result;
+    page += html_card(fmt::format("{:.1f}", first.tokens_per_second), fmt::format("tokens/s, {} clients", rows.front().clients));
+    page += html_card(fmt::format("{:.1f} ms", 1e3 * first.ttft.p95), "until the first token, p95");
+    page += html_card(fmt::format("{:.1f} ms", 1e3 * first.itl.p95), "between pieces, p95");
+  }
+  page += "</div>\n<h2>Loads</h2>\n" + load_table(*this);
+  for (const LoadRow& row : rows)
+    for (const auto& error : row.result.errors)
+      page += fmt::format("<p class=\"note bad\">{} clients, {} requests/s: {} requests failed: {}</p>\n", row.clients, rate_text(row.rate), error.second, html_text(error.first));
+  page += fmt::format(
+      "<p class=\"note\">{} requests a row, prompts of {} to {} words, {} to {} new tokens, {:.0f} % with a common beginning. Failed requests are in no figure.</p>\n", mix.requests,
+      mix.prompt_words / 2 + 1, mix.prompt_words + (mix.prompt_words + 1) / 2 - 1, (mix.new_tokens + 1) / 2, mix.new_tokens + mix.new_tokens / 2, 100 * mix.shared_share);
+  if (machine) page += html_machine(*machine);
+  return page + "</main></body></html>\n";
+}
+
+}  // namespace llmq

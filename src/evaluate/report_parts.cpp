@@ -1,0 +1,104 @@
+#include "evaluate/report_parts.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "export/html_charts.h"
+#include "export/html_style.h"
+
+namespace llmq {
+namespace {
+
+std::string csv_cell(const Json& value) {
+  if (value.is_null()) return "";
+  if (!value.is_string()) return value.dump();
+  const std::string& text = value.as_string();
+  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
+  return quoted + "\"";
+}
+
+std::string cells(const std::vector<std::string>& row, const char* tag) {
+  std::string line = "<tr>";
+  for (const std::string& cell : row) line += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
+  return line + "</tr>\n";
+}
+
+std::string peaks_table(const MachinePeaks& machine) {
+  std::vector<std::vector<std::string>> rows = {{"level", "arithmetic", "10^9 operations/s"}};
+  for (const LevelPeak& level : machine.arithmetic)
+    rows.push_back(
+        {level.level, arithmetic_name(level.kind), fmt::format("{:.1f}", level.peak.by_clock * 1e-9)});
+  return html_table(rows);
+}
+
+}  // namespace
+
+bool MachineFigures::unsteady() const {
+  const double before = peaks.read_bytes_per_second, after = read_bytes_per_second_after;
+  return std::abs(before - after) > 0.1 * std::max(before, after);
+}
+
+double MachineFigures::read_bytes_per_second() const { return std::max(peaks.read_bytes_per_second, read_bytes_per_second_after); }
+
+Json MachineFigures::to_json() const {
+  Json list = Json::array();
+  for (const LevelPeak& level : peaks.arithmetic)
+    list.push_back(Json::object({{"level", level.level}, {"arithmetic", arithmetic_name(level.kind)}, {"gops", level.peak.by_clock * 1e-9}}));
+  return Json::object({{"cpu", peaks.cpu},
+                       {"isa", isa},
+                       {"threads", peaks.threads},
+                       {"read_bandwidth_gbps", read_bytes_per_second() * 1e-9},
+                       {"peak_gflops", peak_operations_per_second * 1e-9},
+                       {"gpu", nullptr},
+                       {"peaks", list},
+                       {"unsteady", unsteady()}});
+}
+
+std::optional<double> cost_per_million_tokens(std::optional<double> price_per_hour, double tokens_per_second) {
+  if (!price_per_hour || tokens_per_second <= 0) return std::nullopt;
+  return *price_per_hour / 3600 / tokens_per_second * 1e6;
+}
+
+Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
+
+std::string csv_text(std::span<const Json::Object> rows) {
+  std::string text;
+  for (std::size_t r = 0; r < rows.size(); ++r) {
+    std::string names, values;
+    for (const auto& [name, value] : rows[r]) {
+      names += (names.empty() ? "" : ",") + name;
+      values += (values.empty() ? "" : ",") + csv_cell(value);
+    }
+    if (r == 0) text += names + "\n";
+    text += values + "\n";
+  }
+  return text;
+}
+
+std::string html_head(const std::string& title, const std::string& below) {
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + html_text(title) +
+         "</title>\n<style>" + std::string(kReportStyle) + "</style></head>\n<body><main>\n" + fmt::format("<header><h1>{}</h1><p>{}</p></header>\n", html_text(title), html_text(below));
+}
+
+std::string html_card(const std::string& figure, const std::string& words) {
+  return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", html_text(figure),
+                     html_text(words));
+}
+
+std::string html_table(const std::vector<std::vector<std::string>>& rows) {
+  std::string table = "<div class=\"wide\"><table><thead>" + cells(rows.front(), "th") + "</thead><tbody>\n";
+  for (std::size_t r = 1; r < rows.size(); ++r) table += cells(rows[r], "td");
+  return table + "</tbody></table></div>\n";
+}
+
+std::string html_machine(const MachineFigures& machine) {
+  std::string part;
+  if (machine.unsteady()) part += "<p class=\"note bad\">The read bandwidth before and after differ by more than a tenth: something else was running.</p>\n";
+  return part + "<h2>What this machine can do at most</h2>\n" + peaks_table(machine.peaks);
+}
+
+}  // namespace llmq

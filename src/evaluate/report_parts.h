@@ -1,0 +1,37 @@
+// What the reports of `llmq bench` have in common: the machine beside the figures, and the pieces of CSV and of a page.
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "device/machine_peaks.h"
+
+namespace llmq {
+
+struct MachineFigures {
+  MachinePeaks peaks;
+  std::string isa;                         // "avx512_bf16"
+  double read_bytes_per_second_after = 0;  // measured again at the end
+  double peak_operations_per_second = 0;   // of the level in use, in the compute type
+
+  // A neighbour was busy: the bandwidth before and after differ by more than a tenth.
+  bool unsteady() const;
+  double read_bytes_per_second() const;  // the greater of the two
+  Json to_json() const;
+};
+
+// Of a machine that costs so much and writes so many tokens; none without a price or a token.
+std::optional<double> cost_per_million_tokens(std::optional<double> price_per_hour, double tokens_per_second);
+Json optional_json(const std::optional<double>& value);
+
+// A heading of the first row's names, and a line for each row; all rows have the same names.
+std::string csv_text(std::span<const Json::Object> rows);
+
+std::string html_head(const std::string& title, const std::string& below);  // up to and with the page's heading
+std::string html_card(const std::string& figure, const std::string& words);
+std::string html_table(const std::vector<std::vector<std::string>>& rows);  // the first is the heading
+std::string html_machine(const MachineFigures& machine);                    // a warning where it was unsteady, and the peaks
+
+}  // namespace llmq

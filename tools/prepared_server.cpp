@@ -1,0 +1,115 @@
+#include "tools/prepared_server.h"
+
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+
+#include "base/error.h"
+#include "tools/print.h"
+#include "tools/version.h"
+
+namespace llmq::tools {
+namespace {
+
+constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
+
+std::uint64_t kv_bytes_per_token(const ModelSpec& spec, Compute compute) {
+  const std::uint64_t element = compute == Compute::kFloat32 ? 4 : 2;
+  return 2 * static_cast<std::uint64_t>(spec.blocks.size()) * static_cast<std::uint64_t>(spec.kv_heads * spec.head_dim) * element;
+}
+
+Room room_for(const EngineFlags& options, const ModelSpec& spec, Compute compute) {
+  if (options.max_model_len > spec.max_position)
+    fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
+  const std::uint64_t per_token = kv_bytes_per_token(spec, compute), asked = parse_bytes(options.kv_memory, "--kv-memory");
+  const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
+  Room room;
+  room.context = options.max_model_len ? options.max_model_len : std::min(spec.max_position, affordable);
+  if (affordable < room.context || room.context < 2)
+    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} holds {} tokens, less than one context of {}", bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context),
+                             {}, "--kv-memory", fmt::format("give at least {}, or lower --max-model-len", bytes_text(per_token * static_cast<std::uint64_t>(room.context + options.block_size)))});
+  const std::int64_t most = (room.context + options.block_size) * options.limits.max_num_seqs;  // all answers at their longest
+  room.kv_tokens = asked ? affordable : std::min(affordable, most);
+  return room;
+}
+
+Engine load_engine(const LoadedModel& model, const EngineFlags& options, const std::shared_ptr<Backend>& backend, Compute compute, const Room& room) {
+  Engine::Options engine;
+  engine.compute = compute;
+  engine.max_context = room.context;
+  engine.kv_tokens = room.kv_tokens;
+  engine.block_size = options.block_size;
+  engine.prefix_caching = !options.no_prefix_caching;
+  engine.head = head_weight(options.head);
+  return Engine::load(model.checkpoint, backend, engine);
+}
+
+// The last part of a path, or a hub's name as it is.
+std::string name_of(const EngineFlags& options) {
+  if (!options.served_name.empty()) return options.served_name;
+  const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
+  if (!std::filesystem::exists(path)) return options.model;
+  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+}
+
+ServedModel served_model(const LoadedModel& model, const EngineFlags& options, std::int64_t context) {
+  return {name_of(options), {options.model}, static_cast<std::int64_t>(std::time(nullptr)), context, model.spec.vocab_size, model.tokenizer,
+          ChatTemplate::open(system_io(), model.checkpoint.path())};
+}
+
+ServingOptions serving_options(const EngineFlags& flags, const Room& room) {
+  ServingOptions serving;
+  serving.limits = flags.limits;
+  serving.limits.max_model_len = room.context;
+  serving.num_draft_tokens = flags.draft.num_draft_tokens();
+  return serving;
+}
+
+}  // namespace
+
+void add_engine_flags(CLI::App& command, EngineFlags& o) {
+  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000});
+  command.add_option("--served-model-name", o.served_name, "Name in requests and answers; by default the directory's")->type_name("NAME");
+  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")->type_name("N")->check(positive);
+  command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")->type_name("N")->capture_default_str()->check(positive);
+  command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
+  command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
+  command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto: the type of --compute")->type_name("TYPE")->capture_default_str();
+  command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache; by default what is needed, at most 2GiB")->type_name("SIZE");
+  command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
+  add_draft_options(command, o.draft);
+}
+
+void check_engine_flags(const EngineFlags& flags, Compute compute) {
+  if (flags.kv_cache_dtype != "auto" && (flags.kv_cache_dtype != "bf16" || compute != Compute::kBFloat16))
+    fail(ErrorKind::kUnsupported, {"KV type '" + flags.kv_cache_dtype + "' is not part of this version", {}, "--kv-cache-dtype", "use auto: the type of --compute"});
+  if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
+    fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers", flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
+                             {}, "--max-num-batched-tokens", "raise it, or lower --max-num-seqs"});
+  check_draft(flags.draft);
+}
+
+PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& globals, Compute compute)
+    : flags_(flags),
+      model_(open_model(system_io(), flags.model)),
+      draft_(open_draft(flags.draft, model_)),
+      room_(room_for(flags, model_.spec, compute)),
+      backend_(chosen_backend(globals)),
+      engine_(load_engine(model_, flags, backend_, compute, room_)),
+      served_(served_model(model_, flags, room_.context)),
+      drafter_(make_drafter(flags.draft, draft_, engine_)),
+      answers_(engine_, &served_.tokenizer, serving_options(flags, room_), drafter_.get()) {
+  log_kernels(engine_);
+}
+
+ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(int port)>& listening) {
+  options.http.max_bodies = std::max(options.http.max_bodies, 2 * options.http.max_body);
+  ApiOptions& api = options.api;
+  api.limits.body.max_bytes = options.http.max_body;
+  api.limits.vocabulary_size = model_.tokenizer.vocabulary_size();
+  api.limits.max_samples = flags_.limits.max_num_seqs + flags_.limits.max_waiting;
+  api.version = Json::object({{"version", version_text()}, {"commit", commit_text()}});
+  return llmq::serve(served_, request_engine(answers_), options, listening);
+}
+
+}  // namespace llmq::tools
