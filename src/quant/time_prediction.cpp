@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cmath>
 #include <map>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -21,6 +22,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kMostWeights = 4 << 20;  // of the block that is run
 constexpr double kShort = 0.1;                  // seconds, below which a run is repeated
 constexpr int kRepeats = 4;
+constexpr double kTelling = 0.5;  // seconds of a share of a block
 constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "dense tensors",
                      *kForward = "forward", *kEmbedding = "embedding";
 
@@ -135,7 +137,14 @@ bool grows_with_products(const Plan& plan, const std::string& part) {
   return part == "losses" || part == "upstream error";
 }
 
-// The block over all samples, from itself or from shares of its width.
+// A share of the block's width, and what it takes over all samples.
+struct Share {
+  double width = 0;
+  Seconds seconds;
+};
+
+// The block over all samples, from itself or from the two largest shares of its width that are tried: narrow products run
+// slower for their operations, so the share doubles until what it takes is long enough to tell.
 Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const ModelSpec& spec,
                     std::size_t block) {
   const std::int64_t weights = weights_of(spec.blocks[block]);
@@ -143,16 +152,20 @@ Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const Mode
   while (weights > kMostWeights * divisor * divisor) ++divisor;
   if (divisor == 1) return whole_samples(probe, checkpoint, single_block(spec, block));
   const LinearSource source = LinearSource::open(checkpoint);
-  double share[2];
-  Seconds seconds[2];
-  for (int i = 0; i < 2; ++i) {
-    const NarrowModel narrow = narrow_model(source, spec, block, i == 0 ? 2 * divisor : divisor);
-    share[i] = std::sqrt(of(weights_of(narrow.spec.blocks.front())) / of(weights));
-    seconds[i] = whole_samples(probe, narrow.checkpoint, narrow.spec);
+  const auto share = [&](std::int64_t by) {
+    const NarrowModel narrow = narrow_model(source, spec, block, by);
+    return Share{std::sqrt(of(weights_of(narrow.spec.blocks.front())) / of(weights)),
+                 whole_samples(probe, narrow.checkpoint, narrow.spec)};
+  };
+  Share small = share(2 * divisor), large = share(divisor);
+  while (divisor > 2 && total(large.seconds) < kTelling) {
+    divisor = (divisor + 1) / 2;
+    small = std::exchange(large, share(divisor));
   }
-  for (auto& [part, found] : seconds[1])
-    found = grown(seconds[0][part], share[0], found, share[1], grows_with_products(probe.plan, part) ? 2 : 1);
-  return std::move(seconds[1]);
+  for (auto& [part, found] : large.seconds)
+    found = grown(small.seconds[part], small.width, found, large.width,
+                  grows_with_products(probe.plan, part) ? 2 : 1);
+  return std::move(large.seconds);
 }
 
 // The block with most quantized weights, and how many there are in all.
