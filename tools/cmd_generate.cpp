@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "runtime/generate.h"
 #include "tools/command.h"
+#include "tools/constraint.h"
 #include "tools/draft.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -19,6 +20,7 @@ struct Options {
   std::string model, prompt, prompt_file, head = "stored";
   bool chat = false;
   DraftOptions draft;
+  ConstraintOptions constraint;
   GenerateOptions generate;
 };
 
@@ -89,6 +91,7 @@ int run_chat(Options& options, const GlobalOptions& globals) {
   if (!options.prompt.empty() || !options.prompt_file.empty()) fail(ErrorKind::kUsage, {"a chat and a prompt are given", {}, "--chat", "a chat reads standard input; leave --prompt out"});
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
+  options.generate.constraint = chosen_constraint(options.constraint, model.tokenizer);
   const ChatTemplate chat_template = model_chat_template(system_io(), model.checkpoint.path());
   const std::optional<LoadedModel> draft = open_draft(options.draft, model);
   Engine engine = load_engine(model, options, globals, kChatContext);
@@ -120,6 +123,7 @@ int run(Options& options, const GlobalOptions& globals) {
   const std::string prompt = prompt_of(options);
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
+  options.generate.constraint = chosen_constraint(options.constraint, model.tokenizer);
   const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, options.prompt_file.empty() ? "--prompt" : options.prompt_file);
   const std::int64_t length = static_cast<std::int64_t>(ids.size());
   if (length == 0) fail(ErrorKind::kUsage, {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
@@ -166,6 +170,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
   command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
+  add_constraint_options(*command, options->constraint);
   add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/error.h"
+
 namespace llmq {
 
 Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer, std::vector<std::int32_t> model_ends)
@@ -16,11 +18,12 @@ Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, cons
   sampling_.seed = answer_seed(sampling_.seed, index);
   sampling_.logit_bias.clear();  // the penalties have it
   if (tokenizer) text_.emplace(*tokenizer, request_->prompt, request_->stop);
+  if (request_->constraint) constrained_.emplace(request_->constraint, text_ && text_->empty());
 }
 
-Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) const {
-  Row row{logits, logits, 0};
-  const bool early = static_cast<std::int64_t>(drawn_) < request_->min_tokens, changes = early || !penalties_.none();
+Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) {
+  Row row{logits, logits, 0, {}};
+  const bool early = static_cast<std::int64_t>(drawn_) < request_->min_tokens, changes = early || constrained_ || !penalties_.none();
   if (request_->logprobs) {
     row.log_sum = log_sum(logits);
     if (changes) {
@@ -30,6 +33,11 @@ Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) co
   }
   if (!changes) return row;
   penalties_.apply(logits);
+  try {
+    if (constrained_) constrained_->allow_only(logits, ends_);
+  } catch (const Error& error) {
+    row.failure = error.detail().message;
+  }
   if (early)
     for (const std::int32_t token : ends_)
       if (token >= 0 && static_cast<std::size_t>(token) < logits.size())
@@ -39,7 +47,10 @@ Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) co
 
 bool Answer::take(const Row& row, std::int32_t token, GenerationEvent& event) {
   ++drawn_;
+  failure_ = row.failure;
+  if (!failure_.empty()) return true;
   if (std::find(ends_.begin(), ends_.end(), token) != ends_.end()) return true;
+  if (!follow(token)) return true;
   penalties_.push(token);
   event.tokens.push_back(token);
   if (const auto& asked = request_->logprobs) {
@@ -47,14 +58,25 @@ bool Answer::take(const Row& row, std::int32_t token, GenerationEvent& event) {
     entry.chosen = {token, static_cast<double>(row.own[static_cast<std::size_t>(token)]) - row.log_sum};
     entry.likeliest = likeliest_logprobs(row.own, row.log_sum, *asked);
   }
-  if (!text_) return false;
-  event.text += text_->push(token);
-  return text_->stopped();
+  if (text_) event.text += text_->push(token);
+  return (text_ && text_->stopped()) || (constrained_ && constrained_->complete());
+}
+
+// A budget can be exceeded here; and a model whose logits are no numbers draws tokens that may not follow.
+bool Answer::follow(std::int32_t token) {
+  if (!constrained_) return true;
+  try {
+    constrained_->push(token);
+  } catch (const Error& error) {
+    failure_ = error.detail().message;
+  }
+  return failure_.empty();
 }
 
 void Answer::finish(FinishReason reason, GenerationEvent& event) {
   if (text_) event.text += text_->finish();
-  event.finish = reason;
+  event.finish = failed() ? FinishReason::kFailed : reason;
+  event.failure = failure_;
 }
 
 }  // namespace llmq

@@ -6,6 +6,7 @@
 #include <span>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "runtime/answer_text.h"
 #include "runtime/generation.h"
 #include "runtime/penalties.h"
@@ -22,14 +23,17 @@ class Answer {
   struct Row {
     std::span<const float> logits, own;
     double log_sum = 0;
+    std::string failure;  // why nothing can be drawn from it
   };
-  // Penalties, biases and the bar on early end tokens change `logits`; what they were goes to `own` where somebody asks for it.
-  Row prepare(std::span<float> logits, std::vector<float>& own) const;
+  // Penalties, biases, the constraint and the bar on early end tokens change `logits`; what they were goes to `own` where somebody asks for it.
+  Row prepare(std::span<float> logits, std::vector<float>& own);
   // The next token of this answer.
   std::int32_t draw(const Row& row) const { return sample_token(row.logits, sampling_, drawn_); }
-  // It goes into the event, unless it is an end token; true where it ends the answer.
+  // It goes into the event, unless it is an end token; true where it ends the answer. After a failure it is no token.
   bool take(const Row& row, std::int32_t token, GenerationEvent& event);
   void finish(FinishReason reason, GenerationEvent& event);
+
+  bool failed() const { return !failure_.empty(); }
 
   const GenerationRequest& request() const { return *request_; }
   const std::shared_ptr<const GenerationRequest>& shared_request() const { return request_; }
@@ -43,12 +47,16 @@ class Answer {
   Speculation::Sequence speculation;
 
  private:
+  bool follow(std::int32_t token);
+
   std::shared_ptr<const GenerationRequest> request_;
   int index_;
   std::vector<std::int32_t> ends_;
   SamplingOptions sampling_;
   Penalties penalties_;
   std::optional<AnswerText> text_;
+  std::optional<ConstrainedText> constrained_;
+  std::string failure_;
   std::uint64_t drawn_ = 0;
 };
 

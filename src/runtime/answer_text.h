@@ -16,6 +16,7 @@ class AnswerText {
   std::string push(std::int32_t token);  // what has become certain
   std::string finish();                  // the rest; nothing follows
   bool stopped() const { return stops_.stopped(); }
+  bool empty() const { return previous_ < 0; }  // nothing that is shown was there so far, the prompt included
 
  private:
   bool is_special(std::int32_t token) const;

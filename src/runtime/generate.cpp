@@ -37,6 +37,7 @@ GenerationRequest request_of(std::span<const std::int32_t> prompt, const Generat
   request.sampling = options.sampling;
   request.stop = options.stop;
   request.ignore_eos = options.ignore_eos;
+  request.constraint = options.constraint;
   return request;
 }
 
@@ -70,6 +71,7 @@ Generated run(Engine& engine, const Tokenizer* tokenizer, std::span<const std::i
         first = last;
         first_tokens = static_cast<std::int64_t>(event.tokens.size());
       }
+      if (event.finish == FinishReason::kFailed) fail(ErrorKind::kUnsupported, ErrorDetail{event.failure, {}, {}, "take a simpler constraint"});
       if (event.finish == FinishReason::kStop) result.finish_reason = "stop";
       if (on_event(event)) continue;
       result.finish_reason = "stop";

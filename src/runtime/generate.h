@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -18,6 +19,7 @@ struct GenerateOptions {
   SamplingOptions sampling;
   std::vector<std::string> stop;  // ends before the first of these; not part of the text
   bool ignore_eos = false;
+  std::shared_ptr<const Constraint> constraint;  // of what is written (grammar/constraint.h)
   std::int64_t min_tokens = 0;
   std::int64_t prefill_chunk = 512;
   Drafter* drafter = nullptr;

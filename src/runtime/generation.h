@@ -1,6 +1,7 @@
 // What is asked of a serving engine, and what it tells: values only.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,6 +10,8 @@
 #include "runtime/sampler.h"
 
 namespace llmq {
+
+struct Constraint;
 
 struct GenerationRequest {
   std::uint64_t id = 0;              // the caller's, of no other request that lives
@@ -19,6 +22,7 @@ struct GenerationRequest {
   std::vector<std::string> stop;           // the text ends before the first of these
   std::vector<std::int32_t> stop_tokens;   // end tokens beside the model's own
   bool ignore_eos = false;                 // the model's own end tokens are tokens like others
+  std::shared_ptr<const Constraint> constraint;  // what the answer may be (grammar/constraint.h); it ends where nothing can follow
   int n = 1;                               // answers; answer i > 0 draws with a seed made of the seed and i
   std::optional<std::int64_t> logprobs;    // of each token, and of so many of the likeliest (0: of the token alone)
   int priority = 0;                        // lower is sooner, -100 ... 100
@@ -26,7 +30,8 @@ struct GenerationRequest {
   std::string adapter;                     // of the model; none are loaded in this version
 };
 
-enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled };
+// kFailed: the constraint cost more than its budgets allow.
+enum class FinishReason : std::uint8_t { kStop, kLength, kCancelled, kFailed };
 
 // What one answer of a request got in one step, or at its end.
 struct GenerationEvent {
@@ -37,6 +42,7 @@ struct GenerationEvent {
   std::string text;                     // what has become certain; may lag behind the tokens
   std::vector<TokenLogprobs> logprobs;  // one for each of `tokens`, where asked for
   std::optional<FinishReason> finish;   // this answer's last event
+  std::string failure;                  // a sentence, where it failed
 };
 
 // Why a request is not taken. kBusy passes: ask again later.

@@ -104,6 +104,7 @@ GenerationEvent& ServingEngine::State::new_event(const Answer& answer) {
   event.text.clear();
   event.logprobs.clear();
   event.finish.reset();
+  event.failure.clear();
   return event;
 }
 
@@ -253,7 +254,7 @@ void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> 
 void ServingEngine::State::finish(std::uint64_t sequence, FinishReason reason) {
   Answer& answer = answers.at(sequence);
   answer.finish(reason, events[answer.event_at]);
-  ++(reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
+  ++(answer.failed() ? statistics.failed : reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
   forget(sequence);
 }
 

@@ -5,6 +5,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include "serve/constraint_fields.h"
+
 namespace llmq {
 namespace {
 
@@ -93,6 +95,7 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   options.repetition_penalty = fields.number("repetition_penalty", 0.01, 100).value_or(1);
   options.logit_bias = read_logit_bias(fields, limits);
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) options.seed = static_cast<std::uint64_t>(*seed);
+  options.constraint = read_constraint(fields);
   options.stop = read_stop(fields);
   if (const Json::Array* ids = fields.array("stop_token_ids")) {
     if (ids->size() > kStopIds) refuse_field("stop_token_ids", fmt::format("has more than {} ids", kStopIds));

@@ -207,6 +207,12 @@ GenerationRequest Api::generation(const AnswerOptions& options, TokenIds prompt,
   return request;
 }
 
+std::shared_ptr<const Constraint> Api::constraint_of(const AnswerOptions& options) {
+  if (!options.constraint) return nullptr;
+  if (!pieces_) pieces_ = std::make_shared<const TokenPieces>(model_.tokenizer);
+  return compile_constraint(*options.constraint, pieces_);
+}
+
 void Api::submit(std::vector<GenerationRequest> requests, CompletionAnswer::Asked asked, const Answer& answer) {
   const std::size_t count = requests.size();
   for (const GenerationRequest& request : requests) asked.prompt_tokens.push_back(static_cast<std::int64_t>(request.prompt.size()));
@@ -222,11 +228,13 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
   if (options_.log_prompts) Log::get().note("/v1/completions " + Json(request.body).dump());
   CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, request.received};
   std::vector<GenerationRequest> requests;
+  const auto constraint = constraint_of(text.options);
   for (auto& prompt : text.prompts) {
     const std::string* words = std::get_if<std::string>(&prompt);
     TokenIds ids = words ? encoded(*words, true, "prompt") : std::get<TokenIds>(std::move(prompt));
     if (text.echo) asked.echoes.push_back(words ? *words : model_.tokenizer.decode(ids, true));
     requests.push_back(generation(text.options, std::move(ids), tenant, false));
+    requests.back().constraint = constraint;
   }
   submit(std::move(requests), std::move(asked), answer);
 }
@@ -238,6 +246,7 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
   TokenIds ids = encoded(rendered(chat.chat), false, "messages");
   std::vector<GenerationRequest> requests;
   requests.push_back(generation(chat.options, std::move(ids), tenant, true));
+  requests.back().constraint = constraint_of(chat.options);
   submit(std::move(requests), {true, chat.options, {}, {}, std::move(chat.tools), request.received}, answer);
 }
 

@@ -59,6 +59,7 @@ class Api {
   std::string rendered(const Json& chat) const;
   TokenIds encoded(const std::string& text, bool special, const std::string& field) const;
   GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant, bool chat) const;
+  std::shared_ptr<const Constraint> constraint_of(const AnswerOptions& options);  // on the preparing thread
   void submit(std::vector<GenerationRequest> requests, CompletionAnswer::Asked asked, const Answer& answer);
 
   const ServedModel& model_;
@@ -67,6 +68,7 @@ class Api {
   EngineThread& engine_;
   std::function<HttpCounters()> connections_;
   std::size_t most_prompt_bytes_;
+  std::shared_ptr<const TokenPieces> pieces_;  // made for the first constrained answer
   std::atomic<bool> draining_{false}, failed_{false};
   WorkQueue preparing_;  // last: its thread uses all of the above
 };

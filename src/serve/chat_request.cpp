@@ -107,8 +107,6 @@ void read_template_variables(RequestFields& fields, ChatRequest& request) {
 }
 
 void refuse_unsupported(RequestFields& fields) {
-  const Json text = Json::object({{"type", "text"}});
-  fields.unsupported("response_format", text);
   fields.unsupported("modalities", Json::array({"text"}));
   for (const char* key : {"audio", "prediction", "web_search_options", "functions", "function_call", "reasoning_effort", "verbosity"})
     fields.unsupported(key);

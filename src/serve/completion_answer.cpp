@@ -8,7 +8,7 @@
 #include <random>
 
 #include "base/log.h"
-#include "serve/api_error.h"
+#include "tokenizer/token_bytes.h"
 
 namespace llmq {
 namespace {
@@ -19,7 +19,7 @@ const char* reason_word(FinishReason reason) {
   switch (reason) {
     case FinishReason::kStop: return "stop";
     case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: break;
+    case FinishReason::kCancelled: case FinishReason::kFailed: break;
   }
   return "cancelled";
 }
@@ -80,14 +80,17 @@ void CompletionAnswer::refused(const GenerationRefusal& refusal) {
 
 void CompletionAnswer::failed(const std::string& message) {
   Log::get().warn(head_.id + " failed: " + message);
-  const ApiError error(500, "the model failed while it answered; the server's log says why");
-  if (!asked_.options.stream) return answer_->reply({500, "application/json", error.body().dump(), {}});
+  end_with(ApiError(500, "the model failed while it answered; the server's log says why"));
+}
+
+void CompletionAnswer::end_with(const ApiError& error) {
+  if (!asked_.options.stream) return answer_->reply({error.status(), "application/json", error.body().dump(), {}});
   answer_->write(event_text(error.body()) + kLastEvent);
   answer_->end();
 }
 
 std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprobs>& logprobs) const {
-  const auto bytes = [&](std::int32_t token) { return token_bytes(model_.tokenizer, token); };
+  const TokenBytes bytes(model_.tokenizer);
   std::vector<ScoredToken> list;
   for (const TokenLogprobs& one : logprobs) {
     ScoredToken& token = list.emplace_back(ScoredToken{bytes(one.chosen.token), one.chosen.logprob, {}});
@@ -137,7 +140,9 @@ void CompletionAnswer::event(const GenerationEvent& event, Time now) {
   measure(choice, event, now);
   AnswerPart part = part_of(choice, event);
   cancelled_ = cancelled_ || event.finish == FinishReason::kCancelled;
+  if (event.finish == FinishReason::kFailed) failure_ = event.failure;
   if (asked_.options.stream) {
+    if (event.finish == FinishReason::kFailed) part.finish_reason = "error";
     if (!part.text.empty() || (part.logprobs && !part.logprobs->empty()) || event.finish) send(part);
   } else {
     choice.whole.text += part.text;
@@ -159,6 +164,7 @@ void CompletionAnswer::finish(Time now) {
                                 first_token_seconds_, seconds, cancelled_ ? "; cancelled" : ""));
   if (cancelled_) return;  // nobody reads it
   metrics_.finished(seconds, usage_.prompt_tokens, usage_.completion_tokens);
+  if (!failure_.empty()) return end_with(ApiError(400, failure_, asked_.options.constraint ? asked_.options.constraint->where : ""));
   if (asked_.options.stream) {
     if (asked_.options.include_usage) answer_->write(event_text(usage_chunk(head_, asked_.chat, usage_)));
     answer_->write(kLastEvent);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/completion_response.h"
 #include "serve/engine_thread.h"
@@ -47,6 +48,7 @@ class CompletionAnswer : public AnswerSink {
   void measure(Choice& choice, const GenerationEvent& event, Time now);
   void send(const AnswerPart& part);
   void finish(Time now);
+  void end_with(const ApiError& error);
 
   Asked asked_;
   const ServedModel& model_;
@@ -59,6 +61,7 @@ class CompletionAnswer : public AnswerSink {
   std::size_t unfinished_ = 0;
   double first_token_seconds_ = 0;
   bool cancelled_ = false;
+  std::string failure_;  // of one of the answers: then all of them are an error
 };
 
 // "chatcmpl-" and 24 digits that no other answer has.

@@ -2,8 +2,8 @@
 //
 // Pure functions of text: no model, tokenizer or connection. Everything that can be wrong without them is ApiError 400 here:
 // unknown fields, wrong types, ranges, and parts of OpenAI's API that this server does not carry out, each by its name.
-// Beside OpenAI's fields: top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos, priority (the lower the sooner) and
-// chat_template_kwargs, as vLLM has them.
+// Beside OpenAI's fields: top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos, priority (the lower the sooner),
+// structured_outputs and chat_template_kwargs, as vLLM has them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "grammar/constraint.h"
 #include "serve/request_fields.h"
 
 namespace llmq {
@@ -33,6 +34,7 @@ struct AnswerOptions {
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::vector<std::pair<std::int32_t, float>> logit_bias;
   std::optional<std::uint64_t> seed;  // none: another one for every request
+  std::optional<ConstraintSpec> constraint;  // not compiled yet
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
   bool ignore_eos = false;

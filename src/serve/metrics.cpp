@@ -94,7 +94,7 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.family("request_success_total", "counter", "Answers that ended, by why.", true,
              {{"finished_reason=\"stop\"", static_cast<double>(s.finished_stop)},
               {"finished_reason=\"length\"", static_cast<double>(s.finished_length)},
-              {"finished_reason=\"abort\"", static_cast<double>(s.cancelled)}});
+              {"finished_reason=\"abort\"", static_cast<double>(s.cancelled + s.failed)}});
   out.counter("spec_decode_num_drafts_total", "Rounds of speculation.", s.draft_rounds);
   out.counter("spec_decode_num_draft_tokens_total", "Tokens proposed.", s.drafted);
   out.counter("spec_decode_num_accepted_tokens_total", "Proposed tokens that were right.", s.accepted);

@@ -23,7 +23,4 @@ struct ServedModel {
 // A prompt with more bytes is refused unseen: no max_model_len tokens hold as much, unless a tokenizer drops most of a text.
 std::size_t most_prompt_bytes(const ServedModel& model);
 
-// What a token adds to a text that goes before it (some tokenizers drop the blank of a text's first token).
-std::string token_bytes(const Tokenizer& tokenizer, std::int32_t id);
-
 }  // namespace llmq

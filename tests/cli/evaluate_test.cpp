@@ -9,7 +9,9 @@
 namespace llmq::testing {
 namespace {
 
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 
 Outcome eval(std::vector<std::string> more, const std::vector<std::string>& environment = {}) {
   more.insert(more.begin(), {"eval-ppl"});
@@ -163,6 +165,28 @@ TEST(Generate, DraftsThatCannotGuessAreRefused) {
   tokenizer.replace(at, words.size(), swapped);
   write_file(other + "/tokenizer.json", tokenizer);
   refused({"--draft", other}, "token 4 is '!' in the model and '\"' in the draft");
+}
+
+TEST(Generate, ConstraintsAreKept) {
+  const Scratch scratch;
+  write_file(scratch / "schema.json", R"({"type": "string", "pattern": "^[a-z]{3,9}$"})");
+  const auto run = [](std::vector<std::string> more) {
+    more.insert(more.begin(), {"generate", tinystories(), "--prompt", "Once upon a time", "--max-tokens", "30"});
+    return run_llmq(more);
+  };
+  EXPECT_THAT(run({"--choice", "No.", "--choice", "Yes, please."}).out, AnyOf("No.\n", "Yes, please.\n"));
+  EXPECT_THAT(run({"--regex", "[0-9]{3}-[a-z]{2}"}).out, MatchesRegex("[0-9][0-9][0-9]-[a-z][a-z]\n"));
+  EXPECT_THAT(run({"--json-schema", scratch / "schema.json", "--draft", "ngram"}).out, MatchesRegex("\"[a-z]+\"\n"));
+  const auto refused = [&](const std::vector<std::string>& more, const char* words) {
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+  };
+  refused({"--json-object"}, "--json-object: no text of this model's vocabulary can satisfy it");
+  refused({"--regex", "(a)\\1"}, "--regex: this escape at byte 4 of the expression is not supported");
+  refused({"--regex", "a", "--choice", "b"}, "the text is constrained twice");
+  write_file(scratch / "schema.json", R"({"type": "string", "contentEncoding": "base64"})");
+  refused({"--json-schema", scratch / "schema.json"}, "--json-schema.contentEncoding: 'contentEncoding' is not supported");
 }
 
 TEST(Generate, AChatNeedsATemplate) {

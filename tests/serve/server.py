@@ -22,6 +22,22 @@ def chat_model(folder, template="smollm2"):
     return copy
 
 
+def bracket_model(folder):
+    """The chat model with brackets, which its vocabulary does not have: rare tokens are read as them."""
+    copy = chat_model(folder)
+    path = os.path.join(copy, "tokenizer.json")
+    with open(path) as file:
+        tokenizer = json.load(file)
+    vocabulary = tokenizer["model"]["vocab"]
+    renamed = dict(zip((word for word, number in vocabulary.items() if number > 2040), "{}[]\\/+"))
+    tokenizer["model"]["vocab"] = {renamed.get(word, word): number for word, number in vocabulary.items()}
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in tokenizer["model"]["merges"]]
+    tokenizer["model"]["merges"] = [pair for pair in pairs if not {pair[0], pair[1], pair[0] + pair[1]} & set(renamed)]
+    with open(path, "w") as file:
+        json.dump(tokenizer, file)
+    return copy
+
+
 class Server:
     def __init__(self, llmq, model=MODEL, *flags):
         self.log = tempfile.TemporaryFile(mode="w+")

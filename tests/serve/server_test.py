@@ -11,7 +11,7 @@ import threading
 import time
 import unittest
 
-from server import MODEL, Server, chat_model
+from server import MODEL, Server, bracket_model, chat_model
 
 LLMQ = sys.argv.pop(1)
 PROMPT = "Once upon a time, there was a"
@@ -155,6 +155,71 @@ class Answers(unittest.TestCase):
             answer = b""
             while answer.count(b"200 OK") < 5:
                 answer += connection.recv(4096)
+
+
+class Constrained(unittest.TestCase):
+    """response_format and structured_outputs: texts keep them, and what is not carried out is refused by name."""
+    SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
+              "required": ["name", "age"], "additionalProperties": False}
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.server = Server(LLMQ, bracket_model(cls.folder.name), "--draft", "ngram")
+
+    @classmethod
+    def tearDownClass(cls):
+        assert cls.server.stop() == 0
+        cls.folder.cleanup()
+
+    def chat(self, **fields):
+        return self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 100, "temperature": 1, **fields})
+
+    def contents(self, **fields):
+        status, answer = self.chat(n=4, seed=3, **fields)
+        self.assertEqual(status, 200, answer)
+        whole = [c["message"]["content"] for c in answer["choices"] if c["finish_reason"] == "stop"]
+        self.assertTrue(whole)
+        return whole
+
+    def test_a_schema_is_kept(self):
+        named = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": self.SCHEMA}}
+        for fields in [{"response_format": named}, {"structured_outputs": {"json": self.SCHEMA}}, {"structured_outputs": {"json": json.dumps(self.SCHEMA)}}]:
+            for content in self.contents(**fields):
+                person = json.loads(content)
+                self.assertEqual(list(person), ["name", "age"])
+                self.assertTrue(len(person["name"]) <= 8 and 1 <= person["age"] <= 99)
+
+    def test_choices_expressions_and_objects_are_kept(self):
+        self.assertTrue(set(self.contents(structured_outputs={"choice": ["red", "dark green"]})) <= {"red", "dark green"})
+        for content in self.contents(structured_outputs={"regex": "[A-Z][a-z]+, [0-9]{2,3}[.]"}):
+            self.assertRegex(content, r"\A[A-Z][a-z]+, [0-9]{2,3}[.]\Z")
+        status, answer = self.chat(response_format={"type": "json_object"}, logit_bias={"2041": 100, "2042": 100})
+        self.assertEqual(status, 200, answer)
+        self.assertIsInstance(json.loads(answer["choices"][0]["message"]["content"]), dict)
+
+    def test_a_stream_says_the_same(self):
+        body = {"prompt": PROMPT, "max_tokens": 40, "temperature": 1, "seed": 4, "structured_outputs": {"regex": "( [a-z]+){2,9}[.]"}}
+        whole = self.server.post("/v1/completions", body)[1]["choices"][0]["text"]
+        self.assertEqual("".join(c["choices"][0]["text"] for c in self.server.events("/v1/completions", body)), whole)
+
+    def test_what_is_not_carried_out_is_named(self):
+        cases = [({"response_format": {"type": "grammar"}}, "response_format.type"), ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
+                 ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"oneOf": []}}}}, "response_format.json_schema.schema.oneOf"),
+                 ({"structured_outputs": {}}, "structured_outputs"), ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+                 ({"structured_outputs": {"regex": "(a)\\1"}}, "structured_outputs.regex"), ({"structured_outputs": {"choice": [""]}}, "structured_outputs.choice"),
+                 ({"structured_outputs": {"regexp": "a"}}, "structured_outputs.regexp"), ({"structured_outputs": {"json": "{"}}, "structured_outputs.json"),
+                 ({"structured_outputs": {"regex": "a"}, "response_format": {"type": "json_object"}}, "structured_outputs"), ({"guided_regex": "a"}, "guided_regex")]
+        for fields, param in cases:
+            status, answer = self.chat(**fields)
+            self.assertEqual((status, answer["error"].get("param")), (400, param), answer)
+
+    def test_a_bomb_ends_its_own_request_only(self):
+        status, answer = self.chat(structured_outputs={"regex": "x((a?){1000}){1000}b"})
+        self.assertEqual((status, answer["error"]["param"]), (400, "structured_outputs.regex"), answer)
+        chunks = self.server.events("/v1/completions", {"prompt": PROMPT, "structured_outputs": {"regex": "x{30}((a?){1000}){1000}b"}, "max_tokens": 60})
+        self.assertIn("too many ways", chunks[-1]["error"]["message"])
+        self.assertEqual(self.chat(structured_outputs={"choice": ["still"]})[1]["choices"][0]["message"]["content"], "still")
 
 
 class Life(unittest.TestCase):

@@ -35,14 +35,15 @@ const std::map<std::string, Names>& allowed() {
       {"device", {"base", "tensor", "kernels/common", "kernels/cpu", "kernels/cuda"}},
       {"io", {"base", "tensor"}},
       {"tokenizer", {"base", "tensor", "io"}},
+      {"grammar", {"base", "tokenizer"}},
       {"model", {"base", "tensor", "device", "io", "kernels/common"}},
       {"calibration", {"base", "tensor", "device", "io", "tokenizer", "model"}},
       {"export", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
       // A pipeline hands finished matrices to export/model_writer.h: the one sideways step.
       {"quant",
        {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
-      {"runtime", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
-      {"serve", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime"}},
+      {"runtime", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "kernels/common"}},
+      {"serve", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.
       {"evaluate", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime", "export", "serve"}},
       {"kernels/common", {}},

@@ -1,0 +1,87 @@
+#include "grammar/constraint.h"
+
+#include <limits>
+#include <utility>
+
+#include "base/error.h"
+#include "grammar/json_schema.h"
+#include "grammar/json_texts.h"
+#include "grammar/regex_syntax.h"
+#include "tokenizer/utf8.h"
+
+namespace llmq {
+namespace {
+
+constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
+constexpr std::size_t kMostTexts = 1024;
+
+TextPlace texts_of(const OneOfTexts& choice, TextProgramBuilder& builder, const std::string& where) {
+  if (choice.texts.empty()) fail(ErrorKind::kBadInput, {"there is nothing to choose from", {}, where, {}});
+  if (choice.texts.size() > kMostTexts) fail(ErrorKind::kUnsupported, {fmt::format("{} texts to choose from are more than {}", choice.texts.size(), kMostTexts), {}, where, {}});
+  std::vector<TextPlace> ways;
+  for (const std::string& text : choice.texts) {
+    if (text.empty()) fail(ErrorKind::kBadInput, {"a text to choose is empty", {}, where, {}});
+    if (!is_utf8(text)) fail(ErrorKind::kBadInput, {"a text to choose is not UTF-8", {}, where, {}});
+    ways.push_back(builder.literal(text, kEnd));
+  }
+  return builder.either(ways);
+}
+TextPlace texts_of(const RegexText& regex, TextProgramBuilder& builder, const std::string& where) {
+  return regex_texts(builder, regex.pattern, RegexReach::kWhole, Spelling::kPlain, where, kEnd);
+}
+TextPlace texts_of(const JsonObjectText&, TextProgramBuilder& builder, const std::string&) { return JsonTexts(builder).object(kEnd); }
+TextPlace texts_of(const JsonSchemaText& json, TextProgramBuilder& builder, const std::string& where) { return schema_texts(builder, json.schema, where); }
+
+}  // namespace
+
+std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec, std::shared_ptr<const TokenPieces> pieces) {
+  TextProgramBuilder builder(spec.where);
+  const TextPlace start = std::visit([&](const auto& kind) { return texts_of(kind, builder, spec.where); }, spec.kind);
+  auto program = std::make_shared<const TextProgram>(std::move(builder).finish(start, pieces->writable()));
+  TextAutomaton automaton(program);
+  if (automaton.complete(automaton.start())) fail(ErrorKind::kBadInput, {"only the empty text satisfies it", {}, spec.where, {}});
+  return std::make_shared<const Constraint>(Constraint{std::move(program), std::move(pieces)});
+}
+
+ConstrainedText::ConstrainedText(std::shared_ptr<const Constraint> constraint, bool starts_text)
+    : constraint_(std::move(constraint)), automaton_(constraint_->program), state_(automaton_.start()), starts_text_(starts_text) {}
+
+const ConstrainedText::Mask& ConstrainedText::mask() {
+  if (const auto known = masks_.find(state_); known != masks_.end()) return known->second;
+  if (masks_.size() == kMasks) masks_.clear();
+  if (automaton_.states() > kStatesToForget) {
+    masks_.clear();
+    state_ = automaton_.restart(state_);
+  }
+  automaton_.renew();
+  Mask mask((constraint_->pieces->tokens() + 63) / 64);
+  constraint_->pieces->mark_allowed(automaton_, state_, mask);
+  return masks_.emplace(state_, std::move(mask)).first->second;
+}
+
+void ConstrainedText::allow_only(std::span<float> logits, std::span<const std::int32_t> ends) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const TokenPieces& pieces = *constraint_->pieces;
+  const Mask& allowed = mask();
+  const bool may_end = automaton_.accepts(state_);
+  std::vector<std::pair<std::int32_t, float>> kept;  // ends, which may be pieces of text that is not allowed
+  for (const std::int32_t token : ends)
+    if (token >= 0 && static_cast<std::size_t>(token) < logits.size()) kept.emplace_back(token, may_end ? logits[static_cast<std::size_t>(token)] : kNever);
+  for (std::size_t token = 0; token < logits.size(); ++token) {
+    const bool may = token / 64 < allowed.size() && (allowed[token / 64] >> token % 64 & 1) != 0;
+    if (!may || (starts_text_ && pieces.differs_at_start(static_cast<std::int32_t>(token)))) logits[token] = kNever;
+  }
+  for (const auto& end : kept) logits[static_cast<std::size_t>(end.first)] = end.second;
+}
+
+void ConstrainedText::push(std::int32_t token) {
+  const std::string_view bytes = constraint_->pieces->bytes(token);
+  automaton_.renew();
+  TextAutomaton::State state = bytes.empty() ? TextAutomaton::kDead : state_;
+  for (std::size_t i = 0; i < bytes.size() && state != TextAutomaton::kDead; ++i) state = automaton_.step(state, static_cast<std::uint8_t>(bytes[i]));
+  if (state == TextAutomaton::kDead) fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
+  state_ = state;
+  starts_text_ = false;
+}
+
+}  // namespace llmq

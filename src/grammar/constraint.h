@@ -1,0 +1,73 @@
+// What an answer may be: one of some texts, what a regular expression says, a JSON object, or a value of a JSON schema.
+//
+// A constraint is compiled once for a request and shared by its answers; each of them has a ConstrainedText, which says at every token which
+// tokens may follow. A token may follow where the text with its bytes can still be finished, by tokens of this vocabulary; so an answer that
+// ends by itself is always whole. Where a network proves too ambiguous its budgets end the answer with an Error (kUnsupported).
+//
+// Cost of a token: a walk over the tree of the vocabulary where the automaton's state is new (some milliseconds at 150,000 tokens when much may
+// follow), a pass over the logits where it is known.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <variant>
+#include <vector>
+
+#include "base/json.h"
+#include "grammar/text_automaton.h"
+#include "grammar/token_pieces.h"
+
+namespace llmq {
+
+struct OneOfTexts {
+  std::vector<std::string> texts;
+};
+struct RegexText {
+  std::string pattern;  // of the whole text (regex_syntax.h)
+};
+struct JsonObjectText {};
+struct JsonSchemaText {
+  Json schema;  // json_schema.h
+};
+using ConstraintKind = std::variant<OneOfTexts, RegexText, JsonObjectText, JsonSchemaText>;
+
+struct ConstraintSpec {
+  ConstraintKind kind;
+  std::string where;  // the field or option that says it, for errors
+};
+
+struct Constraint {
+  std::shared_ptr<const TextProgram> program;
+  std::shared_ptr<const TokenPieces> pieces;
+};
+
+// Error(kBadInput, kUnsupported) naming the place: no such expression or schema, too large, or nothing but the empty text.
+std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec, std::shared_ptr<const TokenPieces> pieces);
+
+class ConstrainedText {
+ public:
+  // `starts_text`: nothing that is shown stands before it.
+  ConstrainedText(std::shared_ptr<const Constraint> constraint, bool starts_text);
+
+  // Sets the logits of tokens that may not follow to -infinity; of `ends`, which add nothing, unless the text may end here.
+  void allow_only(std::span<float> logits, std::span<const std::int32_t> ends);
+  // The token was taken. Error(kInternal) where it may not follow.
+  void push(std::int32_t token);
+  // Whole, and nothing can follow.
+  bool complete() const { return automaton_.complete(state_); }
+
+ private:
+  static constexpr std::size_t kMasks = 64, kStatesToForget = 1u << 12;
+  using Mask = std::vector<std::uint64_t>;
+  const Mask& mask();
+
+  std::shared_ptr<const Constraint> constraint_;
+  TextAutomaton automaton_;
+  TextAutomaton::State state_;
+  std::unordered_map<TextAutomaton::State, Mask> masks_;
+  bool starts_text_;
+};
+
+}  // namespace llmq

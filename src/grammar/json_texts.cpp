@@ -1,0 +1,165 @@
+#include "grammar/json_texts.h"
+
+#include <string>
+#include <vector>
+
+namespace llmq {
+namespace {
+
+constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
+constexpr int kBlanks = 24, kDigits = 15, kExponentDigits = 2;
+
+}  // namespace
+
+TextPlace JsonTexts::any(TextPlace next) {
+  if (any_ < 0) {
+    any_ = builder_.open();  // lists and objects refer to it
+    const TextPlace ways[] = {string(kEnd), number(kEnd), object(kEnd), list(kEnd), boolean(kEnd), null(kEnd)};
+    const TextPlace all = builder_.either(ways);
+    builder_.close(any_, all, all);
+  }
+  return builder_.call(any_, next);
+}
+
+TextPlace JsonTexts::sequence(char opening, char closing, TextPlace item, TextPlace next) {
+  const TextPlace close = builder_.literal({&closing, 1}, next), ending = space(close);
+  const TextPlace more = builder_.open();
+  builder_.close(more, comma(builder_.call(item, more)), ending);
+  return builder_.literal({&opening, 1}, builder_.either(space(builder_.call(item, more)), close));
+}
+
+TextPlace JsonTexts::object(TextPlace next) {
+  const TextPlace member = rule(member_, [this] { return string(colon(any(kEnd))); });
+  return builder_.call(rule(object_, [&] { return sequence('{', '}', member, kEnd); }), next);
+}
+
+TextPlace JsonTexts::list(TextPlace next) {
+  any(kEnd);
+  return builder_.call(rule(list_, [this] { return sequence('[', ']', any_, kEnd); }), next);
+}
+
+TextPlace JsonTexts::space(TextPlace next) {
+  const TextPlace space = rule(space_, [this] {
+    TextPlace blanks = kEnd;
+    for (int i = 0; i < kBlanks; ++i) blanks = builder_.either(builder_.either(builder_.byte(' ', ' ', blanks), builder_.byte('\t', '\t', blanks)), kEnd);
+    const TextPlace ways[] = {kEnd, builder_.literal(" ", kEnd), builder_.literal("\n", blanks)};
+    return builder_.either(ways);
+  });
+  return builder_.call(space, next);
+}
+
+TextPlace JsonTexts::colon(TextPlace next) { return builder_.literal(":", builder_.either(builder_.literal(" ", next), next)); }
+
+TextPlace JsonTexts::comma(TextPlace next) { return builder_.literal(",", space(next)); }
+
+// As it is, or escaped.
+TextPlace JsonTexts::character_rule() {
+  return rule(character_, [this] {
+    const auto hexadecimal = [this](TextPlace behind) {
+      const TextPlace ways[] = {builder_.byte('0', '9', behind), builder_.byte('A', 'F', behind), builder_.byte('a', 'f', behind)};
+      return builder_.either(ways);
+    };
+    const TextPlace one = hexadecimal(kEnd), two = hexadecimal(one), three = hexadecimal(two);
+    const TextPlace below_d8 = builder_.byte('0', '7', two);
+    const TextPlace units[] = {builder_.byte('0', '9', three), builder_.byte('A', 'C', three), builder_.byte('E', 'F', three), builder_.byte('a', 'c', three),
+                               builder_.byte('e', 'f', three), builder_.byte('D', 'D', below_d8), builder_.byte('d', 'd', below_d8)};
+    std::vector<TextPlace> escapes = {builder_.literal("u", builder_.either(units))};
+    for (const char* c : {"\"", "\\", "/", "b", "f", "n", "r", "t"}) escapes.push_back(builder_.literal(c, kEnd));
+    const Characters plain = all_but({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}});
+    return builder_.either(one_of(builder_, plain, Spelling::kPlain, kEnd), builder_.literal("\\", builder_.either(escapes)));
+  });
+}
+
+TextPlace JsonTexts::string(TextPlace next) {
+  return builder_.call(rule(string_, [this] {
+    const TextPlace more = builder_.open();
+    builder_.close(more, builder_.call(character_rule(), more), builder_.literal("\"", kEnd));
+    return builder_.literal("\"", more);
+  }), next);
+}
+
+TextPlace JsonTexts::string(std::int64_t least, std::optional<std::int64_t> most, TextPlace next) {
+  const TextPlace character = character_rule(), close = builder_.literal("\"", next);
+  TextPlace place = close;
+  if (!most) {
+    place = builder_.open();
+    builder_.close(place, builder_.call(character, place), close);
+  }
+  for (std::int64_t i = least; most && i < *most; ++i) place = builder_.either(builder_.call(character, place), close);
+  for (std::int64_t i = 0; i < least; ++i) place = builder_.call(character, place);
+  return builder_.literal("\"", place);
+}
+
+TextPlace JsonTexts::digits(int least, int most, TextPlace next) {
+  TextPlace place = next;
+  for (int i = least; i < most; ++i) place = builder_.either(builder_.byte('0', '9', place), next);
+  for (int i = 0; i < least; ++i) place = builder_.byte('0', '9', place);
+  return place;
+}
+
+// 0, or digits without a 0 before them.
+TextPlace JsonTexts::natural(TextPlace next) { return builder_.either(builder_.literal("0", next), builder_.byte('1', '9', digits(0, kDigits - 1, next))); }
+
+TextPlace JsonTexts::integer(TextPlace next) {
+  return builder_.call(rule(integer_, [this] {
+    const TextPlace whole = natural(kEnd);
+    return builder_.either(builder_.literal("-", whole), whole);
+  }), next);
+}
+
+TextPlace JsonTexts::number(TextPlace next) {
+  return builder_.call(rule(number_, [this] {
+    const TextPlace power = digits(1, kExponentDigits, kEnd);
+    const TextPlace sign = builder_.either(power, builder_.either(builder_.literal("-", power), builder_.literal("+", power)));
+    const TextPlace exponent = builder_.either(kEnd, builder_.either(builder_.literal("e", sign), builder_.literal("E", sign)));
+    const TextPlace fraction = builder_.either(exponent, builder_.literal(".", digits(1, kDigits, exponent)));
+    const TextPlace whole = natural(fraction);
+    return builder_.either(builder_.literal("-", whole), whole);
+  }), next);
+}
+
+// Numbers of as many digits, 0 <= low <= high: a digit is free where one before it has left both borders.
+TextPlace JsonTexts::between(std::int64_t low, std::int64_t high, TextPlace next) {
+  const std::string least = std::to_string(low), most = std::to_string(high);
+  // Behind a digit: on neither border, on the lower, on the upper, on both.
+  TextPlace behind[4] = {next, next, next, next};
+  for (std::size_t i = least.size(); i-- > 0;) {
+    TextPlace here[4];
+    for (unsigned borders = 0; borders < 4; ++borders) {
+      const bool lower = borders & 1, upper = borders & 2;
+      const auto first = static_cast<std::uint8_t>(lower ? least[i] : '0'), last = static_cast<std::uint8_t>(upper ? most[i] : '9');
+      if (first > last) {  // on both borders, whose digits before were the same: cannot be
+        here[borders] = next;
+        continue;
+      }
+      std::vector<TextPlace> ways;
+      for (std::uint8_t digit = first; digit <= last; ++digit)
+        ways.push_back(builder_.byte(digit, digit, behind[(lower && digit == first ? 1u : 0u) | (upper && digit == last ? 2u : 0u)]));
+      here[borders] = builder_.either(ways);
+    }
+    for (unsigned borders = 0; borders < 4; ++borders) behind[borders] = here[borders];
+  }
+  return behind[3];
+}
+
+TextPlace JsonTexts::integer(std::int64_t low, std::int64_t high, TextPlace next) {
+  std::vector<TextPlace> ways;
+  const auto add = [&](std::int64_t from, std::int64_t to, bool negative) {
+    std::int64_t first = 0, last = 9;  // of so many digits
+    for (int digits = 1; digits <= kDigits; ++digits, first = last + 1, last = last * 10 + 9) {
+      const std::int64_t least = std::max(first, from), most = std::min(last, to);
+      if (least > most) continue;
+      const TextPlace way = between(least, most, next);
+      ways.push_back(negative ? builder_.literal("-", way) : way);
+    }
+  };
+  if (low < 0) add(std::max<std::int64_t>(1, -high), -low, true);
+  if (high >= 0) add(std::max<std::int64_t>(0, low), high, false);
+  return builder_.either(ways);
+}
+
+TextPlace JsonTexts::boolean(TextPlace next) { return builder_.either(builder_.literal("true", next), builder_.literal("false", next)); }
+
+TextPlace JsonTexts::null(TextPlace next) { return builder_.literal("null", next); }
+
+}  // namespace llmq
