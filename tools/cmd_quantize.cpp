@@ -12,6 +12,7 @@
 #include "quant/time_prediction.h"
 #include "tools/bit_choice.h"
 #include "tools/command.h"
+#include "tools/disk_traffic.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
@@ -70,10 +71,9 @@ struct Outcome {
   std::vector<LoaderVerdict> loaders;
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
-  std::uint64_t bytes_read = 0, bytes_written = 0;  // likewise: of the model's files, and of the output's
-  std::uint64_t scratch_bytes_written = 0;  // activations that did not fit in memory; a probe of the disk
-  std::string version;                      // of a versioned output
-  BitChoice bits;                           // of --target-bits
+  DiskTraffic disk;                  // likewise
+  std::string version;               // of a versioned output
+  BitChoice bits;                    // of --target-bits
   std::optional<TimePrediction> prediction;
   std::uint64_t probe_bytes = 0;  // of the model, read for it
   std::vector<ReadPass> whole_file_reads;
@@ -116,10 +116,7 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
-  rows = {{"reads", "bytes"}};
-  for (const ReadPass& pass : plan.reads) rows.push_back({pass.what, bytes_text(pass.bytes)});
-  rows.push_back({"all", bytes_text(total_bytes(plan.reads))});
-  print_table(rows);
+  print_reads(plan.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
@@ -149,12 +146,7 @@ Json run_json(const Outcome& o) {
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
-  run["disk"] = Json::object({{"planned_bytes_read", total_bytes(o.plan.reads)},
-                              {"bytes_read", o.bytes_read},
-                              {"planned_bytes_written", o.plan.bytes_written()},
-                              {"bytes_written", o.bytes_written},
-                              {"scratch_bytes_written", o.scratch_bytes_written},
-                              {"reads", reads_json(o.plan.reads)}});
+  run["disk"] = traffic_json(o.disk);
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
     run["time"]["found_seconds"] = o.report.seconds;
@@ -220,14 +212,6 @@ bool is_long(const Plan& plan) {
   return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
-// The Ios of a run: bytes are counted of each.
-struct RunFiles {
-  explicit RunFiles(Reading reading)
-      : model(make_system_io(reading)), scratch(make_system_io(Reading::kCached)) {}
-  std::unique_ptr<Io> model;    // its files
-  std::unique_ptr<Io> scratch;  // activations that do not fit in memory
-};
-
 // What the run reads of the model, where `finished` blocks were there already.
 void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
   o.plan.reads = o.whole_file_reads;
@@ -236,6 +220,8 @@ void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
   if (o.bits.taken_up) plan.target_bits.reset();  // an interrupted run has measured
   for (ReadPass& pass : read_passes(plan, model.checkpoint, model.spec, finished))
     o.plan.reads.push_back(std::move(pass));
+  o.disk.reads = o.plan.reads;
+  o.disk.planned_bytes_written = o.plan.bytes_written();
 }
 
 // Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
@@ -260,9 +246,9 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
   provenance.facts().calibration = o.facts.calibration;
   o.facts.digest = writer->complete();
   provenance.wait();
-  o.bytes_read = run_files.model->counters().bytes_read;
-  o.bytes_written = system_io().counters().bytes_written - written_before;
-  o.scratch_bytes_written = run_files.scratch->counters().bytes_written;
+  o.disk.bytes_read = run_files.model->counters().bytes_read;
+  o.disk.bytes_written = system_io().counters().bytes_written - written_before;
+  o.disk.scratch_bytes_written = run_files.scratch->counters().bytes_written;
   o.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   plan_reads(o, model, o.report.resumed_blocks);
   if (o.recipe.evaluate) {
@@ -294,12 +280,6 @@ Json outcome_json(const Outcome& o) {
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
-                                {"planned_bytes_read", total_bytes(o.plan.reads)},
-                                {"bytes_read", o.bytes_read},
-                                {"planned_bytes_written", o.plan.bytes_written()},
-                                {"bytes_written", o.bytes_written},
-                                {"scratch_bytes_written", o.scratch_bytes_written},
-                                {"reads", reads_json(o.plan.reads)},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
                                 {"bits_per_weight", o.facts.bits_per_weight},
@@ -310,6 +290,7 @@ Json outcome_json(const Outcome& o) {
                                 {"warnings", list_json(o.report.warnings)},
                                 {"resumed_blocks", o.report.resumed_blocks},
                                 {"digest", o.facts.digest}});
+  add_traffic(document, o.disk);
   if (o.plan.mixed) {
     document["mixed"] = o.plan.mixed->to_json();
     document["mixed"]["measured_before"] = o.bits.taken_up;
@@ -326,9 +307,7 @@ void print_outcome(const Outcome& o) {
       o.facts.bits_per_weight_total));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
                          bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.facts.digest));
-  print_line(fmt::format("read {} of the model (planned {}), wrote {} (planned {})", bytes_text(o.bytes_read),
-                         bytes_text(total_bytes(o.plan.reads)), bytes_text(o.bytes_written),
-                         bytes_text(o.plan.bytes_written())));
+  print_traffic(o.disk);
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
   for (const std::string& warning : o.report.warnings) print_line("warning: " + warning);
@@ -422,15 +401,12 @@ int run(const Options& options, const Session& session) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
-  if (o.recipe.format == "gguf" && options.direct_io)
-    fail(ErrorKind::kUnsupported,
-         {"a GGUF file is made of what the page cache has", o.recipe.source, "--direct-io", "leave it out"});
   try {
     if (o.recipe.format == "gguf")
-      return quantize_to_gguf(
-          o.recipe,
-          {options.dry_run, options.overwrite, options.restart, options.paranoid, options.metrics_out},
-          session);
+      return quantize_to_gguf(o.recipe,
+                              {options.dry_run, options.overwrite, options.restart, options.paranoid,
+                               options.direct_io, options.metrics_out},
+                              session);
     return quantize(o, options, session);
   } catch (const Interrupted& signal) {
     return report_interrupted(o.recipe.output, signal, session);

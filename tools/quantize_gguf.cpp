@@ -7,6 +7,7 @@
 #include "export/report.h"
 #include "quant/gguf_plan.h"
 #include "quant/importance.h"
+#include "tools/disk_traffic.h"
 #include "tools/interrupt.h"
 #include "tools/job.h"
 #include "tools/job_ends.h"
@@ -30,6 +31,7 @@ struct Outcome {
   RunFacts facts;
   double seconds = 0;
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
+  DiskTraffic disk;                  // likewise
   std::optional<OutputEvaluation> evaluation;
 };
 
@@ -45,7 +47,8 @@ void print_plan(const GgufPlan& plan) {
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
-  print_line(fmt::format("reads {}, writes {}", bytes_text(plan.bytes_in), bytes_text(plan.bytes_out)));
+  print_reads(plan.reads);
+  print_line("writes " + bytes_text(plan.bytes_out));
 }
 
 // Of the calibration text, or of a file; none without. What an interrupted run collected is not collected again.
@@ -86,7 +89,8 @@ std::string report_text(const Outcome& o) {
                            {"warnings", Json::array()},
                            {"tensors", tensors_json(o.written)},
                            {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
-                                                    {"peak_rss_bytes", o.peak_rss_bytes}})}});
+                                                    {"peak_rss_bytes", o.peak_rss_bytes}})},
+                           {"disk", traffic_json(o.disk)}});
   if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return make_report(o.facts, {}, run).dump(1) + "\n";
 }
@@ -132,6 +136,7 @@ Json outcome_json(const Outcome& o) {
                                 {"warnings", Json::array()},
                                 {"resumed_blocks", o.resumed_blocks},
                                 {"digest", o.written.digest}});
+  add_traffic(document, o.disk);
   if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return document;
 }
@@ -143,17 +148,18 @@ void print_outcome(const Outcome& o) {
                          o.facts.bits_per_weight));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
                          bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.written.digest));
+  print_traffic(o.disk);
   print_evaluation(o.evaluation, o.recipe);
 }
 
 // Beside what decides the bytes of any output, what the file says of itself, and the matrix that weighs its errors.
-Json make_gguf_job(const Outcome& o, const LoadedModel& model, const Backend& backend, DigestCache& digests) {
-  const auto sha256 = [&](const Path& path) { return digests.sha256(path); };
+Json make_gguf_job(const Outcome& o, const LoadedModel& model, const Backend& backend, DigestCache& digests, Io& model_io) {
+  const auto sha256 = [&](const Path& path) { return digests.sha256(path, model_io); };
   Json job = make_job(o.recipe, model, o.calibration, o.plan.compute, backend, false, sha256);
   job["recipe"]["gguf"].erase("imatrix_out");
   job["name"] = o.recipe.model;
   const bool file = o.plan.importance != "none" && !o.plan.needs_calibration();
-  job["importance"] = file ? sha256(o.plan.importance) : o.plan.importance;
+  job["importance"] = file ? digests.sha256(o.plan.importance) : o.plan.importance;
   return job;
 }
 
@@ -179,10 +185,11 @@ GgufWritten write_gguf(const GgufPlan& plan, const CalibrationSet& calibration, 
 int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const Session& session) {
   const GlobalOptions& globals = session.globals;
   const auto start = std::chrono::steady_clock::now();
-  const LoadedModel model = open_model(system_io(), recipe.model);
+  const RunFiles files(flags.direct_io ? Reading::kDirect : Reading::kCached);
+  const LoadedModel model = open_model(*files.model, recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(recipe));
   Outcome o{recipe,
-            make_gguf_plan(system_io(), recipe, model.checkpoint, model.spec,
+            make_gguf_plan(*files.model, recipe, model.checkpoint, model.spec,
                            chosen_compute(globals, Compute::kBFloat16),
                            parse_bytes(globals.memory_limit, "--memory-limit")),
             {},
@@ -192,7 +199,15 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
             {},
             0,
             0,
+            {},
             {}};
+  DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
+  const std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
+  const auto announce = [&](std::vector<ReadPass> tensors) {
+    o.plan.reads = whole_files;
+    for (ReadPass& pass : tensors) o.plan.reads.push_back(std::move(pass));
+  };
+  announce(std::move(o.plan.reads));
   if (flags.dry_run) {
     if (globals.json)
       print_json(o.plan.to_json());
@@ -202,12 +217,11 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   }
   if (o.plan.needs_calibration())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
-  DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
   OutputTarget target{recipe.output, flags.overwrite};
   target.single_file = true;
   target.restart = flags.restart;
   target.versioned = recipe.versioned;
-  target.job = o.job = make_gguf_job(o, model, *backend, digests);
+  target.job = o.job = make_gguf_job(o, model, *backend, digests, *files.model);
   const std::optional<PublishedOutput> found = unchanged_output(system_io(), target, recipe.to_json().at("evaluate"), digests);
   digests.save();
   if (found)
@@ -216,7 +230,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
                              false, flags.metrics_out},
                             globals);
   check_gguf_destination(system_io(), target, model.checkpoint.path());
-  RunProvenance provenance(system_io(), system_io(), digests,
+  RunProvenance provenance(system_io(), *files.model, digests,
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
                            provenance_facts(recipe, *backend, o.plan.compute, session));
   Progress progress("gguf", static_cast<double>(o.plan.tensors.size()));
@@ -227,17 +241,27 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
     ++done;
     progress.advance(1, fmt::format("{}/{} {}", done, o.plan.tensors.size(), tensor), "", done % 64 == 0);
   };
+  request.model_io = files.model.get();
+  const std::uint64_t written_before = system_io().counters().bytes_written;
   GgufOutput output(system_io(), model.checkpoint, model.spec, std::move(request));
   o.resumed_blocks = output.resumed_blocks();
+  announce(gguf_read_passes(o.plan, model.checkpoint, model.spec, output.importance().has_value(), output.finished_tensors()));
   o.written = write_gguf(o.plan, o.calibration, model, *backend, output);
+  provenance.wait();
+  o.disk = {o.plan.reads, o.plan.bytes_out, files.model->counters().bytes_read,
+            system_io().counters().bytes_written - written_before, files.scratch->counters().bytes_written};
   o.seconds = since(start);
   o.peak_rss_bytes = peak_resident_bytes();
   o.facts = facts_of(o, model, session);
-  if (recipe.evaluate)
-    o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), model, backend, globals);
+  if (recipe.evaluate) {
+    // An engine looks its embeddings up in the page cache.
+    const std::optional<LoadedModel> cached =
+        flags.direct_io ? std::optional(open_model(system_io(), recipe.model)) : std::nullopt;
+    o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), cached ? *cached : model, backend, globals);
+  }
   provenance.facts().calibration = o.facts.calibration;
   output.publish(o.written, report_text(o),
-                 [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); });
+                 [&](const std::vector<NamedDigest>& outputs) { return provenance.manifest(outputs); });
   const int code = !o.evaluation || all_met(o.evaluation->gates) ? 0 : 3;
   write_metrics(system_io(), flags.metrics_out, outcome_json(o), code);
   if (globals.json)

@@ -8,7 +8,7 @@
 namespace llmq::tools {
 
 struct GgufQuantizeFlags {
-  bool dry_run = false, overwrite = false, restart = false, paranoid = false;
+  bool dry_run = false, overwrite = false, restart = false, paranoid = false, direct_io = false;
   std::string metrics_out;
 };
 

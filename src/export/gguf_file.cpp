@@ -16,8 +16,6 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kSlabValues = 1 << 22;  // FP32 values in flight: 16 MiB
-
 // What a model is called: the last part of its path, without ".gguf"; a hub name whole.
 std::string model_name(Io& io, const Checkpoint& checkpoint, const std::string& name) {
   if (!io.exists(name) && name.find('/') != std::string::npos && name[0] != '/' && name[0] != '.')
@@ -51,7 +49,8 @@ std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type
   const GgufMixTensor& tensor = source.tensors()[index];
   const std::int64_t columns = tensor.shape.back(),
                      rows = tensor.shape.elements() / std::max<std::int64_t>(columns, 1);
-  const std::int64_t slab = std::max<std::int64_t>(1, kSlabValues / std::max<std::int64_t>(columns, 1));
+  const std::int64_t slab =  // 16 MiB of FP32 values in flight
+      std::max<std::int64_t>(1, Checkpoint::kBandElements / std::max<std::int64_t>(columns, 1));
   const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
   std::vector<std::byte> bytes;
   Sha256 digest;
@@ -113,7 +112,7 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
       request_(std::move(request)),
       place_(io, single(request_.target)) {
   check_gguf_destination(io, single(request_.target), checkpoint.path());
-  tensors_ = open_gguf_tensors(io, checkpoint, spec);
+  tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
   types_ =
       choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
   const GgufMetadata metadata =
@@ -171,6 +170,13 @@ bool GgufOutput::accept(const Json& record) {
   return true;
 }
 
+std::set<std::string> GgufOutput::finished_tensors() const {
+  std::set<std::string> names;
+  for (const GgufMixTensor& tensor : tensors_->tensors())
+    if (writer_->is_whole(tensor.name)) names.insert(tensor.name);
+  return names;
+}
+
 void GgufOutput::keep_importance(Imatrix importance) {
   if (request_.target.job.is_null()) {
     importance_ = std::move(importance);
@@ -198,8 +204,13 @@ GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
   std::map<std::string, std::string> digests;
   std::string block;
   const std::vector<GgufMixTensor>& tensors = tensors_->tensors();
+  const auto read_ahead = [&](std::size_t i) {
+    if (i < tensors.size() && !writer_->is_whole(tensors[i].name)) tensors_->read_ahead(i);
+  };
+  read_ahead(0);
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const std::string& name = tensors[i].name;
+    read_ahead(i + 1);
     if (const std::string of = block_of(name); of != block) {
       commit(digests);
       block = of;
@@ -233,13 +244,13 @@ void GgufOutput::write_document(const Path& path, const std::string& text) {
   document->sync();
 }
 
-void GgufOutput::publish(const GgufWritten& written, const std::string& report, const ManifestText& manifest) {
+void GgufOutput::publish(const GgufWritten& written, const std::string& report,
+                         const ManifestText& manifest) {
   std::vector<NamedDigest> files = {{file().filename().string(), written.bytes, written.sha256}};
   if (!report.empty()) {
     const Path path = file().string() + "." + kReportFile;
     write_document(path, report);
-    files.push_back(
-        {path.filename().string(), report.size(), sha256_hex(std::as_bytes(std::span(report)))});
+    files.push_back({path.filename().string(), report.size(), sha256_hex(std::as_bytes(std::span(report)))});
   }
   if (manifest) write_document(manifest_path(file()), manifest(files));
   io_.sync_directory(place_.files());

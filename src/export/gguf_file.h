@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,9 @@
 namespace llmq {
 
 struct GgufRequest {
-  OutputTarget target;  // `directory` is the file
-  std::string name;     // the model as the user named it
+  OutputTarget target;     // `directory` is the file
+  std::string name;        // the model as the user named it
+  Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
   const GgufFileType* file_type = nullptr;
   bool weighted = false;  // an importance will be given
   BlockSearch search = BlockSearch::kGgml;
@@ -69,7 +71,8 @@ class GgufOutput {
   void keep_importance(Imatrix importance);
   std::int64_t resumed_blocks() const { return resumed_; }
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
-  Path file() const;  // as a loader may read it once it is written
+  std::set<std::string> finished_tensors() const;  // before write(): that an interrupted run wrote
+  Path file() const;                               // as a loader may read it once it is written
   // The report, and the manifest of it and the file where its text can be made, are whole before the file has its name.
   // What an earlier file had beside it goes.
   void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});

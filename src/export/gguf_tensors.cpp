@@ -47,8 +47,11 @@ class HuggingFaceSource final : public GgufTensorSource {
     const Place& place = places_[index];
     const std::int64_t columns = place.shape.back(), all = place.shape.elements() / columns;
     if (place.source.empty()) return rope_factors_;
-    if (place.packed == nullptr && held_ != index) {  // until release(): rows may come in another order
-      lease_ = checkpoint_.hold(checkpoint_.at(place.source));
+    Lease band;
+    if (place.packed == nullptr && place.permuted_heads == 0)
+      band = checkpoint_.hold_band(checkpoint_.at(place.source), first, count);
+    if (place.packed == nullptr && place.permuted_heads != 0 && held_ != index) {
+      lease_ = checkpoint_.hold(checkpoint_.at(place.source));  // until release(): rows come in another order
       held_ = index;
     }
     if (place.packed != nullptr && loaded_ != index) {
@@ -83,10 +86,24 @@ class HuggingFaceSource final : public GgufTensorSource {
     return values;
   }
 
+  void read_ahead(std::size_t index) override {
+    const Place& place = places_[index];
+    if (place.packed != nullptr)
+      linears_.read_ahead(*place.packed);
+    else if (!place.source.empty() && !Checkpoint::is_kept(checkpoint_.at(place.source)))
+      checkpoint_.read_ahead(checkpoint_.at(place.source));
+  }
+
   void release(std::size_t index) override {
     if (held_ == index) lease_ = {};
     held_ = kNone;
     if (loaded_ == index) unpacked_ = {};
+  }
+
+  std::uint64_t bytes_to_read(std::size_t index) const override {
+    const Place& place = places_[index];
+    if (place.packed != nullptr) return linears_.bytes_to_read(*place.packed).all;
+    return place.source.empty() ? 0 : Checkpoint::bytes_to_read(checkpoint_.at(place.source));
   }
 
  private:
@@ -153,6 +170,13 @@ class GgufSource final : public GgufTensorSource {
   }
   void release(std::size_t index) override {
     file_.mapping->release(order_[index]->offset, order_[index]->bytes);
+  }
+  std::uint64_t bytes_to_read(std::size_t index) const override {
+    const GgufTensor& tensor = *order_[index];
+    StoredTensor stored;
+    stored.view = TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape);
+    stored.offset = tensor.offset;
+    return Checkpoint::bytes_to_read(stored);
   }
 
  private:

@@ -22,8 +22,12 @@ class GgufTensorSource {
   std::uint64_t parameters() const;  // elements of all of them
   // Rows [first, first + count) of tensor `index` as FP32.
   virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
+  // All rows of it will be asked for soon.
+  virtual void read_ahead(std::size_t) {}
   // No row of it will be asked for any more.
   virtual void release(std::size_t index) = 0;
+  // What reading all rows of it once counts, in slabs of Checkpoint::kBandElements values; at most.
+  virtual std::uint64_t bytes_to_read(std::size_t index) const = 0;
 
  protected:
   std::vector<GgufMixTensor> tensors_;

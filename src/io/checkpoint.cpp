@@ -406,9 +406,8 @@ void for_bands(const TensorView& view, const See& see) {
 
 void Checkpoint::each_band(const StoredTensor& tensor, const EachBand& see) const {
   const TensorView& view = tensor.view;
-  state_->keep_small(tensor);
   for_bands(view, [&](std::int64_t first, std::int64_t count) {
-    const Lease ahead = state_->take_over(tensor, first, count), lease = hold_rows(tensor, first, count);
+    const Lease lease = hold_band(tensor, first, count);
     const std::uint64_t begin = State::bytes_of(tensor, first, count).offset - tensor.offset;
     see(first, TensorView(static_cast<const void*>(view.as<const std::byte>() + begin), view.dtype,
                           {count, view.cols()}));
@@ -428,6 +427,12 @@ Lease Checkpoint::hold_rows(const StoredTensor& tensor, std::int64_t first, std:
   if (!state_->is_mapped(tensor)) return {};
   const State::Bytes bytes = State::bytes_of(tensor, first, count);
   return state_->mapping(tensor).lease(bytes.offset, bytes.size);
+}
+
+Lease Checkpoint::hold_band(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const {
+  state_->keep_small(tensor);
+  const Lease ahead = state_->take_over(tensor, first, count);  // until the rows are held
+  return hold_rows(tensor, first, count);
 }
 
 bool Checkpoint::is_kept(const StoredTensor& tensor) { return tensor.view.bytes() <= kKeptBytes; }

@@ -63,6 +63,8 @@ class Checkpoint {
   // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
   Lease hold(const StoredTensor& tensor) const;
   Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
+  // One band of each_band(), which may have been read ahead.
+  Lease hold_band(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   // What one reading of the tensor by each_band() counts; hold() counts a little less, where bands share a block.
   static std::uint64_t bytes_to_read(const StoredTensor& tensor);
   // Whether it is small, so that it is read once.

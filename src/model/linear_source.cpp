@@ -610,6 +610,34 @@ void LinearSource::check_dense(const LinearSpec& linear) const {
              "name the module under ignore if it is stored dense");
 }
 
+std::vector<std::string> LinearSource::tensors_of(const LinearSpec& linear) const {
+  std::vector<std::string> names;
+  for (const char* suffix :
+       {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
+        ".qweight", ".scales", ".qzeros", ".g_idx", ".input_scale"})
+    if (checkpoint().find(linear.module + suffix) != nullptr) names.push_back(linear.module + suffix);
+  return names;
+}
+
+LinearSource::ReadBytes LinearSource::bytes_to_read(const LinearSpec& linear) const {
+  constexpr std::uint64_t kIndexLooks = 3;  // for the scheme, for the shapes, with the codes
+  ReadBytes bytes;
+  for (const std::string& name : tensors_of(linear)) {
+    const StoredTensor& tensor = checkpoint().at(name);
+    const std::uint64_t once = Checkpoint::bytes_to_read(tensor);
+    const bool kept = Checkpoint::is_kept(tensor);
+    bytes.all += once * (name.ends_with("g_idx") && !kept ? kIndexLooks : 1);
+    if (kept) bytes.kept += once;
+  }
+  return bytes;
+}
+
+void LinearSource::read_ahead(const LinearSpec& linear) const {
+  for (const std::string& name : tensors_of(linear))
+    if (const StoredTensor& tensor = checkpoint().at(name); !Checkpoint::is_kept(tensor))
+      checkpoint().read_ahead(tensor);
+}
+
 std::vector<float> LinearSource::weight(const LinearSpec& linear, bool allow_nonfinite) const {
   if (!is_packed(linear.module)) {
     const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
@@ -670,7 +698,8 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
     append_block_row(view.dtype, view.as<const std::byte>() + static_cast<std::uint64_t>(from) * row_bytes,
                      matrix);
   }
-  if (!all_finite(matrix.scales) || !all_finite(matrix.minima)) read_finite(checkpoint(), tensor, false);  // which says where
+  if (!all_finite(matrix.scales) || !all_finite(matrix.minima))
+    read_finite(checkpoint(), tensor, false);  // which says where
   return matrix;
 }
 

@@ -61,6 +61,14 @@ class LinearSource {
   // nullopt for every other. Refuses NaN/Inf by name.
   std::optional<QuantizedMatrix> block_codes(const std::string& tensor) const;
   const Checkpoint& checkpoint() const;
+  // The tensors that hold a linear's weight, as far as there are any; what one reading of it counts at most, and how much
+  // of that is of tensors that are kept from their first reading on.
+  std::vector<std::string> tensors_of(const LinearSpec& linear) const;
+  struct ReadBytes {
+    std::uint64_t all = 0, kept = 0;
+  };
+  ReadBytes bytes_to_read(const LinearSpec& linear) const;
+  void read_ahead(const LinearSpec& linear) const;  // Checkpoint::read_ahead() of those that are not kept
 
   // Shape checks against config.json without reading weights. check_packed returns the names of the module's
   // tensors.

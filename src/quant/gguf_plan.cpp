@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "export/gguf_tensors.h"
 #include "model/linear_source.h"
+#include "quant/plan_reads.h"
 
 namespace llmq {
 namespace {
@@ -56,9 +57,21 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& 
   if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
+// Tensors that are not read in bands: what is prepared for the forward pass, unpacked, or has its rows in another order.
+std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
+  const LinearSource source = LinearSource::open(checkpoint);
+  std::set<std::string> whole;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.role == LinearRole::kQuery ||
+          linear.role == LinearRole::kKey)
+        for (std::string& name : source.tensors_of(linear)) whole.insert(std::move(name));
+  return whole;
+}
+
 // What lies in memory at once: while importance is taken, the residual stream, the inputs of one site and the weights of one block; while the
 // file is written, a window of FP32 rows and their bytes.
-void estimate_memory(const ModelSpec& spec, GgufPlan& plan) {
+void estimate_memory(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
   constexpr std::uint64_t kWindow = 48u << 20, kFixed = 32u << 20;
   plan.memory = {{"program", kFixed}, {"rounding window", kWindow}};
   if (plan.needs_calibration()) {
@@ -77,6 +90,10 @@ void estimate_memory(const ModelSpec& spec, GgufPlan& plan) {
     plan.memory.push_back({"a chunk's intermediates", chunk * (hidden + 4 * widest) * width});
     plan.memory.push_back({"one block's weights", weights});
   }
+  if (const std::uint64_t held = held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
+                                            plan.needs_calibration() ? plan.chunk_tokens : 0);
+      held != 0)
+    plan.memory.push_back({"what is held of the checkpoint and read ahead", held});
   plan.peak_bytes = 0;
   for (const MemoryItem& item : plan.memory) plan.peak_bytes += item.bytes;
 }
@@ -109,7 +126,43 @@ Json GgufPlan::to_json() const {
                        {"bytes_out", Json(bytes_out)},
                        {"peak_bytes", Json(peak_bytes)},
                        {"memory", items},
+                       {"reads", reads_json(reads)},
                        {"tensors", list}});
+}
+
+std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
+                                       const ModelSpec& spec, bool has_importance,
+                                       const std::set<std::string>& written) {
+  std::vector<ReadPass> passes;
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    if (bytes != 0) passes.push_back({what, bytes});
+  };
+  if (plan.needs_calibration() && !has_importance) {
+    // What is kept from its first reading on is counted with the file's tensors; those of a GGUF are read apart.
+    const LinearSource source = LinearSource::open(checkpoint);
+    std::uint64_t linears = 0, kept = 0;
+    for (const BlockSpec& block : spec.blocks)
+      for (const LinearSpec& linear : block.linears) {
+        const LinearSource::ReadBytes bytes = source.bytes_to_read(linear);
+        linears += bytes.all - bytes.kept;
+      }
+    if (checkpoint.is_gguf())
+      for (const StoredTensor& tensor : checkpoint.tensors())
+        kept += Checkpoint::is_kept(tensor) ? Checkpoint::bytes_to_read(tensor) : 0;
+    add("importance: embedding rows",
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, plan.calibration.samples,
+                            plan.calibration.sequence_length));
+    add("importance: every linear's forward pass", linears);
+    add("importance: small tensors", kept);
+  }
+  std::uint64_t linears = 0, others = 0;
+  for (const GgufPlan::Tensor& tensor : plan.tensors) {
+    if (written.count(tensor.name) != 0) continue;
+    (tensor.name.starts_with("blk.") && tensor.shape.rank() > 1 ? linears : others) += tensor.bytes_read;
+  }
+  add("embedding, head, norms and biases, rounded or copied", others);
+  add("linears, rounded", linears);
+  return passes;
 }
 
 GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
@@ -129,16 +182,17 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
       choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
-    plan.tensors.push_back({tensor.name, types[i], tensor.shape});
+    plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
     plan.bytes_out +=
         static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(types[i]).block_elements) *
         static_cast<std::uint64_t>(dtype_row(types[i]).block_bytes);
   }
   plan.bytes_in = checkpoint.tensor_bytes();
-  estimate_memory(spec, plan);
+  plan.reads = gguf_read_passes(plan, checkpoint, spec);
+  estimate_memory(checkpoint, spec, plan);
   if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration()) {
     plan.keep_inputs = false;
-    estimate_memory(spec, plan);
+    estimate_memory(checkpoint, spec, plan);
   }
   if (memory_limit != 0 && plan.peak_bytes > memory_limit)
     fail(ErrorKind::kUsage,

@@ -5,6 +5,7 @@
 //
 // Types follow llama.cpp's mixes (export/gguf_mix.h), so `ignore`, `overrides` and `targets` have no place here.
 #pragma once
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@ struct GgufPlan {
     std::string name;
     DType dtype;
     Shape shape;
+    std::uint64_t bytes_read;  // what reading it counts, at most
   };
   std::string method;  // "rtn" or "imatrix"
   const GgufFileType* file_type = nullptr;
@@ -31,11 +33,19 @@ struct GgufPlan {
   std::vector<Tensor> tensors;
   std::vector<MemoryItem> memory;                             // parts of the peak; their sum is peak_bytes
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;  // bytes_out: of the tensors
+  std::vector<ReadPass> reads;  // of the checkpoint's tensors; commands add what they read themselves
 
   bool needs_calibration() const { return importance == "calibration"; }
   double bits_per_weight() const;  // over all tensors
   Json to_json() const;            // schema llmq.plan/1
 };
+
+// What a plan reads of the checkpoint, pass by pass, in whole blocks of the disk as the Io layer counts it: every tensor
+// once for the file, and every linear once for the importance of a calibration text. Of a run that goes on behind an interrupted one:
+// whether that collected the importance, and the tensors it wrote.
+std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
+                                       const ModelSpec& spec, bool has_importance = false,
+                                       const std::set<std::string>& written = {});
 
 GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
                         Compute compute, std::uint64_t memory_limit);

@@ -79,6 +79,8 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   for (std::size_t index = 0; index < spec.blocks.size(); ++index) {
     const BlockSpec& block = spec.blocks[index];
     const int number = static_cast<int>(index);
+    if (index + 1 < spec.blocks.size())
+      for (const LinearSpec& linear : spec.blocks[index + 1].linears) source.read_ahead(linear);
     const BlockWeights weights = load_block(backend, options.compute, source, spec, number);
     for (const InputSite site : kInputSites) {
       SquareSums sums(backend, pool);

@@ -25,7 +25,7 @@ std::uint64_t embedding_bytes(const StoredTensor& table, std::uint64_t tokens) {
 class Readings {
  public:
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
-      : plan_(plan), checkpoint_(checkpoint), spec_(spec) {
+      : checkpoint_(checkpoint), spec_(spec) {
     for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
   }
 
@@ -67,16 +67,6 @@ class Readings {
     return bytes;
   }
 
-  // Of every `stride`th chunk; within a chunk nothing is read twice.
-  std::uint64_t embedding_rows(std::int64_t samples, std::int64_t length, std::int64_t stride = 1) const {
-    const StoredTensor& table = checkpoint_.at(spec_.embedding);
-    if (Checkpoint::is_kept(table)) return 0;
-    const std::int64_t per_chunk = std::max<std::int64_t>(1, plan_.chunk_tokens / length),
-                       chunks = (samples + per_chunk - 1) / per_chunk;
-    return count((chunks + stride - 1) / stride) *
-           embedding_bytes(table, count(std::min(per_chunk, samples) * length));
-  }
-
   // Of an untied head values are looked at before they are used.
   std::uint64_t head() const {
     const StoredTensor& tensor = checkpoint_.at(spec_.head);
@@ -85,7 +75,6 @@ class Readings {
   }
 
  private:
-  const Plan& plan_;
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
   std::set<std::string> packed_;
@@ -99,6 +88,17 @@ std::int64_t original_chunks(const Plan& plan) {
 }
 
 }  // namespace
+
+std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                  std::int64_t chunk_tokens, std::int64_t samples, std::int64_t length,
+                                  std::int64_t stride) {
+  const StoredTensor& table = checkpoint.at(spec.embedding);
+  if (Checkpoint::is_kept(table)) return 0;
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
+                     chunks = (samples + per_chunk - 1) / per_chunk;
+  return count((chunks + stride - 1) / stride) *
+         embedding_bytes(table, count(std::min(per_chunk, samples) * length));
+}
 
 std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                                   std::int64_t finished) {
@@ -115,18 +115,20 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
     add("mixed precision: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     add("mixed precision: every candidate's rounding", readings.linears(Of::kPlanned, 0, blocks));
     add("mixed precision: embedding rows",
-        readings.embedding_rows(std::min(plan.measured_samples, c.samples), c.sequence_length) +
-            readings.embedding_rows(kProbeSamples, kProbeLength));
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, std::min(plan.measured_samples, c.samples),
+                            c.sequence_length) +
+            embedding_row_reads(checkpoint, spec, plan.chunk_tokens, kProbeSamples, kProbeLength));
     add("mixed precision: head", readings.head());
   }
   add("dense tensors, checked and copied", readings.dense());
   if (plan.needs_calibration && finished < blocks) {
-    add("embedding rows", readings.embedding_rows(c.samples, c.sequence_length));
+    add("embedding rows",
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, c.samples, c.sequence_length));
     add("linears left alone, of finished blocks", readings.linears(Of::kLeftAlone, 0, finished));
     add("linears left alone", readings.linears(Of::kLeftAlone, finished, blocks));
     if (stride != 0) {
       add("the original model: embedding rows",
-          readings.embedding_rows(c.samples, c.sequence_length, stride));
+          embedding_row_reads(checkpoint, spec, plan.chunk_tokens, c.samples, c.sequence_length, stride));
       add("the original model: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     }
   }
@@ -149,34 +151,33 @@ Json reads_json(const std::vector<ReadPass>& passes) {
   return list;
 }
 
-std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
+std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
+                         const std::set<std::string>& whole, std::int64_t embedded) {
   if (!checkpoint.holds_in_memory()) return 0;
-  std::set<std::string> planned;
-  for (const PlannedModule& m : plan.modules) planned.insert(m.module);
-  // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
-  const bool whole_linears = original_chunks(plan) != 0 || plan.target_bits.has_value();
-  std::uint64_t kept = 0, largest = 0;
+  std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding), count(embedded));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    if (Checkpoint::is_kept(tensor)) kept += round_up(tensor.view.bytes(), kIoBlock) + kIoBlock;
-    largest = std::max(
-        largest, std::min<std::uint64_t>(tensor.view.bytes(),
-                                         tensor.view.bytes() /
-                                             std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1) *
-                                             count(Checkpoint::kBandElements)));
-  }
-  for (const BlockSpec& block : spec.blocks)
-    for (const LinearSpec& linear : block.linears) {
-      const StoredTensor* tensor = checkpoint.find(linear.module + ".weight");
-      const bool left_alone = plan.needs_calibration && planned.count(linear.module) == 0;
-      if (tensor != nullptr && (whole_linears || left_alone))
-        largest = std::max(largest, tensor->view.bytes());
-    }
-  if (plan.target_bits) largest = std::max(largest, checkpoint.at(spec.head).view.bytes());
-  if (plan.needs_calibration) {
-    const std::int64_t chunk = std::max(plan.chunk_tokens, plan.calibration.sequence_length);
-    largest = std::max(largest, embedding_bytes(checkpoint.at(spec.embedding), count(chunk)));
+    const std::uint64_t bytes = tensor.view.bytes(),
+                        each = bytes / std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1);
+    if (Checkpoint::is_kept(tensor)) kept += round_up(bytes, kIoBlock) + kIoBlock;
+    largest = std::max(largest, whole.count(tensor.name) != 0
+                                    ? bytes
+                                    : std::min(bytes, each * count(Checkpoint::kBandElements)));
   }
   return kept + largest + Checkpoint::kReadAheadBytes;
+}
+
+std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  std::set<std::string> planned, whole;
+  for (const PlannedModule& m : plan.modules) planned.insert(m.module);
+  // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
+  const bool every_linear = original_chunks(plan) != 0 || plan.target_bits.has_value();
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (every_linear || (plan.needs_calibration && planned.count(linear.module) == 0))
+        whole.insert(linear.module + ".weight");
+  if (plan.target_bits) whole.insert(spec.head);
+  const std::int64_t chunk = std::max(plan.chunk_tokens, plan.calibration.sequence_length);
+  return held_bytes(checkpoint, spec, whole, plan.needs_calibration ? chunk : 0);
 }
 
 }  // namespace llmq
