@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <thread>
+#include <vector>
 
 #include "base/error.h"
 #include "serve/completion_stream.h"
@@ -160,12 +161,12 @@ struct Pieces : HttpReader {
 
 // Each path is said twice; /early has no end.
 TEST(HttpClient, ManyCallsToThisServerAtOnce) {
-  HttpServer server("127.0.0.1", 0, {}, [](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+  std::vector<std::shared_ptr<HttpAnswer>> kept;
+  HttpServer server("127.0.0.1", 0, {}, [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     answer->open_stream("text/plain");
     answer->write(request.path);
     answer->write(request.path);
     if (request.path != "/early") answer->end();
-    static std::vector<std::shared_ptr<HttpAnswer>> kept;
     kept.push_back(answer);
   });
   std::thread thread([&] { server.run(5, [] {}, false); });
@@ -186,6 +187,7 @@ TEST(HttpClient, ManyCallsToThisServerAtOnce) {
   }
   server.stop_soon();
   thread.join();
+  kept.clear();  // they hold connections, which end before their server
 }
 
 TEST(EventStream, TheSameEventsHoweverTheyAreCut) {
