@@ -46,42 +46,46 @@ std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec,
 ConstrainedText::ConstrainedText(std::shared_ptr<const Constraint> constraint, bool starts_text)
     : constraint_(std::move(constraint)), automaton_(constraint_->program), state_(automaton_.start()), starts_text_(starts_text) {}
 
-const ConstrainedText::Mask& ConstrainedText::mask() {
-  if (const auto known = masks_.find(state_); known != masks_.end()) return known->second;
+const ConstrainedText::Mask& ConstrainedText::mask(State state) {
+  if (const auto known = masks_.find(state); known != masks_.end()) return known->second;
   if (masks_.size() == kMasks) masks_.clear();
-  if (automaton_.states() > kStatesToForget) {
-    masks_.clear();
-    state_ = automaton_.restart(state_);
-  }
   automaton_.renew();
   Mask mask((constraint_->pieces->tokens() + 63) / 64);
-  constraint_->pieces->mark_allowed(automaton_, state_, mask);
-  return masks_.emplace(state_, std::move(mask)).first->second;
+  constraint_->pieces->mark_allowed(automaton_, state, mask);
+  return masks_.emplace(state, std::move(mask)).first->second;
 }
 
-void ConstrainedText::allow_only(std::span<float> logits, std::span<const std::int32_t> ends) {
+void ConstrainedText::allow_only(State state, std::span<float> logits, std::span<const std::int32_t> ends) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   const TokenPieces& pieces = *constraint_->pieces;
-  const Mask& allowed = mask();
-  const bool may_end = automaton_.accepts(state_);
+  const Mask& allowed = mask(state);
+  const bool may_end = automaton_.accepts(state);
   std::vector<std::pair<std::int32_t, float>> kept;  // ends, which may be pieces of text that is not allowed
   for (const std::int32_t token : ends)
     if (token >= 0 && static_cast<std::size_t>(token) < logits.size()) kept.emplace_back(token, may_end ? logits[static_cast<std::size_t>(token)] : kNever);
   for (std::size_t token = 0; token < logits.size(); ++token) {
     const bool may = token / 64 < allowed.size() && (allowed[token / 64] >> token % 64 & 1) != 0;
-    if (!may || (starts_text_ && pieces.differs_at_start(static_cast<std::int32_t>(token)))) logits[token] = kNever;
+    if (!may || (starts_text_ && state == state_ && pieces.differs_at_start(static_cast<std::int32_t>(token)))) logits[token] = kNever;
   }
   for (const auto& end : kept) logits[static_cast<std::size_t>(end.first)] = end.second;
 }
 
-void ConstrainedText::push(std::int32_t token) {
+ConstrainedText::State ConstrainedText::after(State state, std::int32_t token) {
   const std::string_view bytes = constraint_->pieces->bytes(token);
   automaton_.renew();
-  TextAutomaton::State state = bytes.empty() ? TextAutomaton::kDead : state_;
+  if (bytes.empty()) return TextAutomaton::kDead;
   for (std::size_t i = 0; i < bytes.size() && state != TextAutomaton::kDead; ++i) state = automaton_.step(state, static_cast<std::uint8_t>(bytes[i]));
-  if (state == TextAutomaton::kDead) fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
-  state_ = state;
+  return state;
+}
+
+void ConstrainedText::push(std::int32_t token) {
+  const State next = after(state_, token);
+  if (next == TextAutomaton::kDead) fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
+  state_ = next;
   starts_text_ = false;
+  if (automaton_.states() <= kStatesToForget) return;
+  masks_.clear();
+  state_ = automaton_.restart(state_);
 }
 
 }  // namespace llmq

@@ -51,8 +51,13 @@ class ConstrainedText {
   // `starts_text`: nothing that is shown stands before it.
   ConstrainedText(std::shared_ptr<const Constraint> constraint, bool starts_text);
 
-  // Sets the logits of tokens that may not follow to -infinity; of `ends`, which add nothing, unless the text may end here.
-  void allow_only(std::span<float> logits, std::span<const std::int32_t> ends);
+  using State = TextAutomaton::State;
+  // After all tokens that were taken; until the next push().
+  State state() const { return state_; }
+  // After one more token; TextAutomaton::kDead where it may not follow.
+  State after(State state, std::int32_t token);
+  // Sets the logits of tokens that may not follow to -infinity; of `ends`, which add nothing, unless the text may end there.
+  void allow_only(State state, std::span<float> logits, std::span<const std::int32_t> ends);
   // The token was taken. Error(kInternal) where it may not follow.
   void push(std::int32_t token);
   // Whole, and nothing can follow.
@@ -61,12 +66,12 @@ class ConstrainedText {
  private:
   static constexpr std::size_t kMasks = 64, kStatesToForget = 1u << 12;
   using Mask = std::vector<std::uint64_t>;
-  const Mask& mask();
+  const Mask& mask(State state);
 
   std::shared_ptr<const Constraint> constraint_;
   TextAutomaton automaton_;
-  TextAutomaton::State state_;
-  std::unordered_map<TextAutomaton::State, Mask> masks_;
+  State state_;
+  std::unordered_map<State, Mask> masks_;
   bool starts_text_;
 };
 

@@ -94,11 +94,13 @@ TextAutomaton::State TextAutomaton::state_of_reached() {
 }
 
 TextAutomaton::State TextAutomaton::make_step(State state, std::uint8_t byte) {
+  constexpr std::size_t kLooksForAVisit = 32;  // looking at a place costs little beside reaching one
   const Set set = states_[static_cast<std::size_t>(state)];
+  work_ += 1 + set.count / kLooksForAVisit;
   for (std::size_t i = set.begin; i < set.begin + set.count; ++i) {
     const Place place = places_[i];
     const TextNode& node = program_->nodes[static_cast<std::size_t>(place.node)];
-    if (++work_; byte >= node.low && byte <= node.high) reach({node.next, place.stack});
+    if (byte >= node.low && byte <= node.high) reach({node.next, place.stack});
   }
   const State next = state_of_reached();
   tables_[static_cast<std::size_t>(state) * classes_ + class_of_[byte]] = next;

@@ -20,7 +20,7 @@ class TextAutomaton {
  public:
   using State = std::int32_t;
   static constexpr State kDead = -1;
-  static constexpr std::size_t kMostWork = 1u << 19, kMostStates = 1u << 14;
+  static constexpr std::size_t kMostWork = 1u << 17, kMostStates = 1u << 14;
 
   explicit TextAutomaton(std::shared_ptr<const TextProgram> program);
 

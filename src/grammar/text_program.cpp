@@ -86,7 +86,8 @@ TextPlace TextProgramBuilder::literal(std::string_view bytes, TextPlace next) {
   return next;
 }
 
-TextPlace TextProgramBuilder::call(TextPlace rule, TextPlace next) { return add({Kind::kCall, 0, 0, next, rule}); }
+// Where nothing is left behind it, a rule takes the place of the one that calls it.
+TextPlace TextProgramBuilder::call(TextPlace rule, TextPlace next) { return next == kEnd ? rule : add({Kind::kCall, 0, 0, next, rule}); }
 
 TextPlace TextProgramBuilder::open() {
   const auto here = static_cast<TextPlace>(nodes_.size());

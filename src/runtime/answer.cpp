@@ -34,7 +34,7 @@ Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) {
   if (!changes) return row;
   penalties_.apply(logits);
   try {
-    if (constrained_) constrained_->allow_only(logits, ends_);
+    if (constrained_) constrained_->allow_only(constrained_->state(), logits, ends_);
   } catch (const Error& error) {
     row.failure = error.detail().message;
   }

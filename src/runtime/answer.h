@@ -40,6 +40,8 @@ class Answer {
   int index() const { return index_; }
   const SamplingOptions& sampling() const { return sampling_; }
   std::uint64_t drawn() const { return drawn_; }
+  ConstrainedText* constrained() { return constrained_ ? &*constrained_ : nullptr; }
+  std::span<const std::int32_t> ends() const { return ends_; }
 
   std::int64_t cached = -1;  // of the prompt, when it started; -1 before
   bool guessed_early = false;  // guesses for its first token were asked for, with its prompt

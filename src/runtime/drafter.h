@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "grammar/constraint.h"
 #include "runtime/engine.h"
 #include "runtime/sampler.h"
 #include "tokenizer/tokenizer.h"
@@ -24,6 +25,9 @@ struct DraftJob {
   std::uint64_t draw = 0;                // of the first guess
   std::int64_t most = 0;                 // guesses wanted
   std::vector<std::int32_t> guesses;     // the result: so many or fewer
+  // What may follow, for drafters that draw; null: anything. After a guess of `ends` there is nothing to guess.
+  ConstrainedText* constrained = nullptr;
+  std::span<const std::int32_t> ends = {};
 };
 
 class Drafter {

@@ -41,7 +41,7 @@ class ModelDrafter : public Drafter {
         const std::int64_t count = std::min(budget, size - first);
         if (!reserve(*reader, first + count)) continue;
         rows.push_back({&job, reader, job.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-                        first + count == size});
+                        first + count == size, job.constrained ? job.constrained->state() : TextAutomaton::kDead});
         budget -= count;
       }
     }
@@ -62,6 +62,7 @@ class ModelDrafter : public Drafter {
     Reader* reader;
     std::span<const std::int32_t> tokens;
     bool guesses;
+    TextAutomaton::State text;  // of a constrained answer, with the guesses; kDead: nothing is known of it
   };
 
   // The reader of a sequence, cut to what is true of it; null where the model cannot follow.
@@ -106,15 +107,28 @@ class ModelDrafter : public Drafter {
     const Buffer normed = engine_.forward(steps);
     for (Row& row : rows) row.reader->read.insert(row.reader->read.end(), row.tokens.begin(), row.tokens.end());
     if (last.empty()) return;
-    const std::span<const float> logits = engine_.host_logits(normed, total, last);
+    const std::span<float> logits = engine_.host_logits(normed, total, last);
     const auto width = static_cast<std::size_t>(engine_.spec().vocab_size);
     std::size_t at = 0;
     for (Row& row : rows) {
       if (!row.guesses) continue;
-      DraftJob& job = *row.job;
       const auto values = logits.subspan(at++ * width, static_cast<std::size_t>(vocabulary_));
-      job.guesses.push_back(sample_token(values, *job.sampling, job.draw + job.guesses.size()));
+      try {
+        guess(row, values);
+      } catch (const Error&) {  // the constraint is too dear, which the model finds out itself
+        row.guesses = false;
+      }
     }
+  }
+
+  // Draws among what the model may draw, too.
+  static void guess(Row& row, std::span<float> logits) {
+    DraftJob& job = *row.job;
+    if (job.constrained) job.constrained->allow_only(row.text, logits, job.ends);
+    job.guesses.push_back(sample_token(logits, *job.sampling, job.draw + job.guesses.size()));
+    if (!job.constrained) return;
+    row.text = job.constrained->after(row.text, job.guesses.back());
+    row.guesses = row.text != TextAutomaton::kDead;
   }
 
   // The guess that was made is what runs next, where more are wanted.

@@ -127,7 +127,8 @@ void ServingEngine::State::propose() {
     // A fixed number is kept to: a round is whole or not at all.
     const std::int64_t most = speculation.adapts() ? std::min(wanted, room) : (room < wanted ? 0 : wanted);
     if (most < 1) continue;
-    jobs.push_back({entry.first, sequence.request.salt, sequence.tokens, &entry.second.sampling(), entry.second.drawn(), most, {}});
+    jobs.push_back({entry.first, sequence.request.salt, sequence.tokens, &entry.second.sampling(), entry.second.drawn(), most, {},
+                    entry.second.constrained(), entry.second.ends()});
   }
   if (jobs.empty()) return;
   drafter->propose(jobs);

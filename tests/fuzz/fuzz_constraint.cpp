@@ -27,10 +27,10 @@ TextProgram program_of(char kind, std::string_view text) {
 
 void draw(TextAutomaton& automaton, bool json, std::uint64_t random) {
   std::string text;
+  automaton.renew();  // once: what a token may cost, for the whole text
   TextAutomaton::State state = automaton.start();
   while (!automaton.complete(state)) {
     if (text.size() > 100) return;
-    automaton.renew();
     random = random * 6364136223846793005u + 1442695040888963407u;
     TextAutomaton::State next = TextAutomaton::kDead;
     int byte = static_cast<int>(random >> 56);

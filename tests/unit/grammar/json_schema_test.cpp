@@ -54,7 +54,7 @@ std::string drawn(TextAutomaton& automaton, std::mt19937& random) {
         if (ways.find(closing) != std::string::npos) byte = closing;
     text += byte;
     state = automaton.step(state, static_cast<std::uint8_t>(byte));
-    if (automaton.states() > 1000) state = automaton.restart(state);
+    if (automaton.states() > 60) state = automaton.restart(state);
     if (text.size() > 4000) {
       ADD_FAILURE() << "no end: " << text.substr(0, 200);
       break;
@@ -240,7 +240,7 @@ TEST(JsonSchema, BombsMeetBudgets) {
   EXPECT_THROW(automaton_of(R"({"minItems": 10000, "items": {"minItems": 10000, "items": {"minItems": 10000, "items": {"enum": ["0123456789012345"]}}}})"), Error);
   std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
   for (int i = 0; i < 5000; ++i) chain += fmt::format(R"("{}": {{"$ref": "#/$defs/{}"}}, )", i, i + 1);
-  EXPECT_THROW(automaton_of((chain + R"("5000": {"type": "null"}}})").c_str()), Error) << "deeper than calls may be";
+  EXPECT_NO_THROW(automaton_of((chain + R"("5000": {"type": "null"}}})").c_str())) << "no reference is inside another";
   // Twice as many ways at every level.
   TextAutomaton ways = automaton_of(R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]})");
   TextAutomaton::State state = ways.start();
@@ -250,8 +250,7 @@ TEST(JsonSchema, BombsMeetBudgets) {
   state = any.start();
   int depth = 0;
   for (TextAutomaton::State next; any.renew(), (next = any.step(state, '[')) != TextAutomaton::kDead; state = next) ++depth;
-  EXPECT_GT(depth, 20);
-  EXPECT_LT(depth, TextProgram::kMostLevels + 1);
+  EXPECT_NEAR(depth, TextProgram::kMostLevels, 3);
   for (; depth > 0; --depth) state = any.step(state, ']');
   EXPECT_TRUE(any.complete(state));
 }

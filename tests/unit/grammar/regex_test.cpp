@@ -195,7 +195,7 @@ TEST(Regex, BombsMeetBudgets) {
     TextAutomaton automaton = automaton_of(pattern);
     return after(automaton, text);
   };
-  for (const char* pattern : {"((){1000}){1000}", "((((){300}x?){300}){300}){300}", "((x?){1000}){1000}b"})
+  for (const char* pattern : {"((((){300}x?){300}){300}){300}", "((x?){1000}){1000}b"})
     EXPECT_THROW(walk(pattern, "x"), Error) << pattern << ": a million places at once";
   TextAutomaton many = automaton_of("[ab]*a[ab]{200}");  // 2^200 states, of which a text sees one for each of its bytes
   std::mt19937 random(3);
@@ -210,6 +210,7 @@ TEST(Regex, BombsMeetBudgets) {
     }
   }
   EXPECT_THROW(for (;;) { state = many.step(state, random() % 2 ? 'a' : 'b'); }, Error);
+  EXPECT_EQ(walk("((){1000}){1000}", "x"), TextAutomaton::kDead) << "empty, however often";
   EXPECT_NE(walk("(a*)*", "aaaa"), TextAutomaton::kDead);
   EXPECT_NE(walk("((((a|a)*)*)*)*", "aaaa"), TextAutomaton::kDead);
 }
