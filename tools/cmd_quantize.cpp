@@ -19,6 +19,7 @@
 #include "tools/job_ends.h"
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
+#include "tools/predicted_time.h"
 #include "tools/print.h"
 #include "tools/provenance.h"
 #include "tools/quantize_gguf.h"
@@ -123,12 +124,7 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
     print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
                            plan.keep_inputs ? "kept in memory" : "computed again",
                            plan.activations_in_file ? "in a file beside the output" : "in memory"));
-  std::string parts;
-  for (const auto& [part, seconds] : time.parts)
-    parts += (parts.empty() ? "" : ", ") + part + " " + seconds_text(seconds);
-  print_line(time.unknown.empty() ? fmt::format("about {} on this machine when it is idle ({})",
-                                                seconds_text(time.seconds), parts)
-                                  : "no time is predicted: " + time.unknown);
+  print_time(time);
   if (plan.mixed) print_choices(*plan.mixed);
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
@@ -201,15 +197,6 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   o.bits = choose_bits(o.plan, o.recipe, model, o.calibration, backend, globals,
                        options.dry_run ? Json() : measured_before(system_io(), output_target(o, options)));
-}
-
-Path directory_of(const Path& output) { return output.has_parent_path() ? output.parent_path() : Path("."); }
-
-// Two seconds of probing are little beside a run of minutes, and too much beside a short one.
-bool is_long(const Plan& plan) {
-  constexpr double kFlops = 1e12;
-  constexpr std::uint64_t kBytes = 2'000'000'000;
-  return plan.flops >= kFlops || plan.bytes_in >= kBytes;
 }
 
 // What the run reads of the model, where `finished` blocks were there already.
@@ -346,7 +333,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const double before_measuring = elapsed();
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
   const double measuring = elapsed() - before_measuring;
-  if (options.dry_run || is_long(o.plan)) {
+  if (options.dry_run || is_long(o.plan.flops, o.plan.bytes_in)) {
     const std::uint64_t before = files.model->counters().bytes_read;
     o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, *files.scratch,
                                 directory_of(o.recipe.output));

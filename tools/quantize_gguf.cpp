@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "export/report.h"
 #include "quant/gguf_plan.h"
+#include "quant/gguf_time.h"
 #include "quant/importance.h"
 #include "tools/disk_traffic.h"
 #include "tools/interrupt.h"
@@ -13,6 +14,7 @@
 #include "tools/job_ends.h"
 #include "tools/loaded_model.h"
 #include "tools/output_evaluation.h"
+#include "tools/predicted_time.h"
 #include "tools/print.h"
 #include "tools/provenance.h"
 #include "tools/run_metrics.h"
@@ -29,9 +31,10 @@ struct Outcome {
   std::int64_t resumed_blocks = 0;
   GgufWritten written;
   RunFacts facts;
-  double seconds = 0;
+  double seconds = 0, writing_seconds = 0;  // of the whole run; of importance and the file
   std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
   DiskTraffic disk;                  // likewise
+  std::optional<TimePrediction> prediction;
   std::optional<OutputEvaluation> evaluation;
 };
 
@@ -39,7 +42,7 @@ double since(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-void print_plan(const GgufPlan& plan) {
+void print_plan(const GgufPlan& plan, const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as gguf: {} tensors, {:.3f} bits per weight; importance: {}",
                          plan.method, gguf_type_name(*plan.file_type), plan.tensors.size(),
                          plan.bits_per_weight(), plan.importance));
@@ -48,7 +51,8 @@ void print_plan(const GgufPlan& plan) {
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
   print_reads(plan.reads);
-  print_line("writes " + bytes_text(plan.bytes_out));
+  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.bytes_out), plan.flops / 1e12));
+  print_time(time);
 }
 
 // Of the calibration text, or of a file; none without. What an interrupted run collected is not collected again.
@@ -91,6 +95,10 @@ std::string report_text(const Outcome& o) {
                            {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
                                                     {"peak_rss_bytes", o.peak_rss_bytes}})},
                            {"disk", traffic_json(o.disk)}});
+  if (o.prediction) {
+    run["time"] = o.prediction->to_json();
+    run["time"]["found_seconds"] = o.writing_seconds;
+  }
   if (o.evaluation) run["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
   return make_report(o.facts, {}, run).dump(1) + "\n";
 }
@@ -126,6 +134,7 @@ Json outcome_json(const Outcome& o) {
                                 {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", 0},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
+                                {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
                                 {"bits_per_weight", o.facts.bits_per_weight},
@@ -178,8 +187,8 @@ GgufRequest gguf_request(const Recipe& recipe, const GgufPlan& plan, const Outpu
 GgufWritten write_gguf(const GgufPlan& plan, const CalibrationSet& calibration, const LoadedModel& model,
                        Backend& backend, GgufOutput& output) {
   const std::optional<Imatrix> importance = importance_for(plan, calibration, model, backend, output);
-  ThreadPool pool(backend.threads());
-  return output.write(importance ? &*importance : nullptr, pool);
+  return_freed_memory();
+  return output.write(importance ? &*importance : nullptr, backend.workers());
 }
 
 int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const Session& session) {
@@ -199,22 +208,35 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
             {},
             0,
             0,
+            0,
+            {},
             {},
             {}};
   DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
-  const std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
+  std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
   const auto announce = [&](std::vector<ReadPass> tensors) {
     o.plan.reads = whole_files;
     for (ReadPass& pass : tensors) o.plan.reads.push_back(std::move(pass));
   };
-  announce(std::move(o.plan.reads));
+  const std::vector<ReadPass> tensors = o.plan.reads;
+  announce(tensors);
+  if (flags.dry_run || is_long(o.plan.flops, o.plan.bytes_in)) {
+    const std::uint64_t before = files.model->counters().bytes_read;
+    o.prediction = predict_gguf_time(o.plan, *files.model, model.checkpoint, model.spec, *backend, *files.scratch,
+                                     directory_of(recipe.output));
+    whole_files.push_back({"prediction of time", files.model->counters().bytes_read - before});
+    announce(tensors);
+  }
   if (flags.dry_run) {
+    Json plan = o.plan.to_json();
+    plan["time"] = o.prediction->to_json();
     if (globals.json)
-      print_json(o.plan.to_json());
+      print_json(plan);
     else
-      print_plan(o.plan);
+      print_plan(o.plan, *o.prediction);
     return 0;
   }
+  if (o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
   if (o.plan.needs_calibration())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   OutputTarget target{recipe.output, flags.overwrite};
@@ -246,7 +268,9 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   GgufOutput output(system_io(), model.checkpoint, model.spec, std::move(request));
   o.resumed_blocks = output.resumed_blocks();
   announce(gguf_read_passes(o.plan, model.checkpoint, model.spec, output.importance().has_value(), output.finished_tensors()));
+  const auto writing = std::chrono::steady_clock::now();
   o.written = write_gguf(o.plan, o.calibration, model, *backend, output);
+  o.writing_seconds = since(writing);
   provenance.wait();
   o.disk = {o.plan.reads, o.plan.bytes_out, files.model->counters().bytes_read,
             system_io().counters().bytes_written - written_before, files.scratch->counters().bytes_written};

@@ -87,15 +87,18 @@ void find_special_ids(Files& files) {
   }
 }
 
+void check_there(Io& io, const Checkpoint& checkpoint) {
+  if (!io.exists(checkpoint.path() / "tokenizer.json"))
+    fail(ErrorKind::kBadInput,
+         {"a GGUF carries its tokenizer, and the model has no tokenizer.json", checkpoint.path().string(),
+          "tokenizer.json", "put the model's tokenizer.json beside config.json"});
+}
+
 Files read_files(Io& io, const Checkpoint& checkpoint) {
   Files files;
   const Path path = checkpoint.path() / "tokenizer.json",
              config = checkpoint.path() / "tokenizer_config.json";
   files.file = path.string();
-  if (!io.exists(path))
-    fail(ErrorKind::kBadInput,
-         {"a GGUF carries its tokenizer, and the model has no tokenizer.json", checkpoint.path().string(),
-          "tokenizer.json", "put the model's tokenizer.json beside config.json"});
   files.tokenizer = Json::parse(read_text(io, path), files.file);
   if (io.exists(config)) files.config = Json::parse(read_text(io, config), config.string());
   files.model_config = checkpoint.config();
@@ -349,8 +352,10 @@ bool is_sentencepiece(const Json& tokenizer) {
 
 void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
                          GgufMetadata& metadata) {
+  check_there(io, checkpoint);
+  const Tokenizer tokenizer =
+      Tokenizer::open(io, checkpoint.path());  // its own reading of the tree ends before the next
   const Files files = read_files(io, checkpoint);
-  const Tokenizer tokenizer = Tokenizer::open(io, checkpoint.path());
   const std::string prefix = "tokenizer.ggml.";
   const bool sentencepiece = is_sentencepiece(files.tokenizer);
   const bool llama = spec.family == "llama" || spec.family == "mistral";

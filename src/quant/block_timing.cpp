@@ -34,19 +34,6 @@ class PackingWriter final : public ModelWriter {
   std::map<std::string, const PlannedModule*> planned_;
 };
 
-CalibrationSet made_up_samples(std::int64_t samples, std::int64_t length, std::int64_t vocabulary) {
-  CalibrationSet set;
-  std::uint32_t state = 1;
-  for (std::int64_t s = 0; s < samples; ++s) {
-    std::vector<std::int32_t>& ids = set.samples.emplace_back();
-    for (std::int64_t t = 0; t < length; ++t) {
-      state = state * 1664525u + 1013904223u;
-      ids.push_back(static_cast<std::int32_t>((state >> 8) % vocabulary));
-    }
-  }
-  return set;
-}
-
 // The modules of the spec's block, as wide as they are there.
 Plan plan_of_block(const Plan& plan, const BlockSpec& block, std::int64_t samples) {
   Plan one = plan;
@@ -82,6 +69,19 @@ void run_on_samples(QuantizeRun& run, const CalibrationSet& samples) {
 }
 
 }  // namespace
+
+CalibrationSet made_up_samples(std::int64_t samples, std::int64_t length, std::int64_t vocabulary) {
+  CalibrationSet set;
+  std::uint32_t state = 1;
+  for (std::int64_t s = 0; s < samples; ++s) {
+    std::vector<std::int32_t>& ids = set.samples.emplace_back();
+    for (std::int64_t t = 0; t < length; ++t) {
+      state = state * 1664525u + 1013904223u;
+      ids.push_back(static_cast<std::int32_t>((state >> 8) % vocabulary));
+    }
+  }
+  return set;
+}
 
 SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                          Backend& backend, std::int64_t samples) {

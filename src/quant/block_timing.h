@@ -13,6 +13,9 @@ namespace llmq {
 
 using SecondsByPart = std::vector<std::pair<std::string, double>>;
 
+// Samples of pseudo-random tokens.
+CalibrationSet made_up_samples(std::int64_t samples, std::int64_t length, std::int64_t vocabulary);
+
 // The parts that run_pipeline() reports, and "embedding". `plan` as for the whole model; of its modules those of the spec's
 // only block count, with that block's sizes. `samples`: of the plan's length; ignored without calibration.
 SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "export/gguf_tensors.h"
 #include "model/linear_source.h"
+#include "quant/plan_costs.h"
 #include "quant/plan_reads.h"
 
 namespace llmq {
@@ -69,36 +70,27 @@ std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& 
   return whole;
 }
 
-// What lies in memory at once: while importance is taken, the residual stream, the inputs of one site and the weights of one block; while the
-// file is written, a window of FP32 rows and their bytes.
-void estimate_memory(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
-  constexpr std::uint64_t kWindow = 48u << 20, kFixed = 32u << 20;
-  plan.memory = {{"program", kFixed}, {"rounding window", kWindow}};
-  if (plan.needs_calibration()) {
-    const std::uint64_t width = activation_dtype(plan.compute) == DType::kBF16 ? 2 : 4;
-    const auto tokens =
-        static_cast<std::uint64_t>(plan.calibration.samples * plan.calibration.sequence_length);
-    const auto hidden = static_cast<std::uint64_t>(spec.hidden_size);
-    const auto widest = static_cast<std::uint64_t>(
-        std::max(std::int64_t{spec.heads} * spec.head_dim, spec.intermediate_size));
-    const std::uint64_t chunk = std::min(tokens, static_cast<std::uint64_t>(plan.chunk_tokens));
-    std::uint64_t weights = 0;
-    for (const LinearSpec& linear : spec.blocks.front().linears)
-      weights += static_cast<std::uint64_t>(linear.out_features * linear.in_features) * (width + 4);
-    plan.memory.push_back({"residual stream", tokens * hidden * 4});
-    plan.memory.push_back({"inputs of o and down", (plan.keep_inputs ? tokens : chunk) * widest * width});
-    plan.memory.push_back({"a chunk's intermediates", chunk * (hidden + 4 * widest) * width});
-    plan.memory.push_back({"one block's weights", weights});
-  }
-  if (const std::uint64_t held = held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
-                                            plan.needs_calibration() ? plan.chunk_tokens : 0);
-      held != 0)
-    plan.memory.push_back({"what is held of the checkpoint and read ahead", held});
+void estimate_costs(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
+  const Plan forward = plan.forward();
+  plan.memory = gguf_memory(forward, checkpoint, spec,
+                            held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
+                                       plan.needs_calibration() ? plan.chunk_tokens : 0));
+  plan.flops = forward_flops(forward, spec);
   plan.peak_bytes = 0;
   for (const MemoryItem& item : plan.memory) plan.peak_bytes += item.bytes;
 }
 
 }  // namespace
+
+Plan GgufPlan::forward() const {
+  Plan plan;
+  plan.compute = compute;
+  plan.calibration = calibration;
+  plan.needs_calibration = needs_calibration();
+  plan.chunk_tokens = chunk_tokens;
+  plan.keep_inputs = keep_inputs;
+  return plan;
+}
 
 double GgufPlan::bits_per_weight() const {
   double weights = 0;
@@ -124,6 +116,7 @@ Json GgufPlan::to_json() const {
                        {"bits_per_weight", bits_per_weight()},
                        {"bytes_in", Json(bytes_in)},
                        {"bytes_out", Json(bytes_out)},
+                       {"flops", Json(flops)},
                        {"peak_bytes", Json(peak_bytes)},
                        {"memory", items},
                        {"reads", reads_json(reads)},
@@ -189,10 +182,10 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   }
   plan.bytes_in = checkpoint.tensor_bytes();
   plan.reads = gguf_read_passes(plan, checkpoint, spec);
-  estimate_memory(checkpoint, spec, plan);
+  estimate_costs(checkpoint, spec, plan);
   if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration()) {
     plan.keep_inputs = false;
-    estimate_memory(checkpoint, spec, plan);
+    estimate_costs(checkpoint, spec, plan);
   }
   if (memory_limit != 0 && plan.peak_bytes > memory_limit)
     fail(ErrorKind::kUsage,

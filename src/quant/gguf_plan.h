@@ -35,6 +35,9 @@ struct GgufPlan {
   std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;  // bytes_out: of the tensors
   std::vector<ReadPass> reads;  // of the checkpoint's tensors; commands add what they read themselves
 
+  double flops = 0;  // of the forward pass for importance
+
+  Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
   bool needs_calibration() const { return importance == "calibration"; }
   double bits_per_weight() const;  // over all tensors
   Json to_json() const;            // schema llmq.plan/1

@@ -26,6 +26,7 @@ constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
 // Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while it is
 // read (300 to 510).
 constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
+constexpr std::uint64_t kVocabularyBytes = 200;                 // of a GGUF: pieces, merges, their bytes
 constexpr std::uint64_t kStageBytes = std::uint64_t{16} << 20;  // model/decoder_block.h, RowChunks
 constexpr std::uint64_t kStageRows = 256;
 constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time (quant/gram_loss.cpp)
@@ -72,8 +73,10 @@ class MomentsOfARun {
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
         chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
     for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
-    for (const StoredTensor& tensor : checkpoint.tensors())
+    for (const StoredTensor& tensor : checkpoint.tensors()) {
       largest_band_ = std::max(largest_band_, band_of(tensor));
+      slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
+    }
     if (takes_back_upstream(plan))
       original_tokens_ =
           tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
@@ -98,6 +101,42 @@ class MomentsOfARun {
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
     return moments;
+  }
+
+  // Sums of squares of every input, for a GGUF: while a block is read, and while a chunk is squared.
+  std::vector<std::vector<MemoryItem>> importance() const {
+    std::vector<std::vector<MemoryItem>> moments;
+    for (const BlockSpec& block : spec_.blocks) {
+      std::uint64_t weights = 0, largest = 0;
+      for (const LinearSpec& linear : block.linears) {
+        weights += weights_of(linear);
+        largest = std::max(largest, weights_of(linear));
+      }
+      const std::vector<MemoryItem> always = {{"activations of all samples and of one chunk", stream()},
+                                              {"a block as prepared", weights * element_},
+                                              {"stage buffers", stages()}};
+      for (const MemoryItem& item :
+           {MemoryItem{"one linear in FP32", largest * 4},
+            MemoryItem{"one chunk of inputs, to be squared", chunk_ * wide() * element_}}) {
+        moments.push_back(with_base(always));
+        moments.back().push_back(item);
+      }
+    }
+    return moments;
+  }
+
+  // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows, beside what the backend keeps of
+  // the forward pass.
+  std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const {
+    const std::uint64_t vocabulary = positive(spec_.vocab_size),
+                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+                        chunk = chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+    return {reading(),
+            with_base({{"tokenizer.json again, for the file's vocabulary",
+                        vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
+            with_base({{"the file's vocabulary", vocabulary * kVocabularyBytes},
+                       {"stage and chunk buffers", calibrated ? stages() + chunk : 0},
+                       {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2)}})};
   }
 
   // The pass of mixed precision that goes before (quant/measure_candidates.cpp): the largest block, then the head.
@@ -199,12 +238,16 @@ class MomentsOfARun {
     return positive(gram_rows_at_once(static_cast<std::int64_t>(k * element_)));
   }
 
-  std::uint64_t scratch(const BlockSpec& block) const {
+  std::uint64_t stages() const {
     const std::uint64_t q = positive(spec_.heads) * positive(spec_.head_dim),
                         kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
-    const std::uint64_t k = widest(block);
     return stage(q + 2 * kv) + stage(2 * positive(spec_.intermediate_size)) +
-           stage(positive(spec_.hidden_size)) + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
+           stage(positive(spec_.hidden_size));
+  }
+
+  std::uint64_t scratch(const BlockSpec& block) const {
+    const std::uint64_t k = widest(block);
+    return stages() + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
            std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
            kept_square(positive(spec_.hidden_size));
   }
@@ -294,7 +337,8 @@ class MomentsOfARun {
   const ModelSpec& spec_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, in_file_;
   Compute compute_;
-  std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0;
+  std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,
+                                                              slab_ = 0;
   std::set<std::string> planned_;
 };
 
@@ -343,6 +387,29 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
 }
 
 }  // namespace
+
+std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                                    std::uint64_t held) {
+  const MomentsOfARun run(plan, checkpoint, spec, 1);
+  auto moments = run.gguf_file(plan.needs_calibration);
+  if (plan.needs_calibration)
+    for (std::vector<MemoryItem>& moment : run.importance()) moments.push_back(std::move(moment));
+  if (held != 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"what is held of the checkpoint and read ahead", held});
+  return *std::max_element(moments.begin(), moments.end(),
+                           [](const auto& a, const auto& b) { return total(a) < total(b); });
+}
+
+double forward_flops(const Plan& plan, const ModelSpec& spec) {
+  double weights = 0;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
+  return plan.needs_calibration ? 2 * weights * static_cast<double>(plan.calibration.samples) *
+                                      static_cast<double>(plan.calibration.sequence_length)
+                                : 0;
+}
 
 void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
   estimate_memory(plan, checkpoint, spec, threads);

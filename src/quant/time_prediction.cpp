@@ -207,10 +207,7 @@ double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
   return since(start) / (of(rows) * of(row_bytes));
 }
 
-// Seconds for each byte that is written, for each that is synced, and for a sync of next to nothing.
-struct WritingRates {
-  double given = 0, synced = 0, sync = 0;
-};
+}  // namespace
 
 WritingRates writing_rates(Io& io, const Path& directory) {
   constexpr std::size_t kPiece = std::size_t{1} << 20, kPieces = 16;
@@ -231,8 +228,6 @@ WritingRates writing_rates(Io& io, const Path& directory) {
   rates.sync = since(small) / kSyncs;
   return rates;
 }
-
-}  // namespace
 
 // What does not depend on which linears are quantized goes by the blocks' number, the rest by their quantized weights.
 SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,

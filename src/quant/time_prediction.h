@@ -47,6 +47,12 @@ struct TimePrediction {
   Json to_json() const;
 };
 
+// Seconds for each byte that is written, for each that is synced, and for a sync of next to nothing.
+struct WritingRates {
+  double given = 0, synced = 0, sync = 0;
+};
+WritingRates writing_rates(Io& io, const Path& directory);
+
 // Memory while it probes: less than the run's. `directory` is where the disk is measured.
 TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             Backend& backend, Io& io, const Path& directory);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <filesystem>
 
 #include "cli/program.h"
 
@@ -131,6 +132,34 @@ TEST(Memory, WideVocabularyNeedsWhatIsPlanned) {
   const Scratch scratch;
   const std::string model = wide_model(scratch, 1024, 1024, 16384, 1);
   expect_as_planned(model, scratch / "rtn", "rtn", 1, "bfloat16");
+}
+
+TEST(Memory, AGgufNeedsWhatIsPlanned) {
+  const Scratch scratch;
+  const std::vector<std::string> gguf = {"--set", "format=gguf", "--set", "scheme=q4_k_m"};
+  expect_as_planned(tinystories(), scratch / "few.gguf", "rtn", 1, "bfloat16", gguf);
+  expect_as_planned(tinystories(), scratch / "many.gguf", "imatrix", 64, "bfloat16", gguf);
+  expect_as_planned(wide_model(scratch, 256, 16384, 2048, 1), scratch / "wide.gguf", "imatrix", 4, "bfloat16",
+                    gguf);
+}
+
+TEST(Memory, AGgufsTimeIsPredictedInTheRunsParts) {
+  const Scratch scratch;
+  for (const std::string method : {"rtn", "imatrix"}) {
+    const Outcome outcome =
+        run_llmq({"quantize", "--method", method, "--model", tinystories(), "--output", scratch / "out.gguf",
+                  "--set", "format=gguf", "--set", "scheme=q4_k_m", "--dry-run", "--json"});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    const Json time = outcome.json().at("time"), &parts = time.at("seconds_by_part");
+    double sum = 0;
+    for (const auto& [part, seconds] : parts.members()) {
+      EXPECT_GT(seconds.as_double(), 0) << part;
+      sum += seconds.as_double();
+    }
+    EXPECT_NEAR(time.at("seconds").as_double(), sum, 1e-9);
+    EXPECT_EQ(parts.members().size(), method == "rtn" ? 2u : 3u) << "rounding, writing; and importance";
+    EXPECT_FALSE(std::filesystem::exists(scratch / "out.gguf"));
+  }
 }
 
 }  // namespace

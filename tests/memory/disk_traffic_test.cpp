@@ -202,7 +202,6 @@ TEST(DirectIo, MemoryPastThePageCacheIsPlanned) {
     ASSERT_EQ(found.watched.exit_code, 0) << found.text;
     const double planned = found.at("planned_peak_bytes");
     EXPECT_LE(static_cast<double>(found.watched.peak_bytes), planned) << name;
-    if (ending == ".gguf") continue;  // its plan adds up what is not in memory at once
     // Nothing may be ahead where reading is slower than what comes after it.
     EXPECT_GE(static_cast<double>(found.watched.peak_bytes + Checkpoint::kReadAheadBytes), planned * 0.8)
         << name;
