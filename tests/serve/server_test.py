@@ -300,7 +300,7 @@ class Life(unittest.TestCase):
         self.assertEqual(server.process.wait(30), 0)
 
     def test_a_request_has_a_time(self):
-        server = self.serve("--request-timeout", "0.2")
+        server = self.serve("--request-timeout", "0.02")
         status, answer = server.post("/v1/completions", {"prompt": PROMPT, "max_tokens": 480, "ignore_eos": True, "n": 16})
         self.assertEqual((status, answer["error"]["code"]), (504, "timeout"))
         server.wait_for("llmq_kv_blocks_used", 0)
