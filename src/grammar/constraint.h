@@ -4,8 +4,8 @@
 // tokens may follow. A token may follow where the text with its bytes can still be finished, by tokens of this vocabulary; so an answer that
 // ends by itself is always whole. Where a network proves too ambiguous its budgets end the answer with an Error (kUnsupported).
 //
-// Cost of a token: a walk over the tree of the vocabulary where the automaton's state is new (some milliseconds at 150,000 tokens when much may
-// follow), a pass over the logits where it is known.
+// Cost of a token: a walk over the tree of the vocabulary where the automaton's state is new, a pass over the logits where it is known. Beside a
+// decode step of SmolLM2-135M (49,152 tokens; a letter class, or any JSON object) neither showed.
 #pragma once
 #include <cstdint>
 #include <memory>

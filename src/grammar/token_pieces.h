@@ -1,6 +1,6 @@
 // The tokens of a vocabulary by the bytes they add to a text, as a tree: one walk finds all that may follow.
 //
-// Cost: the tree has a node for every different beginning of a token (some 400,000 of 16 bytes at 150,000 tokens) and is walked only as
+// Cost: the tree has a node for every different beginning of a token and is walked only as
 // far as texts may go on.
 #pragma once
 #include <cstdint>
