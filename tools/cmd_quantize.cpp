@@ -238,13 +238,9 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
   o.disk.scratch_bytes_written = run_files.scratch->counters().bytes_written;
   o.seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   plan_reads(o, model, o.report.resumed_blocks);
-  if (o.recipe.evaluate) {
-    // An engine looks its embeddings up in the page cache.
-    const std::optional<LoadedModel> cached =
-        options.direct_io ? std::optional(open_model(system_io(), o.recipe.model)) : std::nullopt;
-    o.evaluation = evaluate_output(*o.recipe.evaluate, writer->directory().string(), cached ? *cached : model,
-                                   backend, globals);
-  }
+  if (o.recipe.evaluate)
+    o.evaluation =
+        evaluate_output(*o.recipe.evaluate, writer->directory().string(), model, backend, globals);
   o.version = writer->publish(
       documents(o), [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); },
       !o.evaluation || all_met(o.evaluation->gates));

@@ -12,7 +12,10 @@ OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string
   request.max_windows = asked.max_windows;
   request.compute = chosen_compute(globals, Compute::kFloat32);
   const LoadedModel written = open_model(system_io(), output);
-  OutputEvaluation evaluated{evaluate(written, &original, backend, request), {}};
+  // An engine looks its embeddings up in the page cache.
+  const std::optional<LoadedModel> cached =
+      original.checkpoint.holds_in_memory() ? std::optional(open_model(system_io(), original.name)) : std::nullopt;
+  OutputEvaluation evaluated{evaluate(written, cached ? &*cached : &original, backend, request), {}};
   const PerplexityResult& result = evaluated.evaluation.result;
   const auto gate = [&](const char* name, const std::optional<double>& limit, double value) {
     if (limit) evaluated.gates.push_back({name, *limit, value});

@@ -13,7 +13,7 @@ struct OutputEvaluation {
   std::vector<Gate> gates;
 };
 
-// Reads `output` back from disk, as a user would.
+// Reads `output` back from disk, as a user would; and `original` again, where it was read past the page cache.
 OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string& output,
                                  const LoadedModel& original, const std::shared_ptr<Backend>& backend,
                                  const GlobalOptions& globals);

@@ -220,14 +220,15 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   };
   const std::vector<ReadPass> tensors = o.plan.reads;
   announce(tensors);
-  if (flags.dry_run || is_long(o.plan.flops, o.plan.bytes_in)) {
+  const auto predict = [&] {
     const std::uint64_t before = files.model->counters().bytes_read;
     o.prediction = predict_gguf_time(o.plan, *files.model, model.checkpoint, model.spec, *backend, *files.scratch,
                                      directory_of(recipe.output));
     whole_files.push_back({"prediction of time", files.model->counters().bytes_read - before});
     announce(tensors);
-  }
+  };
   if (flags.dry_run) {
+    predict();
     Json plan = o.plan.to_json();
     plan["time"] = o.prediction->to_json();
     if (globals.json)
@@ -236,7 +237,6 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
       print_plan(o.plan, *o.prediction);
     return 0;
   }
-  if (o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
   if (o.plan.needs_calibration())
     o.calibration = load_calibration(system_io(), o.plan.calibration, model.tokenizer);
   OutputTarget target{recipe.output, flags.overwrite};
@@ -252,6 +252,8 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
                              false, flags.metrics_out},
                             globals);
   check_gguf_destination(system_io(), target, model.checkpoint.path());
+  if (is_long(o.plan.flops, o.plan.bytes_in)) predict();
+  if (o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
   RunProvenance provenance(system_io(), *files.model, digests,
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
                            provenance_facts(recipe, *backend, o.plan.compute, session));
@@ -277,12 +279,8 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   o.seconds = since(start);
   o.peak_rss_bytes = peak_resident_bytes();
   o.facts = facts_of(o, model, session);
-  if (recipe.evaluate) {
-    // An engine looks its embeddings up in the page cache.
-    const std::optional<LoadedModel> cached =
-        flags.direct_io ? std::optional(open_model(system_io(), recipe.model)) : std::nullopt;
-    o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), cached ? *cached : model, backend, globals);
-  }
+  if (recipe.evaluate)
+    o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), model, backend, globals);
   provenance.facts().calibration = o.facts.calibration;
   output.publish(o.written, report_text(o),
                  [&](const std::vector<NamedDigest>& outputs) { return provenance.manifest(outputs); });

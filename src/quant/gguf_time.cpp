@@ -16,6 +16,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kElements = std::int64_t{1} << 18;
+constexpr int kTimes = 4;
 constexpr double kLong = 0.02;  // seconds, below which a kind is rounded again
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
@@ -30,18 +31,16 @@ double rounding_seconds(GgufTensorSource& source, std::size_t index, DType type,
   const std::vector<float> importance(weighted ? static_cast<std::size_t>(columns) : 0, 1.0f);
   std::vector<std::byte> bytes(static_cast<std::size_t>(ggml_row_bytes(type, columns)) *
                                static_cast<std::size_t>(rows));
-  double spent = 0;
-  int times = 0;
-  while (spent < kLong && times < 4) {
+  double least = 0;
+  for (int times = 0; times < kTimes && least < kLong; ++times) {
     const Clock::time_point start = Clock::now();
     const std::vector<float> values = source.rows(index, 0, rows);
     if (type != DType::kF32) quantize_ggml_rows(type, values, columns, importance, search, bytes, pool);
     const double found = since(start);
-    spent = times++ == 0 ? found : std::min(spent, found);
-    if (found > kLong) break;
+    least = times == 0 ? found : std::min(least, found);
   }
   source.release(index);
-  return spent / static_cast<double>(rows * columns);
+  return least / static_cast<double>(rows * columns);
 }
 
 double hashing_seconds() {

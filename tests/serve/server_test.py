@@ -17,16 +17,23 @@ LLMQ = sys.argv.pop(1)
 PROMPT = "Once upon a time, there was a"
 
 
-class Answers(unittest.TestCase):
+class Served(unittest.TestCase):
+    """One server for all tests of a class: of make_model(folder), with flags."""
+    make_model, flags = staticmethod(chat_model), ()
+
     @classmethod
     def setUpClass(cls):
         cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(LLMQ, chat_model(cls.folder.name), "--metrics-compat", "vllm")
+        cls.server = Server(LLMQ, cls.make_model(cls.folder.name), *cls.flags)
 
     @classmethod
     def tearDownClass(cls):
         assert cls.server.stop() == 0
         cls.folder.cleanup()
+
+
+class Answers(Served):
+    flags = ("--metrics-compat", "vllm")
 
     def test_a_greedy_completion_is_what_generate_writes(self):
         import subprocess
@@ -157,20 +164,11 @@ class Answers(unittest.TestCase):
                 answer += connection.recv(4096)
 
 
-class Constrained(unittest.TestCase):
+class Constrained(Served):
     """response_format and structured_outputs: texts keep them, and what is not carried out is refused by name."""
     SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 8}, "age": {"type": "integer", "minimum": 1, "maximum": 99}},
               "required": ["name", "age"], "additionalProperties": False}
-
-    @classmethod
-    def setUpClass(cls):
-        cls.folder = tempfile.TemporaryDirectory()
-        cls.server = Server(LLMQ, bracket_model(cls.folder.name), "--draft", "ngram")
-
-    @classmethod
-    def tearDownClass(cls):
-        assert cls.server.stop() == 0
-        cls.folder.cleanup()
+    make_model, flags = staticmethod(bracket_model), ("--draft", "ngram")
 
     def chat(self, **fields):
         return self.server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 100, "temperature": 1, **fields})
