@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 #include "io_faults/job_on_disk.h"
@@ -29,7 +30,6 @@ Words with(Words words, const Words& more) {
 
 const Words kRounding = {"quantize", "--quiet", "--threads", "2",       "--method", "rtn",
                          "--model",  "@in",     "--output",  "@work/q", "--set",    "scheme=w4a16_g32_asym"};
-// In 52 MiB the residual stream is in a file; in memory the run takes 57.
 const Words kGptq = {"quantize",       "--quiet",
                      "--threads",      "2",
                      "--method",       "gptq",
@@ -37,8 +37,7 @@ const Words kGptq = {"quantize",       "--quiet",
                      "--output",       "@work/q",
                      "--set",          "scheme=w4a16_g32_sym",
                      "--set",          "calibration.samples=144",
-                     "--set",          "calibration.sequence_length=64",
-                     "--memory-limit", "52MiB"};
+                     "--set",          "calibration.sequence_length=64"};
 const Words kGguf = {"quantize", "--quiet",  "--threads",   "2",          "--method",
                      "imatrix",  "--model",  "@in",         "--output",   "@work/q.gguf",
                      "--set",    "format=gguf",
@@ -246,8 +245,17 @@ TEST(DiskFaults, OfARunThatGoesOn) {
   InTheMiddle s;
   EXPECT_GT(fail_everywhere(s, only({"open", "read", "map"}, "work/q.unfinished")), 20);
 }
+// With the smallest limit that the plan takes, and names: the residual stream is in a file then.
+Words in_the_smallest_limit(const Words& words) {
+  const std::string refusal = JobOnDisk(with(words, {"--memory-limit", "1MiB"})).run().outcome.err;
+  const std::string marker = "--memory-limit ";
+  const std::size_t limit = refusal.rfind(marker, refusal.find(" would do"));
+  if (limit == std::string::npos) throw std::runtime_error("no limit in: " + refusal);
+  const std::size_t from = limit + marker.size();
+  return with(words, {"--memory-limit", refusal.substr(from, refusal.find(' ', from) - from)});
+}
 TEST(DiskFaults, OfActivationsInAFile) {
-  Scenario s(kGptq);
+  Scenario s(in_the_smallest_limit(kGptq));
   EXPECT_GT(fail_everywhere(s,
                             [](const DiskCall& call) {
                               return call.second == "work/#" || call == DiskCall{"create", "work"};
