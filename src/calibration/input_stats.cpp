@@ -43,17 +43,16 @@ InputStats::InputStats(std::int64_t channels)
       triangle_(triangle_size(channels)) {}
 
 StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens)
-    : backend_(backend),
-      into_(into),
-      square_(backend.allocate(static_cast<std::size_t>(into.channels_ * into.channels_) * sizeof(float))),
-      gram_(square_.view(DType::kF32, {into.channels_, into.channels_})),
-      gram_tokens_(gram_tokens) {
-  const std::vector<float> zeros(static_cast<std::size_t>(into.channels_));
-  for (std::int64_t row = 0; row < into.channels_;
+    : backend_(backend), into_(into), gram_tokens_(gram_tokens) {
+  const std::int64_t channels = into.channels_;
+  if (gram_tokens == 0) return;
+  square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
+  gram_ = square_.view(DType::kF32, {channels, channels});
+  const std::vector<float> zeros(static_cast<std::size_t>(channels));
+  for (std::int64_t row = 0; row < channels;
        ++row)  // below the diagonal nothing is touched before it is drained
-    backend.upload(
-        TensorView(gram_.row<float>(row) + row, DType::kF32, {1, into.channels_ - row}, gram_.device),
-        zeros.data());
+    backend.upload(TensorView(gram_.row<float>(row) + row, DType::kF32, {1, channels - row}, gram_.device),
+                   zeros.data());
 }
 
 void StatsCollector::add(const TensorView& x) {

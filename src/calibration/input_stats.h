@@ -50,7 +50,7 @@ class InputStats {
 class StatsCollector {
  public:
   // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled by their number
-  // (`into` is empty then).
+  // (`into` is empty then); with 0 it stays what it is.
   StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens);
   void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
   void finish();                  // `into` is complete only then

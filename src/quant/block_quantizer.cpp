@@ -10,7 +10,7 @@
 #include "quant/fold.h"
 #include "quant/gram_loss.h"
 #include "quant/rtn.h"
-#include "quant/smoothquant.h"
+#include "quant/smooth_loss.h"
 
 namespace llmq {
 namespace {
@@ -168,7 +168,7 @@ class StagedBlock {
   SeenInput fold_outer(InputSite site) {
     Judge judge(take_statistics(site, Samples::kAll), run_.backend, context_.compute);
     measure_rounding(judge, readers_of(site));
-    const std::vector<float> s = fold(site, judge);
+    const std::vector<float> s = fold(site, judge.seen, &judge.gram);
     if (!s.empty()) judge.seen.divide_channels(s);
     return std::move(judge.seen);
   }
@@ -176,8 +176,13 @@ class StagedBlock {
   void fold_inner(LinearRole producer, InputSite inner, LinearRole last) {
     open(last);
     put_on_device(works_.at(producer).weight, producer);  // folded by the outer scale, not yet quantized
-    Judge judge(take_statistics(inner, Samples::kForSearch), run_.backend, context_.compute);
-    fold(inner, judge);
+    const SeenInput seen = take_statistics(inner, Samples::kForSearch);
+    if (searches_by_gram()) {
+      GramLoss gram(seen.stats, run_.backend, context_.compute);
+      fold(inner, seen, &gram);
+    } else {
+      fold(inner, seen, nullptr);
+    }
   }
 
   // A linear on the device, as its readers' inputs run through it before it is quantized: read once, also where it is to
@@ -218,8 +223,9 @@ class StagedBlock {
 
   SeenInput take_statistics(InputSite site, Samples samples) {
     SeenInput seen{InputStats(1), {}};
-    seen.stats = stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr,
-                                    run_.plan.gram_tokens());
+    seen.stats =
+        stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr,
+                           samples == Samples::kAll || searches_by_gram() ? run_.plan.gram_tokens() : 0);
     for (const double value : seen.stats.mean_absolute())
       if (!std::isfinite(value))
         fail(ErrorKind::kBadInput,
@@ -230,6 +236,8 @@ class StagedBlock {
     charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
   }
+
+  bool searches_by_gram() const { return run_.plan.fold == FoldMethod::kAwq; }
 
   bool needs_rows() const {
     return std::any_of(works_.begin(), works_.end(),
@@ -278,8 +286,9 @@ class StagedBlock {
     return roles;
   }
 
-  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
-  std::vector<float> fold(InputSite site, Judge& judge) {
+  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved. `gram` of
+  // seen.stats: SmoothQuant looks for none.
+  std::vector<float> fold(InputSite site, const SeenInput& seen, GramLoss* gram) {
     if (!can_fold(site)) return {};
     const FoldSpec& spec = *find_fold(site);
     const Fold fold(run_, spec);
@@ -287,11 +296,11 @@ class StagedBlock {
     for (const LinearRole role : spec.readers)
       problem.readers.push_back(
           {works_.at(role).original(), works_.at(role).spec->out_features, works_.at(role).module->scheme});
-    problem.stats = &judge.stats;
-    problem.rows = &judge.seen.rows;
-    problem.gram = &judge.gram;
+    problem.stats = &seen.stats;
+    problem.rows = &seen.rows;
+    problem.gram = gram;
     problem.compute = context_.compute;
-    problem.producer_of = fold.producer_rows(judge.stats.channels());
+    problem.producer_of = fold.producer_rows(seen.stats.channels());
     std::vector<float> s =
         run_.plan.fold == FoldMethod::kAwq ? awq_scales(problem, fold, spec) : smooth_scales(problem, fold);
     charge("scale search");
@@ -426,7 +435,7 @@ class StagedBlock {
     problem.stats = &seen.stats;
     problem.rows = &seen.rows;
     const std::vector<float> ones(static_cast<std::size_t>(work.spec->in_features), 1.0f);
-    return smooth_loss(problem, ones, run_.pool()).activations;
+    return SmoothJudge(problem, run_.pool()).input_loss(ones);
   }
 
   // The largest input that calibration saw, or the percentile asked for, is the largest code.

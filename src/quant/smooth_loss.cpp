@@ -48,6 +48,20 @@ std::vector<float> inverse_of(std::span<const float> s) {
   return inverse;
 }
 
+// sum[k] += sum_r weight_r x_rk^2 over rows of sum.size() values, in the order of the rows; no weights: 1 each.
+void add_squares(std::span<double> sum, const float* x, std::size_t rows, std::span<const double> weight,
+                 ThreadPool& pool) {
+  constexpr std::size_t kColumns = 64;
+  pool.parallel_for((sum.size() + kColumns - 1) / kColumns, [&](std::size_t item, int) {
+    const std::size_t first = item * kColumns, end = std::min(sum.size(), first + kColumns);
+    for (std::size_t r = 0; r < rows; ++r)
+      for (std::size_t k = first; k < end; ++k) {
+        const auto value = static_cast<double>(x[r * sum.size() + k]);
+        sum[k] += (weight.empty() ? value : weight[r] * value) * value;
+      }
+  });
+}
+
 // sum over rows of row_sum(row, scratch of `channels`), in blocks.
 template <typename RowSum>
 double sum_of_rows(std::size_t rows, std::size_t channels, ThreadPool& pool, const RowSum& row_sum) {
@@ -91,18 +105,21 @@ SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool)
   const std::size_t stride = std::max<std::size_t>(1, all / kWeightRows);
   weight_energy_.assign(channels_, 0);
   std::size_t row = 0;
-  for (const ScaleReader& reader : problem.readers)
-    for (std::int64_t n = 0; n < reader.out_features; ++n, ++row) {
-      const float* w = reader.weight.data() + static_cast<std::size_t>(n) * channels_;
-      for (std::size_t k = 0; k < channels_; ++k)
-        weight_energy_[k] += static_cast<double>(w[k]) * static_cast<double>(w[k]);
-      if (row % stride == 0) rows_.push_back({w, &reader.scheme, 1});
-    }
+  for (const ScaleReader& reader : problem.readers) {
+    add_squares(weight_energy_, reader.weight.data(), static_cast<std::size_t>(reader.out_features), {},
+                pool);
+    for (std::int64_t n = 0; n < reader.out_features; ++n, ++row)
+      if (row % stride == 0)
+        rows_.push_back({reader.weight.data() + static_cast<std::size_t>(n) * channels_, &reader.scheme, 1});
+  }
   for (WeightRow& sampled : rows_) sampled.share = static_cast<float>(all) / static_cast<float>(rows_.size());
 
   const auto tokens = static_cast<std::size_t>(problem.rows->rows());
-  for (std::size_t t = 0; t < tokens; ++t)
-    token_weight_.push_back(weighted_square(problem.rows->row(static_cast<std::int64_t>(t)), weight_energy_));
+  token_weight_.resize(tokens);
+  pool.parallel_for((tokens + kBlock - 1) / kBlock, [&](std::size_t block, int) {
+    for (std::size_t t = block * kBlock; t < std::min(tokens, (block + 1) * kBlock); ++t)
+      token_weight_[t] = weighted_square(problem.rows->row(static_cast<std::int64_t>(t)), weight_energy_);
+  });
   std::vector<double> sorted = token_weight_;
   std::sort(sorted.begin(), sorted.end());
   const double median =
@@ -112,10 +129,8 @@ SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool)
     const double energy = token_weight_[t];
     token_weight_[t] = 1 / (energy + median);
     energy_ += energy * token_weight_[t];
-    const float* x = problem.rows->row(static_cast<std::int64_t>(t));
-    for (std::size_t k = 0; k < channels_; ++k)
-      input_energy_[k] += token_weight_[t] * static_cast<double>(x[k]) * static_cast<double>(x[k]);
   }
+  if (tokens != 0) add_squares(input_energy_, problem.rows->row(0), tokens, token_weight_, pool);
 }
 
 std::vector<float> SmoothJudge::typical_inputs() const {
@@ -163,6 +178,10 @@ double SmoothJudge::weight_loss(std::span<const float> s) const {
 SmoothLoss SmoothJudge::loss(std::span<const float> s) const {
   if (!(energy_ > 0)) return {};
   return {activation_loss(s) / energy_, weight_loss(s) / energy_};
+}
+
+double SmoothJudge::input_loss(std::span<const float> s) const {
+  return energy_ > 0 ? activation_loss(s) / energy_ : 0;
 }
 
 // F(s) and, added to `gradient`, dF / d log s, up to the factor 1/12.

@@ -12,6 +12,7 @@ class SmoothJudge {
   SmoothJudge(const ScaleProblem& problem, ThreadPool& pool);
 
   SmoothLoss loss(std::span<const float> s) const;
+  double input_loss(std::span<const float> s) const;  // loss().activations alone
   // Root mean square of each channel over the sampled tokens, weighted by h.
   std::vector<float> typical_inputs() const;
   // Scales near `s` with a lower expected loss, were every rounding error uniform in its step:

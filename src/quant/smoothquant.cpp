@@ -16,8 +16,9 @@ constexpr int kAlphas = 20;  // steps from 0 to 1
 std::vector<float> largest_weights(const ScaleProblem& problem, std::size_t channels) {
   std::vector<float> largest(channels, kLeast);
   for (const ScaleReader& reader : problem.readers)
-    for (std::size_t i = 0; i < reader.weight.size(); ++i)
-      largest[i % channels] = std::max(largest[i % channels], std::fabs(reader.weight[i]));
+    for (const float* w = reader.weight.data(); w != reader.weight.data() + reader.weight.size();
+         w += channels)
+      for (std::size_t k = 0; k < channels; ++k) largest[k] = std::max(largest[k], std::fabs(w[k]));
   return largest;
 }
 
