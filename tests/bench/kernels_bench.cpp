@@ -1,78 +1,11 @@
-// Speed of the CPU's operations at the shapes of a small and a middling model: GFLOP/s, and the fraction of
-// what registers alone allow, measured just before in this process (a busy neighbour slows both).
-// LLMQ_CPU_ISA chooses the level, LLMQ_BENCH_THREADS the threads (all).
-#include <benchmark/benchmark.h>
-
+// Speed of the CPU's operations at the shapes of a small and a middling model: GFLOP/s, and the fraction of what registers alone allow.
 #include <cmath>
-#include <cstdlib>
-#include <ctime>
 #include <vector>
 
-#include "base/half.h"
-#include "device/backend.h"
-#include "device/machine_peaks.h"
+#include "bench/bench.h"
 
+namespace llmq::bench {
 namespace {
-
-using namespace llmq;
-
-int bench_threads() {
-  const char* const asked = std::getenv("LLMQ_BENCH_THREADS");
-  return asked == nullptr ? available_cores() : std::atoi(asked);
-}
-
-Backend& backend() {
-  static const std::shared_ptr<Backend> cpu = make_cpu_backend(bench_threads());
-  return *cpu;
-}
-
-ThreadPool& pool() {
-  static ThreadPool own(bench_threads());
-  return own;
-}
-
-std::vector<float> noise(std::size_t n, unsigned seed) {
-  std::vector<float> values(n);
-  for (float& v : values) {
-    seed = seed * 1664525u + 1013904223u;
-    v = static_cast<float>(seed >> 8) * 0x1p-23f - 1.0f;
-  }
-  return values;
-}
-
-struct Owned {
-  Buffer storage;
-  TensorView view;
-};
-
-Owned tensor(DType dtype, Shape shape, unsigned seed) {
-  Owned owned;
-  const TensorView sized(static_cast<const void*>(nullptr), dtype, shape);
-  owned.storage = backend().allocate(sized.bytes());
-  owned.view = owned.storage.view(dtype, shape);
-  const std::vector<float> values = noise(static_cast<std::size_t>(shape.elements()), seed);
-  backend().convert(owned.view, TensorView(values.data(), DType::kF32, shape));
-  return owned;
-}
-
-// Runs `work` of `flops` under the benchmark, peaks measured before and after: the better one counts.
-template <class Work>
-void against_peak(benchmark::State& state, ArithmeticKind kind, double flops, const Work& work) {
-  work();
-  const Peak before = measure_peak(pool(), kind);
-  const std::clock_t start = std::clock();
-  for (auto _ : state) work();
-  const double spent = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-  const Peak after = measure_peak(pool(), kind);
-  const double done = flops * static_cast<double>(state.iterations());
-  const double by_clock = std::max(before.by_clock, after.by_clock);
-  const double by_processor_time = std::max(before.by_processor_time, after.by_processor_time);
-  state.counters["GFLOP/s"] = benchmark::Counter(done * 1e-9, benchmark::Counter::kIsRate);
-  state.counters["of_peak"] = benchmark::Counter(done / by_clock, benchmark::Counter::kIsRate);
-  state.counters["of_peak_by_processor_time"] = done / spent / by_processor_time;
-  state.counters["peak"] = by_clock * 1e-9;
-  state.SetLabel(backend().name());
-}
 
 Compute compute_of(std::int64_t word) { return word == 0 ? Compute::kFloat32 : Compute::kBFloat16; }
 ArithmeticKind peak_of(Compute compute) {
@@ -93,21 +26,10 @@ void linear(benchmark::State& state) {
 // groups of 64, 2 E4M3.
 void low_precision_linear(benchmark::State& state) {
   const std::int64_t kind = state.range(0), m = state.range(1), k = state.range(2), n = state.range(3);
-  QuantizedMatrix matrix;
-  matrix.scheme.bits = kind == 1 ? 4 : 8;
-  matrix.scheme.activation_bits = 8;
-  matrix.scheme.activation_scale = ActivationScale::kToken;
-  matrix.scheme.granularity = kind == 1 ? Granularity::kGroup : Granularity::kChannel;
-  matrix.scheme.group_size = 64;
-  matrix.scheme.symmetric = true;
+  QuantizedMatrix matrix = noisy_codes(kind == 1 ? 4 : 8, 8, true, n, k);
   if (kind == 2) matrix.scheme.weight_type = WeightType::kFloat8;
-  matrix.out_features = n;
-  matrix.in_features = k;
-  for (std::int64_t i = 0; i < n * k; ++i)
-    matrix.codes.push_back(static_cast<std::uint8_t>(i * 7 % (kind == 1 ? 16 : 120)));
-  const auto parameters = static_cast<std::size_t>(n * matrix.groups());
-  matrix.scales.assign(parameters, 0.01f);
-  matrix.zeros.assign(parameters, static_cast<std::uint8_t>(matrix.scheme.middle()));
+  if (kind == 2)
+    for (std::uint8_t& code : matrix.codes) code = static_cast<std::uint8_t>(code % 120);  // finite E4M3
   const Owned x = tensor(DType::kBF16, {m, k}, 2), y = tensor(DType::kF32, {m, n}, 3);
   const auto prepared = backend().prepare_quantized(matrix, Compute::kBFloat16);
   const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
@@ -233,5 +155,6 @@ BENCHMARK(scores)
 BENCHMARK(elementwise)->ArgName("norm")->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(0)->Arg(1);
 
 }  // namespace
+}  // namespace llmq::bench
 
 BENCHMARK_MAIN();

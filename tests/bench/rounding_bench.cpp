@@ -1,0 +1,79 @@
+// The parts of GPTQ: the FP64 factor beside the FP64 products that registers allow (half of FP32's), rounding of a whole linear and its
+// losses beside FP32's. Weights and inputs are noise; half of the inputs' channels follow the one before, so that errors have somewhere to go.
+#include <memory>
+#include <vector>
+
+#include "bench/bench.h"
+#include "calibration/input_stats.h"
+#include "quant/factorization.h"
+#include "quant/gptq.h"
+#include "quant/gram_loss.h"
+
+namespace llmq::bench {
+namespace {
+
+InputStats statistics_of(std::int64_t channels) {
+  const std::int64_t tokens = 2 * channels;
+  std::vector<float> rows = noise(static_cast<std::size_t>(tokens * channels), 5);
+  for (std::size_t i = 1; i < rows.size(); i += 2) rows[i] = 0.5f * (rows[i] + rows[i - 1]);
+  InputStats stats(channels);
+  StatsCollector collector(backend(), stats);
+  for (std::int64_t first = 0; first < tokens; first += kGramChunkRows)
+    collector.add(TensorView(rows.data() + first * channels, DType::kF32, {std::min(kGramChunkRows, tokens - first), channels}));
+  collector.finish();
+  return stats;
+}
+
+double mean_diagonal(const InputStats& stats) {
+  double sum = 0;
+  for (std::int64_t k = 0; k < stats.channels(); ++k) sum += stats.gram_at(k, k);
+  return sum / static_cast<double>(stats.channels());
+}
+
+// K^3 / 3 operations in FP64.
+void cholesky(benchmark::State& state) {
+  const std::int64_t k = state.range(0);
+  const InputStats stats = statistics_of(k);
+  const double mean = mean_diagonal(stats), flops = static_cast<double>(k) * static_cast<double>(k) * static_cast<double>(k) / 3;
+  against_peak(state, ArithmeticKind::kF32, 2 * flops, [&] {
+    factorize(k, 0.01, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend().workers());
+  });
+}
+
+// sweeps: of the descent afterwards. K^2 + 2 K^2 sweeps products per row.
+void gptq(benchmark::State& state) {
+  const int sweeps = static_cast<int>(state.range(0));
+  const std::int64_t k = state.range(1), n = state.range(2);
+  const InputStats stats = statistics_of(k);
+  const std::vector<float> weight = noise(static_cast<std::size_t>(n * k), 9);
+  GptqOptions options;
+  options.descent_sweeps = sweeps;
+  const std::unique_ptr<Method> method = make_gptq(options, Compute::kBFloat16);
+  GramLoss gram(stats, backend(), Compute::kBFloat16);
+  std::unique_ptr<PreparedInput> prepared;
+  RoundingProblem problem;
+  problem.weight = weight;
+  problem.out_features = n;
+  problem.in_features = k;
+  problem.stats = &stats;
+  problem.scheme.bits = 4;
+  problem.scheme.granularity = Granularity::kGroup;
+  problem.scheme.group_size = 64;
+  problem.scheme.symmetric = true;
+  problem.gram = &gram;
+  problem.prepared = &prepared;
+  const double flops = 2.0 * (1 + 2 * sweeps) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(k);
+  against_peak(state, ArithmeticKind::kF32, flops, [&] { method->quantize(problem, backend()); });
+}
+
+BENCHMARK(cholesky)->ArgName("K")->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(576)->Arg(1536)->Arg(4096);
+BENCHMARK(gptq)
+    ->ArgNames({"sweeps", "K", "N"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond)
+    ->ArgsProduct({{0, 1}, {576}, {576, 1536}})
+    ->ArgsProduct({{0, 1}, {1536}, {576}})
+    ->Args({1, 4096, 1024});
+
+}  // namespace
+}  // namespace llmq::bench
