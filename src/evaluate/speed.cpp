@@ -43,7 +43,10 @@ class Run {
     ServingEngine serving(engine_, nullptr, options(kPromptRows));
     const Clock::time_point start = Clock::now();
     submit(serving, 1);
-    while (!serving.idle()) times.first_tokens.insert(times.first_tokens.end(), serving.step().size(), since(start));
+    while (!serving.idle()) {
+      const std::size_t written = serving.step().size();
+      times.first_tokens.insert(times.first_tokens.end(), written, since(start));
+    }
     times.prefill += since(start);
   }
 

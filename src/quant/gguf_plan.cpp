@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "export/gguf_tensors.h"
 #include "model/linear_source.h"
+#include "quant/memory_limit.h"
 #include "quant/plan_costs.h"
 #include "quant/plan_reads.h"
 
@@ -183,16 +184,11 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   plan.bytes_in = checkpoint.tensor_bytes();
   plan.reads = gguf_read_passes(plan, checkpoint, spec);
   estimate_costs(checkpoint, spec, plan);
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration()) {
+  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration()) {
     plan.keep_inputs = false;
     estimate_costs(checkpoint, spec, plan);
   }
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit)
-    fail(ErrorKind::kUsage,
-         {fmt::format("the run needs {} bytes, the limit is {}", plan.peak_bytes, memory_limit),
-          recipe.source, "--memory-limit",
-          fmt::format("--memory-limit {}MiB would do, or fewer calibration samples",
-                      (plan.peak_bytes + (1u << 20) - 1) >> 20)});
+  check_memory_limit(plan.peak_bytes, memory_limit, recipe.source);
   return plan;
 }
 

@@ -17,41 +17,48 @@ class Narrowing {
  public:
   explicit Narrowing(const LinearSource& source) : source_(source) {}
 
-  // The first rows and columns of a tensor that is [rows, columns] or, with one row, [columns].
+  // The first rows and columns of a tensor that is [rows, columns] or, with one row, [columns]: as it is stored, or in FP32 where it
+  // is stored in blocks.
   void take(const std::string& name, std::int64_t rows, std::int64_t columns, bool flat = false) {
     if (name.empty()) return;
     const StoredTensor& tensor = source_.checkpoint().at(name);
     const Lease lease = source_.checkpoint().hold(tensor);
+    const DTypeRow& type = dtype_row(tensor.view.dtype);
     const std::int64_t width = tensor.view.cols();
+    const auto* const bytes = tensor.view.as<const std::byte>();
+    if (type.block_elements == 1) return add(name, type.dtype, bytes, rows, width, columns, flat);
     std::vector<float> values(static_cast<std::size_t>(rows * width));
-    to_float32(TensorView(static_cast<const void*>(tensor.view.pointer), tensor.view.dtype, {rows, width}),
-               values);
-    add(name, values, rows, width, columns, flat);
+    to_float32(TensorView(static_cast<const void*>(bytes), type.dtype, {rows, width}), values);
+    add(name, DType::kF32, std::as_bytes(std::span(values)).data(), rows, width, columns, flat);
   }
 
   void take_linear(const LinearSpec& whole, const LinearSpec& narrow) {
-    if (source_.is_packed(whole.module))
-      add(whole.module + ".weight", source_.weight(whole, true), narrow.out_features, whole.in_features,
-          narrow.in_features, false);
-    else
+    if (source_.is_packed(whole.module)) {
+      const std::vector<float> values = source_.weight(whole, true);
+      add(whole.module + ".weight", DType::kF32, std::as_bytes(std::span(values)).data(), narrow.out_features,
+          whole.in_features, narrow.in_features, false);
+    } else {
       take(whole.module + ".weight", narrow.out_features, narrow.in_features);
+    }
     if (whole.has_bias) take(whole.module + ".bias", 1, narrow.out_features, true);
   }
 
   Checkpoint checkpoint() const { return Checkpoint::of_tensors(tensors_, Json::object()); }
 
  private:
-  void add(const std::string& name, std::span<const float> values, std::int64_t rows, std::int64_t width,
+  // `from` has elements of a type without blocks, [rows, width].
+  void add(const std::string& name, DType dtype, const std::byte* from, std::int64_t rows, std::int64_t width,
            std::int64_t columns, bool flat) {
-    const auto row_bytes = static_cast<std::size_t>(columns) * sizeof(float);
+    const auto element = static_cast<std::size_t>(dtype_row(dtype).block_bytes),
+               row_bytes = static_cast<std::size_t>(columns) * element;
     Checkpoint::OwnedTensor& owned = tensors_.emplace_back();
     owned.name = name;
-    owned.dtype = DType::kF32;
+    owned.dtype = dtype;
     owned.shape = flat ? Shape{columns} : Shape{rows, columns};
     owned.bytes.resize(static_cast<std::size_t>(rows) * row_bytes);
     for (std::int64_t r = 0; r < rows; ++r)
       std::memcpy(owned.bytes.data() + static_cast<std::size_t>(r) * row_bytes,
-                  values.data() + static_cast<std::size_t>(r * width), row_bytes);
+                  from + static_cast<std::size_t>(r * width) * element, row_bytes);
   }
 
   const LinearSource& source_;

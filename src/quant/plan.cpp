@@ -11,6 +11,7 @@
 #include "export/packed_formats.h"
 #include "export/report.h"
 #include "model/linear_source.h"
+#include "quant/memory_limit.h"
 #include "quant/plan_costs.h"
 #include "quant/plan_reads.h"
 #include "quant/recipe_reading.h"
@@ -313,21 +314,15 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
 void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
                   int threads, std::uint64_t memory_limit) {
   estimate_costs(plan, checkpoint, spec, threads);
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {
+  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
     estimate_costs(plan, checkpoint, spec, threads);
   }
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit && plan.needs_calibration) {
+  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration) {
     plan.activations_in_file = true;
     estimate_costs(plan, checkpoint, spec, threads);
   }
-  if (memory_limit != 0 && plan.peak_bytes > memory_limit) {
-    const std::uint64_t needed = (plan.peak_bytes + (1u << 20) - 1) >> 20;
-    fail(ErrorKind::kUsage,
-         {fmt::format("the run needs {} MiB, the limit is {} MiB", needed, memory_limit >> 20), source,
-          "--memory-limit",
-          fmt::format("--memory-limit {}MiB would do, or fewer calibration samples", needed)});
-  }
+  check_memory_limit(plan.peak_bytes, memory_limit, source);
 }
 
 std::int64_t Plan::gram_tokens() const {

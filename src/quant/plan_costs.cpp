@@ -89,7 +89,7 @@ class MomentsOfARun {
     for (const BlockSpec& block : spec_.blocks)
       for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
     return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
-            with_base({{"one linear in FP32, its codes, and packed", largest * 13 / 2}})};
+            with_base({{"one linear in FP32, its codes, and packed", largest * 7}})};
   }
 
   std::vector<std::vector<MemoryItem>> calibrated() const {

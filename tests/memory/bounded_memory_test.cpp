@@ -91,7 +91,8 @@ std::uint64_t mebibytes(double bytes) {
 std::uint64_t planned_mebibytes(const Job& job, std::uint64_t limit, int threads) {
   const TemporaryDirectory output;
   const JobRun plan = run_job(job, (output / "out").string(), limit, threads, {"--dry-run"}, Watch::kLook);
-  return plan.watched.exit_code == 0 ? mebibytes(plan.json().at("peak_bytes").as_double()) : 0;
+  // a twentieth is held in reserve (quant/memory_limit.h)
+  return plan.watched.exit_code == 0 ? mebibytes(1.05 * plan.json().at("peak_bytes").as_double()) : 0;
 }
 
 // The limits at which the plan changes, from none to the smallest that is taken.
@@ -131,7 +132,9 @@ INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
                          ::testing::Values(Job{"small-qwen3", "rtn"}, Job{"small-qwen3", "awq"},
                                            Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
                                            Job{"small-mistral", "smoothquant"},
-                                           Job{"small-llama", "rtn", 48, 256, true}));
+                                           Job{"small-llama", "rtn", 48, 256, true},
+                                           // its block is timed by shares of its width, which must not be the peak
+                                           Job{"wide-llama", "rtn"}));
 
 // Killed when it is about to record its second block.
 void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_t limit, int threads) {

@@ -251,6 +251,7 @@ const std::vector<SyntheticShape>& synthetic_shapes() {
       {"small-qwen2", "qwen2", 256, 1024, 2, 4, 2, 64, 4096, true},
       {"small-qwen3", "qwen3", 256, 1536, 3, 4, 2, 64, 4096, false},
       {"small-mistral", "mistral", 256, 896, 2, 8, 2, 32, 2048, false},
+      {"wide-llama", "llama", 1536, 6144, 2, 12, 2, 128, 8192, true},
   };
   return kShapes;
 }

@@ -36,6 +36,12 @@ TEST(MeasureSpeed, LeavesTheCacheAsItWas) {
   EXPECT_LE(result.itl_p50, result.itl_p95);
 }
 
+TEST(MeasureSpeed, TheFirstTokenComesAfterThePrompt) {
+  Engine engine = tiny(2 * 32);
+  const SpeedResult result = measure_speed(engine, {1, 20, 4, 1});
+  EXPECT_GT(result.ttft_p50, 0.5 * 20 / result.prefill_tokens_per_second);
+}
+
 // BF16 panels hold whole vectors of columns and pairs of rows: never less than the weights, and for this model, whose
 // widths are multiples of 16, at most what panels of 64 columns make of them.
 TEST(MeasureSpeed, CountsTheBytesOfAStep) {

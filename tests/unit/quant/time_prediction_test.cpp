@@ -40,8 +40,10 @@ Totals predicted(const std::string& recipe, const Checkpoint& checkpoint, const 
                  std::vector<std::int64_t>* asked = nullptr) {
   const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
   const SecondsByPart parts = predict_blocks(
-      plan, checkpoint, spec, [&](const Checkpoint&, const ModelSpec& one, std::int64_t samples) {
+      plan, checkpoint, spec, [&](const Checkpoint& from, const ModelSpec& one, std::int64_t samples) {
         EXPECT_EQ(one.blocks.size(), 1u);
+        for (const StoredTensor& tensor : from.tensors())  // a share takes no more memory than it does where it is stored
+          EXPECT_EQ(tensor.view.dtype, checkpoint.at(tensor.name).view.dtype) << tensor.name;
         if (asked != nullptr) asked->push_back(samples);
         return counted(one, of(samples * plan.calibration.sequence_length));
       });
