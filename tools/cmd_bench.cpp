@@ -1,10 +1,13 @@
-// llmq bench MODEL: how fast it reads prompts and writes tokens, beside what the machine can do at most; suite serve is in bench_serve.cpp.
+// llmq bench MODEL: how fast it reads prompts and writes tokens, beside what the machine can do at most; suites serve and matrix are in files of their own.
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "base/error.h"
 #include "base/log.h"
 #include "evaluate/speed_report.h"
 #include "export/inspect.h"
+#include "tools/bench_matrix.h"
 #include "tools/bench_serve.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -14,18 +17,19 @@
 namespace llmq::tools {
 namespace {
 
+constexpr std::array<std::string_view, 4> kSuites = {"latency", "throughput", "serve", "matrix"};
+
 struct Options {
   std::string suite;  // latency; with an endpoint, serve
   std::vector<std::int64_t> batches;
   std::optional<int> runs;
   ServeBench serve;  // with what the other suites have, too
+  MatrixBench matrix;
 };
 
 void check(const Options& options) {
-  if (options.suite == "matrix")
-    fail(ErrorKind::kUnsupported, {"suite 'matrix' is not part of this version", {}, "--suite", "use latency, throughput or serve"});
-  if (options.suite != "latency" && options.suite != "throughput" && options.suite != "serve")
-    fail(ErrorKind::kUsage, {"suite '" + options.suite + "' is not known", {}, "--suite", "use latency, throughput or serve"});
+  if (std::find(kSuites.begin(), kSuites.end(), options.suite) == kSuites.end())
+    fail(ErrorKind::kUsage, {"suite '" + options.suite + "' is not known", {}, "--suite", "use latency, throughput, serve or matrix"});
   if (!options.serve.endpoint.empty() && options.suite != "serve")
     fail(ErrorKind::kUsage, {"a server is driven by suite serve only", {}, "--endpoint", "leave --suite out"});
   if (options.serve.engine.model.empty() && options.serve.endpoint.empty())
@@ -41,14 +45,12 @@ void check(const Options& options) {
 // Latency: one sequence, a short and a long prompt. Throughput: more and more sequences.
 std::vector<SpeedCase> cases_of(const Options& options, const ModelSpec& spec) {
   const bool latency = options.suite == "latency";
-  std::vector<std::int64_t> batches = options.batches, prompts = {128};
-  if (batches.empty())
-    batches = latency ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 4, 8, 16, 32};
+  std::vector<std::int64_t> prompts = {128};
   if (latency) prompts.push_back(512);
   if (options.serve.prompt_tokens) prompts = {*options.serve.prompt_tokens};
   const std::int64_t added = options.serve.new_tokens.value_or(64);
   std::vector<SpeedCase> cases;
-  for (const std::int64_t batch : batches)
+  for (const std::int64_t batch : options.batches)
     for (const std::int64_t prompt : prompts) {
       SpeedCase one{batch, prompt, added, options.runs.value_or(latency ? 5 : 2)};
       if (!options.serve.prompt_tokens) one.prompt_tokens = std::min(prompt, spec.max_position / 2);
@@ -112,9 +114,15 @@ void print_for_people(const SpeedReport& report) {
     print_line("the read bandwidth changed by more than a tenth meanwhile: something else was running");
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(Options& options, const GlobalOptions& globals) {
   check(options);
+  if (options.batches.empty()) options.batches = options.suite == "latency" ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 4, 8, 16, 32};
   watch_signals();
+  if (options.suite == "matrix") {
+    std::sort(options.batches.begin(), options.batches.end());
+    options.batches.erase(std::unique(options.batches.begin(), options.batches.end()), options.batches.end());
+    return bench_matrix(options.serve, options.matrix, options.batches, globals);
+  }
   if (options.suite == "serve") return bench_serve(options.serve, globals);
   const LoadedModel model = open_model(system_io(), options.serve.engine.model);
   const std::vector<SpeedCase> cases = cases_of(options, model.spec);
@@ -149,10 +157,23 @@ int run(const Options& options, const GlobalOptions& globals) {
   return 0;
 }
 
-// Flags that say nothing in another suite are refused there.
-void check_unused(const std::string& suite, const std::vector<const CLI::Option*>& foreign) {
-  for (const CLI::Option* option : foreign)
-    if (option->count() > 0) fail(ErrorKind::kUsage, {"suite " + suite + " does not use it", {}, option->get_name(), "leave it out, or choose another --suite"});
+// A flag of some suites only; it is refused in the others, where it would say nothing.
+struct FlagOfSuites {
+  const CLI::Option* option;
+  std::vector<std::string_view> suites;
+};
+
+void check_unused(const std::string& suite, const std::vector<FlagOfSuites>& flags) {
+  for (const FlagOfSuites& flag : flags)
+    if (flag.option->count() > 0 && std::find(flag.suites.begin(), flag.suites.end(), suite) == flag.suites.end())
+      fail(ErrorKind::kUsage, {"suite " + suite + " does not use it", {}, flag.option->get_name(), "leave it out, or choose another --suite"});
+}
+
+// The matrix sends its load as fast as its batches take it, and says itself what a configuration caches.
+std::vector<std::string_view> suites_of_load_flag(const std::string& flag) {
+  for (const char* only : {"--clients", "--rate", "--batching", "--api-key-file", "--no-prefix-caching", "--served-model-name", "--max-num-seqs"})
+    if (flag == only) return {"serve"};
+  return {"serve", "matrix"};
 }
 
 }  // namespace
@@ -164,23 +185,26 @@ void add_bench(CLI::App& app, Session& session) {
                                       "  llmq bench out/model-awq\n"
                                       "  llmq bench out/model-awq --suite throughput --batch 1,8,16 --csv speed.csv\n"
                                       "  llmq bench out/model-awq --suite serve --clients 16 --rate 2,4,inf --html load.html\n"
-                                      "  llmq bench --endpoint http://127.0.0.1:8000 --clients 16\n");
+                                      "  llmq bench --endpoint http://127.0.0.1:8000 --clients 16\n"
+                                      "  llmq bench DIR --suite matrix --quantized out/model-awq --price-per-hour 0.4 --html matrix.html\n");
   command->add_option("model", o.serve.engine.model, "Model to run: directory, .gguf file or hub name; with --endpoint, its name there")->type_name("");
   command->add_option("--head", o.serve.engine.head, "Output head: stored, or int8, as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
-  command->add_option("--suite", o.suite, "latency (one sequence), throughput (more and more at once) or serve (requests to a server); latency when left out")->type_name("NAME");
-  const std::vector<const CLI::Option*> of_cases = {
-      command->add_option("--batch", o.batches, "Sequences at a time; 1 for latency, 1,4,8,16,32 for throughput")->delimiter(',')->allow_extra_args(false)->type_name("N,..."),
-      command->add_option("--runs", o.runs, "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")->type_name("N")};
-  command->add_option("--prompt-tokens", o.serve.prompt_tokens, "Tokens of each prompt; 128 and 512 for latency, else 128, for serve words in the middle")->type_name("N");
-  command->add_option("--new-tokens", o.serve.new_tokens, "Tokens to write for each prompt, for serve in the middle; 64 when left out")->type_name("N");
+  command->add_option("--suite", o.suite, "latency (one sequence), throughput (more and more at once), serve (requests to a server) or matrix (five configurations of a move to a quantized model); latency when left out")->type_name("NAME");
+  std::vector<FlagOfSuites> flags = {
+      {command->add_option("--batch", o.batches, "Sequences at a time; 1 for latency, else 1,4,8,16,32")->delimiter(',')->allow_extra_args(false)->type_name("N,..."),
+       {"latency", "throughput", "matrix"}},
+      {command->add_option("--runs", o.runs, "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")->type_name("N"), {"latency", "throughput"}}};
+  command->add_option("--prompt-tokens", o.serve.prompt_tokens, "Tokens of each prompt; 128 and 512 for latency, else 128, for serve and matrix words in the middle")->type_name("N");
+  command->add_option("--new-tokens", o.serve.new_tokens, "Tokens to write for each prompt, for serve and matrix in the middle; 64 when left out")->type_name("N");
   command->add_option("--price-per-hour", o.serve.price_per_hour, "What an hour of this machine costs, for the cost per million tokens")->type_name("X");
   command->add_option("--csv", o.serve.csv, "Write the rows to this file, too")->type_name("FILE");
   command->add_option("--html", o.serve.html, "Write a page with the figures, too")->type_name("FILE");
   command->add_option("--endpoint", o.serve.endpoint, "Drive this server, http://host:port, by the load of suite serve")->type_name("URL");
-  const std::vector<const CLI::Option*> of_load = add_load_flags(*command, o.serve);
-  command->callback([options, of_cases, of_load, &session] {
+  for (const CLI::Option* option : add_load_flags(*command, o.serve)) flags.push_back({option, suites_of_load_flag(option->get_name())});
+  for (const CLI::Option* option : add_matrix_flags(*command, o.matrix)) flags.push_back({option, {"matrix"}});
+  command->callback([options, flags, &session] {
     if (options->suite.empty()) options->suite = options->serve.endpoint.empty() ? "latency" : "serve";
-    check_unused(options->suite, options->suite == "serve" ? of_cases : of_load);
+    check_unused(options->suite, flags);
     session.run = [options, &session] { return run(*options, session.globals); };
   });
 }

@@ -1,5 +1,6 @@
 #include "evaluate/load_drive.h"
 
+#include <algorithm>
 #include <charconv>
 #include <chrono>
 #include <cmath>
@@ -66,7 +67,7 @@ class AnswerReader : public HttpReader {
     trace_.end = since_start(now);
     trace_.error = std::move(error);
     trace_.prompt_tokens = usage_ ? usage_->prompt_tokens : 0;
-    trace_.new_tokens = usage_ ? usage_->completion_tokens : delivered_;
+    trace_.new_tokens = std::min(usage_ ? usage_->completion_tokens : delivered_, trace_.asked_tokens);
     over_();
   }
 
@@ -107,6 +108,10 @@ class Drive {
 
  private:
   void send_more() {
+    if (pace_.static_batches && under_way_ > 0) return;
+    std::int64_t longest = 0;  // of a static batch
+    for (std::size_t i = 0; pace_.static_batches && i < std::min(arrived_.size(), static_cast<std::size_t>(pace_.clients)); ++i)
+      longest = std::max(longest, plan_[arrived_[i]].new_tokens);
     while (under_way_ < pace_.clients && !arrived_.empty()) {
       const std::size_t i = arrived_.front();
       arrived_.pop_front();
@@ -114,15 +119,15 @@ class Drive {
       RequestTrace& trace = traces_[i];
       trace.asked_tokens = plan_[i].new_tokens;
       trace.from = pace_.at_once ? std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() : plan_[i].arrival;
-      client_.call({"POST", "/v1/completions", body_of(plan_[i]), target_.authorization}, std::make_shared<AnswerReader>(trace, start_, [this] {
+      client_.call({"POST", "/v1/completions", body_of(plan_[i], std::max(plan_[i].new_tokens, longest)), target_.authorization}, std::make_shared<AnswerReader>(trace, start_, [this] {
         --under_way_;
         send_more();
       }));
     }
   }
 
-  std::string body_of(const PlannedRequest& request) const {
-    Json body = Json::object({{"model", target_.model}, {"prompt", request.prompt}, {"max_tokens", request.new_tokens}, {"temperature", 0}, {"stream", true}});
+  std::string body_of(const PlannedRequest& request, std::int64_t tokens) const {
+    Json body = Json::object({{"model", target_.model}, {"prompt", request.prompt}, {"max_tokens", tokens}, {"temperature", 0}, {"stream", true}});
     body["stream_options"] = Json::object({{"include_usage", true}});
     if (target_.ignore_eos) body["ignore_eos"] = true;
     return body.dump();

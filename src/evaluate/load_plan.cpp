@@ -1,5 +1,6 @@
 #include "evaluate/load_plan.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -45,6 +46,12 @@ void check(const LoadMix& mix, double rate) {
          mix.new_tokens, mix.shared_share, rate);
 }
 
+std::int64_t answer_length(Numbers& shapes, const LoadMix& mix) {
+  if (!mix.long_tail) return shapes.between(mix.shortest_answer(), mix.longest_answer());
+  const double length = std::round(-std::log1p(-shapes.uniform()) * static_cast<double>(mix.new_tokens));
+  return static_cast<std::int64_t>(std::clamp(length, static_cast<double>(mix.shortest_answer()), static_cast<double>(mix.longest_answer())));
+}
+
 }  // namespace
 
 std::vector<PlannedRequest> plan_load(const LoadMix& mix, double rate) {
@@ -58,7 +65,7 @@ std::vector<PlannedRequest> plan_load(const LoadMix& mix, double rate) {
     PlannedRequest request;
     // One more than half at the least: behind a common beginning, every prompt goes on with words of its own.
     const std::int64_t length = shapes.between(common_words + 1, mix.prompt_words + (mix.prompt_words - common_words) - 1);
-    request.new_tokens = shapes.between((mix.new_tokens + 1) / 2, mix.new_tokens + mix.new_tokens / 2);
+    request.new_tokens = answer_length(shapes, mix);
     const bool shared = shapes.uniform() < mix.shared_share;
     request.prompt = shared ? common + words(letters, length - common_words) : words(letters, length);
     request.prompt.erase(0, 1);

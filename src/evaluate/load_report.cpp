@@ -20,36 +20,12 @@ void add_percentiles(Json::Object& object, const std::string& name, const Percen
   object.emplace_back(name + "_p99_ms", 1e3 * seconds.p99);
 }
 
-// The figures of a row in the order and under the names of the JSON schema; CSV has the same.
 Json::Object members(const LoadReport& report, const LoadRow& row) {
-  const LoadResult& r = row.result;
-  const bool measured = r.failed < r.requests;
   Json::Object object = {{"config", report.config},
                          {"suite", "serve"},
                          {"compute", report.compute.empty() ? Json() : Json(report.compute)},
-                         {"endpoint", report.endpoint.empty() ? Json() : Json(report.endpoint)},
-                         {"batch", row.clients},
-                         {"rate", std::isfinite(row.rate) ? Json(row.rate) : Json()},
-                         {"requests", r.requests},
-                         {"failed", r.failed},
-                         {"short_answers", r.short_answers},
-                         {"prompt_tokens", mean(r.prompt_tokens, r)},
-                         {"new_tokens", mean(r.new_tokens, r)},
-                         {"shared_prefix", report.mix.shared_share},
-                         {"seconds", r.seconds}};
-  add_percentiles(object, "ttft", r.ttft);
-  add_percentiles(object, "itl", r.itl);
-  add_percentiles(object, "tpot", r.tpot);
-  object.emplace_back("requests_per_second", r.requests_per_second);
-  object.emplace_back("tokens_per_second", r.tokens_per_second);
-  object.emplace_back("acceptance_rate", optional_json(row.acceptance()));
-  object.emplace_back("prefix_hit_share", optional_json(row.prefix_hit_share()));
-  object.emplace_back("peak_memory_bytes", row.peak_memory_bytes ? Json(*row.peak_memory_bytes) : Json());
-  object.emplace_back("bandwidth_fraction", nullptr);  // steps hold prompts and answers: no one figure says what they must read
-  object.emplace_back("cost_per_million_tokens", optional_json(cost_per_million_tokens(report.price_per_hour, r.tokens_per_second)));
-  if (!measured)
-    for (Json::Member& member : object)
-      if (member.first.ends_with("_ms")) member.second = Json();
+                         {"endpoint", report.endpoint.empty() ? Json() : Json(report.endpoint)}};
+  for (Json::Member& member : load_members(row, report.mix, report.price_per_hour)) object.push_back(std::move(member));
   return object;
 }
 
@@ -64,13 +40,13 @@ std::string triple(const Percentiles& seconds) { return fmt::format("{:.1f} / {:
 std::string share_text(const std::optional<double>& share) { return share ? fmt::format("{:.1f} %", 100 * *share) : "-"; }
 
 std::string load_table(const LoadReport& report) {
-  std::vector<std::vector<std::string>> rows = {{"clients", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms", "between pieces p50 / p95 / p99, ms",
+  std::vector<std::vector<std::string>> rows = {{"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms", "between pieces p50 / p95 / p99, ms",
                                                  "per token p50 / p95 / p99, ms", "requests/s", "tokens/s", "drafts accepted", "found in the prefix cache", "peak memory, MB",
                                                  "cost per million tokens"}};
   for (const LoadRow& row : report.rows) {
     const LoadResult& r = row.result;
     const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
-    rows.push_back({std::to_string(row.clients), rate_text(row.rate), std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft), triple(r.itl), triple(r.tpot),
+    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate), std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft), triple(r.itl), triple(r.tpot),
                     fmt::format("{:.2f}", r.requests_per_second), fmt::format("{:.1f}", r.tokens_per_second), share_text(row.acceptance()), share_text(row.prefix_hit_share()),
                     row.peak_memory_bytes ? fmt::format("{:.0f}", static_cast<double>(*row.peak_memory_bytes) * 1e-6) : "-", cost ? fmt::format("{:.4g}", *cost) : "-"});
   }
@@ -85,6 +61,41 @@ std::optional<double> LoadRow::acceptance() const {
 
 std::optional<double> LoadRow::prefix_hit_share() const {
   return counters.prefix_queries > 0 ? std::optional(counters.prefix_hits / counters.prefix_queries) : std::nullopt;
+}
+
+Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<double> price_per_hour) {
+  const LoadResult& r = row.result;
+  const bool measured = r.failed < r.requests;
+  Json::Object object = {{"batch", row.clients},
+                         {"batching", row.batching()},
+                         {"rate", std::isfinite(row.rate) ? Json(row.rate) : Json()},
+                         {"requests", r.requests},
+                         {"failed", r.failed},
+                         {"short_answers", r.short_answers},
+                         {"prompt_tokens", mean(r.prompt_tokens, r)},
+                         {"new_tokens", mean(r.new_tokens, r)},
+                         {"shared_prefix", mix.shared_share},
+                         {"seconds", r.seconds}};
+  add_percentiles(object, "ttft", r.ttft);
+  add_percentiles(object, "itl", r.itl);
+  add_percentiles(object, "tpot", r.tpot);
+  object.emplace_back("requests_per_second", r.requests_per_second);
+  object.emplace_back("tokens_per_second", r.tokens_per_second);
+  object.emplace_back("acceptance_rate", optional_json(row.acceptance()));
+  object.emplace_back("prefix_hit_share", optional_json(row.prefix_hit_share()));
+  object.emplace_back("peak_memory_bytes", row.peak_memory_bytes ? Json(*row.peak_memory_bytes) : Json());
+  object.emplace_back("bandwidth_fraction", nullptr);  // steps hold prompts and answers: no one figure says what they must read
+  object.emplace_back("cost_per_million_tokens", optional_json(cost_per_million_tokens(price_per_hour, r.tokens_per_second)));
+  if (!measured)
+    for (Json::Member& member : object)
+      if (member.first.ends_with("_ms")) member.second = Json();
+  return object;
+}
+
+std::string load_words(const LoadMix& mix, const std::string& each) {
+  return fmt::format("{} requests {}, prompts of {} to {} words, {} to {} new tokens{}, {:.0f} % with a common beginning.", mix.requests, each, mix.prompt_words / 2 + 1,
+                     mix.prompt_words + (mix.prompt_words + 1) / 2 - 1, mix.shortest_answer(), mix.longest_answer(),
+                     mix.long_tail ? fmt::format(" (exponential about {})", mix.new_tokens) : "", 100 * mix.shared_share);
 }
 
 std::string rate_text(double rate) { return std::isfinite(rate) ? fmt::format("{:g}", rate) : "inf"; }
@@ -119,9 +130,7 @@ std::string LoadReport::to_html() const {
   for (const LoadRow& row : rows)
     for (const auto& error : row.result.errors)
       page += fmt::format("<p class=\"note bad\">{} clients, {} requests/s: {} requests failed: {}</p>\n", row.clients, rate_text(row.rate), error.second, html_text(error.first));
-  page += fmt::format(
-      "<p class=\"note\">{} requests a row, prompts of {} to {} words, {} to {} new tokens, {:.0f} % with a common beginning. Failed requests are in no figure.</p>\n", mix.requests,
-      mix.prompt_words / 2 + 1, mix.prompt_words + (mix.prompt_words + 1) / 2 - 1, (mix.new_tokens + 1) / 2, mix.new_tokens + mix.new_tokens / 2, 100 * mix.shared_share);
+  page += fmt::format("<p class=\"note\">{} Failed requests are in no figure.</p>\n", load_words(mix));
   if (machine) page += html_machine(*machine);
   return page + "</main></body></html>\n";
 }

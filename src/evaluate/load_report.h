@@ -12,12 +12,19 @@ namespace llmq {
 struct LoadRow {
   std::int64_t clients = 0;
   double rate = 0;  // requests per second; infinity: as fast as the clients take them
+  bool static_batches = false;
   LoadResult result;
   ServerCounters counters;                         // what the row added
   std::optional<std::uint64_t> peak_memory_bytes;  // resident, of server and client together; none for a server elsewhere
+  std::string batching() const { return static_batches ? "static" : "continuous"; }
   std::optional<double> acceptance() const;        // accepted / proposed tokens, where any were proposed
   std::optional<double> prefix_hit_share() const;  // of the prompts' tokens
 };
+
+// The figures of a row in the order and under the names of the JSON schema, from the batch on; CSV has the same.
+Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<double> price_per_hour);
+// What the requests are, as a sentence; their number is for `each`.
+std::string load_words(const LoadMix& mix, const std::string& each = "a row");
 
 struct LoadReport {
   std::string model, config, compute;    // as SpeedReport's; compute is empty for a server elsewhere

@@ -93,8 +93,70 @@ TEST(Bench, AServerUnderLoad) {
   }
   EXPECT_EQ(json.at("rows").items()[1].at("rate").as_double(), 100);
   EXPECT_TRUE(json.at("rows").items()[0].at("rate").is_null());
-  EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,endpoint,batch,rate,requests,failed"));
-  EXPECT_THAT(read_file(html), HasSubstr("<td>4</td><td>100</td><td>12</td><td>0</td>"));
+  EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,endpoint,batch,batching,rate,requests,failed"));
+  EXPECT_THAT(read_file(html), HasSubstr("<td>4</td><td>continuous</td><td>100</td><td>12</td><td>0</td>"));
+}
+
+TEST(Bench, AStaticBatchStandsBesideContinuousOnes) {
+  const Outcome outcome = bench({"--suite", "serve", "--clients", "4", "--batching", "continuous,static", "--answer-lengths", "long-tail", "--requests", "12", "--prompt-tokens", "8", "--new-tokens", "10", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  const std::vector<Json>& rows = json.at("rows").items();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].at("batching").as_string(), "continuous");
+  EXPECT_EQ(rows[1].at("batching").as_string(), "static");
+  EXPECT_EQ(rows[1].at("failed").as_integer(), 0);
+  EXPECT_DOUBLE_EQ(rows[0].at("new_tokens").as_double(), rows[1].at("new_tokens").as_double()) << "the same requests";
+}
+
+TEST(Bench, TheMatrixMeasuresFiveConfigurations) {
+  const Scratch scratch;
+  const std::string quantized = scratch / "w8", csv = scratch / "matrix.csv", html = scratch / "matrix.html";
+  const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", quantized, "--set", "scheme=w8a16_g64_sym"});
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const Outcome outcome = bench({"--suite", "matrix", "--quantized", quantized, "--batch", "4,1", "--requests", "2", "--prompt-tokens", "80", "--new-tokens", "8", "--num-draft-tokens", "2", "--draft", std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft", "--max-windows", "2",
+                                 "--price-per-hour", "2", "--ttft-target", "0.001,1e6", "--quality-tolerance", "1000", "--csv", csv, "--html", html, "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  const Json json = outcome.json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.bench/1");
+  EXPECT_EQ(json.at("quantized").as_string(), quantized);
+  const std::vector<Json>& rows = json.at("rows").items();
+  ASSERT_EQ(rows.size(), 10u);
+  const char* names[] = {"baseline", "quantized", "speculation", "prefix_cache", "all"};
+  for (std::size_t i = 0; i < 10; ++i) {
+    const Json& row = rows[i];
+    EXPECT_EQ(row.at("config").as_string(), names[i / 2]);
+    EXPECT_EQ(row.at("batch").as_integer(), i % 2 == 0 ? 1 : 4) << "batches ascend";
+    EXPECT_EQ(row.at("failed").as_integer(), 0);
+    EXPECT_EQ(row.at("requests").as_integer(), 2 * row.at("batch").as_integer());
+    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(), rows[i % 2].at("new_tokens").as_double()) << "the same requests in every configuration";
+    EXPECT_GT(row.at("tokens_per_second").as_double(), 0);
+    EXPECT_GT(row.at("peak_memory_bytes").as_integer(), 1'000'000);
+    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(), 2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
+    EXPECT_EQ(row.at("acceptance_rate").is_null(), i / 2 != 2 && i / 2 != 4) << names[i / 2];
+    const bool caches = i / 2 >= 3;
+    EXPECT_EQ(row.at("prefix_caching").as_bool(), caches);
+    if (!caches) { EXPECT_EQ(row.at("prefix_hit_share").as_double(), 0) << names[i / 2]; }
+    if (caches && i % 2 == 1) { EXPECT_GT(row.at("prefix_hit_share").as_double(), 0) << names[i / 2]; }
+    EXPECT_EQ(row.at("ppl").as_double(), rows[i < 2 ? 0 : 2].at("ppl").as_double());
+  }
+  EXPECT_NE(rows[0].at("ppl").as_double(), rows[2].at("ppl").as_double());
+  EXPECT_EQ(json.at("speculation").at("gains").items().size(), 2u);
+  const std::vector<Json>& decisions = json.at("decisions").items();
+  ASSERT_EQ(decisions.size(), 2u);
+  EXPECT_TRUE(decisions[0].at("config").is_null()) << "no first token comes in a microsecond";
+  double best = 0;
+  for (const Json& row : rows) best = std::max(best, row.at("tokens_per_second").as_double());
+  EXPECT_EQ(decisions[1].at("tokens_per_second").as_double(), best);
+  EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,model,scheme,draft,prefix_caching,ppl,ppl_stderr,batch"));
+  EXPECT_THAT(read_file(html), HasSubstr("nothing measured here does"));
+}
+
+TEST(Bench, AMatrixWithoutAQuantizedModelSaysSo) {
+  const Outcome outcome = bench({"--suite", "matrix", "--batch", "1", "--requests", "2", "--prompt-tokens", "20", "--new-tokens", "4", "--max-windows", "1"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("all was not measured: no quantized model was given (--quantized)."));
+  EXPECT_THAT(outcome.out, HasSubstr("baseline"));
 }
 
 TEST(Bench, ALoadCanBeInterrupted) {
@@ -108,7 +170,18 @@ TEST(Bench, WhatIsNotThereIsRefusedInWords) {
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, HasSubstr(hint));
   };
-  refused({"--suite", "matrix"}, "is not part of this version");
+  refused({"--suite", "matrix", "--clients", "4"}, "suite matrix does not use it");
+  refused({"--suite", "matrix", "--runs", "4"}, "suite matrix does not use it");
+  refused({"--suite", "serve", "--quantized", "x"}, "suite serve does not use it");
+  refused({"--suite", "matrix", "--quantized", "no/such/model"}, "no/such/model");
+  refused({"--suite", "matrix", "--draft", "ngram"}, "--quantized");
+  refused({"--suite", "matrix", "--ttft-target", "0"}, "--ttft-target");
+  refused({"--suite", "matrix", "--quality-tolerance", "-1"}, "--quality-tolerance");
+  refused({"--suite", "matrix", "--max-windows", "0"}, "--max-windows");
+  refused({"--suite", "matrix", "--endpoint", "http://127.0.0.1:8000"}, "--endpoint");
+  refused({"--suite", "serve", "--batching", "static", "--rate", "4"}, "--rate");
+  refused({"--suite", "serve", "--batching", "dynamic"}, "--batching");
+  refused({"--suite", "serve", "--answer-lengths", "short"}, "--answer-lengths");
   refused({"--suite", "everything"}, "is not known");
   refused({"--suite", "latency", "--endpoint", "http://127.0.0.1:8000"}, "--endpoint");
   refused({"--endpoint", "https://127.0.0.1:8000"}, "TLS is not spoken");

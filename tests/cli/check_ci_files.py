@@ -3,7 +3,7 @@
 All must come to what the shell form makes (share/ci/quantize.sh): the same digest, signed where there is a key, figures where they are looked for.
     check_ci_files.py BUILD SOURCE        77: PyYAML is not installed (Debian package python3-yaml)
 """
-import json, os, re, shutil, subprocess, sys, tempfile
+import json, os, re, shutil, socket, subprocess, sys, tempfile, time, urllib.request
 
 try:
     import yaml
@@ -130,10 +130,10 @@ def check_gitlab(model):
 
 def check_compose(model):
     directory = place("compose", "models/tiny")
-    (service,) = parsed("docker/compose.yaml")["services"].values()
+    services = parsed("docker/compose.yaml")["services"]
+    service = services.pop("quantize")
     inside = lambda path: path.replace("/work", directory)
-    value = lambda text: re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: found[2], text)  # nothing is set
-    for volume in map(value, service["volumes"]):
+    for volume in map(unset, service["volumes"]):
         origin, target = volume.removesuffix(":ro").split(":")
         expect(os.path.normpath(os.path.join(directory, origin)) == inside(target), f"compose: {volume} lies below the working directory")
         if not origin.endswith(".yaml"):
@@ -141,9 +141,56 @@ def check_compose(model):
     shutil.copytree(model, os.path.join(directory, "models/tiny"))
     dockerfile = os.path.join(source, "share/docker", service["build"]["context"], service["build"]["dockerfile"])
     expect(os.path.exists(dockerfile), "compose: builds from a Dockerfile that is there")
-    environment = {name: inside(value(text)) for name, text in service["environment"].items()}
+    environment = {name: inside(unset(text)) for name, text in service["environment"].items()}
     run(" ".join(service["entrypoint"]), inside(service["working_dir"]), environment)
+    shutil.copytree(model, os.path.join(directory, "models/model"))
+    for name, server in services.items():
+        check_server(name, server, service["build"], directory)
+    expect(set(services) == {"baseline", "quantized", "speculation", "prefix_cache", "all"}, "compose: the five configurations")
     return digest(directory)
+
+
+def unset(text):
+    """With none of the variables set."""
+    return re.sub(r"\$\{(\w+):-(.*?)\}", lambda found: found[2], text)
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+def check_server(name, service, built, directory):
+    """A server of the compose file, started as it says but for its port: healthy, and what its configuration has, by its own counters, and nothing else."""
+    expect(service["profiles"] == [name] and service["build"] == built, f"compose: {name} has a profile of its own and the one image")
+    port = free_port()
+    here_port = lambda text: unset(text).replace("8000", port).replace("$$", "$")
+    expect(here_port(service["ports"][0]) == f"127.0.0.1:{port}:{port}", f"compose: {name} is offered to this machine alone")
+    command = [here_port(word) for word in service["command"]]
+    with subprocess.Popen([os.path.join(prefix, "bin/llmq"), *command, "--quiet"], cwd=directory, stdout=subprocess.DEVNULL) as server:
+        try:
+            test = [here_port(word) for word in service["healthcheck"]["test"]]
+            expect(test[0] == "CMD", f"compose: {name}'s health is asked by a command")
+            for _ in range(600):
+                healthy = subprocess.run(test[1:], capture_output=True).returncode == 0
+                if healthy or server.poll() is not None:
+                    break
+                time.sleep(0.1)
+            expect(healthy, f"compose: {name} is healthy")
+            body = json.dumps({"model": os.path.basename(command[1]), "prompt": "One day a little girl saw a big red ball. " * 4, "max_tokens": 24, "temperature": 0, "ignore_eos": True})
+            for _ in range(2):
+                request = urllib.request.Request(f"http://127.0.0.1:{port}/v1/completions", body.encode(), {"Content-Type": "application/json"})
+                with urllib.request.urlopen(request, timeout=60) as answer:
+                    expect(json.load(answer)["usage"]["completion_tokens"] == 24, f"compose: {name} answers")
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as page:
+                counters = dict(re.findall(r"^llmq_(\w+){.*} (\S+)$", page.read().decode(), re.M))
+            expect((float(counters["prefix_cache_hits_total"]) > 0) == (name in ("prefix_cache", "all")), f"compose: {name}: the prefix cache")
+            expect((float(counters["spec_decode_num_draft_tokens_total"]) > 0) == (name in ("speculation", "all")), f"compose: {name}: speculation")
+        finally:
+            server.terminate()
+        expect(server.wait() == 0, f"compose: {name} ends when it is told")
+    expect(os.path.samefile(os.path.join(directory, command[1]), os.path.join(directory, "models/model" if name == "baseline" else "out/model")), f"compose: {name}: the model")
 
 
 try:

@@ -54,6 +54,28 @@ TEST(LoadPlan, OtherWordsHaveTheSameLengths) {
   }
 }
 
+// Exponential lengths about a mean that are cut on both sides: their own mean by the integral, within four standard errors.
+TEST(LoadPlan, LongTailsAreExponentialAndCut) {
+  LoadMix mix;
+  mix.requests = 20000;
+  mix.prompt_words = 4;
+  mix.new_tokens = 50;
+  mix.long_tail = true;
+  double sum = 0, beyond = 0;
+  std::int64_t least = 1000, most = 0;
+  for (const PlannedRequest& request : plan_load(mix, kAtOnce)) {
+    sum += static_cast<double>(request.new_tokens);
+    beyond += request.new_tokens > 150;
+    least = std::min(least, request.new_tokens);
+    most = std::max(most, request.new_tokens);
+  }
+  EXPECT_EQ(least, 2);
+  EXPECT_EQ(most, 8 * 50);
+  const double n = 20000, tail = std::exp(-3.01);  // 150.5 and more are rounded up
+  EXPECT_NEAR(sum / n, 50 * (1 - std::exp(-8.)), 4 * 50 / std::sqrt(n));
+  EXPECT_NEAR(beyond, n * tail, 4 * std::sqrt(n * tail * (1 - tail)));
+}
+
 // The share that begins alike, and arrivals of a Poisson process: within four standard deviations.
 TEST(LoadPlan, SharesAndRatesAreThoseAskedFor) {
   LoadMix mix;
@@ -169,7 +191,7 @@ TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
     Played server([](const Json& request, const std::shared_ptr<HttpAnswer>& answer) { stream(request, *answer); });
     HttpClient client(server.target(), {});
     const std::vector<PlannedRequest> plan = plan_load(few(30), rate);
-    const std::vector<RequestTrace> traces = drive_load(client, {"m", "", true}, plan, {4, std::isinf(rate)}, {});
+    const std::vector<RequestTrace> traces = drive_load(client, {"m", "", true}, plan, {4, std::isinf(rate), false}, {});
     const LoadResult result = summarize_load(traces);
     EXPECT_EQ(result.failed, 0) << (result.errors.empty() ? "" : result.errors.begin()->first);
     EXPECT_EQ(result.short_answers, 0);
@@ -209,16 +231,49 @@ TEST(DriveLoad, AsManyRequestsAtATimeAsClients) {
     });
   });
   HttpClient client(server.target(), {});
-  EXPECT_EQ(summarize_load(drive_load(client, {"m", "", true}, plan_load(few(24), kAtOnce), {4, true}, {})).failed, 0);
+  EXPECT_EQ(summarize_load(drive_load(client, {"m", "", true}, plan_load(few(24), kAtOnce), {4, true, false}, {})).failed, 0);
   EXPECT_EQ(most, 4u);
   opens.join();
+}
+
+// Of ten requests four run together, each for as long as the longest of the four, and no other begins before all are answered.
+TEST(DriveLoad, StaticBatchesWaitForTheirLongest) {
+  std::mutex mutex;
+  std::vector<std::pair<Json, std::shared_ptr<HttpAnswer>>> waiting;
+  std::vector<std::size_t> batches;
+  Played server([&](const Json& request, const std::shared_ptr<HttpAnswer>& answer) {
+    const std::lock_guard lock(mutex);
+    waiting.emplace_back(request, answer);
+    const std::size_t wanted = batches.size() == 2 ? 2 : 4;
+    if (waiting.size() < wanted) return;
+    batches.push_back(waiting.size());
+    for (const auto& one : waiting) stream(one.first, *one.second);
+    waiting.clear();
+  });
+  HttpClient client(server.target(), {});
+  const std::vector<PlannedRequest> plan = plan_load(few(10), kAtOnce);
+  const LoadResult result = summarize_load(drive_load(client, {"m", "", true}, plan, {4, true, true}, {}));
+  EXPECT_EQ(result.failed, 0);
+  EXPECT_THAT(batches, ::testing::ElementsAre(4, 4, 2));
+  std::int64_t own = 0, cut = 0;
+  for (std::size_t first = 0; first < 10; first += 4) {
+    std::int64_t longest = 0;
+    for (std::size_t i = first; i < std::min<std::size_t>(first + 4, 10); ++i) longest = std::max(longest, plan[i].new_tokens);
+    for (std::size_t i = first; i < std::min<std::size_t>(first + 4, 10); ++i) {
+      EXPECT_EQ(server.bodies[i].at("max_tokens").as_integer(), longest);
+      own += plan[i].new_tokens;
+      cut += longest - plan[i].new_tokens;
+    }
+  }
+  EXPECT_EQ(result.new_tokens, own) << "only what was asked for counts";
+  EXPECT_GT(cut, 0) << "lengths differ, or this test sees nothing";
 }
 
 TEST(DriveLoad, WhatGoesWrongIsSaidOncePerSentence) {
   const auto sentence = [](const Played::Play& play) {
     Played server(play);
     HttpClient client(server.target(), {});
-    const LoadResult result = summarize_load(drive_load(client, {"m", "", false}, plan_load(few(3), kAtOnce), {2, true}, {}));
+    const LoadResult result = summarize_load(drive_load(client, {"m", "", false}, plan_load(few(3), kAtOnce), {2, true, false}, {}));
     EXPECT_EQ(result.failed, 3);
     EXPECT_EQ(server.bodies.size(), 3u);
     EXPECT_EQ(server.bodies[0].find("ignore_eos"), nullptr);
