@@ -20,6 +20,12 @@ double guess_cost(const Engine& engine, const Drafter* drafter) {
   return drafter ? drafter->bytes_per_guess() / static_cast<double>(std::max<std::size_t>(1, engine.weight_bytes())) : 0;
 }
 
+double free_rows(const Engine& engine) {
+  const ModelSpec& spec = engine.spec();
+  const std::int64_t looked_up = spec.tied_head ? 0 : spec.vocab_size * spec.hidden_size;  // an embedding that no row is multiplied with
+  return Speculation::free_rows_of(static_cast<double>(engine.weight_bytes()), static_cast<double>(spec.parameters() - looked_up));
+}
+
 }  // namespace
 
 struct ServingEngine::State {
@@ -29,7 +35,7 @@ struct ServingEngine::State {
         options(asked),
         drafter(guesses),
         scheduler(asked.limits, with.cache().blocks()),
-        speculation(asked.num_draft_tokens, guess_cost(with, guesses)) {
+        speculation(asked.num_draft_tokens, guess_cost(with, guesses), free_rows(with)) {
     if (asked.limits.max_model_len > with.options().max_context + 1)
       fail(ErrorKind::kUsage, {fmt::format("{} positions were asked for, and the model was loaded with {}", asked.limits.max_model_len,
                                            with.options().max_context),

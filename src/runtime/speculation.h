@@ -5,9 +5,9 @@
 //   tokens(k) = (1 - p^(k+1)) / (1 - p)
 //
 // tokens. What it costs is counted in rows and bytes, never with a clock: the same requests in the same order always have the same
-// rounds, so statistics can be compared and a failure repeated. A pass over m rows costs 1 + (m - 1) / kRowsForFree of one over a single
-// row (what the matrix products of a memory-bound machine measure: 1.07 at 2 rows, 1.19 at 4); a guess costs `guess_cost` of such a
-// pass more. With s sequences in a step the rate against no guesses is
+// rounds, so statistics can be compared and a failure repeated. A pass over m rows costs 1 + (m - 1) / free_rows of one over a single
+// row: what is read is shared by the rows, what is multiplied is not, so fewer rows are free the fewer bytes a weight has (free_rows_of).
+// A guess costs `guess_cost` of a pass over a single row more. With s sequences in a step the rate against no guesses is
 //
 //   rate(k) = tokens(k) * pass(s) / (pass(s * (k + 1)) + k * guess_cost * pass(s)),   rate(0) = 1,
 //
@@ -27,10 +27,11 @@ struct Acceptance {
 class Speculation {
  public:
   static constexpr std::int64_t kMostGuesses = 8;
-  static constexpr double kRowsForFree = 16;
 
   // `fixed` > 0: always so many guesses. guess_cost: bytes a guess reads over bytes that a pass of the model reads.
-  Speculation(std::int64_t fixed, double guess_cost) : fixed_(fixed), guess_cost_(guess_cost) {}
+  Speculation(std::int64_t fixed, double guess_cost, double free_rows) : fixed_(fixed), guess_cost_(guess_cost), free_rows_(free_rows) {}
+  // Of a model whose pass reads `bytes` for `weights` numbers that every row is multiplied with.
+  static double free_rows_of(double bytes, double weights);
 
   // Of one sequence.
   struct Sequence {
@@ -46,11 +47,12 @@ class Speculation {
   bool adapts() const { return fixed_ == 0; }
 
  private:
+  double pass(double rows) const { return 1 + (rows - 1) / free_rows_; }
   double rate(double p, std::int64_t guesses, std::int64_t sequences) const;
   std::int64_t best(double p, std::int64_t sequences) const;
 
   std::int64_t fixed_;
-  double guess_cost_;
+  double guess_cost_, free_rows_;
   Acceptance engine_;
 };
 

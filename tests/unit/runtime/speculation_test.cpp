@@ -21,23 +21,32 @@ std::int64_t guesses_after(Speculation& speculation, Speculation::Sequence& sequ
 }
 
 TEST(Speculation, GoodGuessesAreManyAndBadOnesNone) {
-  Speculation good(0, 0.2), bad(0, 0.5), free(0, 0);
+  Speculation good(0, 0.2, 16), bad(0, 0.5, 16), free(0, 0, 16);
   Speculation::Sequence one, two, three;
   EXPECT_GT(guesses_after(good, one, 300, 9), 3);
   EXPECT_EQ(guesses_after(bad, two, 300, 2), 0);
   EXPECT_GT(guesses_after(free, three, 300, 2), 0) << "what costs nothing but rows pays early";
-  EXPECT_EQ(Speculation(4, 0.5).usual_guesses(64), 4);
+  EXPECT_EQ(Speculation(4, 0.5, 16).usual_guesses(64), 4);
 }
 
 TEST(Speculation, AFullBatchLeavesNoRoomForGuesses) {
-  const Speculation speculation(0, 0.1);
+  const Speculation speculation(0, 0.1, 16);
   EXPECT_GT(speculation.usual_guesses(1), speculation.usual_guesses(16));
   EXPECT_LE(speculation.usual_guesses(256), speculation.usual_guesses(16));
 }
 
+// The fewer bytes a weight has, the sooner another row costs time of its own.
+TEST(Speculation, PackedWeightsLeaveFewerRowsForGuesses) {
+  EXPECT_DOUBLE_EQ(Speculation::free_rows_of(2e9, 1e9), 16);
+  EXPECT_DOUBLE_EQ(Speculation::free_rows_of(4e9, 1e9), 16) << "FP32 multiplies at half the speed, too";
+  EXPECT_DOUBLE_EQ(Speculation::free_rows_of(0.5e9, 1e9), 4);
+  const Speculation dense(0, 0, 16), packed(0, 0, 4);
+  EXPECT_GT(dense.usual_guesses(2), packed.usual_guesses(2));
+}
+
 // A sequence that gave up costs little: 2 guesses in 32, 64, ... 1024 steps.
 TEST(Speculation, ItTriesAgainSeldom) {
-  Speculation speculation(0, 0.5);
+  Speculation speculation(0, 0.5, 16);
   Speculation::Sequence sequence;
   guesses_after(speculation, sequence, 40, 0);
   int tried = 0;
