@@ -212,4 +212,12 @@ FAULTS = [
     Fault("failed-requests-measured", "src/evaluate/load_result.cpp", "++result.errors[trace.error];\n      continue;", "++result.errors[trace.error];",
           [("llmq_unit_evaluate", "LoadResult.IsThatOf*")]),
     Fault("same-prompts-in-every-row", "src/evaluate/load_plan.cpp", "letters(mix.words_seed)", "letters(mix.seed)", [("llmq_unit_evaluate", "LoadPlan.OtherWords*")]),
+    Fault("limit-without-reserve", "src/quant/memory_limit.cpp", "with_reserve(peak_bytes) <= memory_limit;", "peak_bytes <= memory_limit;",
+          [("llmq_unit_quant", "Plan.AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure")]),
+    Fault("first-token-timed-before-its-step", "src/evaluate/speed.cpp",
+          "const std::size_t written = serving.step().size(); times.first_tokens.insert(times.first_tokens.end(), written, since(start));",
+          "const double at = since(start); const std::size_t written = serving.step().size(); times.first_tokens.insert(times.first_tokens.end(), written, at);",
+          [("llmq_unit_evaluate", "MeasureSpeed.TheFirstTokenComesAfterThePrompt")]),
+    Fault("share-of-a-block-in-fp32", "src/quant/narrow_model.cpp", "if (type.block_elements == 1) return add", "if (false) return add",
+          [("llmq_unit_quant", "TimePrediction.ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth")]),
 ]
