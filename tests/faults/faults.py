@@ -207,7 +207,7 @@ FAULTS = [
     Fault("clients-without-limit", "src/evaluate/load_drive.cpp", "under_way_ < pace_.clients && !arrived_.empty()", "!arrived_.empty()",
           [("llmq_unit_evaluate", "DriveLoad.AsMany*")]),
     Fault("static-batch-refilled", "src/evaluate/load_drive.cpp", "if (pace_.static_batches && under_way_ > 0) return;", "", [("llmq_unit_evaluate", "DriveLoad.StaticBatches*")]),
-    Fault("decision-ignores-quality", "src/evaluate/migration_study.cpp", "*configuration.ppl <= most_ppl && ", "", [("llmq_unit_evaluate", "MigrationStudy.Deploys*")]),
+    Fault("decision-ignores-quality", "src/evaluate/migration_study.cpp", "*configuration.ppl <= most_ppl", "*configuration.ppl > most_ppl - most_ppl", [("llmq_unit_evaluate", "MigrationStudy.Deploys*")]),
     Fault("gain-over-the-baseline", "src/evaluate/migration_study.cpp", 'rate("quantized"))', 'rate("baseline"))', [("llmq_unit_evaluate", "MigrationStudy.Speculation*")]),
     Fault("failed-requests-measured", "src/evaluate/load_result.cpp", "++result.errors[trace.error];\n      continue;", "++result.errors[trace.error];",
           [("llmq_unit_evaluate", "LoadResult.IsThatOf*")]),
