@@ -54,6 +54,8 @@ struct ServingEngine::State {
   void finish(std::uint64_t sequence, FinishReason reason);
   void forget(std::uint64_t sequence);
   void note_speculation();
+  std::int64_t unused_places() const;
+  void note_places();
 
   Engine& engine;
   const Tokenizer* tokenizer;
@@ -274,6 +276,22 @@ void ServingEngine::State::forget(std::uint64_t sequence) {
   if (drafter) drafter->forget(sequence);
 }
 
+// Behind the last position of every table: room that is taken and holds nothing.
+std::int64_t ServingEngine::State::unused_places() const {
+  std::int64_t unused = 0;
+  for (const auto& entry : scheduler.live()) {
+    const KvTable& table = entry.second.table;
+    unused += static_cast<std::int64_t>(table.blocks.size()) * engine.cache().blocks().block_size() - table.length;
+  }
+  return unused;
+}
+
+void ServingEngine::State::note_places() {
+  const KvBlocks& blocks = engine.cache().blocks();
+  statistics.kv_places += std::int64_t{blocks.total() - blocks.free()} * blocks.block_size();
+  statistics.kv_places_unused += unused_places();
+}
+
 void ServingEngine::State::note_speculation() {
   if (!drafter || !speculation.adapts() || scheduler.running() == 0) return;
   const bool now = speculation.usual_guesses(static_cast<std::int64_t>(scheduler.running())) > 0;
@@ -349,6 +367,7 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
   state.note_starts(step);
   if (!step.work.empty()) {
     state.engine.cache().copy(step.copies);
+    state.note_places();
     const Buffer normed = state.forward(step);
     state.sample(step, normed);
     for (const auto& end : state.scheduler.complete(state.outcomes))
@@ -373,11 +392,7 @@ const ServingStatistics& ServingEngine::statistics() {
   now.waiting = static_cast<std::int64_t>(state.scheduler.waiting());
   now.kv_blocks_total = blocks.total();
   now.kv_blocks_used = blocks.total() - blocks.free();
-  now.kv_positions_used = now.kv_blocks_used * blocks.block_size();
-  for (const auto& entry : state.scheduler.live()) {
-    const KvTable& table = entry.second.table;
-    now.kv_positions_used -= static_cast<std::int64_t>(table.blocks.size()) * blocks.block_size() - table.length;
-  }
+  now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();
   now.draft_tokens_now = state.drafter ? state.speculation.usual_guesses(std::max<std::int64_t>(1, now.running)) : 0;
   return now;
 }

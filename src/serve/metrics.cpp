@@ -84,6 +84,8 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.gauge("kv_blocks_used", "Blocks of the KV cache in use.", static_cast<double>(s.kv_blocks_used), false);
   out.gauge("kv_blocks", "Blocks of the KV cache.", static_cast<double>(s.kv_blocks_total), false);
   out.gauge("kv_positions_used", "Positions filled in the blocks in use.", static_cast<double>(s.kv_positions_used), false);
+  out.counter("kv_places_total", "Places of the blocks in use, summed over forward passes.", s.kv_places, false);
+  out.counter("kv_places_unused_total", "Of these, places that held nothing: their share is the waste.", s.kv_places_unused, false);
   out.counter("prompt_tokens_total", "Tokens of prompts taken.", s.prompt_tokens);
   out.counter("generation_tokens_total", "Tokens written.", s.generated_tokens);
   out.counter("prompt_tokens_recomputed_total", "Tokens computed again after a preemption.", s.recomputed_tokens);

@@ -184,6 +184,8 @@ FAULTS = [
     Fault("buckets-not-summed", "src/serve/metrics.cpp", "below += h.counts()[i];", "below = h.counts()[i];", [("llmq_unit_serve", "Metrics.FiguresStand*")]),
     Fault("values-not-counted", "src/serve/request_fields.cpp", "if (c == ',' && ++values > limits.max_values)", "if (c == ',' && values > limits.max_values)",
           [("llmq_unit_serve", "CompletionRequest.HostileBodies*")]),
+    Fault("ends-of-blocks-held", "src/runtime/serving_engine.cpp", "engine.cache().blocks().block_size() - table.length;", "engine.cache().blocks().block_size() - table.length - 1;",
+          [("llmq_unit_runtime", "ServingEngine.CountsPlaces*")]),
     # What answers may be.
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",
           [("llmq_unit_runtime", "ConstrainedAnswers.ATokenIs*")]),

@@ -132,6 +132,21 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
   EXPECT_EQ(weak.cache().blocks().free(), weak.cache().blocks().total()) << "the draft's pages are left";
 }
 
+// 20 positions in two blocks of 16, then 21: once 12 places hold nothing, once 11.
+TEST(ServingEngine, CountsPlacesThatHoldNothing) {
+  Engine engine = open("tinystories-656k", 64, true);
+  ServingEngine serving(engine, nullptr, {{4, 64, 64, 4}, 0});
+  GenerationRequest request;
+  request.id = 1;
+  request.prompt.assign(20, 7);
+  request.max_tokens = 2;
+  request.ignore_eos = true;
+  EXPECT_FALSE(serving.submit(request).has_value());
+  while (!serving.idle()) serving.step();
+  EXPECT_EQ(serving.statistics().kv_places, 32 + 32);
+  EXPECT_EQ(serving.statistics().kv_places_unused, 12 + 11);
+}
+
 // A token of every sequence of the vocabulary, drawn with other numbers: guesses that are mostly wrong, and right by chance.
 class RandomGuesses : public Drafter {
  public:
