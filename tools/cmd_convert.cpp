@@ -1,16 +1,8 @@
 // llmq convert SRC DST: a change of container without rounding anew, exact or refused; --dtype dequantizes. The output has a manifest, as
 // those of quantize have, and a job that is done already is not done again.
-#include "export/convert.h"
 #include "export/gguf_mix.h"
-
-#include "tools/command.h"
+#include "tools/conversion.h"
 #include "tools/help.h"
-#include "tools/interrupt.h"
-#include "tools/job.h"
-#include "tools/job_ends.h"
-#include "tools/print.h"
-#include "tools/provenance.h"
-#include "tools/version.h"
 
 namespace llmq::tools {
 namespace {
@@ -21,62 +13,12 @@ struct Options {
   bool paranoid = false;
 };
 
-ProvenanceFacts conversion_facts(const ConvertRequest& request, const Session& session) {
-  ProvenanceFacts facts;
-  facts.kind = BuildKind::kConvert;
-  facts.version = version_text();
-  facts.commit = commit_text();
-  facts.command = session.command_line;
-  facts.recipe = conversion_json(request);
-  return facts;
-}
-
-int report_done(const ConvertReport& report, const GlobalOptions& globals) {
-  Json document = report.to_json();
-  document["status"] = "done";
-  if (globals.json)
-    print_json(document);
-  else
-    print_line(fmt::format("{} ({}, {}) -> {} ({}, {}), {} tensors, {}", report.source, report.from,
-                           bytes_text(report.bytes_in), report.destination, report.to,
-                           bytes_text(report.bytes_out), report.tensors, report.digest));
-  return 0;
-}
-
-int report_unchanged(const PublishedOutput& found, const ConvertRequest& request, const GlobalOptions& globals) {
-  const std::string digest = found.report.at("digest").as_string();
-  if (globals.json)
-    print_json(Json::object({{"schema", "llmq.convert/1"},
-                             {"status", "unchanged"},
-                             {"source", request.source},
-                             {"output", request.target.directory.string()},
-                             {"digest", digest}}));
-  else
-    print_line(fmt::format("{}: unchanged, {} from the same job", found.directory.string(), digest));
-  return 0;
-}
-
 int run(Options& options, const Session& session) {
-  watch_signals();
   ConvertRequest& request = options.request;
   request.target.directory = options.destination;
   request.target.single_file = request.to == "gguf";
-  request.version = version_text();
   if (!options.dtype.empty()) request.dtype = options.dtype;
-  request.threads = session.globals.threads;
-  request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
-  check_conversion(request);
-  Io& io = system_io();
-  const Checkpoint checkpoint = Checkpoint::open(io, request.source);
-  DigestCache digests(io, options.paranoid ? Path() : DigestCache::default_file());
-  request.target.job =
-      make_conversion_job(request, checkpoint, [&](const Path& path) { return digests.sha256(path); });
-  const std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
-  digests.save();
-  if (found) return report_unchanged(*found, request, session.globals);
-  RunProvenance provenance(io, io, digests, model_files(io, checkpoint), conversion_facts(request, session));
-  request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
-  return report_done(convert(io, checkpoint, request), session.globals);
+  return run_conversion(request, options.paranoid, session);
 }
 
 }  // namespace

@@ -47,7 +47,7 @@ void add_pack(CLI::App& app, Session& session);
 void add_tokenize(CLI::App& app, Session& session);
 void add_completion(CLI::App& app, Session& session);
 void add_man(CLI::App& app, Session& session);
-void add_later_commands(CLI::App& app, Session& session);
+void add_merge(CLI::App& app, Session& session);
 
 // --device and --threads as a backend; of one arithmetic, where one is asked for (BackendRequest::arithmetic).
 std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic = {});

@@ -1,5 +1,6 @@
 #include "tools/job.h"
 
+#include "model/lora_adapter.h"
 #include "tools/command.h"
 #include "tools/version.h"
 
@@ -36,11 +37,14 @@ Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationS
 
 Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint,
                          const std::function<std::string(const Path&)>& sha256) {
-  return Json::object(
+  Json job = Json::object(
       {{"llmq", program()},
        {"model", model_digests(checkpoint, sha256)},
        {"convert", Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
        {"name", request.to == "gguf" ? Json(request.source) : Json()}});
+  if (request.adapter.empty()) return job;
+  for (const Path& path : LoraAdapter::files(system_io(), request.adapter)) job["adapter"][path.filename().string()] = sha256(path);
+  return job;
 }
 
 }  // namespace llmq::tools

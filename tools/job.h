@@ -19,7 +19,7 @@ Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationS
               Compute compute, const Backend& backend, bool allow_nonfinite,
               const std::function<std::string(const Path&)>& sha256);
 
-// The same of a conversion: {llmq, model, convert: {to, dtype}, name}; the name stands in a GGUF.
+// The same of a conversion: {llmq, model, convert: {to, dtype}, name}; the name stands in a GGUF. With an adapter its digests, too.
 Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint,
                          const std::function<std::string(const Path&)>& sha256);
 

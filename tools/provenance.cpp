@@ -5,6 +5,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "calibration/calibration_text.h"
+#include "model/lora_adapter.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -24,6 +25,13 @@ std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint) {
     for (const char* name : {"config.json", "model.safetensors.index.json"})
       if (io.exists(checkpoint.path() / name)) files.push_back(named("model", checkpoint.path() / name));
   for (const Path& companion : checkpoint.companion_files()) files.push_back(named("model", companion));
+  return files;
+}
+
+std::vector<InputFile> conversion_files(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
+  std::vector<InputFile> files = model_files(io, checkpoint);
+  if (request.adapter.empty()) return files;
+  for (const Path& path : LoraAdapter::files(io, request.adapter)) files.push_back(named("adapter", path));
   return files;
 }
 

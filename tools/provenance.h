@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "export/convert.h"
 #include "export/manifest.h"
 #include "io/digest_cache.h"
 #include "quant/plan.h"
@@ -27,6 +28,9 @@ std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint);
 // The model's files, the calibration text, an importance matrix, and the recipe's own file where there is one.
 std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
                                    const Checkpoint& checkpoint);
+
+// The model's, and an adapter's that is folded in.
+std::vector<InputFile> conversion_files(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request);
 
 // What opening the model and hashing its files read, beside its tensors; what is remembered of a file is not read.
 std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests);

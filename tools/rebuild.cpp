@@ -211,7 +211,7 @@ Rebuild rebuild_conversion(Io& io, const Path& output, const std::string& source
   check_form(output, request.to == "gguf");
   const Checkpoint checkpoint =
       open_recorded(request.source, source_instead, [&](const std::string& name) { return Checkpoint::open(io, name); });
-  result.inputs = changed_inputs(io, facts.inputs, model_files(io, checkpoint));
+  result.inputs = changed_inputs(io, facts.inputs, conversion_files(io, checkpoint, request));
   if (!result.inputs.empty()) return result;
   const bool file = request.to == "gguf";
   request.target = OutputTarget{file ? scratch_file_for(output) : scratch_for(io, output)};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <map>
 
 #include "base/error.h"
 #include "base/half.h"
@@ -12,6 +13,7 @@
 #include "export/published_output.h"
 #include "export/statement_reader.h"
 #include "model/linear_source.h"
+#include "model/lora_adapter.h"
 
 namespace llmq {
 namespace {
@@ -80,10 +82,79 @@ void before(const ConvertRequest& request, const std::string& tensor) {
   if (request.on_tensor) request.on_tensor(tensor);
 }
 
+// Tensors that an adapter changes.
+class Folds {
+ public:
+  Folds(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint)
+      : spec_(ModelSpec::read(checkpoint)),
+        adapter_(LoraAdapter::open(io, request.adapter, spec_)),
+        source_(LinearSource::open(checkpoint)),
+        pool_(request.threads > 0 ? request.threads : available_cores()) {
+    for (const StoredTensor& tensor : checkpoint.tensors()) check_dense(checkpoint, tensor);
+    for (std::size_t block = 0; block < spec_.blocks.size(); ++block)
+      for (const LinearSpec& linear : spec_.blocks[block].linears) {
+        if (!adapter_.changes(block, linear.role)) continue;
+        places_[linear.module + ".weight"] = {block, &linear};
+      }
+  }
+
+  std::size_t size() const { return places_.size(); }
+
+  // Writes the tensor where the adapter changes it; false where it does not.
+  bool write(const TensorDeclaration& declared, ModelWriter& writer) {
+    const auto found = places_.find(declared.name);
+    if (found == places_.end()) return false;
+    const LinearSpec& linear = *found->second.linear;
+    const LoraPair pair = adapter_.pair(found->second.block, linear.role);
+    if (source_.checkpoint().at(declared.name).permuted_heads != 0) {
+      std::vector<float> whole = source_.weight(linear);
+      fold(pair, 0, whole, declared, writer);
+    } else {
+      std::vector<float> rows;
+      source_.finite(declared.name, [&](std::int64_t first, const TensorView& band) {
+        rows.resize(static_cast<std::size_t>(band.shape.elements()));
+        to_float32(band, rows);
+        fold(pair, first, rows, declared, writer);
+      });
+    }
+    return true;
+  }
+
+ private:
+  struct Place {
+    std::size_t block = 0;
+    const LinearSpec* linear = nullptr;
+  };
+
+  void check_dense(const Checkpoint& checkpoint, const StoredTensor& tensor) const {
+    if (!is_block_type(tensor.view.dtype)) return;
+    fail(ErrorKind::kUnsupported, {fmt::format("is quantized ({}), and adding to it would round it anew", dtype_row(tensor.view.dtype).name), checkpoint.path().string(),
+                                   tensor.name, "fold the adapter into the model that it was made from, and quantize that"});
+  }
+
+  void fold(const LoraPair& pair, std::int64_t first, std::span<float> rows, const TensorDeclaration& declared, ModelWriter& writer) {
+    add_lora_rows(pair, first, rows, pool_);
+    const std::string file = adapter_.directory().string();
+    bytes_.resize(rows.size() * static_cast<std::size_t>(element_bytes(declared.dtype)));
+    store(rows, declared.dtype, declared.name, file, bytes_.data());
+    if (!std::all_of(rows.begin(), rows.end(), [](float value) { return std::isfinite(value); }))
+      fail(ErrorKind::kBadInput, {"leaves the range of FP32 with the adapter in it", file, declared.name, "its matrices or its lora_alpha are too large"});
+    writer.append_dense(declared.name, declared.dtype, declared.shape, bytes_);
+  }
+
+  ModelSpec spec_;
+  LoraAdapter adapter_;
+  LinearSource source_;
+  ThreadPool pool_;
+  std::map<std::string, Place> places_;
+  std::vector<std::byte> bytes_;
+};
+
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                const ConvertRequest& request, ModelWriter& writer) {
+                const ConvertRequest& request, ModelWriter& writer, Folds* folds = nullptr) {
   for (const TensorDeclaration& declared : tensors) {
     before(request, declared.name);
+    if (folds != nullptr && folds->write(declared, writer)) continue;
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
     if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
       const Lease lease = checkpoint.hold(*tensor);
@@ -121,18 +192,18 @@ QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std:
 }
 
 std::string report_text(const ConvertRequest& request, const ConvertReport& report) {
-  return Json::object({{"schema", kReportSchema},
-                       {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
-                       {"method", "convert"},
-                       {"from", report.from},
-                       {"format", report.to},
-                       {"dtype", report.dtype},
-                       {"bytes_in", Json(report.bytes_in)},
-                       {"bytes_out", Json(report.bytes_out)},
-                       {"job", request.target.job},
-                       {"digest", report.digest}})
-             .dump(2) +
-         "\n";
+  Json said = Json::object({{"schema", kReportSchema},
+                            {"tool", Json::object({{"name", "llmq"}, {"version", request.version}})},
+                            {"method", report.adapter.empty() ? "convert" : "merge"},
+                            {"from", report.from},
+                            {"format", report.to},
+                            {"dtype", report.dtype},
+                            {"bytes_in", Json(report.bytes_in)},
+                            {"bytes_out", Json(report.bytes_out)},
+                            {"job", request.target.job},
+                            {"digest", report.digest}});
+  if (!report.adapter.empty()) said["folded"] = static_cast<std::uint64_t>(report.folded);
+  return said.dump(2) + "\n";
 }
 
 void finish(const ConvertRequest& request, ModelWriter& writer, ConvertReport& report) {
@@ -151,7 +222,7 @@ OutputTarget without_journal(OutputTarget target) {
 void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint,
                       const PackedModules& packed, ConvertReport& report) {
   std::optional<DType> dtype = requested_dtype(request.dtype);
-  if (!dtype && checkpoint.is_gguf()) dtype = DType::kBF16;
+  if (!dtype && checkpoint.is_gguf() && request.adapter.empty()) dtype = DType::kBF16;
   if (!dtype && !packed.modules.empty()) dtype = DType::kF32;
   const auto target_dtype = [&](const StoredTensor& tensor) {
     return dtype && is_float(tensor.view.dtype) ? *dtype : tensor.view.dtype;
@@ -161,12 +232,21 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
   report.dtype = dtype ? short_name(*dtype) : "as stored";
+  std::optional<Folds> folds;
+  if (!request.adapter.empty()) {
+    if (!packed.modules.empty())
+      fail(ErrorKind::kUnsupported, {fmt::format("is quantized ({}), and an adapter folded into codes would be rounded away", packed.format), checkpoint.path().string(), {},
+                                     "fold it into the model that this one was made from, and quantize that"});
+    folds.emplace(io, request, checkpoint);
+    report.adapter = request.adapter;
+    report.folded = folds->size();
+  }
 
   Json config = checkpoint.config();
   config.erase("quantization_config");
   if (dtype) set_dtype(config, *dtype);
   const auto writer = open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, dense, request, *writer);
+  copy_dense(checkpoint, dense, request, *writer, folds ? &*folds : nullptr);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : packed.modules) {
     before(request, m.module);
@@ -247,9 +327,9 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
 }  // namespace
 
 Json conversion_json(const ConvertRequest& request) {
-  return Json::object({{"source", request.source},
-                       {"to", request.to},
-                       {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
+  Json asked = Json::object({{"source", request.source}, {"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
+  if (!request.adapter.empty()) asked["adapter"] = request.adapter;
+  return asked;
 }
 
 ConvertRequest conversion_request(const Json& asked, const std::string& file) {
@@ -258,12 +338,15 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
   request.source = reader.text("source");
   request.to = reader.text("to");
   if (!reader.at("dtype").json().is_null()) request.dtype = reader.text("dtype");
+  if (asked.find("adapter") != nullptr) request.adapter = reader.text("adapter");
   return request;
 }
 
 void check_conversion(const ConvertRequest& request) {
   if (request.to == "safetensors") requested_dtype(request.dtype);
   if (request.to != "safetensors" && request.to != "gguf") packed_format(request.to);
+  if (!request.adapter.empty() && request.to != "safetensors")
+    fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only", {}, "--to " + request.to, "fold it first, then convert"});
 }
 
 ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
@@ -285,8 +368,10 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   return report;
 }
 
+const char* conversion_schema(const std::string& adapter) { return adapter.empty() ? "llmq.convert/1" : "llmq.merge/1"; }
+
 Json ConvertReport::to_json() const {
-  return Json::object({{"schema", "llmq.convert/1"},
+  Json document = Json::object({{"schema", conversion_schema(adapter)},
                        {"source", source},
                        {"output", destination},
                        {"from", from},
@@ -296,6 +381,11 @@ Json ConvertReport::to_json() const {
                        {"bytes_in", Json(bytes_in)},
                        {"bytes_out", Json(bytes_out)},
                        {"digest", digest}});
+  if (!adapter.empty()) {
+    document["adapter"] = adapter;
+    document["folded"] = static_cast<std::uint64_t>(folded);
+  }
+  return document;
 }
 
 }  // namespace llmq

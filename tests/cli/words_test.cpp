@@ -8,11 +8,11 @@ namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::Not;
 
 const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "bench",      "inspect",
                                  "diff",     "convert",  "estimate", "verify",     "sign",
-                                 "pack",     "publish",  "tokenize", "completion", "man",     "serve"};
+                                 "pack",     "publish",  "tokenize", "completion", "man",     "serve",
+                                 "merge"};
 
 TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
   const Outcome help = run_llmq({"--help"});
@@ -54,21 +54,12 @@ TEST(Words, UsageMistakeInJsonModeIsAJsonError) {
     EXPECT_NE(outcome.json().find(key), nullptr) << key;
 }
 
-TEST(Words, CommandsOfLaterVersionsAreRefusedByName) {
-  for (const char* command : {"merge"}) {
-    const Outcome outcome = run_llmq({command, "anything"});
-    EXPECT_EQ(outcome.exit_code, 2) << command;
-    EXPECT_THAT(outcome.err, HasSubstr("llmq " + std::string(command)));
-  }
-}
-
 TEST(Words, CompletionKnowsEveryCommandAndItsFlags) {
   for (const char* shell : {"bash", "zsh", "fish"}) {
     const Outcome script = run_llmq({"completion", shell});
     EXPECT_EQ(script.exit_code, 0);
     for (const char* command : kCommands) EXPECT_THAT(script.out, HasSubstr(command)) << shell;
     EXPECT_THAT(script.out, HasSubstr("max-windows")) << shell;
-    EXPECT_THAT(script.out, Not(HasSubstr("merge"))) << "a command that does not exist yet is not offered";
   }
   EXPECT_EQ(run_llmq({"completion", "tcsh"}).exit_code, 2);
 }

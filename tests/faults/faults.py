@@ -186,6 +186,11 @@ FAULTS = [
           [("llmq_unit_serve", "CompletionRequest.HostileBodies*")]),
     Fault("ends-of-blocks-held", "src/runtime/serving_engine.cpp", "engine.cache().blocks().block_size() - table.length;", "engine.cache().blocks().block_size() - table.length - 1;",
           [("llmq_unit_runtime", "ServingEngine.CountsPlaces*")]),
+    # Adapters.
+    Fault("adapter-folded-without-scale", "src/model/lora_adapter.cpp", "into[i] += pair.scale * change[i];", "into[i] += change[i];",
+          [("llmq_unit_model", "LoraAdapterTest.RowsAre*"), ("llmq_unit_export", "MergeTest.ALinear*")]),
+    Fault("rank-stabilized-scale-forgotten", "src/model/lora_adapter.cpp", "(asked.rank_stabilized ? std::sqrt(rank) : rank)", "rank",
+          [("llmq_unit_model", "LoraAdapterTest.ScaleFollows*")]),
     # What answers may be.
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",
           [("llmq_unit_runtime", "ConstrainedAnswers.ATokenIs*")]),
