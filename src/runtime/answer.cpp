@@ -46,7 +46,7 @@ Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) {
 }
 
 bool Answer::take(const Row& row, std::int32_t token, GenerationEvent& event) {
-  ++drawn_;
+  if (drawn_++ == 0) event.prompt_logprobs = std::move(prompt_logprobs);
   failure_ = row.failure;
   if (!failure_.empty()) return true;
   if (std::find(ends_.begin(), ends_.end(), token) != ends_.end()) return true;

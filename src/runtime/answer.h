@@ -46,6 +46,7 @@ class Answer {
   std::int64_t cached = -1;  // of the prompt, when it started; -1 before
   bool guessed_early = false;  // guesses for its first token were asked for, with its prompt
   std::size_t event_at = 0;  // of this step: its place
+  std::vector<TokenLogprobs> prompt_logprobs;  // by place, while the prompt is read
   Speculation::Sequence speculation;
 
  private:

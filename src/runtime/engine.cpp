@@ -247,11 +247,15 @@ std::span<float> Engine::host_logits(const Buffer& normed, std::int64_t total,
       chosen = exact;
     }
   }
-  const TensorView result = logits(chosen);
+  return on_host(logits(chosen));
+}
+
+std::span<float> Engine::on_host(const TensorView& result) {
+  State& state = *state_;
   const auto elements = static_cast<std::size_t>(result.shape.elements());
-  if (backend.device() == Device{}) return {result.as<float>(), elements};
+  if (state.backend->device() == Device{}) return {result.as<float>(), elements};
   state.host_logits.resize(elements);
-  backend.download(state.host_logits.data(), result);
+  state.backend->download(state.host_logits.data(), result);
   return state.host_logits;
 }
 

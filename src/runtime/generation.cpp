@@ -35,6 +35,8 @@ std::optional<GenerationRefusal> check_request(const GenerationRequest& request,
     return invalid("n", fmt::format("n is {}, which is not between 1 and {}", request.n, most_answers));
   if (request.logprobs && (*request.logprobs < 0 || *request.logprobs > vocabulary))
     return invalid("logprobs", fmt::format("logprobs is {}, which is not between 0 and {}", *request.logprobs, vocabulary));
+  if (request.prompt_logprobs && (*request.prompt_logprobs < 0 || *request.prompt_logprobs > vocabulary))
+    return invalid("prompt_logprobs", fmt::format("prompt_logprobs is {}, which is not between 0 and {}", *request.prompt_logprobs, vocabulary));
   if (!request.stop.empty() && !text) return invalid("stop", "stop strings need a tokenizer");
   for (const std::string& stop : request.stop)
     if (stop.empty()) return invalid("stop", "a stop string is empty");

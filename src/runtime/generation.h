@@ -25,7 +25,11 @@ struct GenerationRequest {
   std::shared_ptr<const Constraint> constraint;  // what the answer may be (grammar/constraint.h); it ends where nothing can follow
   int n = 1;                               // answers; answer i > 0 draws with a seed made of the seed and i
   std::optional<std::int64_t> logprobs;    // of each token, and of so many of the likeliest (0: of the token alone)
+  // Of each token of the prompt but the first, and of so many of the likeliest in its place. The whole prompt is computed: nothing of it
+  // is taken from the prefix cache, or given to it.
+  std::optional<std::int64_t> prompt_logprobs;
   int priority = 0;                        // lower is sooner, -100 ... 100
+  bool background = false;                 // the server's own: a few rows of each step, and not in the statistics of answers
   std::string tenant;                      // prefixes are shared among requests of the same one only
   std::string adapter;                     // of the model; none are loaded in this version
 };
@@ -41,6 +45,7 @@ struct GenerationEvent {
   std::vector<std::int32_t> tokens;     // without the end token
   std::string text;                     // what has become certain; may lag behind the tokens
   std::vector<TokenLogprobs> logprobs;  // one for each of `tokens`, where asked for
+  std::vector<TokenLogprobs> prompt_logprobs;  // with the answer's first token, where asked for
   std::optional<FinishReason> finish;   // this answer's last event
   std::string failure;                  // a sentence, where it failed
 };

@@ -69,8 +69,9 @@ void KvBlocks::withdraw(std::int32_t block) {
   at(block).key.reset();
 }
 
-KvTable KvBlocks::open(std::string_view salt) const {
+KvTable KvBlocks::open(std::string_view salt, bool shares) const {
   KvTable table;
+  table.shares = shares;
   table.keys.push_back(sha256_bytes(salt));
   return table;
 }
@@ -78,7 +79,7 @@ KvTable KvBlocks::open(std::string_view salt) const {
 std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t> tokens) {
   if (table.length != 0)
     fail(ErrorKind::kInternal, "a prefix is looked up for a sequence of {} positions", table.length);
-  if (!prefix_caching_ || tokens.empty()) return 0;
+  if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;
   const auto size = static_cast<std::size_t>(block_size_);
   for (std::size_t start = 0; start + size < tokens.size(); start += size) {
     const BlockKey key = next_key(table.keys.back(), tokens.subspan(start, size));
@@ -125,7 +126,7 @@ void KvBlocks::truncate(KvTable& table, std::int64_t length) {
 }
 
 void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
-  if (!prefix_caching_) return;
+  if (!prefix_caching_ || !table.shares) return;
   const auto size = static_cast<std::size_t>(block_size_);
   const auto computed = std::min(static_cast<std::int64_t>(tokens.size()), table.length);
   for (std::size_t index = table.keys.size() - 1; static_cast<std::int64_t>((index + 1) * size) <= computed;

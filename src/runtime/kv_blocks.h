@@ -35,14 +35,15 @@ struct KvTable {
   std::vector<std::int32_t> blocks;
   std::int64_t length = 0;     // positions it has room for, exactly: the last block may be part used
   std::vector<BlockKey> keys;  // key(0), then those of the blocks at the front that were offered
+  bool shares = true;          // prefixes, both ways
 };
 
 class KvBlocks {
  public:
   KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching = true);
 
-  // An empty table; sequences share prefixes only with the same salt.
-  KvTable open(std::string_view salt = {}) const;
+  // An empty table; sequences share prefixes only with the same salt, and only where they share any.
+  KvTable open(std::string_view salt = {}, bool shares = true) const;
   // Puts published blocks with the first of `tokens` into an empty table, never all of the tokens: the last one is always
   // left to compute. Returns the positions that were found.
   std::int64_t take_prefix(KvTable& table, std::span<const std::int32_t> tokens);

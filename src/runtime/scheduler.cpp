@@ -22,7 +22,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvBlocks& blocks) : limits_(
 
 Scheduler::Refusal Scheduler::add(Request request) {
   const auto prompt = static_cast<std::int64_t>(request.prompt.size());
-  if (prompt == 0 || request.max_tokens < 1) return Refusal::kEmptyPrompt;
+  if (prompt == 0 || request.max_tokens < 1 || request.most_rows < 1) return Refusal::kEmptyPrompt;
   if (prompt >= limits_.max_model_len) return Refusal::kTooLong;
   request.max_tokens = std::min(request.max_tokens, limits_.max_model_len - prompt);
   const std::int64_t most = prompt + request.max_tokens - 1;  // the last token is never run
@@ -33,7 +33,7 @@ Scheduler::Refusal Scheduler::add(Request request) {
   Sequence sequence;
   sequence.urgency = steps_ + request.priority * kPatience;
   sequence.tokens = request.prompt;
-  sequence.table = blocks_.open(request.salt);
+  sequence.table = blocks_.open(request.salt, request.shares);
   sequence.request = std::move(request);
   waiting_.insert(place_of(sequence));
   const std::uint64_t id = sequence.request.id;
@@ -100,7 +100,7 @@ std::int64_t Scheduler::decoding_behind(const Place& place) const {
 void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
   const Place place = place_of(sequence);
   const std::int64_t spare = budget - (pending(sequence) > 1 ? decoding_behind(place) : 0);
-  const std::int64_t count = std::min(pending(sequence), spare);
+  const std::int64_t count = std::min({pending(sequence), spare, sequence.request.most_rows});
   if (count < 1) return;  // its turn comes in a later step
   const bool samples = count == pending(sequence);
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());

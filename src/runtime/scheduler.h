@@ -47,6 +47,8 @@ class Scheduler {
     std::int64_t max_tokens = 16;
     int priority = 0;  // lower is sooner
     std::string salt;  // of the prefix cache
+    bool shares = true;                  // prefixes with others; false: its whole prompt is computed
+    std::int64_t most_rows = INT64_MAX;  // of one step, its drafts aside; at least 1
   };
 
   Scheduler(const SchedulerLimits& limits, KvBlocks& blocks);

@@ -13,6 +13,7 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kTileBytes = 64 << 20;  // of logits at once
+constexpr std::int64_t kBackgroundRows = 32;    // of a step: what an answer beside it hardly feels
 
 using Refusal = GenerationRefusal;
 
@@ -48,6 +49,7 @@ struct ServingEngine::State {
   void propose();
   void note_starts(const Scheduler::Step& step);
   Buffer forward(const Scheduler::Step& step);
+  void score_prompts(const Scheduler::Step& step, const Buffer& normed);
   void sample(const Scheduler::Step& step, const Buffer& normed);
   void choose(const Scheduler::Work& work, std::span<float> logits, Scheduler::Outcome& outcome);
   void answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row);
@@ -111,6 +113,7 @@ GenerationEvent& ServingEngine::State::new_event(const Answer& answer) {
   event.tokens.clear();
   event.text.clear();
   event.logprobs.clear();
+  event.prompt_logprobs.clear();
   event.finish.reset();
   event.failure.clear();
   return event;
@@ -146,10 +149,12 @@ void ServingEngine::State::propose() {
 
 void ServingEngine::State::note_starts(const Scheduler::Step& step) {
   for (const Scheduler::Start& start : step.started) {
-    statistics.prefix_queries += start.tokens;
-    statistics.prefix_hits += start.cached;
-    statistics.recomputed_tokens += start.again;
     Answer& answer = answers.at(start.id);
+    if (!answer.request().background) {
+      statistics.prefix_queries += start.tokens;
+      statistics.prefix_hits += start.cached;
+    }
+    statistics.recomputed_tokens += start.again;
     if (answer.cached >= 0) continue;  // pushed out before
     answer.cached = start.cached;
     started.push_back(answer.request().id);
@@ -177,6 +182,37 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());
   return engine.forward(steps);
+}
+
+// Log probabilities of the tokens of prompts that asked for them, from the rows before each; eval-ppl scores by the same product and sum.
+void ServingEngine::State::score_prompts(const Scheduler::Step& step, const Buffer& normed) {
+  const TensorView all = normed.view(activation_dtype(engine.options().compute), {static_cast<std::int64_t>(ids.size()), engine.spec().hidden_size});
+  const std::int64_t tile = std::max<std::int64_t>(1, kTileBytes / (engine.spec().vocab_size * 4));
+  std::vector<RowScore> scores;
+  for (std::size_t i = 0; i < step.work.size(); ++i) {
+    const Scheduler::Work& work = step.work[i];
+    Answer& answer = answers.at(work.id);
+    const GenerationRequest& request = answer.request();
+    const std::int64_t end = std::min(work.first + work.count, static_cast<std::int64_t>(request.prompt.size()) - 1);
+    if (!request.prompt_logprobs || answer.drawn() > 0) continue;
+    answer.prompt_logprobs.resize(request.prompt.size() - 1);
+    for (std::int64_t at = work.first; at < end; at += tile) {
+      const auto count = static_cast<std::size_t>(std::min(tile, end - at));
+      const std::span<const std::int32_t> targets(request.prompt.data() + at + 1, count);
+      scores.resize(count);
+      const TensorView logits = engine.logits(all.row_slice(static_cast<std::int64_t>(offsets[i]) + at - work.first, static_cast<std::int64_t>(count)));
+      engine.backend().score_rows(logits, targets, scores);
+      const std::span<const float> values = *request.prompt_logprobs > 0 ? engine.on_host(logits) : std::span<float>();
+      for (std::size_t row = 0; row < count; ++row) {
+        TokenLogprobs& scored = answer.prompt_logprobs[static_cast<std::size_t>(at) + row];
+        scored.chosen = {targets[row], scores[row].log_prob};
+        if (values.empty()) continue;
+        const auto width = static_cast<std::size_t>(engine.spec().vocab_size);
+        const std::span<const float> own = values.subspan(row * width, width);
+        scored.likeliest = likeliest_logprobs(own, static_cast<double>(own[static_cast<std::size_t>(targets[row])]) - scores[row].log_prob, *request.prompt_logprobs);
+      }
+    }
+  }
 }
 
 // Logits of the rows that are followed by a token, a tile of whole sequences at a time.
@@ -214,11 +250,12 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
   for (int index = 1; index < request.n; ++index) {
     Answer answer(first.shared_request(), index, tokenizer, engine.spec().eos_ids);
     answer.cached = first.cached;
+    answer.prompt_logprobs = first.prompt_logprobs;
     GenerationEvent& event = new_event(answer);
     answer.event_at = events_used - 1;
     const std::int32_t token = answer.draw(row);
     const bool stops = answer.take(row, token, event);
-    statistics.generated_tokens += static_cast<std::int64_t>(event.tokens.size());
+    statistics.generated_tokens += request.background ? 0 : static_cast<std::int64_t>(event.tokens.size());
     const std::uint64_t sequence = next_sequence++;
     sequences_of.at(request.id).push_back(sequence);
     const bool lives = !stops && most > 1;
@@ -250,7 +287,7 @@ void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> 
     accepted += right;
     if (outcome.stop || !right) break;
   }
-  statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
+  if (!answer.request().background) statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
   if (guesses.empty()) return;
   ++statistics.draft_rounds;
   statistics.drafted += work.drafts;
@@ -263,7 +300,8 @@ void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> 
 void ServingEngine::State::finish(std::uint64_t sequence, FinishReason reason) {
   Answer& answer = answers.at(sequence);
   answer.finish(reason, events[answer.event_at]);
-  ++(answer.failed() ? statistics.failed : reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
+  if (!answer.request().background)
+    ++(answer.failed() ? statistics.failed : reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
   forget(sequence);
 }
 
@@ -324,17 +362,18 @@ std::optional<GenerationRefusal> ServingEngine::submit(GenerationRequest request
     refusal = Refusal{Refusal::Kind::kInvalid, "id", fmt::format("request {} is running already", request.id)};
   if (!refusal) {
     const std::uint64_t sequence = state.next_sequence;
-    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, request.tenant});
+    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, request.tenant, !request.prompt_logprobs,
+                                                        request.background ? kBackgroundRows : INT64_MAX});
     refusal = state.refused(why, request);
     if (!refusal) {
       ++state.next_sequence;
-      state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
+      if (!request.background) state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
       state.sequences_of[request.id].push_back(sequence);
       state.answers.emplace(sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer, state.engine.spec().eos_ids));
       return std::nullopt;
     }
   }
-  ++state.statistics.refused;
+  state.statistics.refused += !request.background;
   return refusal;
 }
 
@@ -351,7 +390,7 @@ void ServingEngine::cancel(std::uint64_t id) {
       event.id = id;
       event.index = index;
       event.finish = FinishReason::kCancelled;
-      ++state.statistics.cancelled;
+      state.statistics.cancelled += !answer.request().background;
     }
     state.scheduler.cancel(sequence);
     state.forget(sequence);
@@ -369,6 +408,7 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
     state.engine.cache().copy(step.copies);
     state.note_places();
     const Buffer normed = state.forward(step);
+    state.score_prompts(step, normed);
     state.sample(step, normed);
     for (const auto& end : state.scheduler.complete(state.outcomes))
       state.finish(end.first, end.second == Scheduler::Finish::kStop ? FinishReason::kStop : FinishReason::kLength);
@@ -390,6 +430,8 @@ const ServingStatistics& ServingEngine::statistics() {
   KvBlocks& blocks = state.engine.cache().blocks();
   now.running = static_cast<std::int64_t>(state.scheduler.running());
   now.waiting = static_cast<std::int64_t>(state.scheduler.waiting());
+  for (const auto& entry : state.answers)
+    if (entry.second.request().background) --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
   now.kv_blocks_total = blocks.total();
   now.kv_blocks_used = blocks.total() - blocks.free();
   now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();

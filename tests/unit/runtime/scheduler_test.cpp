@@ -85,7 +85,10 @@ class Machine {
     for (const auto& entry : scheduler_.live()) {
       const Scheduler::Sequence& one = entry.second;
       running += one.runs;
-      for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
+      for (const std::int32_t block : one.table.blocks) {
+        ++named[static_cast<std::size_t>(block)];
+        ASSERT_TRUE(one.request.shares || !blocks_.is_published(block)) << "a prefix is offered that should not be";
+      }
       ASSERT_EQ(one.table.length, one.computed) << "drafts or a preemption left pages behind";
       ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.computed));
       ASSERT_TRUE(one.runs || one.computed == 0);
@@ -139,6 +142,7 @@ class Machine {
       const Scheduler::Sequence& one = scheduler_.sequence(work.id);
       tokens += work.count + work.drafts;
       ASSERT_GE(work.count, 1);
+      ASSERT_LE(work.count, one.request.most_rows);
       ASSERT_EQ(work.first, one.computed);
       ASSERT_EQ(work.samples, work.first + work.count == static_cast<std::int64_t>(one.tokens.size()));
       ASSERT_TRUE(work.samples || work.drafts == 0);
@@ -148,6 +152,7 @@ class Machine {
       chunks += !work.samples;
       drafted += work.drafts;
     }
+    for (const Scheduler::Start& start : step.started) ASSERT_TRUE(start.cached == 0 || scheduler_.sequence(start.id).request.shares);
     ASSERT_LE(tokens, limits_.max_num_batched_tokens);
     ASSERT_TRUE(!step.work.empty() || scheduler_.idle()) << "nothing runs though something could";
   }
@@ -188,6 +193,8 @@ class Machine {
 Request random_request(Machine& machine, std::uint64_t id, int longest) {
   Request request{id, {}, 1 + machine.pick(20), machine.pick(5) - 2, machine.pick(5) == 0 ? "other" : ""};
   for (int i = machine.pick(longest); i >= 0; --i) request.prompt.push_back(machine.pick(9) == 0 ? 1 : 0);
+  request.shares = machine.pick(8) != 0;
+  if (machine.pick(8) == 0) request.most_rows = 1 + machine.pick(6);
   return request;
 }
 

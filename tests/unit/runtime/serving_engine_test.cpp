@@ -281,6 +281,67 @@ TEST(ServingEngine, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(tokens.size(), 8u);
 }
 
+// What eval-ppl computes of the same tokens.
+std::vector<double> scored_alone(Engine& engine, const std::vector<std::int32_t>& tokens) {
+  KvSequence sequence(engine.cache());
+  const Buffer normed = engine.forward(sequence, tokens);
+  const auto rows = static_cast<std::int64_t>(tokens.size()) - 1;
+  std::vector<RowScore> scores(tokens.size() - 1);
+  const TensorView all = normed.view(activation_dtype(engine.options().compute), {rows + 1, engine.spec().hidden_size});
+  engine.backend().score_rows(engine.logits(all.row_slice(0, rows)), std::span(tokens).subspan(1), scores);
+  std::vector<double> result;
+  for (const RowScore& score : scores) result.push_back(score.log_prob);
+  return result;
+}
+
+// In the background, in chunks, beside others, pushed out in between, with a prefix that somebody else left: the same digits.
+TEST(ServingEngine, APromptIsScoredAsAnEvaluationDoes) {
+  Engine engine = open("tinystories-656k", 192, true), lonely = open("tinystories-656k", 256, false);
+  ServingEngine serving(engine, nullptr, {{4, 24, 256, 64}});
+  GenerationRequest scored;
+  scored.id = 1;
+  for (int i = 0; i < 100; ++i) scored.prompt.push_back(3 + i * 37 % 2000);
+  scored.max_tokens = 1;
+  GenerationRequest beside = scored;
+  beside.id = 2;
+  EXPECT_FALSE(serving.submit(beside).has_value());
+  while (!serving.idle()) serving.step();
+  scored.prompt_logprobs = 3;
+  scored.background = true;
+  scored.priority = 100;
+  EXPECT_FALSE(serving.submit(scored).has_value());
+  EXPECT_TRUE((serving.step(), serving.statistics().running == 0)) << "it is not counted";
+  for (std::uint64_t id = 3; id < 6; ++id) {
+    beside.id = id;
+    for (std::int32_t& token : beside.prompt) token = token % 2000 + 1;
+    beside.max_tokens = 20;
+    beside.ignore_eos = true;
+    EXPECT_FALSE(serving.submit(beside).has_value());
+  }
+  std::vector<TokenLogprobs> found;
+  while (!serving.idle())
+    for (const GenerationEvent& event : serving.step())
+      if (event.id == 1) {
+        EXPECT_TRUE(found.empty());
+        found = event.prompt_logprobs;
+      }
+  const std::vector<double> expected = scored_alone(lonely, scored.prompt);
+  ASSERT_EQ(found.size(), expected.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_EQ(found[i].chosen.token, scored.prompt[i + 1]);
+    EXPECT_EQ(found[i].chosen.logprob, expected[i]) << i;
+    ASSERT_EQ(found[i].likeliest.size(), 3u);
+    EXPECT_GE(found[i].likeliest[0].logprob, found[i].chosen.logprob);
+    EXPECT_GE(found[i].likeliest[0].logprob, found[i].likeliest[1].logprob);
+  }
+  const ServingStatistics statistics = serving.statistics();
+  EXPECT_GT(statistics.preemptions, 0);
+  EXPECT_EQ(statistics.prompt_tokens, 400);
+  EXPECT_EQ(statistics.generated_tokens, 61);
+  EXPECT_EQ(statistics.finished_length, 4);
+  EXPECT_EQ(engine.cache().blocks().free(), engine.cache().blocks().total());
+}
+
 TEST(ServingEngine, RefusesInWords) {
   const TinyModel model;
   Engine::Options options;
