@@ -12,7 +12,7 @@ namespace {
 
 struct Options {
   EngineFlags engine;
-  std::string api_key_file, swap_space, metrics_compat, max_body = "8MiB";
+  std::string api_key_file, swap_space, metrics_compat, probe_interval, max_body = "8MiB";
   std::vector<std::string> lora;
   std::int64_t tensor_parallel_size = 1;
   ServeOptions serve;
@@ -27,6 +27,8 @@ void check(const Options& options) {
     refuse("sequences that are pushed out are computed again, not swapped to the host", "--swap-space", "leave it out");
   if (!options.metrics_compat.empty() && options.metrics_compat != "vllm")
     fail(ErrorKind::kUsage, {"'" + options.metrics_compat + "' is not known", {}, "--metrics-compat", "use vllm"});
+  if (!options.serve.probe.baseline_file.empty() && options.probe_interval.empty())
+    fail(ErrorKind::kUsage, {"a baseline is given and nothing is probed", {}, "--probe-baseline", "give --probe-interval, too"});
 }
 
 void announce(const Options& options, const ServedModel& served, const Room& room, int port, bool json) {
@@ -48,6 +50,8 @@ int run(Options options, const GlobalOptions& globals) {
   if (!options.api_key_file.empty()) options.serve.api.keys = ApiKeys::parse(read_text(system_io(), options.api_key_file, 1u << 20), options.api_key_file);
   options.serve.http.max_body = static_cast<std::size_t>(parse_bytes(options.max_body, "--max-body"));
   options.serve.vllm_names = options.metrics_compat == "vllm";
+  if (!options.probe_interval.empty()) options.serve.probe.interval_seconds = parse_seconds(options.probe_interval, "--probe-interval");
+  if (ProbeOptions& probe = options.serve.probe; !probe.baseline_file.empty()) probe.baseline = read_probe_baseline(system_io(), probe.baseline_file);
   PreparedServer server(options.engine, globals, compute);
   const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server.served(), server.room(), port, globals.json); });
   if (end == ServeEnd::kCutOff) Log::get().warn("answers under way were cut off");
@@ -86,6 +90,8 @@ void add_serve(CLI::App& app, Session& session) {
   add_engine_flags(*command, o.engine);
   command->add_option("--head", o.engine.head, "Output head: stored or int8")->type_name("TYPE")->capture_default_str();
   command->add_option("--metrics-compat", o.metrics_compat, "vllm: /metrics has vLLM's names, too")->type_name("NAME");
+  command->add_option("--probe-interval", o.probe_interval, "Score a fixed text this often, as 60s or 5m; /metrics shows it")->type_name("TIME");
+  command->add_option("--probe-baseline", o.serve.probe.baseline_file, "What it is compared with; recorded by the first probe where it does not exist")->type_name("FILE");
   command->add_flag("--log-prompts", o.serve.api.log_prompts, "Write requests to the log; they are never written otherwise");
   command->add_option("--tensor-parallel-size", o.tensor_parallel_size, "Devices (not in this version)")->type_name("N");
   command->add_option("--lora", o.lora, "Adapters (not in this version)")->type_name("NAME=DIR");

@@ -2,6 +2,8 @@
 
 #include <array>
 #include <charconv>
+#include <optional>
+#include <span>
 
 #include "base/error.h"
 
@@ -26,27 +28,36 @@ Compute chosen_compute(const GlobalOptions& globals, Compute otherwise) {
 
 const char* compute_name(Compute compute) { return compute == Compute::kFloat32 ? "float32" : "bfloat16"; }
 
-std::uint64_t parse_bytes(const std::string& text, const std::string& flag) {
-  if (text.empty()) return 0;
-  struct Unit {
-    const char* name;
-    double bytes;
-  };
-  static constexpr std::array<Unit, 8> kUnits = {{{"", 1},
-                                                  {"B", 1},
-                                                  {"KB", 1e3},
-                                                  {"MB", 1e6},
-                                                  {"GB", 1e9},
-                                                  {"KiB", 0x1p10},
-                                                  {"MiB", 0x1p20},
-                                                  {"GiB", 0x1p30}}};
+namespace {
+
+struct Unit {
+  const char* name;
+  double size;
+};
+
+// A number and one of the units behind it; nothing for another text.
+std::optional<double> measured(const std::string& text, std::span<const Unit> units) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const std::string unit(rest, text.data() + text.size());
-  for (const Unit& known : kUnits)
-    if (error == std::errc() && unit == known.name && number > 0 && number * known.bytes < 0x1p62)
-      return static_cast<std::uint64_t>(number * known.bytes);
+  for (const Unit& known : units)
+    if (error == std::errc() && unit == known.name && number > 0) return number * known.size;
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::uint64_t parse_bytes(const std::string& text, const std::string& flag) {
+  static constexpr std::array<Unit, 8> kUnits = {{{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}}};
+  if (text.empty()) return 0;
+  if (const auto bytes = measured(text, kUnits); bytes && *bytes < 0x1p62) return static_cast<std::uint64_t>(*bytes);
   fail(ErrorKind::kUsage, {"'" + text + "' is not a size", {}, flag, "write it as 8GiB, 512MiB or 2GB"});
+}
+
+double parse_seconds(const std::string& text, const std::string& flag) {
+  static constexpr std::array<Unit, 4> kUnits = {{{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}}};
+  if (const auto seconds = measured(text, kUnits); seconds && *seconds <= 1e6) return *seconds;
+  fail(ErrorKind::kUsage, {"'" + text + "' is no time between 0 and 1000000 seconds", {}, flag, "write it as 60s, 5m or 1h"});
 }
 
 }  // namespace llmq::tools

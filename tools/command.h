@@ -56,5 +56,7 @@ Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);
 const char* compute_name(Compute compute);
 // "8GiB", "512MiB", "2GB", "1000000" -> bytes; 0 when empty.
 std::uint64_t parse_bytes(const std::string& text, const std::string& flag);
+// "60s", "5m", "1h", "60" -> seconds, more than 0.
+double parse_seconds(const std::string& text, const std::string& flag);
 
 }  // namespace llmq::tools

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <numeric>
 
@@ -106,6 +107,20 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.gauge("spec_decode_draft_tokens", "Tokens proposed per round at present; 0 when speculation is off or has turned itself off.", static_cast<double>(s.draft_tokens_now), false);
 }
 
+void write_probe(Exposition& out, const ProbeFigures& probe) {
+  out.family("quality_probes_total", "counter", "Probes of quality, by how they ended.", false,
+             {{"result=\"scored\"", static_cast<double>(probe.scored)}, {"result=\"skipped\"", static_cast<double>(probe.skipped)}, {"result=\"failed\"", static_cast<double>(probe.failed)}});
+  if (probe.mean_log_prob) {
+    out.gauge("quality_probe_mean_log_prob", "Mean log probability of a fixed text's tokens, in nats, by the last probe.", *probe.mean_log_prob, false);
+    out.gauge("quality_probe_perplexity", "Perplexity of the same.", std::exp(-*probe.mean_log_prob), false);
+    out.gauge("quality_probe_seconds", "From the start to the end of the last probe.", probe.seconds, false);
+  }
+  if (probe.baseline) {
+    out.gauge("quality_probe_baseline_mean_log_prob", "What was recorded for it.", *probe.baseline, false);
+    out.gauge("quality_probe_baseline_perplexity", "Perplexity of the same.", std::exp(-*probe.baseline), false);
+  }
+}
+
 }  // namespace
 
 Histogram::Histogram(std::vector<double> bounds) : bounds_(std::move(bounds)), counts_(bounds_.size() + 1) {}
@@ -154,6 +169,11 @@ void Metrics::http(const std::string& path, int status) {
   ++http_[{path, status}];
 }
 
+void Metrics::probe(const ProbeFigures& now) {
+  const std::lock_guard lock(mutex_);
+  probe_ = now;
+}
+
 std::string Metrics::text(const HttpCounters& connections) const {
   const std::lock_guard lock(mutex_);
   Exposition out(options_.model, options_.vllm_names);
@@ -171,6 +191,7 @@ std::string Metrics::text(const HttpCounters& connections) const {
   out.counter("http_connections_evicted_total", "Quiet connections closed to make room.", connections.evicted, false);
   out.counter("http_connections_refused_total", "Connections refused because all others waited for an answer.", connections.refused, false);
   out.counter("http_timeouts_total", "Connections that a deadline ended.", connections.timed_out, false);
+  if (probe_) write_probe(out, *probe_);
   out.plain("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());
   return out.take();
 }

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,6 +33,13 @@ class Histogram {
   double sum_ = 0;
 };
 
+// What probes of quality found so far (quality_probe.h).
+struct ProbeFigures {
+  std::int64_t scored = 0, skipped = 0, failed = 0;
+  std::optional<double> mean_log_prob, baseline;  // of the last, and the recorded one; nats a token
+  double seconds = 0;                             // that the last one took
+};
+
 class Metrics {
  public:
   struct Options {
@@ -46,12 +54,14 @@ class Metrics {
   void queued(double seconds);
   void finished(double seconds, std::int64_t prompt_tokens, std::int64_t generated_tokens);
   void http(const std::string& path, int status);  // `path`: one that the server knows, else "other"
+  void probe(const ProbeFigures& now);
   std::string text(const HttpCounters& connections) const;
 
  private:
   Options options_;
   mutable std::mutex mutex_;
   ServingStatistics engine_;
+  std::optional<ProbeFigures> probe_;  // none: nothing is probed
   Histogram ttft_, inter_token_, queue_, whole_, prompt_, generated_;
   std::map<std::pair<std::string, int>, std::int64_t> http_;
 };

@@ -21,6 +21,8 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
   api_options.loopback_only = http.on_loopback();
   Api served(model, std::move(api_options), metrics, thread, [&] { return http.counters(); });
   api = &served;
+  std::optional<QualityProbe> probe;
+  if (options.probe.interval_seconds > 0) probe.emplace(options.probe, model, thread, metrics);
   if (!http.on_loopback() && !options.api.keys.required())
     Log::get().warn("everyone who reaches this address may use the model: give --api-key-file");
   const std::stop_callback stop(options.stop, [&] { http.stop_soon(); });

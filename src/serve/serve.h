@@ -6,6 +6,7 @@
 #include <string>
 
 #include "serve/api.h"
+#include "serve/quality_probe.h"
 
 namespace llmq {
 
@@ -16,6 +17,7 @@ struct ServeOptions {
   ApiOptions api;
   std::size_t max_queue = 1024;  // requests between the connections and the engine
   bool vllm_names = false;
+  ProbeOptions probe;
   double drain_seconds = 30;
   std::stop_token stop;  // where it can be: ends the server in the place of SIGTERM and SIGINT, which are left alone
 };

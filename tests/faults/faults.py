@@ -171,6 +171,10 @@ FAULTS = [
           [("llmq_unit_tokenizer", "ChatTemplate.BlanksAround*")]),
     Fault("loop-index-off-by-one", "src/tokenizer/jinja_operators.cpp", "if (name == \"index0\") return {loop->index};", "if (name == \"index0\") return {loop->index + 1};",
           [("llmq_golden_chat", "ChatTemplateGolden.*")]),
+    Fault("prompt-scored-by-its-own-row", "src/runtime/serving_engine.cpp", "targets(request.prompt.data() + at + 1, count);", "targets(request.prompt.data() + at, count);",
+          [("llmq_unit_runtime", "ServingEngine.APromptIsScored*")]),
+    Fault("probe-from-the-prefix-cache", "src/runtime/kv_blocks.cpp", "if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;", "if (!prefix_caching_ || tokens.empty()) return 0;",
+          [("llmq_unit_runtime", "ServingEngine.APromptIsScored*"), ("llmq_unit_runtime", "Scheduler.RandomRequests*")]),
     # What the server reads and says.
     Fault("unknown-fields-accepted", "src/serve/request_fields.cpp", "if (std::find(known_.begin(), known_.end(), member.first) == known_.end())",
           "if (member.first.empty())", [("llmq_unit_serve", "CompletionRequest.NamesTheField*"), ("llmq_unit_serve", "ChatRequest.NamesTheField*")]),

@@ -104,16 +104,17 @@ class Server:
                 pass
             return answer
 
-    def metric(self, name):
-        """The sum of its samples."""
+    def metric(self, name, absent=False):
+        """The sum of its samples; None where there is none and that is `absent`."""
         text = self.ask("GET", "/metrics")[2]
         found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M)
-        assert found, name
-        return sum(float(value) for value in found)
+        assert found or absent, name
+        return sum(float(value) for value in found) if found else None
 
     def wait_for(self, name, value, seconds=10):
+        """Until the metric is `value`; None: until there is such a metric."""
         end = time.monotonic() + seconds
-        while (found := self.metric(name)) != value:
+        while (found := self.metric(name, absent=True)) is None or (value is not None and found != value):
             assert time.monotonic() < end, f"{name} is {found}, not {value}, after {seconds} s"
             time.sleep(0.02)
 

@@ -336,6 +336,38 @@ class Life(unittest.TestCase):
         self.assertGreater(drafted.metric("llmq_spec_decode_num_accepted_tokens_total"), 0)
         self.assertEqual(plain.metric("llmq_spec_decode_num_draft_tokens_total"), 0)
 
+    def test_a_probe_gives_the_same_digits_whatever_runs_beside_it(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        baseline = os.path.join(folder.name, "baseline.json")
+        flags = ("--probe-interval", "0.05s", "--probe-baseline", baseline, "--max-num-seqs", "4", "--kv-memory", "1MiB")
+        server = self.serve(*flags)
+        server.wait_for("llmq_quality_probe_perplexity", None, 30)
+        with open(baseline, encoding="utf-8") as file:
+            recorded = json.load(file)
+        alone = server.complete(PROMPT, 60)
+        done, seen = threading.Event(), set()
+        users = [threading.Thread(target=lambda: [self.assertEqual(server.complete(PROMPT, 60), alone) for _ in range(8)]) for _ in range(6)]
+        for user in users:
+            user.start()
+        threading.Thread(target=lambda: [user.join() for user in users] and done.set()).start()
+        while not done.wait(0.02):
+            seen.add(server.metric("llmq_quality_probe_mean_log_prob"))
+        self.assertEqual(seen, {recorded["mean_log_prob"]})
+        self.assertGreater(server.metric("llmq_quality_probes_total"), 1)
+        self.assertEqual(server.metric("llmq_request_success_total"), 49, "probes are not among the answers")
+        self.assertEqual(server.metric("llmq_prompt_tokens_total"), 49 * server.post("/tokenize", {"prompt": PROMPT})[1]["count"])
+        self.assertEqual(server.stop(), 0)
+        again = self.serve(*flags)
+        again.wait_for("llmq_quality_probe_mean_log_prob", recorded["mean_log_prob"], 30)
+        self.assertEqual(again.metric("llmq_quality_probe_baseline_mean_log_prob"), recorded["mean_log_prob"])
+        with open(baseline, "w", encoding="utf-8") as file:
+            json.dump({**recorded, "tokens_sha256": "0"}, file)
+        for wrong in (flags[:4], flags[2:4], ("--probe-interval", "often"), ("--probe-interval", "1s", "--probe-baseline", "/nonexistent/b")):
+            refused = subprocess.run([LLMQ, "serve", MODEL, "--port", "0", *wrong], capture_output=True, text=True, timeout=60)
+            self.assertEqual(refused.returncode, 2, wrong)
+            self.assertIn("--probe-" if len(wrong) == 2 else "baseline", refused.stderr)
+
     def bench(self, *words):
         done = subprocess.run([LLMQ, "bench", "--json", *words], capture_output=True, text=True, timeout=120)
         return done.returncode, json.loads(done.stdout) if done.stdout else None, done.stderr

@@ -22,6 +22,7 @@ std::set<std::string> known_metrics() {
   statistics.accepted_at = {1};
   metrics.engine(statistics);
   metrics.http("/", 200);
+  metrics.probe({.scored = 1, .mean_log_prob = -2.0, .baseline = -2.0});
   const std::string text = metrics.text({});
   static const std::regex sample("(?:^|\n)(\\w+)(?:\\{| )");
   std::set<std::string> names;
@@ -52,7 +53,8 @@ TEST(Monitoring, AlertsAskForMetricsThatExist) {
     EXPECT_NE(rule.find("labels")->find("severity"), nullptr);
     EXPECT_FALSE(rule.find("annotations")->find("summary")->as_string().empty());
   }
-  EXPECT_GE(names.size(), 8u);
+  EXPECT_GE(names.size(), 10u);
+  for (const char* name : {"LlmqSlowFirstToken", "LlmqSlowTokens", "LlmqLowThroughput", "LlmqLowAcceptance", "LlmqQualityDrift"}) EXPECT_EQ(names.count(name), 1u) << name;
 }
 
 TEST(Monitoring, TheDashboardAsksForMetricsThatExist) {
@@ -63,7 +65,7 @@ TEST(Monitoring, TheDashboardAsksForMetricsThatExist) {
     EXPECT_FALSE(panel.at("targets").items().empty());
     for (const Json& target : panel.at("targets").items()) EXPECT_THAT(faults(target.at("expr").as_string()), ::testing::IsEmpty());
   }
-  EXPECT_GE(titles.size(), 10u);
+  EXPECT_GE(titles.size(), 13u);
 }
 
 TEST(Monitoring, TheCheckSeesNamesThatDoNotExist) {
