@@ -12,21 +12,22 @@
 #include "base/error.h"
 #include "grammar/json_texts.h"
 #include "grammar/regex_syntax.h"
+#include "grammar/schema_overlap.h"
 
 namespace llmq {
 namespace {
 
 constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
-constexpr std::int64_t kMostCount = 10'000;
+constexpr std::int64_t kMostCount = 10'000, kMostMultiples = 1000;
 constexpr std::size_t kShownKey = 64;
 
 using Words = std::vector<std::string_view>;
 const Words kNotes = {"title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions"};
 const std::map<std::string_view, Words> kKeywordsOf = {
     {"object", {"properties", "required", "additionalProperties"}},
-    {"array", {"items", "minItems", "maxItems"}},
+    {"array", {"items", "prefixItems", "minItems", "maxItems"}},
     {"string", {"minLength", "maxLength", "pattern", "format"}},
-    {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
+    {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
     {"number", {}},
     {"boolean", {}},
     {"null", {}},
@@ -156,6 +157,7 @@ class Compiler {
     if (const Json* reference = schema.find("$ref")) return referred(schema, *reference, where, front, next);
     if (schema.find("enum") || schema.find("const")) return listed(schema, where, next);
     if (const Json* ways = schema.find("anyOf")) return any_of(schema, *ways, "anyOf", where, front, next);
+    if (const Json* ways = schema.find("oneOf")) return one_of(schema, *ways, where, front, next);
     if (const Json* all = schema.find("allOf")) {
       if (all->is_array() && all->items().size() != 1) unsupported(where + ".allOf", "'allOf' of several schemas is not supported");
       return any_of(schema, *all, "allOf", where, front, next);
@@ -173,12 +175,23 @@ class Compiler {
   }
 
   TextPlace any_of(const Json& schema, const Json& ways, const std::string& key, const std::string& where, bool front, TextPlace next) {
-    check_keys(schema, {key}, where, fmt::format(" beside '{}'", key).c_str());
+    Words known = {key};
+    if (key == "oneOf") known.push_back("discriminator");  // OpenAPI's hint to readers: it forbids nothing
+    check_keys(schema, known, where, fmt::format(" beside '{}'", key).c_str());
     const std::string name = where + "." + key;
     if (!ways.is_array() || ways.items().empty()) refuse(name, "expected a list of at least one schema");
     std::vector<TextPlace> places;
     for (std::size_t i = 0; i < ways.items().size(); ++i) places.push_back(value(ways.items()[i], fmt::format("{}.{}", name, i), front, next));
     return builder_.either(places);
+  }
+
+  TextPlace one_of(const Json& schema, const Json& ways, const std::string& where, bool front, TextPlace next) {
+    const SchemaTarget target_of = [&](const std::string& reference) -> const Json& { return target(reference, where + ".oneOf"); };
+    for (std::size_t b = 1; ways.is_array() && b < ways.items().size(); ++b)
+      for (std::size_t a = 0; a < b; ++a)
+        if (may_overlap(ways.items()[a], ways.items()[b], target_of, [this] { builder_.charge(); }))
+          unsupported(where + ".oneOf", fmt::format("'oneOf' is supported where no value satisfies two of its schemas by their types, values or a required member; {} and {} may share one", a, b));
+    return any_of(schema, ways, "oneOf", where, front, next);
   }
 
   std::vector<std::string> types_of(const Json& schema, const std::string& where) const {
@@ -295,26 +308,56 @@ class Compiler {
     bound("exclusiveMinimum", 1, true);
     bound("exclusiveMaximum", -1, false);
     if (low > high) refuse(where, fmt::format("no integer is at least {} and at most {}", low, high));
+    if (const Json* factor = schema.find("multipleOf")) return multiple(*factor, low, high, where, next);
     return bounded ? texts_.integer(low, high, next) : texts_.integer(next);
   }
 
+  // A few are listed; without an upper bound they are known by their remainder.
+  TextPlace multiple(const Json& word, std::int64_t low, std::int64_t high, const std::string& where, TextPlace next) {
+    const std::string name = where + ".multipleOf";
+    if (!word.is_integer() || word.as_integer() < 1) unsupported(name, "expected an integer of 1 or more");
+    const std::int64_t factor = word.as_integer(), first = low / factor + (low % factor > 0), last = high / factor - (high % factor < 0);
+    if (first > last) refuse(where, fmt::format("no multiple of {} is at least {} and at most {}", factor, low, high));
+    if (factor == 1) return texts_.integer(low, high, next);
+    if (last - first < kMostMultiples) {
+      std::vector<TextPlace> ways;
+      for (std::int64_t i = first; i <= last; ++i) ways.push_back(builder_.literal(std::to_string(i * factor), next));
+      return builder_.either(ways);
+    }
+    const bool all = low == -JsonTexts::kGreatest, from_zero = low > -factor && low <= 0;
+    if (factor > JsonTexts::kGreatestFactor || high != JsonTexts::kGreatest || !(all || from_zero))
+      unsupported(name, fmt::format("more than {} multiples are supported for factors up to {}, without an upper bound, of all integers or from 0 on", kMostMultiples, JsonTexts::kGreatestFactor));
+    return texts_.multiple(factor, all, next);
+  }
+
+  // Places are made from the last item to the first: a loop where there is no last one, and before it the items that are counted.
   TextPlace array(const Json& schema, const std::string& where, TextPlace next) {
     const std::int64_t least = count(schema, "minItems", where).value_or(0);
-    const std::optional<std::int64_t> most = count(schema, "maxItems", where);
+    std::optional<std::int64_t> most = count(schema, "maxItems", where);
+    const Json *items = schema.find("items"), *prefix = schema.find("prefixItems");
+    std::vector<TextPlace> first;
+    if (prefix && (!prefix->is_array() || prefix->items().empty())) refuse(where + ".prefixItems", "expected a list of at least one schema");
+    for (std::size_t i = 0; prefix && i < prefix->items().size(); ++i) first.push_back(value(prefix->items()[i], fmt::format("{}.prefixItems.{}", where, i), false, kEnd));
+    const auto listed_items = static_cast<std::int64_t>(first.size());
+    const bool no_others = prefix && items && items->is_bool() && !items->as_bool();
+    if (no_others) most = std::min(most.value_or(listed_items), listed_items);
     check_order(least, most, where);
-    const Json* items = schema.find("items");
-    const TextPlace item = items ? value(*items, where + ".items", false, kEnd) : texts_.any(kEnd);
-    if (least == 0 && !most) return texts_.sequence('[', ']', item, next);
+    const TextPlace item = no_others ? kEnd : items ? value(*items, where + ".items", false, kEnd) : texts_.any(kEnd);
+    if (least == 0 && !most && first.empty()) return texts_.sequence('[', ']', item, next);
     const TextPlace close = builder_.literal("]", next), ending = texts_.space(close);
     if (most == 0) return builder_.literal("[", close);
-    TextPlace place = ending;
+    const auto item_at = [&](std::int64_t i) { return i < listed_items ? first[static_cast<std::size_t>(i)] : item; };
+    TextPlace place = ending;  // behind `written` items
+    std::int64_t written = most ? *most : std::max({least, listed_items, std::int64_t{1}});
     if (!most) {
       place = builder_.open();
       builder_.close(place, texts_.comma(builder_.call(item, place)), ending);
     }
-    for (std::int64_t i = std::max<std::int64_t>(1, least); most && i < *most; ++i) place = builder_.either(texts_.comma(builder_.call(item, place)), ending);
-    for (std::int64_t i = 1; i < least; ++i) place = texts_.comma(builder_.call(item, place));
-    place = texts_.space(builder_.call(item, place));
+    while (--written > 0) {
+      const TextPlace more = texts_.comma(builder_.call(item_at(written), place));
+      place = written >= least ? builder_.either(more, ending) : more;
+    }
+    place = texts_.space(builder_.call(item_at(0), place));
     return builder_.literal("[", least > 0 ? place : builder_.either(place, close));
   }
 

@@ -158,6 +158,32 @@ TextPlace JsonTexts::integer(std::int64_t low, std::int64_t high, TextPlace next
   return builder_.either(ways);
 }
 
+// By the remainder of the digits so far, from the last digit to the first.
+TextPlace JsonTexts::multiple(std::int64_t factor, bool negative, TextPlace next) {
+  const auto count = static_cast<std::size_t>(factor);
+  constexpr TextPlace kNone = -1;
+  std::vector<TextPlace> behind(count, kNone);  // after so many digits: nothing, or what may follow with this remainder
+  behind[0] = next;
+  const auto digit_ways = [&](std::size_t remainder, int first) {
+    std::vector<TextPlace> ways;
+    for (int digit = first; digit < 10; ++digit)
+      if (const TextPlace then = behind[(remainder * 10 + static_cast<std::size_t>(digit)) % count]; then != kNone)
+        ways.push_back(builder_.byte(static_cast<std::uint8_t>('0' + digit), static_cast<std::uint8_t>('0' + digit), then));
+    return ways;
+  };
+  for (int digits = 1; digits < kDigits; ++digits) {
+    std::vector<TextPlace> here(count, kNone);
+    for (std::size_t remainder = 0; remainder < count; ++remainder) {
+      std::vector<TextPlace> ways = digit_ways(remainder, 0);
+      if (remainder == 0) ways.push_back(next);
+      if (!ways.empty()) here[remainder] = builder_.either(ways);
+    }
+    behind = std::move(here);
+  }
+  const TextPlace positive = builder_.either(digit_ways(0, 1)), whole = builder_.either(positive, builder_.literal("0", next));
+  return negative ? builder_.either(builder_.literal("-", positive), whole) : whole;
+}
+
 TextPlace JsonTexts::boolean(TextPlace next) { return builder_.either(builder_.literal("true", next), builder_.literal("false", next)); }
 
 TextPlace JsonTexts::null(TextPlace next) { return builder_.literal("null", next); }

@@ -175,6 +175,11 @@ FAULTS = [
           [("llmq_unit_runtime", "ServingEngine.APromptIsScored*")]),
     Fault("probe-from-the-prefix-cache", "src/runtime/kv_blocks.cpp", "if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;", "if (!prefix_caching_ || tokens.empty()) return 0;",
           [("llmq_unit_runtime", "ServingEngine.APromptIsScored*"), ("llmq_unit_runtime", "Scheduler.RandomRequests*")]),
+    Fault("one-of-is-any-of", "src/grammar/schema_overlap.cpp", "(requires_member(a, member.first) || requires_member(b, member.first)) && !may(", "!may(",
+          [("llmq_unit_grammar", "JsonSchema.RefusesByName*")]),
+    Fault("prefix-items-shifted", "src/grammar/json_schema.cpp", "return i < listed_items ?", "return i + 1 < listed_items ?", [("llmq_unit_grammar", "JsonSchema.*")]),
+    Fault("remainder-lost", "src/grammar/json_texts.cpp", "behind[(remainder * 10 + static_cast<std::size_t>(digit)) % count]", "behind[(remainder + static_cast<std::size_t>(digit)) % count]",
+          [("llmq_unit_grammar", "JsonSchema.*")]),
     # What the server reads and says.
     Fault("unknown-fields-accepted", "src/serve/request_fields.cpp", "if (std::find(known_.begin(), known_.end(), member.first) == known_.end())",
           "if (member.first.empty())", [("llmq_unit_serve", "CompletionRequest.NamesTheField*"), ("llmq_unit_serve", "ChatRequest.NamesTheField*")]),

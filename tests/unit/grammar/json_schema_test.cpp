@@ -94,6 +94,7 @@ class Validator {
     if (key == "enum") return any(word.items(), [&](const Json& one) { return one == value; });
     if (key == "const") return word == value;
     if (key == "anyOf") return any(word.items(), [&](const Json& one) { return valid(value, one); });
+    if (key == "oneOf") return std::count_if(word.items().begin(), word.items().end(), [&](const Json& one) { return valid(value, one); }) == 1;
     if (key == "allOf") return all(word.items(), [&](const Json& one) { return valid(value, one); });
     if (value.is_object() && key == "required") return all(word.items(), [&](const Json& name) { return value.find(name.as_string()) != nullptr; });
     if (value.is_object() && key == "properties") {
@@ -104,7 +105,16 @@ class Validator {
       for (const Json::Member& member : value.members())
         if (!(schema.find("properties") && schema.at("properties").find(member.first)) && !valid(member.second, word)) return false;
     }
-    if (value.is_array() && key == "items") return all(value.items(), [&](const Json& one) { return valid(one, word); });
+    if (value.is_array() && key == "items") {
+      const auto from = static_cast<std::ptrdiff_t>(schema.find("prefixItems") ? schema.at("prefixItems").items().size() : 0);
+      const auto& list = value.items();
+      return from >= std::ssize(list) || std::all_of(list.begin() + from, list.end(), [&](const Json& one) { return valid(one, word); });
+    }
+    if (value.is_array() && key == "prefixItems") {
+      for (std::size_t i = 0; i < std::min(word.items().size(), value.items().size()); ++i)
+        if (!valid(value.items()[i], word.items()[i])) return false;
+    }
+    if (value.is_integer() && key == "multipleOf") return value.as_integer() % word.as_integer() == 0;
     if (value.is_array() && key == "minItems") return static_cast<std::int64_t>(value.items().size()) >= word.as_integer();
     if (value.is_array() && key == "maxItems") return static_cast<std::int64_t>(value.items().size()) <= word.as_integer();
     if (value.is_string() && key == "minLength") return characters(value.as_string()) >= word.as_integer();
@@ -130,6 +140,16 @@ const char* const kSchemas[] = {
     R"({"type": "string", "pattern": "^é[^\\d]"})",
     R"({"$ref": "#/$defs/node", "$defs": {"node": {"type": "object", "properties": {"value": {"const": {"k": [true]}}, "next": {"anyOf": [{"$ref": "#/$defs/node"}, {"type": "null"}]}}, "required": ["value", "next"]}}})",
     R"({"anyOf": [{"type": "object", "additionalProperties": {"type": "array", "items": {"$ref": "#"}}}, {"allOf": [{"type": "integer", "maximum": -3}]}]})",
+    R"({"type": "array", "prefixItems": [{"type": "integer"}, {"type": "string", "maxLength": 3}], "items": {"type": "null"}, "maxItems": 5})",
+    R"({"prefixItems": [{"const": 1}, {"const": 2}, {"const": 3}], "items": false, "minItems": 2})",
+    R"({"prefixItems": [{"type": "boolean"}], "minItems": 3, "items": {"type": "integer", "minimum": 7}})",
+    R"({"type": "array", "items": {"type": "integer", "multipleOf": 7}, "minItems": 2})",
+    R"({"type": "array", "items": {"type": "integer", "multipleOf": 97, "minimum": 0}, "minItems": 1})",
+    R"({"type": "array", "items": {"type": "integer", "multipleOf": 25, "minimum": -110, "exclusiveMaximum": 1000}, "minItems": 2})",
+    R"({"oneOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#"}}, {"enum": [1, null]}, {"const": 2}]})",
+    R"({"type": "array", "items": {"discriminator": {"propertyName": "kind"}, "oneOf": [{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}]}, "minItems": 1, "$defs": {
+        "cat": {"type": "object", "properties": {"kind": {"const": "cat"}, "lives": {"type": "integer"}}, "required": ["kind"]},
+        "dog": {"type": "object", "properties": {"kind": {"enum": ["dog", "hound"]}, "lives": {"type": "integer"}}, "required": ["kind"]}}})",
     R"({"type": "object"})",
     R"({"items": true})",
     R"(true)",
@@ -179,6 +199,21 @@ TEST(JsonSchema, AcceptsWhatItShould) {
       {kSchemas[4], "[]", true},
       {kSchemas[8], R"({"value":{"k":[true]},"next":{"value":{"k":[true]},"next":null}})", true},
       {kSchemas[11], R"([1, "a", {"b": [[]]}, null])", true},
+      {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", "[]", true},
+      {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", R"([1, "a", null, {}])", true},
+      {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", R"(["a"])", false},
+      {R"({"prefixItems": [{"type": "integer"}], "items": false})", "[1]", true},
+      {R"({"prefixItems": [{"type": "integer"}], "items": false})", "[1, 2]", false},
+      {R"({"type": "integer", "multipleOf": 7})", "-999999999999994", true},
+      {R"({"type": "integer", "multipleOf": 7})", "0", true},
+      {R"({"type": "integer", "multipleOf": 7})", "-0", false},
+      {R"({"type": "integer", "multipleOf": 7})", "07", false},
+      {R"({"type": "integer", "multipleOf": 7})", "48", false},
+      {R"({"type": "integer", "multipleOf": 100, "minimum": 0})", "7300", true},
+      {R"({"type": "integer", "multipleOf": 100, "minimum": 0})", "-7300", false},
+      {R"({"type": "integer", "multipleOf": 100000, "minimum": 250000, "maximum": 900000})", "300000", true},
+      {R"({"type": "integer", "multipleOf": 100000, "minimum": 250000, "maximum": 900000})", "200000", false},
+      {R"({"oneOf": [{"type": "integer"}, {"type": "null"}]})", "null", true},
       {R"({"type": "string", "format": "date"})", "\"2024-02-28\"", true},
       {R"({"type": "string", "format": "date"})", "\"2024-13-01\"", false},
       {R"({"type": "string", "format": "ipv4"})", "\"255.0.19.1\"", true},
@@ -199,7 +234,22 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"properties": {"a": {"type": "number", "multipleOf": 2}}})", "schema.properties.a.multipleOf"},
       {R"({"type": "number", "minimum": 2})", "schema.minimum"},
       {R"({"type": "array", "uniqueItems": true})", "schema.uniqueItems"},
-      {R"({"oneOf": [{"type": "null"}]})", "schema.oneOf"},
+      {R"({"oneOf": []})", "schema.oneOf"},
+      {R"({"oneOf": [{"type": "null"}, {"type": "integer"}, {"type": "number"}]})", "schema.oneOf"},
+      {R"({"oneOf": [{"enum": ["a", 1]}, {"const": 1.0}]})", "schema.oneOf"},
+      {R"({"oneOf": [{"const": [1]}, {"const": [2]}]})", "schema.oneOf"},
+      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": 1}}}, {"type": "object", "properties": {"k": {"const": 2}}}]})", "schema.oneOf"},
+      {R"({"oneOf": [{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}]})", "schema.oneOf"},
+      {R"({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"type": ["null", "string"]}}})", "schema.oneOf"},
+      {R"({"oneOf": [{"type": "null"}], "type": "null"})", "schema.type"},
+      {R"({"anyOf": [{"type": "null"}], "discriminator": {}})", "schema.discriminator"},
+      {R"({"prefixItems": []})", "schema.prefixItems"},
+      {R"({"prefixItems": [true], "items": false, "minItems": 2})", "schema"},
+      {R"({"items": false})", "schema.items"},
+      {R"({"type": "integer", "multipleOf": 0.5})", "schema.multipleOf"},
+      {R"({"type": "integer", "multipleOf": 101})", "schema.multipleOf"},
+      {R"({"type": "integer", "multipleOf": 2, "maximum": 5})", "schema.multipleOf"},
+      {R"({"type": "integer", "multipleOf": 10, "minimum": 11, "maximum": 19})", "schema"},
       {R"({"not": {}})", "schema.not"},
       {R"({"type": "string", "minLength": 1, "pattern": "a"})", "schema.pattern"},
       {R"({"type": "string", "format": "color"})", "schema.format"},
