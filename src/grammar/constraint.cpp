@@ -31,6 +31,15 @@ TextPlace texts_of(const RegexText& regex, TextProgramBuilder& builder, const st
 }
 TextPlace texts_of(const JsonObjectText&, TextProgramBuilder& builder, const std::string&) { return JsonTexts(builder).object(kEnd); }
 TextPlace texts_of(const JsonSchemaText& json, TextProgramBuilder& builder, const std::string& where) { return schema_texts(builder, json.schema, where); }
+TextPlace texts_of(const FramedValues& values, TextProgramBuilder& builder, const std::string&) {
+  const TextPlace all = builder.open(), behind = values.between ? builder.either(kEnd, builder.literal(*values.between, all)) : kEnd;
+  std::vector<TextPlace> ways;
+  for (const FramedValues::Frame& frame : values.frames)
+    ways.push_back(builder.literal(frame.before, builder.call(schema_texts(builder, frame.schema, frame.where), builder.literal(frame.after, behind))));
+  const TextPlace any = builder.either(ways);
+  builder.close(all, any, any);
+  return all;
+}
 
 }  // namespace
 

@@ -9,6 +9,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -31,7 +32,16 @@ struct JsonObjectText {};
 struct JsonSchemaText {
   Json schema;  // json_schema.h
 };
-using ConstraintKind = std::variant<OneOfTexts, RegexText, JsonObjectText, JsonSchemaText>;
+struct FramedValues {  // a value of one of the schemas between its texts, or several one after another
+  struct Frame {
+    std::string before, after;
+    Json schema;
+    std::string where;  // of the schema, for errors
+  };
+  std::vector<Frame> frames;
+  std::optional<std::string> between;  // none: exactly one value
+};
+using ConstraintKind = std::variant<OneOfTexts, RegexText, JsonObjectText, JsonSchemaText, FramedValues>;
 
 struct ConstraintSpec {
   ConstraintKind kind;

@@ -226,7 +226,7 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
   TextRequest text = parse_text_request(request.body, options_.limits);
   check_model(text.options.model);
   if (options_.log_prompts) Log::get().note("/v1/completions " + Json(request.body).dump());
-  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, request.received};
+  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, request.received, false};
   std::vector<GenerationRequest> requests;
   const auto constraint = constraint_of(text.options);
   for (auto& prompt : text.prompts) {
@@ -243,11 +243,13 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
   ChatRequest chat = parse_chat_request(request.body, options_.limits);
   check_model(chat.options.model);
   if (options_.log_prompts) Log::get().note("/v1/chat/completions " + Json(request.body).dump());
-  TokenIds ids = encoded(rendered(chat.chat), false, "messages");
+  const std::string prompt = rendered(chat.chat);
+  TokenIds ids = encoded(prompt, false, "messages");
   std::vector<GenerationRequest> requests;
+  if (!chat.forced.empty()) chat.options.constraint = forced_calls(tool_call_form(prompt), chat.forced, chat.one_call);
   requests.push_back(generation(chat.options, std::move(ids), tenant, true));
   requests.back().constraint = constraint_of(chat.options);
-  submit(std::move(requests), {true, chat.options, {}, {}, std::move(chat.tools), request.received}, answer);
+  submit(std::move(requests), {true, chat.options, {}, {}, std::move(chat.tools), request.received, chat.one_call}, answer);
 }
 
 void Api::tokenize(const HttpRequest& request, const std::string&, const Answer& answer) {

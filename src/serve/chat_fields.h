@@ -13,6 +13,7 @@ Json read_messages(const Json::Array& messages);
 struct Tools {
   Json definitions;  // as they came
   std::vector<std::string> names;
+  std::vector<Json> parameters;  // schemas of their arguments; null where there are none
 };
 Tools read_tools(const Json::Array& tools);
 

@@ -79,15 +79,55 @@ Json shown_message(const Json& message, const std::string& name) {
   return shown;
 }
 
+// {"type": "function", "function": {"name": ...}}: the name.
+std::string named_choice(const Json& choice) {
+  RequestFields fields(choice, "tool_choice");
+  if (fields.string("type").value_or("") != "function") refuse_field(fields.name("type"), "only 'function' is supported by this server", "unsupported_value");
+  const Json* function = fields.object("function");
+  if (!function) refuse_field(fields.name("function"), "is missing", "missing_required_parameter");
+  RequestFields inner(*function, fields.name("function"));
+  auto name = inner.string("name");
+  if (!name) refuse_field(inner.name("name"), "is missing", "missing_required_parameter");
+  inner.finish();
+  fields.finish();
+  return *name;
+}
+
+// What the arguments of a forced call may be: always an object.
+Json arguments_schema(const Json& parameters, const std::string& name) {
+  if (parameters.is_null()) return Json::object({{"type", "object"}, {"additionalProperties", false}});
+  Json schema = parameters;
+  if (const Json* type = schema.find("type"); type && *type != Json("object")) refuse_field(name + ".type", "arguments are an object: expected 'object'");
+  for (const char* key : {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
+    if (schema.find(key)) refuse_field(name + "." + key, "is not supported at the top of the parameters of a call that is forced", "unsupported_value");
+  schema["type"] = "object";
+  return schema;
+}
+
+void force_calls(ChatRequest& request, const Tools& tools, const std::string& only) {
+  if (request.options.constraint) refuse_field("tool_choice", "a call is forced, and the answer is constrained, too; give one of them");
+  for (std::size_t i = 0; i < tools.names.size(); ++i) {
+    const std::string where = fmt::format("tools[{}].function.parameters", i);
+    if (only.empty() || tools.names[i] == only) request.forced.push_back({tools.names[i], arguments_schema(tools.parameters[i], where), where});
+  }
+  if (request.forced.empty()) refuse_field("tool_choice", fmt::format("no tool is named '{}'", shown(only, 64)));
+}
+
 void read_tool_fields(RequestFields& fields, ChatRequest& request) {
   const Json::Array* tools = fields.array("tools");
   const Json* choice = fields.take("tool_choice");
-  const std::string word = !choice ? "auto" : choice->is_string() ? choice->as_string() : "";
-  if (word != "auto" && word != "none")
-    refuse_field("tool_choice", "only 'auto' and 'none' are supported by this server: a call cannot be forced", "unsupported_value");
-  if (!tools || tools->empty()) return;
+  const std::string word = !choice ? "auto" : choice->is_string() ? choice->as_string() : "function";
+  const std::string only = choice && !choice->is_string() ? named_choice(*choice) : "";
+  const bool forced = word == "required" || !only.empty();
+  if (!forced && word != "auto" && word != "none") refuse_field("tool_choice", "is 'auto', 'none', 'required' or a function by its name", "unsupported_value");
+  request.one_call = !fields.boolean("parallel_tool_calls").value_or(true) || !only.empty();
+  if (!tools || tools->empty()) {
+    if (forced) refuse_field("tool_choice", "a call is forced, and there are no tools");
+    return;
+  }
   Tools read = read_tools(*tools);
   if (word == "none") return;
+  if (forced) force_calls(request, read, only);
   request.chat["tools"] = std::move(read.definitions);
   request.tools = std::move(read.names);
 }
@@ -110,7 +150,6 @@ void refuse_unsupported(RequestFields& fields) {
   fields.unsupported("modalities", Json::array({"text"}));
   for (const char* key : {"audio", "prediction", "web_search_options", "functions", "function_call", "reasoning_effort", "verbosity"})
     fields.unsupported(key);
-  fields.ignore("parallel_tool_calls");
 }
 
 }  // namespace
@@ -124,7 +163,7 @@ Json read_messages(const Json::Array& messages) {
 
 Tools read_tools(const Json::Array& tools) {
   if (tools.size() > kTools) refuse_field("tools", fmt::format("has more than {} tools", kTools));
-  Tools read{Json(tools), {}};
+  Tools read{Json(tools), {}, {}};
   for (std::size_t i = 0; i < tools.size(); ++i) {
     RequestFields fields(tools[i], fmt::format("tools[{}]", i));
     if (fields.string("type").value_or("") != "function") refuse_field(fields.name("type"), "only tools of type 'function' are supported by this server", "unsupported_value");
@@ -134,11 +173,12 @@ Tools read_tools(const Json::Array& tools) {
     const auto name = inner.string("name");
     if (!name || name->empty()) refuse_field(inner.name("name"), "is missing", "missing_required_parameter");
     inner.string("description");
-    inner.object("parameters");
+    const Json* parameters = inner.object("parameters");
     inner.unsupported("strict", Json(false));
     inner.finish();
     fields.finish();
     read.names.push_back(*name);
+    read.parameters.push_back(parameters ? *parameters : Json());
   }
   return read;
 }

@@ -48,7 +48,7 @@ CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metric
   usage_.prompt_tokens = std::accumulate(asked_.prompt_tokens.begin(), asked_.prompt_tokens.end(), std::int64_t{0});
   const std::size_t n = static_cast<std::size_t>(asked_.options.n);
   for (std::size_t i = 0; i < asked_.prompt_tokens.size() * n; ++i) {
-    Choice& choice = choices_.emplace_back(asked_.tools);
+    Choice& choice = choices_.emplace_back(asked_.tools, asked_.one_call);
     choice.whole.index = static_cast<int>(i);
     if (asked_.options.logprobs) choice.whole.logprobs.emplace();
     if (!asked_.echoes.empty()) choice.whole.text = asked_.echoes[i / n];

@@ -24,6 +24,7 @@ class CompletionAnswer : public AnswerSink {
     std::vector<std::string> echoes;          // texts that answers begin with, one for each prompt, or none
     std::vector<std::string> tools;
     Time received;
+    bool one_call = false;
   };
   // `model` and `metrics` live longer.
   CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer);
@@ -36,7 +37,7 @@ class CompletionAnswer : public AnswerSink {
 
  private:
   struct Choice {
-    explicit Choice(const std::vector<std::string>& tools) : calls(tools) {}
+    Choice(const std::vector<std::string>& tools, bool one_call) : calls(tools, one_call) {}
     AnswerPart whole;  // where nothing is streamed
     ToolCallReader calls;
     std::int64_t characters = 0;

@@ -56,6 +56,14 @@ struct ChatRequest {
   AnswerOptions options;
   Json chat;                       // what the template sees: messages, tools, add_generation_prompt, its own variables
   std::vector<std::string> tools;  // names of the functions that may be called; empty: answers are text
+  // Functions one of which the answer must call (tool_choice), and nothing else; none: as it likes.
+  struct Forced {
+    std::string name;
+    Json arguments;     // their schema
+    std::string where;  // the field it came from
+  };
+  std::vector<Forced> forced;
+  bool one_call = false;  // an answer calls one function at most
 };
 
 struct TokenizeRequest {

@@ -48,7 +48,7 @@ std::size_t object_end(std::string_view text) {
 
 }  // namespace
 
-ToolCallReader::ToolCallReader(std::vector<std::string> functions) : functions_(std::move(functions)) {}
+ToolCallReader::ToolCallReader(std::vector<std::string> functions, bool one_call) : functions_(std::move(functions)), one_call_(one_call) {}
 
 std::string ToolCallReader::push(std::string_view piece) {
   if (functions_.empty()) return std::string(piece);
@@ -69,6 +69,7 @@ ToolCallReader::Rest ToolCallReader::finish() {
   Rest rest;
   if (!read_tagged(held_, rest) && (said_text_ || !read_plain(held_, rest))) rest = {held_, {}};
   held_.clear();
+  if (one_call_ && rest.calls.size() > 1) rest.calls.resize(1);
   return rest;
 }
 
@@ -117,6 +118,22 @@ bool ToolCallReader::read_plain(std::string_view text, Rest& rest) const {
   if (found.calls.empty()) return false;
   rest = std::move(found);
   return true;
+}
+
+ToolCallForm tool_call_form(std::string_view prompt) {
+  return prompt.find(kOpen) != std::string_view::npos ? ToolCallForm::kTagged : ToolCallForm::kPlain;
+}
+
+ConstraintSpec forced_calls(ToolCallForm form, const std::vector<ChatRequest::Forced>& functions, bool one_call) {
+  const bool tagged = form == ToolCallForm::kTagged;
+  FramedValues calls;
+  for (const ChatRequest::Forced& function : functions) {
+    const std::string name = Json(function.name).dump();
+    if (tagged) calls.frames.push_back({std::string(kOpen) + "\n{\"name\": " + name + ", \"arguments\": ", "}\n" + std::string(kClose), function.arguments, function.where});
+    else calls.frames.push_back({"{\"name\": " + name + ", \"parameters\": ", "}", function.arguments, function.where});
+  }
+  if (!one_call) calls.between = tagged ? "\n" : "; ";
+  return {std::move(calls), "tool_choice"};
 }
 
 }  // namespace llmq

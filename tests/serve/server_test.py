@@ -201,6 +201,25 @@ class Constrained(Served):
         whole = self.server.post("/v1/completions", body)[1]["choices"][0]["text"]
         self.assertEqual("".join(c["choices"][0]["text"] for c in self.server.events("/v1/completions", body)), whole)
 
+    def test_a_forced_call_is_made(self):
+        tool = {"type": "function", "function": {"name": "set", "parameters": {"type": "object", "properties": {"mode": {"enum": ["on", "off"]}, "level": {"type": "integer", "multipleOf": 5, "minimum": 0, "maximum": 20}},
+                                                                               "required": ["mode", "level"]}}}
+        other = {"type": "function", "function": {"name": "stop"}}
+        for choice, names in (("required", {"set", "stop"}), ({"type": "function", "function": {"name": "set"}}, {"set"}), ({"type": "function", "function": {"name": "stop"}}, {"stop"})):
+            status, answer = self.chat(tools=[tool, other], tool_choice=choice, parallel_tool_calls=False, n=6, seed=2)
+            self.assertEqual(status, 200, answer)
+            for one in answer["choices"]:
+                self.assertEqual((one["finish_reason"], one["message"]["content"], len(one["message"]["tool_calls"])), ("tool_calls", None, 1), one)
+                call = one["message"]["tool_calls"][0]["function"]
+                self.assertIn(call["name"], names)
+                arguments = json.loads(call["arguments"])
+                self.assertTrue(arguments == {} if call["name"] == "stop" else arguments["mode"] in ("on", "off") and arguments["level"] in (0, 5, 10, 15, 20), arguments)
+        body = {"messages": [{"role": "user", "content": "Go."}], "tools": [tool], "tool_choice": "required", "max_tokens": 200, "seed": 5, "temperature": 1}
+        chunks = self.server.events("/v1/chat/completions", body)
+        self.assertTrue(chunks[-1]["choices"][0]["finish_reason"] in ("tool_calls", "length"))
+        status, answer = self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "number", "minimum": 1}}}}}], tool_choice="required")
+        self.assertEqual((status, answer["error"]["param"]), (400, "tools[0].function.parameters.properties.a.minimum"), answer)
+
     def test_what_is_not_carried_out_is_named(self):
         cases = [({"response_format": {"type": "grammar"}}, "response_format.type"), ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
                  ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"oneOf": []}}}}, "response_format.json_schema.schema.oneOf"),

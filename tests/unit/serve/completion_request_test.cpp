@@ -163,6 +163,23 @@ TEST(ChatRequest, ToolChoiceNoneHidesTheTools) {
   EXPECT_EQ(r.chat.find("tools"), nullptr);
 }
 
+TEST(ChatRequest, CallsCanBeForced) {
+  const std::string tools = R"("messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}},
+      {"type": "function", "function": {"name": "g", "parameters": {"properties": {"x": {"type": "integer"}}}}}])";
+  const ChatRequest any = chat("{" + tools + R"(, "tool_choice": "required"})"), one = chat("{" + tools + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}}})");
+  ASSERT_EQ(any.forced.size(), 2u);
+  EXPECT_FALSE(any.one_call);
+  EXPECT_EQ(any.forced[0].arguments, Json::parse(R"({"type": "object", "additionalProperties": false})", "none"));
+  ASSERT_EQ(one.forced.size(), 1u);
+  EXPECT_TRUE(one.one_call);
+  EXPECT_EQ(one.forced[0].name, "g");
+  EXPECT_EQ(one.forced[0].where, "tools[1].function.parameters");
+  EXPECT_EQ(one.forced[0].arguments.at("type"), Json("object"));
+  EXPECT_EQ(one.tools.size(), 2u) << "the template shows all of them";
+  const ChatRequest free = chat("{" + tools + R"(, "parallel_tool_calls": false})");
+  EXPECT_TRUE(free.forced.empty() && free.one_call);
+}
+
 TEST(ChatRequest, NamesTheFieldAtFault) {
   const struct {
     const char *fields, *param;
@@ -179,6 +196,13 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"("structured_outputs": {"choice": ["a"], "regex": "a"})", "structured_outputs"},
       {R"("guided_json": {})", "guided_json"},
       {R"("tool_choice": "required")", "tool_choice"},
+      {R"("tool_choice": "always")", "tool_choice"},
+      {R"("tool_choice": {"type": "allowed_tools"})", "tool_choice.type"},
+      {R"("tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}])", "tool_choice"},
+      {R"("tool_choice": "required", "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f"}}])", "tool_choice"},
+      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])", "tools[0].function.parameters.type"},
+      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{}]}}}])", "tools[0].function.parameters.anyOf"},
+      {R"("parallel_tool_calls": 1)", "parallel_tool_calls"},
       {R"("functions": [])", "functions"},
       {R"("tools": [{"type": "retrieval"}])", "tools[0].type"},
       {R"("tools": [{"type": "function", "function": {"name": "f", "pattern": "("}}])", "tools[0].function.pattern"},

@@ -93,6 +93,25 @@ TEST(ToolCalls, Llama) {
   }
 }
 
+TEST(ToolCalls, WhatIsForcedIsRead) {
+  EXPECT_EQ(tool_call_form("within <tool_call></tool_call> tags"), ToolCallForm::kTagged);
+  EXPECT_EQ(tool_call_form("{\"name\": function name}"), ToolCallForm::kPlain);
+  for (const ToolCallForm form : {ToolCallForm::kTagged, ToolCallForm::kPlain})
+    for (const bool one_call : {false, true}) {
+      const ConstraintSpec spec = forced_calls(form, {{"f", Json::object(), "tools[0]"}, {"g\"", Json::object(), "tools[1]"}}, one_call);
+      const auto& calls = std::get<FramedValues>(spec.kind);
+      EXPECT_EQ(calls.between.has_value(), !one_call);
+      ToolCallReader reader({"f", "g\""}, one_call);
+      std::string said = reader.push(calls.frames.at(0).before + "{\"x\": 1}" + calls.frames.at(0).after);
+      said += reader.push(calls.between.value_or(form == ToolCallForm::kTagged ? "" : ";") + calls.frames.at(1).before + "{}" + calls.frames.at(1).after);
+      const ToolCallReader::Rest rest = reader.finish();
+      EXPECT_EQ(said + rest.text, "");
+      ASSERT_EQ(rest.calls.size(), one_call ? 1u : 2u);
+      EXPECT_EQ(rest.calls[0].name + rest.calls[0].arguments, "f{\"x\":1}");
+      if (!one_call) EXPECT_EQ(rest.calls[1].name, "g\"");
+    }
+}
+
 TEST(ToolCalls, WhatIsNoCallIsText) {
   const auto whole = [](const std::string& text, const std::vector<std::string>& functions = {"f"}) {
     std::string found = read(text, 1, functions);
