@@ -13,6 +13,8 @@
 namespace llmq {
 namespace {
 
+constexpr std::int64_t kMostScored = 1 << 20;  // log probabilities of one request's prompts: some 100 MB of answer
+
 HttpReply json_reply(const Json& body) { return {200, "application/json", body.dump(), {}}; }
 
 HttpReply error_reply(const ApiError& error) {
@@ -226,14 +228,21 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
   TextRequest text = parse_text_request(request.body, options_.limits);
   check_model(text.options.model);
   if (options_.log_prompts) Log::get().note("/v1/completions " + Json(request.body).dump());
-  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, request.received, false};
+  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, {}, request.received, false};
   std::vector<GenerationRequest> requests;
+  std::int64_t scored = 0;
   const auto constraint = constraint_of(text.options);
   for (auto& prompt : text.prompts) {
     const std::string* words = std::get_if<std::string>(&prompt);
     TokenIds ids = words ? encoded(*words, true, "prompt") : std::get<TokenIds>(std::move(prompt));
     if (text.echo) asked.echoes.push_back(words ? *words : model_.tokenizer.decode(ids, true));
+    if (text.echo && text.options.logprobs) {
+      scored += static_cast<std::int64_t>(ids.size()) * (1 + *text.options.logprobs);
+      if (scored > kMostScored) throw ApiError(400, fmt::format("log probabilities of more than {} tokens would be told", kMostScored), "prompt");
+      asked.first_tokens.push_back(ids.empty() ? 0 : ids.front());
+    }
     requests.push_back(generation(text.options, std::move(ids), tenant, false));
+    if (text.echo && text.options.logprobs) requests.back().prompt_logprobs = *text.options.logprobs;
     requests.back().constraint = constraint;
   }
   submit(std::move(requests), std::move(asked), answer);
@@ -249,7 +258,7 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
   if (!chat.forced.empty()) chat.options.constraint = forced_calls(tool_call_form(prompt), chat.forced, chat.one_call);
   requests.push_back(generation(chat.options, std::move(ids), tenant, true));
   requests.back().constraint = constraint_of(chat.options);
-  submit(std::move(requests), {true, chat.options, {}, {}, std::move(chat.tools), request.received, chat.one_call}, answer);
+  submit(std::move(requests), {true, chat.options, {}, {}, {}, std::move(chat.tools), request.received, chat.one_call}, answer);
 }
 
 void Api::tokenize(const HttpRequest& request, const std::string&, const Answer& answer) {

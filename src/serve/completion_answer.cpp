@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <cmath>
 #include <ctime>
+#include <iterator>
 #include <mutex>
 #include <numeric>
 #include <random>
@@ -99,13 +101,28 @@ std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprob
   return list;
 }
 
+// The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before which there is none.
+void CompletionAnswer::tell_prompt(Choice& choice, const GenerationEvent& event, AnswerPart& part) const {
+  if (asked_.first_tokens.empty() || choice.prompt_told) return;
+  choice.prompt_told = true;
+  TokenLogprobs first;
+  first.chosen = {asked_.first_tokens.at(static_cast<std::size_t>(choice.whole.index / asked_.options.n)), std::nan("")};
+  std::vector<ScoredToken> prompt = scored({first}), others = scored(event.prompt_logprobs);
+  prompt.insert(prompt.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
+  part.logprobs->insert(part.logprobs->begin(), std::make_move_iterator(prompt.begin()), std::make_move_iterator(prompt.end()));
+  part.text_offset = choice.characters = 0;
+}
+
 // What this event adds to its answer.
 AnswerPart CompletionAnswer::part_of(Choice& choice, const GenerationEvent& event) {
   AnswerPart part;
   part.index = choice.whole.index;
   part.text = choice.calls.push(event.text);
   part.text_offset = choice.characters;
-  if (asked_.options.logprobs) part.logprobs = scored(event.logprobs);
+  if (asked_.options.logprobs) {
+    part.logprobs = scored(event.logprobs);
+    tell_prompt(choice, event, part);
+  }
   if (event.finish) {
     ToolCallReader::Rest rest = choice.calls.finish();
     part.text += rest.text;

@@ -22,6 +22,7 @@ class CompletionAnswer : public AnswerSink {
     AnswerOptions options;
     std::vector<std::int64_t> prompt_tokens;  // of each prompt
     std::vector<std::string> echoes;          // texts that answers begin with, one for each prompt, or none
+    std::vector<std::int32_t> first_tokens;   // of the prompts, where their log probabilities are told, too
     std::vector<std::string> tools;
     Time received;
     bool one_call = false;
@@ -41,11 +42,12 @@ class CompletionAnswer : public AnswerSink {
     AnswerPart whole;  // where nothing is streamed
     ToolCallReader calls;
     std::int64_t characters = 0;
-    bool begun = false, finished = false;
+    bool begun = false, finished = false, prompt_told = false;
     Time last;
   };
   AnswerPart part_of(Choice& choice, const GenerationEvent& event);
   std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
+  void tell_prompt(Choice& choice, const GenerationEvent& event, AnswerPart& part) const;
   void measure(Choice& choice, const GenerationEvent& event, Time now);
   void send(const AnswerPart& part);
   void finish(Time now);

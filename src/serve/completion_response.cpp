@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/utf8_sequence.h"
 
@@ -54,7 +55,7 @@ Json text_logprobs(const AnswerPart& part) {
   for (const ScoredToken& token : *part.logprobs) {
     tokens.push_back(token_key(token.bytes));
     values.push_back(token.logprob);
-    Json others = Json::object();
+    Json others = std::isnan(token.logprob) ? Json() : Json::object();
     for (const auto& other : token.likeliest) others[token_key(other.first)] = other.second;
     likeliest.push_back(std::move(others));
     offsets.push_back(offset);

@@ -15,7 +15,7 @@ namespace llmq {
 
 struct ScoredToken {
   std::string bytes;
-  double logprob = 0;
+  double logprob = 0;  // NaN: of the first token there is none
   std::vector<std::pair<std::string, double>> likeliest;  // the most likely first
 };
 

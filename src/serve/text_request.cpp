@@ -41,7 +41,6 @@ TextRequest parse_text_request(std::string_view body, const RequestLimits& limit
   read_prompts(fields, request, limits);
   if (const auto logprobs = fields.integer("logprobs", 0, kMostAlternatives)) request.options.logprobs = static_cast<int>(*logprobs);
   request.echo = fields.boolean("echo").value_or(false);
-  if (request.echo && request.options.logprobs) refuse_field("echo", "with 'logprobs' is not supported by this server", "unsupported_value");
   fields.unsupported("suffix", Json(""));
   fields.unsupported("best_of", Json(request.options.n));
   fields.finish();

@@ -101,7 +101,6 @@ TEST(CompletionRequest, NamesTheFieldAtFault) {
       {R"("best_of": 3)", "best_of", "not supported"},
       {R"("guided_regex": "a+")", "guided_regex", "not a field"},
       {R"("stop_token_ids": [-1])", "stop_token_ids", "below 2048"},
-      {R"("echo": true, "logprobs": 1)", "echo", "not supported"},
   };
   for (const auto& one : cases) {
     const ApiError error = refused_text(one.fields);
