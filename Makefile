@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large bench-overlap install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large bench-overlap soak install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -14,6 +14,7 @@ help:
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
+	@echo "make soak       half an hour of random traffic with clients that leave (SOAK_SECONDS=1800): memory stays flat, pages come back"
 	@echo "make bench-overlap  reading, computing and writing alone and together, on two 8B-shaped blocks (METHODS='rtn gptq'; 9 GB of disk, 6 GB of memory)"
 
 install-dependencies:
@@ -54,11 +55,11 @@ faults: install-dependencies
 sanitize: install-dependencies
 	@scripts/install_dependencies.sh fuzz
 	cmake --preset cpu-asan
-	cmake --build build/cpu-asan -j$(JOBS) --target llmq_checks
-	scripts/run_ctest.sh build/cpu-asan -L 'unit|kernels|golden|fuzz'
+	cmake --build build/cpu-asan -j$(JOBS) --target llmq_checks llmq
+	scripts/run_ctest.sh build/cpu-asan -L 'unit|kernels|golden|fuzz|sanitized_server'
 	cmake --preset cpu-tsan
 	cmake --build build/cpu-tsan -j$(JOBS) --target llmq_tsan_tests
-	scripts/run_ctest.sh build/cpu-tsan -L tsan
+	scripts/run_ctest.sh build/cpu-tsan -L 'tsan|sanitized_server'
 
 fuzz: install-dependencies
 	@scripts/install_dependencies.sh fuzz
@@ -96,6 +97,9 @@ bench-overlap: install-dependencies
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS) --target llmq llmq_make_checkpoint
 	scripts/bench_overlap.sh $(BUILD)
+
+soak: build
+	tests/serve/soak_test.py $(BUILD)/tools/llmq $${SOAK_SECONDS:-1800}
 
 clean:
 	rm -rf build

@@ -98,10 +98,11 @@ class Answers(Served):
 
     def test_an_echoed_prompt_is_scored_as_an_evaluation_does(self):
         text = PROMPT + " little dog named Max. He liked to play with a ball in the park, and one day the ball was gone."
+        ids = self.server.post("/tokenize", {"prompt": text})[1]["tokens"]
         with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:
             file.write(text)
             file.flush()
-            said = subprocess.run([LLMQ, "eval-ppl", MODEL, "--text", file.name, "--compute", "bfloat16", "--json"], check=True, capture_output=True).stdout
+            said = subprocess.run([LLMQ, "eval-ppl", MODEL, "--text", file.name, "--context", str(len(ids)), "--compute", "bfloat16", "--json"], check=True, capture_output=True).stdout
         evaluated = json.loads(said)
         body = {"prompt": text, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 2}  # as lm-evaluation-harness asks
         choice = self.server.post("/v1/completions", body)[1]["choices"][0]
@@ -110,11 +111,10 @@ class Answers(Served):
         self.assertEqual(len(scores), count + 2)
         self.assertEqual((scores[0], choice["logprobs"]["top_logprobs"][0]), (None, None))
         self.assertEqual(sum(-score for score in scores[1:-1]) / count, evaluated["mean_nll"])
-        self.assertEqual("".join(choice["logprobs"]["tokens"][:-1]).strip(), text)
+        self.assertEqual("".join(choice["logprobs"]["tokens"][1:-1]).strip(), text)  # the first begins every text of this model
         for token, score, top in list(zip(choice["logprobs"]["tokens"], scores, choice["logprobs"]["top_logprobs"]))[1:]:
             self.assertEqual(len(top), 2)
             self.assertGreaterEqual(max(top.values()), score - 1e-12)
-        ids = self.server.post("/tokenize", {"prompt": text})[1]["tokens"]
         self.assertEqual(self.server.post("/v1/completions", {**body, "prompt": [ids, ids[:9]]})[1]["choices"][1]["logprobs"]["token_logprobs"][:9], scores[:9])
         chunks = self.server.events("/v1/completions", body)
         self.assertEqual([value for chunk in chunks if chunk["choices"][0]["logprobs"] for value in chunk["choices"][0]["logprobs"]["token_logprobs"]], scores)

@@ -198,7 +198,7 @@ TEST(JsonSchema, AcceptsWhatItShould) {
       {kSchemas[3], "[0,1005]", false},
       {kSchemas[4], "[]", true},
       {kSchemas[8], R"({"value":{"k":[true]},"next":{"value":{"k":[true]},"next":null}})", true},
-      {kSchemas[11], R"([1, "a", {"b": [[]]}, null])", true},
+      {R"({"items": true})", R"([1, "a", {"b": [[]]}, null])", true},
       {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", "[]", true},
       {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", R"([1, "a", null, {}])", true},
       {R"({"prefixItems": [{"type": "integer"}, {"type": "string"}]})", R"(["a"])", false},
