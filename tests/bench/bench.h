@@ -81,6 +81,16 @@ void against_bandwidth(benchmark::State& state, double bytes, const Work& work) 
   state.SetLabel(backend().name());
 }
 
+inline AttentionProblem attention_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, Compute compute) {
+  AttentionProblem problem;
+  problem.heads = static_cast<int>(heads);
+  problem.kv_heads = static_cast<int>(kv_heads);
+  problem.head_dim = static_cast<int>(head_dim);
+  problem.scale = 1.0f / std::sqrt(static_cast<float>(head_dim));
+  problem.compute = compute;
+  return problem;
+}
+
 inline QuantizedMatrix noisy_codes(int bits, int activation_bits, bool symmetric, std::int64_t n, std::int64_t k) {
   QuantizedMatrix matrix;
   matrix.scheme.bits = bits;

@@ -40,12 +40,7 @@ void packed_linear(benchmark::State& state) {
 void decode_attention(benchmark::State& state) {
   const Compute compute = state.range(0) == 0 ? Compute::kFloat32 : Compute::kBFloat16;
   const std::int64_t batch = state.range(1), context = state.range(2), blocks_each = (context + 16) / 16;
-  AttentionProblem problem;
-  problem.heads = static_cast<int>(state.range(3));
-  problem.kv_heads = static_cast<int>(state.range(4));
-  problem.head_dim = static_cast<int>(state.range(5));
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
-  problem.compute = compute;
+  const AttentionProblem problem = attention_of(state.range(3), state.range(4), state.range(5), compute);
   const DType dtype = activation_dtype(compute);
   const Shape pages{batch * blocks_each, 16, problem.kv_heads, problem.head_dim};
   const double bytes = 2.0 * static_cast<double>(batch * (context + 1)) * problem.kv_heads * problem.head_dim *

@@ -1,5 +1,4 @@
 // Speed of the CPU's operations at the shapes of a small and a middling model: GFLOP/s, and the fraction of what registers alone allow.
-#include <cmath>
 #include <vector>
 
 #include "bench/bench.h"
@@ -58,12 +57,7 @@ void quadratic_form(benchmark::State& state) {
 void attention(benchmark::State& state) {
   const Compute compute = compute_of(state.range(0));
   const std::int64_t length = state.range(1);
-  AttentionProblem problem;
-  problem.heads = static_cast<int>(state.range(2));
-  problem.kv_heads = static_cast<int>(state.range(3));
-  problem.head_dim = static_cast<int>(state.range(4));
-  problem.scale = 1.0f / std::sqrt(static_cast<float>(problem.head_dim));
-  problem.compute = compute;
+  const AttentionProblem problem = attention_of(state.range(2), state.range(3), state.range(4), compute);
   const std::int64_t blocks = (length + 15) / 16;
   const DType dtype = activation_dtype(compute);
   const Shape page{blocks, 16, problem.kv_heads, problem.head_dim};
