@@ -123,7 +123,7 @@ struct ThreadPool::State {
     const auto left = [&] { return (round & kJoined) == 0; };
     if (look_for(left)) return;
     std::unique_lock lock(mutex);
-    caller_sleeps = true;
+    caller_sleeps.exchange(true);  // as in parallel_for()
     done.wait(lock, left);
     caller_sleeps = false;
   }
@@ -158,7 +158,8 @@ void ThreadPool::parallel_for(std::size_t items, const std::function<void(std::s
   state.items = items;
   state.next = 0;
   state.error = nullptr;
-  state.round = (number_of(state.round) + 1) << 32 | kOpen;
+  // Before the look at who sleeps: an exchange, since qemu lets a load pass the plain store of aarch64 that is to stay before it.
+  state.round.exchange((number_of(state.round) + 1) << 32 | kOpen);
   if (state.sleepers > 0) {  // it counted itself before it looked at the round for the last time
     { const std::lock_guard lock(state.mutex); }
     state.start.notify_all();
