@@ -5,26 +5,9 @@
 #include "tools/help.h"
 
 namespace llmq::tools {
-namespace {
-
-struct Options {
-  ConvertRequest request;
-  std::string destination, dtype;
-  bool paranoid = false;
-};
-
-int run(Options& options, const Session& session) {
-  ConvertRequest& request = options.request;
-  request.target.directory = options.destination;
-  request.target.single_file = request.to == "gguf";
-  if (!options.dtype.empty()) request.dtype = options.dtype;
-  return run_conversion(request, options.paranoid, session);
-}
-
-}  // namespace
 
 void add_convert(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<Conversion>();
   CLI::App* command =
       declare_command(app, "convert", "Change the container of a checkpoint, exactly or not at all",
                       "  llmq convert model.gguf out/model --dtype bf16\n"
@@ -43,11 +26,7 @@ void add_convert(CLI::App& app, Session& session) {
                    "Type of dense tensors: bf16, f16 or f32; packed ones are dequantized. To gguf: " +
                        gguf_file_type_names())
       ->type_name("TYPE");
-  command->add_flag("--overwrite", options->request.target.overwrite, "Replace an earlier output of llmq");
-  command->add_flag("--paranoid", options->paranoid,
-                    "Hash every input again instead of trusting size and times");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session); }; });
+  run_as_conversion(*command, options, session);
 }
 
 }  // namespace llmq::tools

@@ -3,24 +3,9 @@
 #include "tools/help.h"
 
 namespace llmq::tools {
-namespace {
-
-struct Options {
-  ConvertRequest request;
-  std::string destination, dtype;
-  bool paranoid = false;
-};
-
-int run(Options& options, const Session& session) {
-  options.request.target.directory = options.destination;
-  if (!options.dtype.empty()) options.request.dtype = options.dtype;
-  return run_conversion(options.request, options.paranoid, session);
-}
-
-}  // namespace
 
 void add_merge(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<Conversion>();
   CLI::App* command = declare_command(app, "merge", "Fold a LoRA adapter into a dense model",
                                       "  llmq merge models/llama --lora adapters/poems out/llama-poems\n"
                                       "  llmq quantize --method awq --model out/llama-poems --output out/llama-poems-awq\n");
@@ -28,9 +13,7 @@ void add_merge(CLI::App& app, Session& session) {
   command->add_option("destination", options->destination, "Directory to write")->required()->type_name("");
   command->add_option("--lora", options->request.adapter, "Directory of the adapter, as PEFT saves it")->required()->type_name("DIR");
   command->add_option("--dtype", options->dtype, "Type of the tensors: bf16, f16 or f32; by default as they are stored")->type_name("TYPE");
-  command->add_flag("--overwrite", options->request.target.overwrite, "Replace an earlier output of llmq");
-  command->add_flag("--paranoid", options->paranoid, "Hash every input again instead of trusting size and times");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session); }; });
+  run_as_conversion(*command, options, session);
 }
 
 }  // namespace llmq::tools

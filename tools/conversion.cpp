@@ -49,17 +49,19 @@ int report_unchanged(const PublishedOutput& found, const ConvertRequest& request
   return 0;
 }
 
-}  // namespace
-
-int run_conversion(ConvertRequest& request, bool paranoid, const Session& session) {
+int run(Conversion& conversion, const Session& session) {
   watch_signals();
+  ConvertRequest& request = conversion.request;
+  request.target.directory = conversion.destination;
+  request.target.single_file = request.to == "gguf";
+  if (!conversion.dtype.empty()) request.dtype = conversion.dtype;
   request.version = version_text();
   request.threads = session.globals.threads;
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
   check_conversion(request);
   Io& io = system_io();
   const Checkpoint checkpoint = Checkpoint::open(io, request.source);
-  DigestCache digests(io, paranoid ? Path() : DigestCache::default_file());
+  DigestCache digests(io, conversion.paranoid ? Path() : DigestCache::default_file());
   request.target.job =
       make_conversion_job(request, checkpoint, [&](const Path& path) { return digests.sha256(path); });
   const std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
@@ -68,6 +70,14 @@ int run_conversion(ConvertRequest& request, bool paranoid, const Session& sessio
   RunProvenance provenance(io, io, digests, conversion_files(io, checkpoint, request), conversion_facts(request, session));
   request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
   return report_done(convert(io, checkpoint, request), session.globals);
+}
+
+}  // namespace
+
+void run_as_conversion(CLI::App& command, const std::shared_ptr<Conversion>& conversion, Session& session) {
+  command.add_flag("--overwrite", conversion->request.target.overwrite, "Replace an earlier output of llmq");
+  command.add_flag("--paranoid", conversion->paranoid, "Hash every input again instead of trusting size and times");
+  command.callback([conversion, &session] { session.run = [conversion, &session] { return run(*conversion, session); }; });
 }
 
 }  // namespace llmq::tools

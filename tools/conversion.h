@@ -1,11 +1,20 @@
 // What `llmq convert` and `llmq merge` share: a job that is done already is not done again, and an output says where it comes from.
 #pragma once
+#include <memory>
+#include <string>
+
 #include "export/convert.h"
 #include "tools/command.h"
 
 namespace llmq::tools {
 
-// Runs a request that has its source, destination and types; `paranoid` believes no digest of an earlier run. Prints what came of it.
-int run_conversion(ConvertRequest& request, bool paranoid, const Session& session);
+struct Conversion {
+  ConvertRequest request;
+  std::string destination, dtype;  // as they are given; dtype: empty where it is not
+  bool paranoid = false;           // believe no digest of an earlier run
+};
+
+// The last flags of the command, and what it then does: the conversion. Prints what came of it.
+void run_as_conversion(CLI::App& command, const std::shared_ptr<Conversion>& conversion, Session& session);
 
 }  // namespace llmq::tools

@@ -1,6 +1,6 @@
 // Whether a value can satisfy two JSON schemas at once: what tells whether `oneOf` means `anyOf`.
 //
-// No is proven: by types, by listed plain values, or by a member that both require of an object and that cannot satisfy both (the usual
+// No is proven: by types, by listed plain values, or by a member that one of them requires of an object and that cannot satisfy both (the usual
 // tag of a union). Everything else counts as maybe. Cost: the product of the schemas' sizes at most, each step of which is charged.
 #pragma once
 #include <functional>
