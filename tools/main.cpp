@@ -21,7 +21,7 @@ namespace {
 void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   const char* group = "Everywhere";
   app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
-  app.add_option("--device", globals.device, "auto, cpu, cuda or cuda:N; auto takes CUDA where it is built in and present")->group(group)->type_name("DEVICE");
+  app.add_option("--device", globals.device, "auto, cpu, cuda or cuda:N; auto is the CPU, as CUDA was not yet run on a device")->group(group)->type_name("DEVICE");
   app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")->group(group)->type_name("TYPE");
   app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")->group(group)->type_name("N")->check(CLI::Range(1, 1024));
   app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")->group(group)->type_name("SIZE");

@@ -28,7 +28,7 @@ void print_version(bool json) {
        {"compiler", kCompiler},
        {"build_type", kBuildType},
        {"cpu_levels", levels},
-       {"cuda", nullptr},
+       {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
        {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
                                    {"onednn", kOneDnnVersion[0] == '\0' ? Json() : Json(kOneDnnVersion)},
                                    {"cli11", CLI11_VERSION}})}}));

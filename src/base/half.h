@@ -22,18 +22,18 @@ struct Float8 {
 };
 inline constexpr float kFloat8Top = 448.0f;
 
-LLMQ_INLINE float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
-LLMQ_INLINE std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+LLMQ_INLINE constexpr float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
+LLMQ_INLINE constexpr std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
 
-LLMQ_INLINE float to_float(BFloat16 h) { return float_from_bits(static_cast<std::uint32_t>(h.bits) << 16); }
+LLMQ_INLINE constexpr float to_float(BFloat16 h) { return float_from_bits(static_cast<std::uint32_t>(h.bits) << 16); }
 
-LLMQ_INLINE BFloat16 to_bfloat16(float value) {
+LLMQ_INLINE constexpr BFloat16 to_bfloat16(float value) {
   const std::uint32_t x = bits_from_float(value);
   if ((x & 0x7fffffffu) > 0x7f800000u) return {static_cast<std::uint16_t>((x >> 16) | 0x40u)};
   return {static_cast<std::uint16_t>((x + 0x7fffu + ((x >> 16) & 1u)) >> 16)};
 }
 
-LLMQ_INLINE float to_float(Float16 h) {
+LLMQ_INLINE constexpr float to_float(Float16 h) {
   const std::uint32_t sign = static_cast<std::uint32_t>(h.bits & 0x8000u) << 16;
   const std::uint32_t magnitude = h.bits & 0x7fffu;
   if (magnitude >= 0x7c00u)  // infinity and NaN: widen the exponent
@@ -42,7 +42,7 @@ LLMQ_INLINE float to_float(Float16 h) {
   return float_from_bits(sign | bits_from_float(float_from_bits(magnitude << 13) * 0x1p112f));
 }
 
-LLMQ_INLINE Float16 to_float16(float value) {
+LLMQ_INLINE constexpr Float16 to_float16(float value) {
   const std::uint32_t x = bits_from_float(value);
   const std::uint16_t sign = static_cast<std::uint16_t>((x >> 16) & 0x8000u);
   const std::uint32_t magnitude = x & 0x7fffffffu;
@@ -57,7 +57,7 @@ LLMQ_INLINE Float16 to_float16(float value) {
   return {static_cast<std::uint16_t>(sign | (rounded >> 13))};
 }
 
-LLMQ_INLINE float to_float(Float8 f) {
+LLMQ_INLINE constexpr float to_float(Float8 f) {
   const std::uint32_t sign = (f.bits & 0x80u) << 24, magnitude = f.bits & 0x7fu;
   if (magnitude == 0x7f) return float_from_bits(sign | 0x7fc00000u);
   // As FP16 fields the exponent is biased by 15 instead of 7: 2^8 too small, and the product is exact.
@@ -66,7 +66,7 @@ LLMQ_INLINE float to_float(Float8 f) {
 }
 
 // Beyond kFloat8Top and infinity become kFloat8Top, as quantizers clamp.
-LLMQ_INLINE Float8 to_float8(float value) {
+LLMQ_INLINE constexpr Float8 to_float8(float value) {
   const std::uint32_t x = bits_from_float(value);
   const std::uint32_t sign = (x >> 24) & 0x80u, magnitude = x & 0x7fffffffu;
   if (magnitude > 0x7f800000u) return {static_cast<std::uint8_t>(sign | 0x7fu)};

@@ -163,7 +163,7 @@ class Backend {
 };
 
 struct BackendRequest {
-  std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake
+  std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake | emulated (CUDA's kernels on the host)
   int threads = 0;              // 0: available_cores()
   std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best
 };
@@ -175,12 +175,12 @@ inline constexpr const char* kPortableArithmetic = "cpu avx2";
 // Error(kUnsupported) for a device this build or machine does not have, saying what would do.
 std::shared_ptr<Backend> make_backend(const BackendRequest& request);
 
-// One per implementation; make_backend dispatches. make_cuda_backend comes from device/cuda/ or device/no_cuda.cpp.
+// One per implementation; make_backend dispatches. make_cuda_backend comes from device/cuda/runtime_device.cpp or device/no_cuda.cpp.
 std::shared_ptr<Backend> make_reference_backend();
 std::shared_ptr<Backend> make_cpu_backend(
     int threads);  // level chosen once: LLMQ_CPU_ISA=scalar|avx2|avx512|amx or the best present
 std::shared_ptr<Backend>
 make_fake_backend();  // its memory is closed to the host; its work is run by the reference
-std::shared_ptr<Backend> make_cuda_backend(int index);
+std::shared_ptr<Backend> make_cuda_backend(int index, int threads);  // threads of the host, for workers()
 
 }  // namespace llmq

@@ -5,6 +5,7 @@
 #include "base/threads.h"
 #include "device/backend.h"
 #include "device/cpu/cpu_backend.h"
+#include "device/cuda/cuda_backend.h"
 
 namespace llmq {
 namespace {
@@ -13,7 +14,7 @@ namespace {
   fail(ErrorKind::kUsage, ErrorDetail{fmt::format("device '{}' is not known", device),
                                       {},
                                       "--device",
-                                      "use auto, cpu, cuda, cuda:N, reference or fake"});
+                                      "use auto, cpu, cuda, cuda:N, reference, fake or emulated"});
 }
 
 // "cuda" is the first device, "cuda:N" the N-th.
@@ -47,7 +48,8 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
                      "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
-  if (device == "cuda" || device.rfind("cuda:", 0) == 0) return make_cuda_backend(cuda_index(device));
+  if (device == "emulated") return make_emulated_cuda_backend(threads);
+  if (device == "cuda" || device.rfind("cuda:", 0) == 0) return make_cuda_backend(cuda_index(device), threads);
   refuse(device);
 }
 

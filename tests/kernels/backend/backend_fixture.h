@@ -16,12 +16,13 @@
 #include "base/half.h"
 #include "device/backend.h"
 #include "device/cpu/cpu_backend.h"
+#include "device/cuda/cuda_backend.h"
 #include "support/tolerance.h"
 
 namespace llmq::testing {
 
 struct BackendParam {
-  std::string name;  // reference | fake | cpu_<level> | cuda
+  std::string name;  // reference | fake | cpu_<level> | cuda_emulated | cuda
   int threads = 1;
 };
 
@@ -44,6 +45,7 @@ inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
     for (const int threads : cpu_threads) params.push_back({"cpu_" + level, threads});
   // What "amx" computes with, on processors without the AMX units too.
   for (const int threads : cpu_threads) params.push_back({"cpu_onednn", threads});
+  params.push_back({"cuda_emulated", 1});
   params.push_back({"cuda", 1});
   return params;
 }
@@ -52,9 +54,10 @@ inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
 inline std::shared_ptr<Backend> open_backend(const BackendParam& param, std::string* why) {
   if (param.name == "reference") return make_reference_backend();
   if (param.name == "fake") return make_fake_backend();
+  if (param.name == "cuda_emulated") return make_emulated_cuda_backend(param.threads);
   if (param.name == "cuda") {
     try {
-      return make_cuda_backend(0);
+      return make_cuda_backend(0, param.threads);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::kUnsupported) throw;
       *why = error.what();

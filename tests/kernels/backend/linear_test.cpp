@@ -124,6 +124,17 @@ TEST_P(Linear, RowStrides) {
                 c < n ? want[static_cast<std::size_t>(r * n + c)] : 9.0f);
 }
 
+// CUDA's plain products are the same chain of fused multiply-adds as the CPU's (docs/adr/0013).
+TEST_P(Linear, Float32OnCudaHasTheBitsOfTheCpu) {
+  if (GetParam().name.rfind("cuda", 0) != 0) GTEST_SKIP() << "not a CUDA backend";
+  const auto scalar = make_cpu_backend_at(1, "scalar");
+  for (const Problem& p : {Problem{1, 67, 131, 0, 1, false}, Problem{70, 65, 192, 6, 1, false}}) {
+    Numbers numbers(8);
+    const std::vector<float> x = numbers.values(p.m * p.k, p.spread), w = numbers.values(p.n * p.k, p.spread);
+    EXPECT_TRUE(same_bits(run(backend(), p, Compute::kFloat32, x, w, {}), run(*scalar, p, Compute::kFloat32, x, w, {})));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Every, Linear, ::testing::ValuesIn(backends({1, 2})), param_name);
 
 }  // namespace

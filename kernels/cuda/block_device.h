@@ -1,0 +1,126 @@
+// A block on the device: every step is the plain instruction (kernels/cuda/block.h).
+//
+// sm_75 has neither BF16 products nor asynchronous copies: there a product is gathered from the lanes and summed in order of k, and a
+// copy happens at once.
+#pragma once
+#include <cuda_runtime_api.h>
+
+#define LLMQ_BLOCK __device__ __forceinline__
+
+namespace llmq::cuda {
+
+template <class T, int kThreads>
+class PerThread {
+ public:
+  LLMQ_BLOCK T& operator[](int) { return value_; }
+  LLMQ_BLOCK const T& operator[](int) const { return value_; }
+
+ private:
+  T value_;
+};
+
+// In shared memory.
+template <class T, int kCount>
+class Array {
+ public:
+  LLMQ_BLOCK T get(int, int i) const { return values_[i]; }
+  LLMQ_BLOCK void set(int, int i, T value) { values_[i] = value; }
+  // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes.
+  LLMQ_BLOCK void copy_async(int, int i, const T* from, bool present) {
+#if __CUDA_ARCH__ >= 800
+    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i));
+    const int bytes = present ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+#else
+    *reinterpret_cast<uint4*>(values_ + i) = present ? *reinterpret_cast<const uint4*>(from) : uint4{};
+#endif
+  }
+
+ private:
+  alignas(16) T values_[kCount];
+};
+
+template <int kThreads>
+class Block {
+ public:
+  int x, y, z;  // of the grid
+
+  template <class F>
+  LLMQ_BLOCK void each(const F& step) const {
+    step(static_cast<int>(threadIdx.x));
+  }
+  LLMQ_BLOCK void barrier() const { __syncthreads(); }
+
+  // The copies so far are a group; wait<N>() until all but the latest N groups of this thread have arrived.
+  LLMQ_BLOCK void commit_copies() const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+  }
+  template <int kLeft>
+  LLMQ_BLOCK void wait_copies() const {
+#if __CUDA_ARCH__ >= 800
+    asm volatile("cp.async.wait_group %0;" ::"n"(kLeft) : "memory");
+#endif
+  }
+
+  // to(t) = from(t ^ mask) within a warp, for 4-byte and 8-byte numbers.
+  template <class To, class From>
+  LLMQ_BLOCK void exchange(const To& to, const From& from, int mask) const {
+    const int t = static_cast<int>(threadIdx.x);
+    to(t) = __shfl_xor_sync(0xffffffffu, from(t), mask);
+  }
+
+  template <class D, class A, class B>
+  LLMQ_BLOCK void mma_bf16(const D& d, const A& a, const B& b) const {
+    const int t = static_cast<int>(threadIdx.x);
+    float(&sum)[4] = d(t).v;
+    const FragmentA& left = a(t);
+    const FragmentB& right = b(t);
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
+#else
+    const int lane = t % kWarp;
+#pragma unroll
+    for (int k = 0; k < 16; ++k) {
+      const int part = k / 8, quarter = k % 8 / 2, shift = k % 2 * 16;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t x = __shfl_sync(0xffffffffu, left.v[part * 2 + i / 2], lane / 4 * 4 + quarter);
+        const uint32_t y = __shfl_sync(0xffffffffu, right.v[part], (lane % 4 * 2 + i % 2) * 4 + quarter);
+        sum[i] = fmaf(float_from_bits(x >> shift << 16), float_from_bits(y >> shift << 16), sum[i]);
+      }
+    }
+#endif
+  }
+
+  template <class D, class A, class B>
+  LLMQ_BLOCK void mma_s8(const D& d, const A& a, const B& b) const {
+    const int t = static_cast<int>(threadIdx.x);
+    int32_t(&sum)[4] = d(t).v;
+    const FragmentA& left = a(t);
+    const FragmentB& right = b(t);
+#if __CUDA_ARCH__ >= 800
+    asm volatile(
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
+#else
+    const int lane = t % kWarp;
+#pragma unroll
+    for (int word = 0; word < 8; ++word) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const uint32_t x = __shfl_sync(0xffffffffu, left.v[word / 4 * 2 + i / 2], lane / 4 * 4 + word % 4);
+        const uint32_t y = __shfl_sync(0xffffffffu, right.v[word / 4], (lane % 4 * 2 + i % 2) * 4 + word % 4);
+        sum[i] = __dp4a(static_cast<int32_t>(x), static_cast<int32_t>(y), sum[i]);
+      }
+    }
+#endif
+  }
+};
+
+}  // namespace llmq::cuda

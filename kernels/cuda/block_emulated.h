@@ -1,0 +1,171 @@
+// A block on the host: every thread takes each step in turn, and what a device would leave undefined is thrown (kernels/cuda/block.h).
+//
+// PerThread and Array start as bytes 0xff, which no kernel may read before it wrote. An Array remembers for each element who wrote and who
+// read it since the last barrier: two threads, one of them writing, is a race. An asynchronous copy arrives when it is waited for, not
+// before. Sums of products are FP32, k after k; a device rounds them in an order of its own, which tests' bounds allow for.
+#pragma once
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#define LLMQ_BLOCK inline
+
+namespace llmq::cuda {
+
+struct EmulationFault : std::logic_error {
+  using std::logic_error::logic_error;
+};
+
+template <class T, int kThreads>
+class PerThread {
+ public:
+  PerThread() : values_(kThreads) { std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kThreads); }
+  T& operator[](int thread) { return values_[static_cast<std::size_t>(thread)]; }
+  const T& operator[](int thread) const { return values_[static_cast<std::size_t>(thread)]; }
+
+ private:
+  std::vector<T> values_;
+};
+
+// Barriers and asynchronous copies of the block that is running; blocks run one after another on a host thread.
+struct BlockProgress {
+  int barriers = 0;
+  std::vector<std::function<void()>> open_copies;
+  std::deque<std::vector<std::function<void()>>> copies;
+};
+inline BlockProgress& block_progress() {
+  static thread_local BlockProgress progress;
+  return progress;
+}
+
+template <class T, int kCount>
+class Array {
+ public:
+  Array() : values_(kCount), touches_(kCount) { std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kCount); }
+
+  T get(int thread, int i) const {
+    Touch& touch = touch_of(i, "reads");
+    if (touch.written == kNever) fault(thread, i, "reads what nobody wrote, at");
+    if (touch.written == now() && touch.writer != thread) fault(thread, i, "reads what another writes before the same barrier, at");
+    touch.reader = touch.read == now() && touch.reader != thread ? kSeveral : thread;
+    touch.read = now();
+    return values_[static_cast<std::size_t>(i)];
+  }
+  void set(int thread, int i, T value) {
+    Touch& touch = touch_of(i, "writes");
+    if (touch.written == now() && touch.writer != thread) fault(thread, i, "writes what another writes before the same barrier, at");
+    if (touch.read == now() && touch.reader != thread) fault(thread, i, "writes what another reads before the same barrier, at");
+    touch.writer = thread;
+    touch.written = now();
+    values_[static_cast<std::size_t>(i)] = value;
+  }
+  void copy_async(int thread, int i, const T* from, bool present) {
+    constexpr int kElements = static_cast<int>(16 / sizeof(T));
+    if (i % kElements != 0 || (present && reinterpret_cast<std::uintptr_t>(from) % 16 != 0))
+      fault(thread, i, "copies between places not aligned to 16 bytes, to");
+    // From when it starts until it arrives the place holds neither the old nor the new.
+    for (int e = 0; e < kElements; ++e) {
+      T poison;
+      std::memset(static_cast<void*>(&poison), 0xff, sizeof(T));
+      set(thread, i + e, poison);
+      touches_[static_cast<std::size_t>(i + e)].written = kNever;
+    }
+    block_progress().open_copies.push_back([this, thread, i, from, present] {
+      for (int e = 0; e < kElements; ++e) set(thread, i + e, present ? from[e] : T{});
+    });
+  }
+
+ private:
+  static constexpr int kNever = -1, kSeveral = -2;
+  struct Touch {
+    int written = kNever, writer = 0, read = kNever, reader = 0;
+  };
+
+  static int now() { return block_progress().barriers; }
+  [[noreturn]] static void fault(int thread, int i, const char* what) {
+    throw EmulationFault("thread " + std::to_string(thread) + " " + what + " element " + std::to_string(i) + " of " +
+                         std::to_string(kCount) + ", after " + std::to_string(now()) + " barriers");
+  }
+  Touch& touch_of(int i, const char* what) const {
+    if (i < 0 || i >= kCount) fault(-1, i, what);
+    return touches_[static_cast<std::size_t>(i)];
+  }
+
+  std::vector<T> values_;
+  mutable std::vector<Touch> touches_;
+};
+
+template <int kThreads>
+class Block {
+ public:
+  int x = 0, y = 0, z = 0;
+
+  template <class F>
+  void each(const F& step) const {
+    for (int thread = 0; thread < kThreads; ++thread) step(thread);
+  }
+  void barrier() const { ++block_progress().barriers; }
+
+  void commit_copies() const {
+    block_progress().copies.push_back(std::exchange(block_progress().open_copies, {}));
+  }
+  template <int kLeft>
+  void wait_copies() const {
+    auto& copies = block_progress().copies;
+    for (; copies.size() > kLeft; copies.pop_front())
+      for (const auto& copy : copies.front()) copy();
+  }
+
+  template <class To, class From>
+  void exchange(const To& to, const From& from, int mask) const {
+    using Value = std::decay_t<decltype(from(0))>;
+    std::vector<Value> values;
+    for (int t = 0; t < kThreads; ++t) values.push_back(from(t));
+    for (int t = 0; t < kThreads; ++t) to(t) = values[static_cast<std::size_t>(t ^ mask)];
+  }
+
+  template <class D, class A, class B>
+  void mma_bf16(const D& d, const A& a, const B& b) const {
+    const auto value = [](uint32_t word, int half) { return float_from_bits(word >> (16 * half) << 16); };
+    products<16>(a, b, value, [&](int thread, int i, float p, float q) {
+      float& sum = d(thread).v[i];
+      sum = fmaf(p, q, sum);
+    });
+  }
+  template <class D, class A, class B>
+  void mma_s8(const D& d, const A& a, const B& b) const {
+    const auto value = [](uint32_t word, int byte) { return static_cast<int8_t>(word >> (8 * byte)); };
+    products<32>(a, b, value, [&](int thread, int i, int8_t p, int8_t q) { d(thread).v[i] += p * q; });
+  }
+
+ private:
+  // Matrices of the warp from the fragments, then add(thread, sum, A[row][k], B[k][column]) with k rising.
+  template <int kDepth, class A, class B, class Value, class Add>
+  static void products(const A& a, const B& b, const Value& value, const Add& add) {
+    using Number = decltype(value(0u, 0));
+    constexpr int kPerWord = kDepth / 8;
+    for (int warp = 0; warp < kThreads; warp += kWarp) {
+      Number left[16][kDepth], right[kDepth][8];
+      for (int lane = 0; lane < kWarp; ++lane) {
+        const int group = lane / 4, t = lane % 4;
+        const auto& fa = a(warp + lane);
+        const auto& fb = b(warp + lane);
+        for (int e = 0; e < kPerWord; ++e) {
+          for (int word = 0; word < 4; ++word)
+            left[group + word % 2 * 8][t * kPerWord + e + word / 2 * (kDepth / 2)] = value(fa.v[word], e);
+          for (int word = 0; word < 2; ++word) right[t * kPerWord + e + word * (kDepth / 2)][group] = value(fb.v[word], e);
+        }
+      }
+      for (int lane = 0; lane < kWarp; ++lane)
+        for (int i = 0; i < 4; ++i)
+          for (int k = 0; k < kDepth; ++k)
+            add(warp + lane, i, left[lane / 4 + i / 2 * 8][k], right[k][lane % 4 * 2 + i % 2]);
+    }
+  }
+};
+
+}  // namespace llmq::cuda

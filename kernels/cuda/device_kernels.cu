@@ -1,0 +1,24 @@
+// The table of the kernels as a device runs them.
+#include "kernels/cuda/kernel_table.h"
+#include "kernels/cuda/launch_device.h"
+
+namespace llmq::cuda {
+namespace {
+
+template <class Kernel>
+int start(const typename Kernel::Arguments& arguments, void* stream) {
+  return static_cast<int>(launch<Kernel>(arguments, static_cast<cudaStream_t>(stream)));
+}
+
+}  // namespace
+
+const CudaKernels& device_kernels() {
+  static constexpr CudaKernels kernels = {
+      start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
+      start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<RowDots>, start<Product<DenseOperand>>,
+      start<Product<CodeOperand>>, start<RoundInputs>, start<MultiplyCodes>, start<PlainAttention>,
+  };
+  return kernels;
+}
+
+}  // namespace llmq::cuda

@@ -1,0 +1,139 @@
+// Kernels that give each output element a thread of its own: embed, rope, copies to and from KV pages, gated activation, add, convert,
+// channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each computes.
+#pragma once
+#include "kernels/cuda/block.h"
+
+namespace llmq::cuda {
+
+// Types of elements that kernels read and write as FP32.
+enum class Element : uint8_t { kF32, kBF16, kF16 };
+
+LLMQ_BLOCK float load(const void* from, int64_t i, Element element) {
+  if (element == Element::kF32) return static_cast<const float*>(from)[i];
+  if (element == Element::kBF16) return to_float(static_cast<const BFloat16*>(from)[i]);
+  return to_float(static_cast<const Float16*>(from)[i]);
+}
+
+// F32 or BF16.
+LLMQ_BLOCK void store(void* to, int64_t i, Element element, float value) {
+  if (element == Element::kF32)
+    static_cast<float*>(to)[i] = value;
+  else
+    static_cast<BFloat16*>(to)[i] = to_bfloat16(value);
+}
+
+// one(i) for each of `elements` elements.
+template <class Body>
+struct Each {
+  using Arguments = Body;
+  struct Shared {};
+  static constexpr int kThreads = 256;
+  static Grid grid(const Body& body) { return {blocks_for(body.elements, kThreads)}; }
+  static LLMQ_BLOCK void run(Block<kThreads>& block, const Body& body, Shared&) {
+    block.each([&](int thread) {
+      const int64_t i = int64_t{block.x} * kThreads + thread;
+      if (i < body.elements) body.one(i);
+    });
+  }
+};
+
+// A matrix: element (r, c) lies at r * row + c.
+struct Rows {
+  void* first = nullptr;
+  int64_t row = 0;
+  Element element = Element::kF32;
+  LLMQ_BLOCK float get(int64_t r, int64_t c) const { return load(first, r * row + c, element); }
+  LLMQ_BLOCK void put(int64_t r, int64_t c, float value) const { store(first, r * row + c, element, value); }
+};
+
+struct Embed {
+  int64_t elements = 0, width = 0;
+  Rows y, table;
+  const int32_t* ids = nullptr;
+  LLMQ_BLOCK void one(int64_t i) const { y.put(i / width, i % width, table.get(ids[i / width], i % width)); }
+};
+
+// An element is a pair.
+struct Rope {
+  int64_t elements = 0, heads = 0, half = 0;
+  Rows x, cosines, sines;
+  const int32_t* positions = nullptr;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t row = i / half, pair = i % half, position = positions[row / heads];
+    const float c = cosines.get(position, pair), s = sines.get(position, pair);
+    const float a = x.get(row, pair), b = x.get(row, pair + half);
+    x.put(row, pair, fmaf(a, c, -(b * s)));
+    x.put(row, pair + half, fmaf(b, c, a * s));
+  }
+};
+
+// Pages are [slots, kv_heads, head_dim] here: width = kv_heads * head_dim numbers to a slot. to_pages: k, v -> pages, else back.
+struct MoveKv {
+  int64_t elements = 0, width = 0, head_dim = 0;
+  Rows k, v;
+  void* keys = nullptr;
+  void* values = nullptr;
+  Element pages = Element::kF32;
+  const int64_t* slots = nullptr;
+  bool to_pages = true;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t row = i / head_dim, d = i % head_dim, at = slots[i / width] * width + i % width;
+    if (to_pages) {
+      store(keys, at, pages, k.get(row, d));
+      store(values, at, pages, v.get(row, d));
+    } else {
+      k.put(row, d, load(keys, at, pages));
+      v.put(row, d, load(values, at, pages));
+    }
+  }
+};
+
+struct GatedActivation {
+  int64_t elements = 0, width = 0;
+  Rows y, gate, up;
+  bool silu = true;  // else GELU by tanh
+  LLMQ_BLOCK static float activated(float x, bool silu) {
+    if (silu) return x / (1.0f + expf(-x));
+    const float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
+    return 0.5f * x * (1.0f + tanhf(inner));
+  }
+  LLMQ_BLOCK void one(int64_t i) const {
+    y.put(i / width, i % width, activated(gate.get(i / width, i % width), silu) * up.get(i / width, i % width));
+  }
+};
+
+struct Add {
+  int64_t elements = 0, width = 0;
+  Rows into, x;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t r = i / width, c = i % width;
+    into.put(r, c, into.get(r, c) + x.get(r, c));
+  }
+};
+
+struct Convert {
+  int64_t elements = 0, width = 0;
+  Rows to, from;
+  LLMQ_BLOCK void one(int64_t i) const { to.put(i / width, i % width, from.get(i / width, i % width)); }
+};
+
+// An element is a channel: sums in FP64 in the order of the rows.
+struct ChannelStats {
+  int64_t elements = 0, rows = 0;
+  Rows x;
+  double* absolute_sum = nullptr;
+  float* absolute_max = nullptr;
+  LLMQ_BLOCK void one(int64_t i) const {
+    double sum = 0;
+    float greatest = 0;
+    for (int64_t r = 0; r < rows; ++r) {
+      const float magnitude = fabsf(x.get(r, i));
+      sum += static_cast<double>(magnitude);
+      greatest = fmaxf(greatest, magnitude);
+    }
+    absolute_sum[i] = sum;
+    absolute_max[i] = greatest;
+  }
+};
+
+}  // namespace llmq::cuda

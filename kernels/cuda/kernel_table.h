@@ -1,0 +1,39 @@
+// The kernels of a CUDA device as a table of launches: src/device/cuda calls them and does not see how they run.
+//
+// launch(arguments, stream) starts all blocks of the kernel on that stream (of type cudaStream_t) and returns the CUDA error's number, 0
+// where the launch was accepted. Pointers are the device's. The emulated table runs the same bodies on host memory, at once, for tests.
+#pragma once
+#include "kernels/cuda/attention.h"
+#include "kernels/cuda/codes.h"
+#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/product.h"
+#include "kernels/cuda/rows.h"
+
+namespace llmq::cuda {
+
+template <class Kernel>
+using Launch = int (*)(const typename Kernel::Arguments& arguments, void* stream);
+
+struct CudaKernels {
+  Launch<Each<Embed>> embed;
+  Launch<Each<Rope>> rope;
+  Launch<Each<MoveKv>> move_kv;
+  Launch<Each<GatedActivation>> gated_activation;
+  Launch<Each<Add>> add;
+  Launch<Each<Convert>> convert;
+  Launch<Each<ChannelStats>> channel_stats;
+  Launch<RmsNorm> rms_norm;
+  Launch<ScoreRows> score_rows;
+  Launch<Divergence> divergence;
+  Launch<RowDots> row_dots;
+  Launch<Product<DenseOperand>> product;
+  Launch<Product<CodeOperand>> code_product;
+  Launch<RoundInputs> round_inputs;
+  Launch<MultiplyCodes> multiply_codes;
+  Launch<PlainAttention> attention;
+};
+
+const CudaKernels& device_kernels();    // built where nvcc is
+const CudaKernels& emulated_kernels();  // built everywhere
+
+}  // namespace llmq::cuda

@@ -1,0 +1,304 @@
+// Operations turned into arguments of kernels: shapes checked by callers become sizes, host lists become device arrays, results that
+// belong to the host come back. Scratch memory lives until the work that uses it has been ordered before its release.
+#include "device/cuda/cuda_backend.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/threads.h"
+#include "device/cuda/cuda_weight.h"
+#include "device/low_precision.h"
+#include "device/on_device.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;  // numbers of a Gram matrix on their way to the host
+
+cuda::Rows rows_of(const TensorView& view) { return {view.pointer, view.row_stride, element_of(view.dtype)}; }
+
+// By absolute position and by block table, one entry for each row of a batch (kernels/cuda/attention.h).
+struct RowPlaces {
+  std::vector<std::int64_t> positions, first_block;
+  std::vector<std::int32_t> tables;
+};
+
+RowPlaces places_of(std::span<const SequenceRows> sequences) {
+  RowPlaces places;
+  std::size_t rows = 0;
+  for (const SequenceRows& s : sequences) rows = std::max(rows, static_cast<std::size_t>(s.first_row + s.rows));
+  places.positions.resize(rows);
+  places.first_block.resize(rows);
+  for (const SequenceRows& s : sequences) {
+    for (std::int64_t i = 0; i < s.rows; ++i) {
+      places.positions[static_cast<std::size_t>(s.first_row + i)] = s.context + i;
+      places.first_block[static_cast<std::size_t>(s.first_row + i)] = static_cast<std::int64_t>(places.tables.size());
+    }
+    places.tables.insert(places.tables.end(), s.block_table.begin(), s.block_table.end());
+  }
+  return places;
+}
+
+class CudaBackend final : public Backend {
+ public:
+  CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
+
+  std::string name() const override { return device_->name(); }
+  std::string arithmetic() const override { return device_->arithmetic(); }
+  Device device() const override { return device_->place(); }
+  int threads() const override { return pool_.size(); }
+  ThreadPool& workers() override { return pool_; }
+
+  Buffer allocate(std::size_t bytes) override { return Buffer(device_->memory(), bytes); }
+
+  void upload(const TensorView& to, const void* from_host, Stream) override {
+    require_on(device(), "upload", {&to});
+    const char* const from = static_cast<const char*>(from_host);
+    if (to.contiguous()) return device_->copy_in(to.pointer, from, to.bytes());
+    for_each_row(to, [&](std::size_t offset, std::size_t bytes, char* row) { device_->copy_in(row, from + offset, bytes); });
+  }
+  void download(void* to_host, const TensorView& from, Stream) override {
+    require_on(device(), "download", {&from});
+    char* const to = static_cast<char*>(to_host);
+    if (from.contiguous()) return device_->copy_out(to, from.pointer, from.bytes());
+    for_each_row(from, [&](std::size_t offset, std::size_t bytes, const char* row) { device_->copy_out(to + offset, row, bytes); });
+  }
+  void synchronize(Stream) override { device_->synchronize(); }
+
+  std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
+    require_on({}, "prepare", {&weight});
+    return dense_weight(*device_, weight, compute);
+  }
+  std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix, Compute compute) override {
+    return code_weight(*device_, matrix, compute);
+  }
+  bool keeps_codes(const QuantizedMatrix& matrix, Compute) const override { return matrix.kept_columns.empty(); }
+
+  void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w, const TensorView& bias) override {
+    require_on(device(), "linear", {&y, &x, &bias});
+    const CudaWeight& weight = own(w);
+    if (weight.activation != ActivationScale::kNone)
+      multiply_rounded(y, x, weight, bias.as<const float>());
+    else if (weight.keeps_codes)
+      multiply(kernels().code_product, y, x, weight, weight.coded(), bias.as<const float>());
+    else
+      multiply(kernels().product, y, x, weight, weight.dense(), bias.as<const float>());
+  }
+
+  void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
+    require_on(device(), "embed", {&y, &table});
+    const Buffer on_device = copy_of(ids);
+    start("embed", kernels().embed,
+          {static_cast<std::int64_t>(ids.size()) * table.cols(), table.cols(), rows_of(y), rows_of(table), on_device.as<std::int32_t>()}, y);
+  }
+
+  void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) override {
+    require_on(device(), "rms_norm", {&y, &x, &gain});
+    start("rms_norm", kernels().rms_norm, {x.rows(), x.cols(), rows_of(y), rows_of(x), gain.as<const float>(), eps}, x);
+  }
+
+  void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines, const TensorView& sines) override {
+    require_on(device(), "rope", {&x, &cosines, &sines});
+    const Buffer on_device = copy_of(positions);
+    start("rope", kernels().rope,
+          {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines), rows_of(sines), on_device.as<std::int32_t>()}, x);
+  }
+
+  void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots) override {
+    move_kv("store_kv", pages, k, v, slots, true);
+  }
+  void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages, std::span<const std::int64_t> slots) override {
+    move_kv("load_kv", pages, k, v, slots, false);
+  }
+
+  void attention(const TensorView& out, const TensorView& q, const KvPages& pages, std::span<const SequenceRows> sequences,
+                 const AttentionProblem& problem) override {
+    require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
+    if (problem.head_dim > cuda::kMostHeadDim)
+      fail(ErrorKind::kUnsupported, "heads of {} dimensions are more than the {} that attention on CUDA takes", problem.head_dim,
+           cuda::kMostHeadDim);
+    const RowPlaces places = places_of(sequences);
+    const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)),
+                 first_block = copy_of(std::span<const std::int64_t>(places.first_block)),
+                 tables = copy_of(std::span<const std::int32_t>(places.tables));
+    cuda::PlainAttention::Arguments a;
+    a.rows = static_cast<std::int64_t>(places.positions.size());
+    a.heads = problem.heads;
+    a.kv_heads = problem.kv_heads;
+    a.head_dim = problem.head_dim;
+    a.scale = problem.scale;
+    a.window = problem.sliding_window;
+    a.q = rows_of(q);
+    a.out = rows_of(out);
+    if (out.shape.rank() != 2) a.out.row = std::int64_t{problem.heads} * problem.head_dim;
+    a.keys = pages.keys.pointer;
+    a.values = pages.values.pointer;
+    a.pages = element_of(pages.keys.dtype);
+    a.block_size = pages.block_size;
+    a.positions = positions.as<std::int64_t>();
+    a.first_block = first_block.as<std::int64_t>();
+    a.tables = tables.as<std::int32_t>();
+    start("attention", kernels().attention, a, q);
+  }
+
+  void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up, Activation act) override {
+    require_on(device(), "gated_activation", {&y, &gate, &up});
+    start("gated_activation", kernels().gated_activation,
+          {gate.rows() * gate.cols(), gate.cols(), rows_of(y), rows_of(gate), rows_of(up), act == Activation::kSilu}, gate);
+  }
+
+  void add(const TensorView& into, const TensorView& x) override {
+    require_on(device(), "add", {&into, &x});
+    start("add", kernels().add, {x.rows() * x.cols(), x.cols(), rows_of(into), rows_of(x)}, x);
+  }
+
+  void convert(const TensorView& to, const TensorView& from) override {
+    require_on(device(), "convert", {&to, &from});
+    start("convert", kernels().convert, {from.rows() * from.cols(), from.cols(), rows_of(to), rows_of(from)}, from);
+  }
+
+  void score_rows(const TensorView& logits, std::span<const std::int32_t> targets, std::span<RowScore> scores) override {
+    require_on(device(), "score_rows", {&logits});
+    const std::size_t rows = scores.size();
+    const Buffer on_device = copy_of(targets), log_prob = scratch(rows * sizeof(double)), argmax = scratch(rows * sizeof(std::int32_t));
+    start("score_rows", kernels().score_rows,
+          {static_cast<std::int64_t>(rows), logits.cols(), rows_of(logits), on_device.as<std::int32_t>(), log_prob.as<double>(), argmax.as<std::int32_t>()},
+          logits);
+    const auto logs = copy_back<double>(log_prob, rows);
+    const auto greatest = copy_back<std::int32_t>(argmax, rows);
+    for (std::size_t r = 0; r < rows; ++r) scores[r] = {logs[r], greatest[r]};
+  }
+
+  void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) override {
+    require_on(device(), "divergence", {&p, &q});
+    const Buffer result = scratch(kl.size_bytes());
+    start("divergence", kernels().divergence,
+          {static_cast<std::int64_t>(kl.size()), p.cols(), rows_of(p), rows_of(q), result.as<double>()}, p);
+    device_->copy_out(kl.data(), result.get(), kl.size_bytes());
+  }
+
+  void gram(const TensorView& g, const TensorView& x) override {
+    require_on(device(), "gram", {&g, &x});
+    const cuda::DenseOperand columns{x.pointer, 1, x.row_stride, element_of(x.dtype)};
+    start("gram", kernels().product, {x.cols(), x.cols(), x.rows(), g.as<float>(), g.row_stride, columns, columns, nullptr, true, true}, x);
+  }
+
+  void drain_gram(std::span<double> triangle, const TensorView& g) override {
+    require_on(device(), "drain_gram", {&g});
+    const std::int64_t k = g.cols(), most = std::max<std::int64_t>(1, kDrainedAtOnce / std::max<std::int64_t>(1, k));
+    std::vector<float> numbers;
+    for (std::int64_t first = 0; first < k; first += most) {
+      const std::int64_t rows = std::min(most, k - first);
+      numbers.resize(static_cast<std::size_t>(rows * k));
+      download(numbers.data(), g.row_slice(first, rows), {});
+      for (std::int64_t i = first; i < first + rows; ++i) {
+        double* const sums = triangle.data() + i * (k - 1) - i * (i - 1) / 2;  // sums[j]: j from i on
+        const float* const row = numbers.data() + (i - first) * k;
+        for (std::int64_t j = i; j < k; ++j) sums[j] += static_cast<double>(row[j]);
+      }
+    }
+    for_each_row(g, [&](std::size_t, std::size_t bytes, char* row) { device_->zero(row, bytes); });
+  }
+
+  void channel_stats(const TensorView& x, std::span<double> absolute_sum, std::span<float> absolute_max) override {
+    require_on(device(), "channel_stats", {&x});
+    const auto channels = static_cast<std::size_t>(x.cols());
+    const Buffer sums = scratch(channels * sizeof(double)), maxima = scratch(channels * sizeof(float));
+    start("channel_stats", kernels().channel_stats, {x.cols(), x.rows(), rows_of(x), sums.as<double>(), maxima.as<float>()}, x);
+    const auto sum = copy_back<double>(sums, channels);
+    const auto greatest = copy_back<float>(maxima, channels);
+    for (std::size_t k = 0; k < channels; ++k) {
+      absolute_sum[k] += sum[k];
+      absolute_max[k] = std::max(absolute_max[k], greatest[k]);
+    }
+  }
+
+  void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
+    require_on(device(), "quadratic_form", {&d});
+    const CudaWeight& square = own(g);
+    const Buffer products = scratch(static_cast<std::size_t>(d.rows() * d.cols()) * sizeof(float)), losses = scratch(loss.size_bytes());
+    const TensorView t = products.view(DType::kF32, Shape{d.rows(), d.cols()});
+    multiply(kernels().product, t, d, square, square.dense(), nullptr);
+    start("quadratic_form", kernels().row_dots, {d.rows(), d.cols(), rows_of(d), rows_of(t), losses.as<double>()}, d);
+    device_->copy_out(loss.data(), losses.get(), loss.size_bytes());
+  }
+
+ private:
+  const cuda::CudaKernels& kernels() const { return device_->kernels(); }
+
+  template <class Arguments>
+  void start(const char* operation, int (*kernel)(const Arguments&, void*), const std::type_identity_t<Arguments>& arguments,
+             const TensorView& input) {
+    const int code = kernel(arguments, device_->stream());
+    if (code != 0) device_->fail_launch(operation, code, input.shape.text());
+  }
+
+  Buffer scratch(std::size_t bytes) { return Buffer(device_->memory(), std::max<std::size_t>(bytes, 1)); }
+
+  template <class T>
+  Buffer copy_of(std::span<const T> values) {
+    Buffer buffer = scratch(values.size_bytes());
+    device_->copy_in(buffer.get(), values.data(), values.size_bytes());
+    return buffer;
+  }
+
+  template <class T>
+  std::vector<T> copy_back(const Buffer& from, std::size_t count) {
+    std::vector<T> values(count);
+    device_->copy_out(values.data(), from.get(), count * sizeof(T));
+    return values;
+  }
+
+  const CudaWeight& own(const PreparedWeight& weight) const {
+    const auto* mine = dynamic_cast<const CudaWeight*>(&weight);
+    if (mine == nullptr || mine->owner != device_.get())
+      fail(ErrorKind::kInternal, "a weight prepared by another backend reached {}", name());
+    return *mine;
+  }
+
+  template <class Kernel, class Operand>
+  void multiply(Kernel kernel, const TensorView& y, const TensorView& x, const CudaWeight& w, const Operand& operand, const float* bias) {
+    start("linear", kernel,
+          {x.rows(), w.out_features, w.in_features, y.as<float>(), y.row_stride, {x.pointer, x.row_stride, 1, element_of(x.dtype)}, operand, bias, false,
+           false},
+          x);
+  }
+
+  // Inputs of 8 bits (device/low_precision.h).
+  void multiply_rounded(const TensorView& y, const TensorView& x, const CudaWeight& w, const float* bias) {
+    const std::int64_t rows = x.rows(), depth = w.in_features;
+    const bool in_groups = w.activation == ActivationScale::kTokenGroup, float8 = w.type == WeightType::kFloat8;
+    const std::int64_t scales = in_groups ? w.groups : 1;
+    const Buffer codes = scratch(static_cast<std::size_t>(rows * depth)), x_scales = scratch(static_cast<std::size_t>(rows * scales) * sizeof(float));
+    start("linear (rounding of inputs)", kernels().round_inputs,
+          {rows, depth, in_groups ? w.group : depth, rows_of(x), codes.as<std::uint8_t>(), x_scales.as<float>(), input_top(w.type), kLeastInputScale,
+           w.activation == ActivationScale::kTensor ? w.input_scale : 0.0f, float8},
+          x);
+    start("linear (8-bit inputs)", kernels().multiply_codes,
+          {rows, w.out_features, depth, w.group, w.groups, y.as<float>(), y.row_stride, codes.as<std::uint8_t>(), x_scales.as<float>(), scales,
+           w.codes.as<std::uint8_t>(), w.scales.as<float>(), w.zeros.as<std::uint8_t>(), bias, float8, in_groups},
+          x);
+  }
+
+  void move_kv(const char* operation, const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots,
+               bool to_pages) {
+    require_on(device(), operation, {&pages.keys, &pages.values, &k, &v});
+    const Buffer on_device = copy_of(slots);
+    const std::int64_t width = k.shape[1] * k.cols();
+    start(operation, kernels().move_kv,
+          {static_cast<std::int64_t>(slots.size()) * width, width, k.cols(), rows_of(k), rows_of(v), pages.keys.pointer, pages.values.pointer,
+           element_of(pages.keys.dtype), on_device.as<std::int64_t>(), to_pages},
+          k);
+  }
+
+  const std::unique_ptr<CudaDevice> device_;
+  ThreadPool pool_;
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads) {
+  return std::make_shared<CudaBackend>(std::move(device), threads);
+}
+
+}  // namespace llmq

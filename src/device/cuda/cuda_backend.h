@@ -1,0 +1,17 @@
+// The Backend over a CudaDevice.
+#pragma once
+#include <memory>
+
+#include "device/backend.h"
+#include "device/cuda/cuda_device.h"
+
+namespace llmq {
+
+// `threads` of the host stand in workers().
+std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads);
+
+// The same backend and the same kernels without a device: every block of threads is emulated on the host (kernels/cuda/block.h). For
+// tests on machines without a GPU; hundreds of times slower than the CPU backend.
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads);
+
+}  // namespace llmq

@@ -1,0 +1,95 @@
+#include "device/cuda/cuda_weight.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "device/low_precision.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::int64_t kRoundedAtOnce = std::int64_t{1} << 21;  // numbers
+
+template <class T>
+Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
+  if (values.empty()) return {};
+  Buffer buffer(device.memory(), values.size() * sizeof(T));
+  device.copy_in(buffer.get(), values.data(), buffer.bytes());
+  return buffer;
+}
+
+// F32 or F16 to BF16, some rows at a time.
+void round_in(CudaDevice& device, void* to, const TensorView& weight) {
+  const std::int64_t width = weight.cols(), most = std::max<std::int64_t>(1, kRoundedAtOnce / std::max<std::int64_t>(1, width));
+  std::vector<float> numbers;
+  std::vector<BFloat16> halves;
+  for (std::int64_t row = 0; row < weight.rows(); row += most) {
+    const TensorView rows = weight.row_slice(row, std::min(most, weight.rows() - row));
+    numbers.resize(static_cast<std::size_t>(rows.rows() * width));
+    halves.resize(numbers.size());
+    to_float32(rows, numbers);
+    std::transform(numbers.begin(), numbers.end(), halves.begin(), [](float v) { return to_bfloat16(v); });
+    device.copy_in(static_cast<BFloat16*>(to) + row * width, halves.data(), halves.size() * sizeof(BFloat16));
+  }
+}
+
+}  // namespace
+
+cuda::Element element_of(DType dtype) {
+  if (dtype == DType::kF32) return cuda::Element::kF32;
+  if (dtype == DType::kBF16) return cuda::Element::kBF16;
+  if (dtype == DType::kF16) return cuda::Element::kF16;
+  fail(ErrorKind::kInternal, "the CUDA backend computes with F32, BF16 and F16, not {}", dtype_row(dtype).name);
+}
+
+cuda::CodeOperand CudaWeight::coded() const {
+  return {codes.as<std::uint8_t>(),  scales.as<float>(), zeros.as<std::uint8_t>(), minima.as<float>(), column_group.as<std::int32_t>(),
+          in_features, group, groups, type == WeightType::kFloat8};
+}
+
+std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute) {
+  auto prepared = std::make_unique<CudaWeight>();
+  const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;  // FP32 products of narrower numbers are exact
+  prepared->owner = &device;
+  prepared->out_features = weight.rows();
+  prepared->in_features = weight.cols();
+  prepared->compute = compute;
+  prepared->element = element_of(dtype);
+  prepared->bytes = static_cast<std::size_t>(weight.rows() * weight.cols() * element_bytes(dtype));
+  prepared->kernel = fmt::format("{} numbers", dtype_row(dtype).name);
+  prepared->values = Buffer(device.memory(), prepared->bytes);
+  if (dtype == weight.dtype)
+    device.copy_in(prepared->values.get(), weight.pointer, prepared->bytes);
+  else
+    round_in(device, prepared->values.get(), weight);
+  return prepared;
+}
+
+std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute) {
+  if (matrix.scheme.activation_scale != ActivationScale::kNone) check_low_precision(matrix);
+  if (!matrix.kept_columns.empty())
+    fail(ErrorKind::kUnsupported, "a weight with {} columns kept as they are has no codes for the device", matrix.kept_columns.size());
+  auto prepared = std::make_unique<CudaWeight>();
+  prepared->owner = &device;
+  prepared->out_features = matrix.out_features;
+  prepared->in_features = matrix.in_features;
+  prepared->compute = compute;
+  prepared->keeps_codes = true;
+  prepared->kernel = "codes in bytes";
+  prepared->codes = copy_of(device, matrix.codes);
+  prepared->scales = copy_of(device, matrix.scales);
+  prepared->zeros = copy_of(device, matrix.zeros);
+  prepared->minima = copy_of(device, matrix.minima);
+  prepared->column_group = copy_of(device, matrix.column_group);
+  prepared->group = std::min(matrix.group(), std::max<std::int64_t>(1, matrix.in_features));
+  prepared->groups = matrix.groups();
+  prepared->type = matrix.scheme.weight_type;
+  prepared->activation = matrix.scheme.activation_scale;
+  prepared->input_scale = matrix.input_scale;
+  for (const Buffer* buffer : {&prepared->codes, &prepared->scales, &prepared->zeros, &prepared->minima, &prepared->column_group})
+    prepared->bytes += buffer->bytes();
+  return prepared;
+}
+
+}  // namespace llmq

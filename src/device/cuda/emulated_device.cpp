@@ -1,0 +1,53 @@
+// A CUDA device whose memory is the host's and whose blocks of threads run in turn (kernels/cuda/block.h). What it does not show: warps
+// out of step, the order in which a tensor core adds, and speed.
+#include <cstring>
+
+#include "base/error.h"
+#include "device/cuda/cuda_backend.h"
+
+namespace llmq {
+namespace {
+
+constexpr Device kEmulated{DeviceKind::kCuda, 0};
+
+// Of the host, under the device's name: a view of the host is refused as on a device.
+class EmulatedMemory final : public MemoryResource {
+ public:
+  void* allocate(std::size_t bytes) override { return host_memory()->allocate(bytes); }
+  void deallocate(void* pointer, std::size_t bytes) noexcept override { host_memory()->deallocate(pointer, bytes); }
+  Device device() const override { return kEmulated; }
+};
+
+class EmulatedDevice final : public CudaDevice {
+ public:
+  std::string name() const override { return "cuda (emulated)"; }
+  std::string arithmetic() const override { return "cuda emulated"; }
+  Device place() const override { return kEmulated; }
+  std::shared_ptr<MemoryResource> memory() override { return memory_; }
+  const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
+  void* stream() const override { return nullptr; }
+  void copy_in(void* to, const void* from_host, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from_host, bytes);
+  }
+  void copy_out(void* to_host, const void* from, std::size_t bytes) override {
+    if (bytes > 0) std::memcpy(to_host, from, bytes);
+  }
+  void zero(void* at, std::size_t bytes) override {
+    if (bytes > 0) std::memset(at, 0, bytes);
+  }
+  void synchronize() override {}
+  void fail_launch(const char* operation, int code, const std::string& sizes) override {
+    fail(ErrorKind::kDevice, "{} of {} failed in the emulation: {}", operation, sizes, code);
+  }
+
+ private:
+  std::shared_ptr<MemoryResource> memory_ = std::make_shared<EmulatedMemory>();
+};
+
+}  // namespace
+
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads) {
+  return make_backend_on(std::make_unique<EmulatedDevice>(), threads);
+}
+
+}  // namespace llmq
