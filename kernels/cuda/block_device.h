@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #define LLMQ_BLOCK __device__ __forceinline__
+#define LLMQ_UNROLL _Pragma("unroll")  // of a loop that indexes registers
 
 namespace llmq::cuda {
 
@@ -26,19 +27,51 @@ class Array {
   LLMQ_BLOCK T get(int, int i) const { return values_[i]; }
   LLMQ_BLOCK void set(int, int i, T value) { values_[i] = value; }
   // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes.
-  LLMQ_BLOCK void copy_async(int, int i, const T* from, bool present) {
+  LLMQ_BLOCK void copy_async(int, int i, const void* from, bool present) {
 #if __CUDA_ARCH__ >= 800
     const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i));
     const int bytes = present ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 #else
-    *reinterpret_cast<uint4*>(values_ + i) = present ? *reinterpret_cast<const uint4*>(from) : uint4{};
+    *reinterpret_cast<uint4*>(values_ + i) = present ? *static_cast<const uint4*>(from) : uint4{};
 #endif
   }
 
  private:
   alignas(16) T values_[kCount];
 };
+
+#if __CUDA_ARCH__ < 800
+// Products without matrix units: each lane takes the words of its rows and columns from the lanes that hold them. Functions of their own, so that
+// they are compiled once.
+inline __device__ __noinline__ Sums gathered_mma(Sums sum, FragmentA left, FragmentB right) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  LLMQ_UNROLL
+  for (int k = 0; k < 16; ++k) {
+    const int part = k / 8, quarter = k % 8 / 2, shift = k % 2 * 16;
+    LLMQ_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t x = __shfl_sync(0xffffffffu, left.v[part * 2 + i / 2], lane / 4 * 4 + quarter);
+      const uint32_t y = __shfl_sync(0xffffffffu, right.v[part], (lane % 4 * 2 + i % 2) * 4 + quarter);
+      sum.v[i] = fmaf(float_from_bits(x >> shift << 16), float_from_bits(y >> shift << 16), sum.v[i]);
+    }
+  }
+  return sum;
+}
+inline __device__ __noinline__ IntegerSums gathered_mma(IntegerSums sum, FragmentA left, FragmentB right) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp;
+  LLMQ_UNROLL
+  for (int word = 0; word < 8; ++word) {
+    LLMQ_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const uint32_t x = __shfl_sync(0xffffffffu, left.v[word / 4 * 2 + i / 2], lane / 4 * 4 + word % 4);
+      const uint32_t y = __shfl_sync(0xffffffffu, right.v[word / 4], (lane % 4 * 2 + i % 2) * 4 + word % 4);
+      sum.v[i] = __dp4a(static_cast<int32_t>(x), static_cast<int32_t>(y), sum.v[i]);
+    }
+  }
+  return sum;
+}
+#endif
 
 template <int kThreads>
 class Block {
@@ -74,51 +107,32 @@ class Block {
   template <class D, class A, class B>
   LLMQ_BLOCK void mma_bf16(const D& d, const A& a, const B& b) const {
     const int t = static_cast<int>(threadIdx.x);
-    float(&sum)[4] = d(t).v;
+    Sums& sum = d(t);
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+        : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
         : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
 #else
-    const int lane = t % kWarp;
-#pragma unroll
-    for (int k = 0; k < 16; ++k) {
-      const int part = k / 8, quarter = k % 8 / 2, shift = k % 2 * 16;
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t x = __shfl_sync(0xffffffffu, left.v[part * 2 + i / 2], lane / 4 * 4 + quarter);
-        const uint32_t y = __shfl_sync(0xffffffffu, right.v[part], (lane % 4 * 2 + i % 2) * 4 + quarter);
-        sum[i] = fmaf(float_from_bits(x >> shift << 16), float_from_bits(y >> shift << 16), sum[i]);
-      }
-    }
+    d(t) = gathered_mma(sum, left, right);
 #endif
   }
 
   template <class D, class A, class B>
   LLMQ_BLOCK void mma_s8(const D& d, const A& a, const B& b) const {
     const int t = static_cast<int>(threadIdx.x);
-    int32_t(&sum)[4] = d(t).v;
+    IntegerSums& sum = d(t);
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-        : "+r"(sum[0]), "+r"(sum[1]), "+r"(sum[2]), "+r"(sum[3])
+        : "+r"(sum.v[0]), "+r"(sum.v[1]), "+r"(sum.v[2]), "+r"(sum.v[3])
         : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
 #else
-    const int lane = t % kWarp;
-#pragma unroll
-    for (int word = 0; word < 8; ++word) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const uint32_t x = __shfl_sync(0xffffffffu, left.v[word / 4 * 2 + i / 2], lane / 4 * 4 + word % 4);
-        const uint32_t y = __shfl_sync(0xffffffffu, right.v[word / 4], (lane % 4 * 2 + i % 2) * 4 + word % 4);
-        sum[i] = __dp4a(static_cast<int32_t>(x), static_cast<int32_t>(y), sum[i]);
-      }
-    }
+    d(t) = gathered_mma(sum, left, right);
 #endif
   }
 };

@@ -13,6 +13,7 @@
 #include <vector>
 
 #define LLMQ_BLOCK inline
+#define LLMQ_UNROLL
 
 namespace llmq::cuda {
 
@@ -63,7 +64,7 @@ class Array {
     touch.written = now();
     values_[static_cast<std::size_t>(i)] = value;
   }
-  void copy_async(int thread, int i, const T* from, bool present) {
+  void copy_async(int thread, int i, const void* from, bool present) {
     constexpr int kElements = static_cast<int>(16 / sizeof(T));
     if (i % kElements != 0 || (present && reinterpret_cast<std::uintptr_t>(from) % 16 != 0))
       fault(thread, i, "copies between places not aligned to 16 bytes, to");
@@ -75,7 +76,11 @@ class Array {
       touches_[static_cast<std::size_t>(i + e)].written = kNever;
     }
     block_progress().open_copies.push_back([this, thread, i, from, present] {
-      for (int e = 0; e < kElements; ++e) set(thread, i + e, present ? from[e] : T{});
+      for (int e = 0; e < kElements; ++e) {
+        T value{};
+        if (present) std::memcpy(&value, static_cast<const T*>(from) + e, sizeof(T));
+        set(thread, i + e, value);
+      }
     });
   }
 

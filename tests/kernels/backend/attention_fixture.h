@@ -3,7 +3,7 @@
 #pragma once
 #include <numeric>
 
-#include "backend_fixture.h"
+#include "kernels/backend/backend_fixture.h"
 
 namespace llmq::testing {
 
@@ -102,6 +102,54 @@ inline std::vector<float> run_attention(Backend& backend, const AttentionCase& c
                               {c.rows(), std::int64_t{c.heads} * c.head_dim});
   backend.attention(out.view, q.view, placed.pages, sequences, c.problem());
   return get(backend, out.view);
+}
+
+// exp in FP32 is good to 4 units in the last place on every backend: the contract of kernels/cpu.
+inline constexpr double kExpError = 4 * 0x1p-23;
+
+// The greatest error of a score of this row and head, in the exponent: a dot product of head_dim terms
+// (bfloat16 compute may round q), the product with the scale, and the subtraction of the maximum.
+inline double score_error(const AttentionCase& c, const std::vector<float>& keys, const float* q,
+                   std::int64_t kv_head, std::int64_t first, std::int64_t last) {
+  double worst = 0;
+  for (std::int64_t p = first; p <= last; ++p) {
+    const float* key = keys.data() + (p * c.kv_heads + kv_head) * c.head_dim;
+    double sum = 0;
+    for (int d = 0; d < c.head_dim; ++d)
+      sum += std::fabs(static_cast<double>(q[d]) * static_cast<double>(key[d]));
+    worst = std::max(worst, sum);
+  }
+  const double rounding = c.compute == Compute::kBFloat16 ? kBf16Roundoff : 0;
+  const double scaled = worst / std::sqrt(static_cast<double>(c.head_dim));
+  return rounding * scaled + fp32_dot_bound(c.head_dim, (1 + rounding) * scaled) + 4 * kFp32Roundoff * scaled;
+}
+
+inline std::vector<double> attention_bound(const AttentionCase& c, const AttentionData& data,
+                                    const std::vector<float>& want, const std::vector<float>& means) {
+  std::vector<double> bound;
+  std::int64_t row = 0;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s)
+    for (std::int64_t i = 0; i < c.sequences[s].second; ++i, ++row)
+      for (int head = 0; head < c.heads; ++head) {
+        const std::int64_t last = c.sequences[s].first + i;
+        const std::int64_t first =
+            c.sliding_window > 0 ? std::max<std::int64_t>(0, last - c.sliding_window + 1) : 0;
+        const double error = score_error(c, data.keys[s], data.q.data() + (row * c.heads + head) * c.head_dim,
+                                         head / (c.heads / c.kv_heads), first, last);
+        // The online softmax multiplies what it has by an exp and rounds, once per tile of 64; bfloat16
+        // compute may round the weights.
+        const double tiles = static_cast<double>(last / 64 + 2);
+        const double weight_error =
+            tiles * (kExpError + 2 * kFp32Roundoff) + (c.compute == Compute::kBFloat16 ? kBf16Roundoff : 0);
+        for (int d = 0; d < c.head_dim; ++d) {
+          const std::size_t at = static_cast<std::size_t>((row * c.heads + head) * c.head_dim + d);
+          double allowed = softmax_mean_bound(last - first + 1, error, weight_error, means[at]) +
+                           fp32_rounding_bound(want[at]);
+          if (c.compute == Compute::kBFloat16) allowed += bf16_rounding_bound(std::fabs(want[at]) + allowed);
+          bound.push_back(allowed);
+        }
+      }
+  return bound;
 }
 
 }  // namespace llmq::testing

@@ -1,0 +1,79 @@
+// kernels/cuda/tile_attention.h against the reference: odd heads and dimensions, windows, splits; the same bits decoded and prefilled.
+#include "kernels/cuda/tile_attention.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "emulation_fixture.h"
+#include "kernels/backend/attention_fixture.h"
+#include "kernels/cuda/launch_emulated.h"
+
+namespace llmq::cuda {
+namespace {
+
+using namespace llmq::testing;
+
+void emulate_split(const TileAttentionArguments& a) {
+  if (a.head_dim <= 64)
+    emulate<SplitAttention<64>>(a);
+  else if (a.head_dim <= 128)
+    emulate<SplitAttention<128>>(a);
+  else
+    emulate<SplitAttention<256>>(a);
+}
+
+// All rows in one batch; where not `together`, each row is a sequence of its own, as decoding sees it.
+std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool together) {
+  const auto host = make_reference_backend();
+  const PlacedPages placed = place_pages(*host, c, data);
+  std::vector<std::int32_t> tables;
+  std::vector<AttentionTile> tiles;
+  std::vector<int64_t> positions;
+  const int64_t group = c.heads / c.kv_heads;
+  for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+    const auto [context, rows] = c.sequences[s];
+    const int64_t at_once = together ? rows : 1;
+    for (int64_t row = 0; row < rows; row += at_once)
+      for (int64_t pair = 0; pair < at_once * group; pair += kPairs)
+        tiles.push_back({static_cast<int32_t>(static_cast<int64_t>(positions.size()) + row), static_cast<int32_t>(at_once),
+                         static_cast<int32_t>(pair), context + row, static_cast<int64_t>(tables.size())});
+    for (int64_t row = 0; row < rows; ++row) positions.push_back(context + row);
+    tables.insert(tables.end(), placed.tables[s].begin(), placed.tables[s].end());
+  }
+  TileAttentionArguments a;
+  a.splits = static_cast<int>(*std::max_element(positions.begin(), positions.end()) / kSplitKeys + 1);
+  const auto parts = static_cast<std::size_t>(c.rows() * c.heads * a.splits);
+  std::vector<float> mixed(parts * static_cast<std::size_t>(c.head_dim), std::nanf("")), greatest(parts, std::nanf("")), sum(parts, std::nanf(""));
+  std::vector<BFloat16> out(data.q.size(), BFloat16{0x7fc0});
+  a.q = data.q.data(), a.keys = placed.keys.view.as<const BFloat16>(), a.values = placed.values.view.as<const BFloat16>(), a.out = out.data();
+  a.tiles = tiles.data(), a.tile_count = static_cast<int64_t>(tiles.size()), a.tables = tables.data(), a.positions = positions.data();
+  a.rows = c.rows(), a.heads = c.heads, a.kv_heads = c.kv_heads, a.head_dim = c.head_dim, a.block_size = c.block_size;
+  a.scale = c.problem().scale, a.window = c.sliding_window;
+  a.mixed = mixed.data(), a.greatest = greatest.data(), a.sum = sum.data();
+  emulate_split(a);
+  emulate<MergeSplits>(a);
+  std::vector<float> result;
+  for (const BFloat16 h : out) result.push_back(to_float(h));
+  return result;
+}
+
+TEST(CudaTileAttention, AgreesWithTheReferenceDecodedAndPrefilled) {
+  const auto oracle = make_reference_backend();
+  for (AttentionCase c : {AttentionCase{1, 1, 2, 0, 16, {{0, 1}}}, AttentionCase{4, 2, 64, 0, 16, {{0, 17}, {30, 1}, {5, 3}}},
+                          AttentionCase{9, 3, 18, 0, 5, {{62, 70}}}, AttentionCase{6, 1, 80, 20, 16, {{0, 30}, {100, 3}}},
+                          AttentionCase{3, 1, 128, 0, 16, {{510, 4}, {1029, 2}}}, AttentionCase{8, 1, 144, 600, 32, {{1200, 2}, {3, 1}}},
+                          AttentionCase{2, 2, 64, 1, 16, {{511, 3}}}}) {
+    c.compute = Compute::kBFloat16;
+    const AttentionData data = make_attention_data(c, 3);
+    AttentionData magnitudes = data;
+    for (std::vector<float>& values : magnitudes.values) values = absolute(values);
+    const std::vector<float> want = run_attention(*oracle, c, data, true), means = run_attention(*oracle, c, magnitudes, true);
+    const std::vector<float> got = run(c, data, true);
+    EXPECT_EQ(outside(got, widened(want), attention_bound(c, data, want, means)), "") << c.heads << " " << c.head_dim;
+    EXPECT_TRUE(same_bits(got, run(c, data, false))) << c.heads << " " << c.head_dim;
+  }
+}
+
+}  // namespace
+}  // namespace llmq::cuda
