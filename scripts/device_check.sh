@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that CUDA needs a GPU to show, on a machine that has one and need not have anything else of llmq's.
 #
-#   device_check.sh pack BUILD INTO         here: the programs of a build with CUDA, their libraries and this script, below 64 MiB
+#   device_check.sh pack BUILD INTO         here: the programs of a build with CUDA, their libraries and this script, as a folder and INTO.tar.gz
 #   device_check.sh run [FOLDER] [RESULTS]  there: every operation of the backend against the reference, the same under compute-sanitizer where it is
 #                                           installed, a model on both backends, benchmarks; logs and figures in RESULTS
 set -uo pipefail
@@ -17,9 +17,10 @@ pack() {
   cp -r "$root/tests/models/tinystories-656k" "$root/README.md" "$into/models/"
   # What the loader would look for there, but for the C library, which is that machine's own.
   ldd "$into"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} "$into/lib/"
-  strip "$into"/bin/*
+  strip "$into"/bin/* "$into"/lib/*
   cp "$here/device_check.sh" "$into/"
-  du -sh "$into"
+  tar -C "$(dirname "$into")" -czf "$into.tar.gz" "$(basename "$into")"
+  du -h "$into.tar.gz"
 }
 
 run() {

@@ -51,6 +51,7 @@ struct PlainAttention {
     block.each([&](int thread) {
       Running& own = running[thread];
       for (int d = thread; d < a.head_dim; d += kThreads) shared.q.set(thread, d, a.q.get(row * a.heads + head, d));
+      LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) own.mixed[i] = 0;
       own.greatest = -INFINITY;
       own.sum = 0;
@@ -75,6 +76,7 @@ struct PlainAttention {
         float greatest = own.greatest;
         for (int j = 0; j < kKeys; ++j) greatest = fmaxf(greatest, shared.scores.get(thread, j));
         const float correction = expf(own.greatest - greatest);
+        LLMQ_UNROLL
         for (int i = 0; i < kEach; ++i) own.mixed[i] *= correction;
         own.sum *= correction;
         own.greatest = greatest;
@@ -88,6 +90,7 @@ struct PlainAttention {
           const float weight = shared.weights.get(thread, static_cast<int>(j));
           const int64_t at = a.place(row, tile + j, kv_head);
           own.sum += weight;
+          LLMQ_UNROLL
           for (int i = 0; i < kEach; ++i) {
             const int d = thread + i * kThreads;
             if (d < a.head_dim) own.mixed[i] = fmaf(weight, load(a.values, at + d, a.pages), own.mixed[i]);
@@ -97,6 +100,7 @@ struct PlainAttention {
       block.barrier();
     }
     block.each([&](int thread) {
+      LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) {
         const int d = thread + i * kThreads;
         if (d < a.head_dim) a.out.put(row, int64_t{head} * a.head_dim + d, running[thread].mixed[i] / running[thread].sum);

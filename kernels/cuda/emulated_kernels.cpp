@@ -1,6 +1,7 @@
 // The table of the kernels as the host emulates them.
 #include "kernels/cuda/kernel_table.h"
 #include "kernels/cuda/launch_emulated.h"
+#include "kernels/cuda/start_linear.h"
 
 namespace llmq::cuda {
 namespace {
@@ -11,13 +12,17 @@ int start(const typename Kernel::Arguments& arguments, void*) {
   return 0;
 }
 
+int emulate_linear(WeightForm form, const LinearArguments& arguments, void* stream) {
+  return start_linear(form, arguments, [&]<class Kernel>(const LinearArguments& whole) { return start<Kernel>(whole, stream); });
+}
+
 }  // namespace
 
 const CudaKernels& emulated_kernels() {
   static constexpr CudaKernels kernels = {
       start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<RowDots>, start<Product<DenseOperand>>,
-      start<Product<CodeOperand>>, start<RoundInputs>, start<MultiplyCodes>, start<PlainAttention>,
+      start<Product<CodeOperand>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<PlainAttention>, emulate_linear,
   };
   return kernels;
 }

@@ -4,9 +4,11 @@
 // where the launch was accepted. Pointers are the device's. The emulated table runs the same bodies on host memory, at once, for tests.
 #pragma once
 #include "kernels/cuda/attention.h"
-#include "kernels/cuda/codes.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/linear_arguments.h"
+#include "kernels/cuda/pack_fragments.h"
 #include "kernels/cuda/product.h"
+#include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/rows.h"
 
 namespace llmq::cuda {
@@ -29,10 +31,13 @@ struct CudaKernels {
   Launch<Product<DenseOperand>> product;
   Launch<Product<CodeOperand>> code_product;
   Launch<RoundInputs> round_inputs;
-  Launch<MultiplyCodes> multiply_codes;
+  Launch<Each<SumCodes>> sum_codes;
+  Launch<PackFragments> pack_fragments;
   Launch<PlainAttention> attention;
+  int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h
 };
 
+int launch_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // linear_kernels.cu
 const CudaKernels& device_kernels();    // built where nvcc is
 const CudaKernels& emulated_kernels();  // built everywhere
 

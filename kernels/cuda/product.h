@@ -74,9 +74,12 @@ struct Product {
   static LLMQ_BLOCK void multiply(Sums& sums, const Shared& shared, int thread) {
     for (int k = 0; k < kDepth; ++k) {
       float a[kEach], b[kEach];
+      LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) a[i] = shared.a.get(thread, k * kPadded + thread / kAcross * kEach + i);
+      LLMQ_UNROLL
       for (int j = 0; j < kEach; ++j) b[j] = shared.b.get(thread, k * kPadded + thread % kAcross * kEach + j);
-      for (int i = 0; i < kEach; ++i)
+      LLMQ_UNROLL
+      for (int i = 0; i < kEach; ++i) LLMQ_UNROLL
         for (int j = 0; j < kEach; ++j) sums.v[i][j] = fmaf(a[i], b[j], sums.v[i][j]);
     }
   }
@@ -85,7 +88,8 @@ struct Product {
     const int64_t first_row = int64_t{block.y} * kTile, first_column = int64_t{block.x} * kTile;
     if (a.upper && first_column + kTile <= first_row) return;
     const auto each_sum = [&](int thread, const auto& use) {
-      for (int i = 0; i < kEach; ++i)
+      LLMQ_UNROLL
+      for (int i = 0; i < kEach; ++i) LLMQ_UNROLL
         for (int j = 0; j < kEach; ++j)
           use(i, j, first_row + thread / kAcross * kEach + i, first_column + thread % kAcross * kEach + j);
     };

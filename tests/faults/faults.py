@@ -236,4 +236,13 @@ FAULTS = [
           [("llmq_unit_evaluate", "MeasureSpeed.TheFirstTokenComesAfterThePrompt")]),
     Fault("share-of-a-block-in-fp32", "src/quant/narrow_model.cpp", "if (type.block_elements == 1) return add", "if (false) return add",
           [("llmq_unit_quant", "TimePrediction.ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth")]),
+    # CUDA's kernels, emulated.
+    Fault("halves-folded-without-a-barrier", "kernels/cuda/rows.h", "values.get(thread, thread + half))); }); block.barrier();",
+          "values.get(thread, thread + half))); });", [("llmq_kernels_backend", "*Elementwise.RmsNorm*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("softmax-sum-not-rescaled", "kernels/cuda/attention.h", "own.sum *= correction;", "", [("llmq_kernels_backend", "*Attention.*cuda_emulated*")],
+          ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("gram-forgets-what-it-held", "kernels/cuda/product.h", "a.accumulate && a.wants(m, n) ?", "!a.accumulate && a.wants(m, n) ?",
+          [("llmq_kernels_backend", "*Scoring.Gram*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("scale-of-the-first-group", "kernels/cuda/linear.h", "const int64_t at = int64_t{group} * a.padded_features +", "const int64_t at = int64_t{group} * 0 +",
+          [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
 ]

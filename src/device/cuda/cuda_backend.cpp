@@ -79,6 +79,8 @@ class CudaBackend final : public Backend {
     const CudaWeight& weight = own(w);
     if (weight.activation != ActivationScale::kNone)
       multiply_rounded(y, x, weight, bias.as<const float>());
+    else if (weight.form)
+      multiply_fragments(y, x, weight, on_fragments(y, x, weight, bias.as<const float>()));
     else if (weight.keeps_codes)
       multiply(kernels().code_product, y, x, weight, weight.coded(), bias.as<const float>());
     else
@@ -218,7 +220,14 @@ class CudaBackend final : public Backend {
     const CudaWeight& square = own(g);
     const Buffer products = scratch(static_cast<std::size_t>(d.rows() * d.cols()) * sizeof(float)), losses = scratch(loss.size_bytes());
     const TensorView t = products.view(DType::kF32, Shape{d.rows(), d.cols()});
-    multiply(kernels().product, t, d, square, square.dense(), nullptr);
+    if (square.form) {  // the matrix units take BF16: d is rounded once, in one of its two places
+      const Buffer rounded = scratch(static_cast<std::size_t>(d.rows() * d.cols()) * sizeof(BFloat16));
+      const TensorView narrow = rounded.view(DType::kBF16, Shape{d.rows(), d.cols()});
+      convert(narrow, d);
+      multiply_fragments(t, narrow, square, on_fragments(t, narrow, square, nullptr));
+    } else {
+      multiply(kernels().product, t, d, square, square.dense(), nullptr);
+    }
     start("quadratic_form", kernels().row_dots, {d.rows(), d.cols(), rows_of(d), rows_of(t), losses.as<double>()}, d);
     device_->copy_out(loss.data(), losses.get(), loss.size_bytes());
   }
@@ -264,20 +273,63 @@ class CudaBackend final : public Backend {
           x);
   }
 
+  cuda::LinearArguments on_fragments(const TensorView& y, const TensorView& x, const CudaWeight& w, const float* bias) const {
+    cuda::LinearArguments a;
+    a.y = y.as<float>();
+    a.y_stride = y.row_stride;
+    a.x = x.pointer;
+    a.x_stride = x.row_stride;
+    a.weight = w.fragments.as<std::uint32_t>();
+    a.scale = w.group_scales.as<float>();
+    a.zero = w.group_zeros.as<float>();
+    a.bias = bias;
+    a.rows = x.rows();
+    a.features = w.out_features;
+    a.columns = w.in_features;
+    a.group = w.group;
+    return a;
+  }
+
+  void multiply_fragments(const TensorView& y, const TensorView& x, const CudaWeight& w, const cuda::LinearArguments& a) {
+    if (a.rows == 0 || a.features == 0) return;
+    const int code = kernels().linear(*w.form, a, device_->stream());
+    if (code != 0) device_->fail_launch("linear", code, fmt::format("{} by {}", x.shape.text(), y.shape.text()));
+  }
+
   // Inputs of 8 bits (device/low_precision.h).
   void multiply_rounded(const TensorView& y, const TensorView& x, const CudaWeight& w, const float* bias) {
-    const std::int64_t rows = x.rows(), depth = w.in_features;
-    const bool in_groups = w.activation == ActivationScale::kTokenGroup, float8 = w.type == WeightType::kFloat8;
-    const std::int64_t scales = in_groups ? w.groups : 1;
-    const Buffer codes = scratch(static_cast<std::size_t>(rows * depth)), x_scales = scratch(static_cast<std::size_t>(rows * scales) * sizeof(float));
-    start("linear (rounding of inputs)", kernels().round_inputs,
-          {rows, depth, in_groups ? w.group : depth, rows_of(x), codes.as<std::uint8_t>(), x_scales.as<float>(), input_top(w.type), kLeastInputScale,
-           w.activation == ActivationScale::kTensor ? w.input_scale : 0.0f, float8},
-          x);
-    start("linear (8-bit inputs)", kernels().multiply_codes,
-          {rows, w.out_features, depth, w.group, w.groups, y.as<float>(), y.row_stride, codes.as<std::uint8_t>(), x_scales.as<float>(), scales,
-           w.codes.as<std::uint8_t>(), w.scales.as<float>(), w.zeros.as<std::uint8_t>(), bias, float8, in_groups},
-          x);
+    const bool in_groups = w.activation == ActivationScale::kTokenGroup, integer = w.type == WeightType::kInteger;
+    const FragmentLayout layout = w.layout();
+    const std::int64_t rows = x.rows(), width = integer ? layout.positions() : w.in_features, scales = in_groups ? w.groups : 1;
+    const Buffer rounded = scratch(static_cast<std::size_t>(rows * width) * (integer ? 1 : sizeof(BFloat16))),
+                 row_scales = scratch(static_cast<std::size_t>(rows * scales) * sizeof(float)),
+                 row_sums = scratch(static_cast<std::size_t>(rows * w.groups) * sizeof(std::int32_t));
+    if (integer) device_->zero(rounded.get(), rounded.bytes());
+    cuda::RoundInputs::Arguments round;
+    round.rows = rows;
+    round.columns = w.in_features;
+    round.group = in_groups ? w.group : w.in_features;
+    round.x = rows_of(x);
+    round.scales = row_scales.as<float>();
+    round.top = input_top(w.type);
+    round.least = kLeastInputScale;
+    round.fixed = w.activation == ActivationScale::kTensor ? w.input_scale : 0.0f;
+    round.e4m3 = integer ? nullptr : rounded.as<BFloat16>();
+    round.codes = integer ? rounded.as<std::int8_t>() : nullptr;
+    round.positions = width;
+    round.weight_group = layout.group;
+    round.padded_group = layout.padded_group();
+    start("linear (rounding of inputs)", kernels().round_inputs, round, x);
+    if (integer)
+      start("linear (sums of inputs)", kernels().sum_codes,
+            {rows * w.groups, w.groups, width, layout.padded_group(), rounded.as<std::int8_t>(), row_sums.as<std::int32_t>()}, x);
+    cuda::LinearArguments a = on_fragments(y, x, w, bias);
+    a.x = rounded.get();
+    a.x_stride = width;
+    a.row_scale = row_scales.as<float>();
+    a.row_scales = scales;
+    a.row_sum = integer ? row_sums.as<std::int32_t>() : nullptr;
+    multiply_fragments(y, x, w, a);
   }
 
   void move_kv(const char* operation, const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots,

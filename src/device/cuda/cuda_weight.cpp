@@ -34,6 +34,58 @@ void round_in(CudaDevice& device, void* to, const TensorView& weight) {
   }
 }
 
+// `from` in device memory, [out, in] of BF16 (wide) or codes, to fragments.
+void pack(CudaDevice& device, CudaWeight& weight, const Buffer& from) {
+  const FragmentLayout layout = weight.layout();
+  weight.fragments = Buffer(device.memory(), static_cast<std::size_t>(layout.words()) * sizeof(std::uint32_t));
+  cuda::PackFragments::Arguments a;
+  a.words = weight.fragments.as<std::uint32_t>();
+  a.layout = layout;
+  if (layout.bits == 16)
+    a.wide = from.as<std::uint16_t>();
+  else
+    a.narrow = from.as<std::uint8_t>();
+  if (weight.form == cuda::WeightForm::kInt8) a.flip = 0x80;
+  const int code = device.kernels().pack_fragments(a, device.stream());
+  if (code != 0) device.fail_launch("prepare", code, fmt::format("[{}, {}]", weight.out_features, weight.in_features));
+}
+
+// [out, groups] to FP32 [groups][padded features], 0 at the padding.
+template <class T>
+Buffer by_group(CudaDevice& device, const CudaWeight& weight, const std::vector<T>& values) {
+  const std::int64_t padded = weight.layout().padded_features();
+  std::vector<float> numbers(static_cast<std::size_t>(weight.groups * padded));
+  for (std::int64_t n = 0; n < weight.out_features; ++n)
+    for (std::int64_t g = 0; g < weight.groups; ++g)
+      numbers[static_cast<std::size_t>(g * padded + n)] = static_cast<float>(values[static_cast<std::size_t>(n * weight.groups + g)]);
+  return copy_of(device, numbers);
+}
+
+std::optional<cuda::WeightForm> form_of(const QuantizedMatrix& matrix, Compute compute) {
+  using cuda::WeightForm;
+  const bool float8 = matrix.scheme.weight_type == WeightType::kFloat8;
+  if (matrix.in_features == 0) return {};
+  if (matrix.scheme.activation_scale != ActivationScale::kNone) return float8 ? WeightForm::kFloat8 : WeightForm::kInt8;
+  if (compute == Compute::kFloat32 || !matrix.minima.empty() || !matrix.column_group.empty()) return {};
+  return float8 ? WeightForm::kFloat8 : matrix.scheme.bits <= 4 ? WeightForm::kCodes4 : WeightForm::kCodes8;
+}
+
+const char* name_of(cuda::WeightForm form) {
+  switch (form) {
+    case cuda::WeightForm::kBFloat16:
+      return "bf16 fragments";
+    case cuda::WeightForm::kCodes4:
+      return "4-bit codes in fragments";
+    case cuda::WeightForm::kCodes8:
+      return "8-bit codes in fragments";
+    case cuda::WeightForm::kFloat8:
+      return "e4m3 codes in fragments";
+    case cuda::WeightForm::kInt8:
+      break;
+  }
+  return "int8 codes in fragments";
+}
+
 }  // namespace
 
 cuda::Element element_of(DType dtype) {
@@ -63,6 +115,13 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
     device.copy_in(prepared->values.get(), weight.pointer, prepared->bytes);
   else
     round_in(device, prepared->values.get(), weight);
+  if (compute == Compute::kFloat32 || prepared->bytes == 0) return prepared;
+  prepared->group = prepared->in_features;
+  prepared->form = cuda::WeightForm::kBFloat16;
+  prepared->kernel = name_of(*prepared->form);
+  pack(device, *prepared, prepared->values);
+  prepared->values.reset();
+  prepared->bytes = prepared->fragments.bytes();
   return prepared;
 }
 
@@ -77,16 +136,26 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
   prepared->compute = compute;
   prepared->keeps_codes = true;
   prepared->kernel = "codes in bytes";
-  prepared->codes = copy_of(device, matrix.codes);
-  prepared->scales = copy_of(device, matrix.scales);
-  prepared->zeros = copy_of(device, matrix.zeros);
-  prepared->minima = copy_of(device, matrix.minima);
-  prepared->column_group = copy_of(device, matrix.column_group);
   prepared->group = std::min(matrix.group(), std::max<std::int64_t>(1, matrix.in_features));
   prepared->groups = matrix.groups();
   prepared->type = matrix.scheme.weight_type;
   prepared->activation = matrix.scheme.activation_scale;
   prepared->input_scale = matrix.input_scale;
+  prepared->form = form_of(matrix, compute);
+  prepared->codes = copy_of(device, matrix.codes);
+  if (prepared->form) {
+    prepared->kernel = name_of(*prepared->form);
+    pack(device, *prepared, prepared->codes);
+    prepared->codes.reset();
+    prepared->group_scales = by_group(device, *prepared, matrix.scales);
+    if (prepared->form != cuda::WeightForm::kFloat8) prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
+    prepared->bytes = prepared->fragments.bytes() + prepared->group_scales.bytes() + prepared->group_zeros.bytes();
+    return prepared;
+  }
+  prepared->scales = copy_of(device, matrix.scales);
+  prepared->zeros = copy_of(device, matrix.zeros);
+  prepared->minima = copy_of(device, matrix.minima);
+  prepared->column_group = copy_of(device, matrix.column_group);
   for (const Buffer* buffer : {&prepared->codes, &prepared->scales, &prepared->zeros, &prepared->minima, &prepared->column_group})
     prepared->bytes += buffer->bytes();
   return prepared;

@@ -1,6 +1,10 @@
-// Weights in a device's memory: numbers as they are stored (bfloat16 compute: BF16), or codes of one byte with scales, zeros and minima.
+// Weights in a device's memory, as what multiplies them takes them:
+//   fragments  BF16 numbers and codes for the matrix units (kernels/cuda/linear.h): bfloat16 compute, and all with 8-bit inputs
+//   dense      numbers as they are stored, for FP32 products
+//   coded      codes of one byte, each dequantized in FP32: float32 compute, minima, columns in another order
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "device/backend.h"
 #include "device/cuda/cuda_device.h"
@@ -10,15 +14,19 @@ namespace llmq {
 class CudaWeight final : public PreparedWeight {
  public:
   const CudaDevice* owner = nullptr;
-  Buffer values;  // dense: [out, in] of `element`
+
+  std::optional<cuda::WeightForm> form;  // fragments, or:
+  Buffer fragments, group_scales, group_zeros;  // FP32 [groups][padded features]
+  Buffer values;                                // dense: [out, in] of `element`
   cuda::Element element = cuda::Element::kF32;
 
-  Buffer codes, scales, zeros, minima, column_group;  // keeps_codes
+  Buffer codes, scales, zeros, minima, column_group;  // coded
   std::int64_t group = 1, groups = 1;
   WeightType type = WeightType::kInteger;
   ActivationScale activation = ActivationScale::kNone;
   float input_scale = 0;
 
+  FragmentLayout layout() const { return cuda::fragment_layout(*form, out_features, in_features, group); }
   cuda::DenseOperand dense() const { return {values.get(), in_features, 1, element}; }
   cuda::CodeOperand coded() const;
 };

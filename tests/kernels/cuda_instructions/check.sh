@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Every kernel named here holds the matrix instructions it is written for, in the PTX that nvcc makes of it.   check.sh NVCC ROOT
+# That none spills a register is checked by the build itself (ptxas -warn-spills, warnings are errors).
+set -euo pipefail
+nvcc=$1 root=$2
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+ptx() {  # ptx SOURCE ARCHITECTURE: its PTX, once
+  local into=$work/$(basename "$1").$2.ptx
+  [ -e "$into" ] || "$nvcc" -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -I"$root" -I"$root/src" -arch="compute_$2" --ptx "$root/kernels/cuda/$1" -o "$into"
+  echo "$into"
+}
+
+# lacking FILE KERNEL INSTRUCTION: entries of that name without the instruction; "none at all" where there is no such entry
+lacking() {
+  awk -v kernel="$2" -v instruction="$3" '
+    /\.entry / { name = $0; if (index(name, kernel)) { entries++; inside = 1; found = 0 } else inside = 0 }
+    inside && index($0, instruction) { found = 1 }
+    inside && /^}/ { if (!found) print name; inside = 0 }
+    END { if (!entries) print "none at all" }' "$1"
+}
+
+failed=0
+expect() {  # expect SOURCE KERNEL INSTRUCTION
+  local missing
+  missing=$(lacking "$(ptx "$1" 80)" "$2" "$3")
+  [ -z "$missing" ] || { echo "$1: $2 without $3: $missing"; failed=1; }
+}
+
+bf16=mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32
+for form in 0 1 2 3; do  # the forms of weights that are multiplied as BF16
+  expect linear_kernels.cu "MmaLinearILNS0_10WeightFormE$form" "$bf16"
+  expect linear_kernels.cu "MmaLinearILNS0_10WeightFormE$form" cp.async.cg.shared.global
+done
+expect linear_kernels.cu MmaLinearILNS0_10WeightFormE4 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32
+# The check can fail: sm_75 has no such instruction and takes another way.
+[ -n "$(lacking "$(ptx linear_kernels.cu 75)" MmaLinear "$bf16")" ] || { echo "PTX for sm_75 holds BF16 products?"; failed=1; }
+[ "$failed" -eq 0 ] && echo "all there"
+exit "$failed"
