@@ -143,8 +143,9 @@ struct CpuKernels {
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
   void (*silu[2])(void* y, const float* gate, const float* up, int64_t n);
   void (*gelu_tanh[2])(void* y, const float* gate, const float* up, int64_t n);
-  void (*exponential)(float* y, const float* x,
-                      int64_t n);  // for tests: the exp of attention and activations
+  // For tests: exp of the activations; 2^x, x <= 126, of attention.
+  void (*exponential)(float* y, const float* x, int64_t n);
+  void (*exponential2)(float* y, const float* x, int64_t n);
 
   SoftmaxSum (*softmax_sum)(const float* x, int64_t n,
                             int64_t* argmax);  // argmax may be null; lowest index among equals

@@ -145,6 +145,9 @@ class Backend {
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.
   virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
                           std::span<RowScore> scores) = 0;
+  // score_rows() of the logits x w^T, x [R, K] of the compute dtype, without all of them in memory: the same digits.
+  virtual void score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
+                              std::span<RowScore> scores);
   // KL(softmax(p) || softmax(q)) in nats per row, FP64; exactly 0 for equal rows.
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;
 

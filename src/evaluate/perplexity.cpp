@@ -1,6 +1,7 @@
 // The evaluation loop: prefill a window, then logits, scores and divergence a tile of rows at a time.
 //
-// Cost: one forward per model and window; memory: one tile of logits per model (at most kTileBytes), never a window of them.
+// Cost: one forward per model and window; memory: one tile of logits per model (at most kTileBytes) where two are compared, tiles of the
+// vocabulary otherwise (Backend::score_products), never a window of them.
 #include "evaluate/perplexity.h"
 
 #include <algorithm>
@@ -12,7 +13,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kTileBytes = 16 << 20;
+constexpr std::int64_t kTileBytes = 16 << 20, kScoredRows = 1024;
 
 struct Moments {
   double sum = 0, sum_of_squares = 0;
@@ -55,7 +56,7 @@ HiddenStates prefill(Engine& engine, const Window& window) {
 void score_window(Engine& engine, Engine* against, const Window& window, Tally& tally) {
   const HiddenStates states = prefill(engine, window);
   const HiddenStates reference = against ? prefill(*against, window) : HiddenStates{};
-  const std::int64_t tile = std::clamp<std::int64_t>(kTileBytes / (engine.spec().vocab_size * 4), 16, 256);
+  const std::int64_t tile = against ? std::clamp<std::int64_t>(kTileBytes / (engine.spec().vocab_size * 4), 16, 256) : kScoredRows;
   const auto end =
       static_cast<std::int64_t>(window.tokens.size()) - 1;  // the last row predicts nothing that is known
   std::vector<RowScore> scores, reference_scores;
@@ -65,8 +66,13 @@ void score_window(Engine& engine, Engine* against, const Window& window, Tally& 
     const auto count = static_cast<std::size_t>(rows);
     const std::span targets(window.tokens.data() + row + 1, count);
     scores.resize(count);
-    const TensorView logits = engine.logits(states.rows.row_slice(row, rows));
-    engine.backend().score_rows(logits, targets, scores);
+    TensorView logits;
+    if (against) {
+      logits = engine.logits(states.rows.row_slice(row, rows));
+      engine.backend().score_rows(logits, targets, scores);
+    } else {
+      engine.score(states.rows.row_slice(row, rows), targets, scores);
+    }
     for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
     if (!against) continue;
     reference_scores.resize(count);

@@ -222,6 +222,10 @@ TensorView Engine::logits(const TensorView& normed_rows) {
   return view;
 }
 
+void Engine::score(const TensorView& normed_rows, std::span<const std::int32_t> targets, std::span<RowScore> scores) {
+  state_->backend->score_products(normed_rows, *state_->head, targets, scores);
+}
+
 std::span<float> Engine::host_logits(const Buffer& normed, std::int64_t total,
                                      std::span<const std::int32_t> rows) {
   State& state = *state_;

@@ -59,6 +59,8 @@ class Engine {
   // logits F32 [R, vocab] of given rows of forward()'s result (views into a scratch buffer valid until the
   // next call).
   TensorView logits(const TensorView& normed_rows);
+  // The scores of given rows of forward()'s result, without their logits in memory.
+  void score(const TensorView& normed_rows, std::span<const std::int32_t> targets, std::span<RowScore> scores);
   std::span<float> on_host(const TensorView& logits);  // of logits(); the caller may change them. Valid until the next call
   // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, as on_host() gives them.
   std::span<float> host_logits(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows);

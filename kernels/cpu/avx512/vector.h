@@ -58,6 +58,8 @@ struct Avx512 {
   static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F n, F) {
     return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, limit, _CMP_NLT_UQ), p, n);
   }
+  static LLMQ_INLINE bool any_greater(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_GT_OQ) != 0; }
+  static LLMQ_INLINE bool any_equal(F a, F b) { return _mm512_cmp_ps_mask(a, b, _CMP_EQ_OQ) != 0; }
   static LLMQ_INLINE float sum(F v) { return _mm512_reduce_add_ps(v); }
   static LLMQ_INLINE float greatest(F v) { return _mm512_reduce_max_ps(v); }
   static LLMQ_INLINE float first(F v) { return _mm512_cvtss_f32(v); }

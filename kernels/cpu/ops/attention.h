@@ -1,8 +1,8 @@
 // Causal attention of the query heads of one KV head at consecutive positions, with an online softmax over
 // tiles of 64 keys at absolute positions 0, 64, 128, ...
 //
-//   per tile: S = Q K^T * scale;  m' = max(m, max S);  P = exp(S - m');  l = l exp(m - m') + sum P;  O = O
-//   exp(m - m') + P V at the end: out = O / l
+//   per tile: S = Q K^T * scale * log2 e;  m' = max S where that is above m + 8, else m;  P = 2^(S - m');
+//   l = l 2^(m - m') + sum P;  O = O 2^(m - m') + P V;  at the end: out = O / l
 //
 // Rows are (position, head) pairs, so that GQA's heads and many positions share one packed tile of keys and
 // of values; they pass it kRowBlock at a time, so that scores and shares stay in L1. A tile that a row cannot
@@ -20,6 +20,9 @@ namespace llmq {
 
 constexpr int kKeyTile = 64;
 constexpr int kRowBlock = 24;  // whole register tiles at every level
+// Shares may grow to 2^8 before O and l are rescaled: floating point loses nothing by it, and rows are rescaled once or twice instead of at
+// every new maximum (the condition of FlashAttention-4).
+constexpr float kHeadroom = 8;
 
 LLMQ_INLINE size_t aligned64(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
@@ -282,7 +285,7 @@ struct AttentionRun {
   }
 
   // The online softmax's step for a block of rows, in two passes so that neither waits for the other's long
-  // chains: each row's new maximum (which rescales O's row and l), then the exponentials.
+  // chains: each row's maximum (where it is far above the last one, O's row and l are rescaled), then the exponentials.
   template <class Product>
   LLMQ_INLINE void soften(int64_t first_row, int64_t count, int64_t first_key) const {
     constexpr int kVectors = kKeyTile / V::kLanes;
@@ -290,27 +293,27 @@ struct AttentionRun {
     float* const max = piece<float>(at.max) + first_row;
     float* const sums = piece<float>(at.sum) + first_row * V::kLanes;
     mask(scores, first_row, count, first_key);
+    const float factor = t.scale * kLog2E;
+    const auto scale = V::set(factor);
     for (int64_t r = 0; r < count; ++r) {
-      auto greatest = V::set(-3e38f);
-      for (int v = 0; v < kVectors; ++v)
+      auto greatest = V::load(scores + r * kKeyTile);
+      for (int v = 1; v < kVectors; ++v)
         greatest = V::max(greatest, V::load(scores + r * kKeyTile + v * V::kLanes));
-      const float row_greatest = V::greatest(greatest) * t.scale;
-      if (row_greatest > max[r]) {
-        const auto correction = exp_f32_below<V>(V::set(max[r] - row_greatest));
-        max[r] = row_greatest;
-        float* const out = piece<float>(at.out) + (first_row + r) * static_cast<int64_t>(at.width);
-        for (int64_t d = 0; d < static_cast<int64_t>(at.width); d += V::kLanes)
-          V::store(out + d, V::mul(V::load(out + d), correction));
-        V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));
-      }
+      if (!V::any_greater(V::mul(greatest, scale), V::set(max[r] + kHeadroom))) continue;
+      const float row_greatest = V::greatest(greatest) * factor;
+      const auto correction = exp2_f32<V>(V::set(max[r] - row_greatest));
+      max[r] = row_greatest;
+      float* const out = piece<float>(at.out) + (first_row + r) * static_cast<int64_t>(at.width);
+      for (int64_t d = 0; d < static_cast<int64_t>(at.width); d += V::kLanes)
+        V::store(out + d, V::mul(V::load(out + d), correction));
+      V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));
     }
     T* const shares = piece<T>(at.shares);
-    const auto scale = V::set(t.scale);
     for (int64_t r = 0; r < count; ++r) {
       const auto shift = V::set(-max[r]);
       auto total = V::load(sums + r * V::kLanes);
       for (int64_t i = r * kKeyTile; i < (r + 1) * kKeyTile; i += V::kLanes) {
-        const auto share = exp_f32_below<V>(V::fma(V::load(scores + i), scale, shift));
+        const auto share = exp2_f32<V>(V::fma(V::load(scores + i), scale, shift));
         total = V::add(total, share);
         Product::store(shares + i, share);
       }
@@ -345,7 +348,7 @@ struct AttentionRun {
     for (int64_t n = 0; n < kKeyTile; n += kPanel) {
       g.b = piece<T>(at.key_panels) + n * depth;
       g.c = piece<float>(at.scores) + n;
-      gemm<V, Product>(g);
+      gemm_one_panel<V, Product>(g);
     }
     soften<Product>(first_row, count, first_key);
     g.a = piece<T>(at.shares);
@@ -356,7 +359,7 @@ struct AttentionRun {
     for (int64_t n = 0; n < width; n += kPanel) {
       g.b = piece<T>(at.value_panels) + n * kKeyTile;
       g.c = piece<float>(at.out) + first_row * width + n;
-      gemm<V, Product>(g);
+      gemm_one_panel<V, Product>(g);
     }
   }
 

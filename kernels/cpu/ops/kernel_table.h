@@ -28,6 +28,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {gated<V, Silu, float>, gated<V, Silu, BFloat16>},
                     {gated<V, GeluTanh, float>, gated<V, GeluTanh, BFloat16>},
                     exponential<V>,
+                    exponential2<V>,
                     softmax_sum<V>,
                     divergence<V>,
                     {channel_stats<V, float>, channel_stats<V, BFloat16>},

@@ -127,6 +127,12 @@ void exponential(float* y, const float* x, int64_t n) {
                      LLMQ_LAMBDA_INLINE { write<V>(y + i, exp_f32<V>(read<V>(x + i, count)), count); });
 }
 
+template <class V>
+void exponential2(float* y, const float* x, int64_t n) {
+  by_lanes<V>(n, [&](int64_t i, auto count)
+                     LLMQ_LAMBDA_INLINE { write<V>(y + i, exp2_f32<V>(read<V>(x + i, count)), count); });
+}
+
 LLMQ_INLINE float as_float(float v) { return v; }
 LLMQ_INLINE float as_float(BFloat16 v) { return to_float(v); }
 

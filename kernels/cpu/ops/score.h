@@ -44,8 +44,9 @@ SoftmaxSum softmax_sum(const float* x, int64_t n, int64_t* argmax) {
   }
   if (argmax != nullptr) {
     int64_t at = 0;
+    while (at + V::kLanes <= n && !V::any_equal(V::load(x + at), V::set(max))) at += V::kLanes;
     while (at < n - 1 && x[at] != max) ++at;
-    *argmax = x[at] == max ? at : 0;
+    *argmax = at < n && x[at] == max ? at : 0;
   }
   return {max, V::sumd(V::addd(even, odd))};
 }

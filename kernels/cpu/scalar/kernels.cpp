@@ -38,6 +38,8 @@ struct Scalar {
   static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F, F shifted) {
     return zero_where_less(x, limit, mul(p, power_of_two(shifted)));
   }
+  static LLMQ_INLINE bool any_greater(F a, F b) { return a > b; }
+  static LLMQ_INLINE bool any_equal(F a, F b) { return a == b; }
   static LLMQ_INLINE float sum(F v) { return v; }
   static LLMQ_INLINE float greatest(F v) { return v; }
   static LLMQ_INLINE float first(F v) { return v; }

@@ -20,6 +20,7 @@
 #include "device/cpu/narrow_weight.h"
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
+#include "device/cpu/score_tiles.h"
 #include "device/cpu/tiled_weight.h"
 #include "device/on_device.h"
 #include "kernels/cpu/kv_layout.h"
@@ -219,13 +220,24 @@ class CpuBackend final : public Backend {
   void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
                   std::span<RowScore> scores) override {
     require_on(device(), "score_rows", {&logits});
-    by_rows(static_cast<std::int64_t>(scores.size()), logits.cols(), [&](std::int64_t r) {
+    const std::int64_t width = logits.cols(), tiles = (width + kScoreTile - 1) / kScoreTile;
+    by_rows(static_cast<std::int64_t>(scores.size()), width, [&](std::int64_t r) {
+      thread_local std::vector<TileScore> parts;
+      parts.clear();
       const auto i = static_cast<std::size_t>(r);
       const float* const row = logits.row<const float>(r);
-      std::int64_t argmax = 0;
-      const SoftmaxSum sum = kernels_.softmax_sum(row, logits.cols(), &argmax);
-      scores[i] = {static_cast<double>(row[targets[i]]) - log_of(sum), static_cast<std::int32_t>(argmax)};
+      for (std::int64_t t = 0; t < tiles; ++t)
+        parts.push_back(score_tile(kernels_, row + t * kScoreTile, std::min(kScoreTile, width - t * kScoreTile), t * kScoreTile));
+      scores[i] = join(parts, row[targets[i]]);
     });
+  }
+
+  void score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
+                      std::span<RowScore> scores) override {
+    require_on(device(), "score_products", {&x});
+    const auto* packed = dynamic_cast<const PackedWeight*>(&w);
+    if (packed == nullptr || packed->kernels != &kernels_) return Backend::score_products(x, w, targets, scores);
+    score_in_tiles(work(), x, *packed, targets, scores);
   }
 
   // KL = sum_i s_i (p_i - q_i) - (log Z_p - log Z_q), s = softmax(p): both terms are exactly 0 for equal

@@ -12,12 +12,13 @@
 #include <functional>
 
 #include "base/checked.h"
+#include "device/cpu/score_tiles.h"
 #include "device/gram_rows.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBlockRows = 96, kBlockDepth = 2048, kGroupColumns = 1536;
+constexpr std::int64_t kBlockRows = 96, kBlockDepth = 2048, kGroupColumns = 512;
 constexpr std::int64_t kSetStride = 1024;  // rows this far apart (or a multiple) crowd into few sets of L1
 
 std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
@@ -28,16 +29,15 @@ void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
   work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
 }
 
-// One block of rows against one group of panels.
+// One block of rows against one group of panels, to be stored at c (its first row and column).
 struct LinearItem {
   const CpuWork& work;
-  const TensorView& y;
   const TensorView& x;
   const PackedWeight& w;
   const float* bias;
   std::int64_t block_rows, group_panels;
 
-  void run(std::int64_t first_row, std::int64_t first_panel, int worker) const {
+  void run(std::int64_t first_row, std::int64_t first_panel, float* c, std::int64_t c_row, int worker) const {
     const std::int64_t element = format_bytes(w.format), panel = work.kernels->panel;
     const std::int64_t rows = std::min(block_rows, x.rows() - first_row);
     const std::int64_t panels = std::min(group_panels, ceil_of(w.out_features, panel) - first_panel);
@@ -48,11 +48,11 @@ struct LinearItem {
       g.accumulate = k > 0;
       g.a = x.as<const unsigned char>() + (first_row * x.row_stride + k) * element;
       g.a_row = x.row_stride * element;
-      g.c_row = y.row_stride;
+      g.c_row = c_row;
       if (g.a_row % kSetStride == 0 && rows > 1) spread_rows(g, worker);
       g.b = w.panel(first_panel) + k / (4 / element) * panel * 4;
       g.b_panel = w.panel_bytes;
-      g.c = y.row<float>(first_row) + first_panel * panel;
+      g.c = c;
       g.columns = std::min(panels * panel, w.out_features - first_panel * panel);
       g.start = bias == nullptr ? nullptr : bias + first_panel * panel;
       work.kernels->gemm[static_cast<int>(w.format)](g);
@@ -158,9 +158,10 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
   const std::int64_t wanted = ceil_of(4 * work.pool->size(), std::max<std::int64_t>(blocks, 1));
   const std::int64_t group = std::clamp<std::int64_t>(
       std::min(kGroupColumns / panel, ceil_of(panels, wanted)), 1, std::max<std::int64_t>(panels, 1));
-  const LinearItem item{work, y, x, w, bias, kBlockRows, group};
+  const LinearItem item{work, x, w, bias, kBlockRows, group};
   const auto run = [&](std::int64_t index, int worker) {
-    item.run(index % blocks * kBlockRows, index / blocks * group, worker);
+    const std::int64_t row = index % blocks * kBlockRows, first = index / blocks * group;
+    item.run(row, first, y.row<float>(row) + first * panel, y.row_stride, worker);
   };
   const std::int64_t items = blocks * ceil_of(panels, group);
   constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
@@ -170,6 +171,32 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
     for (std::int64_t i = 0; i < items; ++i) run(i, 0);
   else
     parallel(work, items, run);
+}
+
+// Item: a block of rows against a tile of columns, whose logits stay in the worker's L2; the tiles' sums of a row lie together.
+void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w, std::span<const std::int32_t> targets,
+                    std::span<RowScore> scores) {
+  const std::int64_t panel = work.kernels->panel, tiles = ceil_of(w.out_features, kScoreTile), blocks = ceil_of(x.rows(), kBlockRows);
+  const auto rows = static_cast<std::size_t>(x.rows());
+  const Buffer logits(work.memory, static_cast<std::size_t>(work.pool->size() * kBlockRows * kScoreTile) * sizeof(float));
+  const Buffer sums(work.memory, rows * static_cast<std::size_t>(tiles) * sizeof(TileScore)), chosen(work.memory, rows * sizeof(float));
+  TileScore* const parts = sums.as<TileScore>();
+  float* const target_logits = chosen.as<float>();
+  const LinearItem item{work, x, w, nullptr, kBlockRows, kScoreTile / panel};
+  parallel(work, blocks * tiles, [&](std::int64_t index, int worker) {
+    const std::int64_t row = index % blocks * kBlockRows, tile = index / blocks, first = tile * kScoreTile;
+    const std::int64_t width = std::min(kScoreTile, w.out_features - first);
+    float* const at = logits.as<float>() + worker * kBlockRows * kScoreTile;
+    item.run(row, first / panel, at, kScoreTile, worker);
+    for (std::int64_t r = row; r < std::min(row + kBlockRows, x.rows()); ++r) {
+      const float* const own = at + (r - row) * kScoreTile;
+      parts[r * tiles + tile] = score_tile(*work.kernels, own, width, first);
+      const std::int64_t target = targets[static_cast<std::size_t>(r)] - first;
+      if (target >= 0 && target < width) target_logits[r] = own[target];
+    }
+  });
+  for (std::int64_t r = 0; r < x.rows(); ++r)
+    scores[static_cast<std::size_t>(r)] = join(std::span(parts + r * tiles, static_cast<std::size_t>(tiles)), target_logits[r]);
 }
 
 void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView& x) {

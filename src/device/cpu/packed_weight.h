@@ -39,6 +39,9 @@ void row_in_format(const CpuWork& work, CpuFormat format, void* to, const Tensor
 std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView& weight, Compute compute);
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const PackedWeight& w,
               const float* bias);
+// Backend::score_products; w.out_features > 0.
+void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w, std::span<const std::int32_t> targets,
+                    std::span<RowScore> scores);
 void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView& x);
 void evaluate_form(const CpuWork& work, std::span<double> loss, const TensorView& d, const PackedWeight& g);
 

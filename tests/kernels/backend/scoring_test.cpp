@@ -44,6 +44,29 @@ TEST_P(Scoring, ScoreRows) {
   }
 }
 
+// The logits' own digits: of rows in one block and several, of vocabularies that end inside a tile, of a depth whose rows are spread.
+TEST_P(Scoring, ProductsScoreAsTheirLogitsDo) {
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const auto& [rows, width, depth] : {std::array<std::int64_t, 3>{1, 1, 3}, {5, 511, 64}, {97, 1030, 17}, {200, 513, 512}}) {
+      Numbers numbers(static_cast<std::uint64_t>(width));
+      const Placed x = put(backend(), activation_dtype(compute), {rows, depth}, numbers.values(rows * depth, 0, 2));
+      const std::vector<float> weight = numbers.values(width * depth);
+      const auto head = backend().prepare(TensorView(weight.data(), DType::kF32, {width, depth}), compute);
+      std::vector<std::int32_t> targets;
+      for (std::int64_t r = 0; r < rows; ++r) targets.push_back(static_cast<std::int32_t>(numbers.below(width)));
+      targets.back() = static_cast<std::int32_t>(width - 1);
+      const Placed logits = poisoned(backend(), DType::kF32, {rows, width});
+      std::vector<RowScore> want(targets.size()), got(targets.size());
+      backend().linear(logits.view, x.view, *head, {});
+      backend().score_rows(logits.view, targets, want);
+      backend().score_products(x.view, *head, targets, got);
+      for (std::size_t r = 0; r < got.size(); ++r) {
+        ASSERT_EQ(got[r].argmax, want[r].argmax) << rows << " x " << width << ", row " << r;
+        ASSERT_EQ(got[r].log_prob, want[r].log_prob) << rows << " x " << width << ", row " << r;
+      }
+    }
+}
+
 TEST_P(Scoring, Divergence) {
   for (const std::int64_t vocabulary : {1, 2, 17, 1000, 4097}) {
     const std::int64_t rows = 4;

@@ -79,6 +79,42 @@ TEST(Exponential, EndsOfTheRange) {
   }
 }
 
+// Every 1009th FP32 number of the range (r is exact): the polynomial's 0.92e-7, 2^-24 for the last addition, 2^-26 for the one before.
+TEST(PowerOfTwo, IsWithinItsPromiseAndTheSameAtEveryLevel) {
+  std::vector<float> x = {-0.0f};
+  for (std::uint32_t bits = 0; bits < 0x42fc0000u; bits += 1009) {
+    x.push_back(-float_from_bits(bits));
+    x.push_back(float_from_bits(bits));
+  }
+  std::vector<float> first;
+  for (const CpuKernels* level : present_levels()) {
+    std::vector<float> y(x.size());
+    level->exponential2(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    double worst = 0;
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      const double exact = std::exp2(static_cast<double>(x[i]));
+      worst = std::max(worst, std::fabs(static_cast<double>(y[i]) - exact) / exact);
+    }
+    EXPECT_LE(worst, 1.7e-7) << level->name;
+    EXPECT_EQ(y[0], 1.0f) << level->name;
+    if (first.empty())
+      first = y;
+    else
+      EXPECT_EQ(std::memcmp(first.data(), y.data(), y.size() * sizeof(float)), 0) << level->name;
+  }
+}
+
+TEST(PowerOfTwo, IsZeroBelowTheNormalNumbersAndKeepsNan) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const std::vector<float> x = {-infinity, -1e30f, -126.01f, -126.0f, std::nanf("")};
+  for (const CpuKernels* level : present_levels()) {
+    std::vector<float> y(x.size());
+    level->exponential2(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
+    EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{0, 0, 0, 0x1p-126f})) << level->name;
+    EXPECT_TRUE(std::isnan(y[4])) << level->name;
+  }
+}
+
 TEST(Conversion, RoundsAsTheScalarFunctionDoes) {
   std::vector<float> x = normal_values(1001, 5);
   for (const std::uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x00000001u, 0x00018000u,
