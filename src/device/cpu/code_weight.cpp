@@ -7,6 +7,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <optional>
 
 #include "device/low_precision.h"
 #include "tensor/packed_layout.h"
@@ -14,7 +15,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 1536;
+constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 512;
 constexpr std::int64_t kChunkPanels = 4, kFewRows = 48;  // the sums of so many rows and panels stay in L1
 constexpr std::int64_t kRoundedAtOnce = 8;               // rows of one item of the rounding
 constexpr float kOne = 1.0f;
@@ -83,6 +84,14 @@ struct Rounding {
     }
   }
 };
+
+// Whether two products take the same codes of the same inputs.
+bool rounds_alike(const ProductCall<CodeWeight>& a, const ProductCall<CodeWeight>& b) {
+  const CodeWeight &v = *a.w, &w = *b.w;
+  return a.x.pointer == b.x.pointer && a.x.dtype == b.x.dtype && a.x.rows() == b.x.rows() && a.x.row_stride == b.x.row_stride &&
+         v.in_features == w.in_features && v.activation == w.activation && v.float8 == w.float8 && v.groups == w.groups &&
+         v.group == w.group && (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
+}
 
 // One block of rows against one group of panels.
 struct CodeItem {
@@ -213,35 +222,44 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
   return packed;
 }
 
-void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const CodeWeight& w,
-              const float* bias) {
-  const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
-  const std::int64_t blocks = ceil_of(x.rows(), kBlockRows);
-  RoundedRows rows(work, x.rows(), w);
-  const Rounding rounding{work, x, w, rows};
-  const CodeItem item{work, y, rows, w, bias};
-  // Enough items for every worker where rows are few.
-  const std::int64_t wanted = ceil_of(4 * work.pool->size(), std::max<std::int64_t>(blocks, 1));
-  const std::int64_t group = std::clamp<std::int64_t>(
-      std::min(kGroupColumns / panel, ceil_of(panels, wanted)), 1, std::max<std::int64_t>(panels, 1));
-  const auto run = [&](std::int64_t index, int worker) {
-    const std::int64_t row = index % blocks * kBlockRows, first = index / blocks * group;
-    item.run(row, std::min(kBlockRows, x.rows() - row), first, std::min(group, panels - first), worker);
-  };
-  const std::int64_t items = blocks * ceil_of(panels, group);
-  constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
-  if (static_cast<double>(x.rows()) * static_cast<double>(w.in_features) *
-          static_cast<double>(w.out_features) <
-      kInline) {
-    for (std::int64_t m = 0; m < x.rows(); ++m) rounding.run(m);
-    for (std::int64_t i = 0; i < items; ++i) run(i, 0);
-  } else {
-    parallel(work, ceil_of(x.rows(), kRoundedAtOnce), [&](std::int64_t few, int) {
-      const std::int64_t first = few * kRoundedAtOnce;
-      for (std::int64_t m = first; m < std::min(x.rows(), first + kRoundedAtOnce); ++m) rounding.run(m);
-    });
-    parallel(work, items, run);
+void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> calls) {
+  const std::int64_t panel = work.kernels->panel;
+  std::array<ProductCut, kMostCallsAtOnce> cuts;
+  std::array<std::optional<RoundedRows>, kMostCallsAtOnce> rounded;
+  std::array<std::size_t, kMostCallsAtOnce> source{};  // the call whose rounded rows a call takes
+  std::array<std::size_t, kMostCallsAtOnce> sources{};
+  std::size_t distinct = 0;
+  double products = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    const ProductCall<CodeWeight>& call = calls[i];
+    cuts.at(i) = cut_product(call.x.rows(), ceil_of(call.w->out_features, panel), kBlockRows, kGroupColumns / panel, work.pool->size());
+    products += call.products();
+    source[i] = i;
+    for (std::size_t j = 0; j < i && source[i] == i; ++j)
+      if (source[j] == j && rounds_alike(call, calls[j])) source[i] = j;
+    if (source[i] != i) continue;
+    rounded[i].emplace(work, call.x.rows(), *call.w);
+    sources[distinct++] = i;
   }
+  constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
+  const auto each = [&](std::int64_t items, const auto& body) {
+    if (products >= kInline) return parallel(work, items, body);
+    for (std::int64_t i = 0; i < items; ++i) body(i, 0);
+  };
+  for (const std::size_t i : std::span(sources).first(distinct)) {
+    const Rounding rounding{work, calls[i].x, *calls[i].w, *rounded[i]};
+    const std::int64_t rows = calls[i].x.rows();
+    each(ceil_of(rows, kRoundedAtOnce), [&](std::int64_t few, int) {
+      const std::int64_t first = few * kRoundedAtOnce;
+      for (std::int64_t m = first; m < std::min(rows, first + kRoundedAtOnce); ++m) rounding.run(m);
+    });
+  }
+  for_product_items(std::span(cuts).first(calls.size()), each,
+                    [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+                      const ProductCall<CodeWeight>& c = calls[call];
+                      const CodeItem item{work, c.y, *rounded[source[call]], *c.w, c.bias};
+                      item.run(row, std::min(kBlockRows, c.x.rows() - row), first, panels, worker);
+                    });
 }
 
 }  // namespace llmq

@@ -32,7 +32,7 @@ class CodeWeight final : public PreparedWeight {
 };
 
 std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute);
-void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const CodeWeight& w,
-              const float* bias);
+// At most kMostCallsAtOnce, none of whose results is an input of another; inputs that several round alike are rounded once.
+void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> calls);
 
 }  // namespace llmq

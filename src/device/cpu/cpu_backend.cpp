@@ -85,33 +85,25 @@ class CpuBackend final : public Backend {
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
-    require_on(device(), "linear", {&y, &x, &bias});
-    if (const auto* codes = dynamic_cast<const CodeWeight*>(&w);
-        codes != nullptr && codes->kernels == &kernels_)
-      return multiply(work(), y, x, *codes, bias.as<const float>());
-    if (const auto* narrow = dynamic_cast<const NarrowWeight*>(&w);
-        narrow != nullptr && narrow->kernels == &kernels_)
-      return multiply(work(), y, x, *narrow, bias.as<const float>());
-    if (const auto* tiled = dynamic_cast<const TiledWeight*>(&w); tiled != nullptr && tiled_)
-      multiply(work(), y, x, *tiled, bias.as<const float>());
-    else
-      multiply(work(), y, x, own(w), bias.as<const float>());
+    const LinearCall call{y, x, &w, bias};
+    linears({&call, 1});
   }
 
   void linears(std::span<const LinearCall> calls) override {
-    std::array<NarrowCall, kMostNarrowCalls> narrow;
-    std::size_t count = 0;
-    while (count < calls.size() && count < narrow.size()) {
-      const LinearCall& call = calls[count];
-      const auto* weight = dynamic_cast<const NarrowWeight*>(call.weight);
-      if (weight == nullptr || weight->kernels != &kernels_) break;
-      narrow[count] = {call.y, call.x, weight, call.bias.as<const float>()};
-      if (!narrow[count].few()) break;
-      ++count;
-    }
-    if (count < calls.size()) return Backend::linears(calls);
-    for (const LinearCall& call : calls) require_on(device(), "linears", {&call.y, &call.x, &call.bias});
-    multiply_few(work(), std::span(narrow).first(count));
+    for (const LinearCall& call : calls) require_on(device(), "linear", {&call.y, &call.x, &call.bias});
+    if (const auto dense = calls_with<PackedWeight>(calls); dense.count > 0) return multiply(work(), dense.all());
+    if (const auto codes = calls_with<CodeWeight>(calls); codes.count > 0) return multiply(work(), codes.all());
+    const auto narrow = calls_with<NarrowWeight>(calls);
+    if (narrow.count > 0 && std::all_of(narrow.all().begin(), narrow.all().end(), has_few_rows))
+      return multiply_few(work(), narrow.all());
+    if (calls.size() > 1) return Backend::linears(calls);
+    for (const LinearCall& call : calls)
+      if (narrow.count > 0)
+        multiply(work(), call.y, call.x, *narrow.of[0].w, narrow.of[0].bias);
+      else if (const auto* tiled = dynamic_cast<const TiledWeight*>(call.weight); tiled != nullptr && tiled_)
+        multiply(work(), call.y, call.x, *tiled, call.bias.as<const float>());
+      else
+        own(*call.weight);  // says that it is another backend's
   }
 
   void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
@@ -288,6 +280,26 @@ class CpuBackend final : public Backend {
   }
 
  private:
+  template <class Weight>
+  struct Calls {
+    std::array<ProductCall<Weight>, kMostCallsAtOnce> of;
+    std::size_t count = 0;
+    std::span<const ProductCall<Weight>> all() const { return std::span(of).first(count); }
+  };
+
+  // All the calls, where they are few enough and their weights all of this kind; else none.
+  template <class Weight>
+  Calls<Weight> calls_with(std::span<const LinearCall> calls) const {
+    Calls<Weight> found;
+    if (calls.size() > found.of.size()) return found;
+    for (const LinearCall& call : calls) {
+      const auto* weight = dynamic_cast<const Weight*>(call.weight);
+      if (weight == nullptr || weight->kernels != &kernels_) return {};
+      found.of[found.count++] = {call.y, call.x, weight, call.bias.template as<const float>()};
+    }
+    return found;
+  }
+
   CpuWork work() { return {&kernels_, &pool_, &scratch_, memory_}; }
 
   const PackedWeight& own(const PreparedWeight& weight) const {

@@ -298,7 +298,7 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   return narrow;
 }
 
-void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
+void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>> calls) {
   struct Part {
     NarrowProduct product;
     Buffer padded, sums;
@@ -307,13 +307,13 @@ void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
   constexpr std::int64_t kInlineBytes = 16 << 10;  // a microsecond of reading
   constexpr std::int64_t kLeastItemBytes = 32 << 10, kMostItemBytes = 256 << 10;
   const std::int64_t panel = work.kernels->panel;
-  std::array<Part, kMostNarrowCalls> parts;
+  std::array<Part, kMostCallsAtOnce> parts;
   std::int64_t bytes = 0, items = 0;
-  for (const NarrowCall& call : calls) bytes += static_cast<std::int64_t>(call.w->bytes);
+  for (const ProductCall<NarrowWeight>& call : calls) bytes += static_cast<std::int64_t>(call.w->bytes);
   const std::int64_t item_bytes =
       std::clamp<std::int64_t>(bytes / (8 * work.pool->size()), kLeastItemBytes, kMostItemBytes);
   for (std::size_t i = 0; i < calls.size(); ++i) {
-    const NarrowCall& call = calls[i];
+    const ProductCall<NarrowWeight>& call = calls[i];
     Part& part = parts.at(i);
     part.product.layout = call.w->layout;
     part.product.a = padded_rows(call.x, *call.w, part.padded, work, part.product.a_row);
@@ -330,7 +330,7 @@ void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
   const auto run = [&](std::int64_t item, int) {
     std::size_t i = 0;
     while (item >= parts[i].items) item -= parts[i++].items;
-    const NarrowCall& call = calls[i];
+    const ProductCall<NarrowWeight>& call = calls[i];
     const std::int64_t first = item * parts[i].step, end = std::min(parts[i].panels, first + parts[i].step);
     NarrowProduct product = parts[i].product;
     product.b = call.w->panel(first);
@@ -352,7 +352,7 @@ void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls) {
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
               const float* bias) {
   if (x.rows() == 0 || w.out_features == 0) return;
-  if (const NarrowCall call{y, x, &w, bias}; call.few()) return multiply_few(work, {&call, 1});
+  if (const ProductCall<NarrowWeight> call{y, x, &w, bias}; has_few_rows(call)) return multiply_few(work, {&call, 1});
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
   const Buffer sums = room_for_sums(work, x.rows(), w);
   if (w.adds_minima()) {

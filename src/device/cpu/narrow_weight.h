@@ -38,15 +38,11 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
               const float* bias);
 
-struct NarrowCall {
-  TensorView y, x;
-  const NarrowWeight* w = nullptr;
-  const float* bias = nullptr;
-  // Up to four expansions of the codes cost less than a panel of them in scratch memory.
-  bool few() const { return w->compute == Compute::kBFloat16 && x.rows() <= 4 * w->kernels->narrow_rows; }
-};
-inline constexpr std::size_t kMostNarrowCalls = 4;
-// At most so many calls of few rows in one round of the workers.
-void multiply_few(const CpuWork& work, std::span<const NarrowCall> calls);
+// Up to four expansions of the codes cost less than a panel of them in scratch memory.
+inline bool has_few_rows(const ProductCall<NarrowWeight>& call) {
+  return call.w->compute == Compute::kBFloat16 && call.x.rows() <= 4 * call.w->kernels->narrow_rows;
+}
+// At most kMostCallsAtOnce of few rows in one round of the workers.
+void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>> calls);
 
 }  // namespace llmq

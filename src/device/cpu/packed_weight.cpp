@@ -35,11 +35,11 @@ struct LinearItem {
   const TensorView& x;
   const PackedWeight& w;
   const float* bias;
-  std::int64_t block_rows, group_panels;
+  std::int64_t group_panels;
 
   void run(std::int64_t first_row, std::int64_t first_panel, float* c, std::int64_t c_row, int worker) const {
     const std::int64_t element = format_bytes(w.format), panel = work.kernels->panel;
-    const std::int64_t rows = std::min(block_rows, x.rows() - first_row);
+    const std::int64_t rows = std::min(kBlockRows, x.rows() - first_row);
     const std::int64_t panels = std::min(group_panels, ceil_of(w.out_features, panel) - first_panel);
     for (std::int64_t k = 0; k < w.in_features; k += kBlockDepth) {
       GemmPanel g;
@@ -150,27 +150,25 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
   return packed;
 }
 
-void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const PackedWeight& w,
-              const float* bias) {
-  const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
-  const std::int64_t blocks = ceil_of(x.rows(), kBlockRows);
-  // Enough items for every worker where rows are few.
-  const std::int64_t wanted = ceil_of(4 * work.pool->size(), std::max<std::int64_t>(blocks, 1));
-  const std::int64_t group = std::clamp<std::int64_t>(
-      std::min(kGroupColumns / panel, ceil_of(panels, wanted)), 1, std::max<std::int64_t>(panels, 1));
-  const LinearItem item{work, x, w, bias, kBlockRows, group};
-  const auto run = [&](std::int64_t index, int worker) {
-    const std::int64_t row = index % blocks * kBlockRows, first = index / blocks * group;
-    item.run(row, first, y.row<float>(row) + first * panel, y.row_stride, worker);
-  };
-  const std::int64_t items = blocks * ceil_of(panels, group);
+void multiply(const CpuWork& work, std::span<const ProductCall<PackedWeight>> calls) {
+  const std::int64_t panel = work.kernels->panel;
+  std::array<ProductCut, kMostCallsAtOnce> cuts;
+  double products = 0;
+  for (std::size_t i = 0; i < calls.size(); ++i) {
+    cuts.at(i) = cut_product(calls[i].x.rows(), ceil_of(calls[i].w->out_features, panel), kBlockRows, kGroupColumns / panel, work.pool->size());
+    products += calls[i].products();
+  }
   constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
-  if (static_cast<double>(x.rows()) * static_cast<double>(w.in_features) *
-          static_cast<double>(w.out_features) <
-      kInline)
-    for (std::int64_t i = 0; i < items; ++i) run(i, 0);
-  else
-    parallel(work, items, run);
+  const auto each = [&](std::int64_t items, const auto& body) {
+    if (products >= kInline) return parallel(work, items, body);
+    for (std::int64_t i = 0; i < items; ++i) body(i, 0);
+  };
+  for_product_items(std::span(cuts).first(calls.size()), each,
+                    [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+                      const ProductCall<PackedWeight>& c = calls[call];
+                      const LinearItem item{work, c.x, *c.w, c.bias, panels};
+                      item.run(row, first, c.y.row<float>(row) + first * panel, c.y.row_stride, worker);
+                    });
 }
 
 // Item: a block of rows against a tile of columns, whose logits stay in the worker's L2; the tiles' sums of a row lie together.
@@ -182,7 +180,7 @@ void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight
   const Buffer sums(work.memory, rows * static_cast<std::size_t>(tiles) * sizeof(TileScore)), chosen(work.memory, rows * sizeof(float));
   TileScore* const parts = sums.as<TileScore>();
   float* const target_logits = chosen.as<float>();
-  const LinearItem item{work, x, w, nullptr, kBlockRows, kScoreTile / panel};
+  const LinearItem item{work, x, w, nullptr, kScoreTile / panel};
   parallel(work, blocks * tiles, [&](std::int64_t index, int worker) {
     const std::int64_t row = index % blocks * kBlockRows, tile = index / blocks, first = tile * kScoreTile;
     const std::int64_t width = std::min(kScoreTile, w.out_features - first);

@@ -3,6 +3,7 @@
 #pragma once
 #include "base/threads.h"
 #include "device/backend.h"
+#include "device/cpu/product_items.h"
 #include "device/cpu/worker_scratch.h"
 #include "kernels/cpu/cpu_kernels.h"
 
@@ -37,8 +38,8 @@ void row_in_format(const CpuWork& work, CpuFormat format, void* to, const Tensor
                    float* wide);
 
 std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView& weight, Compute compute);
-void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const PackedWeight& w,
-              const float* bias);
+// At most kMostCallsAtOnce, none of whose results is an input of another.
+void multiply(const CpuWork& work, std::span<const ProductCall<PackedWeight>> calls);
 // Backend::score_products; w.out_features > 0.
 void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w, std::span<const std::int32_t> targets,
                     std::span<RowScore> scores);
