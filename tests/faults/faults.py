@@ -94,6 +94,12 @@ FAULTS = [
           "matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];",
           "matrix.column_group[p] = input.order.group[p];", [("llmq_unit_quant", "Gptq.*")]),
     # How it is computed and measured.
+    Fault("attention-sum-not-rescaled", "kernels/cpu/ops/attention.h", "V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));", "",
+          [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
+    Fault("tile-sums-not-shifted", "src/device/cpu/score_tiles.h", "sum += tile.sum * std::exp(static_cast<double>(tile.max) - static_cast<double>(best->max));", "sum += tile.sum;",
+          [("llmq_kernels_backend", "*Scoring.ScoreRows*cpu_scalar_t1*")], ["src/device/cpu/cpu_backend.cpp"]),
+    Fault("inputs-rounded-as-another-linears", "src/device/cpu/code_weight.cpp", "&& (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale)", "",
+          [("llmq_kernels_backend", "*LowPrecision.LinearsTogether*cpu_scalar_t1*")]),
     Fault("causal-mask", "kernels/cpu/ops/attention.h", "const int64_t last = t.first_position + (first_row + r) / t.group - first_key;",
           "const int64_t last = t.first_position + (first_row + r) / t.group - first_key + 1;",
           [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),

@@ -145,6 +145,38 @@ class LowPrecision : public BackendTest {
   std::shared_ptr<Backend> scalar_;
 };
 
+// Linears that run together have the bits of each alone: one input rounded once for all that round it alike (the second has a scale of its
+// own where scales are static), dense and low-precision weights side by side, few rows and several blocks of them.
+TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
+  for (const Case& c : kCases)
+    for (const std::int64_t m : {1, 5, 200}) {
+      const std::int64_t k = 165, widths[] = {7, 130, 33};
+      Numbers numbers(static_cast<std::uint64_t>(m));
+      const Placed x = put(backend(), DType::kBF16, {m, k}, numbers.values(m * k));
+      const std::vector<float> dense = numbers.values(33 * k);
+      for (const bool mixed : {false, true}) {
+        std::vector<std::unique_ptr<PreparedWeight>> weights;
+        for (const std::int64_t n : widths) {
+          QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+          if (n == 130) matrix.input_scale *= 2;
+          weights.push_back(backend().prepare_quantized(matrix, Compute::kBFloat16));
+        }
+        if (mixed) weights.back() = backend().prepare(TensorView(dense.data(), DType::kF32, Shape{33, k}), Compute::kBFloat16);
+        std::vector<Placed> together, alone;
+        std::vector<LinearCall> calls;
+        for (std::size_t i = 0; i < weights.size(); ++i) {
+          together.push_back(poisoned(backend(), DType::kF32, {m, widths[i]}));
+          alone.push_back(poisoned(backend(), DType::kF32, {m, widths[i]}));
+          calls.push_back({together.back().view, x.view, weights[i].get(), {}});
+          backend().linear(alone.back().view, x.view, *weights[i], {});
+        }
+        backend().linears(calls);
+        for (std::size_t i = 0; i < weights.size(); ++i)
+          ASSERT_TRUE(same_bits(get(backend(), together[i].view), get(backend(), alone[i].view))) << c.name << " " << m << " rows, linear " << i;
+      }
+    }
+}
+
 TEST_P(LowPrecision, OddShapes) {
   const std::vector<std::int64_t> sizes = {1, 2, 3, 15, 16, 17, 31, 33, 63, 65};
   for (const Case& c : kCases)
