@@ -11,9 +11,10 @@ pack() {
   local build=$1 into=$2 root
   root=$(cd "$here/.." && pwd)
   "$build/tools/llmq" --version --json | grep -q '"cuda": *"' || { echo "device_check: $build was built without CUDA" >&2; exit 2; }
+  cmake --build "$build" --target llmq llmq_kernels_backend llmq_device_bench || exit 1
   rm -rf "$into"
   mkdir -p "$into/bin" "$into/lib" "$into/models"
-  cp "$build/tools/llmq" "$build/tests/llmq_kernels_backend" "$into/bin/"
+  cp "$build/tools/llmq" "$build/tests/llmq_kernels_backend" "$build/tests/bench/llmq_device_bench" "$into/bin/"
   cp -r "$root/tests/models/tinystories-656k" "$root/README.md" "$into/models/"
   # What the loader would look for there, but for the C library, which is that machine's own.
   ldd "$into"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} "$into/lib/"
@@ -42,6 +43,7 @@ run() {
   else
     echo "skipped sanitizer: compute-sanitizer is not installed"
   fi
+  part benchmark bash -c '"$1/bin/llmq_device_bench" cuda >"$2/benchmark.csv"' _ "$folder" "$results"
   local model=$folder/models/tinystories-656k device
   for device in cpu cuda; do
     part "perplexity_$device" "$folder/bin/llmq" eval-ppl "$model" --text "$folder/models/README.md" --compute float32 --device "$device" --json
