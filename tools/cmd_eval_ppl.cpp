@@ -42,7 +42,7 @@ void print_for_people(const Options& options, const Backend& backend, const Eval
 
 void print_for_machines(const Options& options, const Backend& backend, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"device", backend.name()}, {"compute", compute_name(options.request.compute)},
+  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)}, {"device", backend.name()}, {"compute", compute_name(options.request.compute)},
                            {"protocol", e.protocol}, {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})}, {"windows", r.windows},
                            {"scored_tokens", r.scored_tokens}, {"ppl", r.ppl}, {"ppl_stderr", r.ppl_stderr}, {"mean_nll", r.mean_nll}, {"seconds", r.seconds},
                            {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"kernels", e.kernels},
@@ -85,6 +85,7 @@ void add_eval_ppl(CLI::App& app, Session& session) {
   command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
   command->add_option("--head", options->head, "stored, or int8: the output head as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
   command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "Type of the KV cache: auto")->type_name("TYPE");
+  command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
   command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");
   command->add_option("--max-delta", options->max_delta, "Exit 3 when perplexity exceeds the original's by more than this")->type_name("D");

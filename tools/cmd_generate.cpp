@@ -12,12 +12,13 @@
 #include "tools/interrupt.h"
 #include "tools/loaded_model.h"
 #include "tools/print.h"
+#include "tools/run_adapter.h"
 
 namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, prompt, prompt_file, head = "stored";
+  std::string model, prompt, prompt_file, lora, head = "stored";
   bool chat = false;
   DraftOptions draft;
   ConstraintOptions constraint;
@@ -71,7 +72,10 @@ Engine load_engine(const LoadedModel& model, const Options& options, const Globa
   engine_options.compute = chosen_compute(globals, Compute::kBFloat16);
   engine_options.max_context = engine_options.kv_tokens = std::min(model.spec.max_position, context);
   engine_options.head = head_weight(options.head);
+  std::optional<LoraAdapter> adapter;
+  if (!options.lora.empty()) adapter = open_adapter(model, options.lora);
   Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
+  if (adapter) engine.adapt(*adapter);
   log_kernels(engine);
   return engine;
 }
@@ -170,6 +174,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
   command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
+  command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   add_constraint_options(*command, options->constraint);
   add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });

@@ -13,7 +13,6 @@ namespace {
 struct Options {
   EngineFlags engine;
   std::string api_key_file, swap_space, metrics_compat, probe_interval, max_body = "8MiB";
-  std::vector<std::string> lora;
   std::int64_t tensor_parallel_size = 1;
   ServeOptions serve;
 };
@@ -22,7 +21,10 @@ void refuse(const std::string& message, const std::string& flag, const std::stri
 
 void check(const Options& options) {
   if (options.tensor_parallel_size != 1) refuse("one device is used in this version", "--tensor-parallel-size", "leave it out");
-  if (!options.lora.empty()) refuse("adapters are not part of this version", "--lora", "leave it out");
+  if (!options.engine.lora_dir.empty() && options.api_key_file.empty())
+    fail(ErrorKind::kUsage, {"whoever reaches the server could load and unload adapters", {}, "--lora-dir", "give --api-key-file, too"});
+  if (!options.engine.lora_dir.empty() && !system_io().is_directory(options.engine.lora_dir))
+    fail(ErrorKind::kUsage, {"no such directory", options.engine.lora_dir, "--lora-dir", "give the directory that holds the adapters"});
   if (!options.swap_space.empty() && options.swap_space != "0")
     refuse("sequences that are pushed out are computed again, not swapped to the host", "--swap-space", "leave it out");
   if (!options.metrics_compat.empty() && options.metrics_compat != "vllm")
@@ -94,7 +96,10 @@ void add_serve(CLI::App& app, Session& session) {
   command->add_option("--probe-baseline", o.serve.probe.baseline_file, "What it is compared with; recorded by the first probe where it does not exist")->type_name("FILE");
   command->add_flag("--log-prompts", o.serve.api.log_prompts, "Write requests to the log; they are never written otherwise");
   command->add_option("--tensor-parallel-size", o.tensor_parallel_size, "Devices (not in this version)")->type_name("N");
-  command->add_option("--lora", o.lora, "Adapters (not in this version)")->type_name("NAME=DIR");
+  command->add_option("--lora", o.engine.lora, "LoRA adapter that requests name as their model; may be given several times")->type_name("NAME=DIR")->allow_extra_args(false);
+  command->add_option("--lora-dir", o.engine.lora_dir, "Let requests load adapters from below DIR, and unload them (/v1/load_lora_adapter)")->type_name("DIR");
+  command->add_option("--max-loras", o.engine.max_loras, "Adapters that may be loaded at once")->type_name("N")->capture_default_str()->check(CLI::Range(1, 1024));
+  command->add_option("--max-lora-rank", o.engine.max_lora_rank, "Largest rank of an adapter: bounds its memory and the time of its rows")->type_name("N")->capture_default_str()->check(CLI::Range(1, 1024));
   command->add_option("--swap-space", o.swap_space, "Host memory for pushed-out sequences (not in this version)")->type_name("SIZE");
   add_limits(*command, o);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });

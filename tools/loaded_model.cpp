@@ -7,6 +7,7 @@
 #include "base/sha256.h"
 #include "calibration/calibration_text.h"
 #include "tools/interrupt.h"
+#include "tools/run_adapter.h"
 
 namespace llmq::tools {
 
@@ -72,6 +73,7 @@ Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const 
   const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
   Engine engine = load_engine(model, backend, request.compute, protocol.context, request.head);
   log_kernels(engine);
+  if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
   std::optional<Engine> reference;
   if (against) reference = load_engine(*against, backend, request.compute, protocol.context, HeadWeight::kStored);
 

@@ -37,6 +37,7 @@ struct EvaluationRequest {
   std::string protocol = "hf";
   std::optional<std::int64_t> context, stride;
   std::int64_t max_windows = 0;
+  std::string lora;  // directory of an adapter; empty: none
   Compute compute = Compute::kFloat32;
   HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
 };

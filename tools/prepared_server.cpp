@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "tools/print.h"
+#include "tools/run_adapter.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -65,6 +66,24 @@ ServingOptions serving_options(const EngineFlags& flags, const Room& room) {
   return serving;
 }
 
+// NAME=DIR, checked and loaded in the order given.
+std::vector<ServedAdapter> load_adapters(const EngineFlags& flags, const ServedModel& served, const LoadedModel& model, ServingEngine& answers) {
+  std::vector<ServedAdapter> loaded;
+  for (const std::string& text : flags.lora) {
+    const auto refuse = [&](const std::string& why, const std::string& hint) { fail(ErrorKind::kUsage, {why, {}, "--lora " + text, hint}); };
+    const std::size_t equals = text.find('=');
+    if (equals == std::string::npos || equals + 1 == text.size()) refuse("names no directory", "write NAME=DIR");
+    const std::string name = text.substr(0, equals), directory = text.substr(equals + 1);
+    if (const auto problem = bad_adapter_name(name)) refuse(*problem, "write NAME=DIR");
+    if (name == served.name || std::find(served.aliases.begin(), served.aliases.end(), name) != served.aliases.end()) refuse("that is the name of the model", "take another name");
+    if (std::any_of(loaded.begin(), loaded.end(), [&](const ServedAdapter& one) { return one.name == name; })) refuse("the name is given twice", "take another name");
+    if (loaded.size() == flags.max_loras) refuse(fmt::format("more than {} adapters", flags.max_loras), "raise --max-loras");
+    answers.load_adapter(name, open_adapter(model, directory, flags.max_lora_rank));
+    loaded.push_back({name, directory, served.created});
+  }
+  return loaded;
+}
+
 }  // namespace
 
 void add_engine_flags(CLI::App& command, EngineFlags& o) {
@@ -100,6 +119,7 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
       drafter_(make_drafter(flags.draft, draft_, engine_)),
       answers_(engine_, &served_.tokenizer, serving_options(flags, room_), drafter_.get()) {
   log_kernels(engine_);
+  adapters_ = load_adapters(flags_, served_, model_, answers_);
 }
 
 ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(int port)>& listening) {
@@ -109,6 +129,8 @@ ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(in
   api.limits.vocabulary_size = model_.tokenizer.vocabulary_size();
   api.limits.max_samples = flags_.limits.max_num_seqs + flags_.limits.max_waiting;
   api.version = Json::object({{"version", version_text()}, {"commit", commit_text()}});
+  api.adapters = adapters_;
+  api.loading = {flags_.lora_dir, flags_.max_loras, [this](const Path& directory) { return open_adapter(model_, directory, flags_.max_lora_rank); }};
   return llmq::serve(served_, request_engine(answers_), options, listening);
 }
 

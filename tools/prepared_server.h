@@ -20,6 +20,10 @@ struct EngineFlags {
   SchedulerLimits limits{32, 2048, 0, 512};
   int block_size = 16;
   bool no_prefix_caching = false;
+  std::vector<std::string> lora;  // NAME=DIR
+  std::string lora_dir;           // from below which requests may load more; empty: from nowhere
+  std::size_t max_loras = 16;
+  std::int64_t max_lora_rank = 64;
 };
 
 void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model and --head
@@ -50,6 +54,7 @@ class PreparedServer {
   std::shared_ptr<Backend> backend_;
   Engine engine_;
   ServedModel served_;
+  std::vector<ServedAdapter> adapters_;
   std::unique_ptr<Drafter> drafter_;
   ServingEngine answers_;
 };

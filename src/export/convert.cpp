@@ -236,7 +236,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   if (!request.adapter.empty()) {
     if (!packed.modules.empty())
       fail(ErrorKind::kUnsupported, {fmt::format("is quantized ({}), and an adapter folded into codes would be rounded away", packed.format), checkpoint.path().string(), {},
-                                     "fold it into the model that this one was made from, and quantize that"});
+                                     "fold it into the model that this one was made from, and quantize that; or serve this one with --lora"});
     folds.emplace(io, request, checkpoint);
     report.adapter = request.adapter;
     report.folded = folds->size();

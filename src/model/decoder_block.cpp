@@ -184,6 +184,8 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
             call_of(weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size})),
             call_of(weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}))};
         context.backend.linears(calls);
+        const AdaptedOutput outputs[] = {{LinearRole::kQuery, calls[0].y}, {LinearRole::kKey, calls[1].y}, {LinearRole::kValue, calls[2].y}};
+        add_adapters(context.backend, {rows.adapters, static_cast<std::size_t>(block), first}, x, outputs);
 
         const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
         const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
@@ -203,13 +205,15 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
       });
 }
 
-void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
-                const TensorView& hidden) {
+void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
+                const TensorView& hidden, const RowAdapters& adapters) {
   for_row_chunks(context.chunks, x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
     const Buffer y =
         context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
     const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
-    run_linear(context, linear, x.row_slice(first, count), y_view);
+    run_linear(context, weights.linear(role), x.row_slice(first, count), y_view);
+    const AdaptedOutput output{role, y_view};
+    add_adapters(context.backend, adapters.from(first), x.row_slice(first, count), std::span(&output, 1));
     context.backend.add(hidden.row_slice(first, count), y_view);
   });
 }
@@ -221,7 +225,7 @@ void mlp_input(const ForwardContext& context, const BlockWeights& weights, const
 }
 
 void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp,
-          const TensorView& x_down) {
+          const TensorView& x_down, const RowAdapters& adapters) {
   const std::int64_t width = context.spec.intermediate_size;
   const Activation activation = context.spec.silu ? Activation::kSilu : Activation::kGeluTanh;
   for_row_chunks(context.chunks, x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
@@ -233,6 +237,8 @@ void gate(const ForwardContext& context, const BlockWeights& weights, const Tens
     const LinearCall calls[] = {call_of(weights.linear(LinearRole::kGate), x, gate_view),
                                 call_of(weights.linear(LinearRole::kUp), x, up_view)};
     context.backend.linears(calls);
+    const AdaptedOutput outputs[] = {{LinearRole::kGate, gate_view}, {LinearRole::kUp, up_view}};
+    add_adapters(context.backend, adapters.from(first), x, outputs);
     context.backend.gated_activation(x_down.row_slice(first, count), gate_view, up_view, activation);
   });
 }
@@ -242,6 +248,7 @@ void forward_block(const ForwardContext& context, int block, const BlockWeights&
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
   const std::int64_t count = hidden.rows(), q_size = std::int64_t{spec.heads} * spec.head_dim;
+  const RowAdapters adapters{rows.adapters, static_cast<std::size_t>(block), 0};
   const auto buffer = [&](std::int64_t n, std::int64_t width) {
     return context.backend.allocate(static_cast<std::size_t>(n * width) *
                                     static_cast<std::size_t>(element_bytes(dtype)));
@@ -252,7 +259,7 @@ void forward_block(const ForwardContext& context, int block, const BlockWeights&
                      x_o_view = x_o.view(dtype, {count, q_size});
     attention_input(context, weights, hidden, x_attn_view);
     attend(context, block, weights, x_attn_view, rows, pages, x_o_view);
-    add_linear(context, weights.linear(LinearRole::kOutput), x_o_view, hidden);
+    add_linear(context, weights, LinearRole::kOutput, x_o_view, hidden, adapters);
   }
   for_row_chunks(context.chunks, count, 2 * spec.intermediate_size, [&](std::int64_t first, std::int64_t n) {
     const Buffer x_mlp = buffer(n, spec.hidden_size), x_down = buffer(n, spec.intermediate_size);
@@ -260,8 +267,8 @@ void forward_block(const ForwardContext& context, int block, const BlockWeights&
     const TensorView x_down_view = x_down.view(dtype, {n, spec.intermediate_size});
     const TensorView part = hidden.row_slice(first, n);
     mlp_input(context, weights, part, x_mlp_view);
-    gate(context, weights, x_mlp_view, x_down_view);
-    add_linear(context, weights.linear(LinearRole::kDown), x_down_view, part);
+    gate(context, weights, x_mlp_view, x_down_view, adapters.from(first));
+    add_linear(context, weights, LinearRole::kDown, x_down_view, part, adapters.from(first));
   });
 }
 

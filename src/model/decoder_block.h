@@ -16,6 +16,7 @@
 #include "device/backend.h"
 #include "model/linear_source.h"
 #include "model/model_spec.h"
+#include "model/prepared_adapter.h"
 
 namespace llmq {
 
@@ -57,6 +58,7 @@ struct BatchRows {
   std::vector<std::int32_t> positions;  // [T]
   std::vector<std::int64_t> slots;      // [T]
   std::vector<SequenceRows> sequences;
+  std::vector<AdapterRun> adapters;  // rising; of the rows that have one
 };
 
 // A packed weight of 16-bit activations: dequantized, as calibration runs it beside weights that are still dense; or as
@@ -83,12 +85,12 @@ void attention_input(const ForwardContext& context, const BlockWeights& weights,
                      const TensorView& x_attn);
 void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
             const BatchRows& rows, const KvPages& pages, const TensorView& x_o);
-void add_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
-                const TensorView& hidden);  // hidden += linear(x)
+void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
+                const TensorView& hidden, const RowAdapters& adapters = {});  // hidden += linear(x)
 void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
                const TensorView& x_mlp);
 void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp,
-          const TensorView& x_down);
+          const TensorView& x_down, const RowAdapters& adapters = {});
 
 // All stages in order: hidden F32 [T, hidden_size] in place.
 void forward_block(const ForwardContext& context, int block, const BlockWeights& weights,

@@ -209,6 +209,12 @@ std::int64_t LoraAdapter::rank() const {
   return largest;
 }
 
+std::int64_t LoraAdapter::values() const {
+  std::int64_t sum = 0;
+  for (const StoredTensor& tensor : tensors_.tensors()) sum += tensor.view.shape[0] * tensor.view.shape[1];
+  return sum;
+}
+
 std::vector<Path> LoraAdapter::files(Io& io, const Path& directory) {
   return {present(io, directory, kConfig, "give the directory that PEFT saved the adapter in"),
           present(io, directory, kTensors, "save the adapter as safetensors; pickled weights (adapter_model.bin) are never opened")};

@@ -41,6 +41,7 @@ class LoraAdapter {
   std::size_t blocks() const { return places_.size(); }     // of the model
   std::size_t linears() const;                              // that it changes
   std::int64_t rank() const;                                // the largest
+  std::int64_t values() const;                              // of all matrices
   const Path& directory() const { return directory_; }
   static std::vector<Path> files(Io& io, const Path& directory);  // that open() reads; Error(kBadInput) where one is missing
 

@@ -203,7 +203,7 @@ void ActivationStream::take_kv_extremes(const Chunk& chunk) {
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {
   if (site == InputSite::kOutput && kept_ != site) kv_extremes_ = {};
   for (const Chunk& chunk : chunks_) {
-    add_linear(context_, weights.linear(role),
+    add_linear(context_, weights, role,
                kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk), residual(chunk));
     hidden_.save();
   }

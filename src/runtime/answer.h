@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "grammar/constraint.h"
+#include "model/prepared_adapter.h"
 #include "runtime/answer_text.h"
 #include "runtime/generation.h"
 #include "runtime/penalties.h"
@@ -48,6 +49,7 @@ class Answer {
   std::size_t event_at = 0;  // of this step: its place
   std::vector<TokenLogprobs> prompt_logprobs;  // by place, while the prompt is read
   Speculation::Sequence speculation;
+  std::shared_ptr<const PreparedAdapter> adapter;  // null: the model alone; kept while the answer is written
 
  private:
   bool follow(std::int32_t token);

@@ -60,6 +60,8 @@ struct Engine::State {
   std::vector<Served> served;
   std::int64_t reordered = 0;  // packed linears that run dequantized because of the order of their columns
   std::int64_t dequantized = 0;
+  std::shared_ptr<const PreparedAdapter> usual_adapter;
+  std::uint64_t adapters = 0;  // that were prepared so far
 
   State(const Checkpoint& from, std::shared_ptr<Backend> on, const Options& with)
       : checkpoint(from),
@@ -125,10 +127,13 @@ struct Engine::State {
     rows.positions.clear();
     rows.slots.clear();
     rows.sequences.clear();
+    rows.adapters.clear();
     ids.clear();
     for (const Step& step : steps) {
       check(step);
       const auto count = static_cast<std::int64_t>(step.tokens.size());
+      if (const PreparedAdapter* adapter = step.adapter ? step.adapter : usual_adapter.get(); adapter != nullptr && count > 0)
+        rows.adapters.push_back({static_cast<std::int64_t>(ids.size()), count, adapter});
       rows.sequences.push_back({static_cast<std::int64_t>(ids.size()), count, step.first, step.blocks});
       for (std::int64_t p = step.first; p < step.first + count; ++p) {
         rows.positions.push_back(static_cast<std::int32_t>(p));
@@ -151,6 +156,14 @@ Backend& Engine::backend() const { return *state_->backend; }
 const std::shared_ptr<Backend>& Engine::shared_backend() const { return state_->backend; }
 KvCache& Engine::cache() { return state_->cache; }
 const Engine::Options& Engine::options() const { return state_->options; }
+
+std::shared_ptr<const PreparedAdapter> Engine::prepare(const LoraAdapter& adapter) {
+  auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(*state_->backend, adapter));
+  prepared->number = ++state_->adapters;
+  return prepared;
+}
+
+void Engine::adapt(const LoraAdapter& adapter) { state_->usual_adapter = prepare(adapter); }
 
 const std::vector<Engine::Served>& Engine::served() const { return state_->served; }
 

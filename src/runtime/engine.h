@@ -46,11 +46,17 @@ class Engine {
   // Sentences about weights and kernels that could be faster on this machine.
   std::vector<std::string> slower_than_possible() const;
 
+  // An adapter for the steps that name it; one of this engine's model.
+  std::shared_ptr<const PreparedAdapter> prepare(const LoraAdapter& adapter);
+  // Every row whose step names no adapter gets this one: before the first forward(), because pages depend on it.
+  void adapt(const LoraAdapter& adapter);
+
   // `tokens` of a sequence stand at positions first, first + 1, ...; `blocks` is its table, with room for them.
   struct Step {
     std::span<const std::int32_t> tokens;
     std::int64_t first = 0;
     std::span<const std::int32_t> blocks;
+    const PreparedAdapter* adapter = nullptr;
   };
   // Final-normed hidden states of all rows, compute dtype [T, hidden_size]; keys and values go to the pages.
   Buffer forward(std::span<const Step> steps);

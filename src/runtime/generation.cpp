@@ -42,7 +42,6 @@ std::optional<GenerationRefusal> check_request(const GenerationRequest& request,
     if (stop.empty()) return invalid("stop", "a stop string is empty");
   for (const auto& entry : request.sampling.logit_bias)
     if (outside(entry.first)) return invalid("logit_bias", fmt::format("token {} is outside the vocabulary of {}", entry.first, vocabulary));
-  if (!request.adapter.empty()) return invalid("model", "adapters are not part of this version");
   try {
     check_sampling(request.sampling);
   } catch (const Error& error) {

@@ -31,7 +31,7 @@ struct GenerationRequest {
   int priority = 0;                        // lower is sooner, -100 ... 100
   bool background = false;                 // the server's own: a few rows of each step, and not in the statistics of answers
   std::string tenant;                      // prefixes are shared among requests of the same one only
-  std::string adapter;                     // of the model; none are loaded in this version
+  std::string adapter;                     // one that is loaded; empty: the model alone
 };
 
 // kFailed: the constraint cost more than its budgets allow.
@@ -52,7 +52,7 @@ struct GenerationEvent {
 
 // Why a request is not taken. kBusy passes: ask again later.
 struct GenerationRefusal {
-  enum class Kind : std::uint8_t { kInvalid, kTooLong, kBusy };
+  enum class Kind : std::uint8_t { kInvalid, kTooLong, kBusy, kUnknownModel };
   Kind kind = Kind::kInvalid;
   std::string field;    // of the request: "top_p", "prompt"; may be empty
   std::string message;  // one sentence

@@ -44,6 +44,7 @@ struct ServingEngine::State {
     if (drafter) speculates = speculation.usual_guesses(1) > 0;
   }
 
+  std::string salt_of(const GenerationRequest& request) const;
   std::optional<Refusal> refused(Scheduler::Refusal why, const GenerationRequest& request) const;
   GenerationEvent& new_event(const Answer& answer);
   void propose();
@@ -70,6 +71,11 @@ struct ServingEngine::State {
   std::map<std::uint64_t, Answer> answers;                           // by sequence of the scheduler
   std::map<std::uint64_t, std::vector<std::uint64_t>> sequences_of;  // a request
   std::uint64_t next_sequence = 1;
+  struct LoadedAdapter {
+    std::shared_ptr<const PreparedAdapter> prepared;
+    std::int64_t requests = 0;
+  };
+  std::map<std::string, LoadedAdapter> adapters;
   std::vector<GenerationEvent> cancelled, events;
   std::vector<std::uint64_t> started;
   std::size_t events_used = 0;
@@ -81,6 +87,12 @@ struct ServingEngine::State {
   std::vector<Scheduler::Outcome> outcomes;
   std::vector<float> own_logits;
 };
+
+// Who may share the pages of a prefix: one tenant's requests of one adapter, and no earlier adapter of the same name.
+std::string ServingEngine::State::salt_of(const GenerationRequest& request) const {
+  if (request.adapter.empty()) return request.tenant;
+  return request.tenant + '\0' + std::to_string(adapters.at(request.adapter).prepared->number);
+}
 
 std::optional<Refusal> ServingEngine::State::refused(Scheduler::Refusal why, const GenerationRequest& request) const {
   using Why = Scheduler::Refusal;
@@ -177,7 +189,8 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];
     const auto count = static_cast<std::size_t>(work.count + work.drafts);
-    steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first, scheduler.sequence(work.id).table.blocks});
+    steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first, scheduler.sequence(work.id).table.blocks,
+                     answers.at(work.id).adapter.get()});
   }
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());
@@ -251,6 +264,7 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
     Answer answer(first.shared_request(), index, tokenizer, engine.spec().eos_ids);
     answer.cached = first.cached;
     answer.prompt_logprobs = first.prompt_logprobs;
+    answer.adapter = first.adapter;
     GenerationEvent& event = new_event(answer);
     answer.event_at = events_used - 1;
     const std::int32_t token = answer.draw(row);
@@ -360,22 +374,32 @@ std::optional<GenerationRefusal> ServingEngine::submit(GenerationRequest request
       check_request(request, state.engine.spec().vocab_size, state.options.limits.max_num_seqs, state.tokenizer != nullptr);
   if (!refusal && state.sequences_of.count(request.id) != 0)
     refusal = Refusal{Refusal::Kind::kInvalid, "id", fmt::format("request {} is running already", request.id)};
+  const auto adapter = state.adapters.find(request.adapter);
+  if (!refusal && !request.adapter.empty() && adapter == state.adapters.end())
+    refusal = Refusal{Refusal::Kind::kUnknownModel, "model", fmt::format("the adapter '{}' is not loaded", request.adapter)};
   if (!refusal) {
     const std::uint64_t sequence = state.next_sequence;
-    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, request.tenant, !request.prompt_logprobs,
+    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, state.salt_of(request), !request.prompt_logprobs,
                                                         request.background ? kBackgroundRows : INT64_MAX});
     refusal = state.refused(why, request);
     if (!refusal) {
       ++state.next_sequence;
       if (!request.background) state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
       state.sequences_of[request.id].push_back(sequence);
-      state.answers.emplace(sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer, state.engine.spec().eos_ids));
+      const auto answer = state.answers.emplace(sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer, state.engine.spec().eos_ids));
+      if (adapter == state.adapters.end()) return std::nullopt;
+      answer.first->second.adapter = adapter->second.prepared;
+      ++adapter->second.requests;
       return std::nullopt;
     }
   }
   state.statistics.refused += !request.background;
   return refusal;
 }
+
+void ServingEngine::load_adapter(const std::string& name, const LoraAdapter& adapter) { state_->adapters[name] = {state_->engine.prepare(adapter), 0}; }
+
+void ServingEngine::unload_adapter(const std::string& name) { state_->adapters.erase(name); }
 
 void ServingEngine::cancel(std::uint64_t id) {
   State& state = *state_;
@@ -435,6 +459,15 @@ const ServingStatistics& ServingEngine::statistics() {
   now.kv_blocks_total = blocks.total();
   now.kv_blocks_used = blocks.total() - blocks.free();
   now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();
+  now.adapters.resize(state.adapters.size());
+  auto told = now.adapters.begin();
+  for (const auto& entry : state.adapters) {
+    told->name = entry.first;
+    told->requests = entry.second.requests;
+    told->bytes = static_cast<std::int64_t>(entry.second.prepared->bytes);
+    told->unfinished = std::count_if(state.answers.begin(), state.answers.end(), [&](const auto& answer) { return answer.second.adapter == entry.second.prepared; });
+    ++told;
+  }
   now.draft_tokens_now = state.drafter ? state.speculation.usual_guesses(std::max<std::int64_t>(1, now.running)) : 0;
   return now;
 }

@@ -2,6 +2,8 @@
 //
 //   * A request's greedy answer, and the text of a seed, are those that it gets alone: not its batch mates, nor chunks, preemption,
 //     a shared prefix or speculation change a token (row invariance; draw i of a sequence depends on its seed and i alone).
+//   * Adapters (model/prepared_adapter.h) are loaded and let go between steps. Keys and values depend on them, so prefixes are shared within
+//     one only; an answer keeps the adapter that it began with. A drafter knows none of them: its guesses are checked all the same.
 //   * No thread and no clock: one caller submits, cancels and steps, and measures the time if it likes.
 //   * Tokens come as they are; text comes as whole characters, and what could still become a stop string is held back.
 //
@@ -33,6 +35,12 @@ struct ServingStatistics {
   // Speculation: rounds with drafts, tokens proposed and accepted, and accepted at each place of a round.
   std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;
   std::vector<std::int64_t> accepted_at;
+  struct Adapter {
+    std::string name;
+    std::int64_t unfinished = 0, requests = 0;  // answers now; requests taken since it was loaded
+    std::int64_t bytes = 0;                     // of its matrices
+  };
+  std::vector<Adapter> adapters;  // that are loaded, by name
   std::int64_t draft_tokens_now = 0;  // proposed in a round of a new sequence, at present; 0: speculation has turned itself off
 };
 
@@ -52,6 +60,9 @@ class ServingEngine {
 
   // Nothing, and the request is in; or why it is not.
   std::optional<GenerationRefusal> submit(GenerationRequest request);
+  // An adapter that requests may name from now on, in the place of another one of that name.
+  void load_adapter(const std::string& name, const LoraAdapter& adapter);
+  void unload_adapter(const std::string& name);  // unknown ones too
   // All answers of a request that have not ended: their pages are free at once, their last events come with the next step. Unknown
   // ids are those of finished requests: nothing happens.
   void cancel(std::uint64_t id);

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <ctime>
 #include <random>
 
 #include "base/error.h"
@@ -81,6 +82,8 @@ const std::vector<Api::Route>& Api::routes() {
       {"/v1/completions", "POST", false, &Api::complete_text, nullptr},
       {"/v1/chat/completions", "POST", false, &Api::complete_chat, nullptr},
       {"/v1/embeddings", "POST", false, nullptr, &Api::no_embeddings},
+      {"/v1/load_lora_adapter", "POST", false, &Api::load_adapter, nullptr},
+      {"/v1/unload_lora_adapter", "POST", false, &Api::unload_adapter, nullptr},
       {"/tokenize", "POST", false, &Api::tokenize, nullptr},
       {"/detokenize", "POST", false, &Api::detokenize, nullptr},
       {"/v1/models", "GET", false, nullptr, &Api::models},
@@ -95,7 +98,7 @@ const std::vector<Api::Route>& Api::routes() {
 
 Api::Api(const ServedModel& model, ApiOptions options, Metrics& metrics, EngineThread& engine, std::function<HttpCounters()> connections)
     : model_(model), options_(std::move(options)), metrics_(metrics), engine_(engine), connections_(std::move(connections)),
-      most_prompt_bytes_(most_prompt_bytes(model)), preparing_(options_.max_preparing) {}
+      most_prompt_bytes_(most_prompt_bytes(model)), adapters_(std::make_shared<ServedAdapters>(options_.adapters)), preparing_(options_.max_preparing) {}
 
 const Api::Route* Api::route_of(const std::string& path) const {
   for (const Route& route : routes())
@@ -111,8 +114,10 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     if (!route && request.path.starts_with("/v1/models/")) {
       std::string tenant;
       check(*route_of("/v1/models"), request, tenant);
-      check_model(request.path.substr(std::string("/v1/models/").size()));
-      return counted->reply(json_reply(Json::parse(models().body, "models").at("data").items().front()));
+      const std::string adapter = adapter_of(request.path.substr(std::string("/v1/models/").size()));
+      const std::vector<ServedAdapter> loaded = adapters_->list();
+      const auto found = std::find_if(loaded.begin(), loaded.end(), [&](const ServedAdapter& one) { return one.name == adapter; });
+      return counted->reply(json_reply(model_json(found == loaded.end() ? nullptr : &*found)));
     }
     if (!route) throw ApiError(404, "there is no such path", {}, "unknown_url");
     answer_route(*route, std::move(request), counted);
@@ -160,9 +165,10 @@ void Api::prepare(const Route& route, HttpRequest request, const std::string& te
   if (!queued) throw ApiError(429, "the server is busy: too many requests wait to be read", {}, "queue_full");
 }
 
-void Api::check_model(const std::string& name) const {
-  if (name.empty() || name == model_.name) return;
-  if (std::find(model_.aliases.begin(), model_.aliases.end(), name) != model_.aliases.end()) return;
+std::string Api::adapter_of(const std::string& name) const {
+  if (name.empty() || name == model_.name) return {};
+  if (std::find(model_.aliases.begin(), model_.aliases.end(), name) != model_.aliases.end()) return {};
+  if (adapters_->has(name)) return name;
   throw ApiError(404, fmt::format("the model '{}' does not exist; this server has '{}'", shown(name, 200), model_.name), "model", "model_not_found");
 }
 
@@ -226,9 +232,9 @@ void Api::submit(std::vector<GenerationRequest> requests, CompletionAnswer::Aske
 
 void Api::complete_text(const HttpRequest& request, const std::string& tenant, const Answer& answer) {
   TextRequest text = parse_text_request(request.body, options_.limits);
-  check_model(text.options.model);
+  const std::string adapter = adapter_of(text.options.model);
   if (options_.log_prompts) Log::get().note("/v1/completions " + Json(request.body).dump());
-  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, {}, request.received, false};
+  CompletionAnswer::Asked asked{false, text.options, {}, {}, {}, {}, request.received, false, adapter};
   std::vector<GenerationRequest> requests;
   std::int64_t scored = 0;
   const auto constraint = constraint_of(text.options);
@@ -244,13 +250,14 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
     requests.push_back(generation(text.options, std::move(ids), tenant, false));
     if (text.echo && text.options.logprobs) requests.back().prompt_logprobs = *text.options.logprobs;
     requests.back().constraint = constraint;
+    requests.back().adapter = adapter;
   }
   submit(std::move(requests), std::move(asked), answer);
 }
 
 void Api::complete_chat(const HttpRequest& request, const std::string& tenant, const Answer& answer) {
   ChatRequest chat = parse_chat_request(request.body, options_.limits);
-  check_model(chat.options.model);
+  const std::string adapter = adapter_of(chat.options.model);
   if (options_.log_prompts) Log::get().note("/v1/chat/completions " + Json(request.body).dump());
   const std::string prompt = rendered(chat.chat);
   TokenIds ids = encoded(prompt, false, "messages");
@@ -258,7 +265,61 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
   if (!chat.forced.empty()) chat.options.constraint = forced_calls(tool_call_form(prompt), chat.forced, chat.one_call);
   requests.push_back(generation(chat.options, std::move(ids), tenant, true));
   requests.back().constraint = constraint_of(chat.options);
-  submit(std::move(requests), {true, chat.options, {}, {}, {}, std::move(chat.tools), request.received, chat.one_call}, answer);
+  requests.back().adapter = adapter;
+  submit(std::move(requests), {true, chat.options, {}, {}, {}, std::move(chat.tools), request.received, chat.one_call, adapter}, answer);
+}
+
+// Names are known to requests as soon as the change is on its way: whatever they ask stands behind it in the engine's queue.
+void Api::change_adapters(std::function<void(RequestEngine&)> act, const std::string& done, const Answer& answer) {
+  const bool queued = engine_.between_steps([act = std::move(act), done, answer](RequestEngine& engine) {
+    try {
+      act(engine);
+      answer->reply({200, "text/plain; charset=utf-8", done, {}});
+    } catch (const ApiError& error) {
+      answer->reply(error_reply(error));
+    }
+  });
+  if (!queued) throw ApiError(429, "the server is busy: its queue is full", {}, "queue_full");
+}
+
+void Api::load_adapter(const HttpRequest& request, const std::string&, const Answer& answer) {
+  if (options_.loading.directory.empty()) throw ApiError(403, "this server loads no adapters while it runs; --lora-dir switches that on", {}, "not_enabled");
+  const AdapterRequest asked = parse_load_adapter_request(request.body, options_.limits);
+  if (const auto problem = bad_adapter_name(asked.name)) throw ApiError(400, *problem, "lora_name");
+  const bool known = adapters_->has(asked.name);
+  if (asked.name == model_.name || std::find(model_.aliases.begin(), model_.aliases.end(), asked.name) != model_.aliases.end())
+    throw ApiError(400, fmt::format("'{}' is the name of the model", asked.name), "lora_name");
+  if (known && !asked.in_place) throw ApiError(400, fmt::format("the adapter '{}' is loaded already; unload it first, or say load_inplace", asked.name), "lora_name");
+  if (!known && adapters_->size() >= options_.loading.most)
+    throw ApiError(400, fmt::format("{} adapters are loaded, and no more may be; unload one", options_.loading.most), "lora_name", "too_many_adapters");
+  const auto adapter = std::make_shared<const LoraAdapter>(options_.loading.open(adapter_below(options_.loading.directory, asked.path)));
+  const auto replaced = adapters_->put({asked.name, asked.path, static_cast<std::int64_t>(std::time(nullptr))});
+  try {
+    change_adapters([names = adapters_, name = asked.name, adapter](RequestEngine& engine) {
+      try {
+        engine.load_adapter(name, *adapter);
+      } catch (const std::exception& error) {
+        names->remove(name);
+        engine.unload_adapter(name);
+        Log::get().warn(fmt::format("{}: {}", name, error.what()));
+        throw ApiError(500, "the adapter could not be loaded; the server's log says why");
+      }
+    }, fmt::format("Success: LoRA adapter '{}' added successfully.", asked.name), answer);
+  } catch (const ApiError&) {
+    if (replaced)
+      adapters_->put(*replaced);
+    else
+      adapters_->remove(asked.name);
+    throw;
+  }
+}
+
+void Api::unload_adapter(const HttpRequest& request, const std::string&, const Answer& answer) {
+  if (options_.loading.directory.empty()) throw ApiError(403, "this server changes no adapters while it runs; --lora-dir switches that on", {}, "not_enabled");
+  const std::string name = parse_unload_adapter_request(request.body, options_.limits);
+  if (!adapters_->has(name)) throw ApiError(404, fmt::format("the adapter '{}' is not loaded", shown(name, 200)), "lora_name", "model_not_found");
+  change_adapters([name](RequestEngine& engine) { engine.unload_adapter(name); }, fmt::format("Success: LoRA adapter '{}' removed successfully.", name), answer);
+  adapters_->remove(name);
 }
 
 void Api::tokenize(const HttpRequest& request, const std::string&, const Answer& answer) {
@@ -289,9 +350,19 @@ HttpReply Api::ready() const {
   return json_reply(Json::object({{"status", "ready"}}));
 }
 
+Json Api::model_json(const ServedAdapter* adapter) const {
+  Json model = Json::object({{"id", adapter ? adapter->name : model_.name}, {"object", "model"}, {"created", adapter ? adapter->created : model_.created},
+                             {"owned_by", "llmq"}, {"max_model_len", model_.max_model_len}});
+  if (!adapter) return model;
+  model["root"] = adapter->root;
+  model["parent"] = model_.name;
+  return model;
+}
+
 HttpReply Api::models() const {
-  const Json model = Json::object({{"id", model_.name}, {"object", "model"}, {"created", model_.created}, {"owned_by", "llmq"}, {"max_model_len", model_.max_model_len}});
-  return json_reply(Json::object({{"object", "list"}, {"data", Json::array({model})}}));
+  Json list = Json::array({model_json(nullptr)});
+  for (const ServedAdapter& adapter : adapters_->list()) list.push_back(model_json(&adapter));
+  return json_reply(Json::object({{"object", "list"}, {"data", std::move(list)}}));
 }
 
 HttpReply Api::metrics_text() const { return {200, "text/plain; version=0.0.4; charset=utf-8", metrics_.text(connections_()), {}}; }

@@ -11,6 +11,7 @@
 #include "serve/api_keys.h"
 #include "serve/completion_answer.h"
 #include "serve/http_server.h"
+#include "serve/served_adapters.h"
 #include "serve/work_queue.h"
 
 namespace llmq {
@@ -22,6 +23,8 @@ struct ApiOptions {
   bool log_prompts = false;
   std::size_t max_preparing = 256;  // requests whose bodies wait to be read
   Json version;                 // what /version says
+  std::vector<ServedAdapter> adapters;  // that the engine has when the server begins
+  AdapterLoading loading;
 };
 
 class Api {
@@ -44,6 +47,8 @@ class Api {
   void complete_chat(const HttpRequest& request, const std::string& tenant, const Answer& answer);
   void tokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
   void detokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void load_adapter(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void unload_adapter(const HttpRequest& request, const std::string& tenant, const Answer& answer);
   // These read none.
   HttpReply page() const;
   HttpReply health() const;
@@ -55,7 +60,10 @@ class Api {
 
   static const std::vector<Route>& routes();
   const Route* route_of(const std::string& path) const;
-  void check_model(const std::string& name) const;
+  // Of the model that a request names, or ApiError 404: empty for the model alone.
+  std::string adapter_of(const std::string& name) const;
+  Json model_json(const ServedAdapter* adapter) const;
+  void change_adapters(std::function<void(RequestEngine&)> act, const std::string& done, const Answer& answer);
   std::string rendered(const Json& chat) const;
   TokenIds encoded(const std::string& text, bool special, const std::string& field) const;
   GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant, bool chat) const;
@@ -68,6 +76,7 @@ class Api {
   EngineThread& engine_;
   std::function<HttpCounters()> connections_;
   std::size_t most_prompt_bytes_;
+  std::shared_ptr<ServedAdapters> adapters_;  // changed on the preparing thread, and by the engine's, which may outlive this, where one could not be loaded
   std::shared_ptr<const TokenPieces> pieces_;  // made for the first constrained answer
   std::atomic<bool> draining_{false}, failed_{false};
   WorkQueue preparing_;  // last: its thread uses all of the above

@@ -30,6 +30,7 @@ ApiError refusal_error(const GenerationRefusal& refusal) {
   switch (refusal.kind) {
     case GenerationRefusal::Kind::kBusy: return ApiError(429, "the server is busy: " + refusal.message, {}, "queue_full");
     case GenerationRefusal::Kind::kTooLong: return ApiError(400, refusal.message, refusal.field, "context_length_exceeded");
+    case GenerationRefusal::Kind::kUnknownModel: return ApiError(404, refusal.message, refusal.field, "model_not_found");
     case GenerationRefusal::Kind::kInvalid: break;
   }
   return ApiError(400, refusal.message, refusal.field);
@@ -46,7 +47,7 @@ std::string unique_name(const std::string& prefix) {
 
 CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer)
     : asked_(std::move(asked)), model_(model), metrics_(metrics), answer_(std::move(answer)) {
-  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"), model.name, static_cast<std::int64_t>(std::time(nullptr))};
+  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"), asked_.adapter.empty() ? model.name : asked_.adapter, static_cast<std::int64_t>(std::time(nullptr))};
   usage_.prompt_tokens = std::accumulate(asked_.prompt_tokens.begin(), asked_.prompt_tokens.end(), std::int64_t{0});
   const std::size_t n = static_cast<std::size_t>(asked_.options.n);
   for (std::size_t i = 0; i < asked_.prompt_tokens.size() * n; ++i) {

@@ -26,6 +26,7 @@ class CompletionAnswer : public AnswerSink {
     std::vector<std::string> tools;
     Time received;
     bool one_call = false;
+    std::string adapter = {};  // that answers; empty: the model alone
   };
   // `model` and `metrics` live longer.
   CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer);

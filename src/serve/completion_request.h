@@ -72,9 +72,17 @@ struct TokenizeRequest {
   bool add_special_tokens = true;
 };
 
+// Of /v1/load_lora_adapter and /v1/unload_lora_adapter, in vLLM's words.
+struct AdapterRequest {
+  std::string name, path;
+  bool in_place = false;  // another one of the name is replaced
+};
+
 TextRequest parse_text_request(std::string_view body, const RequestLimits& limits);
 ChatRequest parse_chat_request(std::string_view body, const RequestLimits& limits);
 TokenizeRequest parse_tokenize_request(std::string_view body, const RequestLimits& limits);
 TokenIds parse_detokenize_request(std::string_view body, const RequestLimits& limits);
+AdapterRequest parse_load_adapter_request(std::string_view body, const RequestLimits& limits);
+std::string parse_unload_adapter_request(std::string_view body, const RequestLimits& limits);  // its name
 
 }  // namespace llmq

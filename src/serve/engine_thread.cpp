@@ -27,7 +27,7 @@ std::uint64_t EngineThread::submit(std::vector<GenerationRequest> requests, std:
     for (std::size_t i = 0; i < requests.size(); ++i) requests[i].id = first + i;
     queued_ += requests.size();
     const std::size_t count = requests.size();
-    inbox_.push_back({std::move(requests), std::move(sink), first, count});
+    inbox_.push_back({std::move(requests), std::move(sink), first, count, nullptr});
   }
   wake_.notify_one();
   return first;
@@ -37,9 +37,20 @@ void EngineThread::cancel(std::uint64_t first, std::size_t requests) {
   {
     const std::lock_guard lock(mutex_);
     if (failed_ || stopping_) return;
-    inbox_.push_back({{}, nullptr, first, requests});
+    inbox_.push_back({{}, nullptr, first, requests, nullptr});
   }
   wake_.notify_one();
+}
+
+bool EngineThread::between_steps(std::function<void(RequestEngine&)> act) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_ || stopping_ || queued_ >= max_queue_) return false;
+    ++queued_;
+    inbox_.push_back({{}, nullptr, 0, 0, std::move(act)});
+  }
+  wake_.notify_one();
+  return true;
 }
 
 // What came in; waits for something where the engine has nothing to do. False at the end.
@@ -54,6 +65,10 @@ bool EngineThread::take(std::vector<Message>& messages) {
 }
 
 void EngineThread::admit(Message& message) {
+  if (message.act) {
+    message.act(*engine_);
+    return metrics_.engine(engine_->statistics());
+  }
   if (message.requests.empty()) {
     for (std::uint64_t id = message.first; id < message.first + message.count; ++id) engine_->cancel(id);
     return;

@@ -28,6 +28,8 @@ class RequestEngine {
   virtual const std::vector<std::uint64_t>& started() const = 0;
   virtual bool idle() const = 0;
   virtual const ServingStatistics& statistics() = 0;
+  virtual void load_adapter(const std::string& name, const LoraAdapter& adapter) = 0;
+  virtual void unload_adapter(const std::string& name) = 0;
 };
 std::unique_ptr<RequestEngine> request_engine(ServingEngine& engine);  // which lives longer
 
@@ -57,6 +59,9 @@ class EngineThread {
   // the queue is full or the engine has failed.
   std::uint64_t submit(std::vector<GenerationRequest> requests, std::shared_ptr<AnswerSink> sink);
   void cancel(std::uint64_t first, std::size_t requests);
+  // Has `act` done on the engine's thread, behind the requests that were submitted before and in front of those that come after; it throws
+  // nothing. False, and not done, when the queue is full or the engine has failed.
+  bool between_steps(std::function<void(RequestEngine&)> act);
 
  private:
   struct Message {
@@ -64,6 +69,7 @@ class EngineThread {
     std::shared_ptr<AnswerSink> sink;
     std::uint64_t first = 0;
     std::size_t count = 0;
+    std::function<void(RequestEngine&)> act;  // instead of all of that
   };
   struct Ticket {
     std::shared_ptr<AnswerSink> sink;

@@ -101,6 +101,14 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.counter("spec_decode_num_drafts_total", "Rounds of speculation.", s.draft_rounds);
   out.counter("spec_decode_num_draft_tokens_total", "Tokens proposed.", s.drafted);
   out.counter("spec_decode_num_accepted_tokens_total", "Proposed tokens that were right.", s.accepted);
+  const auto of_adapters = [&](const char* name, const char* kind, const char* help, std::int64_t ServingStatistics::Adapter::*figure) {
+    std::vector<std::pair<std::string, double>> values;
+    for (const ServingStatistics::Adapter& adapter : s.adapters) values.emplace_back(fmt::format("lora_name=\"{}\"", escaped(adapter.name)), static_cast<double>(adapter.*figure));
+    out.family(name, kind, help, false, values);
+  };
+  of_adapters("lora_requests_unfinished", "gauge", "Answers that an adapter is writing, or will.", &ServingStatistics::Adapter::unfinished);
+  of_adapters("lora_requests_total", "counter", "Requests that an adapter has taken since it was loaded.", &ServingStatistics::Adapter::requests);
+  of_adapters("lora_bytes", "gauge", "Memory of an adapter's matrices.", &ServingStatistics::Adapter::bytes);
   std::vector<std::pair<std::string, double>> places;
   for (std::size_t i = 0; i < s.accepted_at.size(); ++i) places.emplace_back(fmt::format("position=\"{}\"", i), static_cast<double>(s.accepted_at[i]));
   out.family("spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted tokens by their place in a round.", true, places);

@@ -14,6 +14,8 @@ class AdaptedEngine : public RequestEngine {
   const std::vector<std::uint64_t>& started() const override { return engine_.started(); }
   bool idle() const override { return engine_.idle(); }
   const ServingStatistics& statistics() override { return engine_.statistics(); }
+  void load_adapter(const std::string& name, const LoraAdapter& adapter) override { engine_.load_adapter(name, adapter); }
+  void unload_adapter(const std::string& name) override { engine_.unload_adapter(name); }
 
  private:
   ServingEngine& engine_;

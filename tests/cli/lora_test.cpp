@@ -1,6 +1,8 @@
-// Adapters through the program.
+// Adapters through the program: folded into a model, and run beside one.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
 
 #include "cli/program.h"
 #include "model/model_spec.h"
@@ -52,6 +54,52 @@ TEST(Merge, MistakesAreOneSentenceAndLeaveNothing) {
   EXPECT_THAT(said(adapter), HasSubstr("use_dora"));
   write_file(adapter + "/adapter_model.safetensors", "<html>");
   EXPECT_THAT(said(adapter), HasSubstr("adapter"));
+}
+
+// Beside the model and in it: the same answer and, to the roundings of a sum, the same perplexity.
+TEST(Lora, RunsAsTheMergedModelDoes) {
+  const Scratch scratch;
+  const std::string adapter = adapter_in(scratch), merged = scratch / "merged";
+  ASSERT_EQ(run_llmq({"merge", tinystories(), "--lora", adapter, merged}).exit_code, 0);
+  const auto text = [](const std::string& model, const Words& more) {
+    Words words = {"generate", model, "--prompt", "Once upon a time", "--max-tokens", "40", "--compute", "float32", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.json().at("text").as_string();
+  };
+  EXPECT_EQ(text(tinystories(), {"--lora", adapter}), text(merged, {}));
+  EXPECT_EQ(text(tinystories(), {"--lora", adapter, "--draft", "ngram"}), text(merged, {}));
+  EXPECT_NE(text(tinystories(), {}), text(merged, {}));
+  const auto loss = [](const std::string& model, const Words& more) {
+    Words words = {"eval-ppl", model, "--context", "128", "--max-windows", "2", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run_llmq(words);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.json().at("mean_nll").as_double();
+  };
+  const double beside = loss(tinystories(), {"--lora", adapter}), in_it = loss(merged, {});
+  // The sums are taken in another order; the adapter itself moves it more than ten times as far.
+  EXPECT_NEAR(beside, in_it, 1e-4 * in_it);
+  EXPECT_GT(std::abs(loss(tinystories(), {}) - in_it), 1e-3 * in_it);
+  EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "a", "--lora", scratch / "nowhere"}).exit_code, 2);
+}
+
+// Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be applied to something else.
+TEST(Lora, WarnsWhereTheInputsWereRescaled) {
+  const Scratch scratch;
+  const std::string adapter = adapter_in(scratch);
+  for (const std::string method : {"rtn", "awq"}) {
+    const std::string quantized = scratch / method;
+    ASSERT_EQ(run_llmq({"quantize", "--method", method, "--model", tinystories(), "--output", quantized, "--set", "scheme=w4a16_g64_asym", "--set", "calibration.samples=2", "--set",
+                        "calibration.sequence_length=64"})
+                  .exit_code,
+              0);
+    const Outcome outcome = run_llmq({"generate", quantized, "--lora", adapter, "--prompt", "Once", "--max-tokens", "2"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("14 linears of rank up to 4"));
+    EXPECT_EQ(outcome.err.find("AWQ rescaled") != std::string::npos, method == "awq") << outcome.err;
+  }
 }
 
 }  // namespace

@@ -204,8 +204,18 @@ FAULTS = [
     # Adapters.
     Fault("adapter-folded-without-scale", "src/model/lora_adapter.cpp", "into[i] += pair.scale * change[i];", "into[i] += change[i];",
           [("llmq_unit_model", "LoraAdapterTest.RowsAre*"), ("llmq_unit_export", "MergeTest.ALinear*")]),
+    Fault("adapter-run-without-scale", "src/model/prepared_adapter.cpp", "for (float& value : pair.up) value *= pair.scale;", "",
+          [("llmq_unit_runtime", "AdaptersTest.AnswersAreThoseOfTheFolded*")]),
     Fault("rank-stabilized-scale-forgotten", "src/model/lora_adapter.cpp", "(asked.rank_stabilized ? std::sqrt(rank) : rank)", "rank",
           [("llmq_unit_model", "LoraAdapterTest.ScaleFollows*")]),
+    Fault("adapters-share-prefixes", "src/runtime/serving_engine.cpp", "return request.tenant + '\\0' + std::to_string(adapters.at(request.adapter).prepared->number);",
+          "return request.tenant;", [("llmq_unit_runtime", "AdaptersTest.PrefixesAre*")]),
+    Fault("prefixes-by-the-name-of-an-adapter", "src/runtime/serving_engine.cpp", "std::to_string(adapters.at(request.adapter).prepared->number);",
+          "request.adapter;", [("llmq_unit_runtime", "AdaptersTest.PrefixesAre*")]),
+    Fault("adapter-of-a-batch-mate", "src/model/prepared_adapter.cpp", "return run.adapter == adapter;", "return run.adapter != nullptr;",
+          [("llmq_unit_runtime", "AdaptersTest.TheBits*"), ("llmq_unit_runtime", "AdaptersTest.EveryAnswerIs*")]),
+    Fault("adapters-from-anywhere", "src/serve/served_adapters.cpp", "if (error || differ.first != root.end() ||", "if (error ||",
+          [("llmq_unit_serve", "ServedAdapters.PathsStay*")]),
     # What answers may be.
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",
           [("llmq_unit_runtime", "ConstrainedAnswers.ATokenIs*")]),

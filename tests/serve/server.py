@@ -2,10 +2,12 @@
 import http.client
 import json
 import os
+import random
 import re
 import shutil
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -38,6 +40,29 @@ def bracket_model(folder):
     with open(path, "w") as file:
         json.dump(tokenizer, file)
     return copy
+
+
+def write_adapter(folder, seed, rank=4, size=0.25, model=MODEL):
+    """A PEFT adapter of random numbers for the attention and MLP of the small model."""
+    os.makedirs(folder)
+    with open(os.path.join(model, "config.json"), encoding="utf-8") as file:
+        config = json.load(file)
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    shapes = {"self_attn.q_proj": (hidden, hidden), "self_attn.o_proj": (hidden, hidden), "mlp.down_proj": (hidden, inner), "mlp.up_proj": (inner, hidden)}
+    numbers, header, data = random.Random(seed), {}, b""
+    for layer in range(config["num_hidden_layers"]):
+        for name, (outs, ins) in shapes.items():
+            for half, shape in (("A", (rank, ins)), ("B", (outs, rank))):
+                values = struct.pack(f"<{shape[0] * shape[1]}f", *(numbers.uniform(-size, size) for _ in range(shape[0] * shape[1])))
+                header[f"base_model.model.model.layers.{layer}.{name}.lora_{half}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(values)]}
+                data += values
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with open(os.path.join(folder, "adapter_model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(text)) + text + data)
+    with open(os.path.join(folder, "adapter_config.json"), "w", encoding="utf-8") as file:
+        json.dump({"peft_type": "LORA", "r": rank, "lora_alpha": rank, "target_modules": [name.split(".")[1] for name in shapes], "bias": "none"}, file)
+    return folder
 
 
 class Server:

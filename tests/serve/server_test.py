@@ -356,7 +356,7 @@ class Life(unittest.TestCase):
 
     def test_flags_are_carried_out_or_refused(self):
         import subprocess
-        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=b"], ["--swap-space", "4GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
+        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=/nonexistent"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
                       ["--kv-memory", "1KiB"], ["--host", "nowhere"], ["--metrics-compat", "x"], ["--api-key-file", "/nonexistent"], ["--draft", "nowhere"]):
             done = subprocess.run([LLMQ, "serve", MODEL, "--port", "0", *flags], capture_output=True, text=True, timeout=60)
             self.assertEqual(done.returncode, 2, flags)

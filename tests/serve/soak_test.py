@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Random traffic with clients that leave: every greedy answer is the one given alone, memory stays flat, pages come back.
+"""Random traffic with and without adapters and with clients that leave: every greedy answer is the one given alone, memory stays flat, pages come back.
    soak_test.py LLMQ [SECONDS [MODEL]]   (LLMQ_SOAK_SECONDS; `make soak` is half an hour)"""
 import json
 import os
 import random
 import sys
+import tempfile
 import threading
 import time
 
-from server import MODEL, PATIENCE, SANITIZED, Server
+from server import MODEL, PATIENCE, SANITIZED, Server, write_adapter
 
 llmq = sys.argv[1]
 seconds = float(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LLMQ_SOAK_SECONDS", 20))
-server = Server(llmq, sys.argv[3] if len(sys.argv) > 3 else MODEL, "--kv-memory", "2MiB", "--max-num-seqs", "8", "--max-queue", "4", "--block-size", "8", "--draft", "ngram", "--probe-interval", "1s")
+model = sys.argv[3] if len(sys.argv) > 3 else MODEL
+disk = tempfile.TemporaryDirectory()
+adapters = [f"{name}={write_adapter(os.path.join(disk.name, name), seed, model=model)}" for seed, name in enumerate(("one", "two"))]
+server = Server(llmq, model, "--served-model-name", "base", "--lora", adapters[0], "--lora", adapters[1], "--kv-memory", "2MiB", "--max-num-seqs", "8", "--max-queue", "4", "--block-size", "8", "--draft", "ngram", "--probe-interval", "1s")
 START = "Once upon a time, there was a little girl named Lily. She had a big red ball and liked to play with her dog in the park. "
 PROMPTS = [START + end for end in ("One day", "The dog", "Her mom", "It was")] + ["The sun", "A", START * 5]
-alone = {(prompt, tokens): server.complete(prompt, tokens) for prompt in PROMPTS for tokens in (1, 12, 60)}
+MODELS = ("base", "base", "one", "two")
+alone = {(name, prompt, tokens): server.complete(prompt, tokens, model=name) for name in set(MODELS) for prompt in PROMPTS for tokens in (1, 12, 60)}
 counts = {"answers": 0, "left": 0, "busy": 0}
 problems = []
 lock = threading.Lock()
@@ -28,7 +33,7 @@ def count(what):
 
 
 def leave(rng):
-    body = json.dumps({"prompt": rng.choice(PROMPTS), "max_tokens": 200, "ignore_eos": True, "n": rng.randint(1, 3), "stream": rng.random() < 0.7}).encode()
+    body = json.dumps({"model": rng.choice(MODELS), "prompt": rng.choice(PROMPTS), "max_tokens": 200, "ignore_eos": True, "n": rng.randint(1, 3), "stream": rng.random() < 0.7}).encode()
     with server.connect() as connection:
         connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         time.sleep(rng.random() * 0.02)
@@ -36,14 +41,14 @@ def leave(rng):
 
 
 def ask(rng):
-    prompt, tokens = rng.choice(list(alone))
-    body = {"prompt": prompt, "max_tokens": tokens, "temperature": 0, "priority": rng.randint(-2, 2)}
+    name, prompt, tokens = rng.choice(list(alone))
+    body = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "priority": rng.randint(-2, 2)}
     choices = ["a cat", "a dog", "nothing at all"]
     if rng.random() < 0.1:
         body["structured_outputs"] = {"choice": choices}
         body["max_tokens"] = 30
     elif rng.random() < 0.3:
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": 1, "n": 2, "logprobs": 3, "presence_penalty": 0.5}
+        body = {"model": name, "prompt": prompt, "max_tokens": tokens, "temperature": 1, "n": 2, "logprobs": 3, "presence_penalty": 0.5}
     status, answer = server.post("/v1/completions", body)
     if status == 429:
         return count("busy")
@@ -52,8 +57,8 @@ def ask(rng):
     elif "structured_outputs" in body:
         if answer["choices"][0]["text"] not in choices:
             problems.append(answer)
-    elif body["temperature"] == 0 and answer["choices"][0]["text"] != alone[(prompt, tokens)]:
-        problems.append((prompt, tokens, answer["choices"][0]["text"], alone[(prompt, tokens)]))
+    elif body["temperature"] == 0 and answer["choices"][0]["text"] != alone[(name, prompt, tokens)]:
+        problems.append((name, prompt, tokens, answer["choices"][0]["text"], alone[(name, prompt, tokens)]))
     return count("answers")
 
 

@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "runtime/generate.h"
+#include "support/temporary_directory.h"
+#include "support/tiny_adapter.h"
 #include "tiny_model.h"
 
 namespace llmq::testing {
@@ -47,7 +49,25 @@ std::vector<std::int32_t> alone(Engine& engine, const GenerationRequest& request
   return generate_tokens(engine, request.prompt, options, [](std::int32_t) { return true; }).tokens;
 }
 
-// Of all kinds: one of two long beginnings or none, short and long, greedy and not, urgent and not, of two tenants, several answers.
+// Two adapters of the small model, and the engine that answers alone for each of them and for none ("").
+struct Adapted {
+  TemporaryDirectory disk;
+  std::map<std::string, LoraAdapter> adapters;
+  std::map<std::string, Engine> lonely;
+
+  Adapted() {
+    lonely.emplace("", open("tinystories-656k", 256, false));
+    const ModelSpec& spec = lonely.at("").spec();
+    std::uint64_t seed = 0;
+    for (const char* name : {"a", "b"}) {
+      const LoraAdapter& adapter = adapters.emplace(name, LoraAdapter::open(system_io(), write_tiny_adapter(spec, disk / name, ++seed, 0.15f), spec)).first->second;
+      lonely.emplace(name, open("tinystories-656k", 256, false)).first->second.adapt(adapter);
+    }
+  }
+};
+
+// Of all kinds: one of two long beginnings or none, short and long, greedy and not, urgent and not, of two tenants and two adapters or none,
+// several answers.
 GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
   const auto pick = [&](unsigned below) { return random() % below; };
   GenerationRequest request;
@@ -59,6 +79,8 @@ GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
   request.ignore_eos = pick(3) != 0;
   request.priority = static_cast<int>(pick(5)) - 2;
   request.tenant = pick(4) == 0 ? "other" : "";
+  const char* const adapters[] = {"", "a", "b"};
+  request.adapter = adapters[pick(3)];
   if (pick(3) == 0) {
     request.sampling = {.temperature = 0.9, .top_k = 40, .seed = id};
     request.n = 1 + static_cast<int>(pick(3));
@@ -68,9 +90,10 @@ GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
 }
 
 // 64 requests that come while others run; some are called off. Returns the statistics.
-ServingStatistics serve_mixed(Engine& engine, Engine& lonely, Drafter* drafter, std::int64_t guesses, unsigned seed) {
+ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter, std::int64_t guesses, unsigned seed) {
   std::mt19937 random(seed);
   ServingEngine serving(engine, nullptr, {{12, 48, 256, 64}, guesses}, drafter);
+  for (const auto& entry : adapted.adapters) serving.load_adapter(entry.first, entry.second);
   std::map<std::uint64_t, GenerationRequest> requests;
   Answers answers;
   Ends ends;
@@ -93,7 +116,7 @@ ServingStatistics serve_mixed(Engine& engine, Engine& lonely, Drafter* drafter, 
         ADD_FAILURE() << "request " << entry.first << " has no end";
         continue;
       }
-      std::vector<std::int32_t> expected = alone(lonely, entry.second, index);
+      std::vector<std::int32_t> expected = alone(adapted.lonely.at(entry.second.adapter), entry.second, index);
       const std::vector<std::int32_t>& got = answers[{entry.first, index}];
       if (end->second == FinishReason::kCancelled) {
         ++cancelled;
@@ -110,21 +133,22 @@ ServingStatistics serve_mixed(Engine& engine, Engine& lonely, Drafter* drafter, 
 
 TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
   // 12 sequences of up to 130 positions want 108 blocks of 16: there are 20.
-  Engine engine = open("tinystories-656k", 320, true), lonely = open("tinystories-656k", 256, false);
-  const ServingStatistics plain = serve_mixed(engine, lonely, nullptr, 0, 1);
+  Engine engine = open("tinystories-656k", 320, true);
+  Adapted adapted;
+  const ServingStatistics plain = serve_mixed(engine, adapted, nullptr, 0, 1);
   for (const std::int64_t count : {plain.preemptions, plain.recomputed_tokens, plain.prefix_hits, plain.cancelled, plain.finished_stop,
                                    plain.finished_length})
     EXPECT_GT(count, 0);
   EXPECT_EQ(plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used, 0);
 
   const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
-  const ServingStatistics copied = serve_mixed(engine, lonely, ngram.get(), 3, 2);
+  const ServingStatistics copied = serve_mixed(engine, adapted, ngram.get(), 3, 2);
   EXPECT_GT(copied.accepted, 0);
 
   Engine weak = open("tinystories-draft", 256, true);  // its cache is too small for all of them
   const std::unique_ptr<Drafter> model = make_model_drafter(weak, 2048, 64);
   for (const std::int64_t guesses : {4, 0}) {
-    const ServingStatistics drafted = serve_mixed(engine, lonely, model.get(), guesses, 3);
+    const ServingStatistics drafted = serve_mixed(engine, adapted, model.get(), guesses, 3);
     EXPECT_GT(drafted.accepted, 0);
     EXPECT_GT(drafted.drafted, drafted.accepted);
     EXPECT_GT(drafted.preemptions, 0);
@@ -364,7 +388,7 @@ TEST(ServingEngine, RefusesInWords) {
   EXPECT_EQ(refused([](auto& r) { r.sampling.top_p = 0; }), "top_p: top_p: 0 is not above 0 and at most 1");
   EXPECT_EQ(refused([](auto& r) { r.sampling.logit_bias = {{-1, 1.0f}}; }), "logit_bias: token -1 is outside the vocabulary of 61");
   EXPECT_EQ(refused([](auto& r) { r.priority = 101; }), "priority: priority is 101, which is not between -100 and 100");
-  EXPECT_EQ(refused([](auto& r) { r.adapter = "a"; }), "model: adapters are not part of this version");
+  EXPECT_EQ(refused([](auto& r) { r.adapter = "a"; }), "model: the adapter 'a' is not loaded");
   EXPECT_EQ(refused([](auto&) {}), "taken");
   EXPECT_EQ(refused([](auto&) {}), "id: request 0 is running already");
   EXPECT_EQ(refused([](auto& r) { r.id = 1; }), ": 1 requests wait already; try again later");

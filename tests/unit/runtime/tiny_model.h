@@ -30,6 +30,13 @@ class TinyModel {
     write();
   }
 
+  // Another model: every tensor's values may be changed.
+  template <typename Change>
+  void change(const Change& each) {
+    for (std::size_t i = 0; i < values_.size(); ++i) each(declarations_[i].name, values_[i]);
+    write();
+  }
+
   Engine load(std::shared_ptr<Backend> backend, const Engine::Options& options) const {
     return Engine::load(Checkpoint::open(system_io(), directory_.path().string()), std::move(backend),
                         options);

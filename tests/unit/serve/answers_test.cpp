@@ -122,6 +122,7 @@ TEST(CompletionAnswer, RefusalsHaveTheirStatus) {
   EXPECT_EQ(status(GenerationRefusal::Kind::kBusy), 429);
   EXPECT_EQ(status(GenerationRefusal::Kind::kTooLong), 400);
   EXPECT_EQ(status(GenerationRefusal::Kind::kInvalid), 400);
+  EXPECT_EQ(status(GenerationRefusal::Kind::kUnknownModel), 404);
 }
 
 // What happened, in order: submissions, cancellations and steps.
@@ -156,6 +157,8 @@ class PlayedEngine : public RequestEngine {
   const std::vector<std::uint64_t>& started() const override { return begun; }
   bool idle() const override { return live.empty() && gone.empty(); }
   const ServingStatistics& statistics() override { return none; }
+  void load_adapter(const std::string& name, const LoraAdapter&) override { log.push_back("load " + name); }
+  void unload_adapter(const std::string& name) override { log.push_back("unload " + name); }
 
   void allow(int steps) {
     const std::lock_guard lock(mutex);

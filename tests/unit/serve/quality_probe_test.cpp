@@ -42,6 +42,8 @@ class ScoringEngine : public RequestEngine {
   const std::vector<std::uint64_t>& started() const override { return nobody_; }
   bool idle() const override { return waiting_.empty(); }
   const ServingStatistics& statistics() override { return statistics_; }
+  void load_adapter(const std::string&, const LoraAdapter&) override {}
+  void unload_adapter(const std::string&) override {}
 
  private:
   double logprob_;

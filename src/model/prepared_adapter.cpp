@@ -1,0 +1,92 @@
+#include "model/prepared_adapter.h"
+
+#include <algorithm>
+
+namespace llmq {
+namespace {
+
+struct Floats {
+  Buffer buffer;
+  TensorView view;
+};
+
+Floats floats(Backend& backend, std::int64_t rows, std::int64_t width) {
+  Floats made{backend.allocate(static_cast<std::size_t>(rows * width) * sizeof(float)), {}};
+  made.view = made.buffer.view(DType::kF32, {rows, width});
+  return made;
+}
+
+// The runs that meet rows [first, first + rows), counted from there.
+std::vector<AdapterRun> clip(const RowAdapters& adapters, std::int64_t rows) {
+  std::vector<AdapterRun> clipped;
+  for (const AdapterRun& run : adapters.runs) {
+    const std::int64_t begin = std::max(run.first - adapters.first, std::int64_t{0});
+    const std::int64_t end = std::min(run.first + run.count - adapters.first, rows);
+    if (begin < end) clipped.push_back({begin, end - begin, run.adapter});
+  }
+  return clipped;
+}
+
+// All runs are of one adapter.
+void add_one(Backend& backend, std::size_t block, std::span<const AdapterRun> runs, const TensorView& x, std::span<const AdaptedOutput> outputs) {
+  const auto& linears = runs.front().adapter->blocks.at(block);
+  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear& { return linears[static_cast<std::size_t>(output.role)]; };
+  if (std::none_of(outputs.begin(), outputs.end(), [&](const AdaptedOutput& output) { return linear_of(output).down != nullptr; })) return;
+  std::vector<std::int32_t> rows;
+  for (const AdapterRun& run : runs)
+    for (std::int64_t row = run.first; row < run.first + run.count; ++row) rows.push_back(static_cast<std::int32_t>(row));
+  const auto count = static_cast<std::int64_t>(rows.size());
+  const Floats gathered = floats(backend, count, x.cols());
+  backend.embed(gathered.view, x, rows);  // rows of a table, widened
+  std::vector<Floats> narrow, wide;
+  std::vector<LinearCall> down, up;
+  for (const AdaptedOutput& output : outputs) {
+    const PreparedAdapter::Linear& linear = linear_of(output);
+    narrow.push_back(linear.down ? floats(backend, count, linear.down->out_features) : Floats());
+    wide.push_back(linear.up ? floats(backend, count, linear.up->out_features) : Floats());
+    if (!linear.down) continue;
+    down.push_back({narrow.back().view, gathered.view, linear.down.get(), {}});
+    up.push_back({wide.back().view, narrow.back().view, linear.up.get(), {}});
+  }
+  backend.linears(down);
+  backend.linears(up);
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!linear_of(outputs[i]).up) continue;
+    std::int64_t at = 0;
+    for (const AdapterRun& run : runs) {
+      backend.add(outputs[i].y.row_slice(run.first, run.count), wide[i].view.row_slice(at, run.count));
+      at += run.count;
+    }
+  }
+}
+
+}  // namespace
+
+PreparedAdapter prepare_adapter(Backend& backend, const LoraAdapter& adapter) {
+  PreparedAdapter prepared;
+  prepared.blocks.resize(adapter.blocks());
+  for (std::size_t block = 0; block < adapter.blocks(); ++block)
+    for (std::size_t role = 0; role < kLinearRoles; ++role) {
+      if (!adapter.changes(block, static_cast<LinearRole>(role))) continue;
+      LoraPair pair = adapter.pair(block, static_cast<LinearRole>(role));
+      for (float& value : pair.up) value *= pair.scale;
+      PreparedAdapter::Linear& linear = prepared.blocks[block][role];
+      linear.down = backend.prepare(TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
+      linear.up = backend.prepare(TensorView(pair.up.data(), DType::kF32, {pair.out_features, pair.rank}), Compute::kFloat32);
+      prepared.bytes += linear.down->bytes + linear.up->bytes;
+    }
+  return prepared;
+}
+
+void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x, std::span<const AdaptedOutput> outputs) {
+  if (adapters.runs.empty()) return;
+  std::vector<AdapterRun> left = clip(adapters, x.rows());
+  while (!left.empty()) {
+    const PreparedAdapter* adapter = left.front().adapter;
+    const auto others = std::stable_partition(left.begin(), left.end(), [&](const AdapterRun& run) { return run.adapter == adapter; });
+    add_one(backend, adapters.block, {left.begin(), others}, x, outputs);
+    left.erase(left.begin(), others);
+  }
+}
+
+}  // namespace llmq

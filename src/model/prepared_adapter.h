@@ -1,0 +1,52 @@
+// An adapter as a backend holds it, and what it adds to the rows of a batch that asked for it.
+//
+//   y[t] += B' (A x[t]),   B' = scale B
+//
+// FP32 whatever the model computes in: x is widened, and nothing is rounded to BF16. The rows of one adapter are gathered, go through two
+// products of the backend and are added one by one, so that a row's bits depend neither on its batch mates nor on their adapters. Rows
+// without an adapter are not touched, and a batch without any costs nothing.
+#pragma once
+#include <array>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "model/lora_adapter.h"
+
+namespace llmq {
+
+struct PreparedAdapter {
+  struct Linear {
+    std::unique_ptr<PreparedWeight> down, up;  // A and B'; null where the adapter changes nothing
+  };
+  std::vector<std::array<Linear, kLinearRoles>> blocks;
+  std::size_t bytes = 0;
+  std::uint64_t number = 0;  // no other adapter of the engine that holds it has, or had, this one
+};
+PreparedAdapter prepare_adapter(Backend& backend, const LoraAdapter& adapter);
+
+// Rows [first, first + count) of a batch have this adapter.
+struct AdapterRun {
+  std::int64_t first = 0, count = 0;
+  const PreparedAdapter* adapter = nullptr;
+};
+
+// The adapters of the rows from `first` on, in one block.
+struct RowAdapters {
+  std::span<const AdapterRun> runs;  // rising, none overlaps another
+  std::size_t block = 0;
+  std::int64_t first = 0;
+  RowAdapters from(std::int64_t row) const { return {runs, block, first + row}; }
+};
+
+// A linear's result F32 [T, out].
+struct AdaptedOutput {
+  LinearRole role;
+  TensorView y;
+};
+
+// For linears that share the input x [T, in], of the compute dtype.
+void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x, std::span<const AdaptedOutput> outputs);
+
+}  // namespace llmq
