@@ -24,12 +24,17 @@ Room room_for(const EngineFlags& options, const ModelSpec& spec, Compute compute
     fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
   const std::uint64_t per_token = kv_bytes_per_token(spec, compute), asked = parse_bytes(options.kv_memory, "--kv-memory");
   const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
+  // Of one context: less than its length where a sliding window passes.
+  const auto positions_of = [&](std::int64_t context) {
+    return most_kv_blocks(kv_window(spec), options.block_size, context, options.limits.max_num_batched_tokens) * options.block_size;
+  };
   Room room;
-  room.context = options.max_model_len ? options.max_model_len : std::min(spec.max_position, affordable);
-  if (affordable < room.context || room.context < 2)
-    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} holds {} tokens, less than one context of {}", bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context),
-                             {}, "--kv-memory", fmt::format("give at least {}, or lower --max-model-len", bytes_text(per_token * static_cast<std::uint64_t>(room.context + options.block_size)))});
-  const std::int64_t most = (room.context + options.block_size) * options.limits.max_num_seqs;  // all answers at their longest
+  room.context = options.max_model_len ? options.max_model_len : positions_of(spec.max_position) <= affordable ? spec.max_position : std::min(spec.max_position, affordable);
+  const std::int64_t longest = positions_of(std::max<std::int64_t>(1, room.context));
+  if (affordable < longest || room.context < 2)
+    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} holds {} tokens, and one context of {} takes {}", bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context, longest),
+                             {}, "--kv-memory", fmt::format("give at least {}, or lower --max-model-len", bytes_text(per_token * static_cast<std::uint64_t>(longest)))});
+  const std::int64_t most = (longest + options.block_size) * options.limits.max_num_seqs;  // all answers at their longest
   room.kv_tokens = asked ? affordable : std::min(affordable, most);
   return room;
 }

@@ -61,7 +61,9 @@ struct KvPages {
 };
 
 // Rows [first_row, first_row + rows) of a batch are consecutive positions of one sequence; the first has position `context`.
-// Position p lives in slot p % block_size of block block_table[p / block_size].
+// Position p lives in slot p % block_size of block block_table[p / block_size]. With a sliding window, entries of blocks that lie wholly
+// below kAttentionTile * ((context - window + 1) / kAttentionTile) are not looked at.
+inline constexpr int kAttentionTile = 64;  // keys at a time, from absolute positions 0, 64, 128, ... on
 struct SequenceRows {
   std::int64_t first_row = 0, rows = 0, context = 0;
   std::span<const std::int32_t> block_table;  // host memory
@@ -133,7 +135,7 @@ class Backend {
   virtual void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
                        std::span<const std::int64_t> slots) = 0;
   // Causal attention of q F32 [T, heads, head_dim] over the pages; out [T, heads*head_dim] of the compute dtype. Online softmax over
-  // key tiles at absolute positions 0, 64, 128, ...: never an S x S matrix, and row i does not depend on its batch.
+  // tiles of kAttentionTile keys: never an S x S matrix, and row i does not depend on its batch.
   virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                          std::span<const SequenceRows> sequences, const AttentionProblem& problem) = 0;
   // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.

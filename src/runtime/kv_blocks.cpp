@@ -1,6 +1,7 @@
 #include "runtime/kv_blocks.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "base/sha256.h"
@@ -18,8 +19,15 @@ BlockKey next_key(const BlockKey& key, std::span<const std::int32_t> tokens) {
 
 }  // namespace
 
-KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching)
-    : block_size_(block_size), prefix_caching_(prefix_caching) {
+std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t positions, std::int64_t step) {
+  const auto blocks_for = [&](std::int64_t count) { return (count - 1) / block_size + 1; };
+  if (window.positions == 0) return blocks_for(positions);
+  // What a step looks at, and what the roundings down to a grain and to a block add in front of it.
+  return blocks_for(std::min(positions, window.positions - 1 + (window.grain - 1) + (block_size - 1) + step));
+}
+
+KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching, KvWindow window)
+    : block_size_(block_size), prefix_caching_(prefix_caching), window_(window) {
   if (blocks < 1 || block_size < 1)
     fail(ErrorKind::kUsage, "a KV cache of {} blocks of {} positions holds nothing", blocks, block_size);
   blocks_.resize(static_cast<std::size_t>(blocks));
@@ -76,20 +84,39 @@ KvTable KvBlocks::open(std::string_view salt, bool shares) const {
   return table;
 }
 
+// How many blocks at the front no position from `length` on looks at.
+std::size_t KvBlocks::passed(std::int64_t length) const {
+  const std::int64_t unseen = length - window_.positions + 1;
+  if (window_.positions == 0 || unseen <= 0) return 0;
+  return static_cast<std::size_t>(unseen / window_.grain * window_.grain / block_size_);
+}
+
 std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t> tokens) {
   if (table.length != 0)
     fail(ErrorKind::kInternal, "a prefix is looked up for a sequence of {} positions", table.length);
   if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;
   const auto size = static_cast<std::size_t>(block_size_);
+  std::size_t usable = 0, unbroken = 0;  // blocks; those there without a gap up to here
   for (std::size_t start = 0; start + size < tokens.size(); start += size) {
     const BlockKey key = next_key(table.keys.back(), tokens.subspan(start, size));
     const auto found = published_.find(key);
-    if (found == published_.end()) break;
-    retain(found->second);
-    table.blocks.push_back(found->second);
-    table.length += block_size_;
+    const bool there = found != published_.end();
+    if (!there && window_.positions == 0) break;
+    unbroken = there ? unbroken + 1 : 0;
+    table.blocks.push_back(there ? found->second : kNoBlock);
     table.keys.push_back(key);
+    const std::size_t count = table.blocks.size();
+    if (unbroken >= count - passed(static_cast<std::int64_t>(count * size))) usable = count;
   }
+  table.blocks.resize(usable);
+  table.keys.resize(usable + 1);
+  table.length = static_cast<std::int64_t>(usable * size);
+  table.passed = passed(table.length);
+  for (std::size_t i = 0; i < usable; ++i)
+    if (i < table.passed)
+      table.blocks[i] = kNoBlock;
+    else
+      retain(table.blocks[i]);
   return table.length;
 }
 
@@ -115,14 +142,21 @@ bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCop
 void KvBlocks::truncate(KvTable& table, std::int64_t length) {
   if (length < 0 || length > table.length)
     fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}", table.length, length);
+  if (length > 0 && passed(length) < table.passed)
+    fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}: its window has passed", table.length, length);
   const auto kept = static_cast<std::size_t>(blocks_for(length));
   while (table.blocks.size() > kept) {
-    release(table.blocks.back());
+    if (table.blocks.back() != kNoBlock) release(table.blocks.back());
     table.blocks.pop_back();
   }
   table.length = length;
+  table.passed = std::min(table.passed, kept);
   const auto full = static_cast<std::size_t>(length / block_size_);
   if (table.keys.size() > full + 1) table.keys.resize(full + 1);
+}
+
+void KvBlocks::release_passed(KvTable& table) {
+  for (const std::size_t end = passed(table.length); table.passed < end; ++table.passed) release(std::exchange(table.blocks[table.passed], kNoBlock));
 }
 
 void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
@@ -133,13 +167,13 @@ void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
        ++index) {
     const BlockKey key = next_key(table.keys.back(), tokens.subspan(index * size, size));
     const std::int32_t block = table.blocks[index];
-    if (!at(block).key && published_.emplace(key, block).second) at(block).key = key;
+    if (block != kNoBlock && !at(block).key && published_.emplace(key, block).second) at(block).key = key;
     table.keys.push_back(key);
   }
 }
 
 KvTable KvBlocks::fork(const KvTable& table) {
-  for (const std::int32_t block : table.blocks) retain(block);
+  for (std::size_t i = table.passed; i < table.blocks.size(); ++i) retain(table.blocks[i]);
   return table;
 }
 

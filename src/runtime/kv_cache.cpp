@@ -1,5 +1,7 @@
 #include "runtime/kv_cache.h"
 
+#include <algorithm>
+
 #include "base/checked.h"
 #include "base/error.h"
 
@@ -17,9 +19,18 @@ std::int32_t block_count(std::int64_t tokens, int block_size) {
 
 }  // namespace
 
+KvWindow kv_window(const ModelSpec& spec) {
+  KvWindow window{0, kAttentionTile};
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.sliding_window <= 0) return {};
+    window.positions = std::max(window.positions, block.sliding_window);
+  }
+  return window;
+}
+
 KvCache::KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size,
                  bool prefix_caching)
-    : backend_(backend), blocks_(block_count(tokens, block_size), block_size, prefix_caching) {
+    : backend_(backend), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
   const Shape shape{blocks, block_size, spec.kv_heads, spec.head_dim};
   const auto row_bytes = static_cast<std::uint64_t>(spec.kv_heads * spec.head_dim * element_bytes(dtype));

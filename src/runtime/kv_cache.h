@@ -11,8 +11,12 @@
 
 namespace llmq {
 
+// The widest of a model whose layers all have one; else none.
+KvWindow kv_window(const ModelSpec& spec);
+
 class KvCache {
  public:
+  // Its blocks know the window where every layer of the model has one: tables are those of all layers.
   // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
   KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size,
           bool prefix_caching = true);

@@ -83,6 +83,7 @@ class ModelDrafter : public Drafter {
     reader.read.resize(kept);
     blocks.truncate(reader.table, static_cast<std::int64_t>(kept));
     blocks.publish(reader.table, reader.read);
+    blocks.release_passed(reader.table);  // `kept` never falls: a sequence only grows
     const auto fresh = job.tokens.subspan(kept);
     if (std::any_of(fresh.begin(), fresh.end(), [&](std::int32_t id) { return id >= engine_.spec().vocab_size; })) return nullptr;
     return &reader;

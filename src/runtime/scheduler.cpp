@@ -26,7 +26,7 @@ Scheduler::Refusal Scheduler::add(Request request) {
   if (prompt >= limits_.max_model_len) return Refusal::kTooLong;
   request.max_tokens = std::min(request.max_tokens, limits_.max_model_len - prompt);
   const std::int64_t most = prompt + request.max_tokens - 1;  // the last token is never run
-  if (blocks_.blocks_for(most) > blocks_.total()) return Refusal::kTooLarge;
+  if (blocks_.most_blocks(most, limits_.max_num_batched_tokens) > blocks_.total()) return Refusal::kTooLarge;
   if (request.priority < -kPriorities || request.priority > kPriorities) return Refusal::kBadPriority;
   if (live_.count(request.id) != 0) return Refusal::kKnownId;
   if (static_cast<std::int64_t>(waiting_.size()) >= limits_.max_waiting) return Refusal::kQueueFull;
@@ -139,7 +139,9 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
     if (!preempt_less_urgent(place, step)) return false;
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());
   sequence.computed = blocks_.take_prefix(sequence.table, sequence.tokens);
-  while (blocks_.blocks_for(size) - static_cast<std::int64_t>(sequence.table.blocks.size()) > blocks_.free())
+  const auto passed = static_cast<std::int64_t>(sequence.table.passed), has = static_cast<std::int64_t>(sequence.table.blocks.size()) - passed;
+  const std::int64_t wanted = std::min(blocks_.blocks_for(size) - passed, blocks_.most_blocks(size, limits_.max_num_batched_tokens));
+  while (wanted - has > blocks_.free())
     if (!preempt_less_urgent(place, step)) {
       blocks_.close(sequence.table);
       sequence.computed = 0;
@@ -199,6 +201,7 @@ void Scheduler::fork(std::uint64_t id, std::uint64_t other, std::int32_t token) 
   sequence.computed = work->first + work->count;
   sequence.table = blocks_.fork(from.table);
   blocks_.truncate(sequence.table, sequence.computed);
+  blocks_.release_passed(sequence.table);
   sequence.runs = static_cast<std::int64_t>(running_.size()) < limits_.max_num_seqs;
   if (!sequence.runs) {  // it starts later, and finds the prompt if it is still there
     blocks_.close(sequence.table);
@@ -243,6 +246,7 @@ std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
     if (work.first < static_cast<std::int64_t>(sequence.request.prompt.size()))
       blocks_.publish(sequence.table,
                       std::span(sequence.tokens).first(static_cast<std::size_t>(sequence.computed)));
+    blocks_.release_passed(sequence.table);
     if (!ends) continue;
     finished.emplace_back(work.id, stopped ? Finish::kStop : Finish::kLength);
     erase(work.id);

@@ -9,7 +9,8 @@
 //   * Sequences get pages in the order of urgency. When none is free the least urgent running sequence gives back all of
 //     its pages and waits; what it had is computed again (its published blocks may still be there). The most urgent
 //     sequence can always go on, because a request that does not fit alone is refused when it comes.
-//   * A waiting sequence starts when there are pages for all its tokens, and none that waits is passed by a less urgent one.
+//   * Pages that a sliding window has passed are given back as soon as the step has run.
+//   * A waiting sequence starts when there are pages for all its tokens (at once), and none that waits is passed by a less urgent one.
 //   * Draft tokens to be verified take pages and budget that nobody needs, and never push anyone out. What was not
 //     accepted is given back in complete(), and all of it when the sequence is pushed out.
 //   * cancel() frees pages at once, or in complete() where the sequence is in the step that runs.

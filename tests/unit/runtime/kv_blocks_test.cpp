@@ -97,6 +97,46 @@ TEST(KvBlocks, EmptyBlocksGoFirstThenTheLeastRecentlyUsedEndFirst) {
   EXPECT_EQ(blocks.take_prefix(again, counting(0, 9)), 0);  // forgotten
 }
 
+// Of 20 positions in blocks of 4, the next looks at 6 (15 ... 20), which are in blocks 3, 4 and 5.
+TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
+  KvBlocks blocks(8, 4, true, {6, 1});
+  KvTable table = filled(blocks, counting(0, 20));
+  EXPECT_EQ(blocks.free(), 3);
+  blocks.release_passed(table);
+  EXPECT_EQ(blocks.free(), 6);
+  EXPECT_EQ(std::vector(table.blocks.begin(), table.blocks.begin() + 3), std::vector<std::int32_t>(3, kNoBlock));
+  // 13 tokens, of which 12 may be found: the next looks at 7 ... 12, so blocks 1 and 2 are taken from the free list.
+  KvTable shorter = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(shorter, counting(0, 13)), 12);
+  EXPECT_EQ(shorter.blocks[0], kNoBlock);
+  EXPECT_EQ(shorter.passed, 1u);
+  EXPECT_EQ(blocks.free(), 4);
+  KvTable forked = blocks.fork(shorter);
+  EXPECT_EQ(blocks.references(shorter.blocks[1]), 2);
+  EXPECT_THROW(blocks.truncate(forked, 8), Error) << "position 8 looks at 3, which is gone";
+  blocks.close(forked);
+  blocks.close(shorter);
+  // The first three blocks are needed for something else; the end is found all the same, and what ends before it is not.
+  std::vector<BlockCopy> copies;
+  KvTable other = blocks.open("other");
+  ASSERT_TRUE(blocks.reserve(other, 24, copies));
+  KvTable longer = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(longer, counting(0, 21)), 20);
+  EXPECT_EQ(std::vector(longer.blocks.begin() + 3, longer.blocks.end()), std::vector(table.blocks.begin() + 3, table.blocks.end()));
+  KvTable lost = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(lost, counting(0, 13)), 0);
+  for (KvTable* one : {&table, &other, &longer}) blocks.close(*one);
+  EXPECT_EQ(blocks.free(), 8);
+}
+
+// Blocks of 4: at most those of 6 - 1 positions before a step of 3, and a rounding down each to a grain of 2 and to a block.
+TEST(KvBlocks, KnowsTheMostThatASequenceHolds) {
+  EXPECT_EQ(most_kv_blocks({}, 4, 100, 3), 25);
+  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 9, 3), 3);
+  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 100, 3), 3);
+  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 100, 4), 4);
+}
+
 TEST(KvBlocks, WhatIsNotThereIsRefused) {
   EXPECT_THROW(KvBlocks(0, 16), Error);
   EXPECT_THROW(KvBlocks(1, 0), Error);

@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <random>
 
 #include "base/error.h"
@@ -154,6 +155,87 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
     EXPECT_GT(drafted.preemptions, 0);
   }
   EXPECT_EQ(weak.cache().blocks().free(), weak.cache().blocks().total()) << "the draft's pages are left";
+}
+
+// The tokens that the model says behind each beginning of `tokens`, from one pass over all of them with every page kept.
+std::vector<std::int32_t> said_with_every_page(Engine& engine, std::span<const std::int32_t> tokens) {
+  KvSequence sequence(engine.cache());
+  sequence.extend(static_cast<std::int64_t>(tokens.size()));
+  const Engine::Step step{tokens, 0, sequence.blocks()};
+  const Buffer normed = engine.forward({&step, 1});
+  std::vector<std::int32_t> rows(tokens.size()), said;
+  std::iota(rows.begin(), rows.end(), 0);
+  const std::span<float> logits = engine.host_logits(normed, static_cast<std::int64_t>(tokens.size()), rows);
+  for (std::size_t row = 0; row < tokens.size(); ++row) {
+    const auto values = logits.subspan(row * 61, 61);
+    said.push_back(static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin()));
+  }
+  return said;
+}
+
+// A model that looks back 40 positions answers for 400 in pages that nobody else needs any more: the window, what the kernels round it to,
+// a chunk of a prompt, and block ends, 40 - 1 + 63 + 15 + 48 positions at most, so 11 blocks of 16 for each sequence where 26 would stand.
+TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
+  const TinyModel model(40);
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const bool guessing : {false, true}) {
+      Engine::Options options;
+      options.compute = compute;
+      options.max_context = 512;
+      options.kv_tokens = 11 * 16 * 3;
+      Engine engine = model.load(make_cpu_backend(2), options);
+      options.kv_tokens = 512;
+      options.prefix_caching = false;
+      Engine every_page = model.load(make_cpu_backend(2), options);
+      const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
+      ServingEngine serving(engine, nullptr, {{8, 48, 512, 64}, guessing ? 3 : 0}, guessing ? ngram.get() : nullptr);
+      std::map<std::uint64_t, GenerationRequest> requests;
+      Answers answers;
+      Ends ends;
+      for (std::uint64_t id = 0; id < 24; ++id) {
+        GenerationRequest& request = requests[id];
+        request.id = id;
+        request.max_tokens = id % 4 == 0 ? 250 : 30;
+        request.ignore_eos = true;
+        const std::int32_t length = id % 3 == 0 ? 20 : 160;  // long ones begin alike
+        for (std::int32_t i = 0; i < length; ++i) request.prompt.push_back(3 + (i < 150 ? i * i : i * 5 + static_cast<std::int32_t>(id)) % 58);
+        ASSERT_FALSE(serving.submit(request));
+      }
+      while (!serving.idle()) collect(serving.step(), answers, ends);
+      for (const auto& [id, request] : requests) {
+        const std::vector<std::int32_t>& answer = answers[{id, 0}];
+        ASSERT_EQ(static_cast<std::int64_t>(answer.size()), request.max_tokens) << id;
+        std::vector<std::int32_t> tokens = request.prompt;
+        tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+        const std::vector<std::int32_t> said = said_with_every_page(every_page, tokens);
+        EXPECT_EQ(answer, std::vector<std::int32_t>(said.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()) - 1, said.end())) << id;
+      }
+      const ServingStatistics& statistics = serving.statistics();
+      EXPECT_GT(statistics.prefix_hits, 0);
+      EXPECT_GT(statistics.preemptions, 0);
+      EXPECT_EQ(statistics.accepted > 0, guessing);
+      EXPECT_EQ(statistics.kv_blocks_used, 0);
+    }
+}
+
+// Alone, a sequence of 400 positions never has more than 11 blocks, and is taken though the cache has no room for 400.
+TEST(ServingEngine, AWindowBoundsThePagesOfASequence) {
+  const TinyModel model(40);
+  Engine::Options options;
+  options.max_context = 512;
+  options.kv_tokens = 11 * 16;
+  Engine engine = model.load(make_cpu_backend(1), options);
+  ServingEngine serving(engine, nullptr, {{4, 48, 512, 64}, 0});
+  GenerationRequest request;
+  request.prompt.assign(200, 7);
+  request.max_tokens = 200;
+  request.ignore_eos = true;
+  ASSERT_FALSE(serving.submit(request));
+  std::int64_t most = 0, taken = 0;
+  for (; !serving.idle(); most = std::max(most, serving.statistics().kv_blocks_used)) taken += static_cast<std::int64_t>(serving.step().size());
+  EXPECT_GT(taken, 0);
+  EXPECT_LE(most, 11);
+  EXPECT_EQ(serving.statistics().preemptions, 0);
 }
 
 // 20 positions in two blocks of 16, then 21: once 12 places hold nothing, once 11.
