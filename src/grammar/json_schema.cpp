@@ -1,7 +1,9 @@
 #include "grammar/json_schema.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <cmath>
 #include <cstdlib>
 #include <map>
 #include <optional>
@@ -28,7 +30,7 @@ const std::map<std::string_view, Words> kKeywordsOf = {
     {"array", {"items", "prefixItems", "minItems", "maxItems"}},
     {"string", {"minLength", "maxLength", "pattern", "format"}},
     {"integer", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"}},
-    {"number", {}},
+    {"number", {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}},
     {"boolean", {}},
     {"null", {}},
 };
@@ -54,6 +56,15 @@ bool is_of(const Json& value, std::string_view type) {
   if (type == "number") return value.is_number();
   if (type == "boolean") return value.is_bool();
   return value.is_null();
+}
+
+// The fewest digits that read back as this value.
+DecimalBound bound_of(double value) {
+  std::array<char, 512> digits{};
+  const auto written = std::to_chars(digits.data(), digits.data() + digits.size(), std::abs(value), std::chars_format::fixed);
+  const std::string text(digits.data(), written.ptr);
+  const std::size_t point = std::min(text.find('.'), text.size());
+  return {value < 0, text.substr(0, point), text.substr(std::min(point + 1, text.size())), false};
 }
 
 class Compiler {
@@ -256,7 +267,7 @@ class Compiler {
     if (type == "array") return array(schema, where, next);
     if (type == "string") return string(schema, where, next);
     if (type == "integer") return integer(schema, where, next);
-    if (type == "number") return texts_.number(next);
+    if (type == "number") return number(schema, where, next);
     return type == "boolean" ? texts_.boolean(next) : texts_.null(next);
   }
 
@@ -309,7 +320,41 @@ class Compiler {
     bound("exclusiveMaximum", -1, false);
     if (low > high) refuse(where, fmt::format("no integer is at least {} and at most {}", low, high));
     if (const Json* factor = schema.find("multipleOf")) return multiple(*factor, low, high, where, next);
-    return bounded ? texts_.integer(low, high, next) : texts_.integer(next);
+    return bounded ? integer(low, high, next) : texts_.integer(next);
+  }
+  TextPlace integer(std::int64_t low, std::int64_t high, TextPlace next) {
+    return texts_.between(bound_of(static_cast<double>(low)), bound_of(static_cast<double>(high)), false, next);
+  }
+
+  TextPlace number(const Json& schema, const std::string& where, TextPlace next) {
+    const double greatest = static_cast<double>(JsonTexts::kGreatest);
+    double least = -greatest, most = greatest;
+    DecimalBound low = bound_of(least), high = bound_of(most);
+    bool bounded = false;
+    const auto bound = [&](const char* key, bool lower, bool open) {
+      const Json* found = schema.find(key);
+      if (!found) return;
+      bounded = true;
+      const std::string name = where + "." + key;
+      if (!found->is_number() || std::abs(found->as_double()) > greatest)
+        unsupported(name, fmt::format("expected a number between -{} and {}", JsonTexts::kGreatest, JsonTexts::kGreatest));
+      const double value = found->as_double();
+      DecimalBound digits = bound_of(value);
+      if (digits.whole.size() + digits.fraction.size() > DecimalBound::kDigits) unsupported(name, fmt::format("has more than {} digits", DecimalBound::kDigits));
+      double& closest = lower ? least : most;
+      if (lower ? value < closest : value > closest) return;  // the other keyword asks for more
+      closest = value;
+      digits.open = open;
+      (lower ? low : high) = digits;
+    };
+    bound("minimum", true, false);
+    bound("maximum", false, false);
+    bound("exclusiveMinimum", true, true);
+    bound("exclusiveMaximum", false, true);
+    if (!bounded) return texts_.number(next);
+    const TextPlace place = texts_.between(low, high, true, next);
+    if (place == JsonTexts::kNone) refuse(where, fmt::format("no number of at most {} digits keeps its bounds", DecimalBound::kDigits));
+    return place;
   }
 
   // A few are listed; without an upper bound they are known by their remainder.
@@ -318,7 +363,7 @@ class Compiler {
     if (!word.is_integer() || word.as_integer() < 1) unsupported(name, "expected an integer of 1 or more");
     const std::int64_t factor = word.as_integer(), first = low / factor + (low % factor > 0), last = high / factor - (high % factor < 0);
     if (first > last) refuse(where, fmt::format("no multiple of {} is at least {} and at most {}", factor, low, high));
-    if (factor == 1) return texts_.integer(low, high, next);
+    if (factor == 1) return integer(low, high, next);
     if (last - first < kMostMultiples) {
       std::vector<TextPlace> ways;
       for (std::int64_t i = first; i <= last; ++i) ways.push_back(builder_.literal(std::to_string(i * factor), next));

@@ -1,5 +1,7 @@
 #include "grammar/json_texts.h"
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <vector>
 
@@ -7,7 +9,7 @@ namespace llmq {
 namespace {
 
 constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
-constexpr int kBlanks = 24, kDigits = 15, kExponentDigits = 2;
+constexpr int kBlanks = 24, kDigits = DecimalBound::kDigits, kExponentDigits = 2;
 
 }  // namespace
 
@@ -118,50 +120,62 @@ TextPlace JsonTexts::number(TextPlace next) {
   }), next);
 }
 
-// Numbers of as many digits, 0 <= low <= high: a digit is free where one before it has left both borders.
-TextPlace JsonTexts::between(std::int64_t low, std::int64_t high, TextPlace next) {
-  const std::string least = std::to_string(low), most = std::to_string(high);
-  // Behind a digit: on neither border, on the lower, on the upper, on both.
-  TextPlace behind[4] = {next, next, next, next};
-  for (std::size_t i = least.size(); i-- > 0;) {
-    TextPlace here[4];
-    for (unsigned borders = 0; borders < 4; ++borders) {
-      const bool lower = borders & 1, upper = borders & 2;
-      const auto first = static_cast<std::uint8_t>(lower ? least[i] : '0'), last = static_cast<std::uint8_t>(upper ? most[i] : '9');
-      if (first > last) {  // on both borders, whose digits before were the same: cannot be
-        here[borders] = next;
-        continue;
-      }
+// Of so many digits before the point and at most so many behind it: a digit is free where one before it has left both bounds. From the
+// last digit to the first.
+TextPlace JsonTexts::magnitudes(const DecimalBound& low, const DecimalBound& high, std::size_t whole, std::size_t fraction, TextPlace next) {
+  constexpr unsigned kLower = 1, kUpper = 2;  // what was written is on that bound
+  const auto digit_of = [&](const DecimalBound& bound, std::size_t i) {
+    if (i < whole) return bound.whole[i];
+    return i - whole < bound.fraction.size() ? bound.fraction[i - whole] : '0';
+  };
+  const auto may_end = [&](std::size_t written, unsigned on) {
+    const auto ends = [&](const DecimalBound& bound) { return written >= whole + bound.fraction.size(); };
+    if ((on & kLower) && (!ends(low) || low.open)) return false;
+    return !((on & kUpper) && ends(high) && high.open);
+  };
+  std::array<TextPlace, 4> behind{};
+  for (unsigned on = 0; on < 4; ++on) behind[on] = may_end(whole + fraction, on) ? next : kNone;
+  for (std::size_t i = whole + fraction; i-- > 0;) {
+    std::array<TextPlace, 4> here{};
+    for (unsigned on = 0; on < 4; ++on) {
+      const char least = on & kLower ? digit_of(low, i) : '0', most = on & kUpper ? digit_of(high, i) : '9';
+      const auto then = [&](char digit) { return behind[((on & kLower) && digit == least ? kLower : 0) | ((on & kUpper) && digit == most ? kUpper : 0)]; };
       std::vector<TextPlace> ways;
-      for (std::uint8_t digit = first; digit <= last; ++digit)
-        ways.push_back(builder_.byte(digit, digit, behind[(lower && digit == first ? 1u : 0u) | (upper && digit == last ? 2u : 0u)]));
-      here[borders] = builder_.either(ways);
+      for (char digit = i == 0 && whole > 1 ? std::max(least, '1') : least; digit <= most;) {
+        char last = digit;
+        while (last < most && then(static_cast<char>(last + 1)) == then(digit)) ++last;
+        if (then(digit) != kNone) ways.push_back(builder_.byte(static_cast<std::uint8_t>(digit), static_cast<std::uint8_t>(last), then(digit)));
+        digit = static_cast<char>(last + 1);
+      }
+      if (i == whole && !ways.empty()) ways = {builder_.literal(".", builder_.either(ways))};
+      if (i >= whole && may_end(i, on)) ways.push_back(next);
+      here[on] = ways.empty() ? kNone : builder_.either(ways);
     }
-    for (unsigned borders = 0; borders < 4; ++borders) behind[borders] = here[borders];
+    behind = here;
   }
-  return behind[3];
+  return behind[(low.whole.size() == whole ? kLower : 0) | (high.whole.size() == whole ? kUpper : 0)];
 }
 
-TextPlace JsonTexts::integer(std::int64_t low, std::int64_t high, TextPlace next) {
+TextPlace JsonTexts::magnitudes(const DecimalBound& low, const DecimalBound& high, bool fractions, TextPlace next) {
   std::vector<TextPlace> ways;
-  const auto add = [&](std::int64_t from, std::int64_t to, bool negative) {
-    std::int64_t first = 0, last = 9;  // of so many digits
-    for (int digits = 1; digits <= kDigits; ++digits, first = last + 1, last = last * 10 + 9) {
-      const std::int64_t least = std::max(first, from), most = std::min(last, to);
-      if (least > most) continue;
-      const TextPlace way = between(least, most, next);
-      ways.push_back(negative ? builder_.literal("-", way) : way);
-    }
-  };
-  if (low < 0) add(std::max<std::int64_t>(1, -high), -low, true);
-  if (high >= 0) add(std::max<std::int64_t>(0, low), high, false);
-  return builder_.either(ways);
+  for (std::size_t whole = low.whole.size(); whole <= high.whole.size(); ++whole)
+    if (const TextPlace way = magnitudes(low, high, whole, fractions ? DecimalBound::kDigits - whole : 0, next); way != kNone) ways.push_back(way);
+  return ways.empty() ? kNone : builder_.either(ways);
+}
+
+TextPlace JsonTexts::between(const DecimalBound& low, const DecimalBound& high, bool fractions, TextPlace next) {
+  const DecimalBound zero{}, not_zero{false, "0", {}, true};
+  std::vector<TextPlace> ways;
+  if (low.negative)
+    if (const TextPlace below = magnitudes(high.negative ? high : not_zero, low, fractions, next); below != kNone) ways.push_back(builder_.literal("-", below));
+  if (!high.negative)
+    if (const TextPlace above = magnitudes(low.negative ? zero : low, high, fractions, next); above != kNone) ways.push_back(above);
+  return ways.empty() ? kNone : builder_.either(ways);
 }
 
 // By the remainder of the digits so far, from the last digit to the first.
 TextPlace JsonTexts::multiple(std::int64_t factor, bool negative, TextPlace next) {
   const auto count = static_cast<std::size_t>(factor);
-  constexpr TextPlace kNone = -1;
   std::vector<TextPlace> behind(count, kNone);  // after so many digits: nothing, or what may follow with this remainder
   behind[0] = next;
   const auto digit_ways = [&](std::size_t remainder, int first) {

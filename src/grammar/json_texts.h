@@ -6,16 +6,26 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <string>
 
 #include "grammar/characters.h"
 
 namespace llmq {
 
+// A bound of numbers, in decimal digits: at most kDigits of them, no zeros in front of other digits nor at the end of the fraction.
+struct DecimalBound {
+  static constexpr std::size_t kDigits = 15;
+  bool negative = false;  // zero is not
+  std::string whole = "0", fraction = {};
+  bool open = false;  // the bound itself is out
+};
+
 class JsonTexts {
  public:
   explicit JsonTexts(TextProgramBuilder& builder) : builder_(builder) {}
 
-  static constexpr std::int64_t kGreatest = 999'999'999'999'999;  // 15 digits
+  static constexpr std::int64_t kGreatest = 999'999'999'999'999;  // of kDigits
+  static constexpr TextPlace kNone = -1;
 
   TextPlace any(TextPlace next);     // of any type
   TextPlace object(TextPlace next);  // with any members
@@ -24,8 +34,9 @@ class JsonTexts {
   TextPlace string(std::int64_t least, std::optional<std::int64_t> most, TextPlace next);  // characters
   TextPlace number(TextPlace next);
   TextPlace integer(TextPlace next);
-  // Between these, both within kGreatest; low <= high.
-  TextPlace integer(std::int64_t low, std::int64_t high, TextPlace next);
+  // Between these, low <= high, without an exponent and of at most 15 digits in all, which every reader keeps apart as FP64; those that are
+  // whole (`fractions` false), or all. kNone where there is none.
+  TextPlace between(const DecimalBound& low, const DecimalBound& high, bool fractions, TextPlace next);
   // Multiples of 2 <= factor <= kGreatestFactor, those below zero where asked for. Cost: 15 x factor x 20 nodes at most, once for a next.
   static constexpr std::int64_t kGreatestFactor = 100;
   TextPlace multiple(std::int64_t factor, bool negative, TextPlace next);
@@ -47,7 +58,8 @@ class JsonTexts {
   TextPlace character_rule();
   TextPlace digits(int least, int most, TextPlace next);
   TextPlace natural(TextPlace next);
-  TextPlace between(std::int64_t low, std::int64_t high, TextPlace next);
+  TextPlace magnitudes(const DecimalBound& low, const DecimalBound& high, bool fractions, TextPlace next);
+  TextPlace magnitudes(const DecimalBound& low, const DecimalBound& high, std::size_t whole, std::size_t fraction, TextPlace next);
 
   TextProgramBuilder& builder_;
   TextPlace any_ = -1, object_ = -1, list_ = -1, string_ = -1, character_ = -1, number_ = -1, integer_ = -1, space_ = -1, member_ = -1;

@@ -221,6 +221,7 @@ FAULTS = [
     Fault("adapters-from-anywhere", "src/serve/served_adapters.cpp", "if (error || differ.first != root.end() ||", "if (error ||",
           [("llmq_unit_serve", "ServedAdapters.PathsStay*")]),
     # What answers may be.
+    Fault("open-bound-closed", "src/grammar/json_texts.cpp", "(!ends(low) || low.open)", "!ends(low)", [("llmq_unit_grammar", "JsonSchema.AcceptsWhatItShould")]),
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",
           [("llmq_unit_runtime", "ConstrainedAnswers.ATokenIs*")]),
     Fault("first-blank-forgotten", "src/grammar/constraint.cpp", "(starts_text_ && state == state_ &&", "(false &&",
