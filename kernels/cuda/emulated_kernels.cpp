@@ -12,6 +12,10 @@ int start(const typename Kernel::Arguments& arguments, void*) {
   return 0;
 }
 
+int emulate_tile_attention(const TileAttentionArguments& arguments, void* stream) {
+  return start_tile_attention(arguments, [&]<class Kernel>(const TileAttentionArguments& a) { return start<Kernel>(a, stream); });
+}
+
 int emulate_linear(WeightForm form, const LinearArguments& arguments, void* stream) {
   return start_linear(form, arguments, [&]<class Kernel>(const LinearArguments& whole) { return start<Kernel>(whole, stream); });
 }
@@ -22,7 +26,8 @@ const CudaKernels& emulated_kernels() {
   static constexpr CudaKernels kernels = {
       start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<RowDots>, start<Product<DenseOperand>>,
-      start<Product<CodeOperand>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<PlainAttention>, emulate_linear,
+      start<Product<CodeOperand>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<PlainAttention>, emulate_tile_attention,
+      emulate_linear,
   };
   return kernels;
 }

@@ -10,6 +10,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/rows.h"
+#include "kernels/cuda/tile_attention.h"
 
 namespace llmq::cuda {
 
@@ -34,9 +35,11 @@ struct CudaKernels {
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;
   Launch<PlainAttention> attention;
+  int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);    // tile_attention.h, both kernels
   int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h
 };
 
+int launch_tile_attention(const TileAttentionArguments& arguments, void* stream);    // attention_kernels.cu
 int launch_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // linear_kernels.cu
 const CudaKernels& device_kernels();    // built where nvcc is
 const CudaKernels& emulated_kernels();  // built everywhere

@@ -316,4 +316,15 @@ struct MergeSplits {
   }
 };
 
+constexpr int kMostTileDim = 256;
+
+// Both kernels; start.operator()<Kernel>(arguments) starts one, and gives 0 where that was accepted.
+template <class Start>
+int start_tile_attention(const TileAttentionArguments& a, const Start& start) {
+  const int split = a.head_dim <= 64    ? start.template operator()<SplitAttention<64>>(a)
+                    : a.head_dim <= 128 ? start.template operator()<SplitAttention<128>>(a)
+                                        : start.template operator()<SplitAttention<kMostTileDim>>(a);
+  return split != 0 ? split : start.template operator()<MergeSplits>(a);
+}
+
 }  // namespace llmq::cuda

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/cuda/attention_tiles.h"
 #include "device/cuda/cuda_weight.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
@@ -14,10 +15,11 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;  // numbers of a Gram matrix on their way to the host
+constexpr std::int64_t kSplitScratch = std::int64_t{256} << 20;  // bytes of attention's partial results
 
 cuda::Rows rows_of(const TensorView& view) { return {view.pointer, view.row_stride, element_of(view.dtype)}; }
 
-// By absolute position and by block table, one entry for each row of a batch (kernels/cuda/attention.h).
+// By absolute position and by block table, one entry for each row of a batch (kernels/cuda/attention.h, tile_attention.h).
 struct RowPlaces {
   std::vector<std::int64_t> positions, first_block;
   std::vector<std::int32_t> tables;
@@ -120,6 +122,8 @@ class CudaBackend final : public Backend {
       fail(ErrorKind::kUnsupported, "heads of {} dimensions are more than the {} that attention on CUDA takes", problem.head_dim,
            cuda::kMostHeadDim);
     const RowPlaces places = places_of(sequences);
+    if (pages.keys.dtype == DType::kBF16 && out.dtype == DType::kBF16 && problem.head_dim <= cuda::kMostTileDim && q.contiguous() && out.contiguous())
+      return tile_attention(out, q, pages, sequences, places, problem);
     const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)),
                  first_block = copy_of(std::span<const std::int64_t>(places.first_block)),
                  tables = copy_of(std::span<const std::int32_t>(places.tables));
@@ -330,6 +334,45 @@ class CudaBackend final : public Backend {
     a.row_scales = scales;
     a.row_sum = integer ? row_sums.as<std::int32_t>() : nullptr;
     multiply_fragments(y, x, w, a);
+  }
+
+  // As many rows at once as leave their partial results within kSplitScratch.
+  void tile_attention(const TensorView& out, const TensorView& q, const KvPages& pages, std::span<const SequenceRows> sequences,
+                      const RowPlaces& places, const AttentionProblem& problem) {
+    const auto rows = static_cast<std::int64_t>(places.positions.size());
+    if (rows == 0) return;
+    const std::int64_t splits = *std::max_element(places.positions.begin(), places.positions.end()) / cuda::kSplitKeys + 1;
+    const std::int64_t parts = problem.heads * splits, width = std::int64_t{problem.heads} * problem.head_dim;
+    const std::int64_t most = std::max<std::int64_t>(1, kSplitScratch / (parts * (problem.head_dim + 2) * std::int64_t{sizeof(float)}));
+    const auto held = static_cast<std::size_t>(parts * std::min(rows, most)) * sizeof(float);
+    const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)), tables = copy_of(std::span<const std::int32_t>(places.tables)),
+                 mixed = scratch(held * static_cast<std::size_t>(problem.head_dim)), greatest = scratch(held), sum = scratch(held);
+    for (std::int64_t first = 0; first < rows; first += most) {
+      const std::int64_t end = std::min(rows, first + most);
+      const std::vector<cuda::AttentionTile> tiles = attention_tiles(sequences, places.first_block, first, end, problem.heads / problem.kv_heads);
+      const Buffer on_device = copy_of(std::span<const cuda::AttentionTile>(tiles));
+      cuda::TileAttentionArguments a;
+      a.q = q.as<const float>() + first * width;
+      a.keys = pages.keys.as<const BFloat16>();
+      a.values = pages.values.as<const BFloat16>();
+      a.out = out.as<BFloat16>() + first * width;
+      a.tiles = on_device.as<cuda::AttentionTile>();
+      a.tile_count = static_cast<std::int64_t>(tiles.size());
+      a.tables = tables.as<std::int32_t>();
+      a.positions = positions.as<std::int64_t>() + first;
+      a.rows = end - first;
+      a.heads = problem.heads;
+      a.kv_heads = problem.kv_heads;
+      a.head_dim = problem.head_dim;
+      a.block_size = pages.block_size;
+      a.scale = problem.scale;
+      a.window = problem.sliding_window;
+      a.splits = static_cast<int>(splits);
+      a.mixed = mixed.as<float>();
+      a.greatest = greatest.as<float>();
+      a.sum = sum.as<float>();
+      start("attention", kernels().tile_attention, a, q);
+    }
   }
 
   void move_kv(const char* operation, const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots,

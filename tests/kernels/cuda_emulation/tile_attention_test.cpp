@@ -14,15 +14,6 @@ namespace {
 
 using namespace llmq::testing;
 
-void emulate_split(const TileAttentionArguments& a) {
-  if (a.head_dim <= 64)
-    emulate<SplitAttention<64>>(a);
-  else if (a.head_dim <= 128)
-    emulate<SplitAttention<128>>(a);
-  else
-    emulate<SplitAttention<256>>(a);
-}
-
 // All rows in one batch; where not `together`, each row is a sequence of its own, as decoding sees it.
 std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool together) {
   const auto host = make_reference_backend();
@@ -51,8 +42,7 @@ std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool t
   a.rows = c.rows(), a.heads = c.heads, a.kv_heads = c.kv_heads, a.head_dim = c.head_dim, a.block_size = c.block_size;
   a.scale = c.problem().scale, a.window = c.sliding_window;
   a.mixed = mixed.data(), a.greatest = greatest.data(), a.sum = sum.data();
-  emulate_split(a);
-  emulate<MergeSplits>(a);
+  start_tile_attention(a, []<class Kernel>(const TileAttentionArguments& given) { return emulate<Kernel>(given), 0; });
   std::vector<float> result;
   for (const BFloat16 h : out) result.push_back(to_float(h));
   return result;
