@@ -15,7 +15,6 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;  // numbers of a Gram matrix on their way to the host
-constexpr std::int64_t kSplitScratch = std::int64_t{256} << 20;  // bytes of attention's partial results
 
 cuda::Rows rows_of(const TensorView& view) { return {view.pointer, view.row_stride, element_of(view.dtype)}; }
 
@@ -336,14 +335,14 @@ class CudaBackend final : public Backend {
     multiply_fragments(y, x, w, a);
   }
 
-  // As many rows at once as leave their partial results within kSplitScratch.
+  // As many rows at once as leave their partial results within the device's scratch_bytes().
   void tile_attention(const TensorView& out, const TensorView& q, const KvPages& pages, std::span<const SequenceRows> sequences,
                       const RowPlaces& places, const AttentionProblem& problem) {
     const auto rows = static_cast<std::int64_t>(places.positions.size());
     if (rows == 0) return;
     const std::int64_t splits = *std::max_element(places.positions.begin(), places.positions.end()) / cuda::kSplitKeys + 1;
     const std::int64_t parts = problem.heads * splits, width = std::int64_t{problem.heads} * problem.head_dim;
-    const std::int64_t most = std::max<std::int64_t>(1, kSplitScratch / (parts * (problem.head_dim + 2) * std::int64_t{sizeof(float)}));
+    const std::int64_t most = std::max<std::int64_t>(1, device_->scratch_bytes() / (parts * (problem.head_dim + 2) * std::int64_t{sizeof(float)}));
     const auto held = static_cast<std::size_t>(parts * std::min(rows, most)) * sizeof(float);
     const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)), tables = copy_of(std::span<const std::int32_t>(places.tables)),
                  mixed = scratch(held * static_cast<std::size_t>(problem.head_dim)), greatest = scratch(held), sum = scratch(held);

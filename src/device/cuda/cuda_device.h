@@ -4,6 +4,7 @@
 // All work of a device is in one order, that of its calls: a copy sees what the kernels before it wrote.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -20,6 +21,7 @@ class CudaDevice {
   virtual Device place() const = 0;
   virtual std::shared_ptr<MemoryResource> memory() = 0;
   virtual const cuda::CudaKernels& kernels() const = 0;
+  virtual std::int64_t scratch_bytes() const = 0;  // of partial results at once, where an operation can be cut
   virtual void* stream() const = 0;  // what kernels are launched on
 
   // `from_host` is free again at return; the copy itself may still be under way.

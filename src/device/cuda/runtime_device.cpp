@@ -134,6 +134,7 @@ class RuntimeDevice final : public CudaDevice {
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   const cuda::CudaKernels& kernels() const override { return cuda::device_kernels(); }
+  std::int64_t scratch_bytes() const override { return std::int64_t{256} << 20; }
   void* stream() const override {
     memory_->use();
     return memory_->stream();
