@@ -13,7 +13,7 @@ BUILD=$build "$source/share/docker/build.sh" "$source" "$work/usr/local" >/dev/n
 listed=" $(LIST_ONLY=1 "$source/share/docker/runtime.sh") libc6 libstdc++6 libgcc-s1 "
 if command -v dpkg-query >/dev/null; then
   while read -r library; do
-    path=$(ldd "$work/usr/local/bin/llmq" | sed -n "s|^\t$library => \(.*\) (.*|\1|p")
+    path=$(ldd "$work/usr/local/bin/llmq" | sed -n "s|^\t\($library => \)\?\(/.*$library\) (.*|\2|p")  # the loader itself stands without an arrow
     package=$( (dpkg-query -S "$path" || dpkg-query -S "/usr$path") 2>/dev/null | head -n 1 | cut -d : -f 1)
     [ -n "$package" ] || continue
     [[ "$listed" == *" $package "* ]] || { echo "runtime.sh does not install $package, which has $library"; exit 1; }

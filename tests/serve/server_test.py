@@ -240,8 +240,8 @@ class Constrained(Served):
         body = {"messages": [{"role": "user", "content": "Go."}], "tools": [tool], "tool_choice": "required", "max_tokens": 200, "seed": 5, "temperature": 1}
         chunks = self.server.events("/v1/chat/completions", body)
         self.assertTrue(chunks[-1]["choices"][0]["finish_reason"] in ("tool_calls", "length"))
-        status, answer = self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "number", "minimum": 1}}}}}], tool_choice="required")
-        self.assertEqual((status, answer["error"]["param"]), (400, "tools[0].function.parameters.properties.a.minimum"), answer)
+        status, answer = self.chat(tools=[{"type": "function", "function": {"name": "f", "parameters": {"properties": {"a": {"type": "array", "uniqueItems": True}}}}}], tool_choice="required")
+        self.assertEqual((status, answer["error"]["param"]), (400, "tools[0].function.parameters.properties.a.uniqueItems"), answer)
 
     def test_what_is_not_carried_out_is_named(self):
         cases = [({"response_format": {"type": "grammar"}}, "response_format.type"), ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
