@@ -223,43 +223,24 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
 }
 
 void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> calls) {
-  const std::int64_t panel = work.kernels->panel;
-  std::array<ProductCut, kMostCallsAtOnce> cuts;
-  std::array<std::optional<RoundedRows>, kMostCallsAtOnce> rounded;
-  std::array<std::size_t, kMostCallsAtOnce> source{};  // the call whose rounded rows a call takes
-  std::array<std::size_t, kMostCallsAtOnce> sources{};
-  std::size_t distinct = 0;
-  double products = 0;
+  const ProductItems items(calls, work.kernels->panel, kBlockRows, kGroupColumns, *work.pool);
+  std::array<std::optional<RoundedRows>, kMostCallsAtOnce> rounded;  // none where another call's rows serve
+  std::array<std::size_t, kMostCallsAtOnce> source{};                // the call whose rounded rows a call takes
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const ProductCall<CodeWeight>& call = calls[i];
-    cuts.at(i) = cut_product(call.x.rows(), ceil_of(call.w->out_features, panel), kBlockRows, kGroupColumns / panel, work.pool->size());
-    products += call.products();
-    source[i] = i;
-    for (std::size_t j = 0; j < i && source[i] == i; ++j)
-      if (source[j] == j && rounds_alike(call, calls[j])) source[i] = j;
+    while (source[i] < i && !(rounded[source[i]] && rounds_alike(call, calls[source[i]]))) ++source[i];
     if (source[i] != i) continue;
-    rounded[i].emplace(work, call.x.rows(), *call.w);
-    sources[distinct++] = i;
-  }
-  constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
-  const auto each = [&](std::int64_t items, const auto& body) {
-    if (products >= kInline) return parallel(work, items, body);
-    for (std::int64_t i = 0; i < items; ++i) body(i, 0);
-  };
-  for (const std::size_t i : std::span(sources).first(distinct)) {
-    const Rounding rounding{work, calls[i].x, *calls[i].w, *rounded[i]};
-    const std::int64_t rows = calls[i].x.rows();
-    each(ceil_of(rows, kRoundedAtOnce), [&](std::int64_t few, int) {
+    const Rounding rounding{work, call.x, *call.w, rounded[i].emplace(work, call.x.rows(), *call.w)};
+    items.each(ceil_of(call.x.rows(), kRoundedAtOnce), [&](std::int64_t few, int) {
       const std::int64_t first = few * kRoundedAtOnce;
-      for (std::int64_t m = first; m < std::min(rows, first + kRoundedAtOnce); ++m) rounding.run(m);
+      for (std::int64_t m = first; m < std::min(call.x.rows(), first + kRoundedAtOnce); ++m) rounding.run(m);
     });
   }
-  for_product_items(std::span(cuts).first(calls.size()), each,
-                    [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
-                      const ProductCall<CodeWeight>& c = calls[call];
-                      const CodeItem item{work, c.y, *rounded[source[call]], *c.w, c.bias};
-                      item.run(row, std::min(kBlockRows, c.x.rows() - row), first, panels, worker);
-                    });
+  items.each_product([&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+    const ProductCall<CodeWeight>& c = calls[call];
+    const CodeItem item{work, c.y, *rounded[source[call]], *c.w, c.bias};
+    item.run(row, std::min(kBlockRows, c.x.rows() - row), first, panels, worker);
+  });
 }
 
 }  // namespace llmq

@@ -152,23 +152,12 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
 
 void multiply(const CpuWork& work, std::span<const ProductCall<PackedWeight>> calls) {
   const std::int64_t panel = work.kernels->panel;
-  std::array<ProductCut, kMostCallsAtOnce> cuts;
-  double products = 0;
-  for (std::size_t i = 0; i < calls.size(); ++i) {
-    cuts.at(i) = cut_product(calls[i].x.rows(), ceil_of(calls[i].w->out_features, panel), kBlockRows, kGroupColumns / panel, work.pool->size());
-    products += calls[i].products();
-  }
-  constexpr double kInline = 1 << 18;  // products below which waking a worker costs more than it brings
-  const auto each = [&](std::int64_t items, const auto& body) {
-    if (products >= kInline) return parallel(work, items, body);
-    for (std::int64_t i = 0; i < items; ++i) body(i, 0);
-  };
-  for_product_items(std::span(cuts).first(calls.size()), each,
-                    [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
-                      const ProductCall<PackedWeight>& c = calls[call];
-                      const LinearItem item{work, c.x, *c.w, c.bias, panels};
-                      item.run(row, first, c.y.row<float>(row) + first * panel, c.y.row_stride, worker);
-                    });
+  const ProductItems items(calls, panel, kBlockRows, kGroupColumns, *work.pool);
+  items.each_product([&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+    const ProductCall<PackedWeight>& c = calls[call];
+    const LinearItem item{work, c.x, *c.w, c.bias, panels};
+    item.run(row, first, c.y.row<float>(row) + first * panel, c.y.row_stride, worker);
+  });
 }
 
 // Item: a block of rows against a tile of columns, whose logits stay in the worker's L2; the tiles' sums of a row lie together.
