@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "export/inspect.h"
+#include "tools/kv_cache_option.h"
 #include "tools/machine_figures.h"
 #include "tools/print.h"
 #include "tools/served_load.h"
@@ -148,7 +149,7 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
     const Compute compute = chosen_compute(globals, Compute::kBFloat16);
     check_engine_flags(options.engine, compute);
     PreparedServer prepared(options.engine, globals, compute);
-    report.config = inspect(system_io(), options.engine.model, false).scheme;
+    report.config = named_with_kv_cache(inspect(system_io(), options.engine.model, false).scheme, options.engine.kv_cache_dtype);
     report.compute = compute_name(compute);
     fit_load(options.prompt_tokens.has_value(), options.new_tokens.has_value(), prepared.room().context, report.mix);
     report.machine = measure_figures(prepared.backend(), compute);

@@ -11,6 +11,7 @@
 #include "tools/bench_serve.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
+#include "tools/kv_cache_option.h"
 #include "tools/machine_figures.h"
 #include "tools/print.h"
 
@@ -69,10 +70,11 @@ std::vector<SpeedCase> cases_of(const Options& options, const ModelSpec& spec) {
 }
 
 Engine load_for(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute,
-                std::span<const SpeedCase> cases, HeadWeight head) {
+                std::span<const SpeedCase> cases, const EngineFlags& flags) {
   Engine::Options options;
   options.compute = compute;
-  options.head = head;
+  options.head = head_weight(flags.head);
+  choose_kv_cache(options, flags.kv_cache_dtype, model.tokenizer);
   options.max_context = options.kv_tokens = 0;
   for (const SpeedCase& one : cases) {
     const std::int64_t length = one.prompt_tokens + one.new_tokens;
@@ -130,13 +132,13 @@ int run(Options& options, const GlobalOptions& globals) {
   const Compute compute = chosen_compute(globals, Compute::kBFloat16);
   SpeedReport report;
   report.model = options.serve.engine.model;
-  report.config = inspect(system_io(), options.serve.engine.model, false).scheme;
+  report.config = named_with_kv_cache(inspect(system_io(), options.serve.engine.model, false).scheme, options.serve.engine.kv_cache_dtype);
   report.suite = options.suite;
   report.compute = compute_name(compute);
   report.price_per_hour = options.serve.price_per_hour;
   report.machine = measure_figures(*backend, compute);
 
-  Engine engine = load_for(model, backend, compute, cases, head_weight(options.serve.engine.head));
+  Engine engine = load_for(model, backend, compute, cases, options.serve.engine);
   log_kernels(engine);
   Progress progress("bench", static_cast<double>(cases.size()));
   for (const SpeedCase& one : cases) {
@@ -191,6 +193,7 @@ void add_bench(CLI::App& app, Session& session) {
   command->add_option("--head", o.serve.engine.head, "Output head: stored, or int8, as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
   command->add_option("--suite", o.suite, "latency (one sequence), throughput (more and more at once), serve (requests to a server) or matrix (five configurations of a move to a quantized model); latency when left out")->type_name("NAME");
   std::vector<FlagOfSuites> flags = {
+      {add_kv_cache_option(*command, o.serve.engine.kv_cache_dtype), {"latency", "throughput", "serve"}},
       {command->add_option("--batch", o.batches, "Sequences at a time; 1 for latency, else 1,4,8,16,32")->delimiter(',')->allow_extra_args(false)->type_name("N,..."),
        {"latency", "throughput", "matrix"}},
       {command->add_option("--runs", o.runs, "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")->type_name("N"), {"latency", "throughput"}}};

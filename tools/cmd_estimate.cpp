@@ -98,7 +98,7 @@ void add_estimate(CLI::App& app, Session& session) {
   list("--batch", options->request.batches, "Sequences at a time; by default 1, 8 and 32");
   command
       ->add_option("--kv-cache-dtype", options->request.kv_cache,
-                   "Type of keys and values: bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
+                   "Type of keys and values: f32, bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
                    "for, else bf16")
       ->type_name("TYPE");
   command

@@ -5,6 +5,7 @@
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
+#include "tools/kv_cache_option.h"
 #include "tools/loaded_model.h"
 #include "tools/print.h"
 
@@ -12,7 +13,7 @@ namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, against, kv_cache_dtype = "auto", head = "stored";
+  std::string model, against, head = "stored";
   EvaluationRequest request;
   std::optional<double> max_ppl, max_delta, max_kl;
 };
@@ -45,13 +46,11 @@ void print_for_machines(const Options& options, const Backend& backend, const Ev
   print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)}, {"device", backend.name()}, {"compute", compute_name(options.request.compute)},
                            {"protocol", e.protocol}, {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})}, {"windows", r.windows},
                            {"scored_tokens", r.scored_tokens}, {"ppl", r.ppl}, {"ppl_stderr", r.ppl_stderr}, {"mean_nll", r.mean_nll}, {"seconds", r.seconds},
-                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"kernels", e.kernels},
+                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"kernels", e.kernels}, {"kv_cache", e.kv_cache},
                            {"against", r.against ? divergence_json(*r.against, options.against) : Json()}, {"gates", gates_json(gates)}}));
 }
 
 int run(Options& options, const GlobalOptions& globals) {
-  if (options.kv_cache_dtype != "auto")
-    fail(ErrorKind::kUnsupported, {"KV cache type '" + options.kv_cache_dtype + "' is not part of this version", {}, "--kv-cache-dtype", "use auto, which follows --compute"});
   if ((options.max_delta || options.max_kl) && options.against.empty())
     fail(ErrorKind::kUsage, {"a difference needs something to differ from", {}, options.max_delta ? "--max-delta" : "--max-kl", "add --against MODEL"});
   const std::pair<const char*, const std::optional<double>*> limits[] = {{"--max-ppl", &options.max_ppl}, {"--max-delta", &options.max_delta}, {"--max-kl", &options.max_kl}};
@@ -59,6 +58,7 @@ int run(Options& options, const GlobalOptions& globals) {
     if (*limit && !std::isfinite(**limit)) fail(ErrorKind::kUsage, {fmt::format("{} is no limit", **limit), {}, flag, "give a finite number"});
   options.request.head = head_weight(options.head);
   options.request.compute = chosen_compute(globals, Compute::kFloat32);
+  kv_type_of(options.request.kv_cache_dtype, options.request.compute);
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   std::optional<LoadedModel> against;
@@ -84,7 +84,7 @@ void add_eval_ppl(CLI::App& app, Session& session) {
   command->add_option("--stride", request.stride, "Tokens from one window to the next; the context when left out")->type_name("N");
   command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
   command->add_option("--head", options->head, "stored, or int8: the output head as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
-  command->add_option("--kv-cache-dtype", options->kv_cache_dtype, "Type of the KV cache: auto")->type_name("TYPE");
+  add_kv_cache_option(*command, request.kv_cache_dtype);
   command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
   command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");

@@ -10,6 +10,7 @@
 #include "tools/draft.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
+#include "tools/kv_cache_option.h"
 #include "tools/loaded_model.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
@@ -18,7 +19,7 @@ namespace llmq::tools {
 namespace {
 
 struct Options {
-  std::string model, prompt, prompt_file, lora, head = "stored";
+  std::string model, prompt, prompt_file, lora, head = "stored", kv_cache_dtype = "auto";
   bool chat = false;
   DraftOptions draft;
   ConstraintOptions constraint;
@@ -59,12 +60,12 @@ void note_speculation(const Generated& g, const DraftOptions& options) {
   Log::get().note(fmt::format("speculation ({}): {} rounds, {} of {} guesses right", options.draft, g.draft_rounds, g.accepted, g.drafted));
 }
 
-void print_result(const GeneratedText& result, const Engine& engine, const DraftOptions& draft) {
+void print_result(const GeneratedText& result, const Engine& engine, const Options& options) {
   const Generated& g = result.generated;
   print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
                            {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
-                           {"compute", compute_name(engine.options().compute)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
-                           {"speculative", speculative_json(g, draft)}}));
+                           {"compute", compute_name(engine.options().compute)}, {"kv_cache", kv_cache_json(engine)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
+                           {"speculative", speculative_json(g, options.draft)}}));
 }
 
 Engine load_engine(const LoadedModel& model, const Options& options, const GlobalOptions& globals, std::int64_t context) {
@@ -74,6 +75,7 @@ Engine load_engine(const LoadedModel& model, const Options& options, const Globa
   engine_options.head = head_weight(options.head);
   std::optional<LoraAdapter> adapter;
   if (!options.lora.empty()) adapter = open_adapter(model, options.lora);
+  choose_kv_cache(engine_options, options.kv_cache_dtype, model.tokenizer);
   Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
   if (adapter) engine.adapt(*adapter);
   log_kernels(engine);
@@ -111,7 +113,7 @@ int run_chat(Options& options, const GlobalOptions& globals) {
       if (!globals.json) std::cout << piece << std::flush;
     });
     if (globals.json) {
-      print_result(result, engine, options.draft);
+      print_result(result, engine, options);
       break;
     }
     std::cout << "\n" << std::flush;
@@ -143,7 +145,7 @@ int run(Options& options, const GlobalOptions& globals) {
   });
   if (!globals.json) std::cout << "\n" << std::flush;
   note_speculation(result.generated, options.draft);
-  if (globals.json) print_result(result, engine, options.draft);
+  if (globals.json) print_result(result, engine, options);
   return 0;
 }
 
@@ -176,6 +178,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
   command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   add_constraint_options(*command, options->constraint);
+  add_kv_cache_option(*command, options->kv_cache_dtype);
   add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

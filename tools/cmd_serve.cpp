@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/help.h"
+#include "tools/kv_cache_option.h"
 #include "tools/prepared_server.h"
 #include "tools/print.h"
 
@@ -33,13 +34,13 @@ void check(const Options& options) {
     fail(ErrorKind::kUsage, {"a baseline is given and nothing is probed", {}, "--probe-baseline", "give --probe-interval, too"});
 }
 
-void announce(const Options& options, const ServedModel& served, const Room& room, int port, bool json) {
+void announce(const Options& options, const ServedModel& served, const Room& room, const Json& kv_cache, int port, bool json) {
   const std::string host = options.serve.host.find(':') == std::string::npos ? options.serve.host : "[" + options.serve.host + "]";
   const std::string url = fmt::format("http://{}:{}", host, port);
   if (json) {
-    print_json(Json::object({{"schema", "llmq.serve/1"}, {"url", url}, {"model", served.name}, {"max_model_len", served.max_model_len}, {"kv_tokens", room.kv_tokens}}));
+    print_json(Json::object({{"schema", "llmq.serve/1"}, {"url", url}, {"model", served.name}, {"max_model_len", served.max_model_len}, {"kv_tokens", room.kv_tokens}, {"kv_cache", kv_cache}}));
   } else {
-    print_line(fmt::format("{} serves {} ({} tokens of context, {} of KV cache): a page at /, the API below /v1", url, served.name, served.max_model_len, room.kv_tokens));
+    print_line(fmt::format("{} serves {} ({} tokens of context, {} of KV cache in {}): a page at /, the API below /v1", url, served.name, served.max_model_len, room.kv_tokens, kv_cache.at("dtype").as_string()));
   }
   std::fflush(stdout);  // whoever started it waits for this
   if (!served.chat_template) Log::get().note("the model has no chat template: /v1/completions only");
@@ -55,7 +56,7 @@ int run(Options options, const GlobalOptions& globals) {
   if (!options.probe_interval.empty()) options.serve.probe.interval_seconds = parse_seconds(options.probe_interval, "--probe-interval");
   if (ProbeOptions& probe = options.serve.probe; !probe.baseline_file.empty()) probe.baseline = read_probe_baseline(system_io(), probe.baseline_file);
   PreparedServer server(options.engine, globals, compute);
-  const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server.served(), server.room(), port, globals.json); });
+  const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server.served(), server.room(), kv_cache_json(server.engine()), port, globals.json); });
   if (end == ServeEnd::kCutOff) Log::get().warn("answers under way were cut off");
   return end == ServeEnd::kDrained ? 0 : 1;
 }
@@ -91,6 +92,7 @@ void add_serve(CLI::App& app, Session& session) {
   command->add_option("--api-key-file", o.api_key_file, "Keys that may ask, one per line")->type_name("FILE");
   add_engine_flags(*command, o.engine);
   command->add_option("--head", o.engine.head, "Output head: stored or int8")->type_name("TYPE")->capture_default_str();
+  add_kv_cache_option(*command, o.engine.kv_cache_dtype);
   command->add_option("--metrics-compat", o.metrics_compat, "vllm: /metrics has vLLM's names, too")->type_name("NAME");
   command->add_option("--probe-interval", o.probe_interval, "Score a fixed text this often, as 60s or 5m; /metrics shows it")->type_name("TIME");
   command->add_option("--probe-baseline", o.serve.probe.baseline_file, "What it is compared with; recorded by the first probe where it does not exist")->type_name("FILE");

@@ -40,13 +40,14 @@ struct EvaluationRequest {
   std::string lora;  // directory of an adapter; empty: none
   Compute compute = Compute::kFloat32;
   HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
+  std::string kv_cache_dtype = "auto";    // likewise
 };
 
 struct Evaluation {
   std::string protocol;     // "hf-2048"
   std::string text, text_sha256;
   PerplexityResult result;
-  Json kernels;  // kernels_json() of the model
+  Json kernels, kv_cache;  // kernels_json() and kv_cache_json() of the model
 };
 
 // --head: stored or int8. Error(kUsage) for another word.

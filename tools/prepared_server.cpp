@@ -5,6 +5,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "tools/kv_cache_option.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
 #include "tools/version.h"
@@ -14,15 +15,14 @@ namespace {
 
 constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
 
-std::uint64_t kv_bytes_per_token(const ModelSpec& spec, Compute compute) {
-  const std::uint64_t element = compute == Compute::kFloat32 ? 4 : 2;
-  return 2 * static_cast<std::uint64_t>(spec.blocks.size()) * static_cast<std::uint64_t>(spec.kv_heads * spec.head_dim) * element;
+std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
+  return static_cast<std::uint64_t>(spec.blocks.size()) * static_cast<std::uint64_t>(spec.kv_heads * type.bytes(spec.head_dim));
 }
 
 Room room_for(const EngineFlags& options, const ModelSpec& spec, Compute compute) {
   if (options.max_model_len > spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
-  const std::uint64_t per_token = kv_bytes_per_token(spec, compute), asked = parse_bytes(options.kv_memory, "--kv-memory");
+  const std::uint64_t per_token = kv_bytes_per_token(spec, kv_type_of(options.kv_cache_dtype, compute)), asked = parse_bytes(options.kv_memory, "--kv-memory");
   const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
   // Of one context: less than its length where a sliding window passes.
   const auto positions_of = [&](std::int64_t context) {
@@ -47,6 +47,7 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const s
   engine.block_size = options.block_size;
   engine.prefix_caching = !options.no_prefix_caching;
   engine.head = head_weight(options.head);
+  choose_kv_cache(engine, options.kv_cache_dtype, model.tokenizer);
   return Engine::load(model.checkpoint, backend, engine);
 }
 
@@ -98,15 +99,13 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
   command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
-  command.add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto: the type of --compute")->type_name("TYPE")->capture_default_str();
   command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache; by default what is needed, at most 2GiB")->type_name("SIZE");
   command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
   add_draft_options(command, o.draft);
 }
 
 void check_engine_flags(const EngineFlags& flags, Compute compute) {
-  if (flags.kv_cache_dtype != "auto" && (flags.kv_cache_dtype != "bf16" || compute != Compute::kBFloat16))
-    fail(ErrorKind::kUnsupported, {"KV type '" + flags.kv_cache_dtype + "' is not part of this version", {}, "--kv-cache-dtype", "use auto: the type of --compute"});
+  kv_type_of(flags.kv_cache_dtype, compute);
   if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
     fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers", flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
                              {}, "--max-num-batched-tokens", "raise it, or lower --max-num-seqs"});

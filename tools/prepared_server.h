@@ -26,7 +26,7 @@ struct EngineFlags {
   std::int64_t max_lora_rank = 64;
 };
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model and --head
+void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head and --kv-cache-dtype
 void check_engine_flags(const EngineFlags& flags, Compute compute);
 
 // Positions of the cache and of one context, from what was asked for, what the model has, and memory.
@@ -43,6 +43,7 @@ class PreparedServer {
   const ServedModel& served() const { return served_; }
   const Room& room() const { return room_; }
   const Backend& backend() const { return *backend_; }
+  const Engine& engine() const { return engine_; }
   // Once: `options` with the limits that follow from the model, on a thread of the caller's choice.
   ServeEnd serve(ServeOptions options, const std::function<void(int port)>& listening);
 

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 #include "base/half.h"
+#include "kernels/common/kv_row.h"
 #include "kernels/common/row_tile.h"
 
 namespace llmq {
@@ -82,6 +83,9 @@ struct AttentionTile {
   const void* keys = nullptr;
   const void* values = nullptr;
   CpuFormat pages = CpuFormat::kF32;
+  bool packed = false;  // the pages hold rows of these kinds, [blocks][kv_heads][block_size]
+  KvRow key_row = {}, value_row = {};
+  float key_scale = 1, value_scale = 1;
   int block_size = 0, kv_heads = 0, kv_head = 0;
   const int32_t* block_table = nullptr;
   unsigned char* scratch = nullptr;  // attention_scratch() bytes, aligned to 64

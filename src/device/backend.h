@@ -12,12 +12,14 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/threads.h"
 #include "tensor/buffer.h"
+#include "tensor/kv_type.h"
 #include "tensor/quantized_matrix.h"
 #include "tensor/tensor_view.h"
 
@@ -55,9 +57,12 @@ enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
 // One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or BF16). The order of the
 // elements of a block is the backend's own: store_kv() writes it, attention() reads it, a copy of all its bytes is that block.
+// Packed ones are U8 [blocks, kv_heads, block_size, KvRow::bytes() of theirs]: rows as kernels/common/kv_row.h has them, the same on every backend.
 struct KvPages {
   TensorView keys, values;
   int block_size = 16;
+  std::optional<KvFormats> packed = {};
+  float key_scale = 1, value_scale = 1;  // of kFloat8
 };
 
 // Rows [first_row, first_row + rows) of a batch are consecutive positions of one sequence; the first has position `context`.
@@ -128,6 +133,8 @@ class Backend {
   // [max_position, head_dim/2] on the device. positions host.
   virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
                     const TensorView& sines) = 0;
+  // Whether pages may be packed.
+  virtual bool packs_kv() const { return true; }
   // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages' dtype.
   virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                         std::span<const std::int64_t> slots) = 0;

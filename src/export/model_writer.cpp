@@ -9,6 +9,7 @@
 #include "export/packed_writer.h"
 #include "io/gguf.h"
 #include "io/gguf_model.h"
+#include "model/linear_source.h"
 #include "tokenizer/gguf_tokenizer.h"
 
 namespace llmq {
@@ -173,10 +174,6 @@ bool loaders_read(const std::string& name) {
 
 Checkpoint ModelWriter::written() const {
   fail(ErrorKind::kInternal, "this writer keeps nothing that could be read back");
-}
-
-std::string kv_scale_name(std::int64_t layer, std::string_view which) {
-  return fmt::format("model.layers.{}.self_attn.{}", layer, which);
 }
 
 void written_order(std::vector<TensorDeclaration>& tensors) {

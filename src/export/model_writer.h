@@ -107,8 +107,6 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
                                          std::span<const PlannedModule> modules,
                                          std::span<const std::string> ignored,
                                          std::optional<KvCacheType> kv_cache = std::nullopt);
-// "model.layers.3.self_attn.k_scale"
-std::string kv_scale_name(std::int64_t layer, std::string_view which);
 // A dense directory: declared tensors as given (convert, merge).
 std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
                                                const Checkpoint& checkpoint,

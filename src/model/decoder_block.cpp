@@ -160,49 +160,95 @@ void attention_input(const ForwardContext& context, const BlockWeights& weights,
   context.backend.rms_norm(x_attn, hidden, vector_view(weights.input_norm), context.spec.rms_norm_eps);
 }
 
+void project(const ForwardContext& context, const BlockWeights& weights, const TensorView& x,
+             std::span<const std::int32_t> positions, const TensorView& q, const TensorView& k,
+             const TensorView& v, const RowAdapters& adapters) {
+  const auto flat = [&](const TensorView& heads) {
+    return TensorView(heads.pointer, DType::kF32, {x.rows(), heads.shape[1] * heads.shape[2]}, heads.device);
+  };
+  const LinearCall calls[] = {call_of(weights.linear(LinearRole::kQuery), x, flat(q)),
+                              call_of(weights.linear(LinearRole::kKey), x, flat(k)),
+                              call_of(weights.linear(LinearRole::kValue), x, flat(v))};
+  context.backend.linears(calls);
+  const AdaptedOutput outputs[] = {{LinearRole::kQuery, calls[0].y}, {LinearRole::kKey, calls[1].y}, {LinearRole::kValue, calls[2].y}};
+  add_adapters(context.backend, adapters, x, outputs);
+  normalize_and_rotate(context, weights.query_norm, q, positions);
+  normalize_and_rotate(context, weights.key_norm, k, positions);
+}
+
+namespace {
+
+// F32 [rows, heads, head_dim] of the device.
+struct Heads {
+  Buffer storage;
+  TensorView view;
+  Heads(Backend& backend, std::int64_t rows, std::int64_t heads, std::int64_t head_dim)
+      : storage(backend.allocate(static_cast<std::size_t>(rows * heads * head_dim) * sizeof(float))),
+        view(storage.view(DType::kF32, {rows, heads, head_dim})) {}
+};
+
+// Where a block's pages have a basis of their own, what is stored and asked goes into it, and what comes out of it back.
+struct PageBasis {
+  const ForwardContext& context;
+  const KvBasis& basis;
+
+  void enter(Heads& q, Heads& k, Heads& v) const {
+    if (basis.empty()) return;
+    replace(q, [&](const TensorView& changed) { change_basis(context.backend, changed, q.view, basis.queries); });
+    replace(k, [&](const TensorView& changed) { change_basis(context.backend, changed, k.view, basis.keys); });
+    replace(v, [&](const TensorView& changed) { mix_heads(context.backend, changed, v.view, *basis.mixing); });
+  }
+
+  // `out` [T, heads * head_dim] in place.
+  void leave(const TensorView& out) const {
+    if (basis.empty()) return;
+    const ModelSpec& spec = context.spec;
+    Heads wide(context.backend, out.rows(), spec.heads, spec.head_dim), back(context.backend, out.rows(), spec.heads, spec.head_dim);
+    const auto flat = [&](const Heads& heads) { return heads.storage.view(DType::kF32, out.shape); };
+    context.backend.convert(flat(wide), out);
+    mix_heads(context.backend, back.view, wide.view, *basis.mixing);
+    context.backend.convert(out, flat(back));
+  }
+
+ private:
+  template <class Fill>
+  void replace(Heads& x, const Fill& fill) const {
+    Heads changed(context.backend, x.view.shape[0], x.view.shape[1], x.view.shape[2]);
+    fill(changed.view);
+    x = std::move(changed);
+  }
+};
+
+}  // namespace
+
 void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
             const BatchRows& rows, const KvPages& pages, const TensorView& x_o) {
   const ModelSpec& spec = context.spec;
-  const std::int64_t q_size = std::int64_t{spec.heads} * spec.head_dim;
-  const std::int64_t kv_size = std::int64_t{spec.kv_heads} * spec.head_dim;
   const AttentionProblem problem{spec.heads,
                                  spec.kv_heads,
                                  spec.head_dim,
                                  1.0f / std::sqrt(static_cast<float>(spec.head_dim)),
                                  spec.blocks.at(static_cast<std::size_t>(block)).sliding_window,
                                  context.compute};
+  const std::int64_t width = std::int64_t{spec.heads + 2 * spec.kv_heads} * spec.head_dim;
+  const PageBasis basis{context, weights.kv_basis};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
   // its queries run.
-  for_row_chunks(
-      context.chunks, x_attn.rows(), q_size + 2 * kv_size, [&](std::int64_t first, std::int64_t count) {
-        const Buffer q = context.backend.allocate(static_cast<std::size_t>(count * q_size) * sizeof(float));
-        const Buffer k = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
-        const Buffer v = context.backend.allocate(static_cast<std::size_t>(count * kv_size) * sizeof(float));
-        const TensorView x = x_attn.row_slice(first, count);
-        const LinearCall calls[] = {
-            call_of(weights.linear(LinearRole::kQuery), x, q.view(DType::kF32, {count, q_size})),
-            call_of(weights.linear(LinearRole::kKey), x, k.view(DType::kF32, {count, kv_size})),
-            call_of(weights.linear(LinearRole::kValue), x, v.view(DType::kF32, {count, kv_size}))};
-        context.backend.linears(calls);
-        const AdaptedOutput outputs[] = {{LinearRole::kQuery, calls[0].y}, {LinearRole::kKey, calls[1].y}, {LinearRole::kValue, calls[2].y}};
-        add_adapters(context.backend, {rows.adapters, static_cast<std::size_t>(block), first}, x, outputs);
-
-        const TensorView q_heads = q.view(DType::kF32, {count, spec.heads, spec.head_dim});
-        const Shape kv_shape{count, spec.kv_heads, spec.head_dim};
-        const auto positions = std::span(rows.positions)
-                                   .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count));
-        normalize_and_rotate(context, weights.query_norm, q_heads, positions);
-        normalize_and_rotate(context, weights.key_norm, k.view(DType::kF32, kv_shape), positions);
-        context.backend.store_kv(
-            pages, k.view(DType::kF32, kv_shape), v.view(DType::kF32, kv_shape),
-            std::span(rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
-        const TensorView out = x_o.row_slice(first, count);
-        if (count == x_attn.rows())
-          context.backend.attention(out, q_heads, pages, rows.sequences, problem);
-        else
-          context.backend.attention(out, q_heads, pages, clip_sequences(rows.sequences, first, count),
-                                    problem);
-      });
+  for_row_chunks(context.chunks, x_attn.rows(), width, [&](std::int64_t first, std::int64_t count) {
+    Heads q(context.backend, count, spec.heads, spec.head_dim), k(context.backend, count, spec.kv_heads, spec.head_dim),
+        v(context.backend, count, spec.kv_heads, spec.head_dim);
+    const auto from = static_cast<std::size_t>(first), many = static_cast<std::size_t>(count);
+    project(context, weights, x_attn.row_slice(first, count), std::span(rows.positions).subspan(from, many), q.view, k.view, v.view,
+            {rows.adapters, static_cast<std::size_t>(block), first});
+    basis.enter(q, k, v);
+    context.backend.store_kv(pages, k.view, v.view, std::span(rows.slots).subspan(from, many));
+    const TensorView out = x_o.row_slice(first, count);
+    if (count == x_attn.rows())
+      context.backend.attention(out, q.view, pages, rows.sequences, problem);
+    else
+      context.backend.attention(out, q.view, pages, clip_sequences(rows.sequences, first, count), problem);
+    basis.leave(out);
+  });
 }
 
 void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "model/kv_basis.h"
 #include "model/linear_source.h"
 #include "model/model_spec.h"
 #include "model/prepared_adapter.h"
@@ -30,6 +31,7 @@ struct BlockWeights {
   std::array<BlockLinear, kLinearRoles> linears;  // indexed by LinearRole
   Buffer input_norm, post_attention_norm;         // F32 [hidden]
   Buffer query_norm, key_norm;                    // F32 [head_dim] or empty
+  KvBasis kv_basis;                               // of the pages that the block is run with
   BlockLinear& linear(LinearRole role) { return linears[static_cast<std::size_t>(role)]; }
   const BlockLinear& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
 };
@@ -83,6 +85,10 @@ BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& s
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
                      const TensorView& x_attn);
+// Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated.
+void project(const ForwardContext& context, const BlockWeights& weights, const TensorView& x,
+             std::span<const std::int32_t> positions, const TensorView& q, const TensorView& k,
+             const TensorView& v, const RowAdapters& adapters = {});
 void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
             const BatchRows& rows, const KvPages& pages, const TensorView& x_o);
 void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,

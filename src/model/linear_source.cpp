@@ -703,4 +703,8 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
   return matrix;
 }
 
+std::string kv_scale_name(std::int64_t layer, std::string_view which) {
+  return fmt::format("model.layers.{}.self_attn.{}", layer, which);
+}
+
 }  // namespace llmq

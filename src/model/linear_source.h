@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/checkpoint.h"
@@ -80,5 +81,8 @@ class LinearSource {
   struct State;
   std::shared_ptr<const State> state_;
 };
+
+// "model.layers.3.self_attn.k_scale"; `which` is k_scale or v_scale.
+std::string kv_scale_name(std::int64_t layer, std::string_view which);
 
 }  // namespace llmq

@@ -2,6 +2,7 @@
 #include "model/tensor_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -47,15 +48,15 @@ class TensorCheck {
     if (linear.has_bias) expect(linear.module + ".bias", {linear.out_features}, "out_features");
   }
 
-  // The scales of a quantized KV cache, which weights and logits do not depend on here.
+  // The scales of a quantized KV cache, for pages of FP8.
   void expect_kv_scales(const LinearSource& source, std::int64_t layer) {
     for (const char* which : {"k_scale", "v_scale"}) {
-      const std::string name = fmt::format("model.layers.{}.self_attn.{}", layer, which);
+      const std::string name = kv_scale_name(layer, which);
       expect(name, {1}, "one scale");
       const float scale = source.tensor(name).front();
-      if (!(scale > 0))
+      if (!(scale > 0) || !std::isfinite(scale))
         fail(ErrorKind::kBadInput,
-             {fmt::format("is {}; a scale is above 0", scale), checkpoint_.path().string(), name, {}});
+             {fmt::format("is {}; a scale is above 0 and finite", scale), checkpoint_.path().string(), name, {}});
     }
   }
 

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "model/linear_source.h"
 #include "quant/awq.h"
 #include "quant/fold.h"
 #include "quant/gram_loss.h"

@@ -49,16 +49,17 @@ std::uint64_t checked(std::optional<std::uint64_t> bytes) {
   return *bytes;
 }
 
-// Scales and zeros are FP16; those of FP8 belong to a layer, and weigh nothing.
-constexpr std::array<KvLayout, 5> kKvLayouts = {
-    {{"bf16", 16, 0, "2 bytes an element"},
-     {"fp16", 16, 0, "2 bytes an element"},
-     {"int8", 8, 2, "1 byte an element, an FP16 scale a position and head"},
-     {"int4", 4, 4, "4 bits an element, an FP16 scale and an FP16 zero a position and head"},
-     {"fp8", 8, 0, "1 byte an element, a scale a layer"}}};
+// Scales are FP16; those of FP8 belong to a layer, and weigh nothing.
+const std::array<KvLayout, 6> kKvLayouts = {
+    {{"f32", {DType::kF32}, "4 bytes an element"},
+     {"bf16", {DType::kBF16}, "2 bytes an element"},
+     {"fp16", {DType::kF16}, "2 bytes an element"},
+     {"int8", {DType::kBF16, kKvInt8}, "1 byte an element, an FP16 scale a position and head"},
+     {"int4", {DType::kBF16, kKvInt4}, "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
+     {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};
 
 std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // of one layer and position
-  return 2 * static_cast<std::uint64_t>(spec.kv_heads) * layout.head_bytes(spec.head_dim);
+  return static_cast<std::uint64_t>(spec.kv_heads * layout.type.bytes(spec.head_dim));
 }
 
 void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
@@ -290,11 +291,6 @@ void recommend(Estimate& e, const std::vector<std::optional<QuantScheme>>& packe
 
 }  // namespace
 
-std::uint64_t KvLayout::head_bytes(std::int64_t head_dim) const {
-  return (static_cast<std::uint64_t>(head_dim) * static_cast<std::uint64_t>(element_bits) + 7) / 8 +
-         static_cast<std::uint64_t>(beside_bytes);
-}
-
 const KvLayout& kv_layout(const std::string& name) {
   std::string names;
   for (const KvLayout& layout : kKvLayouts) {
@@ -302,6 +298,10 @@ const KvLayout& kv_layout(const std::string& name) {
     names += std::string(names.empty() ? "" : ", ") + layout.name;
   }
   fail(ErrorKind::kUsage, {"no KV cache is of type '" + name + "'", {}, "--kv-cache-dtype", "types: " + names});
+}
+
+const KvLayout& kv_layout(const KvType& type) {
+  return *std::find_if(kKvLayouts.begin(), kKvLayouts.end(), [&](const KvLayout& layout) { return layout.type == type; });
 }
 
 bool SchemeEstimate::fits() const {

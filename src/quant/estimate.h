@@ -20,19 +20,19 @@
 #include "device/known_machines.h"
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
+#include "tensor/kv_type.h"
 
 namespace llmq {
 
 // How a cache holds the keys, or the values, of one position and head.
 struct KvLayout {
   const char* name;
-  int element_bits;
-  int beside_bytes;  // scale and zero of that position and head
+  KvType type;
   const char* words;
-  std::uint64_t head_bytes(std::int64_t head_dim) const;
 };
-// bf16, fp16, int8, int4, fp8. Error(kUsage) naming them for another word.
+// f32, bf16, fp16 (as large as bf16), int8, int4, fp8. Error(kUsage) naming them for another word.
 const KvLayout& kv_layout(const std::string& name);
+const KvLayout& kv_layout(const KvType& type);  // one of these
 
 struct EstimateRequest {
   std::vector<std::string> schemes;             // of the recipe, or GGUF types; empty: the usual ones

@@ -1,10 +1,9 @@
 #include "runtime/engine.h"
 
-#include <optional>
-
 #include <algorithm>
 
 #include "base/error.h"
+#include "runtime/kv_fitting.h"
 
 namespace llmq {
 namespace {
@@ -69,8 +68,10 @@ struct Engine::State {
         options(with),
         spec(ModelSpec::read(from)),
         context(make_forward_context(spec, *backend, with.compute, with.max_context)),
-        cache(spec, *backend, activation_dtype(with.compute), with.kv_tokens, with.block_size,
+        cache(spec, *backend, with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
               with.prefix_caching) {
+    if (options.kv && options.kv->packed && !backend->packs_kv())
+      fail(ErrorKind::kUnsupported, {backend->name() + " keeps keys and values as bf16 or f32 only", {}, "--kv-cache-dtype", "leave it out, or use --device cpu"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block), false,
@@ -83,8 +84,22 @@ struct Engine::State {
     final_norm = backend->allocate(gain.size() * sizeof(float));
     backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
     head = prepare_head(*backend, options.compute, source, spec, options.head);
+    prepare_packed_pages(source);
     served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
                       head->bytes});
+  }
+
+  void prepare_packed_pages(const LinearSource& source) {
+    const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
+    if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
+      for (int layer = 0; layer < static_cast<int>(blocks.size()); ++layer)
+        cache.set_scales(layer, source.tensor(kv_scale_name(layer, "k_scale")).front(), source.tensor(kv_scale_name(layer, "v_scale")).front());
+    if (!packed || packed == kKvFloat8 || options.kv_probe.empty()) return;
+    const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
+    const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
+    const TensorView view = hidden.view(DType::kF32, shape);
+    backend->embed(view, embedding.view, options.kv_probe);
+    fit_kv_bases(context, blocks, view);
   }
 
   void count_served(const LinearSource& source, const std::string& module, const PreparedWeight& weight) {

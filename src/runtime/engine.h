@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,10 @@ class Engine {
     int block_size = 16;
     bool prefix_caching = true;
     HeadWeight head = HeadWeight::kStored;
+    std::optional<KvType> kv;  // of the KV cache; the compute type's numbers when absent
+    // What the model reads once, when its pages are INT8 or INT4, to find coordinates in which they lose least (runtime/kv_fitting.h);
+    // without it keys and values are stored as they are. FP8 takes the checkpoint's own scales, where it has them.
+    std::vector<std::int32_t> kv_probe = {};
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
 

@@ -28,29 +28,36 @@ KvWindow kv_window(const ModelSpec& spec) {
   return window;
 }
 
-KvCache::KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size,
+KvCache::KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
                  bool prefix_caching)
     : backend_(backend), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
-  const Shape shape{blocks, block_size, spec.kv_heads, spec.head_dim};
-  const auto row_bytes = static_cast<std::uint64_t>(spec.kv_heads * spec.head_dim * element_bytes(dtype));
-  const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size), row_bytes);
-  if (!bytes) fail(ErrorKind::kResource, "a KV cache of {} positions exceeds the address space", tokens);
-  page_.resize(row_bytes * static_cast<std::uint64_t>(block_size));
+  const auto pages_of = [&](std::int64_t head_bytes) {
+    const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size), static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
+    if (!bytes) fail(ErrorKind::kResource, "a KV cache of {} positions exceeds the address space", tokens);
+    const Buffer& pages = storage_.emplace_back(backend.allocate(*bytes));
+    return type.packed ? pages.view(DType::kU8, {blocks, spec.kv_heads, block_size, head_bytes})
+                       : pages.view(type.plain, {blocks, block_size, spec.kv_heads, spec.head_dim});
+  };
   for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer) {
-    const Buffer& keys = storage_.emplace_back(backend.allocate(*bytes));
-    const TensorView keys_view = keys.view(dtype, shape);
-    const Buffer& values = storage_.emplace_back(backend.allocate(*bytes));
-    pages_.push_back({keys_view, values.view(dtype, shape), block_size});
+    const TensorView keys = pages_of(type.key_bytes(spec.head_dim)), values = pages_of(type.value_bytes(spec.head_dim));
+    pages_.push_back({keys, values, block_size, type.packed});
   }
 }
 
 const KvPages& KvCache::pages(int layer) const { return pages_.at(static_cast<std::size_t>(layer)); }
 
+void KvCache::set_scales(int layer, float keys, float values) {
+  KvPages& pages = pages_.at(static_cast<std::size_t>(layer));
+  pages.key_scale = keys;
+  pages.value_scale = values;
+}
+
 void KvCache::copy(std::span<const BlockCopy> copies) {
   const auto page_of = [&](const TensorView& all, std::int32_t block) {
-    return TensorView(all.as<std::byte>() + static_cast<std::size_t>(block) * page_.size(), all.dtype,
-                      {all.shape[1], all.shape[2], all.shape[3]}, all.device);
+    const TensorView first(all.pointer, all.dtype, {all.shape[1], all.shape[2], all.shape[3]}, all.device);
+    page_.resize(static_cast<std::size_t>(first.bytes()));
+    return TensorView(all.as<std::byte>() + static_cast<std::size_t>(block) * page_.size(), all.dtype, first.shape, all.device);
   };
   for (const BlockCopy& copy : copies)
     for (const KvPages& layer : pages_)

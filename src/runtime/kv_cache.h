@@ -8,6 +8,7 @@
 #include "device/backend.h"
 #include "model/model_spec.h"
 #include "runtime/kv_blocks.h"
+#include "tensor/kv_type.h"
 
 namespace llmq {
 
@@ -18,11 +19,13 @@ class KvCache {
  public:
   // Its blocks know the window where every layer of the model has one: tables are those of all layers.
   // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
-  KvCache(const ModelSpec& spec, Backend& backend, DType dtype, std::int64_t tokens, int block_size,
+  KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
           bool prefix_caching = true);
 
   KvBlocks& blocks() { return blocks_; }
   const KvPages& pages(int layer) const;
+  // Of the FP8 codes of a layer's keys and values; 1 until this is called.
+  void set_scales(int layer, float keys, float values);
   // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with several answers).
   void copy(std::span<const BlockCopy> copies);
   std::size_t bytes() const;

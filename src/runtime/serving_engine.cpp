@@ -457,6 +457,7 @@ const ServingStatistics& ServingEngine::statistics() {
   for (const auto& entry : state.answers)
     if (entry.second.request().background) --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
   now.kv_blocks_total = blocks.total();
+  now.kv_bytes = static_cast<std::int64_t>(state.engine.cache().bytes());
   now.kv_blocks_used = blocks.total() - blocks.free();
   now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();
   now.adapters.resize(state.adapters.size());

@@ -26,6 +26,7 @@ namespace llmq {
 struct ServingStatistics {
   std::int64_t running = 0, waiting = 0;                            // sequences, now
   std::int64_t kv_blocks_used = 0, kv_blocks_total = 0;             // now; published blocks that nobody has count as free
+  std::int64_t kv_bytes = 0;                                        // of the whole cache
   std::int64_t kv_positions_used = 0;                               // filled places in the used blocks, now
   std::int64_t kv_places = 0, kv_places_unused = 0;                 // in blocks that somebody has, and of these without contents: over all steps
   std::int64_t prefix_queries = 0, prefix_hits = 0;                 // tokens of requests that started, and of these found

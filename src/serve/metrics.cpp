@@ -84,6 +84,7 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 1 is full.", share(s.kv_blocks_used, s.kv_blocks_total));
   out.gauge("kv_blocks_used", "Blocks of the KV cache in use.", static_cast<double>(s.kv_blocks_used), false);
   out.gauge("kv_blocks", "Blocks of the KV cache.", static_cast<double>(s.kv_blocks_total), false);
+  out.gauge("kv_cache_bytes", "Bytes of the KV cache, used or not.", static_cast<double>(s.kv_bytes), false);
   out.gauge("kv_positions_used", "Positions filled in the blocks in use.", static_cast<double>(s.kv_positions_used), false);
   out.counter("kv_places_total", "Places of the blocks in use, summed over forward passes.", s.kv_places, false);
   out.counter("kv_places_unused_total", "Of these, places that held nothing: their share is the waste.", s.kv_places_unused, false);

@@ -93,19 +93,20 @@ TEST(Estimate, CountsTheCacheAndMarksWhatDoesNotFit) {
               HasSubstr("(no)"));
 }
 
-// Both halves, every layer and head: elements, and what an element needs beside it.
+// Every layer and head, keys and values together: elements, and what they need beside them.
 TEST(Estimate, CountsTheCacheInEveryType) {
   const Json config = Json::parse(read_file(tinystories() + "/config.json"), "config.json");
   const auto field = [&](const char* name) { return config.at(name).as_integer(); };
   const std::int64_t kv_heads = config.find("num_key_value_heads") ? field("num_key_value_heads")
                                                                    : field("num_attention_heads"),
                      head_dim = field("hidden_size") / field("num_attention_heads"),
-                     heads = 2 * field("num_hidden_layers") * kv_heads;
-  const std::vector<std::pair<std::string, std::int64_t>> head_bytes = {{"bf16", 2 * head_dim},
-                                                                        {"fp16", 2 * head_dim},
-                                                                        {"int8", head_dim + 2},
-                                                                        {"int4", (head_dim + 1) / 2 + 4},
-                                                                        {"fp8", head_dim}};
+                     heads = field("num_hidden_layers") * kv_heads;
+  const std::vector<std::pair<std::string, std::int64_t>> head_bytes = {  // of a key and its value
+                                                                        {"bf16", 4 * head_dim},
+                                                                        {"fp16", 4 * head_dim},
+                                                                        {"int8", 2 * (head_dim + 2)},
+                                                                        {"int4", head_dim * 5 / 8 + 2 + head_dim / 2 + 2},
+                                                                        {"fp8", 2 * head_dim}};
   std::int64_t before = 0;
   for (const auto& [type, bytes] : head_bytes) {
     const Json json = estimate({"--scheme", "original", "--context", "100", "--batch", "3",

@@ -22,6 +22,7 @@ struct Case {
   int threads;
   std::int64_t batch;
   bool packed = false;  // 4-bit weights in groups of 32, the head in 8 bits
+  std::optional<KvFormats> pages = {};
 };
 
 // The small model, quantized by the program once per process.
@@ -43,13 +44,15 @@ Engine load(const Case& c) {
   options.max_context = 512;
   options.kv_tokens = 512 * c.batch;
   if (c.packed) options.head = HeadWeight::kInt8;
+  if (c.pages) options.kv = KvType{DType::kBF16, c.pages}, options.kv_probe = std::vector<std::int32_t>(64, 5);
   return Engine::load(Checkpoint::open(system_io(), c.packed ? packed_model() : tinystories()),
                       make_cpu_backend(c.threads), options);
 }
 
 constexpr Case kCases[] = {{Compute::kBFloat16, 1, 1},       {Compute::kBFloat16, 2, 1},
                            {Compute::kBFloat16, 2, 5},       {Compute::kFloat32, 2, 1},
-                           {Compute::kBFloat16, 2, 1, true}, {Compute::kBFloat16, 2, 5, true}};
+                           {Compute::kBFloat16, 2, 1, true}, {Compute::kBFloat16, 2, 5, true},
+                           {Compute::kBFloat16, 2, 5, true, kKvInt4}};
 constexpr int kSteps = 20;  // more than positions in a block of the cache
 
 // A batch that has been decoded for a while.

@@ -220,6 +220,16 @@ FAULTS = [
           [("llmq_unit_runtime", "AdaptersTest.TheBits*"), ("llmq_unit_runtime", "AdaptersTest.EveryAnswerIs*")]),
     Fault("adapters-from-anywhere", "src/serve/served_adapters.cpp", "if (error || differ.first != root.end() ||", "if (error || (differ.first != root.end() && false) ||",
           [("llmq_unit_serve", "ServedAdapters.PathsStay*")]),
+    # Pages of few bits.
+    Fault("packed-rows-out-of-place", "src/device/cpu/cpu_backend.cpp", "(slot / size * heads + h) * size + slot % size", "(slot / size * size + slot % size) * heads + h",
+          [("llmq_kernels_backend", "*PackedPages*cpu_scalar_t1*")]),
+    Fault("nibbles-swapped-on-the-way-back", "kernels/common/kv_row.h", "static_cast<float>(from[i - half] >> 4)", "static_cast<float>(from[i - half] & 15)",
+          [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
+    Fault("scale-rounded-down", "kernels/common/kv_row.h", "++half.bits;", "", [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
+    Fault("basis-not-left", "src/model/decoder_block.cpp", "    basis.leave(out);", "", [("llmq_unit_runtime", "KvFitting.PackedPages*")]),
+    Fault("mean-key-kept", "src/model/kv_basis.cpp", "centred[i * n + j] -= moments.mean[i] * moments.mean[j];", "centred[i * n + j] -= 0;",
+          [("llmq_unit_model", "KvBasis.CoordinatesAre*")]),
+    Fault("fifth-bits-lost", "kernels/common/kv_row.h", "inverse, top) >> 4 << part", "inverse, top) >> 5 << part", [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
     # What answers may be.
     Fault("open-bound-closed", "src/grammar/json_texts.cpp", "(!ends(low) || low.open)", "!ends(low)", [("llmq_unit_grammar", "JsonSchema.AcceptsWhatItShould")]),
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",

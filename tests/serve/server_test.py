@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The built server, asked over the loopback interface: answers, errors, metrics, keys, the end.   server_test.py LLMQ [NAME...]"""
+import concurrent.futures
 import json
 import os
 import re
@@ -371,6 +372,21 @@ class Life(unittest.TestCase):
         for _ in range(2):
             usage = served.post("/v1/completions", {"prompt": PROMPT * 4, "max_tokens": 1})[1]["usage"]
         self.assertEqual(usage["prompt_tokens_details"]["cached_tokens"], 0)
+
+    def test_a_cache_of_few_bits(self):
+        """Together as alone, and in the bytes that its type takes: rows of 16 numbers."""
+        usual = self.serve("--kv-memory", "1MiB").facts["kv_cache"]
+        self.assertEqual(usual["dtype"], "bf16")
+        for dtype, row in (("int8", 18), ("fp8", 16)):
+            server = self.serve("--kv-cache-dtype", dtype, "--kv-memory", "1MiB", "--max-num-seqs", "8", "--draft", "ngram")
+            self.assertEqual(server.facts["kv_cache"], {"dtype": dtype, "bytes_per_token": usual["bytes_per_token"] * row // 32})
+            self.assertEqual(server.metric("llmq_kv_cache_bytes"), server.metric("llmq_kv_blocks") * 16 * usual["bytes_per_token"] * row // 32)
+            bodies = [{"prompt": PROMPT * (1 + i % 4) + str(i % 6), "max_tokens": 20 + 9 * (i % 5), "temperature": 0, "ignore_eos": True} for i in range(24)]
+            ask = lambda body: server.post("/v1/completions", body)[1]["choices"][0]["text"]
+            with concurrent.futures.ThreadPoolExecutor(12) as clients:
+                together = list(clients.map(ask, bodies))
+            alone = self.serve("--kv-cache-dtype", dtype, "--no-prefix-caching", "--max-num-seqs", "1")
+            self.assertEqual(together, [alone.post("/v1/completions", body)[1]["choices"][0]["text"] for body in bodies])
 
     def test_speculation_changes_no_word_and_is_measured(self):
         plain, drafted = self.serve(), self.serve("--draft", "ngram", "--num-draft-tokens", "4")

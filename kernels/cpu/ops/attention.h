@@ -94,7 +94,7 @@ struct AttentionRun {
 
   // Whether the pages hold whole tiles of what the products take.
   LLMQ_INLINE bool as_panels() const {
-    return (t.pages == CpuFormat::kF32) == (sizeof(T) == 4) && t.block_size % kSlotTile == 0 &&
+    return !t.packed && (t.pages == CpuFormat::kF32) == (sizeof(T) == 4) && t.block_size % kSlotTile == 0 &&
            t.head_dim % kPerUnit == 0;
   }
   LLMQ_INLINE int64_t tile_at(int64_t position) const {
@@ -159,9 +159,47 @@ struct AttentionRun {
         for (int64_t d = 0; d < dim; ++d) row[d] = from_values[layout.value(block, t.kv_head, p, d)];
         take_row(values + j * width, row, dim);
       }
-      for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
-      for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
+      pad(keys, values, j, seen);
     }
+    pack(keys, values);
+  }
+
+  // The same for pages of packed rows.
+  template <KvFormat kKeys, KvFormat kValues>
+  LLMQ_INLINE void gather_packed(int64_t first_key, int64_t count) const {
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    const KvRow of_keys{kKeys, dim}, of_values{kValues, dim};
+    T* const keys = piece<T>(at.keys);
+    T* const values = piece<T>(at.values);
+    float* const row = piece<float>(at.row);
+    for (int64_t j = 0; j < kKeyTile; ++j) {
+      const bool seen = j < count;
+      if (seen) {
+        const int64_t block = t.block_table[(first_key + j) / t.block_size], p = (first_key + j) % t.block_size;
+        const int64_t place = (block * t.kv_heads + t.kv_head) * t.block_size + p;
+        kv_load_row(of_keys, row, static_cast<const unsigned char*>(t.keys) + place * of_keys.bytes(), t.key_scale);
+        take_row(keys + j * depth, row, dim);
+        kv_load_row(of_values, row, static_cast<const unsigned char*>(t.values) + place * of_values.bytes(), t.value_scale);
+        take_row(values + j * width, row, dim);
+      }
+      pad(keys, values, j, seen);
+    }
+    pack(keys, values);
+  }
+  LLMQ_INLINE void gather_any_packed(int64_t first_key, int64_t count) const {
+    if (t.key_row.format == KvFormat::kInt8) return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
+    if (t.key_row.format == KvFormat::kInt5) return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
+    gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
+  }
+
+  // Row j is zero behind its last dimension, or throughout.
+  LLMQ_INLINE void pad(T* keys, T* values, int64_t j, bool seen) const {
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
+    for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
+  }
+  LLMQ_INLINE void pack(const T* keys, const T* values) const {
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width);
     for (int64_t n = 0; n < kKeyTile; n += kPanel)
       pack_panel<V, T>(piece<T>(at.key_panels) + n * depth, keys + n * depth, depth, kPanel, depth);
     for (int64_t n = 0; n < width; n += kPanel)
@@ -375,7 +413,9 @@ struct AttentionRun {
     if (known > kKeyTile) known = kKeyTile;
     if constexpr (V::kLanes > 1)
       if (in_place()) return meet_in_place<Product, kFewRows>(from * t.group, to * t.group, first_key, known);
-    if (as_panels())
+    if (t.packed)
+      gather_any_packed(first_key, known);
+    else if (as_panels())
       copy_panels(first_key, known);
     else if (t.pages == CpuFormat::kF32)
       gather<float>(first_key, known);

@@ -143,6 +143,11 @@ class CpuBackend final : public Backend {
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
+    if (pages.packed)
+      return each_packed_row(pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
+        kv_store_row(keys, pages.keys.as<unsigned char>() + place * keys.bytes(), k.row<const float>(row), pages.key_scale);
+        kv_store_row(values, pages.values.as<unsigned char>() + place * values.bytes(), v.row<const float>(row), pages.value_scale);
+      });
     each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
       store_head<decltype(element)>(pages, at, k.row<const float>(row), v.row<const float>(row));
     });
@@ -151,6 +156,11 @@ class CpuBackend final : public Backend {
   void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
                std::span<const std::int64_t> slots) override {
     require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
+    if (pages.packed)
+      return each_packed_row(pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
+        kv_load_row(keys, k.row<float>(row), pages.keys.as<const unsigned char>() + place * keys.bytes(), pages.key_scale);
+        kv_load_row(values, v.row<float>(row), pages.values.as<const unsigned char>() + place * values.bytes(), pages.value_scale);
+      });
     each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
       using Element = decltype(element);
       for (std::int64_t d = 0; d < at.layout.head_dim; ++d) {
@@ -359,6 +369,18 @@ class CpuBackend final : public Backend {
     });
   }
 
+  // use(KvRow of keys, of values, the row of [T * heads, head_dim], its place among the pages' rows) for each head of each slot.
+  template <class Use>
+  void each_packed_row(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
+    const std::int64_t heads = k.shape[1], size = pages.block_size;
+    const KvRow keys{pages.packed->keys, k.cols()}, values{pages.packed->values, k.cols()};
+    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&](std::int64_t t) {
+      const std::int64_t slot = slots[static_cast<std::size_t>(t)];
+      for (std::int64_t h = 0; h < heads; ++h)
+        use(keys, values, t * heads + h, (slot / size * heads + h) * size + slot % size);
+    });
+  }
+
   static float number(float v) { return v; }
   static float number(BFloat16 v) { return to_float(v); }
   static void place_element(float* to, float from) { *to = from; }
@@ -401,6 +423,10 @@ class CpuBackend final : public Backend {
     tile.keys = pages.keys.pointer;
     tile.values = pages.values.pointer;
     tile.pages = format_of(pages.keys.dtype);
+    tile.packed = pages.packed.has_value();
+    if (pages.packed) tile.key_row = {pages.packed->keys, problem.head_dim}, tile.value_row = {pages.packed->values, problem.head_dim};
+    tile.key_scale = pages.key_scale;
+    tile.value_scale = pages.value_scale;
     tile.block_size = pages.block_size;
     tile.kv_heads = problem.kv_heads;
     tile.kv_head = kv_head;

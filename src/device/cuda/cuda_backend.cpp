@@ -107,6 +107,7 @@ class CudaBackend final : public Backend {
           {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines), rows_of(sines), on_device.as<std::int32_t>()}, x);
   }
 
+  bool packs_kv() const override { return false; }
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots) override {
     move_kv("store_kv", pages, k, v, slots, true);
   }

@@ -23,7 +23,10 @@ TensorView on_host(const TensorView& view) {
 }
 
 KvPages on_host(const KvPages& pages) {
-  return {on_host(pages.keys), on_host(pages.values), pages.block_size};
+  KvPages host = pages;
+  host.keys = on_host(pages.keys);
+  host.values = on_host(pages.values);
+  return host;
 }
 
 class FakeBackend final : public Backend {

@@ -1,4 +1,6 @@
 // Paged causal attention on every backend, within a bound built from its two sums and its softmax.
+#include <limits>
+
 #include "attention_fixture.h"
 
 namespace llmq::testing {
@@ -51,6 +53,129 @@ TEST_P(Attention, SlidingWindow) {
 // Scores so far apart that exp underflows and only the greatest key counts; every earlier maximum is left
 // behind by a later one.
 TEST_P(Attention, ExtremeScores) { check({4, 2, 16, 0, 16, {{0, 100}}, Compute::kFloat32}, 300); }
+
+// Rows of one kind, one behind the other, and what they stand for.
+struct PackedRows {
+  std::vector<std::uint8_t> bytes;
+  std::vector<float> values;
+};
+
+PackedRows packed_rows(const std::vector<float>& numbers, KvRow row, float scale) {
+  const auto size = static_cast<std::size_t>(row.bytes()), width = static_cast<std::size_t>(row.n);
+  const std::size_t rows = numbers.size() / width;
+  PackedRows packed{std::vector<std::uint8_t>(rows * size), std::vector<float>(numbers.size())};
+  for (std::size_t r = 0; r < rows; ++r) {
+    kv_store_row(row, packed.bytes.data() + r * size, numbers.data() + r * width, scale);
+    kv_load_row(row, packed.values.data() + r * width, packed.bytes.data() + r * size, scale);
+  }
+  return packed;
+}
+
+constexpr KvFormats kKvTypes[] = {kKvInt8, kKvInt4, kKvFloat8};
+
+// Pages of codes give the bits of pages in F32 that hold what the codes stand for, and load_kv() gives those numbers.
+TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
+  if (!backend().packs_kv()) GTEST_SKIP() << backend().name() << " has no packed pages";
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    for (const KvFormats& formats : kKvTypes)
+      for (const int dim : {6, 18, 64, 80, 128})
+        for (const int block_size : {8, 16}) {
+          const AttentionCase c{4, 2, dim, 0, block_size, {{85, 20}, {0, 3}}, compute};
+          AttentionData data = make_attention_data(c, 5);
+          const PlacedPages plain_places = place_pages(backend(), c, data);
+          const std::int64_t blocks = plain_places.pages.keys.shape[0], slots = blocks * block_size;
+          const KvRow of_keys{formats.keys, dim}, of_values{formats.values, dim};
+          const auto placed = [&](KvRow row) {
+            const Shape shape{blocks, c.kv_heads, block_size, row.bytes()};
+            Buffer pages = backend().allocate(static_cast<std::size_t>(shape.elements()));
+            backend().upload(pages.view(DType::kU8, shape), std::vector<std::uint8_t>(pages.bytes(), 0xff).data());
+            return std::pair(pages.view(DType::kU8, shape), std::move(pages));
+          };
+          const auto keys = placed(of_keys), values = placed(of_values);
+          const KvPages packed{keys.first, values.first, block_size, formats, 0.5f, 0.25f};
+          // The same numbers by both ways: stored as rows, and as F32 what the rows stand for.
+          const Shape all{slots, c.kv_heads, dim};
+          const Buffer f32_keys = backend().allocate(static_cast<std::size_t>(all.elements()) * 4),
+                       f32_values = backend().allocate(static_cast<std::size_t>(all.elements()) * 4);
+          const Shape f32_shape{blocks, block_size, c.kv_heads, dim};
+          const KvPages plain{f32_keys.view(DType::kF32, f32_shape), f32_values.view(DType::kF32, f32_shape), block_size};
+          for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+            const std::int64_t positions = c.sequences[s].first + c.sequences[s].second;
+            std::vector<std::int64_t> places;
+            for (std::int64_t p = 0; p < positions; ++p)
+              places.push_back(std::int64_t{plain_places.tables[s][static_cast<std::size_t>(p / block_size)]} * block_size + p % block_size);
+            const Shape rows{positions, c.kv_heads, dim};
+            const Placed k = put(backend(), DType::kF32, rows, data.keys[s]), v = put(backend(), DType::kF32, rows, data.values[s]);
+            backend().store_kv(packed, k.view, v.view, places);
+            const std::vector<float> want_k = packed_rows(data.keys[s], of_keys, 0.5f).values, want_v = packed_rows(data.values[s], of_values, 0.25f).values;
+            const Placed got_k = poisoned(backend(), DType::kF32, rows), got_v = poisoned(backend(), DType::kF32, rows);
+            backend().load_kv(got_k.view, got_v.view, packed, places);
+            ASSERT_TRUE(same_bits(get(backend(), got_k.view), want_k));
+            ASSERT_TRUE(same_bits(get(backend(), got_v.view), want_v));
+            backend().store_kv(plain, got_k.view, got_v.view, places);
+          }
+          std::vector<SequenceRows> sequences;
+          std::int64_t first = 0;
+          for (std::size_t s = 0; s < c.sequences.size(); ++s) {
+            sequences.push_back({first, c.sequences[s].second, c.sequences[s].first, plain_places.tables[s]});
+            first += c.sequences[s].second;
+          }
+          const Placed q = put(backend(), DType::kF32, {c.rows(), c.heads, dim}, data.q);
+          const auto run = [&](const KvPages& pages) {
+            const Placed out = poisoned(backend(), activation_dtype(compute), {c.rows(), std::int64_t{c.heads} * dim});
+            backend().attention(out.view, q.view, pages, sequences, c.problem());
+            return get(backend(), out.view);
+          };
+          ASSERT_TRUE(same_bits(run(packed), run(plain))) << "format " << static_cast<int>(formats.values) << ", dim " << dim << ", block " << block_size;
+        }
+}
+
+// Half a step of the row's scale, which is rounded up by at most 2^-10; reading rounds once more.
+TEST(KvRow, KeepsEveryNumberToHalfAStep) {
+  Numbers numbers(5);
+  for (int trial = 0; trial < 200; ++trial) {
+    const std::int64_t n = 33 + trial % 7;
+    const std::vector<float> x = numbers.values(n, trial % 3, trial % 2 == 0 ? 1 : 50);
+    float largest = 0;
+    for (const float value : x) largest = std::max(largest, std::fabs(value));
+    const auto error = [&](KvFormat format) {
+      const std::vector<float> back = packed_rows(x, {format, n}, 1).values;
+      float worst = 0;
+      for (std::size_t i = 0; i < x.size(); ++i) worst = std::max(worst, std::fabs(back[i] - x[i]));
+      return worst;
+    };
+    EXPECT_LE(error(KvFormat::kInt8), largest / 127 / 2 * 1.002f);
+    EXPECT_LE(error(KvFormat::kInt5), largest / 16 / 2 * 1.002f);
+    EXPECT_LE(error(KvFormat::kInt4), largest / 8 / 2 * 1.002f);
+    EXPECT_LE(error(KvFormat::kFloat8), largest * 0x1p-4f);
+  }
+}
+
+TEST(KvRow, WhatIsNotFiniteIsNotHidden) {
+  const auto back = [](const std::vector<float>& x, KvFormat format) {
+    return packed_rows(x, {format, static_cast<std::int64_t>(x.size())}, 1).values;
+  };
+  const float infinity = std::numeric_limits<float>::infinity();
+  for (const float bad : {std::nanf(""), infinity, -infinity})
+    for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4})
+      for (const float value : back({1, 2, bad, 4}, format)) EXPECT_TRUE(std::isnan(value));
+  EXPECT_TRUE(std::isnan(back({std::nanf("")}, KvFormat::kFloat8)[0]));
+  for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4}) {
+    EXPECT_EQ(back({0, 0, 0}, format), (std::vector<float>{0, 0, 0}));
+    const std::vector<float> huge = back({1e30f, -1e30f}, format);
+    EXPECT_GT(huge[0], 60000) << "clamped, not wrapped";
+    EXPECT_LT(huge[1], -60000);
+  }
+}
+
+TEST(KvRow, TakesTheBytesOfItsBitsAndAScale) {
+  EXPECT_EQ((KvRow{KvFormat::kInt5, 64}.bytes()), 42);
+  EXPECT_EQ((KvRow{KvFormat::kInt5, 128}.bytes()), 82);
+  EXPECT_EQ((KvRow{KvFormat::kInt4, 64}.bytes()), 34);
+  EXPECT_EQ((KvRow{KvFormat::kInt4, 128}.bytes()), 66);
+  EXPECT_EQ((KvRow{KvFormat::kInt8, 64}.bytes()), 66);
+  EXPECT_EQ((KvRow{KvFormat::kFloat8, 64}.bytes()), 64);
+}
 
 INSTANTIATE_TEST_SUITE_P(Every, Attention, ::testing::ValuesIn(backends({1, 2})), param_name);
 

@@ -46,7 +46,7 @@ const std::map<std::string, Names>& allowed() {
       {"serve", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.
       {"evaluate", {"base", "tensor", "device", "io", "tokenizer", "model", "runtime", "export", "serve"}},
-      {"kernels/common", {}},
+      {"kernels/common", {"base"}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},
   };

@@ -12,7 +12,7 @@ KvCache make_cache(Backend& backend, std::int64_t tokens, int block_size) {
   spec.kv_heads = 2;
   spec.head_dim = 8;
   spec.blocks.resize(3);
-  return KvCache(spec, backend, DType::kBF16, tokens, block_size);
+  return KvCache(spec, backend, {DType::kBF16}, tokens, block_size);
 }
 
 TEST(KvCache, HasPagesForEveryLayer) {

@@ -20,11 +20,15 @@ namespace {
 
 const std::string kModels = LLMQ_SOURCE_DIR "/tests/models/";
 
-Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2) {
+Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2, std::optional<KvFormats> packed = {}) {
   Engine::Options options;
   options.max_context = 256;
   options.kv_tokens = kv_tokens;
   options.prefix_caching = prefix_caching;
+  if (packed) {
+    options.kv = KvType{DType::kBF16, packed};
+    for (std::int32_t i = 0; i < 300; ++i) options.kv_probe.push_back(3 + i * 37 % 2000);
+  }
   return Engine::load(Checkpoint::open(system_io(), kModels + model), make_cpu_backend(threads), options);
 }
 
@@ -56,13 +60,13 @@ struct Adapted {
   std::map<std::string, LoraAdapter> adapters;
   std::map<std::string, Engine> lonely;
 
-  Adapted() {
-    lonely.emplace("", open("tinystories-656k", 256, false));
+  explicit Adapted(const std::optional<KvFormats>& format = {}) {
+    lonely.emplace("", open("tinystories-656k", 256, false, 1, format));
     const ModelSpec& spec = lonely.at("").spec();
     std::uint64_t seed = 0;
     for (const char* name : {"a", "b"}) {
       const LoraAdapter& adapter = adapters.emplace(name, LoraAdapter::open(system_io(), write_tiny_adapter(spec, disk / name, ++seed, 0.15f), spec)).first->second;
-      lonely.emplace(name, open("tinystories-656k", 256, false)).first->second.adapt(adapter);
+      lonely.emplace(name, open("tinystories-656k", 256, false, 1, format)).first->second.adapt(adapter);
     }
   }
 };
@@ -251,6 +255,26 @@ TEST(ServingEngine, CountsPlacesThatHoldNothing) {
   while (!serving.idle()) serving.step();
   EXPECT_EQ(serving.statistics().kv_places, 32 + 32);
   EXPECT_EQ(serving.statistics().kv_places_unused, 12 + 11);
+}
+
+// Pages of codes are copied, shared, lost and written again as others are; and they change answers.
+TEST(ServingEngine, PackedPagesChangeNoAnswerBetweenThem) {
+  Engine plain = open("tinystories-656k", 256, false);
+  GenerationRequest request;
+  for (std::int32_t i = 0; i < 60; ++i) request.prompt.push_back(3 + i * 91 % 2000);
+  request.max_tokens = 60;
+  request.ignore_eos = true;
+  for (const KvFormats& format : {kKvInt8, kKvInt4, kKvFloat8}) {
+    Engine engine = open("tinystories-656k", 320, true, 2, format);
+    Adapted lonely(format);
+    const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
+    const ServingStatistics statistics = serve_mixed(engine, lonely, ngram.get(), 3, 2);
+    for (const std::int64_t count : {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted}) EXPECT_GT(count, 0);
+    EXPECT_LT(static_cast<double>(engine.cache().bytes()), 0.63 * 1.25 * static_cast<double>(plain.cache().bytes()));
+    if (format == kKvInt4) {
+      EXPECT_NE(alone(lonely.lonely.at(""), request, 0), alone(plain, request, 0)) << "nothing was rounded";
+    }
+  }
 }
 
 // A token of every sequence of the vocabulary, drawn with other numbers: guesses that are mostly wrong, and right by chance.

@@ -23,6 +23,7 @@ std::string after_some_work(bool vllm) {
   s.running = 2;
   s.kv_blocks_used = 3;
   s.kv_blocks_total = 12;
+  s.kv_bytes = 73728;
   s.kv_places = 480;
   s.kv_places_unused = 12;
   s.generated_tokens = 7;
@@ -42,7 +43,7 @@ std::string after_some_work(bool vllm) {
 TEST(Metrics, FiguresStandUnderTheirNames) {
   const std::string text = after_some_work(false);
   for (const char* line : {"llmq_num_requests_running{model_name=\"a\\\"b\"} 2\n", "llmq_kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.25\n",
-                           "llmq_kv_places_total{model_name=\"a\\\"b\"} 480\n", "llmq_kv_places_unused_total{model_name=\"a\\\"b\"} 12\n",
+                           "llmq_kv_cache_bytes{model_name=\"a\\\"b\"} 73728\n", "llmq_kv_places_total{model_name=\"a\\\"b\"} 480\n", "llmq_kv_places_unused_total{model_name=\"a\\\"b\"} 12\n",
                            "llmq_generation_tokens_total{model_name=\"a\\\"b\"} 7\n", "llmq_request_success_total{model_name=\"a\\\"b\",finished_reason=\"stop\"} 4\n",
                            "llmq_spec_decode_num_accepted_tokens_total{model_name=\"a\\\"b\"} 15\n",
                            "llmq_spec_decode_num_accepted_tokens_per_pos_total{model_name=\"a\\\"b\",position=\"1\"} 7\n",

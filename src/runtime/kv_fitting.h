@@ -1,0 +1,17 @@
+// Bases for packed pages (model/kv_basis.h), fitted on a text that the model reads once with plain pages.
+//
+// Keys and queries turn with their position, so the text is cut into pieces that stand all over the context for the statistics. Takes one
+// pass over the text and an eigenproblem per KV head and layer; the pieces' activations and one layer's pages are resident.
+#pragma once
+#include <cstdint>
+#include <span>
+
+#include "model/decoder_block.h"
+
+namespace llmq {
+
+// `hidden` F32 [ids, hidden_size]: the embedded text; it is changed. Every block gets its basis. Error(kBadInput) where keys, values or
+// queries are not finite.
+void fit_kv_bases(const ForwardContext& context, std::span<BlockWeights> blocks, const TensorView& hidden);
+
+}  // namespace llmq
