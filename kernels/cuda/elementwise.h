@@ -121,11 +121,11 @@ struct Convert {
 struct ChannelStats {
   int64_t elements = 0, rows = 0;
   Rows x;
-  double* absolute_sum = nullptr;
+  double* absolute_sum = nullptr;  // in: of the rows before
   float* absolute_max = nullptr;
   LLMQ_BLOCK void one(int64_t i) const {
-    double sum = 0;
-    float greatest = 0;
+    double sum = absolute_sum[i];
+    float greatest = absolute_max[i];
     for (int64_t r = 0; r < rows; ++r) {
       const float magnitude = fabsf(x.get(r, i));
       sum += static_cast<double>(magnitude);

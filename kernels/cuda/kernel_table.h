@@ -5,6 +5,7 @@
 #pragma once
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/gram_bf16.h"
 #include "kernels/cuda/linear_arguments.h"
 #include "kernels/cuda/pack_fragments.h"
 #include "kernels/cuda/product.h"
@@ -31,6 +32,7 @@ struct CudaKernels {
   Launch<RowDots> row_dots;
   Launch<Product<DenseOperand>> product;
   Launch<Product<CodeOperand>> code_product;
+  Launch<GramBFloat16> gram_bf16;
   Launch<RoundInputs> round_inputs;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;

@@ -1,7 +1,8 @@
 // The FP64 triangle of one input: chunk sums from the backend are added in order, so nothing depends on
 // threads.
 //
-// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device.
+// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and kGramTokens rows where views end
+// between multiples of kGramTokens.
 #include "calibration/input_stats.h"
 
 #include <algorithm>
@@ -57,17 +58,47 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t 
 
 void StatsCollector::add(const TensorView& x) {
   backend_.channel_stats(x, into_.absolute_sum_, into_.absolute_max_);
-  const std::int64_t wanted = std::min(x.rows(), gram_tokens_ - summed_);
-  for (std::int64_t first = 0; first < wanted;) {
-    const std::int64_t rows = std::min(kGramChunkRows - pending_, wanted - first);
-    backend_.gram(gram_, x.row_slice(first, rows));
+  const std::int64_t wanted = std::min(x.rows(), gram_tokens_ - summed_ - waiting_);
+  if (wanted > 0) sum(x.row_slice(0, wanted));
+  into_.tokens_ += x.rows();
+  seen_ += x.rows();
+}
+
+// Rows are summed kGramTokens at a time, counted from the first of all: what is over at the end of a view waits for the next.
+void StatsCollector::sum(const TensorView& x) {
+  std::int64_t first = 0;
+  if (waiting_ > 0) {
+    first = std::min(kGramTokens - waiting_, x.rows());
+    keep(x.row_slice(0, first));
+    if (waiting_ < kGramTokens) return;
+    waiting_ = 0;
+    sum_whole(odd_rows_);
+  }
+  const std::int64_t whole = (x.rows() - first) / kGramTokens * kGramTokens, rest = x.rows() - first - whole;
+  if (whole > 0) sum_whole(x.row_slice(first, whole));
+  if (rest > 0) keep(x.row_slice(first + whole, rest));
+}
+
+void StatsCollector::sum_whole(const TensorView& x) {
+  for (std::int64_t first = 0; first < x.rows();) {
+    const std::int64_t rows = std::min(kGramChunkRows - pending_, x.rows() - first);
+    backend_.gram(gram_, x.row_slice(first, rows), pending_);
     first += rows;
     pending_ += rows;
     summed_ += rows;
     if (pending_ == kGramChunkRows) drain();
   }
-  into_.tokens_ += x.rows();
-  seen_ += x.rows();
+}
+
+void StatsCollector::keep(const TensorView& x) {
+  if (odd_.bytes() == 0) {
+    odd_ = backend_.allocate(static_cast<std::size_t>(kGramTokens * x.cols() * element_bytes(x.dtype)));
+    odd_rows_ = odd_.view(x.dtype, {kGramTokens, x.cols()});
+  }
+  std::vector<std::byte> rows(static_cast<std::size_t>(x.bytes()));
+  backend_.download(rows.data(), x);
+  backend_.upload(odd_rows_.row_slice(waiting_, x.rows()), rows.data());
+  waiting_ += x.rows();
 }
 
 void StatsCollector::drain() {
@@ -76,6 +107,8 @@ void StatsCollector::drain() {
 }
 
 void StatsCollector::finish() {
+  if (waiting_ > 0) sum_whole(odd_rows_.row_slice(0, waiting_));
+  waiting_ = 0;
   drain();
   if (summed_ == seen_ || summed_ == 0) return;
   const double share = static_cast<double>(seen_) / static_cast<double>(summed_);

@@ -4,7 +4,7 @@
 //   gram = sum_t x_t^T x_t (upper triangle kept),  mean_abs[k] = 1/T sum_t |x_t[k]|
 //
 // Every kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order: bit-identical
-// at any thread count, and for any cut of the rows into views at even rows. Merging is in the caller's fixed
+// at any thread count, and for any cut of the rows into views. Merging is in the caller's fixed
 // order; save() and load() round-trip exactly.
 #pragma once
 #include <cstdint>
@@ -60,9 +60,14 @@ class StatsCollector {
   InputStats& into_;
   Buffer square_;  // F32 [K, K] on the device: the sum of the last pending_ rows
   TensorView gram_;
+  Buffer odd_;  // kGramTokens rows of x's dtype: those that end a view and are not yet summed
+  TensorView odd_rows_;
   const std::int64_t gram_tokens_;
-  std::int64_t pending_ = 0, summed_ = 0, seen_ = 0;
+  std::int64_t pending_ = 0, summed_ = 0, seen_ = 0, waiting_ = 0;
 
+  void sum(const TensorView& x);
+  void sum_whole(const TensorView& x);
+  void keep(const TensorView& x);
   void drain();
 };
 

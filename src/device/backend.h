@@ -87,6 +87,8 @@ struct RowScore {
   std::int32_t argmax = 0;  // lowest index among equals
 };
 
+inline constexpr std::int64_t kGramTokens = 16;  // the rows that two calls of Backend::gram() may part at: its multiples
+
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -161,12 +163,13 @@ class Backend {
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;
 
   // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's dtype (F32 or BF16) summed in
-  // FP32 in token order, the same for any split of the tokens at even rows (the reference sums a call in FP64); callers feed at most 4096
-  // rows to one g and then drain it (calibration/input_stats.h).
-  virtual void gram(const TensorView& g, const TensorView& x) = 0;
+  // FP32 in token order. `before`: how many rows g already holds, which x's follow; a multiple of kGramTokens (else Error(kInternal)), as
+  // matrix units sum that many tokens at once. So any split gives the same bits (the reference sums a call in FP64). Callers feed at most
+  // 4096 rows to one g and then drain it (calibration/input_stats.h).
+  virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
   // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
   virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
-  // absolute_sum[k] += sum_t |x[t,k]| (FP64), absolute_max[k] = max(.., |x[t,k]|): host results.
+  // absolute_sum[k] += sum_t |x[t,k]| (FP64, one chain over the rows), absolute_max[k] = max(.., |x[t,k]|): host results.
   virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
                              std::span<float> absolute_max) = 0;
   // loss[r] = d[r] G d[r]^T for each row of d [R, K] F32; G symmetric, prepared from its full F32 square. The products' precision is

@@ -5,6 +5,7 @@
 #include <initializer_list>
 
 #include "base/error.h"
+#include "device/backend.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -16,6 +17,12 @@ inline void require_on(Device device, const char* operation, std::initializer_li
     fail(ErrorKind::kInternal, "{} was given a tensor of shape {} that is not on its device", operation,
          view->shape.text());
   }
+}
+
+// Error(kInternal) where the rows before a call of Backend::gram() end inside what is summed at once.
+inline void require_gram_start(std::int64_t before) {
+  if (before % kGramTokens != 0)
+    fail(ErrorKind::kInternal, "rows of a Gram matrix follow {} others, which is no multiple of {}", before, kGramTokens);
 }
 
 // Calls move(offset in the contiguous host bytes, bytes of a row, the row in `view`) for each row: the tensor may be a

@@ -252,8 +252,9 @@ class CpuBackend final : public Backend {
     });
   }
 
-  void gram(const TensorView& g, const TensorView& x) override {
+  void gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_on(device(), "gram", {&g, &x});
+    require_gram_start(before);
     accumulate_gram(work(), g, x);
   }
 

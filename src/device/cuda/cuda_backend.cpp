@@ -183,8 +183,11 @@ class CudaBackend final : public Backend {
     device_->copy_out(kl.data(), result.get(), kl.size_bytes());
   }
 
-  void gram(const TensorView& g, const TensorView& x) override {
+  void gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_on(device(), "gram", {&g, &x});
+    require_gram_start(before);
+    if (x.dtype == DType::kBF16)
+      return start("gram", kernels().gram_bf16, {g.as<float>(), g.row_stride, x.as<const BFloat16>(), x.row_stride, x.rows(), x.cols()}, x);
     const cuda::DenseOperand columns{x.pointer, 1, x.row_stride, element_of(x.dtype)};
     start("gram", kernels().product, {x.cols(), x.cols(), x.rows(), g.as<float>(), g.row_stride, columns, columns, nullptr, true, true}, x);
   }
@@ -208,15 +211,10 @@ class CudaBackend final : public Backend {
 
   void channel_stats(const TensorView& x, std::span<double> absolute_sum, std::span<float> absolute_max) override {
     require_on(device(), "channel_stats", {&x});
-    const auto channels = static_cast<std::size_t>(x.cols());
-    const Buffer sums = scratch(channels * sizeof(double)), maxima = scratch(channels * sizeof(float));
+    const Buffer sums = copy_of(std::span<const double>(absolute_sum)), maxima = copy_of(std::span<const float>(absolute_max));
     start("channel_stats", kernels().channel_stats, {x.cols(), x.rows(), rows_of(x), sums.as<double>(), maxima.as<float>()}, x);
-    const auto sum = copy_back<double>(sums, channels);
-    const auto greatest = copy_back<float>(maxima, channels);
-    for (std::size_t k = 0; k < channels; ++k) {
-      absolute_sum[k] += sum[k];
-      absolute_max[k] = std::max(absolute_max[k], greatest[k]);
-    }
+    device_->copy_out(absolute_sum.data(), sums.get(), absolute_sum.size_bytes());
+    device_->copy_out(absolute_max.data(), maxima.get(), absolute_max.size_bytes());
   }
 
   void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {

@@ -116,9 +116,9 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "divergence", {&p, &q});
     reference_->divergence(on_host(p), on_host(q), kl);
   }
-  void gram(const TensorView& g, const TensorView& x) override {
+  void gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     const ClosedMemory::Opening open(*memory_, "gram", {&g, &x});
-    reference_->gram(on_host(g), on_host(x));
+    reference_->gram(on_host(g), on_host(x), before);
   }
   void drain_gram(std::span<double> triangle, const TensorView& g) override {
     const ClosedMemory::Opening open(*memory_, "drain_gram", {&g});

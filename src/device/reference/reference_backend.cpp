@@ -414,8 +414,9 @@ class ReferenceBackend final : public Backend {
     }
   }
 
-  void gram(const TensorView& g, const TensorView& x) override {
+  void gram(const TensorView& g, const TensorView& x, std::int64_t before) override {
     require_on(device(), "gram", {&g, &x});
+    require_gram_start(before);
     for (std::int64_t i = 0; i < x.cols(); ++i)
       for (std::int64_t j = i; j < x.cols(); ++j) {
         double sum = read(g, i, j);

@@ -35,6 +35,7 @@ for form in 0 1 2 3; do  # the forms of weights that are multiplied as BF16
 done
 expect linear_kernels.cu MmaLinearILNS0_10WeightFormE4 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32
 expect attention_kernels.cu SplitAttention "$bf16"
+expect device_kernels.cu GramBFloat16 "$bf16"
 expect attention_kernels.cu SplitAttention cp.async.cg.shared.global
 # The check can fail: sm_75 has no such instruction and takes another way.
 [ -n "$(lacking "$(ptx linear_kernels.cu 75)" MmaLinear "$bf16")" ] || { echo "PTX for sm_75 holds BF16 products?"; failed=1; }

@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "base/error.h"
+#include "base/half.h"
 
 namespace llmq {
 namespace {
@@ -52,20 +55,45 @@ TEST(InputStats, EqualsSumsByHand) {
   }
 }
 
-// What a plan with less memory does: smaller views, the same bits.
+// Views that end anywhere: samples of any length, any number of them at once.
 TEST(InputStats, DoNotDependOnHowTheRowsAreCut) {
-  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 37;
+  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 37, kAll[] = {kRows}, kFew[] = {100}, kOdd[] = {1, 1531, 14, 2, 77, 16};
   std::vector<float> x = small_integers(kRows * kChannels, 3);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= 1.0f + static_cast<float>(i % 97) / 1024.0f;
-  for (const auto& backend : {make_cpu_backend(1), make_cpu_backend(2)}) {
-    InputStats whole(kChannels), cut(kChannels);
-    whole.add(*backend, TensorView(x.data(), DType::kF32, {kRows, kChannels}));
-    StatsCollector collector(*backend, cut);
-    for (std::int64_t first = 0; first < kRows; first += 3 * 512)
-      collector.add(TensorView(x.data(), DType::kF32, {kRows, kChannels})
-                        .row_slice(first, std::min<std::int64_t>(3 * 512, kRows - first)));
-    collector.finish();
-    EXPECT_EQ(whole.save(), cut.save()) << backend->name();
+  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(x[i] * (1.0f + static_cast<float>(i % 97) / 1024.0f), static_cast<int>(i % 13) * 3);
+  std::vector<BFloat16> narrow(x.size());
+  std::transform(x.begin(), x.end(), narrow.begin(), [](float v) { return to_bfloat16(v); });
+  for (const char* device : {"cpu", "emulated"})
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      const auto bytes_of = [&](int threads, std::span<const std::int64_t> cuts) {
+        const auto backend = make_backend({device, threads});
+        Buffer buffer = backend->allocate(static_cast<std::size_t>(kRows * kChannels * element_bytes(dtype)));
+        const TensorView rows = buffer.view(dtype, {kRows, kChannels});
+        backend->upload(rows, dtype == DType::kF32 ? static_cast<const void*>(x.data()) : narrow.data());
+        InputStats stats(kChannels);
+        StatsCollector collector(*backend, stats);
+        for (std::int64_t first = 0, i = 0; first < kRows; ++i) {
+          const std::int64_t count = std::min(cuts[static_cast<std::size_t>(i) % cuts.size()], kRows - first);
+          collector.add(rows.row_slice(first, count));
+          first += count;
+        }
+        collector.finish();
+        return stats.save();
+      };
+      const std::vector<std::byte> whole = bytes_of(1, kAll);
+      EXPECT_EQ(bytes_of(1, kFew), whole) << device;
+      EXPECT_EQ(bytes_of(2, kOdd), whole) << device;
+    }
+}
+
+TEST(InputStats, RowsOfAGramMatrixFollowWholeSteps) {
+  const std::vector<float> x = small_integers(kGramTokens, 5);
+  for (const char* device : {"cpu", "reference", "fake", "emulated"}) {
+    const auto backend = make_backend({device, 1});
+    const Buffer square = backend->allocate(sizeof(float)), rows = backend->allocate(x.size() * sizeof(float));
+    const TensorView g = square.view(DType::kF32, {1, 1}), all = rows.view(DType::kF32, {kGramTokens, 1});
+    backend->upload(all, x.data());
+    EXPECT_NO_THROW(backend->gram(g, all, kGramTokens)) << device;
+    EXPECT_THROW(backend->gram(g, all, kGramTokens - 1), Error) << device;
   }
 }
 
