@@ -5,7 +5,7 @@
 namespace llmq::tools {
 
 bool is_long(double flops, std::uint64_t bytes_in) {
-  constexpr double kFlops = 1e12;
+  constexpr double kFlops = 5e13;
   constexpr std::uint64_t kBytes = 2'000'000'000;
   return flops >= kFlops || bytes_in >= kBytes;
 }

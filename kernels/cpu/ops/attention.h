@@ -164,10 +164,16 @@ struct AttentionRun {
     pack(keys, values);
   }
 
+  // Of a packed row among its pages' rows.
+  LLMQ_INLINE int64_t place_at(int64_t position) const {
+    const int64_t block = t.block_table[position / t.block_size];
+    return (block * t.kv_heads + t.kv_head) * t.block_size + position % t.block_size;
+  }
+
   // The same for pages of packed rows.
-  template <KvFormat kKeys, KvFormat kValues>
+  template <KvFormat kKeys, KvFormat kValues, int64_t kDim>
   LLMQ_INLINE void gather_packed(int64_t first_key, int64_t count) const {
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = kDim > 0 ? kDim : t.head_dim;
     const KvRow of_keys{kKeys, dim}, of_values{kValues, dim};
     T* const keys = piece<T>(at.keys);
     T* const values = piece<T>(at.values);
@@ -175,8 +181,7 @@ struct AttentionRun {
     for (int64_t j = 0; j < kKeyTile; ++j) {
       const bool seen = j < count;
       if (seen) {
-        const int64_t block = t.block_table[(first_key + j) / t.block_size], p = (first_key + j) % t.block_size;
-        const int64_t place = (block * t.kv_heads + t.kv_head) * t.block_size + p;
+        const int64_t place = place_at(first_key + j);
         kv_load_row(of_keys, row, static_cast<const unsigned char*>(t.keys) + place * of_keys.bytes(), t.key_scale);
         take_row(keys + j * depth, row, dim);
         kv_load_row(of_values, row, static_cast<const unsigned char*>(t.values) + place * of_values.bytes(), t.value_scale);
@@ -186,7 +191,15 @@ struct AttentionRun {
     }
     pack(keys, values);
   }
+  // Loops over the usual sizes of a head are unrolled.
+  template <KvFormat kKeys, KvFormat kValues>
+  LLMQ_INLINE void gather_packed(int64_t first_key, int64_t count) const {
+    if (t.head_dim == 64) return gather_packed<kKeys, kValues, 64>(first_key, count);
+    if (t.head_dim == 128) return gather_packed<kKeys, kValues, 128>(first_key, count);
+    gather_packed<kKeys, kValues, 0>(first_key, count);
+  }
   LLMQ_INLINE void gather_any_packed(int64_t first_key, int64_t count) const {
+    fetch_next(first_key);
     if (t.key_row.format == KvFormat::kInt8) return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
     if (t.key_row.format == KvFormat::kInt5) return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
     gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
@@ -401,6 +414,27 @@ struct AttentionRun {
     }
   }
 
+  // The tile after the one at `first_key` comes into L2 while this one is met: pages lie anywhere, and the processor's own
+  // prefetch ends with each.
+  LLMQ_INLINE void fetch_next(int64_t first_key) const {
+    int64_t end = t.first_position + t.positions;
+    if (end > first_key + 2 * kKeyTile) end = first_key + 2 * kKeyTile;
+    const int64_t at_once = t.block_size < kSlotTile ? t.block_size : kSlotTile;
+    for (int64_t key = first_key + kKeyTile; key < end; key += at_once) {
+      if (t.packed) {
+        const int64_t place = place_at(key);
+        fetch(static_cast<const unsigned char*>(t.keys) + place * t.key_row.bytes(), at_once * t.key_row.bytes());
+        fetch(static_cast<const unsigned char*>(t.values) + place * t.value_row.bytes(), at_once * t.value_row.bytes());
+      } else {
+        fetch(keys_at(key), at_once * t.head_dim * static_cast<int64_t>(sizeof(T)));
+        fetch(values_at(key), at_once * t.head_dim * static_cast<int64_t>(sizeof(T)));
+      }
+    }
+  }
+  static LLMQ_INLINE void fetch(const unsigned char* from, int64_t bytes) {
+    for (int64_t at_byte = 0; at_byte < bytes; at_byte += 64) __builtin_prefetch(from + at_byte, 0, 2);
+  }
+
   template <class Product>
   LLMQ_INLINE void visit(int64_t first_key) const {
     // Rows that see anything of this tile: positions from first_key on, and before the window has passed it.
@@ -412,7 +446,10 @@ struct AttentionRun {
     int64_t known = t.first_position + t.positions - first_key;
     if (known > kKeyTile) known = kKeyTile;
     if constexpr (V::kLanes > 1)
-      if (in_place()) return meet_in_place<Product, kFewRows>(from * t.group, to * t.group, first_key, known);
+      if (in_place()) {
+        fetch_next(first_key);
+        return meet_in_place<Product, kFewRows>(from * t.group, to * t.group, first_key, known);
+      }
     if (t.packed)
       gather_any_packed(first_key, known);
     else if (as_panels())
