@@ -83,86 +83,96 @@ LLMQ_INLINE void narrow_pairs(typename Codes::B (&pairs)[4], const unsigned char
 }
 
 // Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels, so that
-// enough sums are under way.
+// enough sums are under way; of groups, as many times as there are so many up to `end`: y stays in registers.
 template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Chains, bool OfGroups>
-__attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t group) {
+__attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t first_group, int64_t end) {
   constexpr int kVectors = V::kPanelVectors;
   constexpr int64_t kPanel = kVectors * V::kLanes;
   const NarrowLayout& layout = p.layout;
   const int64_t group_bytes = layout.group_bytes(kPanel), panel_bytes = group_bytes * layout.groups;
   const int64_t scale_bytes = kPanel * layout.scale_bytes(), header = scale_bytes + (HasZeros ? kPanel : 0);
   const int64_t chain_bytes = OfGroups ? group_bytes : panel_bytes;
-  const unsigned char* const b = p.b + panel * panel_bytes + group * group_bytes;
-  const unsigned char* const a = static_cast<const unsigned char*>(p.a) + group * layout.group * 2;
+  constexpr int kSums = OfGroups ? 1 : Chains;  // of panels
 
-  typename V::F acc[Rows][Chains][kVectors];
-  typename Codes::Zero zero[Chains][kVectors];
-  unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
-    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-      constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
-      zero[kI][kV] = narrow_zero<Codes, Bits, HasZeros>(b + kI * chain_bytes + scale_bytes, kV * V::kLanes);
-      unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = V::set(0.0f); });
-    });
-  });
-
-  // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that follow where
-  // these are neighbours, further down the same panels where not.
-  constexpr int64_t kBlockBytes = kNarrowBlock * kPanel * Bits / 8, kAhead = 2048;
-  for (int64_t block = 0; block < layout.group / kNarrowBlock; ++block)
-    unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
-      constexpr int kI = decltype(i)::value;
-      const unsigned char* const codes = b + kI * chain_bytes + header + block * kBlockBytes;
-      const unsigned char* const next = OfGroups && Chains > 1
-                                            ? b + Chains * group_bytes + (block * Chains + kI) * kBlockBytes
-                                            : codes + kAhead;
-      for (int64_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(next + line);
-      const unsigned char* const x = a + ((OfGroups ? kI * layout.group : 0) + block * kNarrowBlock) * 2;
-      typename Codes::B pairs[kVectors][4];
+  // take(row, sum, vector, its y, how many of its columns there are)
+  const auto each_y = [&](const auto& take) LLMQ_LAMBDA_INLINE {
+    unroll<kSums>([&](auto i) LLMQ_LAMBDA_INLINE {
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-        constexpr int kV = decltype(v)::value;
-        narrow_pairs<V, Codes, Bits, HasZeros>(pairs[kV], codes, kV * V::kLanes, zero[kI][kV]);
-      });
-      unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
-        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
-          constexpr int kJ = decltype(j)::value, kR = decltype(r)::value;
-          const auto input = Product::broadcast(whole_unit(x + kR * p.a_row + 4 * kJ));
-          unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-            constexpr int kV = decltype(v)::value;
-            acc[kR][kI][kV] = Product::add(acc[kR][kI][kV], input, pairs[kV][kJ]);
-          });
-        });
-      });
-    });
-
-  // y = fma(sum, scale, y) for `chains` of the sums, from the `first` on, whose columns start at n.
-  const auto finish = [&](auto first, auto chains, int64_t column) LLMQ_LAMBDA_INLINE {
-    unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-      constexpr int kV = decltype(v)::value, kFirst = decltype(first)::value;
-      const int64_t n = column + kV * V::kLanes, left = p.columns - n;
-      const int count = static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
-      unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
-        constexpr int kR = decltype(r)::value;
-        float* const c = p.c + kR * p.c_row + n;
-        const float* const from = group > 0 || p.accumulate ? c : p.start == nullptr ? nullptr : p.start + n;
-        auto y = V::set(0.0f);
-        if (from != nullptr) y = count == V::kLanes ? V::load(from) : V::load_first(from, count);
-        unroll<decltype(chains)::value>([&](auto i) LLMQ_LAMBDA_INLINE {
-          constexpr int kI = kFirst + decltype(i)::value;
-          y = V::fma(acc[kR][kI][kV], narrow_scale<V>(b + kI * chain_bytes, layout.scales, kV * V::kLanes),
-                     y);
-        });
-        if (count == V::kLanes)
-          V::store(c, y);
-        else
-          V::store_first(c, y, count);
+        const int64_t n = (panel + decltype(i)::value) * kPanel + decltype(v)::value * V::kLanes, left = p.columns - n;
+        const int count = static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { take(r, i, v, n, count); });
       });
     });
   };
-  if constexpr (OfGroups)
-    finish(Index<0>{}, Index<Chains>{}, panel * kPanel);
-  else
-    unroll<Chains>([&](auto i)
-                       LLMQ_LAMBDA_INLINE { finish(i, Index<1>{}, (panel + decltype(i)::value) * kPanel); });
+  typename V::F y[Rows][kSums][kVectors];
+  each_y([&](auto r, auto i, auto v, int64_t n, int count) LLMQ_LAMBDA_INLINE {
+    const float* const from = first_group > 0 || p.accumulate ? p.c + decltype(r)::value * p.c_row + n : p.start == nullptr ? nullptr : p.start + n;
+    auto& sum = y[decltype(r)::value][decltype(i)::value][decltype(v)::value];
+    sum = from == nullptr ? V::set(0.0f) : count == V::kLanes ? V::load(from) : V::load_first(from, count);
+  });
+
+  for (int64_t group = first_group; group + (OfGroups ? Chains : 1) <= end; group += OfGroups ? Chains : 1) {
+    const unsigned char* const b = p.b + panel * panel_bytes + group * group_bytes;
+    const unsigned char* const a = static_cast<const unsigned char*>(p.a) + group * layout.group * 2;
+    typename V::F acc[Rows][Chains][kVectors];
+    typename Codes::Zero zero[Chains][kVectors];
+    unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
+        zero[kI][kV] = narrow_zero<Codes, Bits, HasZeros>(b + kI * chain_bytes + scale_bytes, kV * V::kLanes);
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { acc[decltype(r)::value][kI][kV] = V::set(0.0f); });
+      });
+    });
+
+    // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that follow where
+    // these are neighbours, further down the same panels where not.
+    constexpr int64_t kBlockBytes = kNarrowBlock * kPanel * Bits / 8, kAhead = 2048;
+    for (int64_t block = 0; block < layout.group / kNarrowBlock; ++block)
+      unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
+        constexpr int kI = decltype(i)::value;
+        const unsigned char* const codes = b + kI * chain_bytes + header + block * kBlockBytes;
+        const unsigned char* const next = OfGroups && Chains > 1
+                                              ? b + Chains * group_bytes + (block * Chains + kI) * kBlockBytes
+                                              : codes + kAhead;
+        for (int64_t line = 0; line < kBlockBytes; line += 64) __builtin_prefetch(next + line);
+        const unsigned char* const x = a + ((OfGroups ? kI * layout.group : 0) + block * kNarrowBlock) * 2;
+        typename Codes::B pairs[kVectors][4];
+        unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+          constexpr int kV = decltype(v)::value;
+          narrow_pairs<V, Codes, Bits, HasZeros>(pairs[kV], codes, kV * V::kLanes, zero[kI][kV]);
+        });
+        unroll<4>([&](auto j) LLMQ_LAMBDA_INLINE {
+          unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+            constexpr int kJ = decltype(j)::value, kR = decltype(r)::value;
+            const auto input = Product::broadcast(whole_unit(x + kR * p.a_row + 4 * kJ));
+            unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+              constexpr int kV = decltype(v)::value;
+              acc[kR][kI][kV] = Product::add(acc[kR][kI][kV], input, pairs[kV][kJ]);
+            });
+          });
+        });
+      });
+
+    // y = fma(sum, scale, y), group after group.
+    unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
+      unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
+        constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
+        const auto scale = narrow_scale<V>(b + kI * chain_bytes, layout.scales, kV * V::kLanes);
+        unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
+          auto& sum = y[decltype(r)::value][OfGroups ? 0 : kI][kV];
+          sum = V::fma(acc[decltype(r)::value][kI][kV], scale, sum);
+        });
+      });
+    });
+  }
+  each_y([&](auto r, auto i, auto v, int64_t n, int count) LLMQ_LAMBDA_INLINE {
+    float* const c = p.c + decltype(r)::value * p.c_row + n;
+    const auto& sum = y[decltype(r)::value][decltype(i)::value][decltype(v)::value];
+    if (count == V::kLanes)
+      V::store(c, sum);
+    else
+      V::store_first(c, sum, count);
+  });
 }
 
 template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows>
@@ -173,13 +183,11 @@ LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
   int64_t panel = 0;
   if (groups == 1)
     for (; panel + kChains <= panels; panel += kChains)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0);
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0, 1);
   for (; panel < panels; ++panel) {
-    int64_t group = 0;
-    for (; group + kChains <= groups; group += kChains)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, group);
-    for (; group < groups; ++group)
-      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, group);
+    const int64_t together = groups / kChains * kChains;
+    if (together > 0) narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, 0, together);
+    if (together < groups) narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
   }
 }
 
