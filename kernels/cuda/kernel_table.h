@@ -12,6 +12,7 @@
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/tile_attention.h"
+#include "kernels/cuda/tile_rounding.h"
 
 namespace llmq::cuda {
 
@@ -36,6 +37,9 @@ struct CudaKernels {
   Launch<RoundInputs> round_inputs;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;
+  Launch<TileRounding<RoundColumn>> tile_round;
+  Launch<TileRounding<DescendColumn>> tile_descend;
+  Launch<TileRounding<SolveColumn>> tile_solve;
   Launch<PlainAttention> attention;
   int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);    // tile_attention.h, both kernels
   int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h

@@ -2,6 +2,7 @@
 // rows read them.
 #pragma once
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "quant/column_order.h"
@@ -27,6 +28,7 @@ class ColumnPanels {
   float* at(std::int64_t row, const ColumnBlock& block) {
     return values_.data() + block.offset + row * block.width;
   }
+  std::span<const float> values() const { return values_; }  // panel after panel, a block's at its offset
   // The blocks of the run that begins at `begin`: [first, last).
   std::size_t first_block(std::int64_t begin) const { return block_of_[static_cast<std::size_t>(begin)]; }
 

@@ -5,36 +5,14 @@
 #include <optional>
 
 #include "base/error.h"
+#include "quant/device_rows.h"
 #include "quant/factorization.h"
+#include "quant/gptq_rows.h"
 #include "quant/gram_loss.h"
-#include "quant/group_descent.h"
-#include "quant/group_scales.h"
-#include "quant/group_squares.h"
 #include "quant/rtn.h"
 
 namespace llmq {
 namespace {
-
-// What all rows of all linears that read an input share.
-struct GptqInput final : PreparedInput {
-  std::int64_t group = 0;
-  bool is_fitted = false;         // scales and codes are fitted again: `runs` and `descent` are there
-  ColumnOrder order, runs;        // of the rounding; with every group a run of places, for the descent
-  std::vector<char> dead;         // by column
-  std::vector<float> importance;  // diag H by place of `order`, dead ones 1
-  ColumnPanels unit_upper;        // L by place of `order`
-  std::vector<float> cost;        // R_kk^2 by place of `order`
-  DescentProblem descent;         // by place of `runs`
-  RoundingNotes notes;
-};
-
-// What all rows of a linear share.
-struct Shared {
-  const GptqInput& input;
-  const QuantScheme& scheme;
-  const GptqOptions& options;
-  std::vector<GroupGrid> fixed;  // per-tensor: the one grid
-};
 
 std::vector<double> diagonal_of(const InputStats& stats) {
   std::vector<double> diagonal(static_cast<std::size_t>(stats.channels()));
@@ -67,179 +45,6 @@ class PlacedGram {
   const std::vector<char>& dead_;
 };
 
-// Rounds the rows of one tile; places are those of `order`, but for the descent, which has its own.
-class TileRounding {
- public:
-  TileRounding(const Shared& shared, const RoundingProblem& problem, std::int64_t first_row)
-      : shared_(shared),
-        problem_(problem),
-        first_row_(first_row),
-        rows_(std::min(host_tile_rows(), problem.out_features - first_row)),
-        size_(problem.in_features),
-        group_(shared.scheme.group_of(size_)),
-        groups_((size_ + group_ - 1) / group_),
-        tile_(size_, groups_) {}
-
-  void run(QuantizedMatrix& matrix) {
-    read_weight(shared_.input.order, tile_);
-    const std::vector<std::int32_t>& runs = shared_.input.order.run_begin;
-    if (!shared_.fixed.empty())
-      fix_grid();
-    else if (runs.empty())
-      choose_all_scales();
-    const std::vector<ColumnBlock>& blocks = shared_.input.unit_upper.blocks();
-    std::size_t run = 0;
-    for (const ColumnBlock& block : blocks) {
-      const bool begins = run < runs.size() && runs[run] == block.begin;
-      if (begins && shared_.fixed.empty())
-        choose_scales(block, runs[++run]);  // leaves what the block carries
-      else
-        carry(block, carried_);
-      host_tile_round(columns_of(block, carried_));
-    }
-    if (shared_.input.is_fitted) {
-      change_order();
-      descend(shared_.input.descent, shared_.scheme, tile_);
-    }
-    write(shared_.input.is_fitted ? shared_.input.runs : shared_.input.order, matrix);
-  }
-
- private:
-  float* at(std::vector<float>& values, std::int64_t place) const {
-    return values.data() + place * tile_.rows;
-  }
-
-  void read_weight(const ColumnOrder& order, RowTile& tile) const {
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      const float* const from = problem_.weight.data() + (first_row_ + r) * size_;
-      for (std::int64_t place = 0; place < size_; ++place) {
-        const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
-        if (shared_.input.dead[column] == 0)
-          tile.weight[static_cast<std::size_t>(place * tile.rows + r)] = from[column];
-      }
-    }
-  }
-
-  void fix_grid() {
-    std::fill(tile_.scale.begin(), tile_.scale.end(), shared_.fixed[0].scale);
-    std::fill(tile_.zero.begin(), tile_.zero.end(), shared_.fixed[0].zero);
-  }
-
-  // Each group's from the weights as they are, before anything is rounded.
-  void choose_all_scales() {
-    RowTile plain(size_, 0);
-    read_weight(shared_.input.runs, plain);
-    std::vector<float> importance(static_cast<std::size_t>(size_));
-    for (std::size_t place = 0; place < importance.size(); ++place)
-      importance[static_cast<std::size_t>(shared_.input.order.columns[place])] =
-          shared_.input.importance[place];
-    for (std::int64_t g = 0; g < groups_; ++g) {
-      const std::int64_t begin = g * group_;
-      choose_group_scales({at(plain.weight, begin), importance.data() + begin,
-                           std::min(group_, size_ - begin), tile_.scale_of(g), tile_.zero_of(g)},
-                          shared_.scheme, shared_.options);
-    }
-  }
-
-  // carried = what the columns before the block leave to it.
-  void carry(const ColumnBlock& block, std::vector<float>& carried) {
-    carried.resize(static_cast<std::size_t>(block.width * tile_.rows));
-    host_tile_product(carried.data(), shared_.input.unit_upper.at(0, block), block.width, block.width,
-                      tile_.difference.data(), block.begin, false);
-  }
-
-  TileColumns columns_of(const ColumnBlock& block, std::vector<float>& carried) {
-    TileColumns columns;
-    columns.columns = block.width;
-    columns.factors = shared_.input.unit_upper.at(block.begin, block);
-    columns.factor_row = block.width;
-    columns.carried = carried.data();
-    columns.weight = at(tile_.weight, block.begin);
-    columns.steps = at(tile_.steps, block.begin);
-    columns.difference = at(tile_.difference, block.begin);
-    columns.scale = tile_.scale.data();
-    columns.zero = tile_.zero.data();
-    columns.group = shared_.input.order.group.data() + block.begin;
-    columns.top = static_cast<float>(shared_.scheme.code_count() - 1);
-    return columns;
-  }
-
-  // A group's scale comes from its weights with the errors so far made good as far as they can be, w + x with
-  //   x_k = sum_{j before the group} D_j L_jk - sum_{j < k in it} x_j L_jk;
-  // the places of the group hold -x until it is rounded. `first` is the group's first block.
-  void choose_scales(const ColumnBlock& first, std::int64_t end) {
-    const auto count = static_cast<std::size_t>((end - first.begin) * tile_.rows);
-    std::vector<float> current(at(tile_.weight, first.begin), at(tile_.weight, first.begin) + count);
-    carry(first, carried_);
-    if (first.begin > 0) {
-      const std::vector<ColumnBlock>& blocks = shared_.input.unit_upper.blocks();
-      std::vector<float> solved;
-      for (std::size_t b = shared_.input.unit_upper.first_block(first.begin);
-           b < blocks.size() && blocks[b].begin < end; ++b) {
-        if (blocks[b].begin == first.begin)
-          solved = carried_;
-        else
-          carry(blocks[b], solved);
-        host_tile_solve(columns_of(blocks[b], solved));
-      }
-      const float* const x = at(tile_.difference, first.begin);
-      for (std::size_t i = 0; i < count; ++i) current[i] -= x[i];
-    }
-    const std::int64_t group = shared_.input.order.group[static_cast<std::size_t>(first.begin)];
-    choose_group_scales({current.data(), shared_.input.importance.data() + first.begin, end - first.begin,
-                         tile_.scale_of(group), tile_.zero_of(group)},
-                        shared_.scheme, shared_.options);
-    if (shared_.options.scale_search != GptqOptions::ScaleSearch::kFeedback ||
-        first.begin + first.width != end)
-      return;
-    TileColumns columns = columns_of(first, carried_);
-    columns.cost = shared_.input.cost.data() + first.begin;
-    try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials,
-                     shared_.scheme);
-  }
-
-  // From the places of `order` to those of `runs`.
-  void change_order() {
-    if (shared_.input.order.columns == shared_.input.runs.columns) return;
-    std::vector<std::int64_t> place_of(static_cast<std::size_t>(size_));
-    for (std::size_t p = 0; p < place_of.size(); ++p)
-      place_of[static_cast<std::size_t>(shared_.input.order.columns[p])] = static_cast<std::int64_t>(p);
-    for (std::vector<float>* values : {&tile_.weight, &tile_.difference, &tile_.steps}) {
-      std::vector<float> old = *values;
-      for (std::int64_t p = 0; p < size_; ++p) {
-        const auto column = static_cast<std::size_t>(shared_.input.runs.columns[static_cast<std::size_t>(p)]);
-        std::copy_n(at(old, place_of[column]), tile_.rows, at(*values, p));
-      }
-    }
-  }
-
-  void write(const ColumnOrder& order, QuantizedMatrix& matrix) {
-    for (std::int64_t r = 0; r < rows_; ++r) {
-      const std::int64_t row = first_row_ + r;
-      for (std::int64_t g = 0; g < groups_; ++g) {
-        const auto i = static_cast<std::size_t>(row * groups_ + g);
-        matrix.scales[i] = tile_.scale_of(g)[r];
-        matrix.zeros[i] = static_cast<std::uint8_t>(tile_.zero_of(g)[r]);
-      }
-      for (std::int64_t place = 0; place < size_; ++place) {
-        const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
-        const float zero = tile_.zero_of(order.group[static_cast<std::size_t>(place)])[r];
-        const float steps = shared_.input.dead[column] != 0
-                                ? 0
-                                : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
-        matrix.codes[static_cast<std::size_t>(row * size_) + column] =
-            static_cast<std::uint8_t>(steps + zero);
-      }
-    }
-  }
-
-  const Shared& shared_;
-  const RoundingProblem& problem_;
-  std::int64_t first_row_, rows_, size_, group_, groups_;
-  RowTile tile_;
-  std::vector<float> carried_;
-};
-
 class Gptq final : public Method {
  public:
   Gptq(const GptqOptions& options, Compute compute) : options_(options), compute_(compute) {}
@@ -255,11 +60,11 @@ class Gptq final : public Method {
     ThreadPool& pool = backend.workers();
     std::unique_ptr<PreparedInput> own_input;
     const GptqInput& input =
-        prepared(problem.prepared != nullptr ? *problem.prepared : own_input, problem, pool);
-    Shared shared{input, problem.scheme, options_, {}};
+        prepared(problem.prepared != nullptr ? *problem.prepared : own_input, problem, backend);
+    GptqLinear linear{input, problem.scheme, options_, {}};
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
     if (problem.scheme.granularity == Granularity::kTensor)
-      shared.fixed.push_back(
+      linear.fixed.push_back(
           grid_for(find_ranges(problem.weight, rows, columns, problem.scheme, pool).front(), problem.scheme));
     QuantizedMatrix matrix;
     matrix.notes = input.notes;
@@ -274,10 +79,10 @@ class Gptq final : public Method {
       for (std::size_t p = 0; p < input.order.columns.size(); ++p)
         matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];
     }
-    const std::int64_t tile = host_tile_rows();
-    pool.parallel_for(static_cast<std::size_t>((rows + tile - 1) / tile), [&](std::size_t item, int) {
-      TileRounding(shared, problem, static_cast<std::int64_t>(item) * tile).run(matrix);
-    });
+    if (auto* const rounder = dynamic_cast<ColumnRounder*>(&backend); rounder != nullptr)
+      round_on_device(linear, problem, matrix, *rounder, backend);
+    else
+      round_on_host(linear, problem, matrix, pool);
     std::optional<GramLoss> own;
     GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
     matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
@@ -285,11 +90,20 @@ class Gptq final : public Method {
   }
 
  private:
+  static void round_on_host(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix, ThreadPool& pool) {
+    const std::int64_t tile = host_tile_rows();
+    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile), [&](std::size_t item, int) {
+      GptqRows rows(linear, problem, static_cast<std::int64_t>(item) * tile);
+      rows.run();
+      rows.write(matrix);
+    });
+  }
+
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
 
   // Of the input as linears of this scheme need it: what `kept` holds, or made there.
   const GptqInput& prepared(std::unique_ptr<PreparedInput>& kept, const RoundingProblem& problem,
-                            ThreadPool& pool) const {
+                            Backend& backend) const {
     const std::int64_t group = problem.scheme.group_of(problem.in_features);
     const bool is_fitted = problem.scheme.granularity != Granularity::kTensor &&
                            (options_.refit_scales || options_.retry_scales || sweeps() > 0);
@@ -300,7 +114,11 @@ class Gptq final : public Method {
     auto input = std::make_unique<GptqInput>();
     input->group = group;
     input->is_fitted = is_fitted;
-    prepare(*input, *problem.stats, pool);
+    prepare(*input, *problem.stats, backend.workers());
+    if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
+      input->upper_on_device = put_panels(input->unit_upper, input->order, {}, backend);
+      if (is_fitted) input->square_on_device = put_panels(input->descent.square, input->runs, input->descent.inverse, backend);
+    }
     const GptqInput& made = *input;
     kept = std::move(input);
     return made;

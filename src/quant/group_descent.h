@@ -11,7 +11,9 @@
 // A change is made only where it lowers the loss with the scale as stored, so no sweep makes it worse but for
 // rounding in FP32. Cost: 2 K^2 products per row and sweep.
 #pragma once
+#include <algorithm>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "quant/column_order.h"
@@ -30,8 +32,47 @@ struct DescentProblem {
   std::vector<GroupSquare> own;        // by block of `square`; empty: scales are not searched again
   bool scales = true;                  // may scales and zeros change
   int sweeps = 2;                      // over the codes; 0: scales alone, once
+
+  // visit(begin, end) for each group, as often as there are sweeps.
+  template <class Visit>
+  void each_group(const Visit& visit) const {
+    const std::vector<std::int32_t>& run = order->run_begin;
+    for (int sweep = 0; sweep < std::max(sweeps, 1); ++sweep)
+      for (std::size_t g = 0; g + 1 < run.size(); ++g) visit(run[g], run[g + 1]);
+  }
+  std::span<const ColumnBlock> blocks_of(std::int64_t begin, std::int64_t end) const {
+    const std::size_t first = square.first_block(begin);
+    return std::span(square.blocks()).subspan(first, square.first_block(end) - first);
+  }
 };
 
-void descend(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile);
+class GroupDescent {
+ public:
+  GroupDescent(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile);
+  void run();
+
+  // Or by steps, for each group in turn: whoever has Y puts it where enter() says, [end - begin, rows]; refit() is everything but the codes
+  // one by one, and leaves Y there as it is then.
+  float* enter(std::int64_t begin, std::int64_t end);
+  void refit();
+
+ private:
+  float* at(std::vector<float>& values, std::int64_t place) const { return values.data() + place * tile_.rows; }
+  void slopes(const ColumnBlock& block);
+  void visit(std::int64_t begin, std::int64_t end);
+  void search_again(std::size_t index);
+  void refit_scale();
+  void shift_zero();
+  void take_differences();
+  TileColumns columns_of(const ColumnBlock& block);
+
+  const DescentProblem& problem_;
+  const QuantScheme& scheme_;
+  RowTile& tile_;
+  std::size_t rows_;
+  float top_;
+  std::int64_t begin_ = 0, width_ = 0, group_ = 0;  // of the group visited
+  std::vector<float> y_, u_, target_, fresh_, spent_, carried_;
+};
 
 }  // namespace llmq

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/threads.h"
 #include "device/cuda/attention_tiles.h"
+#include "device/column_rounder.h"
 #include "device/cuda/cuda_weight.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
@@ -40,7 +41,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend {
+class CudaBackend final : public Backend, public ColumnRounder {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -234,6 +235,17 @@ class CudaBackend final : public Backend {
     device_->copy_out(loss.data(), losses.get(), loss.size_bytes());
   }
 
+  std::int64_t rows_at_once(std::int64_t row_bytes) const override { return std::max<std::int64_t>(1, device_->scratch_bytes() / row_bytes); }
+
+  void tile_product(const TensorView& sum, const TensorView& a, const TensorView& b) override {
+    require_on(device(), "tile_product", {&sum, &a, &b});
+    start("tile_product", kernels().product,
+          {sum.rows(), sum.cols(), a.rows(), sum.as<float>(), sum.row_stride, {a.pointer, 1, a.row_stride}, {b.pointer, 1, b.row_stride}}, sum);
+  }
+  void tile_round(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_round", kernels().tile_round, columns, rows); }
+  void tile_descend(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_descend", kernels().tile_descend, columns, rows); }
+  void tile_solve(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_solve", kernels().tile_solve, columns, rows); }
+
  private:
   const cuda::CudaKernels& kernels() const { return device_->kernels(); }
 
@@ -242,6 +254,11 @@ class CudaBackend final : public Backend {
              const TensorView& input) {
     const int code = kernel(arguments, device_->stream());
     if (code != 0) device_->fail_launch(operation, code, input.shape.text());
+  }
+
+  template <class Arguments>
+  void start_tile(const char* operation, int (*kernel)(const Arguments&, void*), const TileColumns& columns, std::int64_t rows) {
+    start(operation, kernel, {columns, rows}, {columns.carried, DType::kF32, {columns.columns, rows}, device()});
   }
 
   Buffer scratch(std::size_t bytes) { return Buffer(device_->memory(), std::max<std::size_t>(bytes, 1)); }

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdio>
+#include <cstdlib>
 #include <numeric>
 #include <random>
 #include <vector>
@@ -365,6 +367,33 @@ TEST(Gptq, LinearsThatShareAnInputAreRoundedAsAlone) {
       made = prepared.get();
     }
   }
+}
+
+// From identical weights and Gram matrices a device's codes are the processor's: it does the same operations in the same order.
+TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
+  std::size_t equal = 0, one_apart = 0, all = 0;
+  for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
+    for (const bool symmetric : {true, false})
+      for (const GptqOptions& options : option_sets()) {
+        Fixture f(37, 150, 300);  // rows that fill no tile, a channel of more than one block
+        f.scheme = scheme_of(4, symmetric, granularity);
+        f.scheme.group_size = 30;
+        f.silence(7);
+        f.see_inputs();
+        const QuantizedMatrix host = f.quantize(options);
+        f.backend = make_backend({"emulated", 2});
+        const QuantizedMatrix device = f.quantize(options);
+        EXPECT_EQ(device.zeros, host.zeros);
+        EXPECT_EQ(device.scales, host.scales);
+        all += host.codes.size();
+        for (std::size_t i = 0; i < host.codes.size(); ++i) {
+          const int apart = std::abs(int{device.codes[i]} - int{host.codes[i]});
+          equal += apart == 0 ? 1 : 0;
+          one_apart += apart == 1 ? 1 : 0;
+        }
+      }
+  std::printf("%zu of %zu codes are equal, %zu are one step apart\n", equal, all, one_apart);
+  EXPECT_EQ(equal, all);
 }
 
 TEST(Gptq, GivesTheSameBytesAtAnyThreadCount) {
