@@ -1,5 +1,5 @@
 // Attention problems as tests pose them: sequences with a past, keys and values scattered over permuted
-// pages, unused slots full of NaN.
+// pages, unused slots full of NaN; a block that a sliding window has passed is such a one.
 #pragma once
 #include <numeric>
 
@@ -83,6 +83,8 @@ inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const A
     const Placed k = put(backend, DType::kF32, rows, data.keys[s]),
                  v = put(backend, DType::kF32, rows, data.values[s]);
     backend.store_kv(placed.pages, k.view, v.view, slots);
+    const std::int64_t unseen = c.sliding_window > 0 ? std::max<std::int64_t>(0, c.sequences[s].first - c.sliding_window + 1) : 0;
+    std::fill_n(table.begin(), unseen / kAttentionTile * kAttentionTile / c.block_size, order.back());
   }
   return placed;
 }
