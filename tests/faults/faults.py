@@ -283,6 +283,8 @@ FAULTS = [
     Fault("device-descends-from-old-differences", "src/quant/device_rows.cpp", "put_differences(begin, count);", "", [("llmq_unit_quant", "Gptq.ADevice*")]),
     Fault("scale-of-the-first-group", "kernels/cuda/linear.h", "const int64_t at = int64_t{group} * a.padded_features +", "const int64_t at = int64_t{group} * 0 +",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("pages-that-a-window-passed-read", "kernels/cuda/tile_attention.h", "p.first = a.first_visible(p.tile.context + from);", "p.first = a.first_visible(p.tile.context + from) - kTileKeys;",
+          [("llmq_kernels_backend", "*Attention.SlidingWindow*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("attention-sees-the-next-token", "kernels/cuda/tile_attention.h", "tile + key <= position &&", "tile + key <= position + 1 &&",
           [("llmq_kernels_backend", "*Attention.*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("values-fetched-over-the-keys", "kernels/cuda/tile_attention.h", "score(block, a, place, shared, threads, tile); block.barrier();",
