@@ -18,6 +18,8 @@ struct Options {
   ServeOptions serve;
 };
 
+constexpr std::size_t kMostBodyBytes = std::size_t{1} << 30;
+
 void refuse(const std::string& message, const std::string& flag, const std::string& hint) { fail(ErrorKind::kUnsupported, {message, {}, flag, hint}); }
 
 void check(const Options& options) {
@@ -52,6 +54,8 @@ int run(Options options, const GlobalOptions& globals) {
   check_engine_flags(options.engine, compute);
   if (!options.api_key_file.empty()) options.serve.api.keys = ApiKeys::parse(read_text(system_io(), options.api_key_file, 1u << 20), options.api_key_file);
   options.serve.http.max_body = static_cast<std::size_t>(parse_bytes(options.max_body, "--max-body"));
+  if (options.serve.http.max_body > kMostBodyBytes)
+    fail(ErrorKind::kUsage, {fmt::format("one request may hold {} of memory at most", bytes_text(kMostBodyBytes)), {}, "--max-body", "lower it"});
   options.serve.vllm_names = options.metrics_compat == "vllm";
   if (!options.probe_interval.empty()) options.serve.probe.interval_seconds = parse_seconds(options.probe_interval, "--probe-interval");
   if (ProbeOptions& probe = options.serve.probe; !probe.baseline_file.empty()) probe.baseline = read_probe_baseline(system_io(), probe.baseline_file);
@@ -68,7 +72,7 @@ void add_limits(CLI::App& command, Options& o) {
   command.add_option("--max-connections", http.max_connections, "Open connections; the quietest makes room")->group(group)->type_name("N")->capture_default_str()->check(CLI::Range(1, 1'000'000));
   command.add_option("--max-body", o.max_body, "Bytes of one request")->group(group)->type_name("SIZE")->capture_default_str();
   const auto seconds = [&](const char* flag, double& value, const char* what) {
-    command.add_option(flag, value, what)->group(group)->type_name("SECONDS")->capture_default_str()->check(CLI::Range(0.01, 1e6));
+    command.add_option(flag, value, what)->group(group)->type_name("SECONDS")->capture_default_str()->check(number_between(0.01, 1e6));
   };
   seconds("--header-timeout", http.header_seconds, "From a request's first byte to the end of its header");
   seconds("--body-timeout", http.body_seconds, "From there to the end of its body");

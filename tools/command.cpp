@@ -35,7 +35,9 @@ struct Unit {
   double size;
 };
 
-// A number and one of the units behind it; nothing for another text.
+constexpr std::array<Unit, 1> kPlain = {{{"", 1}}};
+
+// A positive number and one of the units behind it; nothing for another text.
 std::optional<double> measured(const std::string& text, std::span<const Unit> units) {
   double number = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -46,6 +48,15 @@ std::optional<double> measured(const std::string& text, std::span<const Unit> un
 }
 
 }  // namespace
+
+CLI::Validator number_between(double least, double most) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        const auto number = measured(text, kPlain);
+        return number && *number >= least && *number <= most ? std::string() : fmt::format("'{}' is no number from {} to {}", text, least, most);
+      },
+      {});
+}
 
 std::uint64_t parse_bytes(const std::string& text, const std::string& flag) {
   static constexpr std::array<Unit, 8> kUnits = {{{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}}};

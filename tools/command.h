@@ -54,6 +54,8 @@ std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std:
 // --compute, or the command's default. Error(kUsage) for another word.
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);
 const char* compute_name(Compute compute);
+// Accepts a number between the two, which are positive; CLI::Range lets NaN pass.
+CLI::Validator number_between(double least, double most);
 // "8GiB", "512MiB", "2GB", "1000000" -> bytes; 0 when empty.
 std::uint64_t parse_bytes(const std::string& text, const std::string& flag);
 // "60s", "5m", "1h", "60" -> seconds, more than 0.

@@ -42,6 +42,14 @@ Error usage_error(const CLI::App& app, const CLI::ParseError& error, const char*
   return Error(ErrorKind::kUsage, {message, {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
 }
 
+// An empty value is most likely a variable that was not set, and `--api-key-file "$KEYS"` must not serve without keys. Texts may be empty.
+void refuse_empty_values(const CLI::App& app) {
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& value : option->results())
+      if (value.empty() && !option->get_positional() && option->get_type_name() != "TEXT")
+        fail(ErrorKind::kUsage, {"is given without a value", {}, option->get_name(), "write one behind it, or leave it out"});
+}
+
 int run(int argc, char** argv) {
   Session session;
   session.command_line = "llmq";
@@ -60,6 +68,8 @@ int run(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     throw usage_error(app, error, argc > 1 ? argv[1] : nullptr);
   }
+  refuse_empty_values(app);
+  for (const CLI::App* command : app.get_subcommands()) refuse_empty_values(*command);
   if (version) {
     print_version(session.globals.json);
     return 0;

@@ -5,6 +5,8 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/utf8_sequence.h"
+#include "device/known_machines.h"
 #include "tools/kv_cache_option.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
@@ -14,24 +16,27 @@ namespace llmq::tools {
 namespace {
 
 constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
+constexpr std::int64_t kShortestContext = 2;  // a token of a prompt and one of its answer
 
 std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
   return static_cast<std::uint64_t>(spec.blocks.size()) * static_cast<std::uint64_t>(spec.kv_heads * type.bytes(spec.head_dim));
 }
 
-Room room_for(const EngineFlags& options, const ModelSpec& spec, Compute compute) {
+Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec, Compute compute) {
   if (options.max_model_len > spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
   const std::uint64_t per_token = kv_bytes_per_token(spec, kv_type_of(options.kv_cache_dtype, compute)), asked = parse_bytes(options.kv_memory, "--kv-memory");
+  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory && globals.device.rfind("cuda", 0) != 0)
+    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} is more than the {} of memory here", bytes_text(asked), bytes_text(memory)), {}, "--kv-memory", "lower it"});
   const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
   // Of one context: less than its length where a sliding window passes.
   const auto positions_of = [&](std::int64_t context) {
     return most_kv_blocks(kv_window(spec), options.block_size, context, options.limits.max_num_batched_tokens) * options.block_size;
   };
   Room room;
-  room.context = options.max_model_len ? options.max_model_len : positions_of(spec.max_position) <= affordable ? spec.max_position : std::min(spec.max_position, affordable);
-  const std::int64_t longest = positions_of(std::max<std::int64_t>(1, room.context));
-  if (affordable < longest || room.context < 2)
+  room.context = options.max_model_len ? options.max_model_len : positions_of(spec.max_position) <= affordable ? spec.max_position : std::max(kShortestContext, std::min(affordable, spec.max_position));
+  const std::int64_t longest = positions_of(room.context);
+  if (affordable < longest)
     fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} holds {} tokens, and one context of {} takes {}", bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context, longest),
                              {}, "--kv-memory", fmt::format("give at least {}, or lower --max-model-len", bytes_text(per_token * static_cast<std::uint64_t>(longest)))});
   const std::int64_t most = (longest + options.block_size) * options.limits.max_num_seqs;  // all answers at their longest
@@ -53,10 +58,15 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const s
 
 // The last part of a path, or a hub's name as it is.
 std::string name_of(const EngineFlags& options) {
-  if (!options.served_name.empty()) return options.served_name;
-  const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
-  if (!std::filesystem::exists(path)) return options.model;
-  return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  const auto by_place = [&] {
+    const std::filesystem::path path = std::filesystem::path(options.model).lexically_normal();
+    if (!std::filesystem::exists(path)) return options.model;
+    return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
+  };
+  std::string name = options.served_name.empty() ? by_place() : options.served_name;
+  if (!is_utf8(name) || std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    fail(ErrorKind::kUsage, {"the name of the model would stand in every answer, and is no line of UTF-8", {}, "--served-model-name", "give it a plain name"});
+  return name;
 }
 
 ServedModel served_model(const LoadedModel& model, const EngineFlags& options, std::int64_t context) {
@@ -95,7 +105,7 @@ std::vector<ServedAdapter> load_adapters(const EngineFlags& flags, const ServedM
 void add_engine_flags(CLI::App& command, EngineFlags& o) {
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000});
   command.add_option("--served-model-name", o.served_name, "Name in requests and answers; by default the directory's")->type_name("NAME");
-  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")->type_name("N")->check(positive);
+  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")->type_name("N")->check(CLI::Range(kShortestContext, std::int64_t{1'000'000'000}));
   command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
@@ -116,7 +126,7 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
     : flags_(flags),
       model_(open_model(system_io(), flags.model)),
       draft_(open_draft(flags.draft, model_)),
-      room_(room_for(flags, model_.spec, compute)),
+      room_(room_for(flags, globals, model_.spec, compute)),
       backend_(chosen_backend(globals)),
       engine_(load_engine(model_, flags, backend_, compute, room_)),
       served_(served_model(model_, flags, room_.context)),

@@ -46,12 +46,15 @@ std::string machine_names() {
   return names;
 }
 
+std::uint64_t host_memory_bytes() {
+  return static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES))) * static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PAGESIZE)));
+}
+
 MachineRates this_machine(const MachineProbe& probe) {
   MachineRates machine;
   machine.name = probe.backend;
   machine.source = "measured now";
-  machine.memory_bytes = static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES))) *
-                         static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PAGESIZE)));
+  machine.memory_bytes = host_memory_bytes();
   machine.bytes_per_second = probe.decode_bytes_per_second;
   machine.bfloat16_flops = probe.linear_flops;
   machine.call_seconds = probe.call_seconds;

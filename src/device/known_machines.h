@@ -25,7 +25,9 @@ const std::vector<MachineRates>& known_machines();
 std::optional<MachineRates> find_machine(std::string_view name);
 std::string machine_names();  // "h100-sxm, h200, ..."
 
-// The machine this runs on: the probe's rates, and the memory that the kernel says it has.
+std::uint64_t host_memory_bytes();  // as the kernel says; 0 where it does not
+
+// The machine this runs on: the probe's rates, and its memory.
 MachineRates this_machine(const MachineProbe& probe);
 
 }  // namespace llmq

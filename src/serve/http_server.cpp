@@ -421,6 +421,8 @@ void HttpServer::State::listen(const std::string& host, int port) {
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(1024, error);
+  if (error == boost::system::errc::address_not_available || error == boost::system::errc::invalid_argument)
+    fail(ErrorKind::kUsage, {fmt::format("no network card here has the address {}", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
   if (error) fail(ErrorKind::kResource, {fmt::format("cannot listen on {}:{}: {}", host, port, error.message()), {}, "--port", "choose another port; 0 takes a free one"});
 }
 
