@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "tools/command.h"
+#include "tools/gpu_layers_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
@@ -15,6 +16,7 @@ namespace {
 struct Options {
   std::string model, against, head = "stored";
   EvaluationRequest request;
+  std::optional<int> gpu_layers;
   std::optional<double> max_ppl, max_delta, max_kl;
 };
 
@@ -26,7 +28,7 @@ std::vector<Gate> measured_gates(const Options& options, const PerplexityResult&
   return gates;
 }
 
-void print_for_people(const Options& options, const Backend& backend, const Evaluation& e, const std::vector<Gate>& gates) {
+void print_for_people(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
   print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})", options.model, r.ppl, r.ppl_stderr, e.protocol,
                          e.text, r.windows, r.scored_tokens, compute_name(options.request.compute)));
@@ -36,14 +38,14 @@ void print_for_people(const Options& options, const Backend& backend, const Eval
     print_line(fmt::format("KL divergence {:.5f} ± {:.5f} nats (99th percentile {:.4f}, largest {:.4f}); top-1 agreement {:.2f} %", d.kl_mean, d.kl_stderr,
                            d.kl_p99, d.kl_max, 100 * d.top1_agreement));
   }
-  print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}", static_cast<double>(r.evaluated_tokens) / r.seconds, backend.name(),
+  print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}", static_cast<double>(r.evaluated_tokens) / r.seconds, e.device,
                          seconds_text(r.seconds), bytes_text(peak_resident_bytes())));
   for (const Gate& gate : gates) print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value, gate.met() ? "met" : "NOT met"));
 }
 
-void print_for_machines(const Options& options, const Backend& backend, const Evaluation& e, const std::vector<Gate>& gates) {
+void print_for_machines(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)}, {"device", backend.name()}, {"compute", compute_name(options.request.compute)},
+  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)}, {"device", e.device}, {"compute", compute_name(options.request.compute)},
                            {"protocol", e.protocol}, {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})}, {"windows", r.windows},
                            {"scored_tokens", r.scored_tokens}, {"ppl", r.ppl}, {"ppl_stderr", r.ppl_stderr}, {"mean_nll", r.mean_nll}, {"seconds", r.seconds},
                            {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"kernels", e.kernels}, {"kv_cache", e.kv_cache},
@@ -63,10 +65,10 @@ int run(Options& options, const GlobalOptions& globals) {
   const LoadedModel model = open_model(system_io(), options.model);
   std::optional<LoadedModel> against;
   if (!options.against.empty()) against = open_model(system_io(), options.against);
-  const std::shared_ptr<Backend> backend = chosen_backend(globals);
+  const std::shared_ptr<Backend> backend = placed_backend(options.request.early, options.gpu_layers, globals, model.spec);
   const Evaluation evaluation = evaluate(model, against ? &*against : nullptr, backend, options.request);
   const std::vector<Gate> gates = measured_gates(options, evaluation.result);
-  (globals.json ? print_for_machines : print_for_people)(options, *backend, evaluation, gates);
+  (globals.json ? print_for_machines : print_for_people)(options, evaluation, gates);
   return all_met(gates) ? 0 : 3;
 }
 
@@ -85,6 +87,7 @@ void add_eval_ppl(CLI::App& app, Session& session) {
   command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
   command->add_option("--head", options->head, "stored, or int8: the output head as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
   add_kv_cache_option(*command, request.kv_cache_dtype);
+  add_gpu_layers_option(*command, options->gpu_layers);
   command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
   command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");

@@ -8,6 +8,7 @@
 #include "tools/command.h"
 #include "tools/constraint.h"
 #include "tools/draft.h"
+#include "tools/gpu_layers_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
@@ -21,6 +22,7 @@ namespace {
 struct Options {
   std::string model, prompt, prompt_file, lora, head = "stored", kv_cache_dtype = "auto";
   bool chat = false;
+  std::optional<int> gpu_layers;
   DraftOptions draft;
   ConstraintOptions constraint;
   GenerateOptions generate;
@@ -76,7 +78,8 @@ Engine load_engine(const LoadedModel& model, const Options& options, const Globa
   std::optional<LoraAdapter> adapter;
   if (!options.lora.empty()) adapter = open_adapter(model, options.lora);
   choose_kv_cache(engine_options, options.kv_cache_dtype, model.tokenizer);
-  Engine engine = Engine::load(model.checkpoint, chosen_backend(globals), engine_options);
+  const std::shared_ptr<Backend> backend = placed_backend(engine_options.early, options.gpu_layers, globals, model.spec);
+  Engine engine = Engine::load(model.checkpoint, backend, engine_options);
   if (adapter) engine.adapt(*adapter);
   log_kernels(engine);
   return engine;
@@ -179,6 +182,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   add_constraint_options(*command, options->constraint);
   add_kv_cache_option(*command, options->kv_cache_dtype);
+  add_gpu_layers_option(*command, options->gpu_layers);
   add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

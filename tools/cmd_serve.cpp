@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/help.h"
+#include "tools/gpu_layers_option.h"
 #include "tools/kv_cache_option.h"
 #include "tools/prepared_server.h"
 #include "tools/print.h"
@@ -97,6 +98,7 @@ void add_serve(CLI::App& app, Session& session) {
   add_engine_flags(*command, o.engine);
   command->add_option("--head", o.engine.head, "Output head: stored or int8")->type_name("TYPE")->capture_default_str();
   add_kv_cache_option(*command, o.engine.kv_cache_dtype);
+  add_gpu_layers_option(*command, o.engine.gpu_layers);
   command->add_option("--metrics-compat", o.metrics_compat, "vllm: /metrics has vLLM's names, too")->type_name("NAME");
   command->add_option("--probe-interval", o.probe_interval, "Score a fixed text this often, as 60s or 5m; /metrics shows it")->type_name("TIME");
   command->add_option("--probe-baseline", o.serve.probe.baseline_file, "What it is compared with; recorded by the first probe where it does not exist")->type_name("FILE");

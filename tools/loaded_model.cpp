@@ -49,12 +49,13 @@ std::optional<std::int32_t> added_bos(const Tokenizer& tokenizer) {
   return std::nullopt;
 }
 
-Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute, std::int64_t context, HeadWeight head, const std::string& kv_cache_dtype) {
+Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute, std::int64_t context, HeadWeight head, const std::string& kv_cache_dtype, const EarlyBlocks& early) {
   Engine::Options options;
   options.head = head;
   options.compute = compute;
   options.max_context = context;
   options.kv_tokens = context;
+  options.early = early;
   choose_kv_cache(options, kv_cache_dtype, model.tokenizer);
   return Engine::load(model.checkpoint, backend, options);
 }
@@ -73,14 +74,14 @@ Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const 
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name, against->name, "--against",
                                 "compare a model with the one it was made from"});
   const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
-  Engine engine = load_engine(model, backend, request.compute, protocol.context, request.head, request.kv_cache_dtype);
+  Engine engine = load_engine(model, backend, request.compute, protocol.context, request.head, request.kv_cache_dtype, request.early);
   log_kernels(engine);
   if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
   std::optional<Engine> reference;
-  if (against) reference = load_engine(*against, backend, request.compute, protocol.context, HeadWeight::kStored, "auto");
+  if (against) reference = load_engine(*against, backend, request.compute, protocol.context, HeadWeight::kStored, "auto", {});
 
   Progress progress("eval-ppl", static_cast<double>(windows.size()));
-  Evaluation evaluation{protocol.id(), request.text, sha256_hex(std::as_bytes(std::span(text))), {}, kernels_json(engine), kv_cache_json(engine)};
+  Evaluation evaluation{engine.device_name(), protocol.id(), request.text, sha256_hex(std::as_bytes(std::span(text))), {}, kernels_json(engine), kv_cache_json(engine)};
   evaluation.result = evaluate_perplexity(engine, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
     throw_if_interrupted();
     progress.advance(1, fmt::format("window {}/{}", done, windows.size()), fmt::format("perplexity {:.4f}", ppl), done % 16 == 0);
@@ -95,7 +96,7 @@ HeadWeight head_weight(const std::string& word) {
 }
 
 void log_kernels(const Engine& engine) {
-  std::string line = engine.backend().name() + ": ";
+  std::string line = engine.device_name() + ": ";
   for (const Engine::Served& s : engine.served())
     line += fmt::format("{}{} as {}", line.ends_with(": ") ? "" : "; ", s.linears == 1 ? s.weights : fmt::format("{} {} linears", s.linears, s.weights), s.kernel);
   Log::get().note(line);

@@ -41,9 +41,11 @@ struct EvaluationRequest {
   Compute compute = Compute::kFloat32;
   HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
   std::string kv_cache_dtype = "auto";    // likewise
+  EarlyBlocks early;                      // likewise
 };
 
 struct Evaluation {
+  std::string device;       // what computed the model
   std::string protocol;     // "hf-2048"
   std::string text, text_sha256;
   PerplexityResult result;

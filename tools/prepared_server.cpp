@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/utf8_sequence.h"
 #include "device/known_machines.h"
+#include "tools/gpu_layers_option.h"
 #include "tools/kv_cache_option.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
@@ -44,7 +45,7 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
   return room;
 }
 
-Engine load_engine(const LoadedModel& model, const EngineFlags& options, const std::shared_ptr<Backend>& backend, Compute compute, const Room& room) {
+Engine load_engine(const LoadedModel& model, const EngineFlags& options, const std::shared_ptr<Backend>& backend, const EarlyBlocks& early, Compute compute, const Room& room) {
   Engine::Options engine;
   engine.compute = compute;
   engine.max_context = room.context;
@@ -52,6 +53,7 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const s
   engine.block_size = options.block_size;
   engine.prefix_caching = !options.no_prefix_caching;
   engine.head = head_weight(options.head);
+  engine.early = early;
   choose_kv_cache(engine, options.kv_cache_dtype, model.tokenizer);
   return Engine::load(model.checkpoint, backend, engine);
 }
@@ -127,8 +129,8 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
       model_(open_model(system_io(), flags.model)),
       draft_(open_draft(flags.draft, model_)),
       room_(room_for(flags, globals, model_.spec, compute)),
-      backend_(chosen_backend(globals)),
-      engine_(load_engine(model_, flags, backend_, compute, room_)),
+      backend_(placed_backend(early_, flags.gpu_layers, globals, model_.spec)),
+      engine_(load_engine(model_, flags, backend_, early_, compute, room_)),
       served_(served_model(model_, flags, room_.context)),
       drafter_(make_drafter(flags.draft, draft_, engine_)),
       answers_(engine_, &served_.tokenizer, serving_options(flags, room_), drafter_.get()) {

@@ -16,6 +16,7 @@ namespace llmq::tools {
 struct EngineFlags {
   std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, served_name;
   std::int64_t max_model_len = 0;
+  std::optional<int> gpu_layers;
   DraftOptions draft;
   SchedulerLimits limits{32, 2048, 0, 512};
   int block_size = 16;
@@ -26,7 +27,7 @@ struct EngineFlags {
   std::int64_t max_lora_rank = 64;
 };
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head and --kv-cache-dtype
+void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head, --kv-cache-dtype and --gpu-layers
 void check_engine_flags(const EngineFlags& flags, Compute compute);
 
 // Positions of the cache and of one context, from what was asked for, what the model has, and memory.
@@ -52,6 +53,7 @@ class PreparedServer {
   LoadedModel model_;
   std::optional<LoadedModel> draft_;
   Room room_;
+  EarlyBlocks early_;
   std::shared_ptr<Backend> backend_;
   Engine engine_;
   ServedModel served_;

@@ -46,6 +46,7 @@ struct Engine::State {
   Options options;
   ModelSpec spec;
   ForwardContext context;
+  std::optional<ForwardContext> early_context;
   KvCache cache;
   std::vector<BlockWeights> blocks;
   DeviceTable embedding;
@@ -55,6 +56,7 @@ struct Engine::State {
   // Of one step, kept so that the next allocates nothing.
   BatchRows rows;
   std::vector<std::int32_t> ids;
+  std::vector<float> residual;     // on its way between two backends
   std::vector<float> host_logits;  // where the device is not the host
   std::vector<Served> served;
   std::int64_t reordered = 0;  // packed linears that run dequantized because of the order of their columns
@@ -68,13 +70,16 @@ struct Engine::State {
         options(with),
         spec(ModelSpec::read(from)),
         context(make_forward_context(spec, *backend, with.compute, with.max_context)),
-        cache(spec, *backend, with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
+        early_context(early_context_of(spec, with)),
+        cache(spec, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
               with.prefix_caching) {
+    if (options.kv && options.kv->packed && early_context)
+      fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only", {}, "--kv-cache-dtype", "leave it out, or leave --gpu-layers out"});
     if (options.kv && options.kv->packed && !backend->packs_kv())
       fail(ErrorKind::kUnsupported, {backend->name() + " keeps keys and values as bf16 or f32 only", {}, "--kv-cache-dtype", "leave it out, or use --device cpu"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      blocks.push_back(load_block(*backend, options.compute, source, spec, static_cast<int>(block), false,
+      blocks.push_back(load_block(context_of(block).backend, options.compute, source, spec, static_cast<int>(block), false,
                                   kAllRoles, PackedWeights::kCodes));
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       for (const LinearRole role : kAllRoles)
@@ -87,6 +92,37 @@ struct Engine::State {
     prepare_packed_pages(source);
     served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
                       head->bytes});
+  }
+
+  static std::optional<ForwardContext> early_context_of(const ModelSpec& spec, const Options& options) {
+    if (options.early.count == 0) return std::nullopt;
+    if (options.early.count < 0 || static_cast<std::size_t>(options.early.count) > spec.blocks.size())
+      fail(ErrorKind::kInternal, "{} early blocks of {}", options.early.count, spec.blocks.size());
+    return make_forward_context(spec, *options.early.backend, options.compute, options.max_context);
+  }
+  const ForwardContext& context_of(std::size_t block) const {
+    return block < static_cast<std::size_t>(options.early.count) ? *early_context : context;
+  }
+  std::vector<Backend*> backends() const {
+    std::vector<Backend*> all;
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block) all.push_back(&context_of(block).backend);
+    return all;
+  }
+
+  void run(std::size_t first, std::size_t end, const TensorView& hidden) {
+    for (std::size_t block = first; block < end; ++block)
+      forward_block(context_of(block), static_cast<int>(block), blocks[block], rows, cache.pages(static_cast<int>(block)), hidden);
+  }
+  void run_early(const TensorView& hidden) {
+    Backend& there = early_context->backend;
+    const Buffer copy = there.allocate(hidden.bytes());
+    const TensorView moved = copy.view(DType::kF32, hidden.shape);
+    residual.resize(static_cast<std::size_t>(hidden.shape.elements()));
+    backend->download(residual.data(), hidden);
+    there.upload(moved, residual.data());
+    run(0, static_cast<std::size_t>(options.early.count), moved);
+    there.download(residual.data(), moved);
+    backend->upload(hidden, residual.data());
   }
 
   void prepare_packed_pages(const LinearSource& source) {
@@ -172,7 +208,15 @@ const std::shared_ptr<Backend>& Engine::shared_backend() const { return state_->
 KvCache& Engine::cache() { return state_->cache; }
 const Engine::Options& Engine::options() const { return state_->options; }
 
+std::string Engine::device_name() const {
+  const EarlyBlocks& early = state_->options.early;
+  if (early.count == 0) return backend().name();
+  return fmt::format("{}, and {} for the first {} of {} blocks", backend().name(), early.backend->name(), early.count, spec().blocks.size());
+}
+
 std::shared_ptr<const PreparedAdapter> Engine::prepare(const LoraAdapter& adapter) {
+  if (state_->early_context)
+    fail(ErrorKind::kUnsupported, {"an adapter runs beside a model that is on one device only", {}, "--gpu-layers", "leave it out, or merge the adapter with llmq merge"});
   auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(*state_->backend, adapter));
   prepared->number = ++state_->adapters;
   return prepared;
@@ -207,16 +251,14 @@ std::size_t Engine::weight_bytes() const {
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
-  const BatchRows& rows = state.rows;
   const auto count = static_cast<std::int64_t>(state.ids.size());
   const std::int64_t width = state.spec.hidden_size;
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
   state.backend->embed(hidden_view, state.embedding.view, state.ids);
-  for (std::size_t block = 0; block < state.blocks.size(); ++block)
-    forward_block(state.context, static_cast<int>(block), state.blocks[block], rows,
-                  state.cache.pages(static_cast<int>(block)), hidden_view);
+  if (state.early_context) state.run_early(hidden_view);
+  state.run(static_cast<std::size_t>(state.options.early.count), state.blocks.size(), hidden_view);
 
   Buffer normed = state.backend->allocate(static_cast<std::size_t>(count * width) *
                                           static_cast<std::size_t>(element_bytes(dtype)));

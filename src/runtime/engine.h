@@ -18,6 +18,12 @@
 
 namespace llmq {
 
+// The first `count` blocks of a model, and their pages, on a backend of their own.
+struct EarlyBlocks {
+  std::shared_ptr<Backend> backend;
+  int count = 0;
+};
+
 class Engine {
  public:
   struct Options {
@@ -31,6 +37,8 @@ class Engine {
     // What the model reads once, when its pages are INT8 or INT4, to find coordinates in which they lose least (runtime/kv_fitting.h);
     // without it keys and values are stored as they are. FP8 takes the checkpoint's own scales, where it has them.
     std::vector<std::int32_t> kv_probe = {};
+    // The engine's own backend has all the rest: embedding, later blocks, head. The residual stream goes between the two by way of the host.
+    EarlyBlocks early = {};
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
 
@@ -39,6 +47,7 @@ class Engine {
   const std::shared_ptr<Backend>& shared_backend() const;  // for another engine of the same threads
   KvCache& cache();
   const Options& options() const;
+  std::string device_name() const;  // of its backend, and of the early blocks' where there is one
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
   std::size_t weight_bytes() const;
   // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and the head.

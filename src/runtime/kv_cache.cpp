@@ -30,9 +30,12 @@ KvWindow kv_window(const ModelSpec& spec) {
 
 KvCache::KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
                  bool prefix_caching)
-    : backend_(backend), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
+    : KvCache(spec, std::vector<Backend*>(spec.blocks.size(), &backend), type, tokens, block_size, prefix_caching) {}
+
+KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching)
+    : backends_(std::move(backends)), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
-  const auto pages_of = [&](std::int64_t head_bytes) {
+  const auto pages_of = [&](Backend& backend, std::int64_t head_bytes) {
     const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size), static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
     if (!bytes) fail(ErrorKind::kResource, "a KV cache of {} positions exceeds the address space", tokens);
     const Buffer& pages = storage_.emplace_back(backend.allocate(*bytes));
@@ -40,7 +43,7 @@ KvCache::KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int6
                        : pages.view(type.plain, {blocks, block_size, spec.kv_heads, spec.head_dim});
   };
   for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer) {
-    const TensorView keys = pages_of(type.key_bytes(spec.head_dim)), values = pages_of(type.value_bytes(spec.head_dim));
+    const TensorView keys = pages_of(*backends_[layer], type.key_bytes(spec.head_dim)), values = pages_of(*backends_[layer], type.value_bytes(spec.head_dim));
     pages_.push_back({keys, values, block_size, type.packed});
   }
 }
@@ -60,10 +63,10 @@ void KvCache::copy(std::span<const BlockCopy> copies) {
     return TensorView(all.as<std::byte>() + static_cast<std::size_t>(block) * page_.size(), all.dtype, first.shape, all.device);
   };
   for (const BlockCopy& copy : copies)
-    for (const KvPages& layer : pages_)
-      for (const TensorView& all : {layer.keys, layer.values}) {
-        backend_.download(page_.data(), page_of(all, copy.from));
-        backend_.upload(page_of(all, copy.to), page_.data());
+    for (std::size_t layer = 0; layer < pages_.size(); ++layer)
+      for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+        backends_[layer]->download(page_.data(), page_of(all, copy.from));
+        backends_[layer]->upload(page_of(all, copy.to), page_.data());
       }
 }
 

@@ -21,6 +21,8 @@ class KvCache {
   // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
   KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
           bool prefix_caching = true);
+  // Each layer's pages on a backend of its own.
+  KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching);
 
   KvBlocks& blocks() { return blocks_; }
   const KvPages& pages(int layer) const;
@@ -31,7 +33,7 @@ class KvCache {
   std::size_t bytes() const;
 
  private:
-  Backend& backend_;
+  std::vector<Backend*> backends_;  // by layer
   KvBlocks blocks_;
   std::vector<Buffer> storage_;
   std::vector<KvPages> pages_;

@@ -8,9 +8,15 @@
 namespace llmq::testing {
 namespace {
 
-double perplexity(const std::string& device, const std::string& text) {
-  const Outcome outcome = run_llmq({"eval-ppl", tinystories(), "--text", text, "--context", "32", "--max-windows", "1", "--compute",
-                                    "float32", "--device", device, "--json"});
+Outcome evaluate(const std::string& device, const std::string& text, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"eval-ppl", tinystories(), "--text", text, "--context", "32", "--max-windows", "1", "--compute",
+                                    "float32", "--device", device, "--json"};
+  words.insert(words.end(), more.begin(), more.end());
+  return run_llmq(words);
+}
+
+double perplexity(const std::string& device, const std::string& text, const std::vector<std::string>& more = {}) {
+  const Outcome outcome = evaluate(device, text, more);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.json().at("ppl").as_double();
 }
@@ -22,6 +28,14 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
                    "he was very happy, because he had never seen such a big ball before.");
   const double cpu = perplexity("cpu", text);
   EXPECT_NEAR(perplexity("emulated", text), cpu, 5e-5 * cpu);  // four digits
+  const Outcome split = evaluate("emulated", text, {"--gpu-layers", "1"});
+  ASSERT_EQ(split.exit_code, 0) << split.err;
+  EXPECT_NEAR(split.json().at("ppl").as_double(), cpu, 5e-5 * cpu);
+  EXPECT_THAT(split.json().at("device").as_string(), ::testing::AllOf(::testing::StartsWith("cpu"), ::testing::HasSubstr("cuda (emulated) for the first 1 of 2 blocks")));
+  EXPECT_EQ(perplexity("emulated", text, {"--gpu-layers", "0"}), cpu);
+  const Outcome refused = run_llmq({"eval-ppl", tinystories(), "--device", "cpu", "--gpu-layers", "1"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, ::testing::HasSubstr("add --device cuda"));
 }
 
 }  // namespace

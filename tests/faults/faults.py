@@ -281,6 +281,7 @@ FAULTS = [
     Fault("scales-stay-on-the-host", "src/quant/device_rows.cpp", "each_tile([&](std::size_t i) { tiles_[i]->fit_scales(first, end); }); put_scales(",
           "each_tile([&](std::size_t i) { tiles_[i]->fit_scales(first, end); }); if (first.begin == 0) put_scales(", [("llmq_unit_quant", "Gptq.ADevice*")]),
     Fault("device-descends-from-old-differences", "src/quant/device_rows.cpp", "put_differences(begin, count);", "", [("llmq_unit_quant", "Gptq.ADevice*")]),
+    Fault("residual-does-not-come-back", "src/runtime/engine.cpp", "there.download(residual.data(), moved);", "", [("llmq_unit_runtime", "Generate.EarlyBlocks*")]),
     Fault("scale-of-the-first-group", "kernels/cuda/linear.h", "const int64_t at = int64_t{group} * a.padded_features +", "const int64_t at = int64_t{group} * 0 +",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("pages-that-a-window-passed-read", "kernels/cuda/tile_attention.h", "p.first = a.first_visible(p.tile.context + from);", "p.first = a.first_visible(p.tile.context + from) - kTileKeys;",

@@ -58,6 +58,24 @@ TEST(Generate, TheFakeDeviceSaysTheSame) {
   EXPECT_EQ(greedy(fake, 5), greedy(reference, 512));
 }
 
+// The fake device's memory is closed to the reference and the other way round, and both compute the same.
+TEST(Generate, EarlyBlocksOnAnotherDeviceSayTheSame) {
+  const TinyModel model;
+  const std::vector<std::int32_t> whole = [&] {
+    Engine engine = model.load(make_reference_backend(), options_for(Compute::kBFloat16));
+    return greedy(engine, 512);
+  }();
+  for (const int early : {0, 1, 2})
+    for (const bool fake_first : {true, false}) {
+      Engine::Options options = options_for(Compute::kBFloat16);
+      options.early = {fake_first ? make_fake_backend() : make_reference_backend(), early};
+      Engine engine = model.load(fake_first ? make_reference_backend() : make_fake_backend(), options);
+      EXPECT_EQ(greedy(engine, 5), whole) << early;
+      const BlockCopy copy{0, 1};
+      EXPECT_NO_THROW(engine.cache().copy(std::span(&copy, 1))) << early;
+    }
+}
+
 TEST(Generate, StopsForItsReasons) {
   const TinyModel model;
   Engine engine = model.load(make_reference_backend(), options_for(Compute::kFloat32));
