@@ -57,14 +57,15 @@ void KvCache::set_scales(int layer, float keys, float values) {
 }
 
 void KvCache::copy(std::span<const BlockCopy> copies) {
-  const auto page_of = [&](const TensorView& all, std::int32_t block) {
-    const TensorView first(all.pointer, all.dtype, {all.shape[1], all.shape[2], all.shape[3]}, all.device);
-    page_.resize(static_cast<std::size_t>(first.bytes()));
-    return TensorView(all.as<std::byte>() + static_cast<std::size_t>(block) * page_.size(), all.dtype, first.shape, all.device);
+  const auto page_of = [](const TensorView& all, std::int32_t block) {
+    TensorView page(all.pointer, all.dtype, {all.shape[1], all.shape[2], all.shape[3]}, all.device);
+    page.pointer = all.as<std::byte>() + static_cast<std::uint64_t>(block) * page.bytes();
+    return page;
   };
   for (const BlockCopy& copy : copies)
     for (std::size_t layer = 0; layer < pages_.size(); ++layer)
       for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+        page_.resize(static_cast<std::size_t>(page_of(all, copy.from).bytes()));
         backends_[layer]->download(page_.data(), page_of(all, copy.from));
         backends_[layer]->upload(page_of(all, copy.to), page_.data());
       }
