@@ -42,6 +42,9 @@ class Build:
 
     def compile(self, source, overlay, output, log):
         """The object of `source` as the build makes it, but for headers and text that lie in the overlay."""
+        if source not in self.compilations:
+            log.append(f"{source} is compiled by nothing: a fault in a header names what includes it")
+            return False
         command = shlex.split(self.compilations[source]["command"])
         if os.path.basename(command[0]) == "ccache":
             command = command[1:]
