@@ -84,7 +84,7 @@ FAULTS = [
           "clamp_code(std::max(0.0f, nearest(-range.low / grid.scale - 0.5f)), grid.top);", [("llmq_unit_quant", "Rtn.*")]),
     Fault("scale-not-inverted", "src/quant/rounding.cpp", "scratch + first, inverse + first, weight + first", "scratch + first, (inverse ? s : inverse) + first, weight + first",
           [("llmq_unit_quant", "Rounding.*")]),
-    Fault("stale-group-weights", "src/quant/gptq.cpp", "current[i] -= x[i];", "current[i] -= 0 * x[i];", [("llmq_unit_quant", "*Orders*")]),
+    Fault("stale-group-weights", "src/quant/gptq_rows.cpp", "current[i] -= x[i];", "current[i] -= 0 * x[i];", [("llmq_unit_quant", "*Orders*")]),
     Fault("error-not-relative", "src/quant/gptq.cpp", "factor.upper(i, j) / factor.upper(j, j);", "factor.upper(i, j) / factor.upper(i, i);",
           [("llmq_unit_quant", "*Orders*")]),
     Fault("refit-not-stored", "src/quant/group_descent.cpp",
@@ -146,7 +146,7 @@ FAULTS = [
     # How fast.
     Fault("rounds-ask-the-kernel", "src/base/threads.cpp", "  state.work = &work;", "  state.work = &work; ::sched_yield();",
           [("llmq_counters", "DecodeStep.NeedsNoSystemCall")]),
-    Fault("step-copies-its-rows", "src/runtime/engine.cpp", "const BatchRows& rows = state.rows;", "const BatchRows rows = state.rows;",
+    Fault("step-copies-its-rows", "src/runtime/engine.cpp", "blocks[block], rows, cache.pages(", "blocks[block], BatchRows(rows), cache.pages(",
           [("llmq_counters", "DecodeStep.AllocatesNothing")]),
     # Packed linears.
     Fault("scale-of-another-group", "kernels/cpu/ops/narrow.h", "narrow_scale<V>(b + kI * chain_bytes, layout.scales", "narrow_scale<V>(b, layout.scales",
