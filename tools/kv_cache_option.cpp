@@ -20,20 +20,19 @@ std::vector<std::int32_t> probe_text(const Tokenizer& tokenizer) {
 }  // namespace
 
 CLI::Option* add_kv_cache_option(CLI::App& command, std::string& word) {
-  return command.add_option("--kv-cache-dtype", word, "Type of keys and values: auto (that of --compute), bf16, f32, int8, int4 or fp8 (E4M3)")
+  return command.add_option("--kv-cache-dtype", word, "Type of keys and values: auto (that of --compute), bf16, f32, fp16, int8, int4 or fp8 (E4M3)")
       ->type_name("TYPE")
       ->capture_default_str();
 }
 
 KvType kv_type_of(const std::string& word, Compute compute) {
   if (word == "auto") return {activation_dtype(compute)};
-  if (word == "fp16") fail(ErrorKind::kUsage, {"llmq keeps 16-bit keys and values as bf16", {}, "--kv-cache-dtype", "use bf16"});
   return kv_layout(word).type;
 }
 
 void choose_kv_cache(Engine::Options& options, const std::string& word, const Tokenizer& tokenizer) {
   options.kv = kv_type_of(word, options.compute);
-  if (options.kv->packed && options.kv->packed != kKvFloat8) options.kv_probe = probe_text(tokenizer);
+  if (options.kv->packed == kKvInt8 || options.kv->packed == kKvInt4) options.kv_probe = probe_text(tokenizer);
 }
 
 std::string named_with_kv_cache(const std::string& scheme, const std::string& word) { return word == "auto" ? scheme : scheme + ", KV " + word; }

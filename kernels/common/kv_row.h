@@ -1,6 +1,7 @@
 // How keys or values of one position and head, `n` numbers, lie in a packed page of a KV cache. Every backend writes and reads them by
 // these lines.
 //
+//   kFloat16       n FP16 numbers; beyond 65504 clamped
 //   kFloat8        n codes of E4M3, value = code * scale, with one scale for keys and one for values of a layer; beyond 448 clamped
 //   kInt8          a scale (FP16), n codes -127 .. 127                        value = code * scale
 //   kInt5, kInt4   a scale (FP16), codes of b bits, -2^(b-1) .. 2^(b-1) - 1   value = (code + 1/2) * scale
@@ -9,7 +10,7 @@
 //                  vector of bytes is a vector of neighbours
 //
 // Scales are rounded up, so that the range is covered, and codes chosen against what is stored. One rounding in FP32 on the way back. A
-// row with NaN or infinity is read as NaN throughout (kFloat8: where it was NaN). Always-inlined, as base/half.h.
+// row with NaN or infinity is read as NaN throughout (kFloat16, kFloat8: where it was NaN). Always-inlined, as base/half.h.
 #pragma once
 #include <stdint.h>
 
@@ -17,7 +18,7 @@
 
 namespace llmq {
 
-enum class KvFormat : unsigned char { kFloat8, kInt8, kInt5, kInt4 };
+enum class KvFormat : unsigned char { kFloat16, kFloat8, kInt8, kInt5, kInt4 };
 
 struct KvRow {
   KvFormat format = KvFormat::kInt8;
@@ -26,6 +27,7 @@ struct KvRow {
   LLMQ_INLINE int64_t half() const { return (n + 1) / 2; }    // bytes of the nibbles
   LLMQ_INLINE int64_t eighth() const { return (n + 7) / 8; }  // of the fifth bits
   LLMQ_INLINE int64_t bytes() const {
+    if (format == KvFormat::kFloat16) return 2 * n;
     if (format == KvFormat::kFloat8) return n;
     if (format == KvFormat::kInt8) return 2 + n;
     return 2 + half() + (format == KvFormat::kInt5 ? eighth() : 0);
@@ -49,6 +51,13 @@ LLMQ_INLINE unsigned kv_code(float x, float inverse, int top) {
 // `scale` belongs to kFloat8.
 LLMQ_INLINE void kv_store_row(KvRow row, unsigned char* to, const float* x, float scale) {
   const int64_t n = row.n;
+  if (row.format == KvFormat::kFloat16) {
+    for (int64_t i = 0; i < n; ++i) {
+      const Float16 half = to_float16(x[i] > 65504.0f ? 65504.0f : x[i] < -65504.0f ? -65504.0f : x[i]);
+      __builtin_memcpy(to + 2 * i, &half, 2);
+    }
+    return;
+  }
   if (row.format == KvFormat::kFloat8) {
     for (int64_t i = 0; i < n; ++i) to[i] = to_float8(x[i] / scale).bits;
     return;
@@ -86,6 +95,14 @@ LLMQ_INLINE void kv_store_row(KvRow row, unsigned char* to, const float* x, floa
 
 LLMQ_INLINE void kv_load_row(KvRow row, float* to, const unsigned char* from, float scale) {
   const int64_t n = row.n;
+  if (row.format == KvFormat::kFloat16) {
+    for (int64_t i = 0; i < n; ++i) {
+      Float16 half;
+      __builtin_memcpy(&half, from + 2 * i, 2);
+      to[i] = to_float(half);
+    }
+    return;
+  }
   if (row.format == KvFormat::kFloat8) {
     for (int64_t i = 0; i < n; ++i) to[i] = to_float(Float8{from[i]}) * scale;
     return;

@@ -53,7 +53,7 @@ std::uint64_t checked(std::optional<std::uint64_t> bytes) {
 const std::array<KvLayout, 6> kKvLayouts = {
     {{"f32", {DType::kF32}, "4 bytes an element"},
      {"bf16", {DType::kBF16}, "2 bytes an element"},
-     {"fp16", {DType::kF16}, "2 bytes an element"},
+     {"fp16", {DType::kBF16, kKvFloat16}, "2 bytes an element"},
      {"int8", {DType::kBF16, kKvInt8}, "1 byte an element, an FP16 scale a position and head"},
      {"int4", {DType::kBF16, kKvInt4}, "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
      {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};

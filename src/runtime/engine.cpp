@@ -130,7 +130,7 @@ struct Engine::State {
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
       for (int layer = 0; layer < static_cast<int>(blocks.size()); ++layer)
         cache.set_scales(layer, source.tensor(kv_scale_name(layer, "k_scale")).front(), source.tensor(kv_scale_name(layer, "v_scale")).front());
-    if (!packed || packed == kKvFloat8 || options.kv_probe.empty()) return;
+    if (!packed || options.kv_probe.empty()) return;
     const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
     const TensorView view = hidden.view(DType::kF32, shape);

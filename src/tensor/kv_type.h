@@ -1,4 +1,4 @@
-// In what a KV cache holds keys and values: plain numbers, or packed rows (kernels/common/kv_row.h).
+// In what a KV cache holds keys and values: plain numbers, or packed rows (kernels/common/kv_row.h), FP16 among them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -14,7 +14,7 @@ struct KvFormats {
 };
 
 // Of four bits are values; keys, which lose more, have five.
-inline constexpr KvFormats kKvFloat8{KvFormat::kFloat8, KvFormat::kFloat8}, kKvInt8{KvFormat::kInt8, KvFormat::kInt8},
+inline constexpr KvFormats kKvFloat16{KvFormat::kFloat16, KvFormat::kFloat16}, kKvFloat8{KvFormat::kFloat8, KvFormat::kFloat8}, kKvInt8{KvFormat::kInt8, KvFormat::kInt8},
     kKvInt4{KvFormat::kInt5, KvFormat::kInt4};
 
 struct KvType {

@@ -202,6 +202,7 @@ struct AttentionRun {
     fetch_next(first_key);
     if (t.key_row.format == KvFormat::kInt8) return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
     if (t.key_row.format == KvFormat::kInt5) return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
+    if (t.key_row.format == KvFormat::kFloat16) return gather_packed<KvFormat::kFloat16, KvFormat::kFloat16>(first_key, count);
     gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
   }
 
