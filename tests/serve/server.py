@@ -133,10 +133,14 @@ class Server:
 
     def metric(self, name, absent=False):
         """The sum of its samples; None where there is none and that is `absent`."""
+        return self.metrics(name, absent=absent)[0]
+
+    def metrics(self, *names, absent=False):
+        """Several of one moment."""
         text = self.ask("GET", "/metrics")[2]
-        found = re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M)
-        assert found or absent, name
-        return sum(float(value) for value in found) if found else None
+        found = [re.findall(rf"^{re.escape(name)}(?:\{{.*\}})? (\S+)$", text, re.M) for name in names]
+        assert all(found) or absent, names
+        return [sum(float(value) for value in values) if values else None for values in found]
 
     def wait_for(self, name, value, seconds=10):
         """Until the metric is `value`; None: until there is such a metric."""
