@@ -1,5 +1,7 @@
 #include "model/kv_basis.h"
 
+#include <Eigen/Cholesky>
+#include <Eigen/Eigenvalues>
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,88 +13,22 @@ namespace llmq {
 namespace {
 
 constexpr double kRidge = 1e-4;  // of the mean second moment: directions that the probe never saw stay finite
-constexpr int kMostSweeps = 20;
 
-using Matrix = std::vector<double>;  // [n, n]
+using Matrix = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+using Square = Eigen::Map<const Matrix>;
 
-Matrix product(const Matrix& a, const Matrix& b, std::size_t n) {
-  Matrix c(n * n, 0.0);
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t k = 0; k < n; ++k)
-      for (std::size_t j = 0; j < n; ++j) c[i * n + j] += a[i * n + k] * b[k * n + j];
-  return c;
+Square square_of(const std::vector<double>& values, std::size_t n) {
+  return Square(values.data(), static_cast<Eigen::Index>(n), static_cast<Eigen::Index>(n));
 }
 
-Matrix transposed(const Matrix& a, std::size_t n) {
-  Matrix t(n * n);
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j < n; ++j) t[j * n + i] = a[i * n + j];
-  return t;
-}
+std::vector<double> values_of(const Matrix& matrix) { return {matrix.data(), matrix.data() + matrix.size()}; }
 
-Matrix with_ridge(Matrix a, std::size_t n) {
-  double trace = 0;
-  for (std::size_t i = 0; i < n; ++i) trace += a[i * n + i];
+Matrix with_ridge(const std::vector<double>& moment, std::size_t n) {
+  Matrix a = square_of(moment, n);
+  const double trace = a.trace();
   if (!std::isfinite(trace)) fail(ErrorKind::kBadInput, "keys, values or queries of the probe text are not finite");
-  for (std::size_t i = 0; i < n; ++i) a[i * n + i] += trace > 0 ? kRidge * trace / static_cast<double>(n) : 1;
+  a.diagonal().array() += trace > 0 ? kRidge * trace / static_cast<double>(n) : 1;
   return a;
-}
-
-// a = L L^T, and L^-1. `a` is positive definite by its ridge.
-Matrix cholesky(const Matrix& a, std::size_t n) {
-  Matrix l(n * n, 0.0);
-  for (std::size_t i = 0; i < n; ++i)
-    for (std::size_t j = 0; j <= i; ++j) {
-      double sum = a[i * n + j];
-      for (std::size_t k = 0; k < j; ++k) sum -= l[i * n + k] * l[j * n + k];
-      l[i * n + j] = i == j ? std::sqrt(std::max(sum, 1e-300)) : sum / l[j * n + j];
-    }
-  return l;
-}
-
-Matrix lower_inverse(const Matrix& l, std::size_t n) {
-  Matrix inverse(n * n, 0.0);
-  for (std::size_t column = 0; column < n; ++column)
-    for (std::size_t i = column; i < n; ++i) {
-      double sum = i == column ? 1 : 0;
-      for (std::size_t k = column; k < i; ++k) sum -= l[i * n + k] * inverse[k * n + column];
-      inverse[i * n + column] = sum / l[i * n + i];
-    }
-  return inverse;
-}
-
-// Cyclic Jacobi: `a` becomes diagonal, the rows of `vectors` its eigenvectors.
-void diagonalize(Matrix& a, Matrix& vectors, std::size_t n) {
-  vectors.assign(n * n, 0.0);
-  for (std::size_t i = 0; i < n; ++i) vectors[i * n + i] = 1;
-  const auto rotate = [n](double* x, double* y, double c, double s) {
-    for (std::size_t k = 0; k < n; ++k) {
-      const double one = x[k], other = y[k];
-      x[k] = c * one - s * other;
-      y[k] = s * one + c * other;
-    }
-  };
-  for (int sweep = 0; sweep < kMostSweeps; ++sweep) {
-    double off = 0, on = 0;
-    for (std::size_t i = 0; i < n; ++i)
-      for (std::size_t j = 0; j < n; ++j) (i == j ? on : off) += a[i * n + j] * a[i * n + j];
-    if (off <= 1e-20 * on) return;
-    for (std::size_t p = 0; p + 1 < n; ++p)
-      for (std::size_t q = p + 1; q < n; ++q) {
-        const double apq = a[p * n + q];
-        if (apq * apq <= 1e-26 * std::fabs(a[p * n + p] * a[q * n + q])) continue;
-        const double theta = (a[q * n + q] - a[p * n + p]) / (2 * apq);
-        const double t = (theta < 0 ? -1 : 1) / (std::fabs(theta) + std::sqrt(theta * theta + 1));
-        const double c = 1 / std::sqrt(t * t + 1), s = t * c;
-        rotate(&a[p * n], &a[q * n], c, s);
-        for (std::size_t k = 0; k < n; ++k) {
-          const double one = a[k * n + p], other = a[k * n + q];
-          a[k * n + p] = c * one - s * other;
-          a[k * n + q] = s * one + c * other;
-        }
-        rotate(&vectors[p * n], &vectors[q * n], c, s);
-      }
-  }
 }
 
 // The largest power of two that divides n.
@@ -102,7 +38,7 @@ std::size_t hadamard_block(std::size_t n) { return n & (~n + 1); }
 
 std::vector<double> hadamard_matrix(std::size_t n) {
   const std::size_t block = hadamard_block(n);
-  Matrix h(n * n, 0.0);
+  std::vector<double> h(n * n, 0.0);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = i / block * block; j < (i / block + 1) * block; ++j)
       h[i * n + j] = (std::popcount((i % block) & (j % block)) % 2 == 0 ? 1 : -1) / std::sqrt(static_cast<double>(block));
@@ -112,31 +48,33 @@ std::vector<double> hadamard_matrix(std::size_t n) {
 // keys = L L^T, L^T queries L = Q D Q^T, T = Q^T L^-1: T k has the second moment 1, T^-T q has D. Rows times D^(1/4) make both sqrt(D).
 HeadBasis fit_head_basis(const std::vector<double>& keys, const std::vector<double>& queries) {
   const auto n = static_cast<std::size_t>(std::llround(std::sqrt(static_cast<double>(keys.size()))));
-  const Matrix factor = cholesky(with_ridge(keys, n), n), upper = transposed(factor, n);
-  Matrix turned = product(product(upper, with_ridge(queries, n), n), factor, n), vectors;
-  diagonalize(turned, vectors, n);
-  const Matrix forward = product(vectors, lower_inverse(factor, n), n), inverse = product(vectors, upper, n);
-  std::vector<std::size_t> order(n);
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return turned[a * n + a] > turned[b * n + b]; });
+  const Eigen::LLT<Matrix> llt(with_ridge(keys, n));
+  const Matrix factor = llt.matrixL();
+  const Eigen::SelfAdjointEigenSolver<Matrix> solved(factor.transpose() * with_ridge(queries, n) * factor);
+  if (llt.info() != Eigen::Success || solved.info() != Eigen::Success)
+    fail(ErrorKind::kInternal, "the second moments of keys and queries have no common basis");
+  const Eigen::VectorXd& sizes = solved.eigenvalues();
+  const Matrix forward = llt.matrixU().solve(solved.eigenvectors()).transpose(), inverse = (factor * solved.eigenvectors()).transpose();
+  std::vector<Eigen::Index> order(n);
+  std::iota(order.begin(), order.end(), Eigen::Index{0});
+  std::stable_sort(order.begin(), order.end(), [&](Eigen::Index a, Eigen::Index b) { return sizes[a] > sizes[b]; });
   // Large and small go round the blocks that are mixed, so that no block decides the scale of a row alone.
   const std::size_t block = hadamard_block(n), blocks = n / block;
-  Matrix sized(n * n), sized_inverse(n * n);
+  Matrix sized(n, n), sized_inverse(n, n);
   for (std::size_t r = 0; r < n; ++r) {
-    const std::size_t from = order[r], to = r % blocks * block + r / blocks;
-    const double weight = std::pow(std::max(turned[from * n + from], 1e-300), 0.25);
-    for (std::size_t k = 0; k < n; ++k) {
-      sized[to * n + k] = forward[from * n + k] * weight;
-      sized_inverse[to * n + k] = inverse[from * n + k] / weight;
-    }
+    const Eigen::Index from = order[r], to = static_cast<Eigen::Index>(r % blocks * block + r / blocks);
+    const double weight = std::pow(std::max(sizes[from], 1e-300), 0.25);
+    sized.row(to) = forward.row(from) * weight;
+    sized_inverse.row(to) = inverse.row(from) / weight;
   }
-  const Matrix spread = hadamard_matrix(n);
-  return {product(spread, sized, n), product(spread, sized_inverse, n)};
+  const std::vector<double> hadamard = hadamard_matrix(n);
+  const Square spread = square_of(hadamard, n);
+  return {values_of(spread * sized), values_of(spread * sized_inverse)};
 }
 
 namespace {
 
-std::unique_ptr<PreparedWeight> prepare_square(Backend& backend, const Matrix& matrix, std::int64_t n) {
+std::unique_ptr<PreparedWeight> prepare_square(Backend& backend, const std::vector<double>& matrix, std::int64_t n) {
   const std::vector<float> rounded(matrix.begin(), matrix.end());
   return backend.prepare(TensorView(rounded.data(), DType::kF32, Shape{n, n}), Compute::kFloat32);
 }

@@ -228,7 +228,7 @@ FAULTS = [
     Fault("scale-rounded-down", "kernels/common/kv_row.h", "++half.bits;", "half.bits += 0;", [("llmq_kernels_backend", "KvRow.KeepsEvery*")],
           compiled=["tests/kernels/backend/attention_test.cpp"]),
     Fault("basis-not-left", "src/model/decoder_block.cpp", "    basis.leave(out);", "", [("llmq_unit_runtime", "KvFitting.PackedPages*")]),
-    Fault("keys-in-any-basis", "src/model/kv_basis.cpp", "return {product(spread, sized, n), product(spread, sized_inverse, n)};", "sized = forward, sized_inverse = inverse; return {product(spread, sized, n), product(spread, sized_inverse, n)};",
+    Fault("keys-in-any-basis", "src/model/kv_basis.cpp", "return {values_of(spread * sized), values_of(spread * sized_inverse)};", "return {values_of(spread * forward), values_of(spread * inverse)};",
           [("llmq_unit_model", "KvBasis.CoordinatesAre*")]),
     Fault("fifth-bits-lost", "kernels/common/kv_row.h", "inverse, top) >> 4 << part", "inverse, top) >> 5 << part", [("llmq_kernels_backend", "KvRow.KeepsEvery*")],
           compiled=["tests/kernels/backend/attention_test.cpp"]),
