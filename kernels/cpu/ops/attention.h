@@ -170,7 +170,7 @@ struct AttentionRun {
     return (block * t.kv_heads + t.kv_head) * t.block_size + position % t.block_size;
   }
 
-  // The same for pages of packed rows.
+  // `gather` from pages of packed rows.
   template <KvFormat kKeys, KvFormat kValues, int64_t kDim>
   LLMQ_INLINE void gather_packed(int64_t first_key, int64_t count) const {
     const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = kDim > 0 ? kDim : t.head_dim;
@@ -199,7 +199,6 @@ struct AttentionRun {
     gather_packed<kKeys, kValues, 0>(first_key, count);
   }
   LLMQ_INLINE void gather_any_packed(int64_t first_key, int64_t count) const {
-    fetch_next(first_key);
     if (t.key_row.format == KvFormat::kInt8) return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
     if (t.key_row.format == KvFormat::kInt5) return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
     if (t.key_row.format == KvFormat::kFloat16) return gather_packed<KvFormat::kFloat16, KvFormat::kFloat16>(first_key, count);
@@ -451,9 +450,10 @@ struct AttentionRun {
         fetch_next(first_key);
         return meet_in_place<Product, kFewRows>(from * t.group, to * t.group, first_key, known);
       }
-    if (t.packed)
+    if (t.packed) {
+      fetch_next(first_key);
       gather_any_packed(first_key, known);
-    else if (as_panels())
+    } else if (as_panels())
       copy_panels(first_key, known);
     else if (t.pages == CpuFormat::kF32)
       gather<float>(first_key, known);

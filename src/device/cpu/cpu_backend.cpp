@@ -384,32 +384,23 @@ class CpuBackend final : public Backend {
 
   static float number(float v) { return v; }
   static float number(BFloat16 v) { return to_float(v); }
-  // `count` <= kPiece numbers as the pages hold them.
-  static constexpr std::int64_t kPiece = 64;
-  const float* in_pages(const float* x, std::int64_t, float*) const { return x; }
-  const BFloat16* in_pages(const float* x, std::int64_t count, BFloat16* piece) const {
-    kernels_.to_bf16(piece, x, count);
-    return piece;
-  }
+  static void place_element(float* to, float from) { *to = from; }
+  static void place_element(BFloat16* to, float from) { *to = to_bfloat16(from); }
 
   template <class Element>
-  void store_head(const KvPages& pages, const KvSlot& at, const float* key, const float* value) const {
+  static void store_head(const KvPages& pages, const KvSlot& at, const float* key, const float* value) {
     constexpr std::int64_t kPerUnit = 4 / sizeof(Element);
     const KvLayout& layout = at.layout;
     const std::int64_t dim = layout.head_dim, stride = layout.width(at.place) * kPerUnit;
-    const std::int64_t first = layout.value(at.block, at.head, at.place, 0), step = layout.value(at.block, at.head, at.place, 1) - first;
     Element* const keys = pages.keys.as<Element>();
-    Element* to_key = keys + layout.key(at.block, at.head, at.place, 0);
-    Element* to_value = pages.values.as<Element>() + first;
-    Element piece[kPiece];
-    for (std::int64_t begin = 0; begin < dim; begin += kPiece) {
-      const std::int64_t count = std::min(kPiece, dim - begin), whole = count / kPerUnit * kPerUnit;
-      const Element* from = in_pages(key + begin, count, piece);
-      for (std::int64_t d = 0; d < whole; d += kPerUnit, to_key += stride) std::memcpy(to_key, from + d, 4);
-      if (whole < count) keys[layout.key(at.block, at.head, at.place, dim - 1)] = from[whole];
-      from = in_pages(value + begin, count, piece);
-      for (std::int64_t d = 0; d < count; ++d, to_value += step) *to_value = from[d];
-    }
+    Element* to = keys + layout.key(at.block, at.head, at.place, 0);
+    for (std::int64_t d = 0; d + kPerUnit <= dim; d += kPerUnit, to += stride)
+      for (std::int64_t i = 0; i < kPerUnit; ++i) place_element(to + i, key[d + i]);
+    if (dim % kPerUnit != 0) place_element(keys + layout.key(at.block, at.head, at.place, dim - 1), key[dim - 1]);
+    const std::int64_t first = layout.value(at.block, at.head, at.place, 0),
+                       step = layout.value(at.block, at.head, at.place, 1) - first;
+    to = pages.values.as<Element>() + first;
+    for (std::int64_t d = 0; d < dim; ++d, to += step) place_element(to, value[d]);
   }
 
   void attend(const TensorView& out, const TensorView& q, const KvPages& pages, const SequenceRows& s,
