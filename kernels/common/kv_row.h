@@ -16,6 +16,12 @@
 
 #include "base/half.h"
 
+#ifdef __CUDACC__  // these are no constant expressions, so that nvcc has to be told
+#define LLMQ_ANYWHERE LLMQ_INLINE __host__ __device__
+#else
+#define LLMQ_ANYWHERE LLMQ_INLINE
+#endif
+
 namespace llmq {
 
 enum class KvFormat : unsigned char { kFloat16, kFloat8, kInt8, kInt5, kInt4 };
@@ -24,9 +30,9 @@ struct KvRow {
   KvFormat format = KvFormat::kInt8;
   int64_t n = 0;
 
-  LLMQ_INLINE int64_t half() const { return (n + 1) / 2; }    // bytes of the nibbles
-  LLMQ_INLINE int64_t eighth() const { return (n + 7) / 8; }  // of the fifth bits
-  LLMQ_INLINE int64_t bytes() const {
+  LLMQ_ANYWHERE int64_t half() const { return (n + 1) / 2; }    // bytes of the nibbles
+  LLMQ_ANYWHERE int64_t eighth() const { return (n + 7) / 8; }  // of the fifth bits
+  LLMQ_ANYWHERE int64_t bytes() const {
     if (format == KvFormat::kFloat16) return 2 * n;
     if (format == KvFormat::kFloat8) return n;
     if (format == KvFormat::kInt8) return 2 + n;
@@ -35,21 +41,21 @@ struct KvRow {
 };
 
 // The FP16 next to `value` > 0 that is not below it, at most the largest.
-LLMQ_INLINE Float16 kv_scale(float value) {
+LLMQ_ANYWHERE Float16 kv_scale(float value) {
   Float16 half = to_float16(value < 65504.0f ? value : 65504.0f);
   if (to_float(half) < value && half.bits < 0x7bff) ++half.bits;
   return half;
 }
 
 // Of b bits, 2^(b-1) = `top`.
-LLMQ_INLINE unsigned kv_code(float x, float inverse, int top) {
+LLMQ_ANYWHERE unsigned kv_code(float x, float inverse, int top) {
   const float code = __builtin_floorf(x * inverse);
   if (!(code > static_cast<float>(-top))) return 0;
   return static_cast<unsigned>((code < static_cast<float>(top - 1) ? static_cast<int>(code) : top - 1) + top);
 }
 
 // `scale` belongs to kFloat8.
-LLMQ_INLINE void kv_store_row(KvRow row, unsigned char* to, const float* x, float scale) {
+LLMQ_ANYWHERE void kv_store_row(KvRow row, unsigned char* to, const float* x, float scale) {
   const int64_t n = row.n;
   if (row.format == KvFormat::kFloat16) {
     for (int64_t i = 0; i < n; ++i) {
@@ -93,7 +99,7 @@ LLMQ_INLINE void kv_store_row(KvRow row, unsigned char* to, const float* x, floa
   }
 }
 
-LLMQ_INLINE void kv_load_row(KvRow row, float* to, const unsigned char* from, float scale) {
+LLMQ_ANYWHERE void kv_load_row(KvRow row, float* to, const unsigned char* from, float scale) {
   const int64_t n = row.n;
   if (row.format == KvFormat::kFloat16) {
     for (int64_t i = 0; i < n; ++i) {
@@ -130,6 +136,38 @@ LLMQ_INLINE void kv_load_row(KvRow row, float* to, const unsigned char* from, fl
         for (int64_t j = 0; j < many; ++j) to[at + j] += static_cast<float>((from[i + j] >> part & 1) << 4);
     }
   for (int64_t i = 0; i < n; ++i) to[i] *= step;
+}
+
+// Numbers [first, first + kCount) of what kv_load_row() gives, 0 from the n-th on: for threads that share a row.
+template <int kCount>
+LLMQ_ANYWHERE void kv_load_part(KvRow row, float* to, const unsigned char* from, int first, float scale) {
+  const int n = static_cast<int>(row.n), half = static_cast<int>(row.half()), eighth = static_cast<int>(row.eighth());
+  Float16 stored{};
+  if (row.format != KvFormat::kFloat8) __builtin_memcpy(&stored, from, 2);
+  const float step = to_float(stored), middle = row.format == KvFormat::kInt5 ? 15.5f : 7.5f;
+  int bit = first / eighth, byte = first % eighth;  // where the fifth one lies
+  for (int j = 0; j < kCount; ++j) {
+    const int i = first + j;
+    if (i >= n) {
+      to[j] = 0;
+    } else if (row.format == KvFormat::kFloat16) {
+      Float16 number;
+      __builtin_memcpy(&number, from + 2 * i, 2);
+      to[j] = to_float(number);
+    } else if (row.format == KvFormat::kFloat8) {
+      to[j] = to_float(Float8{from[i]}) * scale;
+    } else if (row.format == KvFormat::kInt8) {
+      to[j] = static_cast<float>(static_cast<signed char>(from[2 + i])) * step;
+    } else {
+      int code = i < half ? from[2 + i] & 15 : from[2 + i - half] >> 4;
+      if (row.format == KvFormat::kInt5) code |= (from[2 + half + byte] >> bit & 1) << 4;
+      to[j] = (static_cast<float>(code) - middle) * step;
+    }
+    if (++byte == eighth) {
+      byte = 0;
+      ++bit;
+    }
+  }
 }
 
 }  // namespace llmq

@@ -1,4 +1,4 @@
-// Causal attention of one (row, head) by a block of 128 threads, over pages [block, place, kv_head, dim]:
+// Causal attention of one (row, head) by a block of 128 threads, over pages of any kind:
 //
 //   s_p = scale * q . k_p;  out = sum_p exp(s_p - max) v_p / sum_p exp(s_p - max),  p over the visible positions
 //
@@ -6,7 +6,7 @@
 // past. Stages of a tile: scores (a thread each key, an FMA chain over the head), weights, mix (a thread up to four dimensions).
 // The plain form, right on every device; the S x S matrix is nowhere.
 #pragma once
-#include "kernels/cuda/elementwise.h"
+#include "kernels/cuda/kv_pages.h"
 
 namespace llmq::cuda {
 
@@ -16,21 +16,16 @@ struct PlainAttention {
   static constexpr int kThreads = 128, kKeys = 64, kEach = kMostHeadDim / kThreads;
   struct Arguments {
     int64_t rows = 0;
-    int heads = 0, kv_heads = 0, head_dim = 0;  // head_dim <= kMostHeadDim
+    int heads = 0, head_dim = 0;  // head_dim <= kMostHeadDim
     float scale = 0;
     int64_t window = 0;
     Rows q, out;  // q [rows * heads, head_dim], out [rows, heads * head_dim]
-    const void* keys = nullptr;
-    const void* values = nullptr;
-    Element pages = Element::kF32;
-    int64_t block_size = 16;
+    KvStore keys, values;
     const int64_t* positions = nullptr;    // [rows] the absolute position of each
     const int64_t* first_block = nullptr;  // [rows] where in `tables` its sequence's blocks begin
     const int32_t* tables = nullptr;
-    // The element of the pages where (position p, this KV head) begins.
-    LLMQ_BLOCK int64_t place(int64_t row, int64_t p, int kv_head) const {
-      const int64_t slot = tables[first_block[row] + p / block_size] * block_size + p % block_size;
-      return (slot * kv_heads + kv_head) * head_dim;
+    LLMQ_BLOCK int64_t slot(int64_t row, int64_t p) const {
+      return int64_t{tables[first_block[row] + p / keys.block_size]} * keys.block_size + p % keys.block_size;
     }
   };
   struct Shared {
@@ -45,7 +40,7 @@ struct PlainAttention {
 
   static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const int64_t row = block.x, position = a.positions[row];
-    const int head = block.y, kv_head = head / (a.heads / a.kv_heads);
+    const int head = block.y, kv_head = head / (a.heads / a.keys.kv_heads);
     const int64_t first = a.window > 0 && position - a.window + 1 > 0 ? position - a.window + 1 : 0;
     PerThread<Running, kThreads> running;
     block.each([&](int thread) {
@@ -63,9 +58,9 @@ struct PlainAttention {
         const int64_t p = tile + thread;
         float score = -INFINITY;
         if (p >= first && p <= position) {
-          const int64_t at = a.place(row, p, kv_head);
+          const int64_t at = a.keys.place(a.slot(row, p), kv_head);
           float dot = 0;
-          for (int d = 0; d < a.head_dim; ++d) dot = fmaf(shared.q.get(thread, d), load(a.keys, at + d, a.pages), dot);
+          for (int d = 0; d < a.head_dim; ++d) dot = fmaf(shared.q.get(thread, d), a.keys.get(at, d), dot);
           score = dot * a.scale;
         }
         shared.scores.set(thread, thread, score);
@@ -88,12 +83,12 @@ struct PlainAttention {
         const int64_t from = tile < first ? first - tile : 0, to = tile + kKeys <= position ? kKeys : position - tile + 1;
         for (int64_t j = from; j < to; ++j) {
           const float weight = shared.weights.get(thread, static_cast<int>(j));
-          const int64_t at = a.place(row, tile + j, kv_head);
+          const int64_t at = a.values.place(a.slot(row, tile + j), kv_head);
           own.sum += weight;
           LLMQ_UNROLL
           for (int i = 0; i < kEach; ++i) {
             const int d = thread + i * kThreads;
-            if (d < a.head_dim) own.mixed[i] = fmaf(weight, load(a.values, at + d, a.pages), own.mixed[i]);
+            if (d < a.head_dim) own.mixed[i] = fmaf(weight, a.values.get(at, d), own.mixed[i]);
           }
         }
       });

@@ -1,4 +1,4 @@
-// Kernels that give each output element a thread of its own: embed, rope, copies to and from KV pages, gated activation, add, convert,
+// Kernels that give each output element a thread of its own: embed, rope, gated activation, add, convert,
 // channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each computes.
 #pragma once
 #include "kernels/cuda/block.h"
@@ -64,27 +64,6 @@ struct Rope {
     const float a = x.get(row, pair), b = x.get(row, pair + half);
     x.put(row, pair, fmaf(a, c, -(b * s)));
     x.put(row, pair + half, fmaf(b, c, a * s));
-  }
-};
-
-// Pages are [slots, kv_heads, head_dim] here: width = kv_heads * head_dim numbers to a slot. to_pages: k, v -> pages, else back.
-struct MoveKv {
-  int64_t elements = 0, width = 0, head_dim = 0;
-  Rows k, v;
-  void* keys = nullptr;
-  void* values = nullptr;
-  Element pages = Element::kF32;
-  const int64_t* slots = nullptr;
-  bool to_pages = true;
-  LLMQ_BLOCK void one(int64_t i) const {
-    const int64_t row = i / head_dim, d = i % head_dim, at = slots[i / width] * width + i % width;
-    if (to_pages) {
-      store(keys, at, pages, k.get(row, d));
-      store(values, at, pages, v.get(row, d));
-    } else {
-      k.put(row, d, load(keys, at, pages));
-      v.put(row, d, load(values, at, pages));
-    }
   }
 };
 

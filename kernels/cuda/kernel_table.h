@@ -6,6 +6,7 @@
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram_bf16.h"
+#include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/linear_arguments.h"
 #include "kernels/cuda/pack_fragments.h"
 #include "kernels/cuda/product.h"

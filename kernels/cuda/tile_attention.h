@@ -1,10 +1,10 @@
-// Causal attention of BF16 queries over BF16 pages by the matrix units, decoding and prefill alike, in two kernels:
+// Causal attention of BF16 queries over pages of any kind by the matrix units, decoding and prefill alike, in two kernels:
 //
 //   SplitAttention  over the keys of one split (positions [512 s, 512 s + 512)), tile after tile of 64 keys:
 //                   S = Q K^T scale;  m' = max(m, max S);  P = exp(S - m');  l = l exp(m - m') + sum P;  O = O exp(m - m') + P V
 //   MergeSplits     M = max m_s;  out = sum_s exp(m_s - M) O_s / sum_s exp(m_s - M) l_s, splits rising
 //
-// Q, K, P and V are BF16, everything else FP32; l sums the unrounded P. Splits and tiles lie at absolute positions, and a tile that a row
+// Q, K, P and V are BF16 (pages of another type are rounded to it), everything else FP32; l sums the unrounded P. Splits and tiles lie at absolute positions, and a tile that a row
 // cannot see changes nothing of it: a row's bits depend neither on its batch, nor on whether its sequence is decoded or prefilled.
 //
 // A block of SplitAttention takes 16 (token, head) pairs of one sequence and KV head, tokens first, for one split. Stages of a tile:
@@ -12,9 +12,9 @@
 //   scores  a warp each 16 keys
 //   weigh   eight threads a pair; values to shared memory in the keys' place
 //   mix     a warp each a quarter of the dimensions
-// Pages are [blocks, block_size, kv_heads, head_dim]. Cost: keys and values are read once per 16 pairs and split.
+// Cost: keys and values are read once per 16 pairs and split.
 #pragma once
-#include "kernels/cuda/block.h"
+#include "kernels/cuda/kv_pages.h"
 
 namespace llmq::cuda {
 
@@ -29,15 +29,14 @@ struct AttentionTile {
 
 struct TileAttentionArguments {
   const float* q = nullptr;  // [rows, heads, head_dim]
-  const BFloat16* keys = nullptr;
-  const BFloat16* values = nullptr;
+  KvStore keys, values;
   BFloat16* out = nullptr;  // [rows, heads * head_dim]
   const AttentionTile* tiles = nullptr;
   int64_t tile_count = 0;
   const int32_t* tables = nullptr;
   const int64_t* positions = nullptr;  // [rows]
   int64_t rows = 0;
-  int heads = 0, kv_heads = 0, head_dim = 0, block_size = 16;
+  int heads = 0, head_dim = 0;
   float scale = 0;
   int64_t window = 0;  // 0: none
   int splits = 1;      // enough for the greatest position
@@ -81,7 +80,7 @@ struct SplitAttention {
     int64_t first, last;
   };
 
-  static Grid grid(const Arguments& a) { return {a.tile_count, a.kv_heads, a.splits}; }
+  static Grid grid(const Arguments& a) { return {a.tile_count, a.keys.kv_heads, a.splits}; }
 
   static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const Place place = place_of(block, a);
@@ -107,7 +106,7 @@ struct SplitAttention {
 
  private:
   static LLMQ_BLOCK Place place_of(const Block<kThreads>& block, const Arguments& a) {
-    Place p{a.tiles[block.x], a.heads / a.kv_heads, block.y, block.z, 0, 0};
+    Place p{a.tiles[block.x], a.heads / a.keys.kv_heads, block.y, block.z, 0, 0};
     const int64_t from = p.tile.first_pair / p.group, pairs = int64_t{p.tile.rows} * p.group;
     const int64_t end = p.tile.first_pair + kPairs < pairs ? p.tile.first_pair + kPairs : pairs;
     p.last = p.tile.context + (end - 1) / p.group;
@@ -147,24 +146,30 @@ struct SplitAttention {
     }
   }
 
-  // The tile's keys or values; 16 bytes at a time where heads are multiples of them.
-  static LLMQ_BLOCK void fetch_page(const Arguments& a, const BFloat16* pages, const Place& p, Shared& shared, int t, int64_t tile) {
+  // The tile's keys or values, eight numbers at a time; copied as they are where heads of BF16 are multiples of that.
+  static LLMQ_BLOCK void fetch_page(const Arguments& a, const KvStore& pages, const Place& p, Shared& shared, int t, int64_t tile) {
     for (int i = t; i < kTileKeys * kWords / 4; i += kThreads) {
       const int key = i / (kWords / 4), word = i % (kWords / 4) * 4, to = key * kStride + word;
       const int64_t position = tile + key;
       const bool seen = position >= p.first && position <= p.last;
-      const int64_t slot = seen ? int64_t{a.tables[p.tile.first_block + position / a.block_size]} * a.block_size + position % a.block_size : 0;
-      const BFloat16* const from = pages + (slot * a.kv_heads + p.kv_head) * a.head_dim;
-      if (a.head_dim % 8 == 0) {
+      const int64_t block = seen ? a.tables[p.tile.first_block + position / pages.block_size] : 0;
+      const int64_t from = pages.place(block * pages.block_size + position % pages.block_size, p.kv_head);
+      if (!pages.packed && pages.element == Element::kBF16 && a.head_dim % 8 == 0) {
         const bool present = seen && 2 * word < a.head_dim;
-        shared.page.copy_async(t, to, present ? from + 2 * word : pages, present);
+        shared.page.copy_async(t, to, static_cast<const BFloat16*>(pages.first) + (present ? from + 2 * word : 0), present);
       } else {
-        for (int w = 0; w < 4; ++w) {
-          const int d = 2 * (word + w);
-          shared.page.set(t, to + w, word_of(seen && d < a.head_dim ? from[d] : BFloat16{0}, seen && d + 1 < a.head_dim ? from[d + 1] : BFloat16{0}));
-        }
+        fetch_words(pages, from, seen, shared, t, to, 2 * word);
       }
     }
+  }
+  static LLMQ_BLOCK void fetch_words(const KvStore& pages, int64_t from, bool seen, Shared& shared, int t, int to, int d) {
+    float numbers[8] = {};
+    if (seen && pages.packed)
+      kv_load_part<8>(pages.row, numbers, pages.bytes_at(from), d, pages.scale);
+    else if (seen)
+      for (int j = 0; j < 8 && d + j < pages.row.n; ++j) numbers[j] = pages.get(from, d + j);
+    LLMQ_UNROLL
+    for (int w = 0; w < 4; ++w) shared.page.set(t, to + w, word_of(to_bfloat16(numbers[2 * w]), to_bfloat16(numbers[2 * w + 1])));
   }
 
   static LLMQ_BLOCK void score(const Block<kThreads>& block, const Arguments& a, const Place& p, Shared& shared, Threads& threads, int64_t tile) {

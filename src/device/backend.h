@@ -135,8 +135,6 @@ class Backend {
   // [max_position, head_dim/2] on the device. positions host.
   virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
                     const TensorView& sines) = 0;
-  // Whether pages may be packed.
-  virtual bool packs_kv() const { return true; }
   // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages' dtype.
   virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                         std::span<const std::int64_t> slots) = 0;

@@ -75,8 +75,6 @@ struct Engine::State {
               with.prefix_caching) {
     if (options.kv && options.kv->packed && early_context)
       fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only", {}, "--kv-cache-dtype", "leave it out, or leave --gpu-layers out"});
-    if (options.kv && options.kv->packed && !backend->packs_kv())
-      fail(ErrorKind::kUnsupported, {backend->name() + " keeps keys and values as bf16 or f32 only", {}, "--kv-cache-dtype", "leave it out, or use --device cpu"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       blocks.push_back(load_block(context_of(block).backend, options.compute, source, spec, static_cast<int>(block), false,

@@ -232,6 +232,8 @@ FAULTS = [
           [("llmq_unit_model", "KvBasis.CoordinatesAre*")]),
     Fault("fifth-bits-lost", "kernels/common/kv_row.h", "inverse, top) >> 4 << part", "inverse, top) >> 5 << part", [("llmq_kernels_backend", "KvRow.KeepsEvery*")],
           compiled=["tests/kernels/backend/attention_test.cpp"]),
+    Fault("fifth-bits-of-another-part", "kernels/common/kv_row.h", "if (++byte == eighth)", "if (++byte > eighth)", [("llmq_kernels_backend", "*PackedPages*cuda_emulated*")],
+          compiled=["kernels/cuda/emulated_kernels.cpp"]),
     # What answers may be.
     Fault("open-bound-closed", "src/grammar/json_texts.cpp", "(!ends(low) || low.open)", "!ends(low)", [("llmq_unit_grammar", "JsonSchema.AcceptsWhatItShould")]),
     Fault("answers-end-anywhere", "src/grammar/constraint.cpp", "const bool may_end = automaton_.accepts(state);", "const bool may_end = true;",

@@ -19,6 +19,17 @@ constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;  // numbers of a 
 
 cuda::Rows rows_of(const TensorView& view) { return {view.pointer, view.row_stride, element_of(view.dtype)}; }
 
+cuda::KvStore store_of(const KvPages& pages, const TensorView& numbers, int kv_heads, int head_dim, KvFormat format, float scale) {
+  return {numbers.pointer, {format, head_dim}, scale, kv_heads, pages.block_size, pages.packed.has_value(),
+          pages.packed ? cuda::Element::kF32 : element_of(numbers.dtype)};
+}
+cuda::KvStore keys_of(const KvPages& pages, int kv_heads, int head_dim) {
+  return store_of(pages, pages.keys, kv_heads, head_dim, pages.packed.value_or(KvFormats{}).keys, pages.key_scale);
+}
+cuda::KvStore values_of(const KvPages& pages, int kv_heads, int head_dim) {
+  return store_of(pages, pages.values, kv_heads, head_dim, pages.packed.value_or(KvFormats{}).values, pages.value_scale);
+}
+
 // By absolute position and by block table, one entry for each row of a batch (kernels/cuda/attention.h, tile_attention.h).
 struct RowPlaces {
   std::vector<std::int64_t> positions, first_block;
@@ -108,7 +119,6 @@ class CudaBackend final : public Backend, public ColumnRounder {
           {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines), rows_of(sines), on_device.as<std::int32_t>()}, x);
   }
 
-  bool packs_kv() const override { return false; }
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots) override {
     move_kv("store_kv", pages, k, v, slots, true);
   }
@@ -123,7 +133,7 @@ class CudaBackend final : public Backend, public ColumnRounder {
       fail(ErrorKind::kUnsupported, "heads of {} dimensions are more than the {} that attention on CUDA takes", problem.head_dim,
            cuda::kMostHeadDim);
     const RowPlaces places = places_of(sequences);
-    if (pages.keys.dtype == DType::kBF16 && out.dtype == DType::kBF16 && problem.head_dim <= cuda::kMostTileDim && q.contiguous() && out.contiguous())
+    if (out.dtype == DType::kBF16 && problem.head_dim <= cuda::kMostTileDim && q.contiguous() && out.contiguous())
       return tile_attention(out, q, pages, sequences, places, problem);
     const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)),
                  first_block = copy_of(std::span<const std::int64_t>(places.first_block)),
@@ -131,17 +141,14 @@ class CudaBackend final : public Backend, public ColumnRounder {
     cuda::PlainAttention::Arguments a;
     a.rows = static_cast<std::int64_t>(places.positions.size());
     a.heads = problem.heads;
-    a.kv_heads = problem.kv_heads;
     a.head_dim = problem.head_dim;
     a.scale = problem.scale;
     a.window = problem.sliding_window;
     a.q = rows_of(q);
     a.out = rows_of(out);
     if (out.shape.rank() != 2) a.out.row = std::int64_t{problem.heads} * problem.head_dim;
-    a.keys = pages.keys.pointer;
-    a.values = pages.values.pointer;
-    a.pages = element_of(pages.keys.dtype);
-    a.block_size = pages.block_size;
+    a.keys = keys_of(pages, problem.kv_heads, problem.head_dim);
+    a.values = values_of(pages, problem.kv_heads, problem.head_dim);
     a.positions = positions.as<std::int64_t>();
     a.first_block = first_block.as<std::int64_t>();
     a.tables = tables.as<std::int32_t>();
@@ -368,8 +375,8 @@ class CudaBackend final : public Backend, public ColumnRounder {
       const Buffer on_device = copy_of(std::span<const cuda::AttentionTile>(tiles));
       cuda::TileAttentionArguments a;
       a.q = q.as<const float>() + first * width;
-      a.keys = pages.keys.as<const BFloat16>();
-      a.values = pages.values.as<const BFloat16>();
+      a.keys = keys_of(pages, problem.kv_heads, problem.head_dim);
+      a.values = values_of(pages, problem.kv_heads, problem.head_dim);
       a.out = out.as<BFloat16>() + first * width;
       a.tiles = on_device.as<cuda::AttentionTile>();
       a.tile_count = static_cast<std::int64_t>(tiles.size());
@@ -377,9 +384,7 @@ class CudaBackend final : public Backend, public ColumnRounder {
       a.positions = positions.as<std::int64_t>() + first;
       a.rows = end - first;
       a.heads = problem.heads;
-      a.kv_heads = problem.kv_heads;
       a.head_dim = problem.head_dim;
-      a.block_size = pages.block_size;
       a.scale = problem.scale;
       a.window = problem.sliding_window;
       a.splits = static_cast<int>(splits);
@@ -394,10 +399,11 @@ class CudaBackend final : public Backend, public ColumnRounder {
                bool to_pages) {
     require_on(device(), operation, {&pages.keys, &pages.values, &k, &v});
     const Buffer on_device = copy_of(slots);
-    const std::int64_t width = k.shape[1] * k.cols();
+    const auto heads = static_cast<int>(k.shape[1]), dim = static_cast<int>(k.cols());
+    const std::int64_t width = pages.packed ? heads : heads * dim;
     start(operation, kernels().move_kv,
-          {static_cast<std::int64_t>(slots.size()) * width, width, k.cols(), rows_of(k), rows_of(v), pages.keys.pointer, pages.values.pointer,
-           element_of(pages.keys.dtype), on_device.as<std::int64_t>(), to_pages},
+          {static_cast<std::int64_t>(slots.size()) * width, width, rows_of(k), rows_of(v), keys_of(pages, heads, dim), values_of(pages, heads, dim),
+           on_device.as<std::int64_t>(), to_pages},
           k);
   }
 

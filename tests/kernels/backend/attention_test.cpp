@@ -75,7 +75,6 @@ constexpr KvFormats kKvTypes[] = {kKvInt8, kKvInt4, kKvFloat8, kKvFloat16};
 
 // Pages of codes give the bits of pages in F32 that hold what the codes stand for, and load_kv() gives those numbers.
 TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
-  if (!backend().packs_kv()) GTEST_SKIP() << backend().name() << " has no packed pages";
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const KvFormats& formats : kKvTypes)
       for (const int dim : {6, 18, 64, 80, 128})

@@ -37,9 +37,10 @@ std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool t
   const auto parts = static_cast<std::size_t>(c.rows() * c.heads * a.splits);
   std::vector<float> mixed(parts * static_cast<std::size_t>(c.head_dim), std::nanf("")), greatest(parts, std::nanf("")), sum(parts, std::nanf(""));
   std::vector<BFloat16> out(data.q.size(), BFloat16{0x7fc0});
-  a.q = data.q.data(), a.keys = placed.keys.view.as<const BFloat16>(), a.values = placed.values.view.as<const BFloat16>(), a.out = out.data();
+  const auto pages = [&c](void* first) { return KvStore{first, {KvFormat{}, c.head_dim}, 1, c.kv_heads, c.block_size, false, Element::kBF16}; };
+  a.q = data.q.data(), a.keys = pages(placed.keys.view.pointer), a.values = pages(placed.values.view.pointer), a.out = out.data();
   a.tiles = tiles.data(), a.tile_count = static_cast<int64_t>(tiles.size()), a.tables = tables.data(), a.positions = positions.data();
-  a.rows = c.rows(), a.heads = c.heads, a.kv_heads = c.kv_heads, a.head_dim = c.head_dim, a.block_size = c.block_size;
+  a.rows = c.rows(), a.heads = c.heads, a.head_dim = c.head_dim;
   a.scale = c.problem().scale, a.window = c.sliding_window;
   a.mixed = mixed.data(), a.greatest = greatest.data(), a.sum = sum.data();
   start_tile_attention(a, []<class Kernel>(const TileAttentionArguments& given) { return emulate<Kernel>(given), 0; });
