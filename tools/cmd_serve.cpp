@@ -14,7 +14,7 @@ namespace {
 
 struct Options {
   EngineFlags engine;
-  std::string api_key_file, swap_space, metrics_compat, probe_interval, max_body = "8MiB";
+  std::string api_key_file, metrics_compat, probe_interval, max_body = "8MiB";
   std::int64_t tensor_parallel_size = 1;
   ServeOptions serve;
 };
@@ -29,8 +29,6 @@ void check(const Options& options) {
     fail(ErrorKind::kUsage, {"whoever reaches the server could load and unload adapters", {}, "--lora-dir", "give --api-key-file, too"});
   if (!options.engine.lora_dir.empty() && !system_io().is_directory(options.engine.lora_dir))
     fail(ErrorKind::kUsage, {"no such directory", options.engine.lora_dir, "--lora-dir", "give the directory that holds the adapters"});
-  if (!options.swap_space.empty() && options.swap_space != "0")
-    refuse("sequences that are pushed out are computed again, not swapped to the host", "--swap-space", "leave it out");
   if (!options.metrics_compat.empty() && options.metrics_compat != "vllm")
     fail(ErrorKind::kUsage, {"'" + options.metrics_compat + "' is not known", {}, "--metrics-compat", "use vllm"});
   if (!options.serve.probe.baseline_file.empty() && options.probe_interval.empty())
@@ -108,7 +106,6 @@ void add_serve(CLI::App& app, Session& session) {
   command->add_option("--lora-dir", o.engine.lora_dir, "Let requests load adapters from below DIR, and unload them (/v1/load_lora_adapter)")->type_name("DIR");
   command->add_option("--max-loras", o.engine.max_loras, "Adapters that may be loaded at once")->type_name("N")->capture_default_str()->check(CLI::Range(1, 1024));
   command->add_option("--max-lora-rank", o.engine.max_lora_rank, "Largest rank of an adapter: bounds its memory and the time of its rows")->type_name("N")->capture_default_str()->check(CLI::Range(1, 1024));
-  command->add_option("--swap-space", o.swap_space, "Host memory for pushed-out sequences (not in this version)")->type_name("SIZE");
   add_limits(*command, o);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

@@ -5,8 +5,10 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/utf8_sequence.h"
 #include "device/known_machines.h"
+#include "runtime/swap_rates.h"
 #include "tools/gpu_layers_option.h"
 #include "tools/kv_cache_option.h"
 #include "tools/print.h"
@@ -76,10 +78,30 @@ ServedModel served_model(const LoadedModel& model, const EngineFlags& options, s
           ChatTemplate::open(system_io(), model.checkpoint.path())};
 }
 
-ServingOptions serving_options(const EngineFlags& flags, const Room& room) {
+// Pages on the host for what is pushed out: none where this machine computes them sooner than it copies them.
+std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
+  const std::uint64_t asked = parse_bytes(flags.swap_space, "--swap-space"), page = engine.cache().page_bytes();
+  if (asked == 0) return 0;
+  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory)
+    fail(ErrorKind::kUsage, {fmt::format("{} are more than the {} of memory here", bytes_text(asked), bytes_text(memory)), {}, "--swap-space", "lower it"});
+  if (asked < page) fail(ErrorKind::kUsage, {fmt::format("{} hold no block of the KV cache, which has {}", bytes_text(asked), bytes_text(page)), {}, "--swap-space", "raise it, as in 4GiB"});
+  if (engine.cache().blocks().window().positions != 0) {
+    Log::get().note("the model looks back through a window only: what is pushed out is little, and computed again (--swap-space)");
+    return 0;
+  }
+  const auto pages = static_cast<std::int32_t>(std::min<std::uint64_t>(asked / page, INT32_MAX));
+  engine.cache().give_swap_space(pages);
+  const SwapRates rates = measure_swap(engine);
+  Log::get().note(fmt::format("answers that must wait have their KV cache {}: a position takes {:.0f} us to compute, {:.0f} us to the host and back",
+                              rates.pays() ? fmt::format("kept in {} of host memory", bytes_text(pages * page)) : "computed again", rates.computed_seconds * 1e6, rates.swapped_seconds * 1e6));
+  return rates.pays() ? pages : 0;
+}
+
+ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engine& engine) {
   ServingOptions serving;
   serving.limits = flags.limits;
   serving.limits.max_model_len = room.context;
+  serving.limits.swap_pages = swap_pages(flags, engine);
   serving.num_draft_tokens = flags.draft.num_draft_tokens();
   return serving;
 }
@@ -112,6 +134,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
   command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
   command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache; by default what is needed, at most 2GiB")->type_name("SIZE");
+  command.add_option("--swap-space", o.swap_space, "Host memory where the KV cache of answers that had to wait is kept, if that beats computing it again")->type_name("SIZE");
   command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
   add_draft_options(command, o.draft);
 }
@@ -133,7 +156,7 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
       engine_(load_engine(model_, flags, backend_, early_, compute, room_)),
       served_(served_model(model_, flags, room_.context)),
       drafter_(make_drafter(flags.draft, draft_, engine_)),
-      answers_(engine_, &served_.tokenizer, serving_options(flags, room_), drafter_.get()) {
+      answers_(engine_, &served_.tokenizer, serving_options(flags, room_, engine_), drafter_.get()) {
   log_kernels(engine_);
   adapters_ = load_adapters(flags_, served_, model_, answers_);
 }

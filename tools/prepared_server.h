@@ -14,7 +14,7 @@
 namespace llmq::tools {
 
 struct EngineFlags {
-  std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, served_name;
+  std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, swap_space, served_name;
   std::int64_t max_model_len = 0;
   std::optional<int> gpu_layers;
   DraftOptions draft;

@@ -33,6 +33,11 @@ struct BlockCopy {
   std::int32_t from, to;
 };
 
+// A page on the device and its place among the host's.
+struct PageSwap {
+  std::int32_t block, slot;
+};
+
 // Position p looks at those from p - positions + 1 on, and may touch those before them down to a multiple of `grain`.
 struct KvWindow {
   std::int64_t positions = 0;  // 0: all
@@ -77,6 +82,7 @@ class KvBlocks {
   std::int32_t total() const { return static_cast<std::int32_t>(blocks_.size()); }
   std::int32_t free() const { return free_; }  // published or not
   int block_size() const { return block_size_; }
+  const KvWindow& window() const { return window_; }
   std::int32_t references(std::int32_t block) const { return at(block).references; }
   bool is_published(std::int32_t block) const { return at(block).key.has_value(); }
   std::int64_t blocks_for(std::int64_t positions) const {

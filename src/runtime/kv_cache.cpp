@@ -56,19 +56,50 @@ void KvCache::set_scales(int layer, float keys, float values) {
   pages.value_scale = values;
 }
 
+namespace {
+
+TensorView page_of(const TensorView& all, std::int32_t block) {
+  TensorView page(all.pointer, all.dtype, {all.shape[1], all.shape[2], all.shape[3]}, all.device);
+  page.pointer = all.as<std::byte>() + static_cast<std::uint64_t>(block) * page.bytes();
+  return page;
+}
+
+}  // namespace
+
+void KvCache::read(std::int32_t block, std::byte* to) const {
+  for (std::size_t layer = 0; layer < pages_.size(); ++layer)
+    for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+      const TensorView page = page_of(all, block);
+      backends_[layer]->download(to, page);
+      to += page.bytes();
+    }
+}
+
+void KvCache::write(std::int32_t block, const std::byte* from) {
+  for (std::size_t layer = 0; layer < pages_.size(); ++layer)
+    for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+      const TensorView page = page_of(all, block);
+      backends_[layer]->upload(page, from);
+      from += page.bytes();
+    }
+}
+
 void KvCache::copy(std::span<const BlockCopy> copies) {
-  const auto page_of = [](const TensorView& all, std::int32_t block) {
-    TensorView page(all.pointer, all.dtype, {all.shape[1], all.shape[2], all.shape[3]}, all.device);
-    page.pointer = all.as<std::byte>() + static_cast<std::uint64_t>(block) * page.bytes();
-    return page;
-  };
-  for (const BlockCopy& copy : copies)
-    for (std::size_t layer = 0; layer < pages_.size(); ++layer)
-      for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
-        page_.resize(static_cast<std::size_t>(page_of(all, copy.from).bytes()));
-        backends_[layer]->download(page_.data(), page_of(all, copy.from));
-        backends_[layer]->upload(page_of(all, copy.to), page_.data());
-      }
+  if (!copies.empty()) page_.resize(page_bytes());
+  for (const BlockCopy& copy : copies) {
+    read(copy.from, page_.data());
+    write(copy.to, page_.data());
+  }
+}
+
+void KvCache::give_swap_space(std::int32_t pages) { swapped_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(pages) * page_bytes()); }
+
+void KvCache::swap_out(std::span<const PageSwap> pages) {
+  for (const PageSwap& page : pages) read(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
+}
+
+void KvCache::swap_in(std::span<const PageSwap> pages) {
+  for (const PageSwap& page : pages) write(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
 }
 
 std::size_t KvCache::bytes() const {

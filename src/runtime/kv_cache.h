@@ -2,6 +2,7 @@
 // two sequences share one.
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -30,14 +31,24 @@ class KvCache {
   void set_scales(int layer, float keys, float values);
   // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with several answers).
   void copy(std::span<const BlockCopy> copies);
+  // Host memory for so many pages, untouched until pages come, and pages on their way there and back.
+  void give_swap_space(std::int32_t pages);
+  void swap_out(std::span<const PageSwap> pages);
+  void swap_in(std::span<const PageSwap> pages);
   std::size_t bytes() const;
+  std::size_t page_bytes() const { return bytes() / static_cast<std::size_t>(blocks_.total()); }
 
  private:
+  // One page of every layer, one behind another.
+  void read(std::int32_t block, std::byte* to) const;
+  void write(std::int32_t block, const std::byte* from);
+
   std::vector<Backend*> backends_;  // by layer
   KvBlocks blocks_;
   std::vector<Buffer> storage_;
   std::vector<KvPages> pages_;
   std::vector<std::byte> page_;
+  std::unique_ptr<std::byte[]> swapped_;
 };
 
 // One sequence for as long as this lives, for work without a scheduler.

@@ -1,6 +1,7 @@
 #include "runtime/scheduler.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 
@@ -18,6 +19,7 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvBlocks& blocks) : limits_(
                              {},
                              "--max-model-len",
                              {}});
+  for (std::int32_t slot = limits.swap_pages; slot > 0; --slot) free_slots_.push_back(slot - 1);
 }
 
 Scheduler::Refusal Scheduler::add(Request request) {
@@ -70,11 +72,40 @@ void Scheduler::give_back(Sequence& sequence) {
 void Scheduler::erase(std::uint64_t id) {
   Sequence& sequence = live_.at(id);
   give_back(sequence);
+  forget_swapped(sequence);
   (sequence.runs ? running_ : waiting_).erase(place_of(sequence));
   live_.erase(id);
 }
 
+// Copies of its whole pages, the first ones first. What a window leaves of a sequence is little, and is computed again.
+void Scheduler::swap_out(Sequence& sequence, Step& step) {
+  if (blocks_.window().positions != 0) return;
+  if (!sequence.swapped.empty()) fail(ErrorKind::kInternal, "a sequence that has pages for all its tokens was pushed out as it started");
+  const auto whole = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
+  for (std::size_t i = 0; i < whole && !free_slots_.empty(); ++i) {
+    sequence.swapped.push_back(free_slots_.back());
+    free_slots_.pop_back();
+    step.out.push_back({sequence.table.blocks[i], sequence.swapped.back()});
+  }
+}
+
+// Behind what was found of it. The places on the host are its own until the step has run.
+void Scheduler::swap_in(Sequence& sequence, Step& step) {
+  const std::int64_t size = blocks_.block_size(), length = static_cast<std::int64_t>(sequence.swapped.size()) * size;
+  if (length <= sequence.computed) return;
+  if (!blocks_.reserve(sequence.table, length, step.copies)) fail(ErrorKind::kInternal, "a sequence started without room for its pages");
+  for (auto i = static_cast<std::size_t>(sequence.computed / size); i < sequence.swapped.size(); ++i)
+    step.in.push_back({sequence.table.blocks[i], sequence.swapped[i]});
+  sequence.computed = length;
+}
+
+void Scheduler::forget_swapped(Sequence& sequence) {
+  free_slots_.insert(free_slots_.end(), sequence.swapped.begin(), sequence.swapped.end());
+  sequence.swapped.clear();
+}
+
 void Scheduler::preempt(Sequence& sequence, Step& step) {
+  swap_out(sequence, step);
   give_back(sequence);
   sequence.drafts.clear();
   sequence.runs = false;
@@ -150,9 +181,9 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
   waiting_.erase(place);
   running_.insert(place);
   sequence.runs = true;
-  step.started.push_back(
-      {sequence.request.id, size, sequence.computed,
-       std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
+  const std::int64_t cached = sequence.computed;
+  swap_in(sequence, step);
+  step.started.push_back({sequence.request.id, size, cached, sequence.computed - cached, std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
   make_room(sequence);
   return true;
 }
@@ -160,8 +191,12 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
 const Scheduler::Step& Scheduler::next() {
   if (stepping_) fail(ErrorKind::kInternal, "a step is asked for while one runs");
   Step& step = step_;
+  for (const Start& start : step.started)  // what came back has no need of the host
+    if (const auto found = live_.find(start.id); found != live_.end() && found->second.runs) forget_swapped(found->second);
   step.work.clear();
+  step.out.clear();
   step.copies.clear();
+  step.in.clear();
   step.preempted.clear();
   step.started.clear();
   ++steps_;
@@ -198,6 +233,7 @@ void Scheduler::fork(std::uint64_t id, std::uint64_t other, std::int32_t token) 
   sequence.request.id = other;
   sequence.tokens.push_back(token);
   sequence.drafts.clear();
+  sequence.swapped.clear();
   sequence.computed = work->first + work->count;
   sequence.table = blocks_.fork(from.table);
   blocks_.truncate(sequence.table, sequence.computed);

@@ -14,6 +14,8 @@
 //   * Draft tokens to be verified take pages and budget that nobody needs, and never push anyone out. What was not
 //     accepted is given back in complete(), and all of it when the sequence is pushed out.
 //   * cancel() frees pages at once, or in complete() where the sequence is in the step that runs.
+//   * Where there is host memory for pages (swap_pages), a sequence that is pushed out leaves copies of its whole pages there, as many as
+//     there is room for, and takes them back when it starts again: what it finds published comes first, what is behind the copies is computed again.
 //   * fork() makes another answer to the same prompt: it has the same pages until one of the two writes.
 //   * What a prompt fills is offered to others as soon as it is computed, what an answer fills when its sequence gives its pages
 //     back: a step that only decodes hashes nothing. It allocates nothing either.
@@ -35,6 +37,7 @@ struct SchedulerLimits {
   std::int64_t max_num_batched_tokens = 2048;  // in one step; at least max_num_seqs
   std::int64_t max_model_len = 4096;           // prompt and answer
   std::int64_t max_waiting = 1024;             // beyond that, requests are refused
+  std::int32_t swap_pages = 0;                 // of host memory, for what is pushed out; not of use where a window passes
 };
 
 class Scheduler {
@@ -67,14 +70,18 @@ class Scheduler {
     std::int64_t first, count, drafts;
     bool samples;  // a token follows from the last row
   };
-  // A sequence that begins, or begins again: of its tokens, `cached` were found and `again` had been computed before.
+  // A sequence that begins, or begins again: of its tokens, `cached` were found, `restored` come back from the host, and `again` had been
+  // computed before and are not there.
   struct Start {
     std::uint64_t id;
-    std::int64_t tokens, cached, again;
+    std::int64_t tokens, cached, restored, again;
   };
   struct Step {
     std::vector<Work> work;  // the most urgent first
+    // Before the work, in this order: pages to the host, copies, pages from the host.
+    std::vector<PageSwap> out;
     std::vector<BlockCopy> copies;
+    std::vector<PageSwap> in;
     std::vector<std::uint64_t> preempted;
     std::vector<Start> started;  // may hold one that is preempted in the same step
   };
@@ -97,6 +104,7 @@ class Scheduler {
   std::size_t running() const { return running_.size(); }
   std::size_t waiting() const { return waiting_.size(); }
   bool idle() const { return live_.empty(); }
+  std::int64_t swap_pages_used() const { return limits_.swap_pages - static_cast<std::int64_t>(free_slots_.size()); }
 
   struct Sequence {
     Request request;
@@ -104,6 +112,7 @@ class Scheduler {
     std::vector<std::int32_t> tokens, drafts;
     std::int64_t computed = 0, most_computed = 0;  // now; before a preemption
     KvTable table;
+    std::vector<std::int32_t> swapped;  // where on the host its first pages are: of one that waits, or starts in this step
     bool runs = false, cancelled = false;
   };
   const Sequence& sequence(std::uint64_t id) const { return live_.at(id); }
@@ -126,12 +135,16 @@ class Scheduler {
   void preempt(Sequence& sequence, Step& step);
   bool preempt_less_urgent(const Place& place, Step& step);
   void give_back(Sequence& sequence);
+  void swap_out(Sequence& sequence, Step& step);
+  void swap_in(Sequence& sequence, Step& step);
+  void forget_swapped(Sequence& sequence);
   void erase(std::uint64_t id);
 
   SchedulerLimits limits_;
   KvBlocks& blocks_;
   std::map<std::uint64_t, Sequence> live_;
   std::set<Place> running_, waiting_;
+  std::vector<std::int32_t> free_slots_;  // of the host's pages
   Step step_;  // that runs, or ran last
   std::int64_t steps_ = 0;
   bool stepping_ = false;

@@ -167,6 +167,7 @@ void ServingEngine::State::note_starts(const Scheduler::Step& step) {
       statistics.prefix_hits += start.cached;
     }
     statistics.recomputed_tokens += start.again;
+    statistics.restored_tokens += start.restored;
     if (answer.cached >= 0) continue;  // pushed out before
     answer.cached = start.cached;
     started.push_back(answer.request().id);
@@ -428,8 +429,11 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
   state.propose();
   const Scheduler::Step& step = state.scheduler.next();
   state.note_starts(step);
+  KvCache& cache = state.engine.cache();
+  cache.swap_out(step.out);
+  cache.copy(step.copies);
+  cache.swap_in(step.in);
   if (!step.work.empty()) {
-    state.engine.cache().copy(step.copies);
     state.note_places();
     const Buffer normed = state.forward(step);
     state.score_prompts(step, normed);
@@ -458,6 +462,8 @@ const ServingStatistics& ServingEngine::statistics() {
     if (entry.second.request().background) --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
   now.kv_blocks_total = blocks.total();
   now.kv_bytes = static_cast<std::int64_t>(state.engine.cache().bytes());
+  now.swap_pages_total = state.options.limits.swap_pages;
+  now.swap_pages_used = state.scheduler.swap_pages_used();
   now.kv_blocks_used = blocks.total() - blocks.free();
   now.kv_positions_used = now.kv_blocks_used * blocks.block_size() - state.unused_places();
   now.adapters.resize(state.adapters.size());

@@ -32,6 +32,7 @@ struct ServingStatistics {
   std::int64_t prefix_queries = 0, prefix_hits = 0;                 // tokens of requests that started, and of these found
   std::int64_t prompt_tokens = 0, generated_tokens = 0;             // of accepted requests; of answers
   std::int64_t preemptions = 0, recomputed_tokens = 0, steps = 0, rows = 0;
+  std::int64_t restored_tokens = 0, swap_pages_used = 0, swap_pages_total = 0;  // back from the host; its pages, now
   std::int64_t finished_stop = 0, finished_length = 0, cancelled = 0, failed = 0, refused = 0;
   // Speculation: rounds with drafts, tokens proposed and accepted, and accepted at each place of a round.
   std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;

@@ -91,6 +91,9 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.counter("prompt_tokens_total", "Tokens of prompts taken.", s.prompt_tokens);
   out.counter("generation_tokens_total", "Tokens written.", s.generated_tokens);
   out.counter("prompt_tokens_recomputed_total", "Tokens computed again after a preemption.", s.recomputed_tokens);
+  out.counter("tokens_restored_total", "Tokens whose pages came back from the host after a preemption.", s.restored_tokens, false);
+  out.gauge("swap_blocks_used", "Blocks of host memory that hold pages of waiting answers.", static_cast<double>(s.swap_pages_used), false);
+  out.gauge("swap_blocks", "Blocks of host memory for them (--swap-space).", static_cast<double>(s.swap_pages_total), false);
   out.counter("prefix_cache_queries_total", "Tokens looked for in the prefix cache.", s.prefix_queries);
   out.counter("prefix_cache_hits_total", "Tokens found there.", s.prefix_hits);
   out.counter("num_preemptions_total", "Times that an answer gave its pages back and waited.", s.preemptions);

@@ -220,6 +220,13 @@ FAULTS = [
           [("llmq_unit_runtime", "AdaptersTest.TheBits*"), ("llmq_unit_runtime", "AdaptersTest.EveryAnswerIs*")]),
     Fault("adapters-from-anywhere", "src/serve/served_adapters.cpp", "if (error || differ.first != root.end() ||", "if (error || (differ.first != root.end() && false) ||",
           [("llmq_unit_serve", "ServedAdapters.PathsStay*")]),
+    # Pages of those who wait, on the host.
+    Fault("pages-back-one-place-on", "src/runtime/scheduler.cpp", "step.in.push_back({sequence.table.blocks[i], sequence.swapped[i]});", "step.in.push_back({sequence.table.blocks[i], sequence.swapped[0]});",
+          [("llmq_unit_runtime", "Scheduler.RandomRequestsKeepEveryInvariant")]),
+    Fault("place-on-the-host-of-two", "src/runtime/scheduler.cpp", "sequence.drafts.clear(); sequence.swapped.clear();", "sequence.drafts.clear();",
+          [("llmq_unit_runtime", "Scheduler.RandomRequestsKeepEveryInvariant")]),
+    Fault("page-of-another-slot", "src/runtime/kv_cache.cpp", "write(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes())", "write(page.block, swapped_.get())",
+          [("llmq_unit_runtime", "ServingEngine.EveryAnswer*")]),
     # Pages of few bits.
     Fault("packed-rows-out-of-place", "src/device/cpu/cpu_backend.cpp", "(slot / size * heads + h) * size + slot % size", "(slot / size * size + slot % size) * heads + h",
           [("llmq_kernels_backend", "*PackedPages*cpu_scalar_t1*")]),

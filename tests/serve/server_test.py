@@ -357,7 +357,7 @@ class Life(unittest.TestCase):
 
     def test_flags_are_carried_out_or_refused(self):
         import subprocess
-        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
+        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4"], ["--swap-space", "100000GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
                       ["--kv-memory", "1KiB"], ["--host", "nowhere"], ["--metrics-compat", "x"], ["--api-key-file", "/nowhere"], ["--draft", "nowhere"],
                       ["--api-key-file", ""], ["--draft", ""], ["--max-model-len", "1"], ["--kv-memory", "9999999GiB"], ["--kv-memory", "100000GiB"], ["--host", "203.0.113.7"], ["--header-timeout", "nan"],
                       ["--max-body", "2GiB"], ["--served-model-name", "a\nb"], ["--served-model-name", os.fsdecode(b"\xff")]):

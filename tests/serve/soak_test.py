@@ -16,7 +16,7 @@ seconds = float(sys.argv[2] if len(sys.argv) > 2 else os.environ.get("LLMQ_SOAK_
 model = sys.argv[3] if len(sys.argv) > 3 else MODEL
 disk = tempfile.TemporaryDirectory()
 adapters = [f"{name}={write_adapter(os.path.join(disk.name, name), seed, model=model)}" for seed, name in enumerate(("one", "two"))]
-server = Server(llmq, model, "--served-model-name", "base", "--lora", adapters[0], "--lora", adapters[1], "--kv-memory", "2MiB", "--max-num-seqs", "8", "--max-queue", "4", "--block-size", "8", "--draft", "ngram", "--probe-interval", "1s")
+server = Server(llmq, model, "--served-model-name", "base", "--lora", adapters[0], "--lora", adapters[1], "--kv-memory", "2MiB", "--swap-space", "1MiB", "--max-num-seqs", "8", "--max-queue", "4", "--block-size", "8", "--draft", "ngram", "--probe-interval", "1s")
 START = "Once upon a time, there was a little girl named Lily. She had a big red ball and liked to play with her dog in the park. "
 PROMPTS = [START + end for end in ("One day", "The dog", "Her mom", "It was")] + ["The sun", "A", START * 5]
 MODELS = ("base", "base", "one", "two")
@@ -81,14 +81,14 @@ while any(thread.is_alive() for thread in threads):
 for thread in threads:
     thread.join()
 end = time.monotonic() + 20 * PATIENCE
-while any(server.metrics("llmq_kv_blocks_used", "llmq_num_requests_running", "llmq_num_requests_waiting")):  # a probe may run now and then
+while any(server.metrics("llmq_kv_blocks_used", "llmq_num_requests_running", "llmq_num_requests_waiting", "llmq_swap_blocks_used")):  # a probe may run now and then
     assert time.monotonic() < end, "pages are left"
     time.sleep(0.02)
 # Medians of the second and the last quarter: the first one fills caches and arenas.
 quarter = len(samples) // 4
 early, late = (sorted(part)[len(part) // 2] for part in (samples[quarter:2 * quarter], samples[-quarter:]))
 print(f"{seconds:.0f} s: {counts['answers']} answers, {counts['left']} clients left, {counts['busy']} times busy; resident {early / 1e6:.1f} MB, later {late / 1e6:.1f} MB ({late / early - 1:+.2%}); "
-      f"{server.metric('llmq_num_preemptions_total'):.0f} preemptions, {server.metric('llmq_prefix_cache_hits_total'):.0f} prompt tokens found")
+      f"{server.metric('llmq_num_preemptions_total'):.0f} preemptions, {server.metric('llmq_tokens_restored_total'):.0f} tokens restored, {server.metric('llmq_prefix_cache_hits_total'):.0f} prompt tokens found")
 assert not problems, problems[0]
 # Arenas still fill while few of the mixtures of requests have been met: 0.3 to 0.5 MB after the first hundreds of answers. `make soak` has no such room.
 room = 1 << 20 if counts["answers"] < 10_000 else 0

@@ -41,12 +41,13 @@ class Machine {
         blocks_(count, size, true, window),
         scheduler_(limits, blocks_),
         size_(size),
-        pages_(static_cast<std::size_t>(count * size), -1) {}
+        pages_(static_cast<std::size_t>(count * size), -1),
+        host_(static_cast<std::size_t>(limits.swap_pages * size), -1) {}
 
   Scheduler& scheduler() { return scheduler_; }
   KvBlocks& blocks() { return blocks_; }
   std::int64_t preemptions = 0, drafted = 0, accepted = 0, chunks = 0, reused = 0, cancelled_in_flight = 0;
-  std::int64_t copies = 0, passed = 0;
+  std::int64_t copies = 0, passed = 0, restored = 0;
   std::vector<std::pair<std::uint64_t, std::uint64_t>> forked;  // of a sequence, another
   std::map<std::uint64_t, std::pair<Scheduler::Finish, std::vector<std::int32_t>>> finished;
 
@@ -59,10 +60,13 @@ class Machine {
     preemptions += static_cast<std::int64_t>(step.preempted.size());
     check_step(step);
     copies += static_cast<std::int64_t>(step.copies.size());
+    swap(step.out, [&](std::int32_t& page, std::int32_t& slot) { slot = page; });
     for (const BlockCopy& copy : step.copies)
       for (int i = 0; i < size_; ++i)
         pages_[static_cast<std::size_t>(copy.to * size_ + i)] =
             pages_[static_cast<std::size_t>(copy.from * size_ + i)];
+    swap(step.in, [&](std::int32_t& page, std::int32_t& slot) { page = slot; });
+    restored += static_cast<std::int64_t>(step.in.size());
     std::vector<Scheduler::Outcome> outcomes;
     std::map<std::uint64_t, std::vector<std::int32_t>> all;
     for (const Scheduler::Work& work : step.work) {
@@ -81,11 +85,12 @@ class Machine {
   }
 
   void check_pages() {
-    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total()));
+    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total())), on_host(static_cast<std::size_t>(limits_.swap_pages));
     std::size_t running = 0;
     for (const auto& entry : scheduler_.live()) {
       const Scheduler::Sequence& one = entry.second;
       running += one.runs;
+      for (const std::int32_t slot : one.swapped) ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
       const std::int64_t first = first_seen(one.computed), gone = first / size_;
       ASSERT_EQ(static_cast<std::int64_t>(one.table.passed), gone) << "the pages that the window has passed, and no others, are given back";
       ASSERT_LE(static_cast<std::int64_t>(one.table.blocks.size()) - gone,
@@ -108,6 +113,7 @@ class Machine {
         ASSERT_EQ(page(one.table, i), expected) << "position " << i;
       }
     }
+    ASSERT_EQ(scheduler_.swap_pages_used(), std::count(on_host.begin(), on_host.end(), 1)) << "a place on the host is lost";
     ASSERT_EQ(running, scheduler_.running());
     ASSERT_LE(static_cast<std::int64_t>(running), limits_.max_num_seqs);
     std::int32_t free = 0;
@@ -119,6 +125,12 @@ class Machine {
   }
 
  private:
+  template <class Move>
+  void swap(const std::vector<PageSwap>& pages, const Move& move) {
+    for (const PageSwap& page : pages)
+      for (int i = 0; i < size_; ++i) move(pages_[static_cast<std::size_t>(page.block * size_ + i)], host_[static_cast<std::size_t>(page.slot * size_ + i)]);
+  }
+
   // What the position behind `length` others may touch.
   std::int64_t first_seen(std::int64_t length) const {
     const std::int64_t first = window_.positions == 0 ? 0 : std::max<std::int64_t>(0, length - window_.positions + 1);
@@ -170,6 +182,7 @@ class Machine {
     }
     for (const Scheduler::Start& start : step.started) reused += start.cached;
     for (const Scheduler::Start& start : step.started) ASSERT_TRUE(start.cached == 0 || scheduler_.sequence(start.id).request.shares);
+    for (const Scheduler::Start& start : step.started) ASSERT_TRUE(start.restored == 0 || limits_.swap_pages > 0);
     ASSERT_LE(tokens, limits_.max_num_batched_tokens);
     ASSERT_TRUE(!step.work.empty() || scheduler_.idle()) << "nothing runs though something could";
   }
@@ -211,7 +224,7 @@ class Machine {
   KvBlocks blocks_;
   Scheduler scheduler_;
   int size_;
-  std::vector<std::int32_t> pages_;
+  std::vector<std::int32_t> pages_, host_;
 };
 
 Request random_request(Machine& machine, std::uint64_t id, int longest) {
@@ -233,9 +246,9 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
 
 // 40 seeds of 25,000 steps. The cache is smaller where windows pass, so that it is as scarce.
 void drive(bool windowed) {
-  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0, forked = 0, copies = 0, cached = 0, passed = 0;
+  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0, forked = 0, copies = 0, cached = 0, passed = 0, restored = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6};
+    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6, seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
     const KvWindow window = windowed ? KvWindow{2 + seed % 9, 1 + seed % 4} : KvWindow{};
@@ -277,12 +290,13 @@ void drive(bool windowed) {
     preemptions += machine.preemptions, drafted += machine.drafted, accepted += machine.accepted,
         chunks += machine.chunks;
     in_flight += machine.cancelled_in_flight, forked += static_cast<std::int64_t>(machine.forked.size()), copies += machine.copies;
-    cached += machine.reused, passed += machine.passed;
+    cached += machine.reused, passed += machine.passed, restored += machine.restored;
   }
   EXPECT_GE(steps, 1'000'000);
   for (const std::int64_t count : {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies, cached})
     EXPECT_GT(count, 1000);
   EXPECT_EQ(passed > 1000, windowed);
+  EXPECT_EQ(restored > 1000, !windowed);
 }
 
 TEST(Scheduler, RandomRequestsKeepEveryInvariant) { drive(false); }

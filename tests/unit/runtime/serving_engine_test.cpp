@@ -95,9 +95,10 @@ GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
 }
 
 // 64 requests that come while others run; some are called off. Returns the statistics.
-ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter, std::int64_t guesses, unsigned seed) {
+ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter, std::int64_t guesses, unsigned seed, std::int32_t swap_pages = 0) {
   std::mt19937 random(seed);
-  ServingEngine serving(engine, nullptr, {{12, 48, 256, 64}, guesses}, drafter);
+  engine.cache().give_swap_space(swap_pages);
+  ServingEngine serving(engine, nullptr, {{12, 48, 256, 64, swap_pages}, guesses}, drafter);
   for (const auto& entry : adapted.adapters) serving.load_adapter(entry.first, entry.second);
   std::map<std::uint64_t, GenerationRequest> requests;
   Answers answers;
@@ -144,7 +145,13 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
   for (const std::int64_t count : {plain.preemptions, plain.recomputed_tokens, plain.prefix_hits, plain.cancelled, plain.finished_stop,
                                    plain.finished_length})
     EXPECT_GT(count, 0);
-  EXPECT_EQ(plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used, 0);
+  EXPECT_EQ(plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used + plain.restored_tokens, 0);
+
+  // With room on the host for some of what is pushed out.
+  const ServingStatistics swapped = serve_mixed(engine, adapted, nullptr, 0, 1, 30);
+  EXPECT_GT(swapped.restored_tokens, 0);
+  EXPECT_LT(swapped.recomputed_tokens, plain.recomputed_tokens);
+  EXPECT_EQ(swapped.swap_pages_used, 0);
 
   const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
   const ServingStatistics copied = serve_mixed(engine, adapted, ngram.get(), 3, 2);
