@@ -1,4 +1,5 @@
 """A running `llmq serve` on the loopback interface, for tests: started, asked, stopped."""
+import atexit
 import http.client
 import json
 import os
@@ -69,6 +70,7 @@ class Server:
     def __init__(self, llmq, model=MODEL, *flags):
         self.log = tempfile.TemporaryFile(mode="w+")
         self.process = subprocess.Popen([llmq, "serve", model, "--port", "0", "--json", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        atexit.register(self.process.kill)  # a test that fails leaves none behind
         text = ""
         while True:
             line = self.process.stdout.readline()
