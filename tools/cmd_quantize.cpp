@@ -12,6 +12,7 @@
 #include "quant/time_prediction.h"
 #include "tools/bit_choice.h"
 #include "tools/command.h"
+#include "tools/devices_option.h"
 #include "tools/disk_traffic.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
@@ -33,9 +34,18 @@ struct Options {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
+  std::optional<std::string> devices;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
        allow_nonfinite = false, paranoid = false, portable = false, direct_io = false;
 };
+
+// Where there are several.
+std::vector<std::string> names_of(const std::vector<std::shared_ptr<Backend>>& devices) {
+  std::vector<std::string> names;
+  if (devices.size() > 1)
+    for (const std::shared_ptr<Backend>& device : devices) names.push_back(device->name());
+  return names;
+}
 
 Recipe resolve_recipe(const Options& options) {
   Recipe recipe;
@@ -117,6 +127,8 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
+  for (const std::string& device : plan.devices)
+    print_line(fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.device_bytes)));
   print_reads(plan.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
@@ -125,6 +137,7 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
                            plan.keep_inputs ? "kept in memory" : "computed again",
                            plan.activations_in_file ? "in a file beside the output" : "in memory"));
   print_time(time);
+  if (!plan.devices.empty()) print_line("the time is that of the first device alone");
   if (plan.mixed) print_choices(*plan.mixed);
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
@@ -140,6 +153,7 @@ Json run_json(const Outcome& o) {
   Json run = o.report.to_json();
   run["left_dense"] = list_json(o.plan.ignored);
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
+  if (!o.plan.devices.empty()) run["devices"] = list_json(o.plan.devices);
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
   run["disk"] = traffic_json(o.disk);
@@ -212,7 +226,7 @@ void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
 }
 
 // Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
-void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend>& backend,
+void run_job(Outcome& o, const LoadedModel& model, const std::vector<std::shared_ptr<Backend>>& devices,
              const Options& options, const GlobalOptions& globals, const RunFiles& run_files,
              RunProvenance& provenance) {
   const auto start = std::chrono::steady_clock::now();
@@ -223,8 +237,9 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
   pipeline.allow_nonfinite = options.allow_nonfinite;
   pipeline.io = run_files.scratch.get();
   pipeline.scratch_directory = directory_of(o.recipe.output);
+  pipeline.further_devices.assign(devices.begin() + 1, devices.end());
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
-  o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *backend, *writer, pipeline);
+  o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *devices.front(), *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
@@ -240,7 +255,7 @@ void run_job(Outcome& o, const LoadedModel& model, const std::shared_ptr<Backend
   plan_reads(o, model, o.report.resumed_blocks);
   if (o.recipe.evaluate)
     o.evaluation =
-        evaluate_output(*o.recipe.evaluate, writer->directory().string(), model, backend, globals);
+        evaluate_output(*o.recipe.evaluate, writer->directory().string(), model, devices.front(), globals);
   o.version = writer->publish(
       documents(o), [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); },
       !o.evaluation || all_met(o.evaluation->gates));
@@ -302,9 +317,10 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const auto start = std::chrono::steady_clock::now();
   const RunFiles files(options.direct_io ? Reading::kDirect : Reading::kCached);
   const LoadedModel model = open_model(*files.model, o.recipe.model);
-  const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(o.recipe));
+  const std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, options.devices, wanted_arithmetic(o.recipe));
+  const std::shared_ptr<Backend>& backend = devices.front();
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
-                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
+                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), names_of(devices));
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
@@ -363,7 +379,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
       input_files(system_io(), o.recipe, o.plan.needs_calibration || o.plan.target_bits, model.checkpoint),
       provenance_facts(o.recipe, *backend, o.plan.compute, session));
   provenance.facts().allow_nonfinite = options.allow_nonfinite;
-  run_job(o, model, backend, options, globals, files, provenance);
+  run_job(o, model, devices, options, globals, files, provenance);
   const bool gates_met = !o.evaluation || all_met(o.evaluation->gates);
   const int code = !gates_met || (options.strict && !o.report.fallbacks.empty()) ? 3 : 0;
   write_metrics(system_io(), options.metrics_out, outcome_json(o), code);
@@ -384,6 +400,8 @@ int run(const Options& options, const Session& session) {
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
+  if (o.recipe.format == "gguf" && options.devices)
+    fail(ErrorKind::kUnsupported, {"a GGUF output is made on one device", o.recipe.source, "--devices", "leave it out"});
   try {
     if (o.recipe.format == "gguf")
       return quantize_to_gguf(o.recipe,
@@ -429,6 +447,7 @@ void add_quantize(CLI::App& app, Session& session) {
                    "Change one key of the recipe, such as scheme=w4a16_g64_asym or calibration.samples=64")
       ->type_name("KEY=VALUE")
       ->allow_extra_args(false);
+  add_devices_option(*command, options->devices);
   command->add_flag("--dry-run", options->dry_run, "Print the plan with its memory, disk and work, and stop");
   command->add_flag("--overwrite", options->overwrite, "Replace an earlier output of llmq");
   command->add_flag("--strict", options->strict, "Exit 3 when any module fell back to another method");

@@ -2,12 +2,14 @@
 // threads.
 //
 // Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and kGramTokens rows where views end
-// between multiples of kGramTokens.
+// between multiples of kGramTokens. Where devices share an input, each has that square, and the triangle of FP32 sums passes through the host
+// when a view does not end at a multiple of kGramChunkRows.
 #include "calibration/input_stats.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "base/checked.h"
 #include "base/error.h"
@@ -49,19 +51,79 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t 
   if (gram_tokens == 0) return;
   square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
   gram_ = square_.view(DType::kF32, {channels, channels});
-  const std::vector<float> zeros(static_cast<std::size_t>(channels));
-  for (std::int64_t row = 0; row < channels;
-       ++row)  // below the diagonal nothing is touched before it is drained
-    backend.upload(TensorView(gram_.row<float>(row) + row, DType::kF32, {1, channels - row}, gram_.device),
-                   zeros.data());
+  clear();
+}
+
+// Below the diagonal nothing is touched before it is drained.
+void StatsCollector::each_row(const std::function<void(const TensorView& row, std::int64_t i)>& visit) const {
+  const std::int64_t channels = gram_.cols();
+  for (std::int64_t i = 0; i < channels; ++i)
+    visit(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device), i);
+}
+
+void StatsCollector::clear() {
+  const std::vector<float> zeros(static_cast<std::size_t>(gram_.cols()));
+  each_row([&](const TensorView& row, std::int64_t) { backend_.upload(row, zeros.data()); });
 }
 
 void StatsCollector::add(const TensorView& x) {
   backend_.channel_stats(x, into_.absolute_sum_, into_.absolute_max_);
   const std::int64_t wanted = std::min(x.rows(), gram_tokens_ - summed_ - waiting_);
-  if (wanted > 0) sum(x.row_slice(0, wanted));
+  const std::int64_t begun = std::exchange(begun_, 0);
+  if (begun > 0) count(begun);
+  if (wanted > begun) sum(x.row_slice(begun, wanted - begun));
   into_.tokens_ += x.rows();
   seen_ += x.rows();
+}
+
+void StatsCollector::begin(const TensorView& x, std::int64_t before) {
+  if (before % kGramChunkRows != 0) return;  // its first rows go into a sum that others began
+  const std::int64_t wanted = std::min({x.rows(), gram_tokens_ - before, kGramChunkRows});
+  begun_ = std::max<std::int64_t>(wanted, 0) / kGramTokens * kGramTokens;
+  if (begun_ > 0) backend_.gram(gram_, x.row_slice(0, begun_), 0);
+}
+
+StatsCollector::Undrained StatsCollector::hand_over() {
+  Undrained left{pending_, summed_, seen_, waiting_, {}, {}, odd_rows_.dtype};
+  if (pending_ > 0) {
+    left.triangle.resize(into_.triangle_.size());
+    float* to = left.triangle.data();
+    each_row([&](const TensorView& row, std::int64_t) {
+      backend_.download(to, row);
+      to += row.cols();
+    });
+    clear();
+  }
+  if (waiting_ > 0) {
+    const TensorView rows = odd_rows_.row_slice(0, waiting_);
+    left.rows.resize(static_cast<std::size_t>(rows.bytes()));
+    backend_.download(left.rows.data(), rows);
+  }
+  return left;
+}
+
+void StatsCollector::take_over(const Undrained& left) {
+  pending_ = left.pending;
+  summed_ = left.summed;
+  seen_ = left.seen;
+  waiting_ = left.waiting;
+  if (pending_ > 0) {
+    const float* from = left.triangle.data();
+    each_row([&](const TensorView& row, std::int64_t) {
+      backend_.upload(row, from);
+      from += row.cols();
+    });
+  }
+  if (waiting_ > 0) {
+    make_odd(left.dtype, into_.channels_);
+    backend_.upload(odd_rows_.row_slice(0, waiting_), left.rows.data());
+  }
+}
+
+void StatsCollector::count(std::int64_t rows) {
+  pending_ += rows;
+  summed_ += rows;
+  if (pending_ == kGramChunkRows) drain();
 }
 
 // Rows are summed kGramTokens at a time, counted from the first of all: what is over at the end of a view waits for the next.
@@ -84,17 +146,18 @@ void StatsCollector::sum_whole(const TensorView& x) {
     const std::int64_t rows = std::min(kGramChunkRows - pending_, x.rows() - first);
     backend_.gram(gram_, x.row_slice(first, rows), pending_);
     first += rows;
-    pending_ += rows;
-    summed_ += rows;
-    if (pending_ == kGramChunkRows) drain();
+    count(rows);
   }
 }
 
+void StatsCollector::make_odd(DType dtype, std::int64_t channels) {
+  if (odd_.bytes() != 0) return;
+  odd_ = backend_.allocate(static_cast<std::size_t>(kGramTokens * channels * element_bytes(dtype)));
+  odd_rows_ = odd_.view(dtype, {kGramTokens, channels});
+}
+
 void StatsCollector::keep(const TensorView& x) {
-  if (odd_.bytes() == 0) {
-    odd_ = backend_.allocate(static_cast<std::size_t>(kGramTokens * x.cols() * element_bytes(x.dtype)));
-    odd_rows_ = odd_.view(x.dtype, {kGramTokens, x.cols()});
-  }
+  make_odd(x.dtype, x.cols());
   std::vector<std::byte> rows(static_cast<std::size_t>(x.bytes()));
   backend_.download(rows.data(), x);
   backend_.upload(odd_rows_.row_slice(waiting_, x.rows()), rows.data());

@@ -8,6 +8,7 @@
 // order; save() and load() round-trip exactly.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,14 +47,28 @@ class InputStats {
   std::vector<double> triangle_;  // row i: columns i..K-1
 };
 
-// Collects an input that comes view by view.
+// Collects an input that comes view by view. Several devices may share one sequence of views: a collector each, all into the same statistics.
+// Each view goes to one of them; add() is called in the order of the views, and between two of different collectors
+// next.take_over(last.hand_over()). The bits are those of one collector that sees all views.
 class StatsCollector {
  public:
+  // Rows that are summed and not yet drained, or wait to be summed, in host memory.
+  struct Undrained {
+    std::int64_t pending = 0, summed = 0, seen = 0, waiting = 0;
+    std::vector<float> triangle;  // of the pending rows; empty without
+    std::vector<std::byte> rows;  // that wait
+    DType dtype = DType::kF32;    // of those
+  };
+
   // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled by their number
   // (`into` is empty then); with 0 it stays what it is.
   StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens);
   void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
-  void finish();                  // `into` is complete only then
+  // What add(x) will do and no earlier row decides, when so many rows come before x: nothing, or the products of its first kGramChunkRows rows.
+  void begin(const TensorView& x, std::int64_t before);
+  Undrained hand_over();
+  void take_over(const Undrained& left);
+  void finish();  // of the collector that added last; `into` is complete only then
 
  private:
   Backend& backend_;
@@ -64,7 +79,12 @@ class StatsCollector {
   TensorView odd_rows_;
   const std::int64_t gram_tokens_;
   std::int64_t pending_ = 0, summed_ = 0, seen_ = 0, waiting_ = 0;
+  std::int64_t begun_ = 0;  // rows of the next view that the square holds already
 
+  void count(std::int64_t rows);
+  void each_row(const std::function<void(const TensorView& row, std::int64_t i)>& visit) const;  // from the diagonal on
+  void clear();
+  void make_odd(DType dtype, std::int64_t channels);
   void sum(const TensorView& x);
   void sum_whole(const TensorView& x);
   void keep(const TensorView& x);

@@ -176,7 +176,7 @@ class Backend {
 };
 
 struct BackendRequest {
-  std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake | emulated (CUDA's kernels on the host)
+  std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake | emulated[:N] (CUDA's kernels on the host)
   int threads = 0;              // 0: available_cores()
   std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best
 };

@@ -14,14 +14,16 @@ namespace {
   fail(ErrorKind::kUsage, ErrorDetail{fmt::format("device '{}' is not known", device),
                                       {},
                                       "--device",
-                                      "use auto, cpu, cuda, cuda:N, reference, fake or emulated"});
+                                      "use auto, cpu, cuda, cuda:N, reference, fake, emulated or emulated:N"});
 }
 
+bool is_kind(const std::string& device, const std::string& kind) { return device == kind || device.rfind(kind + ":", 0) == 0; }
+
 // "cuda" is the first device, "cuda:N" the N-th.
-int cuda_index(const std::string& device) {
-  if (device == "cuda") return 0;
+int index_of(const std::string& device, const std::string& kind) {
+  if (device == kind) return 0;
   int index = 0;
-  const char* first = device.data() + 5;
+  const char* first = device.data() + kind.size() + 1;
   const char* last = device.data() + device.size();
   const auto [end, error] = std::from_chars(first, last, index);
   if (error != std::errc() || end != last || index < 0) refuse(device);
@@ -48,8 +50,8 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
                      "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
-  if (device == "emulated") return make_emulated_cuda_backend(threads);
-  if (device == "cuda" || device.rfind("cuda:", 0) == 0) return make_cuda_backend(cuda_index(device), threads);
+  if (is_kind(device, "emulated")) return make_emulated_cuda_backend(threads, index_of(device, "emulated"));
+  if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads);
   refuse(device);
 }
 

@@ -1,7 +1,6 @@
 #include "quant/activation_stream.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
 #include "tensor/tensor_view.h"
@@ -13,15 +12,16 @@ constexpr int kBlockSize = 16;
 constexpr std::size_t kEmbeddedAtOnce = 256;
 constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
 
-std::size_t bytes_for(std::int64_t elements, DType dtype) {
-  return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
-}
-
 // Tokens of a chunk: a whole number of samples, all of one length.
 std::int64_t longest_chunk(const CalibrationSet& calibration, std::int64_t chunk_tokens) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
   return std::min(per_chunk, static_cast<std::int64_t>(calibration.samples.size())) * length;
+}
+
+// Neighbours lie on different devices, and so do chunks that are `stride` apart.
+std::size_t lane_of(std::size_t chunk, std::size_t stride, std::size_t devices) {
+  return (chunk / stride + chunk % stride) % devices;
 }
 
 }  // namespace
@@ -61,161 +61,148 @@ void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
     }
 }
 
-ActivationStream::ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
-                                   std::int64_t chunk_tokens, bool keep_inputs, std::unique_ptr<File> file)
-    : context_(context),
+ActivationStream::ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
+                                   std::int64_t chunk_tokens, const SamplePlace& place)
+    : compute_(devices.front().compute),
       tokens_(calibration.tokens()),
       longest_chunk_(longest_chunk(calibration, chunk_tokens)),
-      keep_inputs_(keep_inputs),
-      hidden_(context.backend, tokens_, context.spec.hidden_size, longest_chunk_, std::move(file)) {
+      keep_inputs_(place.keep_inputs) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
   const std::int64_t per_chunk = longest_chunk_ / length, pages_each = (length + kBlockSize - 1) / kBlockSize;
-  for (std::int64_t place = 0; place < std::min(per_chunk, samples); ++place) {
+  for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
-    for (std::int64_t p = 0; p < pages_each; ++p)
-      table.push_back(static_cast<std::int32_t>(place * pages_each + p));
+    for (std::int64_t p = 0; p < pages_each; ++p) table.push_back(static_cast<std::int32_t>(at * pages_each + p));
   }
+  SampleLane::Sizes sizes;
+  sizes.longest_chunk = longest_chunk_;
+  sizes.pages = static_cast<std::int64_t>(tables_.size()) * pages_each;
+  sizes.page_tokens = kBlockSize;
+  sizes.keep_inputs = place.keep_inputs;
+  std::vector<std::int64_t> lane_tokens(devices.size());
   for (std::int64_t first = 0; first < samples; first += per_chunk) {
-    Chunk& chunk = chunks_.emplace_back();
-    chunk.first = first * length;
-    for (std::int64_t place = 0; place < std::min(per_chunk, samples - first); ++place) {
+    const std::size_t lane = lane_of(chunks_.size(), static_cast<std::size_t>(place.stride), devices.size());
+    SampleChunk& chunk = chunks_.emplace_back();
+    chunk.lane = lane;
+    chunk.first = lane_tokens[lane];
+    for (std::int64_t at = 0; at < std::min(per_chunk, samples - first); ++at) {
       for (std::int64_t p = 0; p < length; ++p) {
         chunk.rows.positions.push_back(static_cast<std::int32_t>(p));
-        chunk.rows.slots.push_back(place * pages_each * kBlockSize + p);
+        chunk.rows.slots.push_back(at * pages_each * kBlockSize + p);
       }
-      chunk.rows.sequences.push_back({place * length, length, 0, tables_[static_cast<std::size_t>(place)]});
+      chunk.rows.sequences.push_back({at * length, length, 0, tables_[static_cast<std::size_t>(at)]});
     }
+    lane_tokens[lane] += chunk.tokens();
   }
-  const ModelSpec& spec = context.spec;
-  const DType dtype = activation_dtype(context.compute);
-  const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
-  near_ = context.backend.allocate(bytes_for(longest_chunk_ * spec.hidden_size, dtype));
-  far_ = context.backend.allocate(bytes_for((keep_inputs ? tokens_ : longest_chunk_) * widest, dtype));
-  const Shape pages{static_cast<std::int64_t>(tables_.size()) * pages_each, kBlockSize, spec.kv_heads,
-                    spec.head_dim};
-  keys_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
-  values_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
-  pages_ = {keys_.view(dtype, pages), values_.view(dtype, pages), kBlockSize};
+  for (std::size_t lane = 0; lane < devices.size(); ++lane) {
+    sizes.tokens = lane_tokens[lane];
+    const auto bytes = static_cast<std::uint64_t>(sizes.tokens * devices[lane].spec.hidden_size) * sizeof(float);
+    lanes_.emplace_back(devices[lane], sizes, place.open_store && bytes > 0 ? place.open_store(bytes) : nullptr);
+  }
 }
 
-std::int64_t ActivationStream::width(InputSite site) const {
-  const ModelSpec& spec = context_.spec;
-  if (site == InputSite::kOutput) return std::int64_t{spec.heads} * spec.head_dim;
-  return site == InputSite::kDown ? spec.intermediate_size : spec.hidden_size;
+void ActivationStream::measure_kv() {
+  for (SampleLane& lane : lanes_) lane.measure_kv();
 }
 
-TensorView ActivationStream::residual(const Chunk& chunk) {
-  return hidden_.load(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size()));
+KvExtremes ActivationStream::kv_extremes() const {
+  KvExtremes most;
+  for (const SampleLane& lane : lanes_) {
+    most.keys = std::max(most.keys, lane.extremes.keys);
+    most.values = std::max(most.values, lane.extremes.values);
+  }
+  return most;
+}
+
+void ActivationStream::forget_kv_extremes() {
+  for (SampleLane& lane : lanes_) lane.extremes = {};
 }
 
 void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
   const std::span<const std::vector<std::int32_t>> samples = calibration.samples;
   std::size_t first = 0;
-  for (const Chunk& chunk : chunks_) {
+  for (const SampleChunk& chunk : chunks_) {
     const std::size_t count = chunk.rows.sequences.size();
-    embed_samples(context_, checkpoint, samples.subspan(first, count),
-                  hidden_.begin(chunk.first, static_cast<std::int64_t>(chunk.rows.positions.size())));
-    hidden_.save();
+    SampleLane& lane = lanes_[chunk.lane];
+    embed_samples(lane.context(), checkpoint, samples.subspan(first, count), lane.hidden().begin(chunk.first, chunk.tokens()));
+    lane.hidden().save();
     first += count;
   }
 }
 
-TensorView ActivationStream::far_input(InputSite site, const Chunk& chunk) const {
-  const auto rows = static_cast<std::int64_t>(chunk.rows.positions.size());
-  const TensorView all =
-      far_.view(activation_dtype(context_.compute), {keep_inputs_ ? tokens_ : longest_chunk_, width(site)});
-  return all.row_slice(keep_inputs_ ? chunk.first : 0, rows);
-}
-
-TensorView ActivationStream::run_to(InputSite site, int block, const BlockWeights& weights,
-                                    const Chunk& chunk) {
-  const DType dtype = activation_dtype(context_.compute);
-  const TensorView hidden = residual(chunk);
-  const TensorView near = near_.view(dtype, {hidden.rows(), context_.spec.hidden_size});
-  if (site == InputSite::kAttention || site == InputSite::kOutput)
-    attention_input(context_, weights, hidden, near);
-  else
-    mlp_input(context_, weights, hidden, near);
-  if (site == InputSite::kAttention || site == InputSite::kMlp) return near;
-  const TensorView far = far_input(site, chunk);
-  if (site == InputSite::kOutput) {
-    attend(context_, block, weights, near, chunk.rows, pages_, far);
-    take_kv_extremes(chunk);
-  } else {
-    gate(context_, weights, near, far);
-  }
-  return far;
+void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
+  Turns turns;
+  side_by_side(lanes_.size(), turns, [&](std::size_t lane) {
+    for (std::size_t place = 0; place * stride < chunks_.size(); ++place)
+      if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane) work(lanes_[lane], chunk, {turns, place});
+  });
 }
 
 std::size_t ActivationStream::stride_of(Samples samples) const {
   return samples == Samples::kAll ? 1 : search_stride(chunks_.size(), longest_chunk_);
 }
 
-void ActivationStream::each_input(InputSite site, int block, const BlockWeights& weights, Samples samples,
-                                  const std::function<void(const TensorView&)>& see) {
+void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples, const EachInput& see) {
   kept_.reset();
-  if (site == InputSite::kOutput) kv_extremes_ = {};
-  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples))
-    see(run_to(site, block, weights, chunks_[i]));
-  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
-    kept_ = site;
+  if (site == InputSite::kOutput) forget_kv_extremes();
+  each_chunk(stride_of(samples), [&](SampleLane& lane, const SampleChunk& chunk, const Turn& turn) {
+    see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
+  });
+  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown)) kept_ = site;
 }
 
-InputStats ActivationStream::statistics(InputSite site, int block, const BlockWeights& weights,
-                                        Samples samples, RowSample* rows, std::int64_t gram_tokens) {
-  InputStats stats(width(site));
-  if (rows != nullptr) {
-    std::int64_t tokens = 0;
-    for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples))
-      tokens += static_cast<std::int64_t>(chunks_[i].rows.positions.size());
-    *rows = RowSample(tokens, width(site));
-  }
-  StatsCollector collector(context_.backend, stats, gram_tokens);
-  each_input(site, block, weights, samples, [&](const TensorView& x) {
-    collector.add(x);
-    if (rows != nullptr) rows->add(context_.backend, x);
+void ActivationStream::each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                                  const std::function<void(const TensorView&)>& see) {
+  see_inputs(site, block, weights, samples, [&](const SampleLane&, const TensorView& x, const Turn& turn) {
+    turn.wait();
+    see(x);
+    turn.pass();
   });
-  collector.finish();
+}
+
+InputStats ActivationStream::statistics(InputSite site, int block, const DeviceWeights& weights, Samples samples, RowSample* rows,
+                                        std::int64_t gram_tokens) {
+  const std::int64_t channels = lanes_.front().width(site);
+  InputStats stats(channels);
+  std::vector<const SampleChunk*> seen;
+  std::vector<std::int64_t> before = {0};  // tokens seen before each of them
+  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples)) {
+    seen.push_back(&chunks_[i]);
+    before.push_back(before.back() + chunks_[i].tokens());
+  }
+  if (rows != nullptr) *rows = RowSample(before.back(), channels);
+  std::vector<std::optional<StatsCollector>> collectors(lanes_.size());
+  for (const SampleChunk* chunk : seen)
+    if (!collectors[chunk->lane]) collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens);
+  StatsCollector::Undrained left;
+  see_inputs(site, block, weights, samples, [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
+    const std::size_t place = turn.number, own = seen[place]->lane;
+    StatsCollector& collector = *collectors[own];
+    if (lanes_.size() > 1) collector.begin(x, before[place]);
+    turn.wait();
+    if (place > 0 && seen[place - 1]->lane != own) collector.take_over(left);
+    collector.add(x);
+    if (rows != nullptr) rows->add(lane.backend(), x);
+    if (place + 1 < seen.size() && seen[place + 1]->lane != own) left = collector.hand_over();
+    turn.pass();
+  });
+  collectors[seen.back()->lane]->finish();
   return stats;
 }
 
-// Pages hold what longer chunks left behind, too: only the slots of this one count.
-void ActivationStream::take_kv_extremes(const Chunk& chunk) {
-  if (!measures_kv_) return;
-  const Shape shape{static_cast<std::int64_t>(chunk.rows.slots.size()), pages_.keys.shape[2],
-                    pages_.keys.shape[3]};
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
-  const Buffer keys = context_.backend.allocate(bytes), values = context_.backend.allocate(bytes);
-  const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
-  context_.backend.load_kv(k, v, pages_, chunk.rows.slots);
-  const auto largest = [&](const TensorView& view) {
-    std::vector<float> numbers(static_cast<std::size_t>(shape.elements()));
-    context_.backend.download(numbers.data(), view);
-    float most = 0;
-    for (const float number : numbers) most = std::max(most, std::fabs(number));
-    return most;
-  };
-  kv_extremes_.keys = std::max(kv_extremes_.keys, largest(k));
-  kv_extremes_.values = std::max(kv_extremes_.values, largest(v));
-}
-
-void ActivationStream::finish(InputSite site, LinearRole role, int block, const BlockWeights& weights) {
-  if (site == InputSite::kOutput && kept_ != site) kv_extremes_ = {};
-  for (const Chunk& chunk : chunks_) {
-    add_linear(context_, weights, role,
-               kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk), residual(chunk));
-    hidden_.save();
-  }
+void ActivationStream::finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights) {
+  if (site == InputSite::kOutput && kept_ != site) forget_kv_extremes();
+  each_chunk(1, [&](SampleLane& lane, const SampleChunk& chunk, const Turn&) {
+    const BlockWeights& own = weights[chunk.lane];
+    lane.finish(role, own, chunk, kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
+  });
   kept_.reset();
 }
 
-void ActivationStream::finish_attention(int block, const BlockWeights& weights) {
+void ActivationStream::finish_attention(int block, const DeviceWeights& weights) {
   finish(InputSite::kOutput, LinearRole::kOutput, block, weights);
 }
 
-void ActivationStream::finish_mlp(const BlockWeights& weights) {
-  finish(InputSite::kDown, LinearRole::kDown, 0, weights);
-}
+void ActivationStream::finish_mlp(const DeviceWeights& weights) { finish(InputSite::kDown, LinearRole::kDown, 0, weights); }
 
 }  // namespace llmq

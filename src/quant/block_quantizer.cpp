@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/linear_source.h"
 #include "quant/awq.h"
+#include "quant/device_weights.h"
 #include "quant/fold.h"
 #include "quant/gram_loss.h"
 #include "quant/rtn.h"
@@ -77,14 +78,9 @@ constexpr std::array kMlpRoles = {LinearRole::kGate, LinearRole::kUp, LinearRole
 
 class StagedBlock {
  public:
-  StagedBlock(QuantizeRun& run, int block, ActivationStream& stream, const ForwardContext& context)
-      : run_(run),
-        block_(block),
-        stream_(stream),
-        context_(context),
-        spec_(run.spec.blocks[static_cast<std::size_t>(block)]) {
-    weights_ = load_block(run.backend, context.compute, run.source, run.spec, block,
-                          run.options.allow_nonfinite, {});
+  StagedBlock(QuantizeRun& run, int block, ActivationStream& stream)
+      : run_(run), block_(block), stream_(stream), spec_(run.spec.blocks[static_cast<std::size_t>(block)]) {
+    weights_ = load_on_devices(run, block, {});
     charge("reading");
   }
 
@@ -93,7 +89,8 @@ class StagedBlock {
          InputSite::kOutput, LinearRole::kOutput);
     stream_.finish_attention(block_, weights_);
     if (run_.plan.kv_cache) write_kv_scales();
-    for (const LinearRole role : kAttentionRoles) weights_.linear(role) = {};
+    for (BlockWeights& weights : weights_)
+      for (const LinearRole role : kAttentionRoles) weights.linear(role) = {};
     charge("forward");
     half(InputSite::kMlp, {LinearRole::kGate}, LinearRole::kUp, InputSite::kDown, LinearRole::kDown);
     stream_.finish_mlp(weights_);
@@ -122,14 +119,14 @@ class StagedBlock {
     load(producer);
     load_last(last);
     if (!works_.empty()) {
-      Judge judge(fold_outer(outer), run_.backend, context_.compute);
+      Judge judge(fold_outer(outer), run_.backend, run_.plan.compute);
       for (const LinearRole role : first) quantize(role, judge);
       if (can_fold(inner)) fold_inner(producer, inner, last);
       quantize(producer, judge);
     }
     advance_original(inner);
     if (works_.count(last) == 0 && !open(last)) return;
-    Judge judge(take_statistics(inner, Samples::kAll), run_.backend, context_.compute);
+    Judge judge(take_statistics(inner, Samples::kAll), run_.backend, run_.plan.compute);
     measure_rounding(judge, {last});
     if (run_.original != nullptr) take_back_upstream(inner, last, judge.stats);
     quantize(last, judge);
@@ -140,15 +137,13 @@ class StagedBlock {
     if (run_.original == nullptr) return;
     OriginalStream& original = *run_.original;
     if (site == InputSite::kOutput) {
-      original.weights = load_block(run_.backend, context_.compute, run_.source, run_.spec, block_,
-                                    run_.options.allow_nonfinite, kAttentionRoles);
+      original.weights = load_on_devices(run_, block_, kAttentionRoles);
       original.stream.finish_attention(block_, original.weights);
-      original.weights = {};
+      original.weights.clear();
     } else {
-      original.weights = load_block(run_.backend, context_.compute, run_.source, run_.spec, block_,
-                                    run_.options.allow_nonfinite, kMlpRoles);
+      original.weights = load_on_devices(run_, block_, kMlpRoles);
       original.stream.finish_mlp(original.weights);
-      original.weights = {};
+      original.weights.clear();
     }
     charge("original forward");
   }
@@ -159,7 +154,7 @@ class StagedBlock {
     LinearWork& work = works_.at(role);
     put_on_device(work.weight, role);
     const std::vector<double> missing =
-        stream_.missing_output(site, block_, weights_, role, original.stream, original.stride, run_.pool());
+        stream_.missing_output(site, block_, weights_, role, original.stream, original.stride);
     work.keep_original();
     take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
               run_.pool());
@@ -167,7 +162,7 @@ class StagedBlock {
   }
 
   SeenInput fold_outer(InputSite site) {
-    Judge judge(take_statistics(site, Samples::kAll), run_.backend, context_.compute);
+    Judge judge(take_statistics(site, Samples::kAll), run_.backend, run_.plan.compute);
     measure_rounding(judge, readers_of(site));
     const std::vector<float> s = fold(site, judge.seen, &judge.gram);
     if (!s.empty()) judge.seen.divide_channels(s);
@@ -179,7 +174,7 @@ class StagedBlock {
     put_on_device(works_.at(producer).weight, producer);  // folded by the outer scale, not yet quantized
     const SeenInput seen = take_statistics(inner, Samples::kForSearch);
     if (searches_by_gram()) {
-      GramLoss gram(seen.stats, run_.backend, context_.compute);
+      GramLoss gram(seen.stats, run_.backend, run_.plan.compute);
       fold(inner, seen, &gram);
     } else {
       fold(inner, seen, nullptr);
@@ -192,10 +187,12 @@ class StagedBlock {
     const LinearSpec& linear = spec_.linear(role);
     if (open(role)) {
       put_on_device(works_.at(role).weight, role);
-      weights_.linear(role).bias = load_bias(run_.backend, run_.source, linear, run_.options.allow_nonfinite);
+      load_biases(linear);
     } else {
-      weights_.linear(role) =
-          prepare_linear(run_.backend, context_.compute, run_.source, linear, run_.options.allow_nonfinite);
+      const Lease lease = hold_weight(run_, linear);
+      on_each_device([&](Backend& backend, BlockWeights& weights) {
+        weights.linear(role) = prepare_linear(backend, run_.plan.compute, run_.source, linear, run_.options.allow_nonfinite);
+      });
     }
     charge("reading");
   }
@@ -203,10 +200,21 @@ class StagedBlock {
   // Nothing runs through the last linear of a half before it is quantized.
   void load_last(LinearRole role) {
     if (is_planned(role))
-      weights_.linear(role).bias =
-          load_bias(run_.backend, run_.source, spec_.linear(role), run_.options.allow_nonfinite);
+      load_biases(spec_.linear(role));
     else
       load(role);
+  }
+
+  void load_biases(const LinearSpec& linear) {
+    on_each_device([&](Backend& backend, BlockWeights& weights) {
+      weights.linear(linear.role).bias = load_bias(backend, run_.source, linear, run_.options.allow_nonfinite);
+    });
+  }
+
+  template <class Visit>
+  void on_each_device(const Visit& visit) {
+    const std::vector<Backend*> devices = run_.devices();
+    for (std::size_t i = 0; i < devices.size(); ++i) visit(*devices[i], weights_[i]);
   }
 
   bool open(LinearRole role) {
@@ -232,7 +240,7 @@ class StagedBlock {
         fail(ErrorKind::kBadInput,
              {fmt::format("the activations {} are not finite", site_name(site)),
               run_.source.checkpoint().path().string(), spec_.prefix,
-              context_.compute == Compute::kBFloat16 ? "try --compute float32"
+              run_.plan.compute == Compute::kBFloat16 ? "try --compute float32"
                                                      : "the checkpoint's weights may be damaged"});
     charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
@@ -300,7 +308,7 @@ class StagedBlock {
     problem.stats = &seen.stats;
     problem.rows = &seen.rows;
     problem.gram = gram;
-    problem.compute = context_.compute;
+    problem.compute = run_.plan.compute;
     problem.producer_of = fold.producer_rows(seen.stats.channels());
     std::vector<float> s =
         run_.plan.fold == FoldMethod::kAwq ? awq_scales(problem, fold, spec) : smooth_scales(problem, fold);
@@ -330,7 +338,9 @@ class StagedBlock {
 
   void put_on_device(const QuantizedMatrix& matrix, LinearRole role) {
     if (matrix.scheme.activation_scale != ActivationScale::kNone) {
-      weights_.linear(role).weight = run_.backend.prepare_quantized(matrix, context_.compute);
+      on_each_device([&](Backend& backend, BlockWeights& weights) {
+        weights.linear(role).weight = backend.prepare_quantized(matrix, run_.plan.compute);
+      });
       return;
     }
     std::vector<float> value(matrix.codes.size());
@@ -340,8 +350,10 @@ class StagedBlock {
 
   void put_on_device(std::span<const float> weight, LinearRole role) {
     const LinearSpec& linear = spec_.linear(role);
-    weights_.linear(role).weight = run_.backend.prepare(
-        TensorView(weight.data(), DType::kF32, {linear.out_features, linear.in_features}), context_.compute);
+    const TensorView view(weight.data(), DType::kF32, {linear.out_features, linear.in_features});
+    on_each_device([&](Backend& backend, BlockWeights& weights) {
+      weights.linear(role).weight = backend.prepare(view, run_.plan.compute);
+    });
   }
 
   void quantize(LinearRole role, Judge& judge) {
@@ -351,7 +363,7 @@ class StagedBlock {
     const LinearSpec& s = *work.spec;
     QuantizedMatrix matrix =
         run_.rounding->quantize({work.weight, s.out_features, s.in_features, &judge.stats,
-                                 work.module->scheme, &judge.gram, &judge.prepared},
+                                 work.module->scheme, &judge.gram, &judge.prepared, run_.options.further_devices},
                                 run_.backend);
     if (readers_of(s.site).size() == 1) judge.prepared.reset();  // this was the input's last reader
     charge("rounding");
@@ -457,14 +469,19 @@ class StagedBlock {
   QuantizeRun& run_;
   int block_;
   ActivationStream& stream_;
-  const ForwardContext& context_;
   const BlockSpec& spec_;
-  BlockWeights weights_;
+  std::vector<BlockWeights> weights_;  // on every device
   LinearWorks works_;
   std::map<LinearRole, double> energy_;  // tr(W G W^T)
 };
 
 }  // namespace
+
+std::vector<Backend*> QuantizeRun::devices() const {
+  std::vector<Backend*> all = {&backend};
+  for (const std::shared_ptr<Backend>& further : options.further_devices) all.push_back(further.get());
+  return all;
+}
 
 double PartClock::now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -497,9 +514,8 @@ std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linea
   return weight;
 }
 
-void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream,
-                               const ForwardContext& context) {
-  StagedBlock(run, block, stream, context).run();
+void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream) {
+  StagedBlock(run, block, stream).run();
 }
 
 static void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModule& planned) {

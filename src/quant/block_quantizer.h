@@ -88,14 +88,14 @@ struct QuantizeRun {
   std::set<std::string> written_dense =
       {};  // those copied at the start, and those changed by folds of the blocks before
   ThreadPool& pool() const { return backend.workers(); }
+  std::vector<Backend*> devices() const;  // the backend first
 };
 
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
 // 0, infinity by the largest finite magnitude) and says so in the report.
 std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
 
-void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream,
-                               const ForwardContext& context);
+void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream);
 void quantize_block_by_rounding(QuantizeRun& run, int block);
 
 }  // namespace llmq

@@ -60,12 +60,12 @@ void run_on_samples(QuantizeRun& run, const CalibrationSet& samples) {
   std::optional<OriginalStream> original;
   if (takes_back_upstream(run.plan)) {
     original.emplace(
-        make_original_stream(context, samples, run.plan.chunk_tokens, [](std::uint64_t) { return nullptr; }));
+        make_original_stream(std::span(&context, 1), samples, run.plan.chunk_tokens, [](std::uint64_t) { return nullptr; }));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
   run.clock.charge("embedding");
-  quantize_block_on_samples(run, 0, stream, context);
+  quantize_block_on_samples(run, 0, stream);
 }
 
 }  // namespace

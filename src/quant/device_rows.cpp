@@ -4,6 +4,8 @@
 #include <memory>
 #include <type_traits>
 
+#include "base/turns.h"
+
 namespace llmq {
 namespace {
 
@@ -20,8 +22,8 @@ Buffer put_values(std::span<const T> values, Backend& backend) {
 class DeviceRows {
  public:
   DeviceRows(const GptqLinear& linear, const RoundingProblem& problem, std::int64_t first_row, std::int64_t count,
-             ColumnRounder& rounder, Backend& backend)
-      : linear_(linear), rounder_(rounder), backend_(backend), size_(problem.in_features), width_(host_tile_rows()) {
+             const PanelsOnDevice& panels, ColumnRounder& rounder, Backend& backend)
+      : linear_(linear), panels_(panels), rounder_(rounder), backend_(backend), size_(problem.in_features), width_(host_tile_rows()) {
     for (std::int64_t row = first_row; row < first_row + count; row += width_)
       tiles_.push_back(std::make_unique<GptqRows>(linear, problem, row));
     rows_ = static_cast<std::int64_t>(tiles_.size()) * width_;
@@ -119,7 +121,7 @@ class DeviceRows {
   }
 
   void round(const ColumnBlock& block, std::int64_t end) {
-    const DevicePanels& upper = *linear_.input.upper_on_device;
+    const DevicePanels& upper = panels_.upper;
     const Buffer sums = array(block.width);
     const TensorView carried = lines(sums, 0, block.width);
     multiply(carried, upper, block, block.begin);
@@ -129,7 +131,7 @@ class DeviceRows {
 
   // As GptqRows::choose_scales().
   void choose_scales(const ColumnBlock& first, std::int64_t end, const TensorView& carried) {
-    const DevicePanels& upper = *linear_.input.upper_on_device;
+    const DevicePanels& upper = panels_.upper;
     get(carried, [&](std::size_t i) {
       tiles_[i]->carried().resize(static_cast<std::size_t>(first.width * width_));
       return tiles_[i]->carried().data();
@@ -162,7 +164,7 @@ class DeviceRows {
   // As GroupDescent::visit().
   void visit(std::vector<GroupDescent>& descents, std::int64_t begin, std::int64_t end) {
     const DescentProblem& problem = linear_.input.descent;
-    const DevicePanels& square = *linear_.input.square_on_device;
+    const DevicePanels& square = panels_.square;
     const std::int64_t count = end - begin;
     const Buffer sums = array(count);
     const auto slopes = [&](const ColumnBlock& block) {
@@ -189,6 +191,7 @@ class DeviceRows {
   }
 
   const GptqLinear& linear_;
+  const PanelsOnDevice& panels_;
   ColumnRounder& rounder_;
   Backend& backend_;
   std::int64_t size_, width_, rows_ = 0, groups_ = 0;  // width_: rows of a tile
@@ -204,15 +207,27 @@ DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, st
   return {put_values(panels.values(), backend), put_values(std::span<const std::int32_t>(order.group), backend), put_values(inverse, backend)};
 }
 
-void round_on_device(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix, ColumnRounder& rounder, Backend& backend) {
+void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix, Backend& backend) {
   constexpr std::int64_t kArrays = 4;  // of K values for each row, with what a group takes
-  const std::int64_t row_bytes = kArrays * problem.in_features * std::int64_t{sizeof(float)}, tile = host_tile_rows();
-  const std::int64_t most = std::max<std::int64_t>(1, rounder.rows_at_once(row_bytes) / tile) * tile;
-  for (std::int64_t first = 0; first < problem.out_features; first += most) {
-    DeviceRows rows(linear, problem, first, std::min(most, problem.out_features - first), rounder, backend);
-    rows.run();
-    rows.write(matrix);
-  }
+  std::vector<Backend*> devices = {&backend};
+  for (const std::shared_ptr<Backend>& further : problem.further_devices) devices.push_back(further.get());
+  const auto count = static_cast<std::int64_t>(devices.size());
+  const std::int64_t row_bytes = kArrays * problem.in_features * std::int64_t{sizeof(float)}, tile = host_tile_rows(),
+                     tiles = (problem.out_features + tile - 1) / tile, share = (tiles + count - 1) / count;
+  std::int64_t most = share;  // of tiles in a batch
+  for (Backend* const device : devices)
+    most = std::min(most, std::max<std::int64_t>(1, dynamic_cast<ColumnRounder&>(*device).rows_at_once(row_bytes) / tile));
+  Turns turns;  // nobody waits: batches are of different rows
+  side_by_side(devices.size(), turns, [&](std::size_t own) {
+    Backend& device = *devices[own];
+    for (std::int64_t batch = static_cast<std::int64_t>(own); batch * most < tiles; batch += count) {
+      const std::int64_t first = batch * most * tile;
+      DeviceRows rows(linear, problem, first, std::min(most * tile, problem.out_features - first), linear.input.on_devices[own],
+                      dynamic_cast<ColumnRounder&>(device), device);
+      rows.run();
+      rows.write(matrix);
+    }
+  });
 }
 
 }  // namespace llmq

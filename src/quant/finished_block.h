@@ -11,8 +11,6 @@
 namespace llmq {
 
 // `written`: the output's tensors; `changed`: the dense tensors of this block that folds changed.
-BlockWeights load_finished_block(QuantizeRun& run, const LinearSource& written,
-                                 const std::set<std::string>& changed, int block);
 void run_finished_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
                         int block, ActivationStream& stream);
 

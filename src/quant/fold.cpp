@@ -37,7 +37,7 @@ std::vector<float> Fold::storable(std::vector<float> s) const {
   return s;
 }
 
-void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& weights) const {
+void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const {
   for (const LinearRole role : spec_.readers) {
     LinearWork& work = works.at(role);
     work.in_scale = s;
@@ -65,23 +65,27 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, BlockWeights& w
   divide_bias(work, weights);
 }
 
-void Fold::divide_gain(const std::vector<float>& s, BlockWeights& weights) const {
+void Fold::divide_gain(const std::vector<float>& s, std::span<BlockWeights> weights) const {
   const StoredTensor& stored = run_.source.checkpoint().at(spec_.producer_module + ".weight");
   std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
   for (std::size_t c = 0; c < s.size(); ++c) gain[c] = rounded_to(gain[c] / s[c], written_dtype(stored));
-  Buffer& buffer = spec_.site == InputSite::kAttention ? weights.input_norm : weights.post_attention_norm;
-  run_.backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(gain.size())}), gain.data());
+  const std::vector<Backend*> devices = run_.devices();
+  for (std::size_t i = 0; i < devices.size(); ++i) {
+    const Buffer& buffer = spec_.site == InputSite::kAttention ? weights[i].input_norm : weights[i].post_attention_norm;
+    devices[i]->upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(gain.size())}), gain.data());
+  }
   run_.changed_dense[stored.name] = std::move(gain);
 }
 
-void Fold::divide_bias(const LinearWork& work, BlockWeights& weights) const {
+void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const {
   std::optional<std::vector<float>> bias = run_.source.bias(*work.spec, run_.options.allow_nonfinite);
   if (!bias) return;
   const StoredTensor& stored = run_.source.checkpoint().at(work.spec->module + ".bias");
   for (std::size_t r = 0; r < bias->size(); ++r)
     (*bias)[r] = rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));
-  const Buffer& buffer = weights.linear(work.spec->role).bias;
-  run_.backend.upload(buffer.view(DType::kF32, {work.spec->out_features}), bias->data());
+  const std::vector<Backend*> devices = run_.devices();
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    devices[i]->upload(weights[i].linear(work.spec->role).bias.view(DType::kF32, {work.spec->out_features}), bias->data());
   run_.changed_dense[stored.name] = std::move(*bias);
 }
 

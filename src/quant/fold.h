@@ -40,12 +40,12 @@ class Fold {
   std::vector<std::int32_t> producer_rows(std::int64_t channels) const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
-  // Scales the readers and the producer among `works` and on the device.
-  void move(const std::vector<float>& s, LinearWorks& works, BlockWeights& weights) const;
+  // Scales the readers and the producer among `works` and on every device.
+  void move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const;
 
  private:
-  void divide_gain(const std::vector<float>& s, BlockWeights& weights) const;
-  void divide_bias(const LinearWork& work, BlockWeights& weights) const;
+  void divide_gain(const std::vector<float>& s, std::span<BlockWeights> weights) const;
+  void divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const;
 
   QuantizeRun& run_;
   const FoldSpec& spec_;

@@ -79,8 +79,8 @@ class Gptq final : public Method {
       for (std::size_t p = 0; p < input.order.columns.size(); ++p)
         matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];
     }
-    if (auto* const rounder = dynamic_cast<ColumnRounder*>(&backend); rounder != nullptr)
-      round_on_device(linear, problem, matrix, *rounder, backend);
+    if (!input.on_devices.empty())
+      round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
     std::optional<GramLoss> own;
@@ -97,6 +97,12 @@ class Gptq final : public Method {
       rows.run();
       rows.write(matrix);
     });
+  }
+
+  static void put_on(GptqInput& input, Backend& device) {
+    PanelsOnDevice& panels = input.on_devices.emplace_back();
+    panels.upper = put_panels(input.unit_upper, input.order, {}, device);
+    if (input.is_fitted) panels.square = put_panels(input.descent.square, input.runs, input.descent.inverse, device);
   }
 
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
@@ -116,8 +122,8 @@ class Gptq final : public Method {
     input->is_fitted = is_fitted;
     prepare(*input, *problem.stats, backend.workers());
     if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
-      input->upper_on_device = put_panels(input->unit_upper, input->order, {}, backend);
-      if (is_fitted) input->square_on_device = put_panels(input->descent.square, input->runs, input->descent.inverse, backend);
+      put_on(*input, backend);
+      for (const std::shared_ptr<Backend>& further : problem.further_devices) put_on(*input, *further);
     }
     const GptqInput& made = *input;
     kept = std::move(input);

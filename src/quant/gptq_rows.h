@@ -4,7 +4,6 @@
 // Cost per row of K columns: as quant/gptq.h says; memory 12 bytes for each weight of the tile.
 #pragma once
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "quant/gptq.h"
@@ -18,6 +17,10 @@ struct DevicePanels {
   Buffer values, group, inverse;
 };
 
+struct PanelsOnDevice {
+  DevicePanels upper, square;  // of unit_upper; of the descent's square, where there is a descent
+};
+
 // What all rows of all linears that read an input share.
 struct GptqInput final : PreparedInput {
   std::int64_t group = 0;
@@ -29,7 +32,7 @@ struct GptqInput final : PreparedInput {
   std::vector<float> cost;        // R_kk^2 by place of `order`
   DescentProblem descent;         // by place of `runs`
   RoundingNotes notes;
-  std::optional<DevicePanels> upper_on_device, square_on_device;  // where a device rounds
+  std::vector<PanelsOnDevice> on_devices;  // where devices round
 };
 
 // What all rows of a linear share.

@@ -28,6 +28,7 @@ struct RoundingProblem {
   QuantScheme scheme;
   GramLoss* gram = nullptr;  // of `stats`, shared by the linears that read them; null: made where needed
   std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
+  std::span<const std::shared_ptr<Backend>> further_devices = {};  // that may take rows, beside the backend; always the same ones for one `prepared`
 };
 
 class Method {

@@ -2,6 +2,7 @@
 // C = E^T X = linear(E^T, weight = X^T).
 #include <cstring>
 
+#include "base/error.h"
 #include "base/half.h"
 #include "quant/activation_stream.h"
 
@@ -10,7 +11,7 @@ namespace {
 
 // to[c][r] = from[r][c]
 template <typename T>
-void turn(T* to, const T* from, std::int64_t rows, std::int64_t columns, ThreadPool& pool) {
+void turn_over(T* to, const T* from, std::int64_t rows, std::int64_t columns, ThreadPool& pool) {
   constexpr std::int64_t kTile = 32;
   pool.parallel_for(static_cast<std::size_t>((rows + kTile - 1) / kTile), [&](std::size_t tile, int) {
     const std::int64_t first = static_cast<std::int64_t>(tile) * kTile, end = std::min(rows, first + kTile);
@@ -27,62 +28,44 @@ std::vector<float> host_floats(Backend& backend, const TensorView& view) {
 
 }  // namespace
 
-std::vector<double> ActivationStream::missing_output(InputSite site, int block, const BlockWeights& weights,
+std::vector<double> ActivationStream::missing_output(InputSite site, int block, const DeviceWeights& weights,
                                                      LinearRole role, ActivationStream& original,
-                                                     std::int64_t stride, ThreadPool& pool) {
-  Backend& backend = context_.backend;
-  const BlockLinear& linear = weights.linear(role);
-  const std::int64_t out = linear.weight->out_features, channels = width(site);
-  const DType dtype = activation_dtype(context_.compute);
+                                                     std::int64_t stride) {
+  const std::int64_t out = weights[0].linear(role).weight->out_features, channels = lanes_.front().width(site);
+  const DType dtype = activation_dtype(compute_);
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
   std::vector<double> sum(static_cast<std::size_t>(out * channels));
-  for (std::size_t c = 0; c < original.chunks_.size(); ++c) {
-    const Chunk& chunk = chunks_[c * static_cast<std::size_t>(stride)];
-    const TensorView x = kept_ == site ? far_input(site, chunk) : run_to(site, block, weights, chunk);
+  each_chunk(static_cast<std::size_t>(stride), [&](SampleLane& lane, const SampleChunk& chunk, const Turn& turn) {
+    const SampleChunk& same = original.chunks_.at(turn.number);
+    if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
+    Backend& backend = lane.backend();
+    const BlockLinear& linear = weights[chunk.lane].linear(role);
+    const TensorView x = kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, weights[chunk.lane], chunk);
     const std::int64_t rows = x.rows();
     const auto count = static_cast<std::size_t>(rows * out);
     const Buffer output = backend.allocate(count * sizeof(float));
     const TensorView y = output.view(DType::kF32, {rows, out});
     backend.linear(y, x, *linear.weight,
                    linear.bias.bytes() == 0 ? TensorView{} : linear.bias.view(DType::kF32, {out}));
-    std::vector<float> lacking = host_floats(backend, original.residual(original.chunks_[c]));
-    const std::vector<float> here = host_floats(backend, residual(chunk)), given = host_floats(backend, y);
+    std::vector<float> lacking = host_floats(backend, original.lanes_[same.lane].residual(same));
+    const std::vector<float> here = host_floats(backend, lane.residual(chunk)), given = host_floats(backend, y);
     for (std::size_t i = 0; i < count; ++i) lacking[i] = lacking[i] - here[i] - given[i];
     std::vector<float> turned(count);
-    turn(turned.data(), lacking.data(), rows, out, pool);
+    turn_over(turned.data(), lacking.data(), rows, out, backend.workers());
     std::vector<std::byte> inputs(static_cast<std::size_t>(rows * channels) * element), across(inputs.size());
     backend.download(inputs.data(), x);
     if (dtype == DType::kBF16)
-      turn(reinterpret_cast<std::uint16_t*>(across.data()), reinterpret_cast<std::uint16_t*>(inputs.data()),
-           rows, channels, pool);
+      turn_over(reinterpret_cast<std::uint16_t*>(across.data()), reinterpret_cast<std::uint16_t*>(inputs.data()),
+                rows, channels, backend.workers());
     else
-      turn(reinterpret_cast<float*>(across.data()), reinterpret_cast<float*>(inputs.data()), rows, channels,
-           pool);
-    add_products(sum, turned, TensorView(across.data(), dtype, {channels, rows}), out);
-  }
+      turn_over(reinterpret_cast<float*>(across.data()), reinterpret_cast<float*>(inputs.data()), rows, channels,
+                backend.workers());
+    const std::vector<float> part = lane.product(turned, TensorView(across.data(), dtype, {channels, rows}), out);
+    turn.wait();
+    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(part[i]);
+    turn.pass();
+  });
   return sum;
-}
-
-void ActivationStream::add_products(std::vector<double>& sum, const std::vector<float>& turned,
-                                    const TensorView& across, std::int64_t out) const {
-  Backend& backend = context_.backend;
-  const std::int64_t channels = across.rows(), rows = across.cols();
-  const auto prepared = backend.prepare(across, context_.compute);
-  const Buffer wide = backend.allocate(turned.size() * sizeof(float));
-  const TensorView full = wide.view(DType::kF32, {out, rows});
-  backend.upload(full, turned.data());
-  Buffer narrow;
-  TensorView e = full;
-  if (context_.compute == Compute::kBFloat16) {
-    narrow = backend.allocate(turned.size() * 2);
-    e = narrow.view(DType::kBF16, {out, rows});
-    backend.convert(e, full);
-  }
-  const Buffer product = backend.allocate(sum.size() * sizeof(float));
-  const TensorView c = product.view(DType::kF32, {out, channels});
-  backend.linear(c, e, *prepared, TensorView{});
-  const std::vector<float> chunk = host_floats(backend, c);
-  for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(chunk[i]);
 }
 
 }  // namespace llmq

@@ -183,20 +183,23 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   run.report.loss_tokens = std::min(calibration.tokens(), run.plan.gram_tokens());
   if (finished.size() == run.spec.blocks.size()) return;
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
-  const ForwardContext context = make_forward_context(run.spec, run.backend, run.plan.compute, length);
+  std::vector<ForwardContext> devices;
+  for (Backend* const backend : run.devices())
+    devices.push_back(make_forward_context(run.spec, *backend, run.plan.compute, length));
   const auto open_store = [&](std::uint64_t bytes) -> std::unique_ptr<File> {
     if (!run.plan.activations_in_file) return nullptr;
     return open_nameless(*run.options.io, run.options.scratch_directory, bytes);
   };
-  ActivationStream stream(
-      context, calibration, run.plan.chunk_tokens, run.plan.keep_inputs,
-      open_store(static_cast<std::uint64_t>(calibration.tokens() * run.spec.hidden_size) * sizeof(float)));
+  SamplePlace place{run.plan.keep_inputs, open_store};
+  if (takes_back_upstream(run.plan))
+    place.stride = original_stride(static_cast<std::int64_t>(calibration.samples.size()), length, run.plan.chunk_tokens);
+  ActivationStream stream(devices, calibration, run.plan.chunk_tokens, place);
   if (run.plan.kv_cache) stream.measure_kv();
   stream.embed(run.source.checkpoint(), calibration);
   run.clock.charge("forward");
   std::optional<OriginalStream> original;
   if (takes_back_upstream(run.plan)) {
-    original.emplace(make_original_stream(context, calibration, run.plan.chunk_tokens, open_store));
+    original.emplace(make_original_stream(devices, calibration, run.plan.chunk_tokens, open_store));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
@@ -204,7 +207,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
     const FindingsMark before = mark_findings(run.report);
     read_ahead(run, block + 1);
-    quantize_block_on_samples(run, static_cast<int>(block), stream, context);
+    quantize_block_on_samples(run, static_cast<int>(block), stream);
     finish_block(run, before);
   }
 }

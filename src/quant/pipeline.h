@@ -3,6 +3,7 @@
 // (design.md, "The way of the data"); each linear runs once, with quantized weights.
 #pragma once
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -45,6 +46,8 @@ struct PipelineOptions {
   bool allow_nonfinite = false;
   Io* io = &system_io();
   Path scratch_directory = ".";  // where activations lie that do not fit in memory
+  // Devices beside the backend, of its kind and arithmetic: the samples are spread over all. No byte of the output depends on them.
+  std::vector<std::shared_ptr<Backend>> further_devices = {};
   std::function<void(const std::string& place, const std::string& figures)> on_step;
 };
 

@@ -255,8 +255,9 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
 }
 
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
-               int threads, std::uint64_t memory_limit) {
+               int threads, std::uint64_t memory_limit, std::vector<std::string> devices) {
   Plan plan;
+  plan.devices = std::move(devices);
   resolve_method(recipe, plan);
   plan.format = recipe.format;
   plan.compute = compute;
@@ -334,7 +335,8 @@ std::int64_t Plan::gram_tokens() const {
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
 
 Json Plan::to_json() const {
-  Json items = Json::array(), planned = Json::array(), left = Json::array(), notes = Json::array();
+  Json items = Json::array(), planned = Json::array(), left = Json::array(), notes = Json::array(),
+       named = Json::array();
   for (const MemoryItem& item : memory)
     items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
   for (const PlannedModule& m : modules)
@@ -343,6 +345,7 @@ Json Plan::to_json() const {
                                     {"shape", Json::array({Json(m.out_features), Json(m.in_features)})}}));
   for (const std::string& name : ignored) left.push_back(Json(name));
   for (const std::string& warning : warnings) notes.push_back(Json(warning));
+  for (const std::string& device : devices) named.push_back(Json(device));
   return Json::object({{"schema", Json("llmq.plan/1")},
                        {"method", Json(method)},
                        {"format", Json(format)},
@@ -358,6 +361,8 @@ Json Plan::to_json() const {
                        {"keep_inputs", Json(keep_inputs)},
                        {"activations_in_file", Json(activations_in_file)},
                        {"peak_bytes", Json(peak_bytes)},
+                       {"devices", named},
+                       {"device_bytes", Json(device_bytes)},
                        {"memory", items},
                        {"modules", planned},
                        {"ignored", left},

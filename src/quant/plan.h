@@ -58,6 +58,8 @@ struct Plan {
   std::int64_t chunk_tokens = 0;     // rows of activations processed at a time
   bool keep_inputs = true;           // inputs of o and down stay in memory instead of being computed again
   bool activations_in_file = false;  // the residual stream of all samples, which is in memory otherwise
+  std::vector<std::string> devices;  // by name, where several share the run
+  std::uint64_t device_bytes = 0;    // of a device beside the first: weights, one chunk, sums; its share of the samples aside
   std::vector<std::string> warnings;
 
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
@@ -79,9 +81,9 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
 
 // Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
 // group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
-// none.
+// none; `devices` only where there are several.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
-               int threads, std::uint64_t memory_limit);
+               int threads, std::uint64_t memory_limit, std::vector<std::string> devices = {});
 // The figures of a plan whose modules have changed, within the limit or refused like above.
 void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
                   int threads, std::uint64_t memory_limit);

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
 #include "device/gram_rows.h"
 #include "export/report.h"
@@ -90,6 +91,24 @@ class MomentsOfARun {
       for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
     return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
             with_base({{"one linear in FP32, its codes, and packed", largest * 7}})};
+  }
+
+  // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared, stage and chunk buffers, a chunk's sum, and
+  // what is missing of a chunk's output.
+  std::uint64_t further_device() const {
+    std::uint64_t most = 0;
+    for (const BlockSpec& block : spec_.blocks)
+      for (const auto& [outer, last] : {std::pair{InputSite::kAttention, LinearRole::kOutput}, std::pair{InputSite::kMlp, LinearRole::kDown}}) {
+        const LinearSpec& reader = block.linear(last);
+        std::uint64_t prepared = weights_of(reader);
+        for (const LinearSpec& linear : block.linears)
+          if (linear.site == outer) prepared += weights_of(linear);
+        const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)), square = k * k * 4;
+        const std::uint64_t passed = chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
+        most = std::max(most, prepared * element_ + scratch(block) + square + passed + one_chunk() + original_chunk() +
+                                  (original_tokens_ != 0 ? taken(reader) : 0));
+      }
+    return most;
   }
 
   std::vector<std::vector<MemoryItem>> calibrated() const {
@@ -211,6 +230,13 @@ class MomentsOfARun {
            (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
   }
 
+  // Buffers of one chunk; of what has room for all samples on the first device, one has a share.
+  std::uint64_t one_chunk() const {
+    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+  }
+  std::uint64_t original_chunk() const { return original_tokens_ == 0 ? 0 : one_chunk(); }
+
   // The original model's residual stream and chunk buffers, where upstream error is taken back.
   std::uint64_t original() const {
     if (original_tokens_ == 0) return 0;
@@ -222,9 +248,12 @@ class MomentsOfARun {
   // the rows in hand. Beside them the sums.
   std::uint64_t missing(const LinearSpec& last) const {
     const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-    const std::uint64_t taken = chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (4 + 4);
     return out * k * (8 + element_) +
-           std::max(taken, LowerTriangle::bytes(last.in_features) + std::min(out * k * 8, kSolvedBytes));
+           std::max(taken(last), LowerTriangle::bytes(last.in_features) + std::min(out * k * 8, kSolvedBytes));
+  }
+  std::uint64_t taken(const LinearSpec& last) const {
+    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
+    return chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (4 + 4);
   }
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
@@ -350,6 +379,10 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
     const auto measuring = run.measuring(plan.measured_samples);
     moments.insert(moments.end(), measuring.begin(), measuring.end());
   }
+  plan.device_bytes = plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
+  if (plan.device_bytes > 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"what further devices hold beside their samples", (plan.devices.size() - 1) * plan.device_bytes});
   if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"what is held of the checkpoint and read ahead", held});

@@ -6,6 +6,7 @@
 // The file has lost its name before the first byte is written: whatever ends the process, nothing is left.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -38,6 +39,9 @@ class ResidualStore {
   TensorView view_;  // of the chunk at hand
   std::vector<std::byte> staging_;
 };
+
+// The file of a residual stream of so many bytes; null: it stays in memory.
+using OpenStore = std::function<std::unique_ptr<File>(std::uint64_t bytes)>;
 
 // A file of `bytes` without a name, on the disk of `directory`. Error(kIo) where there is no room.
 std::unique_ptr<File> open_nameless(Io& io, const Path& directory, std::uint64_t bytes);

@@ -20,7 +20,7 @@ std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int
   return std::max<std::int64_t>(1, chunks / wanted);
 }
 
-OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
+OriginalStream make_original_stream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
                                     std::int64_t chunk_tokens, const OpenStore& open_store) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
@@ -29,9 +29,7 @@ OriginalStream make_original_stream(const ForwardContext& context, const Calibra
   CalibrationSet some;
   for (std::int64_t i = 0; i < samples; ++i)
     if (i / per_chunk % stride == 0) some.samples.push_back(calibration.samples[static_cast<std::size_t>(i)]);
-  ActivationStream stream(
-      context, some, chunk_tokens, false,
-      open_store(static_cast<std::uint64_t>(some.tokens() * context.spec.hidden_size) * sizeof(float)));
+  ActivationStream stream(devices, some, chunk_tokens, {false, open_store});
   return {std::move(stream), std::move(some), stride, {}};
 }
 

@@ -21,16 +21,15 @@ struct OriginalStream {
   ActivationStream stream;
   CalibrationSet samples;
   std::int64_t stride = 1;
-  BlockWeights weights;  // of the block at hand
+  std::vector<BlockWeights> weights;  // of the block at hand, on every device
 };
 
 // Samples of every stride-th chunk; enough chunks for about kOriginalTokens.
 inline constexpr std::int64_t kOriginalTokens = 32768;
-// The file of a residual stream of so many bytes; null: it stays in memory.
-using OpenStore = std::function<std::unique_ptr<File>(std::uint64_t bytes)>;
 // Of how many chunks one is taken.
 std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
-OriginalStream make_original_stream(const ForwardContext& context, const CalibrationSet& calibration,
+// On every device that the quantized model's samples are on.
+OriginalStream make_original_stream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
                                     std::int64_t chunk_tokens, const OpenStore& open_store);
 
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats' tokens.

@@ -40,7 +40,7 @@ FAULTS = [
     Fault("journal-not-synced", "src/io/journal.cpp", "file_->sync();", "", [("llmq_unit_quant", "PowerLoss.*")]),
     Fault("damaged-block-believed", "src/io/partial_file.cpp", "return digest.hex() == sha256;", "return !sha256.empty();",
           [("llmq_unit_quant", "Resume.*")]),
-    Fault("folded-gain-from-the-original", "src/quant/finished_block.cpp", "return changed.count(tensor) != 0 ? written : run.source;",
+    Fault("folded-gain-from-the-original", "src/quant/device_weights.cpp", "return changed.count(tensor) != 0 ? written : run.source;",
           "return changed.count(tensor) != 0 ? run.source : run.source;", [("llmq_unit_quant", "Resume.*")]),
     Fault("report-name-not-escaped", "src/export/html_charts.cpp", 'safe += "&lt;";', "safe += '<';", [("llmq_unit_export", "HtmlReport.HostileNamesStayText")]),
     Fault("six-bit-minima", "src/tensor/ggml_blocks.cpp", "add(j + 4, t[j] | t[j + 4] >> 4 << 6);", "add(j + 4, t[j]);",
@@ -307,4 +307,14 @@ FAULTS = [
           [("llmq_kernels_backend", "*Linear.*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("inputs-read-before-they-arrive", "kernels/cuda/linear.h", "wait_copies<kStages - 2>(); block.barrier();", "wait_copies<kStages - 2>();",
           [("llmq_kernels_backend", "*Linear.*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    # Several devices.
+    Fault("parts-added-as-they-arrive", "src/base/turns.cpp", "return stopped_ || now_ == turn;", "return stopped_ || now_ <= turn;", [("llmq_unit_base", "Turns.Parts*")]),
+    Fault("last-chunk-of-a-further-device-skipped", "src/quant/activation_stream.cpp", "chunk.lane == lane) work(",
+          "chunk.lane == lane && (lane == 0 || place + 1 < chunks_.size())) work(", [("llmq_unit_quant", "Devices.SumsThat*"), ("llmq_unit_quant", "Devices.Statistics*")]),
+    Fault("undrained-rows-stay-behind", "src/quant/activation_stream.cpp", "left = collector.hand_over();", "collector.hand_over();",
+          [("llmq_unit_quant", "Devices.SumsThat*"), ("llmq_unit_quant", "Devices.Statistics*")]),
+    Fault("gain-folded-on-one-device", "src/quant/fold.cpp", "++i) { const Buffer& buffer = spec_.site", "i += devices.size()) { const Buffer& buffer = spec_.site",
+          [("llmq_unit_quant", "Devices.SumsThat*")]),
+    Fault("devices-round-the-same-rows", "src/quant/device_rows.cpp", "first = batch * most * tile;", "first = (batch - static_cast<std::int64_t>(own)) * most * tile;",
+          [("llmq_unit_quant", "Devices.Emulated*")]),
 ]

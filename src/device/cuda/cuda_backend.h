@@ -11,7 +11,7 @@ namespace llmq {
 std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads);
 
 // The same backend and the same kernels without a device: every block of threads is emulated on the host (kernels/cuda/block.h). For
-// tests on machines without a GPU; hundreds of times slower than the CPU backend.
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads);
+// tests on machines without a GPU; hundreds of times slower than the CPU backend. A view of the memory of another `index` is refused as on a device.
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index = 0);
 
 }  // namespace llmq

@@ -8,21 +8,24 @@
 namespace llmq {
 namespace {
 
-constexpr Device kEmulated{DeviceKind::kCuda, 0};
-
 // Of the host, under the device's name: a view of the host is refused as on a device.
 class EmulatedMemory final : public MemoryResource {
  public:
+  explicit EmulatedMemory(int index) : device_{DeviceKind::kCuda, index} {}
   void* allocate(std::size_t bytes) override { return host_memory()->allocate(bytes); }
   void deallocate(void* pointer, std::size_t bytes) noexcept override { host_memory()->deallocate(pointer, bytes); }
-  Device device() const override { return kEmulated; }
+  Device device() const override { return device_; }
+
+ private:
+  Device device_;
 };
 
 class EmulatedDevice final : public CudaDevice {
  public:
+  explicit EmulatedDevice(int index) : memory_(std::make_shared<EmulatedMemory>(index)) {}
   std::string name() const override { return "cuda (emulated)"; }
   std::string arithmetic() const override { return "cuda emulated"; }
-  Device place() const override { return kEmulated; }
+  Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
   std::int64_t scratch_bytes() const override { return std::int64_t{64} << 10; }  // so that tests see operations cut
@@ -42,13 +45,13 @@ class EmulatedDevice final : public CudaDevice {
   }
 
  private:
-  std::shared_ptr<MemoryResource> memory_ = std::make_shared<EmulatedMemory>();
+  std::shared_ptr<MemoryResource> memory_;
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads) {
-  return make_backend_on(std::make_unique<EmulatedDevice>(), threads);
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index) {
+  return make_backend_on(std::make_unique<EmulatedDevice>(index), threads);
 }
 
 }  // namespace llmq

@@ -274,7 +274,7 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);
   stream.embed(checkpoint, samples);
-  for (int block = 0; block < 2; ++block) quantize_block_on_samples(run, block, stream, context);
+  for (int block = 0; block < 2; ++block) quantize_block_on_samples(run, block, stream);
 
   std::vector<std::string> fallen;
   for (const Fallback& fallback : report.fallbacks) {
