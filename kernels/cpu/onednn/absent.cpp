@@ -6,7 +6,7 @@ namespace llmq {
 
 bool weight_tiles_built() { return false; }
 
-std::unique_ptr<WeightTiles> make_weight_tiles(const void*, int64_t, int64_t, int64_t) {
+std::unique_ptr<WeightTiles> make_weight_tiles(const void*, int64_t, int64_t) {
   fail(ErrorKind::kUnsupported, "this build has no oneDNN, which the CPU level 'amx' computes with");
 }
 

@@ -32,35 +32,34 @@ const dnnl::engine& engine() {
 
 class OneDnnTiles final : public WeightTiles {
  public:
-  OneDnnTiles(const void* weight, int64_t columns, int64_t depth, int64_t wide_row)
-      : input_({kRows, depth}, memory::data_type::bf16, memory::dims{depth, 1}) {
+  OneDnnTiles(const void* weight, int64_t columns, int64_t depth)
+      : input_({kRows, depth}, memory::data_type::bf16, memory::dims{depth, 1}),
+        output_({kRows, columns}, memory::data_type::f32, memory::dims{columns, 1}) {
+    dnnl::primitive_attr attributes;
+    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const memory::desc any({depth, columns}, memory::data_type::bf16, memory::format_tag::any);
-    wide_ = product(any, columns, wide_row);
-    // Both products read one packed weight.
-    narrow_ = product(wide_.packed, columns, columns);
+    const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(input_, any, output_), attributes, engine());
+    product_ = dnnl::matmul(chosen);
+    scratch_ = chosen.scratchpad_desc();
     const memory::desc given({depth, columns}, memory::data_type::bf16, memory::dims{1, depth});
     memory from(given, engine(), const_cast<void*>(weight));
-    weight_ = memory(wide_.packed, engine());
+    weight_ = memory(chosen.weights_desc(), engine());
     dnnl::stream stream(engine());
     dnnl::reorder(from, weight_).execute(stream, from, weight_);
     stream.wait();
   }
 
   size_t bytes() const override { return weight_.get_desc().get_size(); }
-  size_t scratch_bytes() const override {
-    const size_t wide = wide_.scratch.get_size(), narrow = narrow_.scratch.get_size();
-    return wide > narrow ? wide : narrow;
-  }
+  size_t scratch_bytes() const override { return scratch_.get_size(); }
 
-  void multiply(const void* a, float* c, bool wide, unsigned char* scratch) const override {
+  void multiply(const void* a, float* c, unsigned char* scratch) const override {
     use_one_thread();
-    const Product& product = wide ? wide_ : narrow_;
     try {
       dnnl::stream stream(engine());
-      product.primitive.execute(stream, {{DNNL_ARG_SRC, memory(input_, engine(), const_cast<void*>(a))},
-                                         {DNNL_ARG_WEIGHTS, weight_},
-                                         {DNNL_ARG_DST, memory(product.output, engine(), c)},
-                                         {DNNL_ARG_SCRATCHPAD, memory(product.scratch, engine(), scratch)}});
+      product_.execute(stream, {{DNNL_ARG_SRC, memory(input_, engine(), const_cast<void*>(a))},
+                                {DNNL_ARG_WEIGHTS, weight_},
+                                {DNNL_ARG_DST, memory(output_, engine(), c)},
+                                {DNNL_ARG_SCRATCHPAD, memory(scratch_, engine(), scratch)}});
       stream.wait();
     } catch (const dnnl::error& error) {
       fail(ErrorKind::kInternal, "oneDNN could not multiply: {}", error.what());
@@ -68,22 +67,8 @@ class OneDnnTiles final : public WeightTiles {
   }
 
  private:
-  struct Product {
-    dnnl::matmul primitive;
-    memory::desc packed, output, scratch;
-  };
-
-  Product product(const memory::desc& weight, int64_t columns, int64_t row) const {
-    dnnl::primitive_attr attributes;
-    attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-    const memory::desc output({kRows, columns}, memory::data_type::f32, memory::dims{row, 1});
-    const dnnl::matmul::primitive_desc chosen(dnnl::matmul::desc(input_, weight, output), attributes,
-                                              engine());
-    return {dnnl::matmul(chosen), chosen.weights_desc(), output, chosen.scratchpad_desc()};
-  }
-
-  memory::desc input_;
-  Product wide_, narrow_;
+  memory::desc input_, output_, scratch_;
+  dnnl::matmul product_;
   memory weight_;
 };
 
@@ -91,11 +76,10 @@ class OneDnnTiles final : public WeightTiles {
 
 bool weight_tiles_built() { return true; }
 
-std::unique_ptr<WeightTiles> make_weight_tiles(const void* weight, int64_t columns, int64_t depth,
-                                               int64_t wide_row) {
+std::unique_ptr<WeightTiles> make_weight_tiles(const void* weight, int64_t columns, int64_t depth) {
   use_one_thread();
   try {
-    return std::make_unique<OneDnnTiles>(weight, columns, depth, wide_row);
+    return std::make_unique<OneDnnTiles>(weight, columns, depth);
   } catch (const dnnl::error& error) {
     fail(ErrorKind::kUnsupported, "oneDNN cannot prepare a weight of {} columns and depth {}: {}", columns,
          depth, error.what());

@@ -50,7 +50,7 @@ std::unique_ptr<TiledWeight> tile_weight(const CpuWork& work, const TensorView& 
     for (std::int64_t c = 0; c < columns.count; ++c)
       row_in_format(work, CpuFormat::kBF16, rows + c * k * 2, weight, columns.first + c,
                     reinterpret_cast<float*>(rows + rows_bytes));
-    tiled->groups[static_cast<std::size_t>(group)] = make_weight_tiles(rows, columns.count, k, n);
+    tiled->groups[static_cast<std::size_t>(group)] = make_weight_tiles(rows, columns.count, k);
   });
   for (const auto& group : tiled->groups) tiled->bytes += group->bytes();
   return tiled;
@@ -74,10 +74,9 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
       std::memset(memory + rows * k * 2, 0, static_cast<std::size_t>((kTileRows - rows) * k) * 2);
       in = memory;
     }
-    const bool in_place = whole && y.row_stride == w.out_features;
-    float* const out =
-        in_place ? y.row<float>(first) + columns.first : reinterpret_cast<float*>(memory + in_bytes);
-    weight.multiply(in, out, in_place, memory + in_bytes + out_bytes);
+    const bool in_place = whole && y.row_stride == columns.count;
+    float* const out = in_place ? y.row<float>(first) : reinterpret_cast<float*>(memory + in_bytes);
+    weight.multiply(in, out, memory + in_bytes + out_bytes);
     for (std::int64_t r = 0; r < rows; ++r) {
       float* const to = y.row<float>(first + r) + columns.first;
       if (!in_place)
@@ -112,7 +111,7 @@ void evaluate_form(const CpuWork& work, std::span<double> loss, const TensorView
     }
     for (std::size_t group = 0; group < g.groups.size(); ++group) {
       const Columns columns = columns_of(g, static_cast<std::int64_t>(group));
-      g.groups[group]->multiply(memory, out, false, memory + in_bytes + wide_bytes + out_bytes + zero_bytes);
+      g.groups[group]->multiply(memory, out, memory + in_bytes + wide_bytes + out_bytes + zero_bytes);
       for (std::int64_t r = 0; r < rows; ++r)
         loss[static_cast<std::size_t>(first + r)] += work.kernels->half_form(
             wide + r * k + columns.first, zero, out + r * columns.count, columns.count);

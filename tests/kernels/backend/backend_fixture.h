@@ -184,6 +184,13 @@ inline std::vector<float> get(Backend& backend, const TensorView& view) {
   return decode(view.dtype, bytes);
 }
 
+// Columns [first, first + count) of rows of `width`.
+inline std::vector<float> columns_of(const std::vector<float>& rows, std::int64_t width, std::int64_t first, std::int64_t count) {
+  std::vector<float> some;
+  for (auto row = rows.begin(); row != rows.end(); row += width) some.insert(some.end(), row + first, row + first + count);
+  return some;
+}
+
 inline std::vector<double> widened(const std::vector<float>& values) {
   return {values.begin(), values.end()};
 }
