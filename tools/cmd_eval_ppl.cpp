@@ -3,11 +3,11 @@
 
 #include "base/error.h"
 #include "tools/command.h"
-#include "tools/gpu_layers_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
 #include "tools/loaded_model.h"
+#include "tools/placement_option.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -16,7 +16,7 @@ namespace {
 struct Options {
   std::string model, against, head = "stored";
   EvaluationRequest request;
-  std::optional<int> gpu_layers;
+  PlacementFlags placement;
   std::optional<double> max_ppl, max_delta, max_kl;
 };
 
@@ -65,8 +65,10 @@ int run(Options& options, const GlobalOptions& globals) {
   const LoadedModel model = open_model(system_io(), options.model);
   std::optional<LoadedModel> against;
   if (!options.against.empty()) against = open_model(system_io(), options.against);
-  const std::shared_ptr<Backend> backend = placed_backend(options.request.early, options.gpu_layers, globals, model.spec);
-  const Evaluation evaluation = evaluate(model, against ? &*against : nullptr, backend, options.request);
+  const Placement placement = placed(options.placement, globals, model.spec);
+  options.request.early = placement.early;
+  options.request.further_members = placement.further_members;
+  const Evaluation evaluation = evaluate(model, against ? &*against : nullptr, placement.backend, options.request);
   const std::vector<Gate> gates = measured_gates(options, evaluation.result);
   (globals.json ? print_for_machines : print_for_people)(options, evaluation, gates);
   return all_met(gates) ? 0 : 3;
@@ -87,7 +89,7 @@ void add_eval_ppl(CLI::App& app, Session& session) {
   command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
   command->add_option("--head", options->head, "stored, or int8: the output head as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
   add_kv_cache_option(*command, request.kv_cache_dtype);
-  add_gpu_layers_option(*command, options->gpu_layers);
+  add_placement_options(*command, options->placement);
   command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
   command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");

@@ -8,11 +8,11 @@
 #include "tools/command.h"
 #include "tools/constraint.h"
 #include "tools/draft.h"
-#include "tools/gpu_layers_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
 #include "tools/loaded_model.h"
+#include "tools/placement_option.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
 
@@ -22,7 +22,7 @@ namespace {
 struct Options {
   std::string model, prompt, prompt_file, lora, head = "stored", kv_cache_dtype = "auto";
   bool chat = false;
-  std::optional<int> gpu_layers;
+  PlacementFlags placement;
   DraftOptions draft;
   ConstraintOptions constraint;
   GenerateOptions generate;
@@ -78,8 +78,10 @@ Engine load_engine(const LoadedModel& model, const Options& options, const Globa
   std::optional<LoraAdapter> adapter;
   if (!options.lora.empty()) adapter = open_adapter(model, options.lora);
   choose_kv_cache(engine_options, options.kv_cache_dtype, model.tokenizer);
-  const std::shared_ptr<Backend> backend = placed_backend(engine_options.early, options.gpu_layers, globals, model.spec);
-  Engine engine = Engine::load(model.checkpoint, backend, engine_options);
+  const Placement placement = placed(options.placement, globals, model.spec);
+  engine_options.early = placement.early;
+  engine_options.further_members = placement.further_members;
+  Engine engine = Engine::load(model.checkpoint, placement.backend, engine_options);
   if (adapter) engine.adapt(*adapter);
   log_kernels(engine);
   return engine;
@@ -182,7 +184,7 @@ void add_generate(CLI::App& app, Session& session) {
   command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
   add_constraint_options(*command, options->constraint);
   add_kv_cache_option(*command, options->kv_cache_dtype);
-  add_gpu_layers_option(*command, options->gpu_layers);
+  add_placement_options(*command, options->placement);
   add_draft_options(*command, options->draft);
   command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

@@ -4,8 +4,8 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/help.h"
-#include "tools/gpu_layers_option.h"
 #include "tools/kv_cache_option.h"
+#include "tools/placement_option.h"
 #include "tools/prepared_server.h"
 #include "tools/print.h"
 
@@ -15,16 +15,12 @@ namespace {
 struct Options {
   EngineFlags engine;
   std::string api_key_file, metrics_compat, probe_interval, max_body = "8MiB";
-  std::int64_t tensor_parallel_size = 1;
   ServeOptions serve;
 };
 
 constexpr std::size_t kMostBodyBytes = std::size_t{1} << 30;
 
-void refuse(const std::string& message, const std::string& flag, const std::string& hint) { fail(ErrorKind::kUnsupported, {message, {}, flag, hint}); }
-
 void check(const Options& options) {
-  if (options.tensor_parallel_size != 1) refuse("one device is used in this version", "--tensor-parallel-size", "leave it out");
   if (!options.engine.lora_dir.empty() && options.api_key_file.empty())
     fail(ErrorKind::kUsage, {"whoever reaches the server could load and unload adapters", {}, "--lora-dir", "give --api-key-file, too"});
   if (!options.engine.lora_dir.empty() && !system_io().is_directory(options.engine.lora_dir))
@@ -35,11 +31,14 @@ void check(const Options& options) {
     fail(ErrorKind::kUsage, {"a baseline is given and nothing is probed", {}, "--probe-baseline", "give --probe-interval, too"});
 }
 
-void announce(const Options& options, const ServedModel& served, const Room& room, const Json& kv_cache, int port, bool json) {
+void announce(const Options& options, const PreparedServer& server, int port, bool json) {
+  const ServedModel& served = server.served();
+  const Room& room = server.room();
+  const Json kv_cache = kv_cache_json(server.engine());
   const std::string host = options.serve.host.find(':') == std::string::npos ? options.serve.host : "[" + options.serve.host + "]";
   const std::string url = fmt::format("http://{}:{}", host, port);
   if (json) {
-    print_json(Json::object({{"schema", "llmq.serve/1"}, {"url", url}, {"model", served.name}, {"max_model_len", served.max_model_len}, {"kv_tokens", room.kv_tokens}, {"kv_cache", kv_cache}}));
+    print_json(Json::object({{"schema", "llmq.serve/1"}, {"url", url}, {"model", served.name}, {"device", server.engine().device_name()}, {"max_model_len", served.max_model_len}, {"kv_tokens", room.kv_tokens}, {"kv_cache", kv_cache}}));
   } else {
     print_line(fmt::format("{} serves {} ({} tokens of context, {} of KV cache in {}): a page at /, the API below /v1", url, served.name, served.max_model_len, room.kv_tokens, kv_cache.at("dtype").as_string()));
   }
@@ -59,7 +58,7 @@ int run(Options options, const GlobalOptions& globals) {
   if (!options.probe_interval.empty()) options.serve.probe.interval_seconds = parse_seconds(options.probe_interval, "--probe-interval");
   if (ProbeOptions& probe = options.serve.probe; !probe.baseline_file.empty()) probe.baseline = read_probe_baseline(system_io(), probe.baseline_file);
   PreparedServer server(options.engine, globals, compute);
-  const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server.served(), server.room(), kv_cache_json(server.engine()), port, globals.json); });
+  const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server, port, globals.json); });
   if (end == ServeEnd::kCutOff) Log::get().warn("answers under way were cut off");
   return end == ServeEnd::kDrained ? 0 : 1;
 }
@@ -96,12 +95,11 @@ void add_serve(CLI::App& app, Session& session) {
   add_engine_flags(*command, o.engine);
   command->add_option("--head", o.engine.head, "Output head: stored or int8")->type_name("TYPE")->capture_default_str();
   add_kv_cache_option(*command, o.engine.kv_cache_dtype);
-  add_gpu_layers_option(*command, o.engine.gpu_layers);
+  add_placement_options(*command, o.engine.placement);
   command->add_option("--metrics-compat", o.metrics_compat, "vllm: /metrics has vLLM's names, too")->type_name("NAME");
   command->add_option("--probe-interval", o.probe_interval, "Score a fixed text this often, as 60s or 5m; /metrics shows it")->type_name("TIME");
   command->add_option("--probe-baseline", o.serve.probe.baseline_file, "What it is compared with; recorded by the first probe where it does not exist")->type_name("FILE");
   command->add_flag("--log-prompts", o.serve.api.log_prompts, "Write requests to the log; they are never written otherwise");
-  command->add_option("--tensor-parallel-size", o.tensor_parallel_size, "Devices (not in this version)")->type_name("N");
   command->add_option("--lora", o.engine.lora, "LoRA adapter that requests name as their model; may be given several times")->type_name("NAME=DIR")->allow_extra_args(false);
   command->add_option("--lora-dir", o.engine.lora_dir, "Let requests load adapters from below DIR, and unload them (/v1/load_lora_adapter)")->type_name("DIR");
   command->add_option("--max-loras", o.engine.max_loras, "Adapters that may be loaded at once")->type_name("N")->capture_default_str()->check(CLI::Range(1, 1024));

@@ -39,6 +39,7 @@ std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const std::op
   load.max_context = std::min(load.max_context, draft->spec.max_position);
   load.head = HeadWeight::kStored;
   load.early = {};
+  load.further_members = {};
   Engine loaded = Engine::load(draft->checkpoint, engine.shared_backend(), load);
   Log::get().note(fmt::format("draft {}: {:.1f} MB beside {:.1f} MB of the model", options.draft, static_cast<double>(loaded.weight_bytes()) / 1e6,
                               static_cast<double>(engine.weight_bytes()) / 1e6));

@@ -49,14 +49,15 @@ std::optional<std::int32_t> added_bos(const Tokenizer& tokenizer) {
   return std::nullopt;
 }
 
-Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, Compute compute, std::int64_t context, HeadWeight head, const std::string& kv_cache_dtype, const EarlyBlocks& early) {
+Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, std::int64_t context, const EvaluationRequest& request) {
   Engine::Options options;
-  options.head = head;
-  options.compute = compute;
+  options.head = request.head;
+  options.compute = request.compute;
   options.max_context = context;
   options.kv_tokens = context;
-  options.early = early;
-  choose_kv_cache(options, kv_cache_dtype, model.tokenizer);
+  options.early = request.early;
+  options.further_members = request.further_members;
+  choose_kv_cache(options, request.kv_cache_dtype, model.tokenizer);
   return Engine::load(model.checkpoint, backend, options);
 }
 
@@ -74,11 +75,13 @@ Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const 
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name, against->name, "--against",
                                 "compare a model with the one it was made from"});
   const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
-  Engine engine = load_engine(model, backend, request.compute, protocol.context, request.head, request.kv_cache_dtype, request.early);
+  Engine engine = load_engine(model, backend, protocol.context, request);
   log_kernels(engine);
   if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
   std::optional<Engine> reference;
-  if (against) reference = load_engine(*against, backend, request.compute, protocol.context, HeadWeight::kStored, "auto", {});
+  EvaluationRequest plain;
+  plain.compute = request.compute;
+  if (against) reference = load_engine(*against, backend, protocol.context, plain);
 
   Progress progress("eval-ppl", static_cast<double>(windows.size()));
   Evaluation evaluation{engine.device_name(), protocol.id(), request.text, sha256_hex(std::as_bytes(std::span(text))), {}, kernels_json(engine), kv_cache_json(engine)};

@@ -42,6 +42,7 @@ struct EvaluationRequest {
   HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
   std::string kv_cache_dtype = "auto";    // likewise
   EarlyBlocks early;                      // likewise
+  std::vector<std::shared_ptr<Backend>> further_members;  // likewise
 };
 
 struct Evaluation {

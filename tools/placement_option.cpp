@@ -1,24 +1,58 @@
-#include "tools/gpu_layers_option.h"
+#include "tools/placement_option.h"
+
+#include <algorithm>
+#include <utility>
 
 #include "base/error.h"
+#include "model/divided_block.h"
+#include "tools/devices_option.h"
 
 namespace llmq::tools {
 
-CLI::Option* add_gpu_layers_option(CLI::App& command, std::optional<int>& layers) {
-  return command.add_option("--gpu-layers", layers, "Blocks that --device takes, from the first on; the CPU keeps the others, the embedding and the head. Without it all is on --device")
+void add_placement_options(CLI::App& command, PlacementFlags& flags) {
+  command.add_option("--gpu-layers", flags.gpu_layers, "Blocks that --device takes, from the first on; the CPU keeps the others, the embedding and the head. Without it all is on --device")
       ->type_name("N");
+  command.add_option("--tensor-parallel-size", flags.members, "Devices of --device (cuda:0, cuda:1, ...) that share the weights, keys and values of every block; the result is that of one, bit for bit")
+      ->type_name("N")
+      ->capture_default_str();
 }
 
-std::shared_ptr<Backend> placed_backend(EarlyBlocks& early, std::optional<int> layers, const GlobalOptions& globals, const ModelSpec& spec) {
-  if (!layers) return chosen_backend(globals);
-  if (*layers < 0) fail(ErrorKind::kUsage, {fmt::format("{} blocks", *layers), {}, "--gpu-layers", "give 0 or more"});
+namespace {
+
+Placement divided(std::int64_t members, const GlobalOptions& globals) {
+  const std::string kinds[] = {"auto", "cpu", "cuda", "emulated"};
+  if (std::find(std::begin(kinds), std::end(kinds), globals.device) == std::end(kinds))
+    fail(ErrorKind::kUsage, {"--device " + globals.device + " is one device", {}, "--tensor-parallel-size", "use --device cuda, which has cuda:0, cuda:1 and so on, or leave it out"});
+  std::string numbers = "0";
+  for (std::int64_t member = 1; member < members; ++member) numbers += fmt::format(",{}", member);
+  std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, numbers);
+  const std::shared_ptr<Backend> first = devices.front();
+  devices.erase(devices.begin());
+  return {first, {}, std::move(devices)};
+}
+
+Placement partly(int layers, const GlobalOptions& globals, const ModelSpec& spec) {
+  if (layers < 0) fail(ErrorKind::kUsage, {fmt::format("{} blocks", layers), {}, "--gpu-layers", "give 0 or more"});
   if (globals.device == "auto" || globals.device == "cpu")
     fail(ErrorKind::kUsage, {"there is no device for them: --device is " + globals.device, {}, "--gpu-layers", "add --device cuda, or leave it out"});
-  if (static_cast<std::size_t>(*layers) >= spec.blocks.size()) return chosen_backend(globals);
-  if (*layers > 0) early = {chosen_backend(globals), *layers};
+  Placement placement;
+  if (static_cast<std::size_t>(layers) >= spec.blocks.size()) return {chosen_backend(globals), {}, {}};
+  if (layers > 0) placement.early = {chosen_backend(globals), layers};
   GlobalOptions rest = globals;
   rest.device = "cpu";
-  return chosen_backend(rest);
+  placement.backend = chosen_backend(rest);
+  return placement;
+}
+
+}  // namespace
+
+Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec) {
+  if (flags.members != 1 && flags.gpu_layers)
+    fail(ErrorKind::kUsage, {"a model is divided over devices as a whole, not in part", {}, "--tensor-parallel-size", "leave it out, or leave --gpu-layers out"});
+  member_spec(spec, flags.members);  // says why where it cannot be
+  if (flags.gpu_layers) return partly(*flags.gpu_layers, globals, spec);
+  if (flags.members > 1) return divided(flags.members, globals);
+  return {chosen_backend(globals), {}, {}};
 }
 
 }  // namespace llmq::tools

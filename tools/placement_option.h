@@ -1,4 +1,4 @@
-// --gpu-layers: how many blocks of a model the device of --device takes, while the CPU keeps the rest.
+// --gpu-layers and --tensor-parallel-size: which backends have which part of a model.
 #pragma once
 #include <optional>
 
@@ -8,9 +8,20 @@
 
 namespace llmq::tools {
 
-CLI::Option* add_gpu_layers_option(CLI::App& command, std::optional<int>& layers);
-// The backend of an engine, and the early blocks for its options: without --gpu-layers, and with as many as the model has or more, all of
-// it is on --device. Error(kUsage) where --device names no device beside the CPU.
-std::shared_ptr<Backend> placed_backend(EarlyBlocks& early, std::optional<int> layers, const GlobalOptions& globals, const ModelSpec& spec);
+struct PlacementFlags {
+  std::optional<int> gpu_layers;
+  std::int64_t members = 1;
+};
+void add_placement_options(CLI::App& command, PlacementFlags& flags);
+
+// What an engine takes: its own backend, and the others for its options.
+struct Placement {
+  std::shared_ptr<Backend> backend;
+  EarlyBlocks early;
+  std::vector<std::shared_ptr<Backend>> further_members;
+};
+// Without --gpu-layers, and with as many as the model has or more, all of it is on --device; members are on the first
+// devices of that kind. Error(kUsage) where --device names no device beside the CPU for some layers, or the model cannot be divided so.
+Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec);
 
 }  // namespace llmq::tools

@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "base/utf8_sequence.h"
 #include "device/known_machines.h"
+#include "model/divided_block.h"
 #include "runtime/swap_rates.h"
-#include "tools/gpu_layers_option.h"
 #include "tools/kv_cache_option.h"
 #include "tools/print.h"
 #include "tools/run_adapter.h"
@@ -28,9 +28,10 @@ std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
 Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec, Compute compute) {
   if (options.max_model_len > spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
-  const std::uint64_t per_token = kv_bytes_per_token(spec, kv_type_of(options.kv_cache_dtype, compute)), asked = parse_bytes(options.kv_memory, "--kv-memory");
-  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory && globals.device.rfind("cuda", 0) != 0)
-    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} is more than the {} of memory here", bytes_text(asked), bytes_text(memory)), {}, "--kv-memory", "lower it"});
+  const std::int64_t members = options.placement.members;  // each of which has the memory that was asked for
+  const std::uint64_t per_token = kv_bytes_per_token(member_spec(spec, members), kv_type_of(options.kv_cache_dtype, compute)), asked = parse_bytes(options.kv_memory, "--kv-memory");
+  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory / static_cast<std::uint64_t>(members) && globals.device.rfind("cuda", 0) != 0)
+    fail(ErrorKind::kUsage, {fmt::format("{} of {} is more than the {} of memory here", members == 1 ? "a KV cache" : fmt::format("a KV cache on each of {} devices", members), bytes_text(asked), bytes_text(memory)), {}, "--kv-memory", "lower it"});
   const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
   // Of one context: less than its length where a sliding window passes.
   const auto positions_of = [&](std::int64_t context) {
@@ -47,7 +48,7 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
   return room;
 }
 
-Engine load_engine(const LoadedModel& model, const EngineFlags& options, const std::shared_ptr<Backend>& backend, const EarlyBlocks& early, Compute compute, const Room& room) {
+Engine load_engine(const LoadedModel& model, const EngineFlags& options, const Placement& placement, Compute compute, const Room& room) {
   Engine::Options engine;
   engine.compute = compute;
   engine.max_context = room.context;
@@ -55,9 +56,10 @@ Engine load_engine(const LoadedModel& model, const EngineFlags& options, const s
   engine.block_size = options.block_size;
   engine.prefix_caching = !options.no_prefix_caching;
   engine.head = head_weight(options.head);
-  engine.early = early;
+  engine.early = placement.early;
+  engine.further_members = placement.further_members;
   choose_kv_cache(engine, options.kv_cache_dtype, model.tokenizer);
-  return Engine::load(model.checkpoint, backend, engine);
+  return Engine::load(model.checkpoint, placement.backend, engine);
 }
 
 // The last part of a path, or a hub's name as it is.
@@ -133,7 +135,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
   command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
   command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
-  command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache; by default what is needed, at most 2GiB")->type_name("SIZE");
+  command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache, on each device where there are several; by default what is needed, at most 2GiB")->type_name("SIZE");
   command.add_option("--swap-space", o.swap_space, "Host memory where the KV cache of answers that had to wait is kept, if that beats computing it again")->type_name("SIZE");
   command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
   add_draft_options(command, o.draft);
@@ -152,8 +154,8 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
       model_(open_model(system_io(), flags.model)),
       draft_(open_draft(flags.draft, model_)),
       room_(room_for(flags, globals, model_.spec, compute)),
-      backend_(placed_backend(early_, flags.gpu_layers, globals, model_.spec)),
-      engine_(load_engine(model_, flags, backend_, early_, compute, room_)),
+      placement_(placed(flags.placement, globals, model_.spec)),
+      engine_(load_engine(model_, flags, placement_, compute, room_)),
       served_(served_model(model_, flags, room_.context)),
       drafter_(make_drafter(flags.draft, draft_, engine_)),
       answers_(engine_, &served_.tokenizer, serving_options(flags, room_, engine_), drafter_.get()) {

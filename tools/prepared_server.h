@@ -10,13 +10,14 @@
 #include "tools/command.h"
 #include "tools/draft.h"
 #include "tools/loaded_model.h"
+#include "tools/placement_option.h"
 
 namespace llmq::tools {
 
 struct EngineFlags {
   std::string model, head = "stored", kv_cache_dtype = "auto", kv_memory, swap_space, served_name;
   std::int64_t max_model_len = 0;
-  std::optional<int> gpu_layers;
+  PlacementFlags placement;
   DraftOptions draft;
   SchedulerLimits limits{32, 2048, 0, 512};
   int block_size = 16;
@@ -27,7 +28,7 @@ struct EngineFlags {
   std::int64_t max_lora_rank = 64;
 };
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head, --kv-cache-dtype and --gpu-layers
+void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head, --kv-cache-dtype and those of the placement
 void check_engine_flags(const EngineFlags& flags, Compute compute);
 
 // Positions of the cache and of one context, from what was asked for, what the model has, and memory.
@@ -43,7 +44,7 @@ class PreparedServer {
   const LoadedModel& model() const { return model_; }
   const ServedModel& served() const { return served_; }
   const Room& room() const { return room_; }
-  const Backend& backend() const { return *backend_; }
+  const Backend& backend() const { return *placement_.backend; }
   const Engine& engine() const { return engine_; }
   // Once: `options` with the limits that follow from the model, on a thread of the caller's choice.
   ServeEnd serve(ServeOptions options, const std::function<void(int port)>& listening);
@@ -53,8 +54,7 @@ class PreparedServer {
   LoadedModel model_;
   std::optional<LoadedModel> draft_;
   Room room_;
-  EarlyBlocks early_;
-  std::shared_ptr<Backend> backend_;
+  Placement placement_;
   Engine engine_;
   ServedModel served_;
   std::vector<ServedAdapter> adapters_;

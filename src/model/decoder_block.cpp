@@ -5,23 +5,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
 namespace llmq {
 namespace {
 
-// Calls work(first, count) over chunks of rows, `row_floats` FP32 of scratch each; equal chunks of a multiple
-// of 64 (or least_rows), the last one shorter.
-template <typename Work>
-void for_row_chunks(const RowChunks& limits, std::int64_t rows, std::int64_t row_floats, const Work& work) {
-  const std::int64_t fit = limits.scratch_bytes / (row_floats * static_cast<std::int64_t>(sizeof(float)));
-  const std::int64_t chunk = std::max(limits.least_rows, fit / 64 * 64);
-  for (std::int64_t first = 0; first < rows; first += chunk) work(first, std::min(chunk, rows - first));
-}
-
-Buffer upload_floats(Backend& backend, const std::vector<float>& values) {
-  Buffer buffer = backend.allocate(values.size() * sizeof(float));
+Buffer upload_floats(Backend& backend, std::span<const float> values) {
+  Buffer buffer = backend.allocate(values.size_bytes());
   backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(values.size())}), values.data());
   return buffer;
 }
@@ -30,17 +22,6 @@ Buffer upload_floats(Backend& backend, const std::vector<float>& values) {
 TensorView vector_view(const Buffer& buffer) {
   if (buffer.bytes() == 0) return {};
   return buffer.view(DType::kF32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
-}
-
-Buffer load_vector(Backend& backend, const LinearSource& source, const std::string& tensor,
-                   bool allow_nonfinite) {
-  if (tensor.empty()) return {};
-  return upload_floats(backend, source.tensor(tensor, allow_nonfinite));
-}
-
-void run_linear(const ForwardContext& context, const BlockLinear& linear, const TensorView& x,
-                const TensorView& y) {
-  context.backend.linear(y, x, *linear.weight, vector_view(linear.bias));
 }
 
 LinearCall call_of(const BlockLinear& linear, const TensorView& x, const TensorView& y) {
@@ -106,32 +87,63 @@ std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
       TensorView(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features}), compute);
 }
 
+namespace {
+
+// A linear on the host: the file's own bytes, codes, or numbers.
+struct ReadLinear {
+  std::optional<HeldTensor> stored;
+  std::optional<QuantizedMatrix> codes;
+  std::vector<float> values, bias;  // no bias: empty
+};
+
+ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
+  ReadLinear read;
+  const bool codes = packed == PackedWeights::kCodes;
+  read.stored = source.stored(linear, allow_nonfinite);
+  if (!read.stored && source.is_packed(linear.module) && (codes || source.packed_shape(linear.module).scheme.activation_bits == 8)) {
+    source.check_packed(linear);
+    read.codes = source.quantized(linear.module);
+  } else if (!read.stored && codes && source.checkpoint().is_gguf()) {
+    read.codes = source.block_codes(linear.module + ".weight");
+    if (read.codes) check_shape(source, linear, *read.codes);
+  }
+  if (!read.stored && !read.codes) read.values = source.weight(linear, allow_nonfinite);
+  if (std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite)) read.bias = std::move(*bias);
+  return read;
+}
+
+std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute, const QuantizedMatrix& matrix) {
+  return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute) : prepare_codes(backend, compute, matrix);
+}
+
+// Output rows [first, first + count).
+std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const LinearSpec& linear, const ReadLinear& read, std::int64_t first, std::int64_t count) {
+  if (read.codes && count == linear.out_features) return prepare_matrix(backend, compute, *read.codes);
+  if (read.codes) return prepare_matrix(backend, compute, row_slice(*read.codes, first, count));
+  const TensorView whole = read.stored ? read.stored->view : TensorView(read.values.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
+  return backend.prepare(whole.row_slice(first, count), compute);
+}
+
+}  // namespace
+
+std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const LinearSpec& linear,
+                                               bool allow_nonfinite, PackedWeights packed) {
+  const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed);
+  const std::int64_t count = linear.out_features / static_cast<std::int64_t>(members.size());
+  std::vector<BlockLinear> shares;
+  for (std::size_t member = 0; member < members.size(); ++member) {
+    const std::int64_t first = static_cast<std::int64_t>(member) * count;
+    BlockLinear& share = shares.emplace_back();
+    share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
+    if (!read.bias.empty()) share.bias = upload_floats(*members[member], std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+  }
+  return shares;
+}
+
 BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
                            const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
-  BlockLinear prepared;
-  const bool keep = packed == PackedWeights::kCodes && source.is_packed(linear.module);
-  if (const std::optional<HeldTensor> stored = source.stored(linear, allow_nonfinite)) {
-    prepared.weight = backend.prepare(stored->view, compute);
-  } else if (source.is_packed(linear.module) &&
-             source.packed_shape(linear.module).scheme.activation_bits == 8) {
-    source.check_packed(linear);
-    prepared.weight = backend.prepare_quantized(source.quantized(linear.module), compute);
-  } else if (std::optional<QuantizedMatrix> codes; packed == PackedWeights::kCodes &&
-                                                   source.checkpoint().is_gguf() &&
-                                                   (codes = source.block_codes(linear.module + ".weight"))) {
-    check_shape(source, linear, *codes);
-    prepared.weight = prepare_codes(backend, compute, *codes);
-  } else if (keep) {
-    source.check_packed(linear);
-    const QuantizedMatrix matrix = source.quantized(linear.module);
-    prepared.weight = prepare_codes(backend, compute, matrix);
-  } else {
-    const std::vector<float> weight = source.weight(linear, allow_nonfinite);
-    const TensorView view(weight.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
-    prepared.weight = backend.prepare(view, compute);
-  }
-  prepared.bias = load_bias(backend, source, linear, allow_nonfinite);
-  return prepared;
+  Backend* const only = &backend;
+  return std::move(prepare_linear_shares({&only, 1}, compute, source, linear, allow_nonfinite, packed).front());
 }
 
 Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear,
@@ -140,19 +152,31 @@ Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec&
   return bias ? upload_floats(backend, *bias) : Buffer();
 }
 
+std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const ModelSpec& spec, int block,
+                                            bool allow_nonfinite, std::span<const LinearRole> roles, PackedWeights packed) {
+  const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
+  std::vector<BlockWeights> shares(members.size());
+  for (const LinearRole role : roles) {
+    std::vector<BlockLinear> linears = prepare_linear_shares(members, compute, source, structure.linear(role), allow_nonfinite, packed);
+    for (std::size_t member = 0; member < members.size(); ++member) shares[member].linear(role) = std::move(linears[member]);
+  }
+  const auto load_norm = [&](const std::string& tensor, Buffer BlockWeights::*norm) {
+    if (tensor.empty()) return;
+    const std::vector<float> values = source.tensor(tensor, allow_nonfinite);
+    for (std::size_t member = 0; member < members.size(); ++member) shares[member].*norm = upload_floats(*members[member], values);
+  };
+  load_norm(structure.input_norm, &BlockWeights::input_norm);
+  load_norm(structure.post_attention_norm, &BlockWeights::post_attention_norm);
+  load_norm(structure.query_norm, &BlockWeights::query_norm);
+  load_norm(structure.key_norm, &BlockWeights::key_norm);
+  return shares;
+}
+
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
                         int block, bool allow_nonfinite, std::span<const LinearRole> roles,
                         PackedWeights packed) {
-  const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
-  BlockWeights weights;
-  for (const LinearRole role : roles)
-    weights.linear(role) =
-        prepare_linear(backend, compute, source, structure.linear(role), allow_nonfinite, packed);
-  weights.input_norm = load_vector(backend, source, structure.input_norm, allow_nonfinite);
-  weights.post_attention_norm = load_vector(backend, source, structure.post_attention_norm, allow_nonfinite);
-  weights.query_norm = load_vector(backend, source, structure.query_norm, allow_nonfinite);
-  weights.key_norm = load_vector(backend, source, structure.key_norm, allow_nonfinite);
-  return weights;
+  Backend* const only = &backend;
+  return std::move(load_block_shares({&only, 1}, compute, source, spec, block, allow_nonfinite, roles, packed).front());
 }
 
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
@@ -239,7 +263,7 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
         v(context.backend, count, spec.kv_heads, spec.head_dim);
     const auto from = static_cast<std::size_t>(first), many = static_cast<std::size_t>(count);
     project(context, weights, x_attn.row_slice(first, count), std::span(rows.positions).subspan(from, many), q.view, k.view, v.view,
-            {rows.adapters, static_cast<std::size_t>(block), first});
+            {rows.adapters, static_cast<std::size_t>(block), first, context.member});
     basis.enter(q, k, v);
     context.backend.store_kv(pages, k.view, v.view, std::span(rows.slots).subspan(from, many));
     const TensorView out = x_o.row_slice(first, count);
@@ -251,15 +275,21 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
   });
 }
 
+void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
+                  const TensorView& y, const RowAdapters& adapters) {
+  const BlockLinear& linear = weights.linear(role);
+  context.backend.linear(y, x, *linear.weight, vector_view(linear.bias));
+  const AdaptedOutput output{role, y};
+  add_adapters(context.backend, adapters, x, std::span(&output, 1));
+}
+
 void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
                 const TensorView& hidden, const RowAdapters& adapters) {
   for_row_chunks(context.chunks, x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
     const Buffer y =
         context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
     const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
-    run_linear(context, weights.linear(role), x.row_slice(first, count), y_view);
-    const AdaptedOutput output{role, y_view};
-    add_adapters(context.backend, adapters.from(first), x.row_slice(first, count), std::span(&output, 1));
+    apply_linear(context, weights, role, x.row_slice(first, count), y_view, adapters.from(first));
     context.backend.add(hidden.row_slice(first, count), y_view);
   });
 }
@@ -294,7 +324,7 @@ void forward_block(const ForwardContext& context, int block, const BlockWeights&
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
   const std::int64_t count = hidden.rows(), q_size = std::int64_t{spec.heads} * spec.head_dim;
-  const RowAdapters adapters{rows.adapters, static_cast<std::size_t>(block), 0};
+  const RowAdapters adapters{rows.adapters, static_cast<std::size_t>(block), 0, context.member};
   const auto buffer = [&](std::int64_t n, std::int64_t width) {
     return context.backend.allocate(static_cast<std::size_t>(n * width) *
                                     static_cast<std::size_t>(element_bytes(dtype)));

@@ -18,6 +18,7 @@
 #include "model/linear_source.h"
 #include "model/model_spec.h"
 #include "model/prepared_adapter.h"
+#include "model/row_chunks.h"
 
 namespace llmq {
 
@@ -36,13 +37,6 @@ struct BlockWeights {
   const BlockLinear& linear(LinearRole role) const { return linears[static_cast<std::size_t>(role)]; }
 };
 
-// How many rows pass through the wide intermediates (q/k/v, gate/up) at once: as many as the scratch holds, but not so few
-// that reading the weights once per chunk costs more than the memory is worth. No result depends on it.
-struct RowChunks {
-  std::int64_t scratch_bytes = 16 << 20;
-  std::int64_t least_rows = 256;
-};
-
 // Constant over a run: the model, the device, the arithmetic, the rope table on the device.
 struct ForwardContext {
   const ModelSpec& spec;
@@ -51,6 +45,7 @@ struct ForwardContext {
   Buffer cosines, sines;  // F32 [positions, head_dim/2]
   std::int64_t positions = 0;
   RowChunks chunks = {};
+  std::size_t member = 0;  // of those that a model is divided over (model/divided_block.h)
 };
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions);
@@ -76,11 +71,17 @@ Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec&
 inline constexpr std::array<LinearRole, kLinearRoles> kAllRoles = {
     LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue, LinearRole::kOutput,
     LinearRole::kGate,  LinearRole::kUp,  LinearRole::kDown};
+// The weights of a linear divided by output rows, equal shares in this order; read once.
+std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const LinearSpec& linear,
+                                               bool allow_nonfinite, PackedWeights packed);
 // The norms of a block and the linears named. NaN and infinity in any of them are refused by name unless allow_nonfinite.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
                         int block, bool allow_nonfinite = false,
                         std::span<const LinearRole> roles = kAllRoles,
                         PackedWeights packed = PackedWeights::kDequantized);
+// Every member's share of the linears named, and the norms, which each has whole.
+std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const ModelSpec& spec, int block,
+                                            bool allow_nonfinite, std::span<const LinearRole> roles, PackedWeights packed);
 
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
@@ -91,6 +92,8 @@ void project(const ForwardContext& context, const BlockWeights& weights, const T
              const TensorView& v, const RowAdapters& adapters = {});
 void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
             const BatchRows& rows, const KvPages& pages, const TensorView& x_o);
+void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
+                  const TensorView& y, const RowAdapters& adapters = {});  // y F32 = linear(x)
 void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
                 const TensorView& hidden, const RowAdapters& adapters = {});  // hidden += linear(x)
 void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,

@@ -28,8 +28,8 @@ std::vector<AdapterRun> clip(const RowAdapters& adapters, std::int64_t rows) {
 }
 
 // All runs are of one adapter.
-void add_one(Backend& backend, std::size_t block, std::span<const AdapterRun> runs, const TensorView& x, std::span<const AdaptedOutput> outputs) {
-  const auto& linears = runs.front().adapter->blocks.at(block);
+void add_one(Backend& backend, const RowAdapters& adapters, std::span<const AdapterRun> runs, const TensorView& x, std::span<const AdaptedOutput> outputs) {
+  const auto& linears = runs.front().adapter->members.at(adapters.member).at(adapters.block);
   const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear& { return linears[static_cast<std::size_t>(output.role)]; };
   if (std::none_of(outputs.begin(), outputs.end(), [&](const AdaptedOutput& output) { return linear_of(output).down != nullptr; })) return;
   std::vector<std::int32_t> rows;
@@ -62,18 +62,23 @@ void add_one(Backend& backend, std::size_t block, std::span<const AdapterRun> ru
 
 }  // namespace
 
-PreparedAdapter prepare_adapter(Backend& backend, const LoraAdapter& adapter) {
+PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter) {
   PreparedAdapter prepared;
-  prepared.blocks.resize(adapter.blocks());
+  prepared.members.resize(members.size());
+  for (auto& blocks : prepared.members) blocks.resize(adapter.blocks());
   for (std::size_t block = 0; block < adapter.blocks(); ++block)
     for (std::size_t role = 0; role < kLinearRoles; ++role) {
       if (!adapter.changes(block, static_cast<LinearRole>(role))) continue;
       LoraPair pair = adapter.pair(block, static_cast<LinearRole>(role));
       for (float& value : pair.up) value *= pair.scale;
-      PreparedAdapter::Linear& linear = prepared.blocks[block][role];
-      linear.down = backend.prepare(TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
-      linear.up = backend.prepare(TensorView(pair.up.data(), DType::kF32, {pair.out_features, pair.rank}), Compute::kFloat32);
-      prepared.bytes += linear.down->bytes + linear.up->bytes;
+      const TensorView up(pair.up.data(), DType::kF32, {pair.out_features, pair.rank});
+      const std::int64_t count = pair.out_features / static_cast<std::int64_t>(members.size());
+      for (std::size_t member = 0; member < members.size(); ++member) {
+        PreparedAdapter::Linear& linear = prepared.members[member][block][role];
+        linear.down = members[member]->prepare(TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
+        linear.up = members[member]->prepare(up.row_slice(static_cast<std::int64_t>(member) * count, count), Compute::kFloat32);
+        prepared.bytes += linear.down->bytes + linear.up->bytes;
+      }
     }
   return prepared;
 }
@@ -84,7 +89,7 @@ void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorVie
   while (!left.empty()) {
     const PreparedAdapter* adapter = left.front().adapter;
     const auto others = std::stable_partition(left.begin(), left.end(), [&](const AdapterRun& run) { return run.adapter == adapter; });
-    add_one(backend, adapters.block, {left.begin(), others}, x, outputs);
+    add_one(backend, adapters, {left.begin(), others}, x, outputs);
     left.erase(left.begin(), others);
   }
 }

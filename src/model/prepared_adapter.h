@@ -20,11 +20,12 @@ struct PreparedAdapter {
   struct Linear {
     std::unique_ptr<PreparedWeight> down, up;  // A and B'; null where the adapter changes nothing
   };
-  std::vector<std::array<Linear, kLinearRoles>> blocks;
+  // By member of those that the model is divided over: A whole, and the rows of B' of the member's outputs.
+  std::vector<std::vector<std::array<Linear, kLinearRoles>>> members;
   std::size_t bytes = 0;
   std::uint64_t number = 0;  // no other adapter of the engine that holds it has, or had, this one
 };
-PreparedAdapter prepare_adapter(Backend& backend, const LoraAdapter& adapter);
+PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter);
 
 // Rows [first, first + count) of a batch have this adapter.
 struct AdapterRun {
@@ -37,7 +38,8 @@ struct RowAdapters {
   std::span<const AdapterRun> runs;  // rising, none overlaps another
   std::size_t block = 0;
   std::int64_t first = 0;
-  RowAdapters from(std::int64_t row) const { return {runs, block, first + row}; }
+  std::size_t member = 0;
+  RowAdapters from(std::int64_t row) const { return {runs, block, first + row, member}; }
 };
 
 // A linear's result F32 [T, out].

@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/exchange.h"
+#include "model/divided_block.h"
 #include "runtime/kv_fitting.h"
 
 namespace llmq {
@@ -44,11 +46,12 @@ struct Engine::State {
   Checkpoint checkpoint;  // keeps the embedding's mapping alive
   std::shared_ptr<Backend> backend;
   Options options;
-  ModelSpec spec;
-  ForwardContext context;
+  ModelSpec spec, share;  // of the whole, and of what each member has
+  std::vector<Backend*> members;
+  std::vector<ForwardContext> contexts;  // of the members
   std::optional<ForwardContext> early_context;
   KvCache cache;
-  std::vector<BlockWeights> blocks;
+  std::vector<std::vector<BlockWeights>> blocks;  // by block, then by member
   DeviceTable embedding;
   Buffer final_norm;
   std::unique_ptr<PreparedWeight> head;
@@ -56,7 +59,8 @@ struct Engine::State {
   // Of one step, kept so that the next allocates nothing.
   BatchRows rows;
   std::vector<std::int32_t> ids;
-  std::vector<float> residual;     // on its way between two backends
+  std::vector<MemberBlock> in_block;
+  Exchange exchange;
   std::vector<float> host_logits;  // where the device is not the host
   std::vector<Served> served;
   std::int64_t reordered = 0;  // packed linears that run dequantized because of the order of their columns
@@ -69,19 +73,21 @@ struct Engine::State {
         backend(std::move(on)),
         options(with),
         spec(ModelSpec::read(from)),
-        context(make_forward_context(spec, *backend, with.compute, with.max_context)),
+        share(member_spec(spec, static_cast<std::int64_t>(1 + with.further_members.size()))),
+        members(members_of(*backend, with)),
+        contexts(contexts_of(share, members, with)),
         early_context(early_context_of(spec, with)),
-        cache(spec, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
+        cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
               with.prefix_caching) {
     if (options.kv && options.kv->packed && early_context)
       fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only", {}, "--kv-cache-dtype", "leave it out, or leave --gpu-layers out"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      blocks.push_back(load_block(context_of(block).backend, options.compute, source, spec, static_cast<int>(block), false,
-                                  kAllRoles, PackedWeights::kCodes));
+      blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec, static_cast<int>(block), false, kAllRoles,
+                                         PackedWeights::kCodes));
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       for (const LinearRole role : kAllRoles)
-        count_served(source, spec.blocks[block].linear(role).module, *blocks[block].linear(role).weight);
+        count_served(source, spec.blocks[block].linear(role).module, blocks[block], role);
     embedding = load_table(*backend, source, spec.embedding);
     const std::vector<float> gain = source.tensor(spec.final_norm);
     final_norm = backend->allocate(gain.size() * sizeof(float));
@@ -92,35 +98,79 @@ struct Engine::State {
                       head->bytes});
   }
 
+  static std::vector<Backend*> members_of(Backend& first, const Options& options) {
+    if (options.early.count > 0 && !options.further_members.empty())
+      fail(ErrorKind::kUnsupported, {"a model is divided over devices as a whole, not in part", {}, "--tensor-parallel-size", "leave it out, or leave --gpu-layers out"});
+    std::vector<Backend*> all = {&first};
+    for (const std::shared_ptr<Backend>& member : options.further_members) all.push_back(member.get());
+    return all;
+  }
+  static std::vector<ForwardContext> contexts_of(const ModelSpec& share, std::span<Backend* const> members, const Options& options) {
+    std::vector<ForwardContext> contexts;
+    for (Backend* const member : members) {
+      contexts.push_back(make_forward_context(share, *member, options.compute, options.max_context));
+      contexts.back().member = contexts.size() - 1;
+    }
+    return contexts;
+  }
   static std::optional<ForwardContext> early_context_of(const ModelSpec& spec, const Options& options) {
     if (options.early.count == 0) return std::nullopt;
     if (options.early.count < 0 || static_cast<std::size_t>(options.early.count) > spec.blocks.size())
       fail(ErrorKind::kInternal, "{} early blocks of {}", options.early.count, spec.blocks.size());
     return make_forward_context(spec, *options.early.backend, options.compute, options.max_context);
   }
-  const ForwardContext& context_of(std::size_t block) const {
-    return block < static_cast<std::size_t>(options.early.count) ? *early_context : context;
+  std::span<const ForwardContext> contexts_of_block(std::size_t block) const {
+    if (block < static_cast<std::size_t>(options.early.count)) return {&*early_context, 1};
+    return contexts;
+  }
+  std::vector<Backend*> backends_of(std::size_t block) const {
+    std::vector<Backend*> all;
+    for (const ForwardContext& context : contexts_of_block(block)) all.push_back(&context.backend);
+    return all;
   }
   std::vector<Backend*> backends() const {
     std::vector<Backend*> all;
-    for (std::size_t block = 0; block < spec.blocks.size(); ++block) all.push_back(&context_of(block).backend);
+    for (std::size_t block = 0; block < spec.blocks.size(); ++block)
+      for (Backend* const one : backends_of(block)) all.push_back(one);
     return all;
   }
 
-  void run(std::size_t first, std::size_t end, const TensorView& hidden) {
-    for (std::size_t block = first; block < end; ++block)
-      forward_block(context_of(block), static_cast<int>(block), blocks[block], rows, cache.pages(static_cast<int>(block)), hidden);
+  // `hidden` of every member of these blocks.
+  void run(std::size_t first, std::size_t end, std::span<const TensorView> hidden) {
+    for (std::size_t block = first; block < end; ++block) {
+      const std::span<const ForwardContext> context = contexts_of_block(block);
+      in_block.clear();
+      for (std::size_t i = 0; i < context.size(); ++i) in_block.push_back({&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
+      forward_members(in_block, static_cast<int>(block), rows, exchange);
+    }
   }
   void run_early(const TensorView& hidden) {
     Backend& there = early_context->backend;
     const Buffer copy = there.allocate(hidden.bytes());
     const TensorView moved = copy.view(DType::kF32, hidden.shape);
-    residual.resize(static_cast<std::size_t>(hidden.shape.elements()));
-    backend->download(residual.data(), hidden);
-    there.upload(moved, residual.data());
-    run(0, static_cast<std::size_t>(options.early.count), moved);
-    there.download(residual.data(), moved);
-    backend->upload(hidden, residual.data());
+    exchange.copy(*backend, hidden, there, moved);
+    run(0, static_cast<std::size_t>(options.early.count), {&moved, 1});
+    exchange.copy(there, moved, *backend, hidden);
+  }
+  // What the first member has at `hidden`, and copies of it for the others.
+  struct OnMembers {
+    std::vector<Buffer> copies;
+    std::vector<TensorView> views;
+  };
+  OnMembers on_members(const TensorView& hidden) {
+    OnMembers all{{}, {hidden}};
+    for (std::size_t i = 1; i < members.size(); ++i) {
+      const Buffer& copy = all.copies.emplace_back(members[i]->allocate(hidden.bytes()));
+      all.views.push_back(copy.view(hidden.dtype, hidden.shape));
+      exchange.copy(*backend, hidden, *members[i], all.views.back());
+    }
+    return all;
+  }
+
+  void run_rest(const TensorView& hidden) {
+    const auto first = static_cast<std::size_t>(options.early.count);
+    if (members.size() == 1) return run(first, blocks.size(), {&hidden, 1});
+    run(first, blocks.size(), on_members(hidden).views);
   }
 
   void prepare_packed_pages(const LinearSource& source) {
@@ -133,10 +183,11 @@ struct Engine::State {
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
     const TensorView view = hidden.view(DType::kF32, shape);
     backend->embed(view, embedding.view, options.kv_probe);
-    fit_kv_bases(context, blocks, view);
+    fit_kv_bases(contexts, blocks, on_members(view).views, exchange);
   }
 
-  void count_served(const LinearSource& source, const std::string& module, const PreparedWeight& weight) {
+  void count_served(const LinearSource& source, const std::string& module, std::span<const BlockWeights> shares, LinearRole role) {
+    const PreparedWeight& weight = *shares.front().linear(role).weight;
     const bool packed = source.is_packed(module);
     std::string name;
     if (packed) {
@@ -154,7 +205,7 @@ struct Engine::State {
     });
     Served& entry = same != served.end() ? *same : served.emplace_back(Served{name, weight.kernel, 0, 0});
     ++entry.linears;
-    entry.bytes += weight.bytes;
+    for (const BlockWeights& one : shares) entry.bytes += one.linear(role).weight->bytes;
   }
 
   void check(const Step& step) const {
@@ -208,6 +259,14 @@ const Engine::Options& Engine::options() const { return state_->options; }
 
 std::string Engine::device_name() const {
   const EarlyBlocks& early = state_->options.early;
+  if (const std::vector<Backend*>& members = state_->members; members.size() > 1) {
+    // On the host they differ by their threads alone.
+    if (std::all_of(members.begin(), members.end(), [&](const Backend* one) { return one->device() == Device{} || one->name() == backend().name(); }))
+      return fmt::format("{} x {}", members.size(), backend().name());
+    std::string names = backend().name();
+    for (std::size_t i = 1; i < members.size(); ++i) names += fmt::format("{}{}", i + 1 == members.size() ? " and " : ", ", members[i]->name());
+    return fmt::format("{} devices: {}", members.size(), names);
+  }
   if (early.count == 0) return backend().name();
   return fmt::format("{}, and {} for the first {} of {} blocks", backend().name(), early.backend->name(), early.count, spec().blocks.size());
 }
@@ -215,7 +274,7 @@ std::string Engine::device_name() const {
 std::shared_ptr<const PreparedAdapter> Engine::prepare(const LoraAdapter& adapter) {
   if (state_->early_context)
     fail(ErrorKind::kUnsupported, {"an adapter runs beside a model that is on one device only", {}, "--gpu-layers", "leave it out, or merge the adapter with llmq merge"});
-  auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(*state_->backend, adapter));
+  auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(state_->members, adapter));
   prepared->number = ++state_->adapters;
   return prepared;
 }
@@ -241,8 +300,9 @@ std::vector<std::string> Engine::slower_than_possible() const {
 
 std::size_t Engine::weight_bytes() const {
   std::size_t sum = state_->head->bytes;
-  for (const BlockWeights& block : state_->blocks)
-    for (const BlockLinear& linear : block.linears) sum += linear.weight->bytes;
+  for (const std::vector<BlockWeights>& members : state_->blocks)
+    for (const BlockWeights& member : members)
+      for (const BlockLinear& linear : member.linears) sum += linear.weight->bytes;
   return sum;
 }
 
@@ -256,7 +316,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
   state.backend->embed(hidden_view, state.embedding.view, state.ids);
   if (state.early_context) state.run_early(hidden_view);
-  state.run(static_cast<std::size_t>(state.options.early.count), state.blocks.size(), hidden_view);
+  state.run_rest(hidden_view);
 
   Buffer normed = state.backend->allocate(static_cast<std::size_t>(count * width) *
                                           static_cast<std::size_t>(element_bytes(dtype)));

@@ -39,6 +39,9 @@ class Engine {
     std::vector<std::int32_t> kv_probe = {};
     // The engine's own backend has all the rest: embedding, later blocks, head. The residual stream goes between the two by way of the host.
     EarlyBlocks early = {};
+    // With them the model is divided (model/divided_block.h): the engine's own backend is the first member, and has the embedding, the final
+    // norm and the head besides.
+    std::vector<std::shared_ptr<Backend>> further_members = {};
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
 
@@ -47,7 +50,7 @@ class Engine {
   const std::shared_ptr<Backend>& shared_backend() const;  // for another engine of the same threads
   KvCache& cache();
   const Options& options() const;
-  std::string device_name() const;  // of its backend, and of the early blocks' where there is one
+  std::string device_name() const;  // of its backend, and of the early blocks' or the other members' where there are any
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
   std::size_t weight_bytes() const;
   // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and the head.

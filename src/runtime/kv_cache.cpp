@@ -33,7 +33,7 @@ KvCache::KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int6
     : KvCache(spec, std::vector<Backend*>(spec.blocks.size(), &backend), type, tokens, block_size, prefix_caching) {}
 
 KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching)
-    : backends_(std::move(backends)), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
+    : members_(backends.size() / std::max<std::size_t>(1, spec.blocks.size())), backends_(std::move(backends)), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
   const auto pages_of = [&](Backend& backend, std::int64_t head_bytes) {
     const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size), static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
@@ -42,18 +42,20 @@ KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType t
     return type.packed ? pages.view(DType::kU8, {blocks, spec.kv_heads, block_size, head_bytes})
                        : pages.view(type.plain, {blocks, block_size, spec.kv_heads, spec.head_dim});
   };
-  for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer) {
-    const TensorView keys = pages_of(*backends_[layer], type.key_bytes(spec.head_dim)), values = pages_of(*backends_[layer], type.value_bytes(spec.head_dim));
+  for (Backend* const backend : backends_) {
+    const TensorView keys = pages_of(*backend, type.key_bytes(spec.head_dim)), values = pages_of(*backend, type.value_bytes(spec.head_dim));
     pages_.push_back({keys, values, block_size, type.packed});
   }
 }
 
-const KvPages& KvCache::pages(int layer) const { return pages_.at(static_cast<std::size_t>(layer)); }
+const KvPages& KvCache::pages(int layer, std::size_t member) const { return pages_.at(static_cast<std::size_t>(layer) * members_ + member); }
 
 void KvCache::set_scales(int layer, float keys, float values) {
-  KvPages& pages = pages_.at(static_cast<std::size_t>(layer));
-  pages.key_scale = keys;
-  pages.value_scale = values;
+  for (std::size_t member = 0; member < members_; ++member) {
+    KvPages& pages = pages_.at(static_cast<std::size_t>(layer) * members_ + member);
+    pages.key_scale = keys;
+    pages.value_scale = values;
+  }
 }
 
 namespace {
@@ -67,19 +69,19 @@ TensorView page_of(const TensorView& all, std::int32_t block) {
 }  // namespace
 
 void KvCache::read(std::int32_t block, std::byte* to) const {
-  for (std::size_t layer = 0; layer < pages_.size(); ++layer)
-    for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+  for (std::size_t place = 0; place < pages_.size(); ++place)
+    for (const TensorView& all : {pages_[place].keys, pages_[place].values}) {
       const TensorView page = page_of(all, block);
-      backends_[layer]->download(to, page);
+      backends_[place]->download(to, page);
       to += page.bytes();
     }
 }
 
 void KvCache::write(std::int32_t block, const std::byte* from) {
-  for (std::size_t layer = 0; layer < pages_.size(); ++layer)
-    for (const TensorView& all : {pages_[layer].keys, pages_[layer].values}) {
+  for (std::size_t place = 0; place < pages_.size(); ++place)
+    for (const TensorView& all : {pages_[place].keys, pages_[place].values}) {
       const TensorView page = page_of(all, block);
-      backends_[layer]->upload(page, from);
+      backends_[place]->upload(page, from);
       from += page.bytes();
     }
 }

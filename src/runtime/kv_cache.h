@@ -22,11 +22,12 @@ class KvCache {
   // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
   KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
           bool prefix_caching = true);
-  // Each layer's pages on a backend of its own.
+  // Each layer's pages on a backend of its own, or, where there are N times as many backends as layers, those of N members next to one
+  // another, `spec` being what each of them has (model/divided_block.h).
   KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching);
 
   KvBlocks& blocks() { return blocks_; }
-  const KvPages& pages(int layer) const;
+  const KvPages& pages(int layer, std::size_t member = 0) const;
   // Of the FP8 codes of a layer's keys and values; 1 until this is called.
   void set_scales(int layer, float keys, float values);
   // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with several answers).
@@ -39,11 +40,12 @@ class KvCache {
   std::size_t page_bytes() const { return bytes() / static_cast<std::size_t>(blocks_.total()); }
 
  private:
-  // One page of every layer, one behind another.
+  // One page of every layer and member, one behind another.
   void read(std::int32_t block, std::byte* to) const;
   void write(std::int32_t block, const std::byte* from);
 
-  std::vector<Backend*> backends_;  // by layer
+  std::size_t members_;
+  std::vector<Backend*> backends_;  // by layer, then by member; as are the pages
   KvBlocks blocks_;
   std::vector<Buffer> storage_;
   std::vector<KvPages> pages_;

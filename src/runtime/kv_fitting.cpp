@@ -1,6 +1,7 @@
 #include "runtime/kv_fitting.h"
 
 #include <algorithm>
+#include <array>
 #include <functional>
 
 namespace llmq {
@@ -79,33 +80,62 @@ std::vector<HeadBasis> fit_block(Backend& backend, const Pieces& pieces, const T
   return bases;
 }
 
+// What the fit needs of one member.
+class FittedMember {
+ public:
+  FittedMember(const ForwardContext& context, const Pieces& pieces, const TensorView& hidden)
+      : context_(context), pieces_(pieces), hidden_(hidden), mixing_(prepare_mixing(context.backend, context.spec.head_dim)) {
+    const ModelSpec& spec = context.spec;
+    const std::int64_t tokens = hidden.rows();
+    const DType dtype = activation_dtype(context.compute);
+    const auto room = [&](Buffer& buffer, DType type, const Shape& shape) {
+      buffer = context.backend.allocate(static_cast<std::size_t>(shape.elements() * element_bytes(type)));
+      return buffer.view(type, shape);
+    };
+    q_ = room(storage_[0], DType::kF32, {tokens, spec.heads, spec.head_dim});
+    k_ = room(storage_[1], DType::kF32, {tokens, spec.kv_heads, spec.head_dim});
+    v_ = room(storage_[2], DType::kF32, {tokens, spec.kv_heads, spec.head_dim});
+    x_ = room(storage_[3], dtype, {tokens, spec.hidden_size});
+    const Shape page{pieces.blocks(), kBlock, spec.kv_heads, spec.head_dim};
+    const TensorView keys = room(storage_[4], dtype, page), values = room(storage_[5], dtype, page);
+    pages_ = {keys, values, kBlock};
+  }
+
+  // From `hidden` as it is before the block.
+  std::vector<HeadBasis> bases(const BlockWeights& weights) const {
+    attention_input(context_, weights, hidden_, x_);
+    project(context_, weights, x_, pieces_.spread, q_, k_, v_);
+    return fit_block(context_.backend, pieces_, q_, k_);
+  }
+  KvBasis prepare(std::span<const HeadBasis> bases) const { return prepare_kv_basis(context_.backend, bases, mixing_); }
+  MemberBlock in_block(const BlockWeights& weights) const { return {&context_, &weights, pages_, hidden_}; }
+
+ private:
+  const ForwardContext& context_;
+  const Pieces& pieces_;
+  TensorView hidden_, q_, k_, v_, x_;
+  std::array<Buffer, 6> storage_;
+  KvPages pages_;
+  std::shared_ptr<const PreparedWeight> mixing_;
+};
+
 }  // namespace
 
-void fit_kv_bases(const ForwardContext& context, std::span<BlockWeights> blocks, const TensorView& hidden) {
-  Backend& backend = context.backend;
-  const ModelSpec& spec = context.spec;
-  const std::int64_t tokens = hidden.rows();
-  const Pieces pieces(tokens, context.positions);
-  const DType dtype = activation_dtype(context.compute);
-  const auto floats = [&](std::int64_t heads) {
-    return backend.allocate(static_cast<std::size_t>(tokens * heads * spec.head_dim) * sizeof(float));
-  };
-  const Buffer q = floats(spec.heads), k = floats(spec.kv_heads), v = floats(spec.kv_heads);
-  const auto view = [&](const Buffer& of, std::int64_t heads) { return of.view(DType::kF32, {tokens, heads, spec.head_dim}); };
-  const Buffer input = backend.allocate(static_cast<std::size_t>(tokens * spec.hidden_size * element_bytes(dtype)));
-  const TensorView x = input.view(dtype, {tokens, spec.hidden_size});
-  const Shape page{pieces.blocks(), kBlock, spec.kv_heads, spec.head_dim};
-  const auto bytes = static_cast<std::size_t>(page.elements() * element_bytes(dtype));
-  const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
-  const KvPages pages{keys.view(dtype, page), values.view(dtype, page), kBlock};
-  const std::shared_ptr<const PreparedWeight> mixing = prepare_mixing(backend, spec.head_dim);
+void fit_kv_bases(std::span<const ForwardContext> contexts, std::span<std::vector<BlockWeights>> blocks, std::span<const TensorView> hidden, Exchange& exchange) {
+  const Pieces pieces(hidden.front().rows(), contexts.front().positions);
+  std::vector<FittedMember> members;
+  members.reserve(contexts.size());
+  for (std::size_t i = 0; i < contexts.size(); ++i) members.emplace_back(contexts[i], pieces, hidden[i]);
   for (std::size_t block = 0; block < blocks.size(); ++block) {
-    BlockWeights& weights = blocks[block];
-    attention_input(context, weights, hidden, x);
-    project(context, weights, x, pieces.spread, view(q, spec.heads), view(k, spec.kv_heads), view(v, spec.kv_heads));
-    const std::vector<HeadBasis> bases = fit_block(backend, pieces, view(q, spec.heads), view(k, spec.kv_heads));
-    forward_block(context, static_cast<int>(block), weights, pieces.rows, pages, hidden);
-    weights.kv_basis = prepare_kv_basis(backend, bases, mixing);
+    std::vector<BlockWeights>& weights = blocks[block];
+    std::vector<std::vector<HeadBasis>> bases;
+    std::vector<MemberBlock> places;
+    for (std::size_t i = 0; i < members.size(); ++i) {
+      bases.push_back(members[i].bases(weights[i]));
+      places.push_back(members[i].in_block(weights[i]));
+    }
+    forward_members(places, static_cast<int>(block), pieces.rows, exchange);
+    for (std::size_t i = 0; i < members.size(); ++i) weights[i].kv_basis = members[i].prepare(bases[i]);
   }
 }
 

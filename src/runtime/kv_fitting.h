@@ -5,13 +5,14 @@
 #pragma once
 #include <cstdint>
 #include <span>
+#include <vector>
 
-#include "model/decoder_block.h"
+#include "model/divided_block.h"
 
 namespace llmq {
 
-// `hidden` F32 [ids, hidden_size]: the embedded text; it is changed. Every block gets its basis. Error(kBadInput) where keys, values or
-// queries are not finite.
-void fit_kv_bases(const ForwardContext& context, std::span<BlockWeights> blocks, const TensorView& hidden);
+// `hidden` F32 [ids, hidden_size], on each member: the embedded text; it is changed. `blocks` by block, then by member: every one gets its
+// basis. Error(kBadInput) where keys, values or queries are not finite.
+void fit_kv_bases(std::span<const ForwardContext> members, std::span<std::vector<BlockWeights>> blocks, std::span<const TensorView> hidden, Exchange& exchange);
 
 }  // namespace llmq

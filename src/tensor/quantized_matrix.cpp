@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cfloat>
 #include <cmath>
+#include <type_traits>
 
 #include "base/error.h"
 #include "base/half.h"
@@ -99,6 +100,29 @@ void check_sizes(const QuantizedMatrix& matrix, std::span<const float> into) {
 }
 
 }  // namespace
+
+QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std::int64_t count) {
+  if (first < 0 || count < 0 || first > matrix.out_features - count)
+    fail(ErrorKind::kInternal, "rows {} to {} of a weight of {}", first, first + count, matrix.out_features);
+  // Of a list with so many entries for each row; an empty one stays so.
+  const auto rows_of = [&](const auto& whole, std::int64_t per_row) {
+    const auto begin = whole.begin() + (whole.empty() ? 0 : first * per_row);
+    return std::remove_cvref_t<decltype(whole)>(begin, begin + (whole.empty() ? 0 : count * per_row));
+  };
+  QuantizedMatrix part;
+  part.scheme = matrix.scheme;
+  part.out_features = count;
+  part.in_features = matrix.in_features;
+  part.codes = rows_of(matrix.codes, matrix.in_features);
+  part.scales = rows_of(matrix.scales, matrix.groups());
+  part.zeros = rows_of(matrix.zeros, matrix.groups());
+  part.minima = rows_of(matrix.minima, matrix.groups());
+  part.column_group = matrix.column_group;
+  part.kept_columns = matrix.kept_columns;
+  part.kept_weights = rows_of(matrix.kept_weights, static_cast<std::int64_t>(matrix.kept_columns.size()));
+  part.input_scale = matrix.input_scale;
+  return part;
+}
 
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into, ThreadPool& pool) {
   check_sizes(matrix, into);

@@ -57,6 +57,9 @@ float input_scale(WeightType type, float largest);
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);
 
+// Rows [first, first + count) as a matrix of its own: each has the values that it had. Without notes and loss, which are of the whole.
+QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std::int64_t count);
+
 // FP32 through kernels/common/code_value.h: row n, in_features values; the whole matrix, [out, in].
 void dequantize_row(const QuantizedMatrix& matrix, std::int64_t n, float* into);
 void dequantize(const QuantizedMatrix& matrix, std::span<float> into);

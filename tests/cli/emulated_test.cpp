@@ -27,7 +27,9 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
   write_file(text, "Once upon a time there was a little dog who liked to play in the park with his friends. One day he found a red ball, and "
                    "he was very happy, because he had never seen such a big ball before.");
   const double cpu = perplexity("cpu", text);
-  EXPECT_NEAR(perplexity("emulated", text), cpu, 5e-5 * cpu);  // four digits
+  const double emulated = perplexity("emulated", text);
+  EXPECT_NEAR(emulated, cpu, 5e-5 * cpu);  // four digits
+  EXPECT_EQ(perplexity("emulated", text, {"--tensor-parallel-size", "2"}), emulated);
   const Outcome split = evaluate("emulated", text, {"--gpu-layers", "1"});
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_NEAR(split.json().at("ppl").as_double(), cpu, 5e-5 * cpu);

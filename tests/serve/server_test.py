@@ -357,7 +357,7 @@ class Life(unittest.TestCase):
 
     def test_flags_are_carried_out_or_refused(self):
         import subprocess
-        for flags in (["--tensor-parallel-size", "2"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4"], ["--swap-space", "100000GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
+        for flags in (["--tensor-parallel-size", "3"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4"], ["--swap-space", "100000GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],
                       ["--kv-memory", "1KiB"], ["--host", "nowhere"], ["--metrics-compat", "x"], ["--api-key-file", "/nowhere"], ["--draft", "nowhere"],
                       ["--api-key-file", ""], ["--draft", ""], ["--max-model-len", "1"], ["--kv-memory", "9999999GiB"], ["--kv-memory", "100000GiB"], ["--host", "203.0.113.7"], ["--header-timeout", "nan"],
                       ["--max-body", "2GiB"], ["--served-model-name", "a\nb"], ["--served-model-name", os.fsdecode(b"\xff")]):
@@ -390,6 +390,21 @@ class Life(unittest.TestCase):
                 together = list(clients.map(ask, bodies))
             alone = self.serve("--kv-cache-dtype", dtype, "--no-prefix-caching", "--max-num-seqs", "1")
             self.assertEqual(together, [alone.post("/v1/completions", body)[1]["choices"][0]["text"] for body in bodies])
+
+    def test_a_model_divided_over_two_devices(self):
+        """Twice the pages in the memory of each, and the answers of one, alone as together, with prefixes found and sequences pushed out."""
+        flags = ("--kv-memory", "128KiB", "--max-model-len", "256", "--max-num-seqs", "8")
+        whole, divided = self.serve(*flags), self.serve(*flags, "--tensor-parallel-size", "2")
+        self.assertEqual(divided.facts["kv_tokens"], 2 * whole.facts["kv_tokens"])
+        self.assertEqual(divided.facts["kv_cache"], whole.facts["kv_cache"])
+        self.assertTrue(divided.facts["device"].startswith("2 x cpu"), divided.facts)
+        bodies = [{"prompt": PROMPT * (1 + i % 4) + str(i % 6), "max_tokens": 60 + 9 * (i % 5), "temperature": 0, "ignore_eos": True, "logprobs": 3} for i in range(24)]
+        ask = lambda server, body: server.post("/v1/completions", body)[1]["choices"]
+        with concurrent.futures.ThreadPoolExecutor(12) as clients:
+            together = list(clients.map(lambda body: ask(divided, body), bodies))
+        self.assertEqual(together, [ask(whole, body) for body in bodies])
+        self.assertGreater(divided.metric("llmq_num_preemptions_total"), 0)
+        self.assertGreater(divided.metric("llmq_prefix_cache_hits_total"), 0)
 
     def test_speculation_changes_no_word_and_is_measured(self):
         plain, drafted = self.serve(), self.serve("--draft", "ngram", "--num-draft-tokens", "4")

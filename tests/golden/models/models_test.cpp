@@ -54,11 +54,12 @@ Golden read_golden(const Path& path) {
 }
 
 // Logits of all ids, fed in chunks of `chunk` rows: row invariance makes the chunking invisible.
-std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, std::size_t chunk) {
+std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, std::size_t chunk, bool divided = false) {
   Engine::Options options;
   options.compute = Compute::kFloat32;
   options.max_context = static_cast<std::int64_t>(ids.size());
   options.kv_tokens = 64;
+  if (divided) options.further_members = {make_reference_backend()};
   Engine engine =
       Engine::load(Checkpoint::open(system_io(), model.string()), make_reference_backend(), options);
   KvSequence sequence(engine.cache());
@@ -111,6 +112,19 @@ TEST_P(GoldenModel, ChunksOfAnySizeGiveTheSameBits) {
   const std::vector<float> whole = run(folder / "model", golden.ids, golden.ids.size());
   for (const std::size_t chunk : {std::size_t{1}, std::size_t{7}, std::size_t{32}})
     EXPECT_EQ(run(folder / "model", golden.ids, chunk), whole) << "chunks of " << chunk;
+}
+
+// Heads, rows and biases of every family fall to the member they belong to. One model has a single KV head.
+TEST_P(GoldenModel, DividedOverTwoDevicesItHasTheSameBits) {
+  const Path folder = golden_folder() / GetParam();
+  const Golden golden = read_golden(folder / "logits.safetensors");
+  const std::vector<float> whole = run(folder / "model", golden.ids, golden.ids.size());
+  try {
+    EXPECT_EQ(run(folder / "model", golden.ids, 7, true), whole);
+  } catch (const Error& error) {
+    EXPECT_THAT(GetParam(), testing::HasSubstr("mqa")) << error.what();
+    EXPECT_EQ(error.detail().message, "the model's 1 KV heads cannot be divided over 2 devices");
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::ValuesIn(model_names()), [](const auto& test) {

@@ -186,6 +186,22 @@ TEST_P(LowPrecision, OddShapes) {
               (i + j) % 3 == 0 ? Compute::kBFloat16 : Compute::kFloat32, j % 3 == 0);
 }
 
+// A column has its bits whatever other columns the weight has; blocks of scales are cut in the middle.
+TEST_P(LowPrecision, AColumnHasItsBitsInAnyWeight) {
+  for (const Case& c : kCases)
+    for (const std::int64_t m : {1, 21}) {
+      const std::int64_t n = 164, k = 165;
+      Numbers numbers(22);
+      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n, 0, 10);
+      const std::vector<float> all = run(backend(), matrix, Compute::kBFloat16, m, x, bias);
+      for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 82}, {82, 82}, {41, 41}, {161, 3}})
+        ASSERT_TRUE(same_bits(run(backend(), row_slice(matrix, first, count), Compute::kBFloat16, m, x, {bias.begin() + first, bias.begin() + first + count}),
+                              columns_of(all, n, first, count)))
+            << c.name << " columns " << first << " + " << count << ", " << m << " rows";
+    }
+}
+
 TEST_P(LowPrecision, ModelShapes) {
   for (const Case& c : kCases) {
     check(c, 1, 192, 576, Compute::kFloat32, false);

@@ -181,6 +181,23 @@ TEST_P(NarrowWeight, ColumnsInAnotherOrderAreRefused) {
   EXPECT_THROW(backend().prepare_quantized(matrix, Compute::kFloat32), Error);
 }
 
+// Whatever other columns the weight has.
+TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
+  for (const Case& c : kCases)
+    for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+      for (const std::int64_t m : {1, 21}) {
+        const std::int64_t n = 82, k = c.group == 0 ? 133 : c.group * 5;
+        Numbers numbers(22);
+        const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+        const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n);
+        const std::vector<float> all = run(backend(), *backend().prepare_quantized(matrix, compute), m, x, bias);
+        for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 41}, {41, 41}, {20, 21}, {79, 3}})
+          ASSERT_TRUE(same_bits(run(backend(), *backend().prepare_quantized(row_slice(matrix, first, count), compute), m, x, rows_of(bias, first, count, 1)),
+                                columns_of(all, n, first, count)))
+              << ::testing::PrintToString(c) << " columns " << first << " + " << count << ", " << m << " rows";
+      }
+}
+
 // Any number of rows, any threads: the bits that the row has alone on one thread.
 TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
   std::string why;

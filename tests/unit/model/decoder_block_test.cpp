@@ -1,7 +1,9 @@
 // A block over rows of several sequences: chunks of any size give the same bits as one pass.
-#include "model/decoder_block.h"
+#include "model/divided_block.h"
 
 #include <gtest/gtest.h>
+
+#include <deque>
 
 #include "scratch_model.h"
 
@@ -35,36 +37,67 @@ float noise(std::uint32_t& state) {
   return static_cast<float>((state = state * 1664525u + 1013904223u) >> 16) / 32768.0f - 1.0f;
 }
 
-std::vector<float> run(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
-                       const RowChunks& chunks) {
-  ForwardContext context = make_forward_context(spec, backend, compute, 32);
-  context.chunks = chunks;
-  const BlockWeights weights = load_block(backend, compute, source, spec, 0);
-  const Batch batch;
-  const DType dtype = activation_dtype(compute);
-  const Shape shape{kPages, kBlockTokens, spec.kv_heads, spec.head_dim};
-  std::uint32_t state = 5;
-  // Earlier keys and values: the same noise in both runs.
-  std::vector<float> earlier(static_cast<std::size_t>(shape.elements()));
-  for (float& x : earlier) x = noise(state);
-  const auto page_bytes = static_cast<std::size_t>(shape.elements() * element_bytes(dtype));
-  const Buffer keys = backend.allocate(page_bytes), values = backend.allocate(page_bytes);
-  const KvPages pages{keys.view(dtype, shape), values.view(dtype, shape), static_cast<int>(kBlockTokens)};
-  std::vector<std::int64_t> slots(static_cast<std::size_t>(kPages * kBlockTokens));
-  for (std::size_t i = 0; i < slots.size(); ++i) slots[i] = static_cast<std::int64_t>(i);
-  const Buffer all = backend.allocate(earlier.size() * sizeof(float));
-  const TensorView all_view = all.view(DType::kF32, {kPages * kBlockTokens, spec.kv_heads, spec.head_dim});
-  backend.upload(all_view, earlier.data());
-  backend.store_kv(pages, all_view, all_view, slots);
+// Earlier keys and values F32 [slots, kv_heads, head_dim]: the same noise in every run.
+std::vector<float> noisy(std::int64_t count, std::uint32_t state) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  for (float& x : values) x = noise(state);
+  return values;
+}
 
-  const auto count = static_cast<std::int64_t>(batch.rows.positions.size());
-  std::vector<float> hidden(static_cast<std::size_t>(count * spec.hidden_size));
-  for (float& x : hidden) x = noise(state);
-  const Buffer buffer = backend.allocate(hidden.size() * sizeof(float));
-  const TensorView view = buffer.view(DType::kF32, {count, spec.hidden_size});
-  backend.upload(view, hidden.data());
-  forward_block(context, 0, weights, batch.rows, pages, view);
-  backend.download(hidden.data(), view);
+// One member and what it holds.
+struct Held {
+  ForwardContext context;
+  Buffer keys, values, hidden;
+  TensorView view;
+  KvPages pages;
+
+  Held(Backend& backend, Compute compute, const ModelSpec& share, std::int64_t first_head, std::int64_t all_heads, const std::vector<float>& rows)
+      : context(make_forward_context(share, backend, compute, 32)) {
+    const DType dtype = activation_dtype(compute);
+    const Shape shape{kPages, kBlockTokens, share.kv_heads, share.head_dim};
+    const auto page_bytes = static_cast<std::size_t>(shape.elements() * element_bytes(dtype));
+    keys = backend.allocate(page_bytes);
+    values = backend.allocate(page_bytes);
+    pages = {keys.view(dtype, shape), values.view(dtype, shape), static_cast<int>(kBlockTokens)};
+    std::vector<std::int64_t> slots(static_cast<std::size_t>(kPages * kBlockTokens));
+    const std::vector<float> earlier = noisy(static_cast<std::int64_t>(slots.size()) * all_heads * share.head_dim, 5);
+    std::vector<float> own;
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      slots[i] = static_cast<std::int64_t>(i);
+      const auto from = earlier.begin() + (slots[i] * all_heads + first_head) * share.head_dim;
+      own.insert(own.end(), from, from + share.kv_heads * share.head_dim);
+    }
+    const Buffer all = backend.allocate(own.size() * sizeof(float));
+    const TensorView all_view = all.view(DType::kF32, {kPages * kBlockTokens, share.kv_heads, share.head_dim});
+    backend.upload(all_view, own.data());
+    backend.store_kv(pages, all_view, all_view, slots);
+    hidden = backend.allocate(rows.size() * sizeof(float));
+    view = hidden.view(DType::kF32, {static_cast<std::int64_t>(rows.size()) / share.hidden_size, share.hidden_size});
+    backend.upload(view, rows.data());
+  }
+};
+
+std::vector<float> run(const std::vector<Backend*>& members, Compute compute, const LinearSource& source, const ModelSpec& spec, const RowChunks& chunks) {
+  const ModelSpec share = member_spec(spec, static_cast<std::int64_t>(members.size()));
+  const Batch batch;
+  std::vector<float> hidden = noisy(static_cast<std::int64_t>(batch.rows.positions.size()) * spec.hidden_size, 7);
+  const std::vector<BlockWeights> weights = load_block_shares(members, compute, source, spec, 0, false, kAllRoles, PackedWeights::kDequantized);
+  std::deque<Held> held;
+  std::vector<MemberBlock> places;
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    Held& one = held.emplace_back(*members[i], compute, share, static_cast<std::int64_t>(i) * share.kv_heads, spec.kv_heads, hidden);
+    one.context.chunks = chunks;
+    places.push_back({&one.context, &weights[i], one.pages, one.view});
+  }
+  Exchange exchange;
+  forward_members(places, 0, batch.rows, exchange);
+  for (std::size_t i = members.size(); i-- > 0;) {
+    const std::vector<float> others = hidden;
+    members[i]->download(hidden.data(), held[i].view);
+    if (i + 1 < members.size()) {
+      EXPECT_EQ(hidden, others) << "the residual stream of members differs";
+    }
+  }
   return hidden;
 }
 
@@ -75,9 +108,44 @@ TEST(DecoderBlock, ChunksOfAnySizeGiveTheSameBits) {
   const LinearSource source = LinearSource::open(checkpoint);
   const auto backend = make_reference_backend();
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
-    const std::vector<float> whole = run(*backend, compute, source, spec, {});
+    const std::vector<float> whole = run({backend.get()}, compute, source, spec, {});
     for (const std::int64_t rows : {1, 2, 3, 4, 6, 7, 14})
-      EXPECT_EQ(run(*backend, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
+      EXPECT_EQ(run({backend.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
+  }
+}
+
+// The second member's memory is closed to the first.
+TEST(DecoderBlock, MembersGiveTheBitsOfOneDevice) {
+  ScratchModel model;
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  const auto backend = make_reference_backend(), other = make_fake_backend();
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    const std::vector<float> whole = run({backend.get()}, compute, source, spec, {});
+    for (const std::int64_t rows : {1, 4, 7, 256})
+      EXPECT_EQ(run({backend.get(), other.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
+  }
+}
+
+TEST(DecoderBlock, AModelIsDividedWhereEverythingDivides) {
+  ScratchModel model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  const ModelSpec half = member_spec(spec, 2);
+  EXPECT_EQ(half.heads, 2);
+  EXPECT_EQ(half.kv_heads, 1);
+  EXPECT_EQ(half.intermediate_size, 12);
+  EXPECT_EQ(half.hidden_size, 16);
+  EXPECT_EQ(half.blocks[1].linear(LinearRole::kDown).out_features, 8);
+  EXPECT_EQ(half.blocks[1].linear(LinearRole::kDown).in_features, 24);
+  for (const std::int64_t members : {-1, 0, 3, 4}) {
+    try {
+      member_spec(spec, members);
+      ADD_FAILURE() << members;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_EQ(error.detail().hint, "for this model use one of 1, 2");
+    }
   }
 }
 

@@ -76,6 +76,24 @@ TEST(Generate, EarlyBlocksOnAnotherDeviceSayTheSame) {
     }
 }
 
+// The logits of every row, bit for bit; the members' memories are closed to one another.
+TEST(Engine, ADividedModelHasTheBitsOfAWholeOne) {
+  const TinyModel model;
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    Engine whole = model.load(make_reference_backend(), options_for(compute));
+    Engine::Options options = options_for(compute);
+    options.further_members = {make_fake_backend()};
+    Engine divided = model.load(make_fake_backend(), options);
+    EXPECT_EQ(divided.device_name(), "2 x fake");
+    EXPECT_EQ(divided.cache().bytes(), whole.cache().bytes());
+    KvSequence one(whole.cache()), two(divided.cache());
+    EXPECT_EQ(forward(divided, two, kPrompt), forward(whole, one, kPrompt));
+    EXPECT_EQ(greedy(divided, 5), greedy(whole, 512));
+    options.early = {make_reference_backend(), 1};
+    EXPECT_THROW(model.load(make_fake_backend(), options), Error);
+  }
+}
+
 TEST(Generate, StopsForItsReasons) {
   const TinyModel model;
   Engine engine = model.load(make_reference_backend(), options_for(Compute::kFloat32));

@@ -20,8 +20,9 @@ namespace {
 
 const std::string kModels = LLMQ_SOURCE_DIR "/tests/models/";
 
-Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2, std::optional<KvFormats> packed = {}) {
+Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2, std::optional<KvFormats> packed = {}, int members = 1) {
   Engine::Options options;
+  for (int i = 1; i < members; ++i) options.further_members.push_back(make_cpu_backend(threads));
   options.max_context = 256;
   options.kv_tokens = kv_tokens;
   options.prefix_caching = prefix_caching;
@@ -166,6 +167,21 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
     EXPECT_GT(drafted.preemptions, 0);
   }
   EXPECT_EQ(weak.cache().blocks().free(), weak.cache().blocks().total()) << "the draft's pages are left";
+}
+
+// With plain pages and with codes, whose coordinates are found by the members together; adapters divided, too, and pages on the host.
+TEST(ServingEngine, ADividedModelGivesTheSameAnswers) {
+  const std::optional<KvFormats> formats[] = {{}, kKvInt4};
+  for (const auto& format : formats)
+    for (const int members : {2, 4}) {
+      if (format && members == 4) continue;
+      Engine engine = open("tinystories-656k", 320, true, 1, format, members);
+      Adapted adapted(format);
+      const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
+      const ServingStatistics statistics = serve_mixed(engine, adapted, ngram.get(), 3, 2, members == 2 ? 30 : 0);
+      for (const std::int64_t count : {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted}) EXPECT_GT(count, 0);
+      EXPECT_EQ(statistics.restored_tokens > 0, members == 2);
+    }
 }
 
 // The tokens that the model says behind each beginning of `tokens`, from one pass over all of them with every page kept.
