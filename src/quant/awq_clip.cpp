@@ -63,7 +63,7 @@ class ClipSearch {
     const std::int64_t rows = problem_.out_features, columns = problem_.in_features;
     const std::int64_t groups = static_cast<std::int64_t>(ranges_.size()) / rows;
     const auto options = static_cast<std::int64_t>(shrinks_.size());
-    GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_);
+    GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_, problem_.further_devices);
     std::vector<double> loss(static_cast<std::size_t>(rows * options));
     gram.evaluate(
         loss,

@@ -29,8 +29,8 @@ struct SeenInput {
 
 // A seen input with its Gram matrix as the backend holds it: made once for all linears that read the input.
 struct Judge {
-  Judge(SeenInput of, Backend& backend, Compute compute)
-      : seen(std::move(of)), stats(seen.stats), gram(stats, backend, compute) {}
+  Judge(SeenInput of, const QuantizeRun& run)
+      : seen(std::move(of)), stats(seen.stats), gram(stats, run.backend, run.plan.compute, run.options.further_devices) {}
   Judge(const Judge&) = delete;
   Judge& operator=(const Judge&) = delete;
   SeenInput seen;
@@ -119,14 +119,14 @@ class StagedBlock {
     load(producer);
     load_last(last);
     if (!works_.empty()) {
-      Judge judge(fold_outer(outer), run_.backend, run_.plan.compute);
+      Judge judge(fold_outer(outer), run_);
       for (const LinearRole role : first) quantize(role, judge);
       if (can_fold(inner)) fold_inner(producer, inner, last);
       quantize(producer, judge);
     }
     advance_original(inner);
     if (works_.count(last) == 0 && !open(last)) return;
-    Judge judge(take_statistics(inner, Samples::kAll), run_.backend, run_.plan.compute);
+    Judge judge(take_statistics(inner, Samples::kAll), run_);
     measure_rounding(judge, {last});
     if (run_.original != nullptr) take_back_upstream(inner, last, judge.stats);
     quantize(last, judge);
@@ -162,7 +162,7 @@ class StagedBlock {
   }
 
   SeenInput fold_outer(InputSite site) {
-    Judge judge(take_statistics(site, Samples::kAll), run_.backend, run_.plan.compute);
+    Judge judge(take_statistics(site, Samples::kAll), run_);
     measure_rounding(judge, readers_of(site));
     const std::vector<float> s = fold(site, judge.seen, &judge.gram);
     if (!s.empty()) judge.seen.divide_channels(s);
@@ -174,7 +174,7 @@ class StagedBlock {
     put_on_device(works_.at(producer).weight, producer);  // folded by the outer scale, not yet quantized
     const SeenInput seen = take_statistics(inner, Samples::kForSearch);
     if (searches_by_gram()) {
-      GramLoss gram(seen.stats, run_.backend, run_.plan.compute);
+      GramLoss gram(seen.stats, run_.backend, run_.plan.compute, run_.options.further_devices);
       fold(inner, seen, &gram);
     } else {
       fold(inner, seen, nullptr);

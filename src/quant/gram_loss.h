@@ -19,22 +19,30 @@ namespace llmq {
 
 class GramLoss {
  public:
-  // `gram` is a full symmetric square [channels, channels]; products in `compute`.
-  GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute);
-  GramLoss(const InputStats& stats, Backend& backend, Compute compute)
-      : GramLoss(stats.gram_square(), stats.channels(), backend, compute) {}
+  // `gram` is a full symmetric square [channels, channels]; products in `compute`. Further devices that have memory of their own judge rows beside
+  // the backend; no row's loss depends on where it is judged.
+  GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
+           std::span<const std::shared_ptr<Backend>> further_devices = {});
+  GramLoss(const InputStats& stats, Backend& backend, Compute compute, std::span<const std::shared_ptr<Backend>> further_devices = {})
+      : GramLoss(stats.gram_square(), stats.channels(), backend, compute, further_devices) {}
 
   // loss[i] for i in [0, loss.size()): make_row(i, d) writes the `channels` differences of item i; called
-  // from the pool's threads.
+  // from the threads of the pool, which is the backend's, and of further devices.
   void evaluate(std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
                 ThreadPool& pool);
 
  private:
-  Backend& backend_;
+  struct OnDevice {
+    Backend* backend = nullptr;
+    std::unique_ptr<PreparedWeight> gram;
+    Buffer rows;                 // F32 [chunk, channels] on the device
+    std::vector<float> staging;  // the same on the host where the device's memory is closed to it
+  };
+  void evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
+                   ThreadPool& pool) const;
+
   std::int64_t channels_, chunk_;
-  std::unique_ptr<PreparedWeight> gram_;
-  Buffer rows_;                 // F32 [chunk, channels] on the device
-  std::vector<float> staging_;  // the same on the host where the device's memory is closed to it
+  std::vector<OnDevice> devices_;
 };
 
 // loss of each row of `matrix` against the weight it came from, differences times in_scale per channel where

@@ -93,7 +93,7 @@ class MomentsOfARun {
             with_base({{"one linear in FP32, its codes, and packed", largest * 7}})};
   }
 
-  // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared, stage and chunk buffers, a chunk's sum, and
+  // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared, stage and chunk buffers, a chunk's sum, the prepared square and
   // what is missing of a chunk's output.
   std::uint64_t further_device() const {
     std::uint64_t most = 0;
@@ -105,7 +105,7 @@ class MomentsOfARun {
           if (linear.site == outer) prepared += weights_of(linear);
         const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)), square = k * k * 4;
         const std::uint64_t passed = chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
-        most = std::max(most, prepared * element_ + scratch(block) + square + passed + one_chunk() + original_chunk() +
+        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed + one_chunk() + original_chunk() +
                                   (original_tokens_ != 0 ? taken(reader) : 0));
       }
     return most;

@@ -320,4 +320,6 @@ FAULTS = [
           [("llmq_unit_quant", "Devices.SumsThat*")]),
     Fault("devices-round-the-same-rows", "src/quant/device_rows.cpp", "first = batch * most * tile;", "first = (batch - static_cast<std::int64_t>(own)) * most * tile;",
           [("llmq_unit_quant", "Devices.Emulated*")]),
+    Fault("losses-of-a-further-device-lost", "src/quant/gram_loss.cpp", "if (!device.staging.empty()) device.backend->upload(d, host);",
+          "if (device.backend == devices_.front().backend && !device.staging.empty()) device.backend->upload(d, host);", [("llmq_unit_quant", "Devices.Emulated*")]),
 ]

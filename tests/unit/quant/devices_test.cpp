@@ -62,7 +62,7 @@ TEST(Devices, SumsThatEndInsideAChunkAreThoseOfOneDevice) {
 
 // Nothing of one device is given to another: their memory has different names, which every operation checks.
 TEST(Devices, EmulatedOnesGiveTheBytesOfOne) {
-  const Work work{"emulated", "method: gptq\nscheme: w4a16_g32_sym\nignore: ['re:.*layers.1.*', 're:.*(q|k|v|gate|up)_proj']\n", 3, 16, 16};
+  const Work work{"emulated", "method: [awq, gptq]\nscheme: w4a16_g32_sym\nawq: {grid: 2}\nignore: ['re:.*layers.1.*', 're:.*(q|k|v|gate|up)_proj']\n", 3, 16, 16};
   expect_same(quantize(work, 2), quantize(work, 1));
 }
 
