@@ -104,6 +104,10 @@ void KvCache::swap_in(std::span<const PageSwap> pages) {
   for (const PageSwap& page : pages) write(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
 }
 
+void KvCache::synchronize() {
+  for (Backend* const backend : backends_) backend->synchronize();
+}
+
 std::size_t KvCache::bytes() const {
   std::size_t sum = 0;
   for (const Buffer& buffer : storage_) sum += buffer.bytes();

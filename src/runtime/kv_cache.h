@@ -36,6 +36,7 @@ class KvCache {
   void give_swap_space(std::int32_t pages);
   void swap_out(std::span<const PageSwap> pages);
   void swap_in(std::span<const PageSwap> pages);
+  void synchronize();  // with every device that has pages
   std::size_t bytes() const;
   std::size_t page_bytes() const { return bytes() / static_cast<std::size_t>(blocks_.total()); }
 
