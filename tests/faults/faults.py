@@ -146,7 +146,7 @@ FAULTS = [
     # How fast.
     Fault("rounds-ask-the-kernel", "src/base/threads.cpp", "  state.work = &work;", "  state.work = &work; ::sched_yield();",
           [("llmq_counters", "DecodeStep.NeedsNoSystemCall")]),
-    Fault("step-copies-its-rows", "src/runtime/engine.cpp", "blocks[block], rows, cache.pages(", "blocks[block], BatchRows(rows), cache.pages(",
+    Fault("step-copies-its-rows", "src/runtime/engine.cpp", "static_cast<int>(block), rows, exchange)", "static_cast<int>(block), BatchRows(rows), exchange)",
           [("llmq_counters", "DecodeStep.AllocatesNothing")]),
     # Packed linears.
     Fault("scale-of-another-group", "kernels/cpu/ops/narrow.h", "narrow_scale<V>(b + kI * chain_bytes, layout.scales", "narrow_scale<V>(b, layout.scales",
@@ -172,7 +172,7 @@ FAULTS = [
           [("llmq_unit_runtime", "Scheduler.DecodesGoOn*")]),
     Fault("guess-not-verified", "src/runtime/serving_engine.cpp", "at < guesses.size() && guesses[at] == token;", "at < guesses.size();",
           [("llmq_unit_runtime", "ServingEngine.EveryAnswer*"), ("llmq_unit_runtime", "ServingEngine.GuessesDoNot*")]),
-    Fault("copies-not-made", "src/runtime/serving_engine.cpp", "state.engine.cache().copy(step.copies);", "",
+    Fault("copies-not-made", "src/runtime/serving_engine.cpp", "cache.copy(step.copies);", "",
           [("llmq_unit_runtime", "ServingEngine.EveryAnswer*")]),
     Fault("race-decided-too-early", "src/runtime/sampler.cpp", "late * (1 + x + 0.5 * x * x) < best_", "late * (1 + x + 2 * x * x) < best_",
           [("llmq_unit_runtime", "Sampler.TheFirstToArrive*"), ("llmq_unit_runtime", "ServingEngine.GuessesDoNot*")]),
