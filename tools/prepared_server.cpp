@@ -80,13 +80,18 @@ ServedModel served_model(const LoadedModel& model, const EngineFlags& options, s
           ChatTemplate::open(system_io(), model.checkpoint.path())};
 }
 
-// Pages on the host for what is pushed out: none where this machine computes them sooner than it copies them.
-std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
-  const std::uint64_t asked = parse_bytes(flags.swap_space, "--swap-space"), page = engine.cache().page_bytes();
-  if (asked == 0) return 0;
+std::uint64_t swap_bytes(const EngineFlags& flags) {
+  const std::uint64_t asked = parse_bytes(flags.swap_space, "--swap-space");
   if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory)
     fail(ErrorKind::kUsage, {fmt::format("{} are more than the {} of memory here", bytes_text(asked), bytes_text(memory)), {}, "--swap-space", "lower it"});
-  if (asked < page) fail(ErrorKind::kUsage, {fmt::format("{} hold no block of the KV cache, which has {}", bytes_text(asked), bytes_text(page)), {}, "--swap-space", "raise it, as in 4GiB"});
+  return asked;
+}
+
+// Pages on the host for what is pushed out: none where this machine computes them sooner than it copies them.
+std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
+  const std::uint64_t asked = swap_bytes(flags), page = engine.cache().page_bytes();
+  if (asked == 0) return 0;
+  if (asked < page) fail(ErrorKind::kUsage, {fmt::format("{} holds no block of the KV cache, one of which has {}", bytes_text(asked), bytes_text(page)), {}, "--swap-space", "raise it, as in 4GiB"});
   if (engine.cache().blocks().window().positions != 0) {
     Log::get().note("the model looks back through a window only: what is pushed out is little, and computed again (--swap-space)");
     return 0;
@@ -143,6 +148,7 @@ void add_engine_flags(CLI::App& command, EngineFlags& o) {
 
 void check_engine_flags(const EngineFlags& flags, Compute compute) {
   kv_type_of(flags.kv_cache_dtype, compute);
+  swap_bytes(flags);
   if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
     fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers", flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
                              {}, "--max-num-batched-tokens", "raise it, or lower --max-num-seqs"});
