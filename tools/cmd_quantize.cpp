@@ -317,7 +317,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const auto start = std::chrono::steady_clock::now();
   const RunFiles files(options.direct_io ? Reading::kDirect : Reading::kCached);
   const LoadedModel model = open_model(*files.model, o.recipe.model);
-  const std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, options.devices, wanted_arithmetic(o.recipe));
+  const std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(), wanted_arithmetic(o.recipe));
   const std::shared_ptr<Backend>& backend = devices.front();
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), names_of(devices));

@@ -38,9 +38,8 @@ std::vector<int> parse_devices(const std::string& devices) {
   return numbers;
 }
 
-std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals, const std::optional<std::string>& devices, const std::string& arithmetic) {
-  if (!devices) return {chosen_backend(globals, arithmetic)};
-  const std::vector<int> numbers = parse_devices(*devices);
+std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals, const std::vector<int>& numbers, const std::string& arithmetic) {
+  if (numbers.empty()) return {chosen_backend(globals, arithmetic)};
   const bool cpu = globals.device == "auto" || globals.device == "cpu";
   if (!cpu && globals.device != "cuda" && globals.device != "emulated")
     refuse("--device " + globals.device + " is one device", "use --device cuda, or leave --devices out");

@@ -1,6 +1,7 @@
 #include "tools/placement_option.h"
 
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "base/error.h"
@@ -23,8 +24,8 @@ Placement divided(std::int64_t members, const GlobalOptions& globals) {
   const std::string kinds[] = {"auto", "cpu", "cuda", "emulated"};
   if (std::find(std::begin(kinds), std::end(kinds), globals.device) == std::end(kinds))
     fail(ErrorKind::kUsage, {"--device " + globals.device + " is one device", {}, "--tensor-parallel-size", "use --device cuda, which has cuda:0, cuda:1 and so on, or leave it out"});
-  std::string numbers = "0";
-  for (std::int64_t member = 1; member < members; ++member) numbers += fmt::format(",{}", member);
+  std::vector<int> numbers(static_cast<std::size_t>(members));
+  std::iota(numbers.begin(), numbers.end(), 0);
   std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, numbers);
   const std::shared_ptr<Backend> first = devices.front();
   devices.erase(devices.begin());

@@ -2,7 +2,8 @@
 // is that of the AMX units where the processor has them.
 //
 // oneDNN chooses its kernel, and with it the order of sums, by shape and by the distance of the result's rows,
-// so both are always the same: a row's result cannot depend on how many rows came with it. Which file implements this, oneDNN's or the one that has none, the build decides.
+// so both are always the same: a row's result cannot depend on how many rows came with it. Which file implements
+// this, oneDNN's or the one that has none, the build decides.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>

@@ -13,8 +13,8 @@ namespace llmq {
 // `inverse` may be empty.
 DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, std::span<const float> inverse, Backend& backend);
 
-// Rounds all rows of the problem and writes them. linear.input has its panels on every device.
-// On the backend and the problem's further devices, all of them ColumnRounders: each takes batches of rows in turn, and no row depends on another.
+// Rounds all rows of the problem and writes them, on the backend and the problem's further devices, all of them ColumnRounders: each takes
+// batches of rows in turn, and no row depends on another. linear.input has its panels on every device.
 void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix, Backend& backend);
 
 }  // namespace llmq

@@ -1,7 +1,5 @@
 #include "quant/device_weights.h"
 
-#include <optional>
-
 namespace llmq {
 namespace {
 
@@ -27,8 +25,7 @@ BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const
     BlockLinear& prepared = weights.linear(linear.role);
     prepared = prepare_linear(backend, run.plan.compute, packed ? written : run.source, linear, allow);
     if (!packed) continue;
-    const std::optional<std::vector<float>> bias = source_of(linear.module + ".bias").bias(linear, allow);
-    prepared.bias = bias ? on_device(backend, *bias) : Buffer();
+    prepared.bias = load_bias(backend, source_of(linear.module + ".bias"), linear, allow);
   }
   weights.input_norm = vector(structure.input_norm);
   weights.post_attention_norm = vector(structure.post_attention_norm);
