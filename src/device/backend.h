@@ -30,11 +30,6 @@ inline DType activation_dtype(Compute compute) {
   return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
 }
 
-// Copies and kernels are ordered within a stream; CPU backends run at once and ignore it.
-struct Stream {
-  int index = 0;
-};
-
 // A weight laid out for one backend (re-tiled, converted). [out_features, in_features].
 class PreparedWeight {
  public:
@@ -102,11 +97,17 @@ class Backend {
   // Why this machine could compute faster than this backend does; empty where it could not.
   virtual std::string slower_than_possible() const { return {}; }
 
-  // Memory.
+  // Memory. What a caller starts takes effect in the order of the calls, however a device runs it.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  virtual void upload(const TensorView& to, const void* from_host, Stream stream = {}) = 0;  // to.bytes()
-  virtual void download(void* to_host, const TensorView& from, Stream stream = {}) = 0;      // from.bytes()
-  virtual void synchronize(Stream stream = {}) = 0;
+  virtual void upload(const TensorView& to, const void* from_host) = 0;  // to.bytes(); from_host is free again at return
+  virtual void download(void* to_host, const TensorView& from) = 0;      // from.bytes()
+  virtual void synchronize() = 0;
+  // to = from, a tensor of `owner`, from device to device in the order of both devices' work; false where there is no such way, and the host
+  // has to carry it (device/exchange.h). Same dtype and shape; rows may be strided.
+  virtual bool copy_from(const TensorView& /*to*/, Backend& /*owner*/, const TensorView& /*from*/) { return false; }
+  // What is started between the two belongs to `name`, for whoever looks at a profile (device/named_range.h). They nest.
+  virtual void begin_range(const std::string& /*name*/) {}
+  virtual void end_range() noexcept {}
 
   // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds F32/F16 to BF16.
   virtual std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) = 0;

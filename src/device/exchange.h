@@ -1,5 +1,6 @@
-// Tensors between backends, each of which has a memory of its own: by way of the host, in the order of the calls. Bytes are moved, nothing
-// is summed. Cost of gather(): every part down once and the whole up once for each backend.
+// Tensors between backends, each of which has a memory of its own, in the order of the calls: from device to device where one reaches the other
+// (Backend::copy_from), else by way of the host. Bytes are moved, nothing is summed. Cost of gather(): a copy for each part and backend; by
+// the host every part down once and the whole up once for each backend.
 #pragma once
 #include <span>
 #include <vector>
@@ -17,6 +18,7 @@ class Exchange {
   void gather(std::span<Backend* const> backends, std::span<const TensorView> parts, std::span<const TensorView> wholes);
 
  private:
+  void gather_on_host(std::span<Backend* const> backends, std::span<const TensorView> parts, std::span<const TensorView> wholes);
   std::vector<std::byte> whole_, part_;
 };
 

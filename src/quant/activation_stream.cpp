@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/named_range.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -193,6 +194,7 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights) {
   if (site == InputSite::kOutput && kept_ != site) forget_kv_extremes();
   each_chunk(1, [&](SampleLane& lane, const SampleChunk& chunk, const Turn&) {
+    const NamedRange range(lane.backend(), fmt::format("{} forward", site_name(site)));
     const BlockWeights& own = weights[chunk.lane];
     lane.finish(role, own, chunk, kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
   });

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "device/named_range.h"
 #include "model/linear_source.h"
 #include "quant/awq.h"
 #include "quant/device_weights.h"
@@ -135,6 +136,7 @@ class StagedBlock {
   // The original model's samples pass this half of the block.
   void advance_original(InputSite site) {
     if (run_.original == nullptr) return;
+    const NamedRange range(run_.backend, "original forward");
     OriginalStream& original = *run_.original;
     if (site == InputSite::kOutput) {
       original.weights = load_on_devices(run_, block_, kAttentionRoles);
@@ -231,6 +233,7 @@ class StagedBlock {
   }
 
   SeenInput take_statistics(InputSite site, Samples samples) {
+    const NamedRange range(run_.backend, fmt::format("{} statistics", site_name(site)));
     SeenInput seen{InputStats(1), {}};
     seen.stats =
         stream_.statistics(site, block_, weights_, samples, needs_rows() ? &seen.rows : nullptr,
@@ -276,6 +279,7 @@ class StagedBlock {
   // Plain rounding of the original weights on these statistics: what the report compares with. Statistics of
   // a folded input see both through the fold's scale.
   void measure_rounding(Judge& judge, const std::vector<LinearRole>& roles) {
+    const NamedRange range(run_.backend, "losses of plain rounding");
     for (const LinearRole role : roles) {
       LinearWork& work = works_.at(role);
       const LinearSpec& s = *work.spec;
@@ -299,6 +303,7 @@ class StagedBlock {
   // seen.stats: SmoothQuant looks for none.
   std::vector<float> fold(InputSite site, const SeenInput& seen, GramLoss* gram) {
     if (!can_fold(site)) return {};
+    const NamedRange range(run_.backend, fmt::format("{} scale search", site_name(site)));
     const FoldSpec& spec = *find_fold(site);
     const Fold fold(run_, spec);
     ScaleProblem problem;
@@ -361,6 +366,7 @@ class StagedBlock {
     if (found == works_.end()) return;
     LinearWork& work = found->second;
     const LinearSpec& s = *work.spec;
+    const NamedRange range(run_.backend, s.module);
     QuantizedMatrix matrix =
         run_.rounding->quantize({work.weight, s.out_features, s.in_features, &judge.stats,
                                  work.module->scheme, &judge.gram, &judge.prepared, run_.options.further_devices},
@@ -515,6 +521,7 @@ std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linea
 }
 
 void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream) {
+  const NamedRange range(run.backend, fmt::format("block {}", block));
   StagedBlock(run, block, stream).run();
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "device/named_range.h"
 #include "device/exchange.h"
 #include "model/divided_block.h"
 #include "runtime/kv_fitting.h"
@@ -139,6 +140,7 @@ struct Engine::State {
   void run(std::size_t first, std::size_t end, std::span<const TensorView> hidden) {
     for (std::size_t block = first; block < end; ++block) {
       const std::span<const ForwardContext> context = contexts_of_block(block);
+      const NamedRange range(context.front().backend, "block " + std::to_string(block));
       in_block.clear();
       for (std::size_t i = 0; i < context.size(); ++i) in_block.push_back({&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
       forward_members(in_block, static_cast<int>(block), rows, exchange);
@@ -310,6 +312,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
   const auto count = static_cast<std::int64_t>(state.ids.size());
+  const NamedRange range(*state.backend, fmt::format("forward of {} rows", count));
   const std::int64_t width = state.spec.hidden_size;
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));

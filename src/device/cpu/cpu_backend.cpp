@@ -54,17 +54,17 @@ class CpuBackend final : public Backend {
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
 
-  void upload(const TensorView& to, const void* from_host, Stream) override {
+  void upload(const TensorView& to, const void* from_host) override {
     require_on(device(), "upload", {&to});
     copy_from_host(to, from_host);
   }
 
-  void download(void* to_host, const TensorView& from, Stream) override {
+  void download(void* to_host, const TensorView& from) override {
     require_on(device(), "download", {&from});
     copy_to_host(to_host, from);
   }
 
-  void synchronize(Stream) override {}
+  void synchronize() override {}
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     if (tiled_ && compute == Compute::kBFloat16 && weight.rows() > 0 && weight.cols() > 0)

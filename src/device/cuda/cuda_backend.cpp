@@ -9,6 +9,7 @@
 #include "device/cuda/attention_tiles.h"
 #include "device/column_rounder.h"
 #include "device/cuda/cuda_weight.h"
+#include "device/cuda/recent_lists.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
 
@@ -64,19 +65,31 @@ class CudaBackend final : public Backend, public ColumnRounder {
 
   Buffer allocate(std::size_t bytes) override { return Buffer(device_->memory(), bytes); }
 
-  void upload(const TensorView& to, const void* from_host, Stream) override {
+  void upload(const TensorView& to, const void* from_host) override {
     require_on(device(), "upload", {&to});
     const char* const from = static_cast<const char*>(from_host);
     if (to.contiguous()) return device_->copy_in(to.pointer, from, to.bytes());
     for_each_row(to, [&](std::size_t offset, std::size_t bytes, char* row) { device_->copy_in(row, from + offset, bytes); });
   }
-  void download(void* to_host, const TensorView& from, Stream) override {
+  void download(void* to_host, const TensorView& from) override {
     require_on(device(), "download", {&from});
     char* const to = static_cast<char*>(to_host);
     if (from.contiguous()) return device_->copy_out(to, from.pointer, from.bytes());
     for_each_row(from, [&](std::size_t offset, std::size_t bytes, const char* row) { device_->copy_out(to + offset, row, bytes); });
   }
-  void synchronize(Stream) override { device_->synchronize(); }
+  void synchronize() override { device_->synchronize(); }
+  bool copy_from(const TensorView& to, Backend& owner, const TensorView& from) override {
+    auto* const other = dynamic_cast<CudaBackend*>(&owner);
+    if (other == nullptr) return false;
+    require_on(device(), "copy_from", {&to});
+    require_on(other->device(), "copy_from", {&from});
+    const auto element = static_cast<std::size_t>(element_bytes(to.dtype));
+    return device_->copy_across(*other->device_, {to.pointer, from.pointer, static_cast<std::size_t>(to.row_stride) * element,
+                                                  static_cast<std::size_t>(from.row_stride) * element, static_cast<std::size_t>(to.cols()) * element,
+                                                  static_cast<std::size_t>(to.rows())});
+  }
+  void begin_range(const std::string& name) override { device_->begin_range(name); }
+  void end_range() noexcept override { device_->end_range(); }
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});
@@ -114,9 +127,9 @@ class CudaBackend final : public Backend, public ColumnRounder {
 
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines, const TensorView& sines) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
-    const Buffer on_device = copy_of(positions);
+    const auto on_device = list_of(positions);
     start("rope", kernels().rope,
-          {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines), rows_of(sines), on_device.as<std::int32_t>()}, x);
+          {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines), rows_of(sines), on_device->as<std::int32_t>()}, x);
   }
 
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots) override {
@@ -135,9 +148,8 @@ class CudaBackend final : public Backend, public ColumnRounder {
     const RowPlaces places = places_of(sequences);
     if (out.dtype == DType::kBF16 && problem.head_dim <= cuda::kMostTileDim && q.contiguous() && out.contiguous())
       return tile_attention(out, q, pages, sequences, places, problem);
-    const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)),
-                 first_block = copy_of(std::span<const std::int64_t>(places.first_block)),
-                 tables = copy_of(std::span<const std::int32_t>(places.tables));
+    const auto positions = list_of(std::span<const std::int64_t>(places.positions)), first_block = list_of(std::span<const std::int64_t>(places.first_block)),
+               tables = list_of(std::span<const std::int32_t>(places.tables));
     cuda::PlainAttention::Arguments a;
     a.rows = static_cast<std::int64_t>(places.positions.size());
     a.heads = problem.heads;
@@ -149,9 +161,9 @@ class CudaBackend final : public Backend, public ColumnRounder {
     if (out.shape.rank() != 2) a.out.row = std::int64_t{problem.heads} * problem.head_dim;
     a.keys = keys_of(pages, problem.kv_heads, problem.head_dim);
     a.values = values_of(pages, problem.kv_heads, problem.head_dim);
-    a.positions = positions.as<std::int64_t>();
-    a.first_block = first_block.as<std::int64_t>();
-    a.tables = tables.as<std::int32_t>();
+    a.positions = positions->as<std::int64_t>();
+    a.first_block = first_block->as<std::int64_t>();
+    a.tables = tables->as<std::int32_t>();
     start("attention", kernels().attention, a, q);
   }
 
@@ -207,7 +219,7 @@ class CudaBackend final : public Backend, public ColumnRounder {
     for (std::int64_t first = 0; first < k; first += most) {
       const std::int64_t rows = std::min(most, k - first);
       numbers.resize(static_cast<std::size_t>(rows * k));
-      download(numbers.data(), g.row_slice(first, rows), {});
+      download(numbers.data(), g.row_slice(first, rows));
       for (std::int64_t i = first; i < first + rows; ++i) {
         double* const sums = triangle.data() + i * (k - 1) - i * (i - 1) / 2;  // sums[j]: j from i on
         const float* const row = numbers.data() + (i - first) * k;
@@ -275,6 +287,12 @@ class CudaBackend final : public Backend, public ColumnRounder {
     Buffer buffer = scratch(values.size_bytes());
     device_->copy_in(buffer.get(), values.data(), values.size_bytes());
     return buffer;
+  }
+
+  // As copy_of(), of what comes again and is only read.
+  template <class T>
+  std::shared_ptr<const Buffer> list_of(std::span<const T> values) {
+    return recent_.find(std::as_bytes(values), [&](std::span<const std::byte>) { return copy_of(values); });
   }
 
   template <class T>
@@ -367,21 +385,21 @@ class CudaBackend final : public Backend, public ColumnRounder {
     const std::int64_t parts = problem.heads * splits, width = std::int64_t{problem.heads} * problem.head_dim;
     const std::int64_t most = std::max<std::int64_t>(1, device_->scratch_bytes() / (parts * (problem.head_dim + 2) * std::int64_t{sizeof(float)}));
     const auto held = static_cast<std::size_t>(parts * std::min(rows, most)) * sizeof(float);
-    const Buffer positions = copy_of(std::span<const std::int64_t>(places.positions)), tables = copy_of(std::span<const std::int32_t>(places.tables)),
-                 mixed = scratch(held * static_cast<std::size_t>(problem.head_dim)), greatest = scratch(held), sum = scratch(held);
+    const auto positions = list_of(std::span<const std::int64_t>(places.positions)), tables = list_of(std::span<const std::int32_t>(places.tables));
+    const Buffer mixed = scratch(held * static_cast<std::size_t>(problem.head_dim)), greatest = scratch(held), sum = scratch(held);
     for (std::int64_t first = 0; first < rows; first += most) {
       const std::int64_t end = std::min(rows, first + most);
       const std::vector<cuda::AttentionTile> tiles = attention_tiles(sequences, places.first_block, first, end, problem.heads / problem.kv_heads);
-      const Buffer on_device = copy_of(std::span<const cuda::AttentionTile>(tiles));
+      const auto on_device = list_of(std::span<const cuda::AttentionTile>(tiles));
       cuda::TileAttentionArguments a;
       a.q = q.as<const float>() + first * width;
       a.keys = keys_of(pages, problem.kv_heads, problem.head_dim);
       a.values = values_of(pages, problem.kv_heads, problem.head_dim);
       a.out = out.as<BFloat16>() + first * width;
-      a.tiles = on_device.as<cuda::AttentionTile>();
+      a.tiles = on_device->as<cuda::AttentionTile>();
       a.tile_count = static_cast<std::int64_t>(tiles.size());
-      a.tables = tables.as<std::int32_t>();
-      a.positions = positions.as<std::int64_t>() + first;
+      a.tables = tables->as<std::int32_t>();
+      a.positions = positions->as<std::int64_t>() + first;
       a.rows = end - first;
       a.heads = problem.heads;
       a.head_dim = problem.head_dim;
@@ -398,16 +416,17 @@ class CudaBackend final : public Backend, public ColumnRounder {
   void move_kv(const char* operation, const KvPages& pages, const TensorView& k, const TensorView& v, std::span<const std::int64_t> slots,
                bool to_pages) {
     require_on(device(), operation, {&pages.keys, &pages.values, &k, &v});
-    const Buffer on_device = copy_of(slots);
+    const auto on_device = list_of(slots);
     const auto heads = static_cast<int>(k.shape[1]), dim = static_cast<int>(k.cols());
     const std::int64_t width = pages.packed ? heads : heads * dim;
     start(operation, kernels().move_kv,
           {static_cast<std::int64_t>(slots.size()) * width, width, rows_of(k), rows_of(v), keys_of(pages, heads, dim), values_of(pages, heads, dim),
-           on_device.as<std::int64_t>(), to_pages},
+           on_device->as<std::int64_t>(), to_pages},
           k);
   }
 
   const std::unique_ptr<CudaDevice> device_;
+  RecentLists recent_;  // goes before the device
   ThreadPool pool_;
 };
 

@@ -1,10 +1,12 @@
 // What the CUDA backend asks of a device: memory, copies, one order of work, kernels. No type of CUDA's stands here: the device of the
 // CUDA runtime (runtime_device.cpp) and the emulation on the host (emulated_device.cpp) implement it.
 //
-// All work of a device is in one order, that of its calls: a copy sees what the kernels before it wrote.
+// All work of a device is in one order, that of its calls: a copy sees what the kernels before it wrote. Only what filled() copies may run
+// before its turn, which nobody can tell, because the memory is new.
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -28,6 +30,24 @@ class CudaDevice {
   virtual void copy_in(void* to, const void* from_host, std::size_t bytes) = 0;
   virtual void copy_out(void* to_host, const void* from, std::size_t bytes) = 0;  // returns when it is done
   virtual void zero(void* at, std::size_t bytes) = 0;
+
+  // New memory that holds what `fill` puts there: put(offset, from host, bytes), each byte once. The copies run beside the kernels that were started
+  // before, and whatever is started after sees them. For weights: a wait between two queues costs more than a short list takes to copy.
+  using Put = std::function<void(std::size_t offset, const void* from_host, std::size_t bytes)>;
+  virtual Buffer filled(std::size_t bytes, const std::function<void(const Put& put)>& fill) = 0;
+
+  // `rows` rows of `bytes` each, `to_stride` and `from_stride` bytes apart, from another device, in the order of the work of both; false where memory of
+  // `owner` cannot be reached from here.
+  struct Strided {
+    void* to = nullptr;
+    const void* from = nullptr;
+    std::size_t to_stride = 0, from_stride = 0, bytes = 0, rows = 0;
+  };
+  virtual bool copy_across(CudaDevice& owner, const Strided& copy) = 0;
+
+  // Names in a profile; they nest.
+  virtual void begin_range(const std::string& name) = 0;
+  virtual void end_range() noexcept = 0;
   virtual void synchronize() = 0;
   // Error(kDevice) with the call, the CUDA error's name and words, and the sizes.
   [[noreturn]] virtual void fail_launch(const char* operation, int code, const std::string& sizes) = 0;

@@ -14,13 +14,12 @@ constexpr std::int64_t kRoundedAtOnce = std::int64_t{1} << 21;  // numbers
 template <class T>
 Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
   if (values.empty()) return {};
-  Buffer buffer(device.memory(), values.size() * sizeof(T));
-  device.copy_in(buffer.get(), values.data(), buffer.bytes());
-  return buffer;
+  const std::size_t bytes = values.size() * sizeof(T);
+  return device.filled(bytes, [&](const CudaDevice::Put& put) { put(0, values.data(), bytes); });
 }
 
 // F32 or F16 to BF16, some rows at a time.
-void round_in(CudaDevice& device, void* to, const TensorView& weight) {
+void put_rounded(const CudaDevice::Put& put, const TensorView& weight) {
   const std::int64_t width = weight.cols(), most = std::max<std::int64_t>(1, kRoundedAtOnce / std::max<std::int64_t>(1, width));
   std::vector<float> numbers;
   std::vector<BFloat16> halves;
@@ -30,7 +29,7 @@ void round_in(CudaDevice& device, void* to, const TensorView& weight) {
     halves.resize(numbers.size());
     to_float32(rows, numbers);
     std::transform(numbers.begin(), numbers.end(), halves.begin(), [](float v) { return to_bfloat16(v); });
-    device.copy_in(static_cast<BFloat16*>(to) + row * width, halves.data(), halves.size() * sizeof(BFloat16));
+    put(static_cast<std::size_t>(row * width) * sizeof(BFloat16), halves.data(), halves.size() * sizeof(BFloat16));
   }
 }
 
@@ -110,11 +109,12 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
   prepared->element = element_of(dtype);
   prepared->bytes = static_cast<std::size_t>(weight.rows() * weight.cols() * element_bytes(dtype));
   prepared->kernel = fmt::format("{} numbers", dtype_row(dtype).name);
-  prepared->values = Buffer(device.memory(), prepared->bytes);
-  if (dtype == weight.dtype)
-    device.copy_in(prepared->values.get(), weight.pointer, prepared->bytes);
-  else
-    round_in(device, prepared->values.get(), weight);
+  prepared->values = device.filled(prepared->bytes, [&](const CudaDevice::Put& put) {
+    if (dtype == weight.dtype)
+      put(0, weight.pointer, prepared->bytes);
+    else
+      put_rounded(put, weight);
+  });
   if (compute == Compute::kFloat32 || prepared->bytes == 0) return prepared;
   prepared->group = prepared->in_features;
   prepared->form = cuda::WeightForm::kBFloat16;

@@ -1,5 +1,6 @@
 // A CUDA device whose memory is the host's and whose blocks of threads run in turn (kernels/cuda/block.h). What it does not show: warps
 // out of step, the order in which a tensor core adds, and speed.
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -40,6 +41,19 @@ class EmulatedDevice final : public CudaDevice {
     if (bytes > 0) std::memset(at, 0, bytes);
   }
   void synchronize() override {}
+  Buffer filled(std::size_t bytes, const std::function<void(const Put&)>& fill) override {
+    Buffer buffer(memory_, std::max<std::size_t>(bytes, 1));
+    fill([&](std::size_t offset, const void* from_host, std::size_t part) { copy_in(buffer.as<char>() + offset, from_host, part); });
+    return buffer;
+  }
+  bool copy_across(CudaDevice& owner, const Strided& copy) override {
+    if (dynamic_cast<EmulatedDevice*>(&owner) == nullptr) return false;
+    for (std::size_t row = 0; row < copy.rows; ++row)
+      std::memcpy(static_cast<char*>(copy.to) + row * copy.to_stride, static_cast<const char*>(copy.from) + row * copy.from_stride, copy.bytes);
+    return true;
+  }
+  void begin_range(const std::string&) override {}
+  void end_range() noexcept override {}
   void fail_launch(const char* operation, int code, const std::string& sizes) override {
     fail(ErrorKind::kDevice, "{} of {} failed in the emulation: {}", operation, sizes, code);
   }
@@ -50,8 +64,8 @@ class EmulatedDevice final : public CudaDevice {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index) {
-  return make_backend_on(std::make_unique<EmulatedDevice>(index), threads);
-}
+std::unique_ptr<CudaDevice> make_emulated_device(int index) { return std::make_unique<EmulatedDevice>(index); }
+
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index) { return make_backend_on(make_emulated_device(index), threads); }
 
 }  // namespace llmq

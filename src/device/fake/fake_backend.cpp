@@ -37,17 +37,17 @@ class FakeBackend final : public Backend {
   ThreadPool& workers() override { return reference_->workers(); }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
-  void upload(const TensorView& to, const void* from_host, Stream stream) override {
+  void upload(const TensorView& to, const void* from_host) override {
     require_host("upload", from_host);
     const ClosedMemory::Opening open(*memory_, "upload", {&to});
-    reference_->upload(on_host(to), from_host, stream);
+    reference_->upload(on_host(to), from_host);
   }
-  void download(void* to_host, const TensorView& from, Stream stream) override {
+  void download(void* to_host, const TensorView& from) override {
     require_host("download", to_host);
     const ClosedMemory::Opening open(*memory_, "download", {&from});
-    reference_->download(to_host, on_host(from), stream);
+    reference_->download(to_host, on_host(from));
   }
-  void synchronize(Stream) override {}
+  void synchronize() override {}
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});

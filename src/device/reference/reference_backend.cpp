@@ -216,15 +216,15 @@ class ReferenceBackend final : public Backend {
   ThreadPool& workers() override { return pool_; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
-  void upload(const TensorView& to, const void* from_host, Stream) override {
+  void upload(const TensorView& to, const void* from_host) override {
     require_on(device(), "upload", {&to});
     copy_from_host(to, from_host);
   }
-  void download(void* to_host, const TensorView& from, Stream) override {
+  void download(void* to_host, const TensorView& from) override {
     require_on(device(), "download", {&from});
     copy_to_host(to_host, from);
   }
-  void synchronize(Stream) override {}
+  void synchronize() override {}
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
     require_on({}, "prepare", {&weight});

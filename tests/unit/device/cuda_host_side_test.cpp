@@ -4,8 +4,12 @@
 #include <map>
 #include <numeric>
 
+#include "device/cuda/recent_lists.h"
 #include "device/cuda/staging_ring.h"
+#include "device/exchange.h"
+#include "device/named_range.h"
 #include "kernels/cuda/kernel_table.h"
+#include "support/recording_device.h"
 
 namespace llmq {
 namespace {
@@ -102,6 +106,107 @@ TEST(LaunchGeometry, BlocksCoverTheOutputsAndNoMore) {
   cuda::RoundInputs::Arguments round;
   round.rows = 3, round.columns = 257, round.group = 128;
   EXPECT_EQ(blocks(cuda::RoundInputs::grid(round)), (std::vector<std::int64_t>{3, 3, 1}));
+}
+
+struct OnDevice {
+  Buffer buffer;
+  TensorView view;
+};
+
+OnDevice put(Backend& backend, const std::vector<float>& values, const Shape& shape) {
+  OnDevice there{backend.allocate(values.size() * sizeof(float)), {}};
+  there.view = there.buffer.view(DType::kF32, shape);
+  backend.upload(there.view, values.data());
+  return there;
+}
+
+std::vector<float> rising(std::int64_t count, float first) {
+  std::vector<float> values(static_cast<std::size_t>(count));
+  std::iota(values.begin(), values.end(), first);
+  return values;
+}
+
+TEST(RecentLists, AListThatIsThereIsNotCopiedAgain) {
+  testing::DeviceNotes notes;
+  const auto backend = testing::recording_backend(notes);
+  const OnDevice k = put(*backend, rising(2 * 4, 1), {2, 1, 4}), keys = put(*backend, std::vector<float>(16 * 4), {4, 4, 1, 4}),
+                 values = put(*backend, std::vector<float>(16 * 4), {4, 4, 1, 4});
+  const KvPages pages{keys.view, values.view, 4};
+  const auto store = [&](std::int64_t first) {
+    const std::size_t before = notes.lists;
+    backend->store_kv(pages, k.view, k.view, std::vector<std::int64_t>{first, first + 1});
+    return notes.lists - before;
+  };
+  EXPECT_EQ(store(0), 1u);
+  EXPECT_EQ(store(0), 0u);
+  EXPECT_EQ(store(6), 1u);
+  EXPECT_EQ(store(0), 0u);
+  std::vector<float> held(16 * 4);
+  backend->download(held.data(), keys.view);
+  for (std::int64_t i = 0; i < 16 * 4; ++i)
+    EXPECT_EQ(held[static_cast<std::size_t>(i)], i < 8 ? static_cast<float>(i + 1) : i >= 24 && i < 32 ? static_cast<float>(i - 23) : 0.0f) << i;
+  for (std::int64_t other = 0; other < static_cast<std::int64_t>(RecentLists::kLists); ++other)
+    backend->store_kv(pages, k.view, k.view, std::vector<std::int64_t>{other, (other + 2) % 16});
+  EXPECT_EQ(store(0), 1u) << "the oldest list was to go";
+}
+
+TEST(RecentLists, WhatIsHeldOutlivesItsPlace) {
+  RecentLists lists;
+  const auto put_host = [](std::span<const std::byte> bytes) {
+    Buffer buffer(host_memory(), bytes.size());
+    std::memcpy(buffer.get(), bytes.data(), bytes.size());
+    return buffer;
+  };
+  const std::vector<int> wanted = {3, 1, 4};
+  const auto held = lists.find(std::as_bytes(std::span(wanted)), put_host);
+  for (int i = 0; i < 40; ++i) lists.find(std::as_bytes(std::span(&i, 1)), put_host);
+  EXPECT_TRUE(std::equal(wanted.begin(), wanted.end(), held->as<int>()));
+}
+
+TEST(CudaBackend, WeightsAreCopiedBesideTheWork) {
+  testing::DeviceNotes notes;
+  const auto backend = testing::recording_backend(notes);
+  const std::vector<float> weight = rising(8 * 16, 0);
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) backend->prepare(TensorView(weight.data(), DType::kF32, {8, 16}), compute);
+  EXPECT_EQ(notes.filled, 2u);
+  EXPECT_EQ(notes.lists, 0u);
+}
+
+TEST(CudaBackend, RangesNest) {
+  testing::DeviceNotes notes;
+  const auto backend = testing::recording_backend(notes);
+  {
+    const NamedRange outer(*backend, "block 3");
+    { const NamedRange inner(*backend, "statistics"); }
+    const NamedRange inner(*backend, "rounding");
+  }
+  EXPECT_EQ(notes.ranges, (std::vector<std::string>{"block 3", " statistics", " rounding"}));
+  EXPECT_EQ(notes.open, 0);
+}
+
+// Three columns, one and two of them from the devices 0 and 1, put together on both.
+TEST(Exchange, DevicesThatReachOneAnotherCopyByThemselves) {
+  for (const bool reaches : {true, false}) {
+    testing::DeviceNotes notes[2];
+    const std::shared_ptr<Backend> devices[] = {testing::recording_backend(notes[0], 0, reaches), testing::recording_backend(notes[1], 1, reaches)};
+    Backend* const backends[] = {devices[0].get(), devices[1].get()};
+    const OnDevice parts[] = {put(*devices[0], {1, 4, 7}, {3, 1}), put(*devices[1], {2, 3, 5, 6, 8, 9}, {3, 2})},
+                   wholes[] = {put(*devices[0], std::vector<float>(9), {3, 3}), put(*devices[1], std::vector<float>(9), {3, 3})};
+    const TensorView from[] = {parts[0].view, parts[1].view}, to[] = {wholes[0].view, wholes[1].view};
+    Exchange exchange;
+    exchange.gather(backends, from, to);
+    for (int i = 0; i < 2; ++i) {
+      std::vector<float> whole(9);
+      devices[i]->download(whole.data(), to[i]);
+      EXPECT_EQ(whole, rising(9, 1)) << "device " << i;
+      EXPECT_EQ(notes[i].across, reaches ? 2u : 0u);
+    }
+    const OnDevice copy = put(*devices[1], std::vector<float>(9), {3, 3});
+    exchange.copy(*devices[0], to[0], *devices[1], copy.view);
+    std::vector<float> copied(9);
+    devices[1]->download(copied.data(), copy.view);
+    EXPECT_EQ(copied, rising(9, 1));
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
 #include "quant/activation_stream.h"
+#include "support/recording_device.h"
 
 namespace llmq {
 namespace {
@@ -47,6 +48,22 @@ void expect_same(const CapturedOutput& a, const CapturedOutput& b) {
     EXPECT_EQ(matrix.loss, other.loss) << name;
   }
   EXPECT_EQ(a.dense, b.dense);
+}
+
+TEST(Devices, AProfileNamesBlocksAndStages) {
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Recipe recipe = Recipe::parse("method: gptq\nscheme: w4a16_g32_sym\ncalibration: {samples: 1, sequence_length: 16}\n", "r.yaml");
+  testing::DeviceNotes notes;
+  CapturedOutput output;
+  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec, some_samples(1, 16), *testing::recording_backend(notes), output, {});
+  EXPECT_EQ(notes.open, 0);
+  for (const std::size_t block : {0, 1}) {
+    const auto begin = std::find(notes.ranges.begin(), notes.ranges.end(), fmt::format("block {}", block));
+    ASSERT_NE(begin, notes.ranges.end());
+    for (const std::string& stage : {std::string("x_attn statistics"), fmt::format("model.layers.{}.self_attn.q_proj", block), std::string("x_o forward")})
+      EXPECT_NE(std::find(begin, notes.ranges.end(), " " + stage), notes.ranges.end()) << stage;
+  }
 }
 
 // Chunks of 20 tokens end inside what is summed at once, and three chunks are no multiple of two devices. awq,gptq folds, takes back upstream error from

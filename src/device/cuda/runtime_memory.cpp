@@ -1,0 +1,94 @@
+#include "device/cuda/runtime_memory.h"
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
+
+}  // namespace
+
+std::string words_of(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error)); }
+
+void check_cuda(cudaError_t error, const char* call, const std::string& purpose) {
+  if (error != cudaSuccess) fail(ErrorKind::kDevice, "{} failed for {}: {}", call, purpose, words_of(error));
+}
+
+Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags", "the backend"); }
+
+void Event::order(cudaStream_t earlier, cudaStream_t later, const char* purpose) {
+  check_cuda(cudaEventRecord(event_, earlier), "cudaEventRecord", purpose);
+  check_cuda(cudaStreamWaitEvent(later, event_, 0), "cudaStreamWaitEvent", purpose);
+}
+
+PoolMemory::PoolMemory(int index) : index_(index) {
+  use();
+  for (cudaStream_t* stream : {&stream_, &copies_})
+    check_cuda(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", "the backend");
+  check_cuda(cudaDeviceGetDefaultMemPool(&pool_, index), "cudaDeviceGetDefaultMemPool", "the backend");
+  std::uint64_t keep = UINT64_MAX;
+  check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute", "the backend");
+}
+
+PoolMemory::~PoolMemory() {
+  cudaSetDevice(index_);
+  for (cudaStream_t stream : {copies_, stream_}) {
+    cudaStreamSynchronize(stream);
+    cudaStreamDestroy(stream);
+  }
+}
+
+void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
+  use();
+  void* pointer = nullptr;
+  const cudaError_t error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    std::size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    fail(ErrorKind::kResource, "cuda:{} has no room for {} more bytes: {:.2f} of {:.2f} GiB are free", index_, bytes, static_cast<double>(free) / kGib,
+         static_cast<double>(total) / kGib);
+  }
+  check_cuda(error, "cudaMallocAsync", fmt::format("{} bytes", bytes));
+  return pointer;
+}
+
+void PoolMemory::deallocate(void* pointer, std::size_t) noexcept {
+  cudaSetDevice(index_);
+  cudaFreeAsync(pointer, stream_);  // an error that is pending shows at the next call that may report it
+}
+
+// Memory of a pool is opened to another device by the pool, not by cudaDeviceEnablePeerAccess.
+bool PoolMemory::reaches(const PoolMemory& owner) {
+  const auto other = static_cast<std::size_t>(owner.index_);
+  if (reached_.size() <= other) reached_.resize(other + 1, -1);
+  if (reached_[other] < 0) {
+    int can = 0;
+    check_cuda(cudaDeviceCanAccessPeer(&can, index_, owner.index_), "cudaDeviceCanAccessPeer", fmt::format("cuda:{} and cuda:{}", index_, owner.index_));
+    if (can != 0) {
+      cudaMemAccessDesc access{};
+      access.location.type = cudaMemLocationTypeDevice;
+      access.location.id = index_;
+      access.flags = cudaMemAccessFlagsProtReadWrite;
+      check_cuda(cudaMemPoolSetAccess(owner.pool_, &access, 1), "cudaMemPoolSetAccess", fmt::format("cuda:{} and cuda:{}", index_, owner.index_));
+    }
+    reached_[other] = can != 0;
+  }
+  return reached_[other] > 0;
+}
+
+void PoolMemory::use() const { check_cuda(cudaSetDevice(index_), "cudaSetDevice", fmt::format("cuda:{}", index_)); }
+
+PinnedMemory::PinnedMemory() {
+  check_cuda(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlots * kSlotBytes), "cudaMallocHost",
+             fmt::format("{} bytes of staging", kSlots * kSlotBytes));
+}
+
+std::vector<char*> PinnedMemory::slots() const {
+  std::vector<char*> slots;
+  for (std::size_t i = 0; i < kSlots; ++i) slots.push_back(memory_ + i * kSlotBytes);
+  return slots;
+}
+
+}  // namespace llmq
