@@ -14,13 +14,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "base/half.h"
-
-#ifdef __CUDACC__  // these are no constant expressions, so that nvcc has to be told
-#define LLMQ_ANYWHERE LLMQ_INLINE __host__ __device__
-#else
-#define LLMQ_ANYWHERE LLMQ_INLINE
-#endif
+#include "kernels/common/anywhere.h"
 
 namespace llmq {
 

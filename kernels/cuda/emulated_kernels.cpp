@@ -25,7 +25,7 @@ int emulate_linear(WeightForm form, const LinearArguments& arguments, void* stre
 const CudaKernels& emulated_kernels() {
   static constexpr CudaKernels kernels = {
       start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
-      start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<RowDots>, start<Product<DenseOperand>>,
+      start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
       start<Product<CodeOperand>>, start<GramBFloat16>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
       start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<PlainAttention>, emulate_tile_attention,
       emulate_linear,

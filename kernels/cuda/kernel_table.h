@@ -4,6 +4,7 @@
 // where the launch was accepted. Pointers are the device's. The emulated table runs the same bodies on host memory, at once, for tests.
 #pragma once
 #include "kernels/cuda/attention.h"
+#include "kernels/cuda/draw_token.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram_bf16.h"
 #include "kernels/cuda/kv_pages.h"
@@ -31,6 +32,7 @@ struct CudaKernels {
   Launch<RmsNorm> rms_norm;
   Launch<ScoreRows> score_rows;
   Launch<Divergence> divergence;
+  Launch<DrawToken> draw_token;
   Launch<RowDots> row_dots;
   Launch<Product<DenseOperand>> product;
   Launch<Product<CodeOperand>> code_product;

@@ -21,9 +21,17 @@ Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, cons
   if (request_->constraint) constrained_.emplace(request_->constraint, text_ && text_->empty());
 }
 
+std::optional<TokenDraw> Answer::plain_draw(std::uint64_t ahead) const {
+  const bool several = drawn_ == 0 && request_->n > 1;  // the other answers draw from the same row
+  if (several || request_->logprobs || changes_logits()) return std::nullopt;
+  return whole_row_draw(sampling_, drawn_ + ahead);
+}
+
+bool Answer::changes_logits() const { return is_early() || constrained_ || !penalties_.none(); }
+
 Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) {
   Row row{logits, logits, 0, {}};
-  const bool early = static_cast<std::int64_t>(drawn_) < request_->min_tokens, changes = early || constrained_ || !penalties_.none();
+  const bool changes = changes_logits();
   if (request_->logprobs) {
     row.log_sum = log_sum(logits);
     if (changes) {
@@ -38,7 +46,7 @@ Answer::Row Answer::prepare(std::span<float> logits, std::vector<float>& own) {
   } catch (const Error& error) {
     row.failure = error.detail().message;
   }
-  if (early)
+  if (is_early())
     for (const std::int32_t token : ends_)
       if (token >= 0 && static_cast<std::size_t>(token) < logits.size())
         logits[static_cast<std::size_t>(token)] = -std::numeric_limits<float>::infinity();

@@ -25,11 +25,14 @@ class Answer {
     std::span<const float> logits, own;
     double log_sum = 0;
     std::string failure;  // why nothing can be drawn from it
+    std::optional<std::int32_t> drawn = {};  // by the device; there are no logits then
   };
+  // How the token after `ahead` more ones is drawn, where nothing but a row of logits as it is decides that; else the row has to be prepared.
+  std::optional<TokenDraw> plain_draw(std::uint64_t ahead) const;
   // Penalties, biases, the constraint and the bar on early end tokens change `logits`; what they were goes to `own` where somebody asks for it.
   Row prepare(std::span<float> logits, std::vector<float>& own);
   // The next token of this answer.
-  std::int32_t draw(const Row& row) const { return sample_token(row.logits, sampling_, drawn_); }
+  std::int32_t draw(const Row& row) const { return row.drawn ? *row.drawn : sample_token(row.logits, sampling_, drawn_); }
   // It goes into the event, unless it is an end token; true where it ends the answer. After a failure it is no token.
   bool take(const Row& row, std::int32_t token, GenerationEvent& event);
   void finish(FinishReason reason, GenerationEvent& event);
@@ -52,6 +55,8 @@ class Answer {
   std::shared_ptr<const PreparedAdapter> adapter;  // null: the model alone; kept while the answer is written
 
  private:
+  bool is_early() const { return static_cast<std::int64_t>(drawn_) < request_->min_tokens; }
+  bool changes_logits() const;
   bool follow(std::int32_t token);
 
   std::shared_ptr<const GenerationRequest> request_;

@@ -357,8 +357,7 @@ void Engine::score(const TensorView& normed_rows, std::span<const std::int32_t> 
   state_->backend->score_products(normed_rows, *state_->head, targets, scores);
 }
 
-std::span<float> Engine::host_logits(const Buffer& normed, std::int64_t total,
-                                     std::span<const std::int32_t> rows) {
+TensorView Engine::logits_of(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows) {
   State& state = *state_;
   Backend& backend = *state.backend;
   const DType dtype = activation_dtype(state.options.compute);
@@ -382,7 +381,7 @@ std::span<float> Engine::host_logits(const Buffer& normed, std::int64_t total,
       chosen = exact;
     }
   }
-  return on_host(logits(chosen));
+  return logits(chosen);
 }
 
 std::span<float> Engine::on_host(const TensorView& result) {

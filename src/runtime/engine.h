@@ -85,8 +85,11 @@ class Engine {
   // The scores of given rows of forward()'s result, without their logits in memory.
   void score(const TensorView& normed_rows, std::span<const std::int32_t> targets, std::span<RowScore> scores);
   std::span<float> on_host(const TensorView& logits);  // of logits(); the caller may change them. Valid until the next call
-  // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, as on_host() gives them.
-  std::span<float> host_logits(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows);
+  // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, as logits() gives them; or on_host().
+  TensorView logits_of(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows);
+  std::span<float> host_logits(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows) {
+    return on_host(logits_of(normed, total, rows));
+  }
 
  private:
   struct State;

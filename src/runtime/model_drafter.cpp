@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "device/token_drawer.h"
 #include "runtime/drafter.h"
 
 namespace llmq {
@@ -108,7 +109,32 @@ class ModelDrafter : public Drafter {
     const Buffer normed = engine_.forward(steps);
     for (Row& row : rows) row.reader->read.insert(row.reader->read.end(), row.tokens.begin(), row.tokens.end());
     if (last.empty()) return;
-    const std::span<float> logits = engine_.host_logits(normed, total, last);
+    const TensorView logits = engine_.logits_of(normed, total, last);
+    TensorView known = logits;  // of the tokens that the model has too
+    known.shape = {logits.rows(), vocabulary_};
+    if (!guess_on_device(rows, known)) guess_on_host(rows, engine_.on_host(logits));
+  }
+
+  // Where no row has to be looked at by the host.
+  bool guess_on_device(std::vector<Row>& rows, const TensorView& logits) {
+    auto* const drawer = dynamic_cast<TokenDrawer*>(&engine_.backend());
+    if (drawer == nullptr) return false;
+    std::vector<TokenDraw> draws;
+    for (const Row& row : rows) {
+      if (!row.guesses) continue;
+      const auto draw = whole_row_draw(*row.job->sampling, row.job->draw + row.job->guesses.size());
+      if (!draw || row.job->constrained) return false;
+      draws.push_back(*draw);
+    }
+    std::vector<std::int32_t> tokens(draws.size());
+    drawer->draw_tokens(logits, draws, tokens);
+    auto token = tokens.begin();
+    for (Row& row : rows)
+      if (row.guesses) row.job->guesses.push_back(*token++);
+    return true;
+  }
+
+  void guess_on_host(std::vector<Row>& rows, std::span<float> logits) {
     const auto width = static_cast<std::size_t>(engine_.spec().vocab_size);
     std::size_t at = 0;
     for (Row& row : rows) {

@@ -11,15 +11,6 @@
 namespace llmq {
 namespace {
 
-std::uint64_t mix(std::uint64_t z) {
-  z += 0x9e3779b97f4a7c15u;
-  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-  z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-  return z ^ (z >> 31);
-}
-
-double uniform_of(std::uint64_t bits) { return (static_cast<double>(bits >> 11) + 0.5) * 0x1p-53; }
-
 constexpr double kMostPenalty = 2, kMostBias = 100;  // as the OpenAI API has them
 
 [[noreturn]] void refuse(const char* flag, double value, const char* range) {
@@ -91,13 +82,13 @@ std::vector<Candidate> head_of(std::span<const float> logits, const SamplingOpti
 class Race {
  public:
   Race(const SamplingOptions& options, std::uint64_t draw, std::int32_t favourite)
-      : start_(mix(mix(options.seed) + draw)), winner_(favourite) {
+      : start_(race_start(options.seed, draw)), winner_(favourite) {
     best_ = arrival(favourite);
   }
   // Of relative weight exp(exponent). -log u >= 1 - u and exp(x) >= 1 + x + x^2/2 for x >= 0: most need neither function.
   void enter(std::int32_t token, double exponent) {
     if (token == winner_) return;
-    const double x = -exponent, late = 1 - uniform(token);
+    const double x = -exponent, late = 1 - race_uniform(start_, token);
     if (!(late * (1 + x + 0.5 * x * x) < best_)) return;
     const double time = arrival(token) * std::exp(x);
     if (!(time < best_)) return;
@@ -107,10 +98,7 @@ class Race {
   std::int32_t winner() const { return winner_; }
 
  private:
-  double uniform(std::int32_t token) const {
-    return uniform_of(mix(start_ + static_cast<std::uint64_t>(token)));
-  }
-  double arrival(std::int32_t token) const { return -std::log(uniform(token)); }
+  double arrival(std::int32_t token) const { return -std::log(race_uniform(start_, token)); }
 
   std::uint64_t start_;
   std::int32_t winner_;
@@ -137,11 +125,7 @@ void check_sampling(const SamplingOptions& options) {
 }
 
 std::uint64_t answer_seed(std::uint64_t seed, int index) {
-  return index == 0 ? seed : mix(mix(seed) ^ static_cast<std::uint64_t>(index));
-}
-
-double race_uniform(std::uint64_t seed, std::uint64_t draw, std::int32_t token) {
-  return uniform_of(mix(mix(mix(seed) + draw) + static_cast<std::uint64_t>(token)));
+  return index == 0 ? seed : race_mix(race_mix(seed) ^ static_cast<std::uint64_t>(index));
 }
 
 // The greatest first, in chains that do not wait for each other; then where it stands. Comparisons only: any order
@@ -178,11 +162,25 @@ std::vector<std::int32_t> likeliest_tokens(std::span<const float> logits, std::s
   return order;
 }
 
+namespace {
+
+double least_exponent(const SamplingOptions& options) {
+  return options.min_p > 0 ? std::log(options.min_p) : -std::numeric_limits<double>::infinity();
+}
+
+}  // namespace
+
+std::optional<TokenDraw> whole_row_draw(const SamplingOptions& options, std::uint64_t draw) {
+  if (options.temperature == 0) return TokenDraw{};
+  if (options.top_k != 0 || options.top_p < 1) return std::nullopt;
+  return TokenDraw{race_start(options.seed, draw), options.temperature, least_exponent(options)};
+}
+
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t draw) {
   const std::int32_t favourite = greedy_token(logits);
   if (options.temperature == 0) return favourite;
   const Weights weights(logits, options.temperature);
-  const double least = options.min_p > 0 ? std::log(options.min_p) : -std::numeric_limits<double>::infinity();
+  const double least = least_exponent(options);
   Race race(options, draw, favourite);
   if (options.top_k == 0 && options.top_p >= 1) {
     for (std::size_t i = 0; i < logits.size(); ++i) {

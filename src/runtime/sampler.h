@@ -13,9 +13,12 @@
 // Cost: one pass over the vocabulary; top-p sorts the likeliest until they suffice.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "kernels/common/token_race.h"
 
 namespace llmq {
 
@@ -37,12 +40,12 @@ void check_sampling(const SamplingOptions& options);
 
 // The seed of answer `index` of a request: 0 has the request's own.
 std::uint64_t answer_seed(std::uint64_t seed, int index);
-// Uniform in (0, 1), 53 bits: SplitMix64's output function over (seed, draw, token).
-double race_uniform(std::uint64_t seed, std::uint64_t draw, std::int32_t token);
 
 std::int32_t greedy_token(std::span<const float> logits);
 // The `count` likeliest tokens, the lower index first among equals.
 std::vector<std::int32_t> likeliest_tokens(std::span<const float> logits, std::size_t count);
+// How sample_token() draws where it looks at a row as it is, from beginning to end; nothing where top-k or top-p have to sort it.
+std::optional<TokenDraw> whole_row_draw(const SamplingOptions& options, std::uint64_t draw);
 std::int32_t sample_token(std::span<const float> logits, const SamplingOptions& options, std::uint64_t draw);
 
 }  // namespace llmq

@@ -1,11 +1,13 @@
 #include "runtime/serving_engine.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "device/token_drawer.h"
 #include "runtime/answer.h"
 #include "runtime/speculation.h"
 
@@ -52,7 +54,17 @@ struct ServingEngine::State {
   Buffer forward(const Scheduler::Step& step);
   void score_prompts(const Scheduler::Step& step, const Buffer& normed);
   void sample(const Scheduler::Step& step, const Buffer& normed);
-  void choose(const Scheduler::Work& work, std::span<float> logits, Scheduler::Outcome& outcome);
+  struct Sampled {
+    const Scheduler::Work* work;
+    std::int32_t row;  // of its first token that is followed by one, in ids
+    std::size_t outcome;
+  };
+  using Tile = std::span<const Sampled>;
+  void sample_rows(Tile all, const std::function<void(Tile tile)>& sample_tile);
+  void draw_on_device(Tile tile, const TensorView& logits);
+  void draw_on_host(Tile tile, std::span<float> logits);
+  using RowOf = std::function<Answer::Row(std::size_t at, Answer& answer)>;
+  void choose(const Sampled& sampled, const RowOf& row_of);
   void answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row);
   void finish(std::uint64_t sequence, FinishReason reason);
   void forget(std::uint64_t sequence);
@@ -85,6 +97,9 @@ struct ServingEngine::State {
   std::vector<std::size_t> offsets;  // of each work's tokens in ids
   std::vector<Engine::Step> steps;
   std::vector<Scheduler::Outcome> outcomes;
+  std::vector<Sampled> drawn_there, drawn_here;  // by the device, by the host
+  std::vector<TokenDraw> draws;
+  std::vector<std::int32_t> tokens;
   std::vector<float> own_logits;
 };
 
@@ -229,31 +244,61 @@ void ServingEngine::State::score_prompts(const Scheduler::Step& step, const Buff
   }
 }
 
-// Logits of the rows that are followed by a token, a tile of whole sequences at a time.
+// Rows that are followed by a token: drawn where the logits are, if the device can and nothing changes them first.
 void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& normed) {
-  const std::int64_t vocabulary = engine.spec().vocab_size, total = static_cast<std::int64_t>(ids.size());
-  const std::int64_t most_rows = std::max<std::int64_t>(1, kTileBytes / (vocabulary * 4));
-  const auto sampling = static_cast<std::size_t>(std::count_if(step.work.begin(), step.work.end(), [](const Scheduler::Work& w) { return w.samples; }));
-  outcomes.resize(sampling);
+  const bool can_draw = dynamic_cast<TokenDrawer*>(&engine.backend()) != nullptr;
+  const auto total = static_cast<std::int64_t>(ids.size());
+  drawn_there.clear();
+  drawn_here.clear();
   std::size_t outcome = 0;
-  for (std::size_t first = 0, end = 0; first < step.work.size(); first = end) {
+  for (std::size_t i = 0; i < step.work.size(); ++i) {
+    const Scheduler::Work& work = step.work[i];
+    if (!work.samples) continue;
+    const auto last = static_cast<std::int32_t>(offsets[i]) + static_cast<std::int32_t>(work.count - 1);
+    (can_draw && answers.at(work.id).plain_draw(0) ? drawn_there : drawn_here).push_back({&work, last, outcome++});
+  }
+  outcomes.resize(outcome);
+  sample_rows(drawn_there, [&](Tile tile) { draw_on_device(tile, engine.logits_of(normed, total, rows)); });
+  sample_rows(drawn_here, [&](Tile tile) { draw_on_host(tile, engine.host_logits(normed, total, rows)); });
+}
+
+// A tile of whole sequences at a time, as many as their logits allow.
+void ServingEngine::State::sample_rows(Tile all, const std::function<void(Tile tile)>& sample_tile) {
+  const std::int64_t most_rows = std::max<std::int64_t>(1, kTileBytes / (engine.spec().vocab_size * 4));
+  for (std::size_t first = 0, end = 0; first < all.size(); first = end) {
     rows.clear();
-    for (end = first; end < step.work.size(); ++end) {
-      const Scheduler::Work& work = step.work[end];
-      if (!work.samples) continue;
-      if (!rows.empty() && static_cast<std::int64_t>(rows.size()) + 1 + work.drafts > most_rows) break;
-      const auto last = static_cast<std::int32_t>(offsets[end]) + static_cast<std::int32_t>(work.count - 1);
-      for (std::int32_t i = 0; i <= work.drafts; ++i) rows.push_back(last + i);
+    for (end = first; end < all.size(); ++end) {
+      const std::int32_t drafts = all[end].work->drafts;
+      if (!rows.empty() && static_cast<std::int64_t>(rows.size()) + 1 + drafts > most_rows) break;
+      for (std::int32_t i = 0; i <= drafts; ++i) rows.push_back(all[end].row + i);
     }
-    if (rows.empty()) return;
-    std::span<float> logits = engine.host_logits(normed, total, rows);
-    for (std::size_t i = first; i < end; ++i) {
-      const Scheduler::Work& work = step.work[i];
-      if (!work.samples) continue;
-      const auto values = static_cast<std::size_t>((1 + work.drafts) * vocabulary);
-      choose(work, logits.first(values), outcomes[outcome++]);
-      logits = logits.subspan(values);
-    }
+    sample_tile(all.subspan(first, end - first));
+  }
+}
+
+void ServingEngine::State::draw_on_device(Tile tile, const TensorView& logits) {
+  draws.clear();
+  for (const Sampled& one : tile)
+    for (std::int32_t ahead = 0; ahead <= one.work->drafts; ++ahead)
+      draws.push_back(answers.at(one.work->id).plain_draw(static_cast<std::uint64_t>(ahead)).value());
+  tokens.resize(draws.size());
+  dynamic_cast<TokenDrawer&>(engine.backend()).draw_tokens(logits, draws, tokens);
+  std::size_t row = 0;
+  for (const Sampled& one : tile) {
+    choose(one, [&](std::size_t at, Answer&) {
+      Answer::Row drawn;
+      drawn.drawn = tokens[row + at];
+      return drawn;
+    });
+    row += static_cast<std::size_t>(1 + one.work->drafts);
+  }
+}
+
+void ServingEngine::State::draw_on_host(Tile tile, std::span<float> logits) {
+  const auto width = static_cast<std::size_t>(engine.spec().vocab_size);
+  for (const Sampled& one : tile) {
+    choose(one, [&](std::size_t at, Answer& answer) { return answer.prepare(logits.subspan(at * width, width), own_logits); });
+    logits = logits.subspan(static_cast<std::size_t>(1 + one.work->drafts) * width);
   }
 }
 
@@ -281,7 +326,9 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
 }
 
 // Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same.
-void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> logits, Scheduler::Outcome& outcome) {
+void ServingEngine::State::choose(const Sampled& sampled, const RowOf& row_of) {
+  const Scheduler::Work& work = *sampled.work;
+  Scheduler::Outcome& outcome = outcomes[sampled.outcome];
   Answer& answer = answers.at(work.id);
   const std::size_t event = events_used;
   new_event(answer);
@@ -290,10 +337,9 @@ void ServingEngine::State::choose(const Scheduler::Work& work, std::span<float> 
   outcome.tokens.clear();
   outcome.stop = false;
   const std::vector<std::int32_t>& guesses = scheduler.sequence(work.id).drafts;
-  const auto width = logits.size() / static_cast<std::size_t>(1 + work.drafts);
   std::size_t accepted = 0;
   for (std::size_t at = 0; at <= guesses.size(); ++at) {
-    const Answer::Row row = answer.prepare(logits.subspan(at * width, width), own_logits);
+    const Answer::Row row = row_of(at, answer);
     if (answer.drawn() == 0 && answer.request().n > 1) answer_again(work, answer, row);
     const std::int32_t token = answer.draw(row);
     outcome.tokens.push_back(token);

@@ -12,6 +12,7 @@ namespace llmq::testing {
 struct DeviceNotes {
   std::size_t lists = 0;            // copied in where work stands in order
   std::size_t filled = 0;           // new memory that was filled beside the work
+  std::size_t down = 0;             // bytes copied to the host
   std::size_t across = 0;           // copies from other devices
   std::vector<std::string> ranges;  // as they began, a space before the name for each that was open
   int open = 0;
@@ -32,7 +33,10 @@ class RecordingDevice final : public CudaDevice {
     ++notes_.lists;
     inner_->copy_in(to, from_host, bytes);
   }
-  void copy_out(void* to_host, const void* from, std::size_t bytes) override { inner_->copy_out(to_host, from, bytes); }
+  void copy_out(void* to_host, const void* from, std::size_t bytes) override {
+    notes_.down += bytes;
+    inner_->copy_out(to_host, from, bytes);
+  }
   void zero(void* at, std::size_t bytes) override { inner_->zero(at, bytes); }
   void synchronize() override { inner_->synchronize(); }
   Buffer filled(std::size_t bytes, const std::function<void(const Put&)>& fill) override {

@@ -12,6 +12,7 @@
 #include "device/cuda/recent_lists.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
+#include "device/token_drawer.h"
 
 namespace llmq {
 namespace {
@@ -53,7 +54,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend, public ColumnRounder {
+class CudaBackend final : public Backend, public ColumnRounder, public TokenDrawer {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -193,6 +194,14 @@ class CudaBackend final : public Backend, public ColumnRounder {
     const auto logs = copy_back<double>(log_prob, rows);
     const auto greatest = copy_back<std::int32_t>(argmax, rows);
     for (std::size_t r = 0; r < rows; ++r) scores[r] = {logs[r], greatest[r]};
+  }
+
+  void draw_tokens(const TensorView& logits, std::span<const TokenDraw> draws, std::span<std::int32_t> tokens) override {
+    require_on(device(), "draw_tokens", {&logits});
+    const Buffer on_device = copy_of(draws), drawn = scratch(tokens.size_bytes());
+    start("draw_tokens", kernels().draw_token,
+          {static_cast<std::int64_t>(draws.size()), logits.cols(), rows_of(logits), on_device.as<TokenDraw>(), drawn.as<std::int32_t>()}, logits);
+    device_->copy_out(tokens.data(), drawn.get(), tokens.size_bytes());
   }
 
   void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) override {

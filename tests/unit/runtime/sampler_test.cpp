@@ -65,7 +65,7 @@ TEST(Sampler, TheFirstToArriveIsTaken) {
     std::size_t first = 0;
     double best = 1e300;
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      const double time = -std::log(race_uniform(11, draw, static_cast<std::int32_t>(i))) / std::exp(static_cast<double>(logits[i]) / 1.3);
+      const double time = -std::log(race_uniform(race_start(11, draw), static_cast<std::int32_t>(i))) / std::exp(static_cast<double>(logits[i]) / 1.3);
       if (time < best) best = time, first = i;
     }
     EXPECT_EQ(sample_token(logits, options, draw), static_cast<std::int32_t>(first));
@@ -107,12 +107,12 @@ TEST(Logprobs, AreThoseOfTheSoftmax) {
 }
 
 TEST(Sampler, DrawsDependOnSeedAndCounterAlone) {
-  EXPECT_EQ(race_uniform(1, 2, 3), race_uniform(1, 2, 3));
-  EXPECT_NE(race_uniform(1, 2, 3), race_uniform(2, 1, 3));
-  EXPECT_NE(race_uniform(1, 2, 3), race_uniform(1, 3, 2));
+  EXPECT_EQ(race_uniform(race_start(1, 2), 3), race_uniform(race_start(1, 2), 3));
+  EXPECT_NE(race_uniform(race_start(1, 2), 3), race_uniform(race_start(2, 1), 3));
+  EXPECT_NE(race_uniform(race_start(1, 2), 3), race_uniform(race_start(1, 3), 2));
   for (std::uint64_t i = 0; i < 1000; ++i) {
-    EXPECT_GT(race_uniform(9, i, 0), 0.0);
-    EXPECT_LT(race_uniform(9, i, 0), 1.0);
+    EXPECT_GT(race_uniform(race_start(9, i), 0), 0.0);
+    EXPECT_LT(race_uniform(race_start(9, i), 0), 1.0);
   }
 }
 
