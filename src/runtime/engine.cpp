@@ -312,7 +312,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);
   const auto count = static_cast<std::int64_t>(state.ids.size());
-  const NamedRange range(*state.backend, fmt::format("forward of {} rows", count));
+  const NamedRange range(*state.backend, "forward");
   const std::int64_t width = state.spec.hidden_size;
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));

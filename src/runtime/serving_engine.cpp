@@ -1,7 +1,6 @@
 #include "runtime/serving_engine.h"
 
 #include <algorithm>
-#include <functional>
 #include <map>
 #include <utility>
 
@@ -60,10 +59,11 @@ struct ServingEngine::State {
     std::size_t outcome;
   };
   using Tile = std::span<const Sampled>;
-  void sample_rows(Tile all, const std::function<void(Tile tile)>& sample_tile);
+  template <class SampleTile>
+  void sample_rows(Tile all, const SampleTile& sample_tile);
   void draw_on_device(Tile tile, const TensorView& logits);
   void draw_on_host(Tile tile, std::span<float> logits);
-  using RowOf = std::function<Answer::Row(std::size_t at, Answer& answer)>;
+  template <class RowOf>
   void choose(const Sampled& sampled, const RowOf& row_of);
   void answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row);
   void finish(std::uint64_t sequence, FinishReason reason);
@@ -263,7 +263,8 @@ void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& nor
 }
 
 // A tile of whole sequences at a time, as many as their logits allow.
-void ServingEngine::State::sample_rows(Tile all, const std::function<void(Tile tile)>& sample_tile) {
+template <class SampleTile>
+void ServingEngine::State::sample_rows(Tile all, const SampleTile& sample_tile) {
   const std::int64_t most_rows = std::max<std::int64_t>(1, kTileBytes / (engine.spec().vocab_size * 4));
   for (std::size_t first = 0, end = 0; first < all.size(); first = end) {
     rows.clear();
@@ -325,7 +326,8 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
   }
 }
 
-// Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same.
+// Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same. row_of(at, answer) has the row.
+template <class RowOf>
 void ServingEngine::State::choose(const Sampled& sampled, const RowOf& row_of) {
   const Scheduler::Work& work = *sampled.work;
   Scheduler::Outcome& outcome = outcomes[sampled.outcome];
