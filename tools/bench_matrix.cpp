@@ -172,7 +172,7 @@ int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::
   Progress progress("bench", static_cast<double>(5 * batches.size()));
   for (StudyConfiguration& configuration : report.configurations)
     if (configuration.missing.empty()) measure_rows(configuration, load, batches, globals, compute, report, progress);
-  measure_bandwidth_again(*report.machine);
+  measure_bandwidth_again(*report.machine, *chosen_backend(globals));
   if (!load.csv.empty()) write_text_atomically(system_io(), load.csv, report.to_csv());
   if (!load.html.empty()) write_text_atomically(system_io(), load.html, report.to_html());
   if (globals.json) print_json(report.to_json());

@@ -158,7 +158,7 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
       measure(options, server.target, {prepared.served().name, {}, !options.may_end}, report);
     }
     report.model = options.engine.model;
-    measure_bandwidth_again(*report.machine);
+    measure_bandwidth_again(*report.machine, prepared.backend());
   } else {
     report.config = report.endpoint = options.endpoint;
     measure(options, parse_http_url(options.endpoint, "--endpoint"), {options.engine.model, authorization_of(options), !options.may_end}, report);

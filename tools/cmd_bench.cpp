@@ -90,8 +90,7 @@ void print_for_people(const SpeedReport& report) {
   const MachineFigures& machine = report.machine;
   print_line(fmt::format("{} ({}), {} compute, suite {}", report.model, report.config, report.compute,
                          report.suite));
-  print_line(fmt::format("{}, {}, {} threads: reads {:.1f} GB/s, at most {:.0f} GFLOP/s in {}", machine.peaks.cpu,
-                         machine.isa, machine.peaks.threads, machine.read_bytes_per_second() * 1e-9,
+  print_line(fmt::format("{}: reads {:.1f} GB/s, at most {:.0f} GFLOP/s in {}", machine.name(), machine.read_bytes_per_second() * 1e-9,
                          machine.peak_operations_per_second * 1e-9, report.compute));
   std::vector<std::vector<std::string>> rows = {{"batch", "prompt", "new", "ttft p50", "p95 ms", "itl p50",
                                                  "p95 ms", "prefill tok/s", "decode tok/s", "MB/token",
@@ -149,7 +148,7 @@ int run(Options& options, const GlobalOptions& globals) {
     progress.advance(1, fmt::format("batch {} · prompt {}", one.batch, one.prompt_tokens),
                      fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
   }
-  measure_bandwidth_again(report.machine);
+  measure_bandwidth_again(report.machine, *backend);
   if (!options.serve.csv.empty()) write_text_atomically(system_io(), options.serve.csv, report.to_csv());
   if (!options.serve.html.empty()) write_text_atomically(system_io(), options.serve.html, report.to_html());
   if (globals.json)

@@ -5,7 +5,7 @@
 
 namespace llmq::tools {
 
-MachineFigures measure_figures(const Backend& backend, Compute compute);
-void measure_bandwidth_again(MachineFigures& figures);  // when the rest is done
+MachineFigures measure_figures(Backend& backend, Compute compute);
+void measure_bandwidth_again(MachineFigures& figures, Backend& backend);  // when the rest is done
 
 }  // namespace llmq::tools

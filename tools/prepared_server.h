@@ -44,7 +44,7 @@ class PreparedServer {
   const LoadedModel& model() const { return model_; }
   const ServedModel& served() const { return served_; }
   const Room& room() const { return room_; }
-  const Backend& backend() const { return *placement_.backend; }
+  Backend& backend() const { return *placement_.backend; }
   const Engine& engine() const { return engine_; }
   // Once: `options` with the limits that follow from the model, on a thread of the caller's choice.
   ServeEnd serve(ServeOptions options, const std::function<void(int port)>& listening);

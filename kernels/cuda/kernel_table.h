@@ -10,6 +10,7 @@
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/linear_arguments.h"
 #include "kernels/cuda/pack_fragments.h"
+#include "kernels/cuda/peak.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/rows.h"
@@ -44,6 +45,10 @@ struct CudaKernels {
   Launch<TileRounding<DescendColumn>> tile_descend;
   Launch<TileRounding<SolveColumn>> tile_solve;
   Launch<PlainAttention> attention;
+  Launch<PeakProducts<MatrixBFloat16>> peak_bf16;
+  Launch<PeakProducts<MatrixInt8>> peak_int8;
+  Launch<PeakFloat32> peak_f32;
+  Launch<ReadMemory> read_memory;
   int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);    // tile_attention.h, both kernels
   int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h
 };

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "device/cpu/cpu_backend.h"
+#include "device/device_peaks.h"
 #include "kernels/cpu/amx/peak.h"
 #include "kernels/cpu/level.h"
 
@@ -145,6 +146,21 @@ MachinePeaks measure_machine(int threads) {
           loop != nullptr && (level != "amx" || kind != ArithmeticKind::kF32))
         peaks.arithmetic.push_back({level, kind, best_of(pool, loop)});
   peaks.read_bytes_per_second = measure_read_bandwidth(pool);
+  return peaks;
+}
+
+MachinePeaks measure_machine(Backend& backend) {
+  auto* const device = dynamic_cast<DevicePeaks*>(&backend);
+  if (device == nullptr) return measure_machine(backend.threads());
+  MachinePeaks peaks;
+  peaks.cpu = processor_name();
+  peaks.gpu = backend.name();
+  peaks.threads = backend.threads();
+  peaks.read_bytes_per_second = device->measure_reading();
+  for (const ArithmeticKind kind : kKinds) {
+    const double rate = device->measure_products(kind);
+    peaks.arithmetic.push_back({backend.arithmetic(), kind, {rate, rate}});
+  }
   return peaks;
 }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "device/backend.h"
 
 namespace llmq {
 
@@ -31,6 +32,7 @@ struct LevelPeak {
 
 struct MachinePeaks {
   std::string cpu;  // as the processor calls itself
+  std::string gpu = {};  // that which all figures are of; empty: the processor
   int threads = 1;
   double read_bytes_per_second = 0;
   std::vector<LevelPeak> arithmetic;  // every level this machine has, the slowest first
@@ -40,5 +42,7 @@ struct MachinePeaks {
 Peak measure_peak(ThreadPool& pool, ArithmeticKind kind);
 double measure_read_bandwidth(ThreadPool& pool);
 MachinePeaks measure_machine(int threads);
+// Of a backend's device, where that has memory and units of its own, else of the processor.
+MachinePeaks measure_machine(Backend& backend);
 
 }  // namespace llmq

@@ -118,7 +118,7 @@ std::string LoadReport::to_csv() const {
 
 std::string LoadReport::to_html() const {
   std::string below = endpoint.empty() ? fmt::format("{}, {} compute", config, compute) : endpoint;
-  if (machine) below += fmt::format(": {} ({}, {} threads)", machine->peaks.cpu, machine->isa, machine->peaks.threads);
+  if (machine) below += ": " + machine->name();
   std::string page = html_head("Load on " + model, below) + "<div class=\"cards\">\n";
   if (!rows.empty()) {
     const LoadResult& first = rows.front().result;

@@ -44,6 +44,10 @@ bool MachineFigures::unsteady() const {
 
 double MachineFigures::read_bytes_per_second() const { return std::max(peaks.read_bytes_per_second, read_bytes_per_second_after); }
 
+std::string MachineFigures::name() const {
+  return peaks.gpu.empty() ? fmt::format("{}, {}, {} threads", peaks.cpu, isa, peaks.threads) : peaks.gpu;
+}
+
 Json MachineFigures::to_json() const {
   Json list = Json::array();
   for (const LevelPeak& level : peaks.arithmetic)
@@ -53,7 +57,7 @@ Json MachineFigures::to_json() const {
                        {"threads", peaks.threads},
                        {"read_bandwidth_gbps", read_bytes_per_second() * 1e-9},
                        {"peak_gflops", peak_operations_per_second * 1e-9},
-                       {"gpu", nullptr},
+                       {"gpu", peaks.gpu.empty() ? Json() : Json(peaks.gpu)},
                        {"peaks", list},
                        {"unsteady", unsteady()}});
 }

@@ -19,6 +19,7 @@ struct MachineFigures {
   // A neighbour was busy: the bandwidth before and after differ by more than a tenth.
   bool unsteady() const;
   double read_bytes_per_second() const;  // the greater of the two
+  std::string name() const;              // "AMD EPYC, avx512_bf16, 2 threads", or of the device
   Json to_json() const;
 };
 

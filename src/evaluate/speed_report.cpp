@@ -63,7 +63,7 @@ std::string SpeedReport::to_csv() const {
 }
 
 std::string SpeedReport::to_html() const {
-  std::string page = html_head("Speed of " + model, fmt::format("{}, {} compute, suite {}: {} ({}, {} threads)", config, compute, suite, machine.peaks.cpu, machine.isa, machine.peaks.threads));
+  std::string page = html_head("Speed of " + model, fmt::format("{}, {} compute, suite {}: {}", config, compute, suite, machine.name()));
   page += "<div class=\"cards\">\n";
   if (!rows.empty()) {
     const SpeedResult& first = rows.front().result;

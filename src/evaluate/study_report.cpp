@@ -64,7 +64,7 @@ std::string gains_sentence(std::span<const SpeculationGain> gains) {
 }  // namespace
 
 std::string StudyReport::hardware() const {
-  return machine ? fmt::format("{}, {}, {} threads", machine->peaks.cpu, machine->isa, machine->peaks.threads) : "this machine";
+  return machine ? machine->name() : "this machine";
 }
 
 std::vector<std::vector<std::string>> StudyReport::figures() const {

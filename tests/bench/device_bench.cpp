@@ -16,6 +16,7 @@
 
 #include "base/half.h"
 #include "device/backend.h"
+#include "device/machine_peaks.h"
 
 namespace llmq {
 namespace {
@@ -123,6 +124,9 @@ void time_attention(Device& d, std::int64_t context, int sequences) {
 void run(Backend& backend, bool small) {
   Device d{backend, {}, {}};
   std::printf("# %s\noperation,shape,microseconds,GB/s,TFLOP/s\n", backend.name().c_str());
+  const MachinePeaks peaks = measure_machine(backend);
+  std::printf("read,at most,,%.1f,\n", peaks.read_bytes_per_second * 1e-9);
+  for (const LevelPeak& level : peaks.arithmetic) std::printf("products,%s %s at most,,,%.2f\n", level.level.c_str(), arithmetic_name(level.kind), level.peak.by_clock * 1e-12);
   const std::int64_t wide = small ? 512 : 28672, deep = small ? 256 : 8192, elements = std::int64_t{1} << (small ? 16 : 26);
   const double cycled = small ? 1 : 1e9, weights = static_cast<double>(wide * deep);
   {

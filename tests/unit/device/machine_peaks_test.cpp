@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "device/cpu/cpu_backend.h"
+#include "device/cuda/cuda_backend.h"
 #include "kernels/cpu/level.h"
 
 namespace llmq {
@@ -18,6 +19,19 @@ TEST(MachinePeaks, NameEveryLevelAndItsProducts) {
   for (const LevelPeak& level : peaks.arithmetic) EXPECT_GT(level.peak.by_clock, 0) << level.level;
   EXPECT_GT(peaks.read_bytes_per_second, 0);
   EXPECT_FALSE(peaks.cpu.empty());
+}
+
+TEST(MachinePeaks, OfADeviceAreTheDevices) {
+  const auto backend = make_emulated_cuda_backend(1);
+  const MachinePeaks peaks = measure_machine(*backend);
+  EXPECT_EQ(peaks.gpu, "cuda (emulated)");
+  EXPECT_GT(peaks.read_bytes_per_second, 0);
+  ASSERT_EQ(peaks.arithmetic.size(), 3u);
+  for (const LevelPeak& level : peaks.arithmetic) {
+    EXPECT_EQ(level.level, "cuda emulated");
+    EXPECT_GT(level.peak.by_clock, 0);
+  }
+  EXPECT_TRUE(measure_machine(*make_cpu_backend(1)).gpu.empty());
 }
 
 TEST(ReadMemory, SeesEveryWord) {
