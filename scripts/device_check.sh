@@ -2,8 +2,14 @@
 # Everything that CUDA needs a GPU to show, on a machine that has one and need not have anything else of llmq's.
 #
 #   device_check.sh pack BUILD INTO         here: the programs of a build with CUDA, their libraries and this script, as a folder and INTO.tar.gz
-#   device_check.sh run [FOLDER] [RESULTS]  there: every operation of the backend against the reference, the same under compute-sanitizer where it is
-#                                           installed, a model on both backends, benchmarks; logs and figures in RESULTS
+#   device_check.sh run [FOLDER] [RESULTS] [PART...]
+#                                           there; logs and figures in RESULTS. Parts, all of them where none is named:
+#     tests      every operation of the backend against the reference
+#     sanitizer  the same under compute-sanitizer, where it is installed
+#     bench      operations at the shapes of large models, beside what the device can do at most; llmq bench
+#     perplexity a model on both backends
+#     quantize   LAYERS (2) blocks of random weights in the shapes of Qwen3-32B and Llama-3-8B: seconds of a whole model by those of its blocks, which say
+#                nothing of quality. Takes 8 GiB of disk in WORK (RESULTS/work)
 set -uo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 
@@ -11,10 +17,10 @@ pack() {
   local build=$1 into=$2 root
   root=$(cd "$here/.." && pwd)
   "$build/tools/llmq" --version --json | grep -q '"cuda": *"' || { echo "device_check: $build was built without CUDA" >&2; exit 2; }
-  cmake --build "$build" --target llmq llmq_kernels_backend llmq_device_bench || exit 1
+  cmake --build "$build" --target llmq llmq_kernels_backend llmq_device_bench llmq_make_checkpoint || exit 1
   rm -rf "$into"
   mkdir -p "$into/bin" "$into/lib" "$into/models"
-  cp "$build/tools/llmq" "$build/tests/llmq_kernels_backend" "$build/tests/bench/llmq_device_bench" "$into/bin/"
+  cp "$build/tools/llmq" "$build/tests/llmq_kernels_backend" "$build/tests/bench/llmq_device_bench" "$build/tests/memory/llmq_make_checkpoint" "$into/bin/"
   cp -r "$root/tests/models/tinystories-656k" "$root/README.md" "$into/models/"
   # What the loader would look for there, but for the C library, which is that machine's own.
   ldd "$into"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} "$into/lib/"
@@ -24,38 +30,79 @@ pack() {
   du -h "$into.tar.gz"
 }
 
-run() {
-  local folder=${1:-$here} results=${2:-results} failed=0
-  mkdir -p "$results"
-  export LD_LIBRARY_PATH=$folder/lib
-  part() {  # part NAME COMMAND...: the command's output into a log, one line on the screen
-    local name=$1 start=$SECONDS; shift
-    if "$@" >"$results/$name.log" 2>&1; then echo "passed  $name ($((SECONDS - start)) s)"; else echo "FAILED  $name ($((SECONDS - start)) s)"; tail -20 "$results/$name.log"; failed=1; fi
-  }
-  { nvidia-smi; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
-  local tests=$folder/bin/llmq_kernels_backend on_device='*/cuda_t*'
+part() {  # part NAME COMMAND...: the command's output into a log, one line on the screen
+  local name=$1 start=$SECONDS; shift
+  if "$@" >"$results/$name.log" 2>&1; then echo "passed  $name ($((SECONDS - start)) s)"; else echo "FAILED  $name ($((SECONDS - start)) s)"; tail -20 "$results/$name.log"; failed=1; return 1; fi
+}
+
+tests_part() {
   "$tests" --gtest_filter="$on_device" 2>&1 | tee "$results/backend.log" | grep -E '^\[  (PASSED|FAILED|SKIPPED)' || true
   grep -q '^\[  PASSED  \] [1-9]' "$results/backend.log" && ! grep -qE '^\[  (FAILED|SKIPPED)' "$results/backend.log" || { echo "FAILED  backend"; failed=1; }
-  if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck initcheck synccheck; do
-      part "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter="$on_device:-*ModelShapes*:*OddShapes*:RowInvariance*"
-    done
-  else
-    echo "skipped sanitizer: compute-sanitizer is not installed"
-  fi
-  part benchmark bash -c '"$1/bin/llmq_device_bench" cuda >"$2/benchmark.csv"' _ "$folder" "$results"
-  local model=$folder/models/tinystories-656k device
-  for device in cpu cuda; do
-    part "perplexity_$device" "$folder/bin/llmq" eval-ppl "$model" --text "$folder/models/README.md" --compute float32 --device "$device" --json
-    part "bench_$device" "$folder/bin/llmq" bench "$model" --device "$device" --json
+}
+
+sanitizer_part() {
+  command -v compute-sanitizer >/dev/null || { echo "skipped sanitizer: compute-sanitizer is not installed"; return; }
+  for tool in memcheck racecheck initcheck synccheck; do
+    part "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$tests" --gtest_filter="$on_device:-*ModelShapes*:*OddShapes*:RowInvariance*"
   done
-  echo "perplexity, float32: $(for device in cpu cuda; do printf '%s %s  ' "$device" "$(grep -o '"ppl": *[0-9.]*' "$results/perplexity_$device.log" | head -1)"; done)"
+}
+
+bench_part() {
+  part benchmark bash -c '"$1/bin/llmq_device_bench" $3 >"$2/benchmark.csv"' _ "$folder" "$results" "$device${SMALL:+ small}"
+  for on in cpu "$device"; do part "bench_$on" "$folder/bin/llmq" bench "$model" --device "$on" --json ${SMALL:+--prompt-tokens 8 --new-tokens 2 --runs 1}; done
+}
+
+perplexity_part() {
+  for on in cpu "$device"; do part "perplexity_$on" "$folder/bin/llmq" eval-ppl "$model" --text "$folder/models/README.md" --compute float32 --device "$on" --json ${SMALL:+--context 32 --max-windows 1}; done
+  echo "perplexity, float32: $(for on in cpu "$device"; do printf '%s %s  ' "$on" "$(grep -o '"ppl": *[0-9.]*' "$results/perplexity_$on.log" | head -1)"; done)"
+}
+
+# SHAPE ITS_BLOCKS SAMPLES METHOD SCHEME. What is not reading, writing or of the whole model is work on blocks.
+quantized() {
+  local layers=${LAYERS:-2} name=quantize_$1_$4_$3 length=2048
+  [ -z "${SMALL:-}" ] || length=32
+  [ -f "$work/$1/config.json" ] || { rm -rf "${work:?}/$1"; part "make_$1" "$folder/bin/llmq_make_checkpoint" "$1" "$work/$1" "$layers" || return; }
+  part "$name" "$folder/bin/llmq" quantize --model "$work/$1" --output "$work/out" --overwrite --restart --device "$device" --method "$4" --set "scheme=$5" \
+    --set "calibration.samples=$3" --set "calibration.sequence_length=$length" --json || return
+  cp "$work/out/report.json" "$results/$name.report.json"
+  awk -v of="$2" -v layers="$layers" -v name="$name" '
+    /"seconds_by_part"/ { inside = 1; next }  inside && /}/ { inside = 0 }
+    inside { split($0, at, "\""); value = $NF + 0; if (at[2] !~ /^(reading|writing|dense tensors)$/) work += value; parts = parts sprintf(" %s %.2f,", at[2], value) }
+    END { printf "%s: %.2f s of work a block, %.1f s for %d blocks;%s of %d blocks\n", name, work / layers, work / layers * of, of, parts, layers }' "$work/out/report.json" |
+    tee -a "$results/quantize.txt"
+}
+
+quantize_part() {
+  work=${WORK:-$results/work}
+  mkdir -p "$work"
+  if [ -n "${SMALL:-}" ]; then quantized small-llama 2 1 gptq w4a16_g128_asym; return; fi
+  quantized qwen3-32b 64 128 gptq w4a16_g128_asym
+  quantized qwen3-32b 64 128 awq w4a16_g128_asym
+  quantized qwen3-32b 64 128 smoothquant w8a8_channel_sym
+  quantized llama-3-8b 32 512 gptq w4a16_g128_asym
+  rm -rf "$work"
+}
+
+run() {  # SMALL=1 DEVICE=emulated tries the script itself where there is no GPU
+  folder=${1:-$here} results=${2:-results} failed=0 device=${DEVICE:-cuda}
+  shift $(($# < 2 ? $# : 2))
+  mkdir -p "$results"
+  export LD_LIBRARY_PATH=$folder/lib
+  tests=$folder/bin/llmq_kernels_backend on_device="*/${device/emulated/cuda_emulated}_t*" model=$folder/models/tinystories-656k
+  { nvidia-smi; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
+  for one in "${@:-all}"; do
+    case $one in
+      all) for each in tests sanitizer bench perplexity quantize; do "${each}_part"; done ;;
+      tests | sanitizer | bench | perplexity | quantize) "${one}_part" ;;
+      *) echo "device_check: no part is called $one; there are tests, sanitizer, bench, perplexity and quantize" >&2; return 2 ;;
+    esac
+  done
   [ "$failed" -eq 0 ] && echo "all passed; $results holds the logs" || echo "something failed; $results holds the logs"
   return "$failed"
 }
 
 case ${1:-} in
-  pack) [ $# -eq 3 ] || { sed -n 2,6p "${BASH_SOURCE[0]}"; exit 2; }; pack "$2" "$3" ;;
+  pack) [ $# -eq 3 ] || { sed -n 2,11p "${BASH_SOURCE[0]}"; exit 2; }; pack "$2" "$3" ;;
   run) shift; run "$@" ;;
-  *) sed -n 2,6p "${BASH_SOURCE[0]}"; exit 2 ;;
+  *) sed -n 2,11p "${BASH_SOURCE[0]}"; exit 2 ;;
 esac

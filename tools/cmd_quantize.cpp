@@ -1,4 +1,5 @@
 // llmq quantize: recipe -> plan -> calibration -> pipeline -> a published checkpoint, its report and its card; then the recipe's own evaluation.
+#include <algorithm>
 #include <chrono>
 
 #include "base/error.h"
@@ -81,8 +82,9 @@ struct Outcome {
   RunFacts facts;
   std::vector<LoaderVerdict> loaders;
   double seconds = 0;
-  std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
-  DiskTraffic disk;                  // likewise
+  std::uint64_t peak_rss_bytes = 0;     // of the quantization: an evaluation after it holds both models
+  std::uint64_t peak_device_bytes = 0;  // likewise, of the device that held most
+  DiskTraffic disk;                     // likewise
   std::string version;               // of a versioned output
   BitChoice bits;                    // of --target-bits
   std::optional<TimePrediction> prediction;
@@ -155,7 +157,7 @@ Json run_json(const Outcome& o) {
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   if (!o.plan.devices.empty()) run["devices"] = list_json(o.plan.devices);
   run["memory"] =
-      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}});
+      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}, {"peak_device_bytes", o.peak_device_bytes}});
   run["disk"] = traffic_json(o.disk);
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
@@ -241,6 +243,7 @@ void run_job(Outcome& o, const LoadedModel& model, const std::vector<std::shared
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
   o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *devices.front(), *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
+  for (const std::shared_ptr<Backend>& device : devices) o.peak_device_bytes = std::max(o.peak_device_bytes, device->peak_bytes());
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
@@ -275,7 +278,7 @@ Json outcome_json(const Outcome& o) {
                                 {"compute", compute_name(o.plan.compute)},
                                 {"seconds", o.seconds},
                                 {"peak_rss_bytes", o.peak_rss_bytes},
-                                {"peak_device_bytes", 0},
+                                {"peak_device_bytes", o.peak_device_bytes},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
@@ -303,8 +306,9 @@ void print_outcome(const Outcome& o) {
       o.recipe.output, o.plan.modules.size(), scheme_text(o.plan), o.plan.method,
       bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
       o.facts.bits_per_weight_total));
-  print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
-                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.facts.digest));
+  const std::string there = o.peak_device_bytes == 0 ? std::string() : fmt::format(" and {} of the device", bytes_text(o.peak_device_bytes));
+  print_line(fmt::format("{}, peak memory {} (planned {}){}, {}", seconds_text(o.seconds), bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), there,
+                         o.facts.digest));
   print_traffic(o.disk);
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);

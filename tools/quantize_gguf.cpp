@@ -26,16 +26,17 @@ namespace {
 struct Outcome {
   const Recipe& recipe;
   GgufPlan plan;
-  CalibrationSet calibration;
-  Json job;
+  CalibrationSet calibration = {};
+  Json job = {};
   std::int64_t resumed_blocks = 0;
-  GgufWritten written;
-  RunFacts facts;
+  GgufWritten written = {};
+  RunFacts facts = {};
   double seconds = 0, writing_seconds = 0;  // of the whole run; of importance and the file
-  std::uint64_t peak_rss_bytes = 0;  // of the quantization: an evaluation after it holds both models
-  DiskTraffic disk;                  // likewise
-  std::optional<TimePrediction> prediction;
-  std::optional<OutputEvaluation> evaluation;
+  std::uint64_t peak_rss_bytes = 0;     // of the quantization: an evaluation after it holds both models
+  std::uint64_t peak_device_bytes = 0;  // likewise
+  DiskTraffic disk = {};                // likewise
+  std::optional<TimePrediction> prediction = {};
+  std::optional<OutputEvaluation> evaluation = {};
 };
 
 double since(std::chrono::steady_clock::time_point start) {
@@ -93,7 +94,8 @@ std::string report_text(const Outcome& o) {
                            {"warnings", Json::array()},
                            {"tensors", tensors_json(o.written)},
                            {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
-                                                    {"peak_rss_bytes", o.peak_rss_bytes}})},
+                                                    {"peak_rss_bytes", o.peak_rss_bytes},
+                                                    {"peak_device_bytes", o.peak_device_bytes}})},
                            {"disk", traffic_json(o.disk)}});
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
@@ -132,7 +134,7 @@ Json outcome_json(const Outcome& o) {
                                 {"compute", compute_name(o.plan.compute)},
                                 {"seconds", o.seconds},
                                 {"peak_rss_bytes", o.peak_rss_bytes},
-                                {"peak_device_bytes", 0},
+                                {"peak_device_bytes", o.peak_device_bytes},
                                 {"planned_peak_bytes", o.plan.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
@@ -200,18 +202,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   Outcome o{recipe,
             make_gguf_plan(*files.model, recipe, model.checkpoint, model.spec,
                            chosen_compute(globals, Compute::kBFloat16),
-                           parse_bytes(globals.memory_limit, "--memory-limit")),
-            {},
-            {},
-            0,
-            {},
-            {},
-            0,
-            0,
-            0,
-            {},
-            {},
-            {}};
+                           parse_bytes(globals.memory_limit, "--memory-limit"))};
   DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
   std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
   const auto announce = [&](std::vector<ReadPass> tensors) {
@@ -278,6 +269,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
             system_io().counters().bytes_written - written_before, files.scratch->counters().bytes_written};
   o.seconds = since(start);
   o.peak_rss_bytes = peak_resident_bytes();
+  o.peak_device_bytes = backend->peak_bytes();
   o.facts = facts_of(o, model, session);
   if (recipe.evaluate)
     o.evaluation = evaluate_output(*recipe.evaluate, output.file().string(), model, backend, globals);

@@ -99,6 +99,7 @@ class Backend {
 
   // Memory. What a caller starts takes effect in the order of the calls, however a device runs it.
   virtual Buffer allocate(std::size_t bytes) = 0;
+  virtual std::uint64_t peak_bytes() const { return 0; }  // the most that was held at once of memory that is not the host's
   virtual void upload(const TensorView& to, const void* from_host) = 0;  // to.bytes(); from_host is free again at return
   virtual void download(void* to_host, const TensorView& from) = 0;      // from.bytes()
   virtual void synchronize() = 0;

@@ -40,5 +40,15 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
   EXPECT_THAT(refused.err, ::testing::HasSubstr("add --device cuda"));
 }
 
+TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {
+  const Scratch scratch;
+  const Outcome outcome = run_llmq({"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--device", "emulated", "--json", "--set",
+                                    "scheme=w4a16_g32_sym", "--set", "calibration.samples=1", "--set", "calibration.sequence_length=16", "--set",
+                                    "ignore=['re:.*(mlp|layers.1).*']"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  // One linear of the model's, at the least: 192 x 64 numbers.
+  EXPECT_GT(outcome.json().at("peak_device_bytes").as_integer(), 192 * 64 * 4);
+}
+
 }  // namespace
 }  // namespace llmq::testing

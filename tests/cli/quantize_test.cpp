@@ -58,6 +58,7 @@ TEST(Quantize, AwqWritesAWholeCheckpointAndSaysWhatItDid) {
                           "peak_device_bytes", "bytes_in", "bytes_out", "bits_per_weight",
                           "bits_per_weight_total", "calibration", "fallbacks", "warnings", "digest"})
     EXPECT_NE(json.find(key), nullptr) << key;
+  EXPECT_EQ(json.at("peak_device_bytes").as_integer(), 0) << "the processor's memory is the host's";
   EXPECT_THAT(json.at("digest").as_string(), HasSubstr("sha256:"));
   for (const char* file : {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json",
                            "generation_config.json", "README.md", "report.json", "report.html"})

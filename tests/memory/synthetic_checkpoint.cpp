@@ -242,6 +242,8 @@ Json tokenizer_of(std::int64_t vocabulary) {
 
 const std::vector<SyntheticShape>& synthetic_shapes() {
   static const std::vector<SyntheticShape> kShapes = {
+      {"qwen3-32b", "qwen3", 5120, 25600, 64, 64, 8, 128, 151936, false},
+      {"llama-3-8b", "llama", 4096, 14336, 32, 32, 8, 128, 128256, false},
       {"qwen3-8b", "qwen3", 4096, 12288, 36, 32, 8, 128, 151936, false},
       {"qwen2-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 128, 151936, true},
       {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, true},

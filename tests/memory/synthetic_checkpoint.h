@@ -25,7 +25,7 @@ struct SyntheticShape {
   bool tied_head = false;
 };
 
-// "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b" with their published sizes, and small ones for tests.
+// "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b" with their published sizes, and small ones for tests.
 const std::vector<SyntheticShape>& synthetic_shapes();
 // Throws std::runtime_error naming the known ones.
 SyntheticShape synthetic_shape(const std::string& name);

@@ -69,6 +69,7 @@ class CudaBackend final : public Backend, public ColumnRounder, public TokenDraw
   ThreadPool& workers() override { return pool_; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(device_->memory(), bytes); }
+  std::uint64_t peak_bytes() const override { return device_->peak_bytes(); }
 
   void upload(const TensorView& to, const void* from_host) override {
     require_on(device(), "upload", {&to});

@@ -22,6 +22,7 @@ class CudaDevice {
   virtual std::string arithmetic() const = 0;  // what decides its bits: "cuda sm_90"
   virtual Device place() const = 0;
   virtual std::shared_ptr<MemoryResource> memory() = 0;
+  virtual std::uint64_t peak_bytes() const = 0;  // the most that was held at once
   virtual const cuda::CudaKernels& kernels() const = 0;
   virtual std::int64_t scratch_bytes() const = 0;  // of partial results at once, where an operation can be cut
   virtual void* stream() const = 0;  // what kernels are launched on

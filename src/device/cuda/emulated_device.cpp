@@ -1,6 +1,7 @@
 // A CUDA device whose memory is the host's and whose blocks of threads run in turn (kernels/cuda/block.h). What it does not show: warps
 // out of step, the order in which a tensor core adds, and speed.
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 
 #include "base/error.h"
@@ -13,12 +14,22 @@ namespace {
 class EmulatedMemory final : public MemoryResource {
  public:
   explicit EmulatedMemory(int index) : device_{DeviceKind::kCuda, index} {}
-  void* allocate(std::size_t bytes) override { return host_memory()->allocate(bytes); }
-  void deallocate(void* pointer, std::size_t bytes) noexcept override { host_memory()->deallocate(pointer, bytes); }
+  void* allocate(std::size_t bytes) override {
+    void* const pointer = host_memory()->allocate(bytes);
+    const std::uint64_t held = held_ += bytes;
+    for (std::uint64_t peak = peak_; peak < held && !peak_.compare_exchange_weak(peak, held);) {}
+    return pointer;
+  }
+  void deallocate(void* pointer, std::size_t bytes) noexcept override {
+    held_ -= bytes;
+    host_memory()->deallocate(pointer, bytes);
+  }
   Device device() const override { return device_; }
+  std::uint64_t peak_bytes() const { return peak_; }
 
  private:
   Device device_;
+  std::atomic<std::uint64_t> held_ = 0, peak_ = 0;
 };
 
 class EmulatedDevice final : public CudaDevice {
@@ -28,6 +39,7 @@ class EmulatedDevice final : public CudaDevice {
   std::string arithmetic() const override { return "cuda emulated"; }
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
+  std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
   std::int64_t scratch_bytes() const override { return std::int64_t{64} << 10; }  // so that tests see operations cut
   void* stream() const override { return nullptr; }
@@ -59,7 +71,7 @@ class EmulatedDevice final : public CudaDevice {
   }
 
  private:
-  std::shared_ptr<MemoryResource> memory_;
+  std::shared_ptr<EmulatedMemory> memory_;
 };
 
 }  // namespace

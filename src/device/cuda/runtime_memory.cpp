@@ -59,6 +59,12 @@ void PoolMemory::deallocate(void* pointer, std::size_t) noexcept {
   cudaFreeAsync(pointer, stream_);  // an error that is pending shows at the next call that may report it
 }
 
+std::uint64_t PoolMemory::peak_bytes() const {
+  std::uint64_t peak = 0;
+  check_cuda(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &peak), "cudaMemPoolGetAttribute", "the most memory that was in use");
+  return peak;
+}
+
 // Memory of a pool is opened to another device by the pool, not by cudaDeviceEnablePeerAccess.
 bool PoolMemory::reaches(const PoolMemory& owner) {
   const auto other = static_cast<std::size_t>(owner.index_);
