@@ -57,6 +57,7 @@ int run(Options options, const GlobalOptions& globals) {
   options.serve.vllm_names = options.metrics_compat == "vllm";
   if (!options.probe_interval.empty()) options.serve.probe.interval_seconds = parse_seconds(options.probe_interval, "--probe-interval");
   if (ProbeOptions& probe = options.serve.probe; !probe.baseline_file.empty()) probe.baseline = read_probe_baseline(system_io(), probe.baseline_file);
+  check_address(options.serve.host, options.serve.port);
   PreparedServer server(options.engine, globals, compute);
   const ServeEnd end = server.serve(options.serve, [&](int port) { announce(options, server, port, globals.json); });
   if (end == ServeEnd::kCutOff) Log::get().warn("answers under way were cut off");

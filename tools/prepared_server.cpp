@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <utility>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -113,9 +114,9 @@ ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engin
   return serving;
 }
 
-// NAME=DIR, checked and loaded in the order given.
-std::vector<ServedAdapter> load_adapters(const EngineFlags& flags, const ServedModel& served, const LoadedModel& model, ServingEngine& answers) {
-  std::vector<ServedAdapter> loaded;
+// NAME=DIR, checked and opened in the order given.
+std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags, const ServedModel& served, const LoadedModel& model) {
+  std::vector<PreparedServer::NamedAdapter> opened;
   for (const std::string& text : flags.lora) {
     const auto refuse = [&](const std::string& why, const std::string& hint) { fail(ErrorKind::kUsage, {why, {}, "--lora " + text, hint}); };
     const std::size_t equals = text.find('=');
@@ -123,12 +124,11 @@ std::vector<ServedAdapter> load_adapters(const EngineFlags& flags, const ServedM
     const std::string name = text.substr(0, equals), directory = text.substr(equals + 1);
     if (const auto problem = bad_adapter_name(name)) refuse(*problem, "write NAME=DIR");
     if (name == served.name || std::find(served.aliases.begin(), served.aliases.end(), name) != served.aliases.end()) refuse("that is the name of the model", "take another name");
-    if (std::any_of(loaded.begin(), loaded.end(), [&](const ServedAdapter& one) { return one.name == name; })) refuse("the name is given twice", "take another name");
-    if (loaded.size() == flags.max_loras) refuse(fmt::format("more than {} adapters", flags.max_loras), "raise --max-loras");
-    answers.load_adapter(name, open_adapter(model, directory, flags.max_lora_rank));
-    loaded.push_back({name, directory, served.created});
+    if (std::any_of(opened.begin(), opened.end(), [&](const PreparedServer::NamedAdapter& one) { return one.served.name == name; })) refuse("the name is given twice", "take another name");
+    if (opened.size() == flags.max_loras) refuse(fmt::format("more than {} adapters", flags.max_loras), "raise --max-loras");
+    opened.push_back({{name, directory, served.created}, open_adapter(model, directory, flags.max_lora_rank)});
   }
-  return loaded;
+  return opened;
 }
 
 }  // namespace
@@ -161,12 +161,16 @@ PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& gl
       draft_(open_draft(flags.draft, model_)),
       room_(room_for(flags, globals, model_.spec, compute)),
       placement_(placed(flags.placement, globals, model_.spec)),
-      engine_(load_engine(model_, flags, placement_, compute, room_)),
       served_(served_model(model_, flags, room_.context)),
+      opened_(open_adapters(flags, served_, model_)),
+      engine_(load_engine(model_, flags, placement_, compute, room_)),
       drafter_(make_drafter(flags.draft, draft_, engine_)),
       answers_(engine_, &served_.tokenizer, serving_options(flags, room_, engine_), drafter_.get()) {
   log_kernels(engine_);
-  adapters_ = load_adapters(flags_, served_, model_, answers_);
+  for (const NamedAdapter& one : std::exchange(opened_, {})) {
+    answers_.load_adapter(one.served.name, one.adapter);
+    adapters_.push_back(one.served);
+  }
 }
 
 ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(int port)>& listening) {

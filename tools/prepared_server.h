@@ -38,7 +38,11 @@ struct Room {
 
 class PreparedServer {
  public:
-  // Opens and loads. Error(kUsage) where the cache that was asked for does not hold one context.
+  struct NamedAdapter {
+    ServedAdapter served;
+    LoraAdapter adapter;
+  };
+  // Opens everything, and then loads. Error(kUsage) where the cache that was asked for does not hold one context.
   PreparedServer(const EngineFlags& flags, const GlobalOptions& globals, Compute compute);
 
   const LoadedModel& model() const { return model_; }
@@ -55,8 +59,9 @@ class PreparedServer {
   std::optional<LoadedModel> draft_;
   Room room_;
   Placement placement_;
-  Engine engine_;
   ServedModel served_;
+  std::vector<NamedAdapter> opened_;  // until they are loaded
+  Engine engine_;
   std::vector<ServedAdapter> adapters_;
   std::unique_ptr<Drafter> drafter_;
   ServingEngine answers_;

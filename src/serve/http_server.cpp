@@ -51,6 +51,20 @@ HttpReply error_reply(const ApiError& error) {
   return reply;
 }
 
+void listen_at(tcp::acceptor& acceptor, const std::string& host, int port) {
+  error_code error;
+  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
+  if (error) fail(ErrorKind::kUsage, {fmt::format("'{}' is no IP address", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
+  const tcp::endpoint endpoint(address, static_cast<std::uint16_t>(port));
+  acceptor.open(endpoint.protocol(), error);
+  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor.bind(endpoint, error);
+  if (!error) acceptor.listen(1024, error);
+  if (error == boost::system::errc::address_not_available || error == boost::system::errc::invalid_argument)
+    fail(ErrorKind::kUsage, {fmt::format("no network card here has the address {}", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
+  if (error) fail(ErrorKind::kResource, {fmt::format("cannot listen on {}:{}: {}", host, port, error.message()), {}, "--port", "choose another port; 0 takes a free one"});
+}
+
 }  // namespace
 
 class HttpConnection;
@@ -58,7 +72,6 @@ class HttpExchange;
 
 struct HttpServer::State {
   State(const HttpLimits& given, HttpHandler handle) : limits(given), handler(std::move(handle)), acceptor(io), signals(io), drain_timer(io), retry_timer(io) {}
-  void listen(const std::string& host, int port);
   void accept();
   void admit(tcp::socket socket);
   bool make_room();
@@ -412,20 +425,6 @@ void HttpConnection::close() {
   server_.remove(this);
 }
 
-void HttpServer::State::listen(const std::string& host, int port) {
-  error_code error;
-  const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
-  if (error) fail(ErrorKind::kUsage, {fmt::format("'{}' is no IP address", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
-  const tcp::endpoint endpoint(address, static_cast<std::uint16_t>(port));
-  acceptor.open(endpoint.protocol(), error);
-  if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
-  if (!error) acceptor.bind(endpoint, error);
-  if (!error) acceptor.listen(1024, error);
-  if (error == boost::system::errc::address_not_available || error == boost::system::errc::invalid_argument)
-    fail(ErrorKind::kUsage, {fmt::format("no network card here has the address {}", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
-  if (error) fail(ErrorKind::kResource, {fmt::format("cannot listen on {}:{}: {}", host, port, error.message()), {}, "--port", "choose another port; 0 takes a free one"});
-}
-
 void HttpServer::State::accept() {
   acceptor.async_accept([this](error_code error, tcp::socket socket) {
     if (error == asio::error::operation_aborted) return;
@@ -497,6 +496,12 @@ void HttpServer::State::await_drain(std::chrono::steady_clock::time_point deadli
   });
 }
 
+void check_address(const std::string& host, int port) {
+  asio::io_context io;
+  tcp::acceptor acceptor(io);
+  listen_at(acceptor, host, port);
+}
+
 HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler) : state_(std::make_unique<State>(limits, std::move(handler))) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
@@ -505,7 +510,7 @@ HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limi
     setrlimit(RLIMIT_NOFILE, &files);
     if (files.rlim_cur > kOwnFiles) state_->limits.max_connections = std::min<std::size_t>(limits.max_connections, files.rlim_cur - kOwnFiles);
   }
-  state_->listen(host, port);
+  listen_at(state_->acceptor, host, port);
 }
 
 HttpServer::~HttpServer() {

@@ -33,9 +33,13 @@ struct HttpCounters {
   std::int64_t accepted = 0, evicted = 0, refused = 0, timed_out = 0;
 };
 
+// Whether a server could listen there now, before what takes long is done for it: Error(kUsage) for an address that is none, Error(kResource) where
+// it is taken.
+void check_address(const std::string& host, int port);
+
 class HttpServer {
  public:
-  // Listens at once: Error(kUsage) for an address that is none, Error(kResource) where it is taken. Port 0: any free one.
+  // Listens at once, or throws as check_address(). Port 0: any free one.
   HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler);
   ~HttpServer();
 
