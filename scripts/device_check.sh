@@ -38,6 +38,7 @@ part() {  # part NAME COMMAND...: the command's output into a log, one line on t
 tests_part() {
   "$tests" --gtest_filter="$on_device" 2>&1 | tee "$results/backend.log" | grep -E '^\[  (PASSED|FAILED|SKIPPED)' || true
   grep -q '^\[  PASSED  \] [1-9]' "$results/backend.log" && ! grep -qE '^\[  (FAILED|SKIPPED)' "$results/backend.log" || { echo "FAILED  backend"; failed=1; }
+  grep "factor leaves" "$results/backend.log"  # cuSOLVER's residuals beside the host's
 }
 
 sanitizer_part() {

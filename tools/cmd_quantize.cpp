@@ -8,6 +8,7 @@
 #include "export/model_card.h"
 #include "export/report.h"
 #include "io/digest_cache.h"
+#include "quant/factorization.h"
 #include "quant/pipeline.h"
 #include "quant/plan_reads.h"
 #include "quant/time_prediction.h"
@@ -325,6 +326,8 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const std::shared_ptr<Backend>& backend = devices.front();
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), names_of(devices));
+  if (const std::string slower = host_factorization(*backend); o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
+    o.plan.warnings.push_back(slower);
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };

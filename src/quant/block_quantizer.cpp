@@ -159,7 +159,7 @@ class StagedBlock {
         stream_.missing_output(site, block_, weights_, role, original.stream, original.stride);
     work.keep_original();
     take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
-              run_.pool());
+              run_.backend);
     charge("upstream error");
   }
 

@@ -120,7 +120,7 @@ class Gptq final : public Method {
     auto input = std::make_unique<GptqInput>();
     input->group = group;
     input->is_fitted = is_fitted;
-    prepare(*input, *problem.stats, backend.workers());
+    prepare(*input, *problem.stats, backend);
     if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
       put_on(*input, backend);
       for (const std::shared_ptr<Backend>& further : problem.further_devices) put_on(*input, *further);
@@ -130,7 +130,7 @@ class Gptq final : public Method {
     return made;
   }
 
-  void prepare(GptqInput& input, const InputStats& stats, ThreadPool& pool) const {
+  void prepare(GptqInput& input, const InputStats& stats, Backend& backend) const {
     const std::vector<double> diagonal = diagonal_of(stats);
     // One group has no order of groups to store.
     input.order = order_columns(options_.order == RoundingOrder::kAct && input.group >= stats.channels()
@@ -146,11 +146,12 @@ class Gptq final : public Method {
       const double d = diagonal[static_cast<std::size_t>(column)];
       input.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
     }
-    factorize_into(input, stats, diagonal, pool);
+    factorize_into(input, stats, diagonal, backend);
   }
 
   void factorize_into(GptqInput& input, const InputStats& stats, std::span<const double> diagonal,
-                      ThreadPool& pool) const {
+                      Backend& backend) const {
+    ThreadPool& pool = backend.workers();
     RoundingNotes& notes = input.notes;
     const std::int64_t size = stats.channels();
     double damp = options_.damp;
@@ -162,7 +163,7 @@ class Gptq final : public Method {
     }
     {  // the factor goes before the descent's square comes
       const Factorization factor =
-          factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), pool);
+          factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), backend);
       notes.lambda = factor.lambda;
       notes.lambda_raises = factor.raises;
       input.unit_upper = ColumnPanels(input.order, true);

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "quant/factorization.h"
+#include "device/cholesky.h"
 
 namespace llmq {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
+#include "device/cholesky.h"
 #include "device/gram_rows.h"
 #include "export/report.h"
-#include "quant/factorization.h"
 #include "quant/measure_candidates.h"
 #include "quant/plan_reads.h"
 #include "quant/probe_streams.h"

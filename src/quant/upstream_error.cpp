@@ -34,13 +34,13 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices, con
 }
 
 void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
-               const InputStats& stats, double share, ThreadPool& pool) {
+               const InputStats& stats, double share, Backend& backend) {
   const std::int64_t channels = stats.channels();
   double mean = 0;
   for (std::int64_t k = 0; k < channels; ++k) mean += stats.gram_at(k, k) / static_cast<double>(channels);
   if (!(mean > 0)) return;
   const Factorization factor = factorize(
-      channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, pool);
+      channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend, FactorUse::kSolving);
   // The factor's columns run from last to first, and so do the rows solved by it.
   const std::int64_t stride = factor.reversed.padded();
   const auto rows = static_cast<std::int64_t>(missing.size()) / channels;
@@ -55,7 +55,7 @@ void take_back(std::span<float> weight, std::span<const double> missing, std::in
       for (std::int64_t k = 0; k < channels; ++k)
         part[static_cast<std::size_t>(n * stride + channels - 1 - k)] =
             scale * missing[static_cast<std::size_t>((first + n) * channels + k)];
-    solve_rows(factor.reversed, part, pool);
+    factor.solve(part, backend.workers());
     for (std::int64_t n = 0; n < count; ++n)
       for (std::int64_t k = 0; k < channels; ++k)
         weight[static_cast<std::size_t>((first + n) * channels + k)] +=

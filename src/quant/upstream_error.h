@@ -11,7 +11,6 @@
 #pragma once
 #include <span>
 
-#include "base/threads.h"
 #include "quant/activation_stream.h"
 
 namespace llmq {
@@ -34,6 +33,6 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices, con
 
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats' tokens.
 void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
-               const InputStats& stats, double share, ThreadPool& pool);
+               const InputStats& stats, double share, Backend& backend);
 
 }  // namespace llmq

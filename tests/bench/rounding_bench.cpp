@@ -36,7 +36,7 @@ void cholesky(benchmark::State& state) {
   const InputStats stats = statistics_of(k);
   const double mean = mean_diagonal(stats), flops = static_cast<double>(k) * static_cast<double>(k) * static_cast<double>(k) / 3;
   against_peak(state, ArithmeticKind::kF32, 2 * flops, [&] {
-    factorize(k, 0.01, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend().workers());
+    factorize(k, 0.01, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend());
   });
 }
 

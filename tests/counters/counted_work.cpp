@@ -98,14 +98,14 @@ void norm() {
 
 void cholesky() {
   constexpr std::int64_t kSize = 192;
-  ThreadPool pool(1);
+  const auto cpu = make_cpu_backend(1);
   counted_region([&] {
     factorize(
         kSize, 0.01, 1,
         [](std::int64_t i, std::int64_t j) {
           return i == j ? 2.0 : 1.0 / (1.0 + std::abs(static_cast<double>(i - j)));
         },
-        pool);
+        *cpu);
   });
 }
 

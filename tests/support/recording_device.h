@@ -21,7 +21,7 @@ struct DeviceNotes {
 class RecordingDevice final : public CudaDevice {
  public:
   // Where `reaches` is false, no other device's memory can be copied from here.
-  RecordingDevice(DeviceNotes& notes, int index, bool reaches = true) : inner_(make_emulated_device(index)), notes_(notes), reaches_(reaches) {}
+  RecordingDevice(DeviceNotes& notes, int index, bool reaches = true) : inner_(make_emulated_device({index})), notes_(notes), reaches_(reaches) {}
   std::string name() const override { return inner_->name(); }
   std::string arithmetic() const override { return inner_->arithmetic(); }
   Device place() const override { return inner_->place(); }
@@ -30,6 +30,7 @@ class RecordingDevice final : public CudaDevice {
   const cuda::CudaKernels& kernels() const override { return inner_->kernels(); }
   std::int64_t scratch_bytes() const override { return inner_->scratch_bytes(); }
   void* stream() const override { return inner_->stream(); }
+  SquareCholesky* cholesky() override { return inner_->cholesky(); }
   void copy_in(void* to, const void* from_host, std::size_t bytes) override {
     ++notes_.lists;
     inner_->copy_in(to, from_host, bytes);

@@ -11,6 +11,7 @@
 #include "device/column_rounder.h"
 #include "device/device_peaks.h"
 #include "device/cuda/cuda_weight.h"
+#include "device/cuda/device_factor.h"
 #include "device/cuda/recent_lists.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
@@ -58,7 +59,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend, public ColumnRounder, public TokenDrawer, public DevicePeaks {
+class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public TokenDrawer, public DevicePeaks {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -286,6 +287,9 @@ class CudaBackend final : public Backend, public ColumnRounder, public TokenDraw
       return all * cuda::PeakProducts<cuda::MatrixInt8>::kOperations * best_rate("peak_int8", kernels().peak_int8, {blocks, steps, kInt8Ones, sums.as<float>()});
     return all * cuda::PeakFloat32::kOperations * best_rate("peak_f32", kernels().peak_f32, {blocks, steps, 1.0f, sums.as<float>()});
   }
+
+  std::string why_the_host() const override { return device_->why_no_cholesky(); }
+  std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) override { return factorize_on(*device_, matrix, pool_); }
 
   std::int64_t rows_at_once(std::int64_t row_bytes) const override { return std::max<std::int64_t>(1, device_->scratch_bytes() / row_bytes); }
 

@@ -1,6 +1,9 @@
 // The Backend over a CudaDevice.
 #pragma once
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "device/backend.h"
 #include "device/cuda/cuda_device.h"
@@ -10,9 +13,14 @@ namespace llmq {
 // `threads` of the host stand in workers().
 std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads);
 
-std::unique_ptr<CudaDevice> make_emulated_device(int index);
 // The same backend and the same kernels without a device: every block of threads is emulated on the host (kernels/cuda/block.h). For
 // tests on machines without a GPU; hundreds of times slower than the CPU backend. A view of the memory of another `index` is refused as on a device.
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index = 0);
+struct EmulatedDeviceSpec {
+  int index = 0;
+  std::optional<std::uint64_t> memory_bytes = {};  // no more than this
+  std::string why_no_cholesky = {};                // and then none
+};
+std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec);
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec = {});
 
 }  // namespace llmq

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "device/cuda/square_cholesky.h"
 #include "kernels/cuda/kernel_table.h"
 #include "tensor/buffer.h"
 
@@ -26,6 +27,8 @@ class CudaDevice {
   virtual const cuda::CudaKernels& kernels() const = 0;
   virtual std::int64_t scratch_bytes() const = 0;  // of partial results at once, where an operation can be cut
   virtual void* stream() const = 0;  // what kernels are launched on
+  virtual SquareCholesky* cholesky() = 0;                 // null where there is none
+  virtual std::string why_no_cholesky() const { return {}; }
 
   // `from_host` is free again at return; the copy itself may still be under way.
   virtual void copy_in(void* to, const void* from_host, std::size_t bytes) = 0;

@@ -2,9 +2,11 @@
 // out of step, the order in which a tensor core adds, and speed.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "device/cholesky.h"
 #include "device/cuda/cuda_backend.h"
 
 namespace llmq {
@@ -13,12 +15,15 @@ namespace {
 // Of the host, under the device's name: a view of the host is refused as on a device.
 class EmulatedMemory final : public MemoryResource {
  public:
-  explicit EmulatedMemory(int index) : device_{DeviceKind::kCuda, index} {}
+  explicit EmulatedMemory(const EmulatedDeviceSpec& spec) : device_{DeviceKind::kCuda, spec.index}, limit_(spec.memory_bytes.value_or(UINT64_MAX)) {}
   void* allocate(std::size_t bytes) override {
-    void* const pointer = host_memory()->allocate(bytes);
     const std::uint64_t held = held_ += bytes;
+    if (held > limit_) {
+      held_ -= bytes;
+      fail(ErrorKind::kResource, "the emulated device has no room for {} more bytes: {} of {} are taken", bytes, held - bytes, limit_);
+    }
     for (std::uint64_t peak = peak_; peak < held && !peak_.compare_exchange_weak(peak, held);) {}
-    return pointer;
+    return host_memory()->allocate(bytes);
   }
   void deallocate(void* pointer, std::size_t bytes) noexcept override {
     held_ -= bytes;
@@ -29,12 +34,43 @@ class EmulatedMemory final : public MemoryResource {
 
  private:
   Device device_;
+  std::uint64_t limit_;
   std::atomic<std::uint64_t> held_ = 0, peak_ = 0;
+};
+
+// The host's own, behind a library's interface.
+class EmulatedCholesky final : public SquareCholesky {
+ public:
+  int factor(double* square, std::int64_t size) override {
+    LowerTriangle triangle = triangle_of(square, size);
+    for (std::int64_t i = 0; i < size; ++i)
+      if (!std::all_of(triangle.row(i), triangle.row(i) + i + 1, [](double v) { return std::isfinite(v); }))
+        fail(ErrorKind::kInternal, "a number of row {} of the square is not finite", i);
+    if (!cholesky_lower(triangle, pool_)) return 1;
+    for (std::int64_t i = 0; i < size; ++i) std::copy_n(triangle.row(i), i + 1, square + i * size);
+    return 0;
+  }
+  int solve(const double* square, std::int64_t size, double* rows, std::int64_t stride, std::int64_t count) override {
+    LowerTriangle factor = triangle_of(square, size);
+    factor.pad();
+    if (stride != factor.padded()) return -4;
+    solve_rows(factor, {rows, static_cast<std::size_t>(count * stride)}, pool_);
+    return 0;
+  }
+
+ private:
+  static LowerTriangle triangle_of(const double* square, std::int64_t size) {
+    LowerTriangle triangle(size);
+    for (std::int64_t i = 0; i < size; ++i) std::copy_n(square + i * size, i + 1, triangle.row(i));
+    return triangle;
+  }
+
+  ThreadPool pool_{1};
 };
 
 class EmulatedDevice final : public CudaDevice {
  public:
-  explicit EmulatedDevice(int index) : memory_(std::make_shared<EmulatedMemory>(index)) {}
+  explicit EmulatedDevice(const EmulatedDeviceSpec& spec) : memory_(std::make_shared<EmulatedMemory>(spec)), why_no_cholesky_(spec.why_no_cholesky) {}
   std::string name() const override { return "cuda (emulated)"; }
   std::string arithmetic() const override { return "cuda emulated"; }
   Device place() const override { return memory_->device(); }
@@ -43,6 +79,8 @@ class EmulatedDevice final : public CudaDevice {
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
   std::int64_t scratch_bytes() const override { return std::int64_t{64} << 10; }  // so that tests see operations cut
   void* stream() const override { return nullptr; }
+  SquareCholesky* cholesky() override { return &cholesky_; }
+  std::string why_no_cholesky() const override { return why_no_cholesky_; }
   void copy_in(void* to, const void* from_host, std::size_t bytes) override {
     if (bytes > 0) std::memcpy(to, from_host, bytes);
   }
@@ -72,12 +110,16 @@ class EmulatedDevice final : public CudaDevice {
 
  private:
   std::shared_ptr<EmulatedMemory> memory_;
+  EmulatedCholesky cholesky_;
+  std::string why_no_cholesky_;
 };
 
 }  // namespace
 
-std::unique_ptr<CudaDevice> make_emulated_device(int index) { return std::make_unique<EmulatedDevice>(index); }
+std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec) { return std::make_unique<EmulatedDevice>(spec); }
 
-std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, int index) { return make_backend_on(make_emulated_device(index), threads); }
+std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec) {
+  return make_backend_on(make_emulated_device(spec), threads);
+}
 
 }  // namespace llmq

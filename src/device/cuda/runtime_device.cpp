@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "device/cuda/cuda_backend.h"
+#include "device/cuda/cusolver.h"
 #include "device/cuda/profile_ranges.h"
 #include "device/cuda/runtime_memory.h"
 #include "device/cuda/staging_ring.h"
@@ -55,7 +56,10 @@ class RuntimeDevice final : public CudaDevice {
   std::string name() const override {
     return fmt::format("cuda:{} ({}, sm_{}{})", memory_->device().index, properties_.name, properties_.major, properties_.minor);
   }
-  std::string arithmetic() const override { return fmt::format("cuda sm_{}{}", properties_.major, properties_.minor); }
+  std::string arithmetic() const override {
+    const CusolverFound& library = find_cusolver();
+    return fmt::format("cuda sm_{}{}{}", properties_.major, properties_.minor, library.version.empty() ? "" : ", cuSOLVER " + library.version);
+  }
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
@@ -65,6 +69,12 @@ class RuntimeDevice final : public CudaDevice {
     memory_->use();
     return memory_->stream();
   }
+
+  SquareCholesky* cholesky() override {
+    if (!cholesky_ && why_no_cholesky().empty()) cholesky_ = make_cusolver(memory_, stream());
+    return cholesky_.get();
+  }
+  std::string why_no_cholesky() const override { return find_cusolver().missing; }
 
   void copy_in(void* to, const void* from_host, std::size_t bytes) override { pass(to, from_host, bytes, memory_->stream()); }
   void copy_out(void* to_host, const void* from, std::size_t bytes) override {
@@ -136,6 +146,7 @@ class RuntimeDevice final : public CudaDevice {
   std::mutex staging_;
   PinnedMemory pinned_;
   StagingRing ring_;
+  std::unique_ptr<SquareCholesky> cholesky_;
 };
 
 }  // namespace

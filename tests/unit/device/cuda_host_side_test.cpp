@@ -1,9 +1,11 @@
 // What the CUDA backend does on the host: the ring of pinned slots, and how many blocks a kernel is launched with.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 #include <numeric>
 
+#include "device/cuda/cusolver.h"
 #include "device/cuda/recent_lists.h"
 #include "device/cuda/staging_ring.h"
 #include "device/exchange.h"
@@ -207,6 +209,17 @@ TEST(Exchange, DevicesThatReachOneAnotherCopyByThemselves) {
     devices[1]->download(copied.data(), copy.view);
     EXPECT_EQ(copied, rising(9, 1));
   }
+}
+
+// A library that is here has all that is asked of it; one that is not is said to be missing.
+TEST(Cusolver, IsWholeOrMissing) {
+  const CusolverFound& found = find_cusolver();
+  if (found.missing.empty())
+    EXPECT_THAT(found.version, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  else
+    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith("cuSOLVER cannot be opened: "), "this llmq was built without cuSOLVER"));
+  EXPECT_NE(found.version.empty(), found.missing.empty());
+  std::printf("cuSOLVER: %s%s\n", found.version.c_str(), found.missing.c_str());
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ namespace {
 std::vector<std::shared_ptr<Backend>> devices_of(const std::string& kind, int count) {
   std::vector<std::shared_ptr<Backend>> devices;
   for (int i = 0; i < count; ++i)
-    devices.push_back(kind == "cpu" ? make_cpu_backend(1) : make_emulated_cuda_backend(1, i));
+    devices.push_back(kind == "cpu" ? make_cpu_backend(1) : make_emulated_cuda_backend(1, {i}));
   return devices;
 }
 

@@ -480,6 +480,11 @@ TEST(Gptq, RaisesLambdaWhereTheGramMatrixIsNotPositiveDefinite) {
   EXPECT_GE(m.notes.lambda_raises, 1);
   ASSERT_EQ(m.notes.warnings.size(), 1u);
   EXPECT_NE(m.notes.warnings[0].find("not positive definite"), std::string::npos);
+  f.backend = make_backend({"emulated", 1});
+  const QuantizedMatrix device = f.quantize();
+  EXPECT_EQ(device.notes.lambda_raises, m.notes.lambda_raises);
+  EXPECT_EQ(device.notes.lambda, m.notes.lambda);
+  EXPECT_EQ(device.codes, m.codes);
   ASSERT_NO_FATAL_FAILURE(expect_sound(m));
 }
 

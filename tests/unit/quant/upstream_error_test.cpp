@@ -48,10 +48,9 @@ Case make_case() {
   return c;
 }
 
-std::vector<float> taken_back(const Case& c, double share, std::int64_t tokens = kTokens, int threads = 2) {
+std::vector<float> taken_back(const Case& c, double share, std::int64_t tokens = kTokens, int threads = 2, const char* device = "cpu") {
   std::vector<float> weight = c.weight;
-  ThreadPool pool(threads);
-  take_back(weight, c.missing, tokens, c.stats, share, pool);
+  take_back(weight, c.missing, tokens, c.stats, share, *make_backend({device, threads}));
   return weight;
 }
 
@@ -99,8 +98,9 @@ TEST(UpstreamError, LeavesLessOfIt) {
   EXPECT_LT(whole, half);
 }
 
-TEST(UpstreamError, IsTheSameAtAnyThreadCount) {
+TEST(UpstreamError, IsTheSameAtAnyThreadCountAndOnADeviceThatAddsInTheHostsOrder) {
   const Case c = make_case();
+  EXPECT_EQ(taken_back(c, 0.5, kTokens, 1), taken_back(c, 0.5, kTokens, 1, "emulated"));
   EXPECT_EQ(taken_back(c, 0.5, kTokens, 1), taken_back(c, 0.5, kTokens, 3));
 }
 
