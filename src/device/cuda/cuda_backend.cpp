@@ -3,13 +3,13 @@
 #include "device/cuda/cuda_backend.h"
 
 #include <algorithm>
-#include <chrono>
 
 #include "base/error.h"
 #include "base/threads.h"
 #include "device/cuda/attention_tiles.h"
 #include "device/column_rounder.h"
 #include "device/device_peaks.h"
+#include "device/cuda/cuda_peaks.h"
 #include "device/cuda/cuda_weight.h"
 #include "device/cuda/device_factor.h"
 #include "device/cuda/recent_lists.h"
@@ -20,8 +20,6 @@
 namespace llmq {
 namespace {
 
-constexpr int kPeakRuns = 5;
-constexpr double kPeakSeconds = 0.01;
 constexpr std::int64_t kDrainedAtOnce = std::int64_t{1} << 22;  // numbers of a Gram matrix on their way to the host
 
 cuda::Rows rows_of(const TensorView& view) { return {view.pointer, view.row_stride, element_of(view.dtype)}; }
@@ -269,24 +267,8 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
     device_->copy_out(loss.data(), losses.get(), loss.size_bytes());
   }
 
-  double measure_reading() override {
-    const std::int64_t blocks = peak_blocks();
-    const Buffer memory = scratch(static_cast<std::size_t>(blocks * cuda::ReadMemory::kBlockBytes)),
-                 sums = scratch(static_cast<std::size_t>(blocks * cuda::ReadMemory::kThreads) * sizeof(std::uint32_t));
-    device_->zero(memory.get(), memory.bytes());
-    return static_cast<double>(memory.bytes()) * best_rate("read_memory", kernels().read_memory, {blocks, memory.as<cuda::ReadMemory::Vector>(), sums.as<std::uint32_t>()});
-  }
-  double measure_products(ArithmeticKind kind) override {
-    constexpr std::uint32_t kBFloat16Ones = 0x3f803f80u, kInt8Ones = 0x01010101u;
-    const std::int64_t blocks = peak_blocks(), steps = std::clamp<std::int64_t>(blocks / 16, 8, 512);
-    const Buffer sums = scratch(static_cast<std::size_t>(blocks) * 256 * sizeof(float));
-    const double all = static_cast<double>(blocks * steps);
-    if (kind == ArithmeticKind::kBF16)
-      return all * cuda::PeakProducts<cuda::MatrixBFloat16>::kOperations * best_rate("peak_bf16", kernels().peak_bf16, {blocks, steps, kBFloat16Ones, sums.as<float>()});
-    if (kind == ArithmeticKind::kInt8)
-      return all * cuda::PeakProducts<cuda::MatrixInt8>::kOperations * best_rate("peak_int8", kernels().peak_int8, {blocks, steps, kInt8Ones, sums.as<float>()});
-    return all * cuda::PeakFloat32::kOperations * best_rate("peak_f32", kernels().peak_f32, {blocks, steps, 1.0f, sums.as<float>()});
-  }
+  double measure_reading() override { return measure_cuda_reading(*device_); }
+  double measure_products(ArithmeticKind kind) override { return measure_cuda_products(*device_, kind); }
 
   std::string why_the_host() const override { return device_->why_no_cholesky(); }
   std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) override { return factorize_on(*device_, matrix, pool_); }
@@ -315,29 +297,6 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
   template <class Arguments>
   void start_tile(const char* operation, int (*kernel)(const Arguments&, void*), const TileColumns& columns, std::int64_t rows) {
     start(operation, kernel, {columns, rows}, {columns.carried, DType::kF32, {columns.columns, rows}, device()});
-  }
-
-  // Enough for every unit of a large device, and to read more than its caches hold; one where scratch memory is small.
-  std::int64_t peak_blocks() const { return std::max<std::int64_t>(1, device_->scratch_bytes() / (std::int64_t{32} << 10)); }
-
-  // Launches per second, each run of them long enough for the clock; the best of several.
-  template <class Arguments>
-  double best_rate(const char* operation, int (*kernel)(const Arguments&, void*), const std::type_identity_t<Arguments>& arguments) {
-    using Clock = std::chrono::steady_clock;
-    double best = 0;
-    for (int run = 0, launches = 1; run < kPeakRuns;) {
-      const Clock::time_point begin = Clock::now();
-      for (int i = 0; i < launches; ++i) start(operation, kernel, arguments, TensorView());
-      device_->synchronize();
-      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
-      if (seconds < kPeakSeconds) {
-        launches *= 2;
-        continue;
-      }
-      best = std::max(best, launches / seconds);
-      ++run;
-    }
-    return best;
   }
 
   Buffer scratch(std::size_t bytes) { return Buffer(device_->memory(), std::max<std::size_t>(bytes, 1)); }
