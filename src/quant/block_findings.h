@@ -3,7 +3,7 @@
 #include <set>
 #include <string>
 
-#include "quant/block_quantizer.h"
+#include "quant/quantize_run.h"
 
 namespace llmq {
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 
 #include "base/error.h"
@@ -14,6 +13,7 @@
 #include "quant/gram_loss.h"
 #include "quant/rtn.h"
 #include "quant/smooth_loss.h"
+#include "quant/written_weight.h"
 
 namespace llmq {
 namespace {
@@ -39,39 +39,6 @@ struct Judge {
   GramLoss gram;
   std::unique_ptr<PreparedInput> prepared;  // by the rounding, at the first linear
 };
-
-// ||D||_F / ||W||_F with D = dequantized * out_scale / in_scale - W.
-double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
-  const auto columns = static_cast<std::size_t>(matrix.in_features);
-  const std::span<const float> original = work.original();
-  std::vector<double> difference(static_cast<std::size_t>(matrix.out_features)), norm(difference.size());
-  pool.parallel_for(difference.size(), [&](std::size_t row, int) {
-    thread_local std::vector<float> value;
-    value.resize(columns);
-    dequantize_row(matrix, static_cast<std::int64_t>(row), value.data());
-    const float out = work.out_scale.empty() ? 1.0f : work.out_scale[row];
-    double lost = 0, whole = 0;  // not in the vectors: neighbouring rows of two threads share cache lines
-    for (std::size_t k = 0; k < columns; ++k) {
-      const float w = original[row * columns + k];
-      const float in = work.in_scale.empty() ? 1.0f : work.in_scale[k];
-      const double d = static_cast<double>(value[k] * out / in - w);
-      lost += d * d;
-      whole += static_cast<double>(w) * w;
-    }
-    difference[row] = lost;
-    norm[row] = whole;
-  });
-  const double whole = sum_in_order(norm);
-  return whole == 0 ? 0 : std::sqrt(sum_in_order(difference) / whole);
-}
-
-void check_scales(const QuantizedMatrix& matrix, const std::string& module, const std::string& file) {
-  for (const float scale : matrix.scales)
-    if (!std::isfinite(scale))
-      fail(ErrorKind::kUnsupported, {fmt::format("its weights need a scale beyond {}'s range",
-                                                 dtype_row(matrix.scheme.scale_dtype).name),
-                                     file, module, "write format: compressed-tensors, or a BF16 checkpoint"});
-}
 
 constexpr std::array kAttentionRoles = {LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue,
                                         LinearRole::kOutput};
@@ -483,75 +450,9 @@ class StagedBlock {
 
 }  // namespace
 
-std::vector<Backend*> QuantizeRun::devices() const {
-  std::vector<Backend*> all = {&backend};
-  for (const std::shared_ptr<Backend>& further : options.further_devices) all.push_back(further.get());
-  return all;
-}
-
-double PartClock::now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
-
-void PartClock::charge(const std::string& part) {
-  const double time = now();
-  auto entry = std::find_if(seconds_.begin(), seconds_.end(), [&](const auto& e) { return e.first == part; });
-  if (entry == seconds_.end()) entry = seconds_.insert(seconds_.end(), {part, 0.0});
-  entry->second += time - last_;
-  last_ = time;
-}
-
-std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear) {
-  std::vector<float> weight = run.source.weight(linear, run.options.allow_nonfinite);
-  if (!run.options.allow_nonfinite) return weight;
-  float largest = 0;
-  std::size_t replaced = 0;
-  for (const float w : weight)
-    if (std::isfinite(w)) largest = std::max(largest, std::fabs(w));
-  for (float& w : weight) {
-    if (std::isfinite(w)) continue;
-    w = std::isnan(w) ? 0.0f : std::copysign(largest, w);
-    ++replaced;
-  }
-  if (replaced != 0)
-    run.report.warnings.push_back(
-        fmt::format("{}.weight: {} values that are not finite were replaced (NaN by 0, infinity by {:g})",
-                    linear.module, replaced, largest));
-  return weight;
-}
-
 void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream) {
   const NamedRange range(run.backend, fmt::format("block {}", block));
   StagedBlock(run, block, stream).run();
-}
-
-static void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModule& planned) {
-  LinearWork work;
-  work.weight = load_planned_weight(run, linear);
-  run.clock.charge("reading");
-  const QuantizedMatrix matrix =
-      round_to_nearest(work.original(), linear.out_features, linear.in_features, planned.scheme, run.pool());
-  check_scales(matrix, linear.module, run.source.checkpoint().path().string());
-  work.report.module = linear.module;
-  work.report.scheme = planned.scheme;
-  work.report.method = "rtn";
-  work.report.weight_error = weight_error(work, matrix, run.pool());
-  work.report.relative_error = work.report.weight_error * work.report.weight_error;
-  work.report.scales = scale_octaves(matrix.scales);
-  run.clock.charge("rounding");
-  run.writer.add_quantized(linear.module, matrix);
-  run.clock.charge("writing");
-  run.report.modules.push_back(work.report);
-  if (run.on_linear) run.on_linear(planned, work.report);
-}
-
-void quantize_block_by_rounding(QuantizeRun& run, int block) {
-  for (const LinearSpec& linear : run.spec.blocks[static_cast<std::size_t>(block)].linears) {
-    const auto planned = run.planned.find(linear.module);
-    if (planned == run.planned.end()) continue;
-    round_linear(run, linear, *planned->second);
-    return_freed_memory();  // else the next linear, of another size, would lie between the holes that this one leaves
-  }
 }
 
 }  // namespace llmq

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "quant/block_quantizer.h"
+#include "quant/quantize_run.h"
 
 namespace llmq {
 

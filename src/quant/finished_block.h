@@ -6,7 +6,7 @@
 #include <set>
 #include <string>
 
-#include "quant/block_quantizer.h"
+#include "quant/quantize_run.h"
 
 namespace llmq {
 

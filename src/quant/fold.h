@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-#include "quant/block_quantizer.h"
+#include "quant/quantize_run.h"
 
 namespace llmq {
 

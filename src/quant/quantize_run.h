@@ -1,0 +1,82 @@
+// What the blocks of one run share: the plan, where weights come from and go to, the clock of its parts, the disk that is waited for.
+#pragma once
+#include <functional>
+#include <future>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "model/linear_source.h"
+#include "quant/activation_stream.h"
+#include "quant/method.h"
+#include "quant/pipeline.h"
+#include "quant/upstream_error.h"
+
+namespace llmq {
+
+// Seconds by part, in the order in which parts were first met.
+class PartClock {
+ public:
+  // Adds the time since the last call (or construction) to `part`.
+  void charge(const std::string& part);
+  const std::vector<std::pair<std::string, double>>& seconds() const { return seconds_; }
+
+ private:
+  double last_ = now();
+  static double now();
+  std::vector<std::pair<std::string, double>> seconds_;
+};
+
+// Waits for the disk on a thread of its own while the next block is worked on: one block at a time, in order.
+class Committing {
+ public:
+  Committing() = default;
+  ~Committing() {
+    if (pending_.valid()) pending_.wait();  // an error is there already, and this one would be the next
+  }
+  Committing(const Committing&) = delete;
+  Committing& operator=(const Committing&) = delete;
+  void begin(std::function<void()> commit) {
+    wait();
+    pending_ = std::async(std::launch::async, std::move(commit));
+  }
+  // Until what was begun is done; its error is thrown here.
+  void wait() {
+    if (pending_.valid()) pending_.get();
+  }
+
+ private:
+  std::future<void> pending_;
+};
+
+// What a run shares between blocks.
+struct QuantizeRun {
+  const Plan& plan;
+  const LinearSource& source;
+  const ModelSpec& spec;
+  Backend& backend;
+  ModelWriter& writer;
+  const PipelineOptions& options;
+  QuantizeReport& report;
+  PartClock& clock;
+  std::unique_ptr<Method> rounding;
+  Committing& committing;
+  OriginalStream* original;                                 // null: nothing upstream is taken back
+  std::map<std::string, const PlannedModule*> planned;      // by module
+  std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
+  // Called after each linear: figures for the progress line.
+  std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
+  std::set<std::string> written_dense =
+      {};  // those copied at the start, and those changed by folds of the blocks before
+  ThreadPool& pool() const { return backend.workers(); }
+  std::vector<Backend*> devices() const;  // the backend first
+};
+
+// FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
+// 0, infinity by the largest finite magnitude) and says so in the report.
+std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
+
+}  // namespace llmq
