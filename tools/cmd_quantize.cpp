@@ -41,14 +41,6 @@ struct Options {
        allow_nonfinite = false, paranoid = false, portable = false, direct_io = false;
 };
 
-// Where there are several.
-std::vector<std::string> names_of(const std::vector<std::shared_ptr<Backend>>& devices) {
-  std::vector<std::string> names;
-  if (devices.size() > 1)
-    for (const std::shared_ptr<Backend>& device : devices) names.push_back(device->name());
-  return names;
-}
-
 Recipe resolve_recipe(const Options& options) {
   Recipe recipe;
   recipe.source = "command line";
@@ -130,15 +122,26 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
   rows.push_back({"peak", bytes_text(plan.peak_bytes)});
   print_table(rows);
-  for (const std::string& device : plan.devices)
-    print_line(fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.device_bytes)));
+  if (plan.device_room) {
+    rows = {{plan.devices.empty() ? "on the device" : "on each device", "bytes"}};
+    for (const MemoryItem& item : plan.device_memory) rows.push_back({item.what, bytes_text(item.bytes)});
+    rows.push_back({"peak", bytes_text(plan.device_bytes)});
+    rows.push_back({"to be had", bytes_text(plan.device_room->free_bytes)});
+    print_table(rows);
+  } else {
+    for (const std::string& device : plan.devices)
+      print_line(fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.device_bytes)));
+  }
   print_reads(plan.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
     print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
-                           plan.keep_inputs ? "kept in memory" : "computed again",
-                           plan.activations_in_file ? "in a file beside the output" : "in memory"));
+                           plan.keep_inputs ? plan.device_room ? "kept on the device" : "kept in memory" : "computed again",
+                           plan.activations_in_file   ? "in a file beside the output"
+                           : plan.activations_on_host ? "in the host's memory, a chunk on the device"
+                           : plan.device_room         ? "on the device"
+                                                      : "in memory"));
   print_time(time);
   if (!plan.devices.empty()) print_line("the time is that of the first device alone");
   if (plan.mixed) print_choices(*plan.mixed);
@@ -159,6 +162,7 @@ Json run_json(const Outcome& o) {
   if (!o.plan.devices.empty()) run["devices"] = list_json(o.plan.devices);
   run["memory"] =
       Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}, {"peak_device_bytes", o.peak_device_bytes}});
+  if (o.plan.device_room) run["memory"]["planned_device_bytes"] = o.plan.device_bytes;
   run["disk"] = traffic_json(o.disk);
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
@@ -325,7 +329,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(), wanted_arithmetic(o.recipe));
   const std::shared_ptr<Backend>& backend = devices.front();
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
-                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), names_of(devices));
+                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), planned_devices(devices));
   if (const std::string slower = host_factorization(*backend); o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
     o.plan.warnings.push_back(slower);
   const auto elapsed = [&] {

@@ -172,7 +172,7 @@ void rebuild_directory(Io& io, const Path& output, const Recipe& recipe, const P
                        const GlobalOptions& globals, Rebuild& result) {
   const Path scratch = scratch_for(io, output);
   Plan plan = make_plan(recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
-                        backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"));
+                        backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), planned_devices({&backend, 1}));
   CalibrationSet calibration;
   if (plan.needs_calibration || plan.target_bits)
     calibration = load_calibration(io, plan.calibration, model.tokenizer);

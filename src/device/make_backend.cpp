@@ -1,5 +1,8 @@
 // From the word after --device to a backend.
 #include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "base/threads.h"
@@ -30,6 +33,17 @@ int index_of(const std::string& device, const std::string& kind) {
   return index;
 }
 
+// LLMQ_EMULATED_MEMORY: bytes that an emulated device has; without end where it is not set.
+std::optional<std::uint64_t> emulated_memory() {
+  const char* const word = std::getenv("LLMQ_EMULATED_MEMORY");
+  if (word == nullptr || *word == '\0') return {};
+  std::uint64_t bytes = 0;
+  const char* const last = word + std::strlen(word);
+  if (const auto [end, error] = std::from_chars(word, last, bytes); error != std::errc() || end != last)
+    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no number of bytes", word), {}, "LLMQ_EMULATED_MEMORY", "write it in digits"});
+  return bytes;
+}
+
 }  // namespace
 
 std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
@@ -50,7 +64,7 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
                      "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
-  if (is_kind(device, "emulated")) return make_emulated_cuda_backend(threads, {index_of(device, "emulated")});
+  if (is_kind(device, "emulated")) return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()});
   if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads);
   refuse(device);
 }

@@ -187,6 +187,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   for (Backend* const backend : run.devices())
     devices.push_back(make_forward_context(run.spec, *backend, run.plan.compute, length));
   const auto open_store = [&](std::uint64_t bytes) -> std::unique_ptr<File> {
+    if (run.plan.activations_on_host && !run.plan.activations_in_file) return hold_on_the_host(bytes);
     if (!run.plan.activations_in_file) return nullptr;
     return open_nameless(*run.options.io, run.options.scratch_directory, bytes);
   };

@@ -11,6 +11,7 @@
 #include "export/packed_formats.h"
 #include "export/report.h"
 #include "model/linear_source.h"
+#include "device/own_memory.h"
 #include "quant/memory_limit.h"
 #include "quant/plan_costs.h"
 #include "quant/plan_reads.h"
@@ -20,6 +21,12 @@ namespace llmq {
 namespace {
 
 constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
+
+// Tokens of whole samples that run at a time.
+std::int64_t chunk_of(std::int64_t length) {
+  constexpr std::int64_t kChunkTokens = 4096;
+  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
+}
 
 struct Pattern {
   NamePattern pattern;
@@ -245,19 +252,19 @@ void check_salient(const Recipe& recipe) {
 }
 
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
-  constexpr std::int64_t kChunkTokens = 4096;
   const std::int64_t length = recipe.calibration.sequence_length;
   if (length > spec.max_position)
     fail(ErrorKind::kUsage,
          {fmt::format("samples of {} tokens exceed the model's {} positions", length, spec.max_position),
           recipe.source, "calibration.sequence_length", fmt::format("write at most {}", spec.max_position)});
-  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
+  return chunk_of(length);
 }
 
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
-               int threads, std::uint64_t memory_limit, std::vector<std::string> devices) {
+               int threads, std::uint64_t memory_limit, PlannedDevices devices) {
   Plan plan;
-  plan.devices = std::move(devices);
+  plan.devices = std::move(devices.names);
+  plan.device_room = devices.room;
   resolve_method(recipe, plan);
   plan.format = recipe.format;
   plan.compute = compute;
@@ -312,18 +319,70 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   return plan;
 }
 
+PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices) {
+  PlannedDevices planned;
+  for (const std::shared_ptr<Backend>& device : devices) {
+    if (devices.size() > 1) planned.names.push_back(device->name());
+    const auto* const own = dynamic_cast<const OwnMemory*>(device.get());
+    if (own == nullptr) continue;
+    if (!planned.room) planned.room = {own->free_bytes(), own->scratch_bytes()};
+    planned.room->free_bytes = std::min(planned.room->free_bytes, own->free_bytes());
+  }
+  return planned;
+}
+
+namespace {
+
+Json items_json(const std::vector<MemoryItem>& memory) {
+  Json items = Json::array();
+  for (const MemoryItem& item : memory) items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  return items;
+}
+
+bool fits_on_device(const Plan& plan) { return !plan.device_room || fits_in_memory(plan.device_bytes, plan.device_room->free_bytes); }
+
+// With what would do: fewer samples, shorter ones, or another device.
+[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  const std::string found = fmt::format("the run needs {} MiB on its device, which has {} MiB to give", mebibytes_needed(plan.device_bytes),
+                                        plan.device_room->free_bytes >> 20);
+  const MemoryItem most = *std::max_element(plan.device_memory.begin(), plan.device_memory.end(),
+                                            [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
+  const auto try_less = [&](const char* key, const auto& value_of) {
+    Plan tried = plan;
+    while (value_of(tried) > 1) {
+      value_of(tried) /= 2;
+      tried.chunk_tokens = chunk_of(tried.calibration.sequence_length);
+      estimate_costs(tried, checkpoint, spec, threads);
+      if (fits_on_device(tried))
+        fail(ErrorKind::kUsage, {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
+    }
+  };
+  try_less("calibration.samples", [](Plan& tried) -> std::int64_t& { return tried.calibration.samples; });
+  try_less("calibration.sequence_length", [](Plan& tried) -> std::int64_t& { return tried.calibration.sequence_length; });
+  fail(ErrorKind::kUsage, {found, source, "--device",
+                           fmt::format("no number of samples would do, most of it is for {}; use --device cpu, or a device with more memory", most.what)});
+}
+
+}  // namespace
+
 void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
                   int threads, std::uint64_t memory_limit) {
   estimate_costs(plan, checkpoint, spec, threads);
-  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration) {
+  if (!(fits_in_limit(plan.peak_bytes, memory_limit) && fits_on_device(plan)) && plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
     estimate_costs(plan, checkpoint, spec, threads);
   }
-  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration) {
+  if (!fits_on_device(plan)) {
+    plan.activations_on_host = true;
+    estimate_costs(plan, checkpoint, spec, threads);
+  }
+  const bool held = !plan.device_room || plan.activations_on_host;  // by the host
+  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration && held) {
     plan.activations_in_file = true;
     estimate_costs(plan, checkpoint, spec, threads);
   }
   check_memory_limit(plan.peak_bytes, memory_limit, source);
+  if (!fits_on_device(plan)) refuse_device(plan, source, checkpoint, spec, threads);
 }
 
 std::int64_t Plan::gram_tokens() const {
@@ -335,10 +394,8 @@ std::int64_t Plan::gram_tokens() const {
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
 
 Json Plan::to_json() const {
-  Json items = Json::array(), planned = Json::array(), left = Json::array(), notes = Json::array(),
+  Json planned = Json::array(), left = Json::array(), notes = Json::array(),
        named = Json::array();
-  for (const MemoryItem& item : memory)
-    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
   for (const PlannedModule& m : modules)
     planned.push_back(Json::object({{"module", Json(m.module)},
                                     {"scheme", Json(m.scheme.text())},
@@ -360,10 +417,13 @@ Json Plan::to_json() const {
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},
                        {"activations_in_file", Json(activations_in_file)},
+                       {"activations_on_host", Json(activations_on_host)},
                        {"peak_bytes", Json(peak_bytes)},
                        {"devices", named},
                        {"device_bytes", Json(device_bytes)},
-                       {"memory", items},
+                       {"device_free_bytes", device_room ? Json(device_room->free_bytes) : Json()},
+                       {"device_memory", items_json(device_memory)},
+                       {"memory", items_json(memory)},
                        {"modules", planned},
                        {"ignored", left},
                        {"mixed", mixed ? mixed->to_json() : Json()},

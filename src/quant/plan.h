@@ -1,7 +1,9 @@
 // What every linear will get, and what the run will cost: all errors of intent appear here, before the first
 // weight is read.
 #pragma once
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,18 @@ struct MemoryItem {
   std::string what;
   std::uint64_t bytes;
 };
+
+// What a device with memory of its own has: to be had now, and of it for partial results of operations that can be cut.
+struct DeviceRoom {
+  std::uint64_t free_bytes = 0, scratch_bytes = 0;
+};
+
+// The devices of a run as a plan needs them: their names where there are several, and the least room where they have memory of their own.
+struct PlannedDevices {
+  std::vector<std::string> names = {};
+  std::optional<DeviceRoom> room = {};
+};
+PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices);
 
 // One reading of (a part of) the inputs.
 struct ReadPass {
@@ -57,9 +71,13 @@ struct Plan {
   double flops = 0;
   std::int64_t chunk_tokens = 0;     // rows of activations processed at a time
   bool keep_inputs = true;           // inputs of o and down stay in memory instead of being computed again
+  bool activations_on_host = false;  // the residual stream, but for a chunk, is not on the device, which has no room for it
   bool activations_in_file = false;  // the residual stream of all samples, which is in memory otherwise
   std::vector<std::string> devices;  // by name, where several share the run
-  std::uint64_t device_bytes = 0;    // of a device beside the first: weights, one chunk, sums; its share of the samples aside
+  std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
+  std::vector<MemoryItem> device_memory;  // then: parts of a device's peak
+  // Their sum; without such memory, of a device beside the first: weights, one chunk, sums, its share of the samples aside.
+  std::uint64_t device_bytes = 0;
   std::vector<std::string> warnings;
 
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
@@ -81,9 +99,9 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
 
 // Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
 // group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
-// none; `devices` only where there are several.
+// none. A run that its devices have no room for is refused with the figure that would do.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
-               int threads, std::uint64_t memory_limit, std::vector<std::string> devices = {});
+               int threads, std::uint64_t memory_limit, PlannedDevices devices = {});
 // The figures of a plan whose modules have changed, within the limit or refused like above.
 void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
                   int threads, std::uint64_t memory_limit);

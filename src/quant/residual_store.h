@@ -43,6 +43,9 @@ class ResidualStore {
 // The file of a residual stream of so many bytes; null: it stays in memory.
 using OpenStore = std::function<std::unique_ptr<File>(std::uint64_t bytes)>;
 
+// What a file would be, in the host's memory: for a device whose own has no room for all samples.
+std::unique_ptr<File> hold_on_the_host(std::uint64_t bytes);
+
 // A file of `bytes` without a name, on the disk of `directory`. Error(kIo) where there is no room.
 std::unique_ptr<File> open_nameless(Io& io, const Path& directory, std::uint64_t bytes);
 

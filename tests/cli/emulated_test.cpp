@@ -50,5 +50,22 @@ TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {
   EXPECT_GT(outcome.json().at("peak_device_bytes").as_integer(), 192 * 64 * 4);
 }
 
+TEST(EmulatedCuda, ARunThatTheDeviceHasNoRoomForIsRefusedBeforeItBegins) {
+  const Scratch scratch;
+  const std::vector<std::string> job = {"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--device", "emulated", "--json", "--dry-run",
+                                        "--set", "scheme=w4a16_g32_sym", "--set", "calibration.samples=8", "--set", "calibration.sequence_length=64"};
+  const Outcome plan = run_llmq(job);
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  const Json document = plan.json();
+  const std::int64_t needed = document.at("device_bytes").as_integer();
+  std::int64_t parts = 0;
+  for (const Json& item : document.at("device_memory").items()) parts += item.at("bytes").as_integer();
+  EXPECT_EQ(parts, needed);
+  const Outcome refused = run_llmq(job, {"LLMQ_EMULATED_MEMORY=" + std::to_string(needed / 4)});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.out + refused.err, ::testing::AllOf(::testing::HasSubstr("MiB on its device"), ::testing::HasSubstr("would do")));
+  EXPECT_EQ(run_llmq(job, {"LLMQ_EMULATED_MEMORY=few"}).exit_code, 2);
+}
+
 }  // namespace
 }  // namespace llmq::testing

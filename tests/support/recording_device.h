@@ -27,6 +27,7 @@ class RecordingDevice final : public CudaDevice {
   Device place() const override { return inner_->place(); }
   std::shared_ptr<MemoryResource> memory() override { return inner_->memory(); }
   std::uint64_t peak_bytes() const override { return inner_->peak_bytes(); }
+  std::uint64_t free_bytes() const override { return inner_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return inner_->kernels(); }
   std::int64_t scratch_bytes() const override { return inner_->scratch_bytes(); }
   void* stream() const override { return inner_->stream(); }

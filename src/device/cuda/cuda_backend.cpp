@@ -15,6 +15,7 @@
 #include "device/cuda/recent_lists.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
+#include "device/own_memory.h"
 #include "device/token_drawer.h"
 
 namespace llmq {
@@ -57,7 +58,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public TokenDrawer, public DevicePeaks {
+class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public OwnMemory, public TokenDrawer, public DevicePeaks {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -269,6 +270,9 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
 
   double measure_reading() override { return measure_cuda_reading(*device_); }
   double measure_products(ArithmeticKind kind) override { return measure_cuda_products(*device_, kind); }
+
+  std::uint64_t free_bytes() const override { return device_->free_bytes(); }
+  std::uint64_t scratch_bytes() const override { return static_cast<std::uint64_t>(device_->scratch_bytes()); }
 
   std::string why_the_host() const override { return device_->why_no_cholesky(); }
   std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) override { return factorize_on(*device_, matrix, pool_); }

@@ -24,6 +24,7 @@ class CudaDevice {
   virtual Device place() const = 0;
   virtual std::shared_ptr<MemoryResource> memory() = 0;
   virtual std::uint64_t peak_bytes() const = 0;  // the most that was held at once
+  virtual std::uint64_t free_bytes() const = 0;  // that memory() may still give
   virtual const cuda::CudaKernels& kernels() const = 0;
   virtual std::int64_t scratch_bytes() const = 0;  // of partial results at once, where an operation can be cut
   virtual void* stream() const = 0;  // what kernels are launched on

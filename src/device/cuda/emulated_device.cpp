@@ -31,6 +31,7 @@ class EmulatedMemory final : public MemoryResource {
   }
   Device device() const override { return device_; }
   std::uint64_t peak_bytes() const { return peak_; }
+  std::uint64_t free_bytes() const { return limit_ - held_; }
 
  private:
   Device device_;
@@ -76,6 +77,7 @@ class EmulatedDevice final : public CudaDevice {
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
+  std::uint64_t free_bytes() const override { return memory_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
   std::int64_t scratch_bytes() const override { return std::int64_t{64} << 10; }  // so that tests see operations cut
   void* stream() const override { return nullptr; }

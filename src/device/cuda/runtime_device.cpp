@@ -63,6 +63,7 @@ class RuntimeDevice final : public CudaDevice {
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
+  std::uint64_t free_bytes() const override { return memory_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::device_kernels(); }
   std::int64_t scratch_bytes() const override { return std::int64_t{256} << 20; }
   void* stream() const override {

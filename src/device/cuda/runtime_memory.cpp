@@ -5,6 +5,7 @@
 namespace llmq {
 namespace {
 
+constexpr std::uint64_t kReserve = std::uint64_t{512} << 20;  // not measured
 constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace
@@ -52,6 +53,13 @@ void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
   }
   check_cuda(error, "cudaMallocAsync", fmt::format("{} bytes", bytes));
   return pointer;
+}
+
+std::uint64_t PoolMemory::free_bytes() const {
+  use();
+  std::size_t free = 0, total = 0;
+  check_cuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo", fmt::format("cuda:{}", index_));
+  return free > kReserve ? free - kReserve : 0;
 }
 
 void PoolMemory::deallocate(void* pointer, std::size_t) noexcept {

@@ -6,6 +6,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,6 +45,7 @@ class PoolMemory final : public MemoryResource {
   void deallocate(void* pointer, std::size_t) noexcept override;
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   void* allocate_in(cudaStream_t stream, std::size_t bytes);
+  std::uint64_t free_bytes() const;  // less a reserve for kernels, workspaces of libraries and gaps of the pool
   std::uint64_t peak_bytes() const;
   // Whether kernels and copies of this device may touch memory of `owner`: asked once for a pair, and arranged.
   bool reaches(const PoolMemory& owner);

@@ -1,0 +1,100 @@
+// The moments of a device that has memory of its own: what lies there beside a half of a block, one thing after another.
+#include "quant/run_moments.h"
+
+#include "device/host_tiles.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::uint64_t kSplitKeys = 512;                            // kernels/cuda/tile_attention.h
+constexpr std::uint64_t kJudgedNumbers = std::uint64_t{1} << 19;     // quant/gram_loss.cpp
+constexpr std::uint64_t kPageTokens = 16;                            // quant/activation_stream.cpp
+
+}  // namespace
+
+// As SampleLane has them; of the chunks of the device that has most.
+std::uint64_t MomentsOfARun::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
+  if (tokens == 0) return 0;
+  const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_, own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
+  const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim), hidden = positive(spec_.hidden_size),
+                      pages = chunk_ / length_ * ((length_ + kPageTokens - 1) / kPageTokens) * kPageTokens;
+  return (in_file_ || on_host_ ? chunk_ : own) * hidden * 4 + (chunk_ * hidden + 2 * pages * kv) * element_ + (keeps_inputs ? own : chunk_) * wide() * element_;
+}
+
+// Partial results of the splits, of as many rows as leave them within the scratch memory; BF16 alone has them.
+std::uint64_t MomentsOfARun::attention() const {
+  if (compute_ == Compute::kFloat32) return 0;
+  const std::uint64_t row = positive(spec_.heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) * (positive(spec_.head_dim) + 2) * 4;
+  return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
+}
+
+// A prepared Gram square, with room for the differences that are judged at a time.
+std::uint64_t MomentsOfARun::judge_there(std::uint64_t k) const {
+  return element_ * k * k + std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192) * k * 4;
+}
+
+// With their products, and the differences rounded to BF16; a search judges rows of several candidates.
+std::uint64_t MomentsOfARun::judged(const LinearSpec& linear) const {
+  const std::uint64_t k = positive(linear.in_features), most = std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192);
+  return judge_there(k) + (searches() ? most : std::min(most, positive(linear.out_features))) * k * (4 + 2);
+}
+
+// GPTQ's factor and square by panels, and as many rows as go at once.
+std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
+  const std::uint64_t k = positive(linear.in_features), tile = positive(host_tile_rows()), row = 4 * k * 4;
+  const std::uint64_t most = std::max<std::uint64_t>(1, device_scratch_ / row / tile) * tile,
+                      rows = std::min(most, (positive(linear.out_features) + tile - 1) / tile * tile);
+  return 6 * k * k + k * kGroupBytes / 2 + rows * (row + 2 * 128 * 4);
+}
+
+std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec& block, InputSite outer, LinearRole last) const {
+  const LinearSpec& reader = block.linear(last);
+  std::vector<const LinearSpec*> linears = {&reader};
+  for (const LinearSpec& linear : block.linears)
+    if (linear.site == outer) linears.push_back(&linear);
+  std::uint64_t prepared = 0, largest = 0;
+  for (const LinearSpec* const linear : linears) {
+    prepared += weights_of(*linear) * element_;
+    largest = std::max(largest, weights_of(*linear) * element_);
+  }
+  std::vector<std::vector<MemoryItem>> moments;
+  const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t weights) {
+    moments.push_back({{"activations of the samples and of one chunk", device_samples(tokens_, keeps_inputs_)},
+                       {"the original model's samples", device_samples(original_tokens_, false)},
+                       {"half a block as prepared", weights},
+                       {what, bytes}});
+  };
+  // The new one is there before the old one goes; in BF16 its numbers, too, until they are in the order of the matrix units.
+  const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
+  const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(h) : 0;
+  add("stage buffers and a chunk's Gram sum", outside + stages() + attention() + std::max(h, positive(reader.in_features)) * std::max(h, positive(reader.in_features)) * 4,
+      prepared);
+  for (const LinearSpec* const linear : linears) {
+    if (!is_planned(*linear)) continue;
+    const std::uint64_t k = positive(linear->in_features), beside = (linear == &reader ? outside : 0) + judge_there(k);
+    // While the square itself is prepared, or when a rounded linear is.
+    const std::uint64_t judging = judged(*linear) - judge_there(k), packing = compute_ == Compute::kBFloat16 ? k * k * 2 : 0;
+    add("a prepared Gram square and rows that are judged", beside + std::max(judging, packing), prepared);
+    add("a prepared Gram square, while a rounded linear is prepared", beside, exchanged);
+    if (!factorizes_) continue;
+    add("a prepared Gram square and what is factorized (FP64)", beside + 8 * k * k, prepared);
+    add("a prepared Gram square, GPTQ's panels and rows", beside + panels(*linear) + judged(*linear) - judge_there(k), prepared);
+  }
+  if (original_tokens_ == 0) return moments;
+  const std::uint64_t k = positive(reader.in_features), out = positive(reader.out_features);
+  add("what the output lacks and its products", judge_there(k) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) + out * k * 4, prepared);
+  add("what solves for what the output lacks (FP64)", judge_there(k) + 8 * k * k + std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
+      prepared);
+  add("the original's weights and stage buffers", stages() + attention(), 2 * prepared + largest);
+  return moments;
+}
+
+std::vector<std::vector<MemoryItem>> MomentsOfARun::on_device() const {
+  std::vector<std::vector<MemoryItem>> moments;
+  for (const BlockSpec& block : spec_.blocks)
+    for (const auto& half : {device_half(block, InputSite::kAttention, LinearRole::kOutput), device_half(block, InputSite::kMlp, LinearRole::kDown)})
+      moments.insert(moments.end(), half.begin(), half.end());
+  return moments;
+}
+
+}  // namespace llmq
