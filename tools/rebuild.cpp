@@ -105,11 +105,16 @@ std::vector<Mismatch> changed_inputs(Io& io, std::vector<NamedDigest> recorded,
   return compare_listing(recorded, found);
 }
 
+// "cuda" of "cuda sm_90, cuSOLVER 12.0.4", "emulated" of "cuda emulated".
+std::string device_of(const std::string& arithmetic) {
+  return arithmetic == "cuda emulated" ? "emulated" : arithmetic.substr(0, arithmetic.find(' '));
+}
+
 std::shared_ptr<Backend> recorded_backend(const ProvenanceFacts& facts, GlobalOptions globals,
                                           std::vector<OtherMaking>& otherwise) {
   std::shared_ptr<Backend> backend;
   const bool cpu = facts.backend.starts_with("cpu ");
-  if (globals.device == "auto" && !cpu) globals.device = facts.backend;
+  if (globals.device == "auto" && !cpu) globals.device = device_of(facts.backend);
   try {
     backend = chosen_backend(globals, cpu ? facts.backend : "");
   } catch (const Error& error) {

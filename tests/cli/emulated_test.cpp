@@ -48,6 +48,10 @@ TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   // One linear of the model's, at the least: 192 x 64 numbers.
   EXPECT_GT(outcome.json().at("peak_device_bytes").as_integer(), 192 * 64 * 4);
+  const Outcome again = run_llmq({"verify", scratch / "q", "--rebuild", "--json"});  // on the device of the manifest
+  ASSERT_EQ(again.exit_code, 0) << again.err;
+  EXPECT_TRUE(again.json().at("rebuild").at("ok").as_bool());
+  EXPECT_THAT(again.err, ::testing::Not(::testing::HasSubstr("arithmetic was")));
 }
 
 TEST(EmulatedCuda, ARunThatTheDeviceHasNoRoomForIsRefusedBeforeItBegins) {
