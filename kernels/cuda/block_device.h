@@ -111,6 +111,7 @@ class Block {
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
+    __syncwarp();  // lanes may come from branches of their own
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
@@ -127,6 +128,7 @@ class Block {
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
+    __syncwarp();  // lanes may come from branches of their own
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(sum.v[0]), "+r"(sum.v[1]), "+r"(sum.v[2]), "+r"(sum.v[3])

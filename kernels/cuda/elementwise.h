@@ -37,6 +37,20 @@ struct Each {
   }
 };
 
+// Element (i, j), j >= i, of a square goes to the triangle of FP64 sums, rows from the diagonal on, and is 0 then.
+struct DrainGram {
+  int64_t elements = 0, channels = 0;  // channels^2
+  float* g = nullptr;
+  int64_t stride = 0;
+  double* triangle = nullptr;
+  LLMQ_BLOCK void one(int64_t e) const {
+    const int64_t i = e / channels, j = e % channels;
+    if (j < i) return;
+    triangle[i * (channels - 1) - i * (i - 1) / 2 + j] += static_cast<double>(g[i * stride + j]);
+    g[i * stride + j] = 0.0f;
+  }
+};
+
 // A matrix: element (r, c) lies at r * row + c.
 struct Rows {
   void* first = nullptr;

@@ -38,6 +38,7 @@ struct CudaKernels {
   Launch<Product<DenseOperand>> product;
   Launch<Product<CodeOperand>> code_product;
   Launch<GramBFloat16> gram_bf16;
+  Launch<Each<DrainGram>> drain_gram;
   Launch<RoundInputs> round_inputs;
   Launch<Each<SumCodes>> sum_codes;
   Launch<PackFragments> pack_fragments;

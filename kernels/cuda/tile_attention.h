@@ -22,7 +22,7 @@ constexpr int kSplitKeys = 512, kPairs = 16, kTileKeys = 64;
 
 // Rows of a batch that are consecutive tokens of a sequence, from the pair `first_pair` = token * group + head on.
 struct AttentionTile {
-  int32_t first_row = 0, rows = 0, first_pair = 0;
+  int32_t first_row = 0, rows = 0, first_pair = 0, unused = 0;  // every byte is a number's: lists of tiles are compared
   int64_t context = 0;      // the position of first_row
   int64_t first_block = 0;  // where in `tables` the sequence's blocks begin
 };

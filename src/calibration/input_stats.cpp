@@ -17,6 +17,8 @@
 namespace llmq {
 namespace {
 
+constexpr std::int64_t kBandNumbers = std::int64_t{1} << 20;  // of a square on its way through the host
+
 constexpr std::uint64_t kMagic = 0x3174617473716c6c;  // "llqstat1"
 constexpr std::int64_t kMostChannels = 1 << 20;
 
@@ -45,25 +47,34 @@ InputStats::InputStats(std::int64_t channels)
       absolute_max_(static_cast<std::size_t>(channels)),
       triangle_(triangle_size(channels)) {}
 
-StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens)
+StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens, bool alone)
     : backend_(backend), into_(into), gram_tokens_(gram_tokens) {
   const std::int64_t channels = into.channels_;
   if (gram_tokens == 0) return;
   square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
   gram_ = square_.view(DType::kF32, {channels, channels});
   clear();
+  auto* const totals = dynamic_cast<GramTotals*>(&backend);
+  if (alone && totals != nullptr && into.tokens_ == 0) total_ = totals->gram_total(channels);
 }
 
-// Below the diagonal nothing is touched before it is drained.
-void StatsCollector::each_row(const std::function<void(const TensorView& row, std::int64_t i)>& visit) const {
-  const std::int64_t channels = gram_.cols();
-  for (std::int64_t i = 0; i < channels; ++i)
-    visit(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device), i);
+// Some rows at a time, and memory for them on the host.
+void StatsCollector::each_band(const std::function<void(const TensorView& rows, std::vector<float>& band, std::int64_t first)>& visit) const {
+  const std::int64_t channels = gram_.cols(), most = std::max<std::int64_t>(1, kBandNumbers / channels);
+  std::vector<float> band;
+  for (std::int64_t first = 0; first < channels; first += most) {
+    const TensorView rows = gram_.row_slice(first, std::min(most, channels - first));
+    band.assign(static_cast<std::size_t>(rows.shape.elements()), 0.0f);
+    visit(rows, band, first);
+  }
 }
 
 void StatsCollector::clear() {
-  const std::vector<float> zeros(static_cast<std::size_t>(gram_.cols()));
-  each_row([&](const TensorView& row, std::int64_t) { backend_.upload(row, zeros.data()); });
+  if (backend_.device().kind != DeviceKind::kHost) return backend_.clear(gram_);
+  // On the host memory below the diagonal is not touched, and so takes no room, before the square is drained or handed on.
+  const std::int64_t channels = gram_.cols();
+  const std::vector<float> zeros(static_cast<std::size_t>(channels));
+  for (std::int64_t i = 0; i < channels; ++i) backend_.upload(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device), zeros.data());
 }
 
 void StatsCollector::add(const TensorView& x) {
@@ -88,9 +99,9 @@ StatsCollector::Undrained StatsCollector::hand_over() {
   if (pending_ > 0) {
     left.triangle.resize(into_.triangle_.size());
     float* to = left.triangle.data();
-    each_row([&](const TensorView& row, std::int64_t) {
-      backend_.download(to, row);
-      to += row.cols();
+    each_band([&](const TensorView& rows, std::vector<float>& band, std::int64_t first) {
+      backend_.download(band.data(), rows);
+      for (std::int64_t i = 0; i < rows.rows(); ++i) to = std::copy(band.begin() + i * rows.cols() + first + i, band.begin() + (i + 1) * rows.cols(), to);
     });
     clear();
   }
@@ -109,9 +120,13 @@ void StatsCollector::take_over(const Undrained& left) {
   waiting_ = left.waiting;
   if (pending_ > 0) {
     const float* from = left.triangle.data();
-    each_row([&](const TensorView& row, std::int64_t) {
-      backend_.upload(row, from);
-      from += row.cols();
+    each_band([&](const TensorView& rows, std::vector<float>& band, std::int64_t first) {
+      for (std::int64_t i = 0; i < rows.rows(); ++i) {
+        const std::int64_t count = rows.cols() - first - i;
+        std::copy_n(from, count, band.begin() + i * rows.cols() + first + i);
+        from += count;
+      }
+      backend_.upload(rows, band.data());
     });
   }
   if (waiting_ > 0) {
@@ -165,7 +180,8 @@ void StatsCollector::keep(const TensorView& x) {
 }
 
 void StatsCollector::drain() {
-  if (pending_ != 0) backend_.drain_gram(into_.triangle_, gram_);
+  if (pending_ != 0 && total_) total_->drain(gram_);
+  if (pending_ != 0 && !total_) backend_.drain_gram(into_.triangle_, gram_);
   pending_ = 0;
 }
 
@@ -173,6 +189,8 @@ void StatsCollector::finish() {
   if (waiting_ > 0) sum_whole(odd_rows_.row_slice(0, waiting_));
   waiting_ = 0;
   drain();
+  if (total_) total_->read(into_.triangle_);
+  total_.reset();
   if (summed_ == seen_ || summed_ == 0) return;
   const double share = static_cast<double>(seen_) / static_cast<double>(summed_);
   for (double& sum : into_.triangle_) sum *= share;

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "device/gram_total.h"
 
 namespace llmq {
 
@@ -62,7 +63,8 @@ class StatsCollector {
 
   // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled by their number
   // (`into` is empty then); with 0 it stays what it is.
-  StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens);
+  // `alone`: no other collector adds to `into` before finish().
+  StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens, bool alone = false);
   void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
   // What add(x) will do and no earlier row decides, when so many rows come before x: nothing, or the products of its first kGramChunkRows rows.
   void begin(const TensorView& x, std::int64_t before);
@@ -75,6 +77,7 @@ class StatsCollector {
   InputStats& into_;
   Buffer square_;  // F32 [K, K] on the device: the sum of the last pending_ rows
   TensorView gram_;
+  std::unique_ptr<GramTotal> total_;  // where squares are added up, if not in `into`
   Buffer odd_;  // kGramTokens rows of x's dtype: those that end a view and are not yet summed
   TensorView odd_rows_;
   const std::int64_t gram_tokens_;
@@ -82,7 +85,7 @@ class StatsCollector {
   std::int64_t begun_ = 0;  // rows of the next view that the square holds already
 
   void count(std::int64_t rows);
-  void each_row(const std::function<void(const TensorView& row, std::int64_t i)>& visit) const;  // from the diagonal on
+  void each_band(const std::function<void(const TensorView& rows, std::vector<float>& band, std::int64_t first)>& visit) const;
   void clear();
   void make_odd(DType dtype, std::int64_t channels);
   void sum(const TensorView& x);

@@ -8,8 +8,9 @@ namespace llmq {
 void Backend::score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
                              std::span<RowScore> scores) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;
+  const std::int64_t least = device() == Device{} ? 16 : 256;  // a device reads all of w for each tile
   const std::int64_t width = w.out_features, row_bytes = width * static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t tile = std::min(x.rows(), std::max<std::int64_t>(16, kLogitsBytes / row_bytes));
+  const std::int64_t tile = std::min(x.rows(), std::max(least, kLogitsBytes / row_bytes));
   if (tile == 0) return;
   const Buffer logits = allocate(static_cast<std::size_t>(tile * row_bytes));
   for (std::int64_t first = 0; first < x.rows(); first += tile) {
@@ -19,6 +20,11 @@ void Backend::score_products(const TensorView& x, const PreparedWeight& w, std::
     linear(part, x.row_slice(first, rows), w, {});
     score_rows(part, targets.subspan(at, count), scores.subspan(at, count));
   }
+}
+
+void Backend::clear(const TensorView& to) {
+  const std::vector<std::byte> zeros(static_cast<std::size_t>(to.bytes()));
+  upload(to, zeros.data());
 }
 
 }  // namespace llmq

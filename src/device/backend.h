@@ -169,6 +169,7 @@ class Backend {
   virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
   // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
   virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
+  virtual void clear(const TensorView& to);  // = 0; any plain type
   // absolute_sum[k] += sum_t |x[t,k]| (FP64, one chain over the rows), absolute_max[k] = max(.., |x[t,k]|): host results.
   virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
                              std::span<float> absolute_max) = 0;

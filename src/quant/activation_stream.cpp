@@ -174,7 +174,7 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
   if (rows != nullptr) *rows = RowSample(before.back(), channels);
   std::vector<std::optional<StatsCollector>> collectors(lanes_.size());
   for (const SampleChunk* chunk : seen)
-    if (!collectors[chunk->lane]) collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens);
+    if (!collectors[chunk->lane]) collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
   StatsCollector::Undrained left;
   see_inputs(site, block, weights, samples, [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
     const std::size_t place = turn.number, own = seen[place]->lane;

@@ -67,7 +67,9 @@ std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec&
   // The new one is there before the old one goes; in BF16 its numbers, too, until they are in the order of the matrix units.
   const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
   const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(h) : 0;
-  add("stage buffers and a chunk's Gram sum", outside + stages() + attention() + std::max(h, positive(reader.in_features)) * std::max(h, positive(reader.in_features)) * 4,
+  // The sum in FP32, and of all chunks in FP64 where one device has them all.
+  const std::uint64_t widest = std::max(h, positive(reader.in_features));
+  add("stage buffers, a chunk's Gram sum and that of all", outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
       prepared);
   for (const LinearSpec* const linear : linears) {
     if (!is_planned(*linear)) continue;

@@ -292,6 +292,8 @@ FAULTS = [
     Fault("scales-stay-on-the-host", "src/quant/device_rows.cpp", "each_tile([&](std::size_t i) { tiles_[i]->fit_scales(first, end); }); put_scales(",
           "each_tile([&](std::size_t i) { tiles_[i]->fit_scales(first, end); }); if (first.begin == 0) put_scales(", [("llmq_unit_quant", "Gptq.ADevice*")]),
     Fault("device-descends-from-old-differences", "src/quant/device_rows.cpp", "put_differences(begin, count);", "", [("llmq_unit_quant", "Gptq.ADevice*")]),
+    Fault("totals-without-the-diagonal", "kernels/cuda/elementwise.h", "if (j < i) return; triangle[", "if (j <= i) return; triangle[",
+          [("llmq_kernels_backend", "*GramTotals*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("lists-of-one-length-are-equal", "src/device/cuda/recent_lists.h", "return entry.bytes.size() == bytes.size() && (", "return entry.bytes.size() == bytes.size() || (",
           [("llmq_unit_device", "RecentLists.AList*")], ["src/device/cuda/cuda_backend.cpp"]),
     Fault("parts-in-one-place", "src/device/exchange.cpp", "columns_of(wholes[to], first, parts[from].cols())", "columns_of(wholes[to], 0 * first, parts[from].cols())",

@@ -16,7 +16,7 @@ inline std::vector<cuda::AttentionTile> attention_tiles(std::span<const Sequence
   for (const SequenceRows& s : sequences) {
     const std::int64_t from = std::max(first, s.first_row), rows = std::min(end, s.first_row + s.rows) - from;
     for (std::int64_t pair = 0; pair < rows * group; pair += cuda::kPairs)
-      tiles.push_back({static_cast<std::int32_t>(from - first), static_cast<std::int32_t>(rows), static_cast<std::int32_t>(pair),
+      tiles.push_back({static_cast<std::int32_t>(from - first), static_cast<std::int32_t>(rows), static_cast<std::int32_t>(pair), 0,
                        s.context + from - s.first_row, first_block[static_cast<std::size_t>(from)]});
   }
   return tiles;

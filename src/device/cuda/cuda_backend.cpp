@@ -9,6 +9,7 @@
 #include "device/cuda/attention_tiles.h"
 #include "device/column_rounder.h"
 #include "device/device_peaks.h"
+#include "device/gram_total.h"
 #include "device/cuda/cuda_peaks.h"
 #include "device/cuda/cuda_weight.h"
 #include "device/cuda/device_factor.h"
@@ -58,7 +59,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public OwnMemory, public TokenDrawer, public DevicePeaks {
+class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public OwnMemory, public TokenDrawer, public DevicePeaks, public GramTotals {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -234,14 +235,21 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
       const std::int64_t rows = std::min(most, k - first);
       numbers.resize(static_cast<std::size_t>(rows * k));
       download(numbers.data(), g.row_slice(first, rows));
-      for (std::int64_t i = first; i < first + rows; ++i) {
+      pool_.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t at, int) {
+        const std::int64_t i = first + static_cast<std::int64_t>(at);
         double* const sums = triangle.data() + i * (k - 1) - i * (i - 1) / 2;  // sums[j]: j from i on
-        const float* const row = numbers.data() + (i - first) * k;
+        const float* const row = numbers.data() + static_cast<std::int64_t>(at) * k;
         for (std::int64_t j = i; j < k; ++j) sums[j] += static_cast<double>(row[j]);
-      }
+      });
     }
+    clear(g);
+  }
+  void clear(const TensorView& g) override {
+    require_on(device(), "clear", {&g});
+    if (g.contiguous()) return device_->zero(g.pointer, g.bytes());
     for_each_row(g, [&](std::size_t, std::size_t bytes, char* row) { device_->zero(row, bytes); });
   }
+  std::unique_ptr<GramTotal> gram_total(std::int64_t channels) override;
 
   void channel_stats(const TensorView& x, std::span<double> absolute_sum, std::span<float> absolute_max) override {
     require_on(device(), "channel_stats", {&x});
@@ -370,7 +378,7 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
     const std::int64_t rows = x.rows(), width = integer ? layout.positions() : w.in_features, scales = in_groups ? w.groups : 1;
     const Buffer rounded = scratch(static_cast<std::size_t>(rows * width) * (integer ? 1 : sizeof(BFloat16))),
                  row_scales = scratch(static_cast<std::size_t>(rows * scales) * sizeof(float)),
-                 row_sums = scratch(static_cast<std::size_t>(rows * w.groups) * sizeof(std::int32_t));
+                 row_sums = scratch(w.group_zeros.bytes() == 0 ? 0 : static_cast<std::size_t>(rows * w.groups) * sizeof(std::int32_t));
     if (integer) device_->zero(rounded.get(), rounded.bytes());
     cuda::RoundInputs::Arguments round;
     round.rows = rows;
@@ -387,7 +395,8 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
     round.weight_group = layout.group;
     round.padded_group = layout.padded_group();
     start("linear (rounding of inputs)", kernels().round_inputs, round, x);
-    if (integer)
+    const bool has_zeros = integer && w.group_zeros.bytes() > 0;
+    if (has_zeros)
       start("linear (sums of inputs)", kernels().sum_codes,
             {rows * w.groups, w.groups, width, layout.padded_group(), rounded.as<std::int8_t>(), row_sums.as<std::int32_t>()}, x);
     cuda::LinearArguments a = on_fragments(y, x, w, bias);
@@ -395,7 +404,7 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
     a.x_stride = width;
     a.row_scale = row_scales.as<float>();
     a.row_scales = scales;
-    a.row_sum = integer ? row_sums.as<std::int32_t>() : nullptr;
+    a.row_sum = has_zeros ? row_sums.as<std::int32_t>() : nullptr;
     multiply_fragments(y, x, w, a);
   }
 
@@ -452,6 +461,34 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
   RecentLists recent_;  // goes before the device
   ThreadPool pool_;
 };
+
+class TotalOnDevice final : public GramTotal {
+ public:
+  TotalOnDevice(CudaDevice& device, std::int64_t channels)
+      : device_(device), channels_(channels), sums_(device.memory(), static_cast<std::size_t>(channels * (channels + 1) / 2) * sizeof(double)) {
+    device.zero(sums_.get(), sums_.bytes());
+  }
+  void drain(const TensorView& g) override {
+    require_on(device_.place(), "drain_gram", {&g});
+    const int code = device_.kernels().drain_gram({channels_ * channels_, channels_, g.as<float>(), g.row_stride, sums_.as<double>()}, device_.stream());
+    if (code != 0) device_.fail_launch("drain_gram", code, g.shape.text());
+  }
+  void read(std::span<double> triangle) const override { device_.copy_out(triangle.data(), sums_.get(), triangle.size_bytes()); }
+
+ private:
+  CudaDevice& device_;
+  std::int64_t channels_;
+  Buffer sums_;
+};
+
+std::unique_ptr<GramTotal> CudaBackend::gram_total(std::int64_t channels) {
+  try {
+    return std::make_unique<TotalOnDevice>(*device_, channels);
+  } catch (const Error& error) {
+    if (error.kind() != ErrorKind::kResource) throw;
+    return nullptr;
+  }
+}
 
 }  // namespace
 

@@ -148,7 +148,8 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
     pack(device, *prepared, prepared->codes);
     prepared->codes.reset();
     prepared->group_scales = by_group(device, *prepared, matrix.scales);
-    if (prepared->form != cuda::WeightForm::kFloat8) prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
+    const bool in_the_middle = prepared->form == cuda::WeightForm::kInt8 && std::all_of(matrix.zeros.begin(), matrix.zeros.end(), [](std::uint8_t zero) { return zero == 0x80; });
+    if (prepared->form != cuda::WeightForm::kFloat8 && !in_the_middle) prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
     prepared->bytes = prepared->fragments.bytes() + prepared->group_scales.bytes() + prepared->group_zeros.bytes();
     return prepared;
   }

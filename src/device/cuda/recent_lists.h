@@ -16,7 +16,7 @@ namespace llmq {
 
 class RecentLists {
  public:
-  static constexpr std::size_t kLists = 16, kMostBytes = std::size_t{1} << 18;  // longer ones are not kept
+  static constexpr std::size_t kLists = 128, kMostBytes = std::size_t{1} << 18;  // longer ones are not kept
 
   // The list's place on the device; put(bytes) copies it there where it is new.
   template <class Put>

@@ -72,7 +72,10 @@ class RuntimeDevice final : public CudaDevice {
   }
 
   SquareCholesky* cholesky() override {
-    if (!cholesky_ && why_no_cholesky().empty()) cholesky_ = make_cusolver(memory_, stream());
+    if (!cholesky_ && why_no_cholesky().empty()) {
+      memory_->trim();  // for what the library allocates by itself
+      cholesky_ = make_cusolver(memory_, stream());
+    }
     return cholesky_.get();
   }
   std::string why_no_cholesky() const override { return find_cusolver().missing; }
@@ -92,29 +95,32 @@ class RuntimeDevice final : public CudaDevice {
   // Whatever happens, the queue of work waits for the copies before the memory can be used or freed in it.
   Buffer filled(std::size_t bytes, const std::function<void(const Put&)>& fill) override {
     memory_->use();
+    Event copied;
     Buffer buffer(copied_, std::max<std::size_t>(bytes, 1));
     try {
       fill([&](std::size_t offset, const void* from_host, std::size_t part) { pass(buffer.as<char>() + offset, from_host, part, memory_->copies()); });
+      copied.order(memory_->copies(), memory_->stream(), "new memory");
     } catch (...) {
       cudaStreamSynchronize(memory_->copies());
       throw;
     }
-    Event().order(memory_->copies(), memory_->stream(), "new memory");
     return buffer;
   }
   // Runs in this device's queue, behind what wrote `from`; and what comes after in the owner's queue may change or free it.
   bool copy_across(CudaDevice& owner, const Strided& copy) override {
     auto* const other = dynamic_cast<RuntimeDevice*>(&owner);
     if (other == nullptr) return false;
-    const bool same = other->memory_->device() == memory_->device();
+    const bool same = other->memory_->device() == memory_->device(), own = other == this;
     if (!same && !memory_->reaches(*other->memory_)) return false;
-    other->memory_->use();
-    Event written;
-    written.order(other->memory_->stream(), memory_->stream(), "a copy between devices");
+    if (!own) other->handed_over_.order(other->memory_->stream(), memory_->stream(), "a copy between devices");
     memory_->use();
-    check_cuda(cudaMemcpy2DAsync(copy.to, copy.to_stride, copy.from, copy.from_stride, copy.bytes, copy.rows, cudaMemcpyDefault, memory_->stream()),
-               "cudaMemcpy2DAsync", fmt::format("{} rows of {} bytes between devices", copy.rows, copy.bytes));
-    Event().order(memory_->stream(), other->memory_->stream(), "a copy between devices");
+    const std::string purpose = fmt::format("{} rows of {} bytes between devices", copy.rows, copy.bytes);
+    if (copy.rows == 1 || (copy.to_stride == copy.bytes && copy.from_stride == copy.bytes))
+      check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.bytes, cudaMemcpyDefault, memory_->stream()), "cudaMemcpyAsync", purpose);
+    else
+      check_cuda(cudaMemcpy2DAsync(copy.to, copy.to_stride, copy.from, copy.from_stride, copy.bytes, copy.rows, cudaMemcpyDefault, memory_->stream()),
+                 "cudaMemcpy2DAsync", purpose);
+    if (!own) handed_over_.order(memory_->stream(), other->memory_->stream(), "a copy between devices");
     return true;
   }
   void begin_range(const std::string& name) override { begin_profile_range(name); }
@@ -143,6 +149,7 @@ class RuntimeDevice final : public CudaDevice {
 
   const cudaDeviceProp properties_;
   const std::shared_ptr<PoolMemory> memory_;
+  Event handed_over_;  // a wait for it is for what it recorded last
   const std::shared_ptr<CopiedMemory> copied_ = std::make_shared<CopiedMemory>(memory_);
   std::mutex staging_;
   PinnedMemory pinned_;

@@ -13,7 +13,9 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 std::string words_of(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error)); }
 
 void check_cuda(cudaError_t error, const char* call, const std::string& purpose) {
-  if (error != cudaSuccess) fail(ErrorKind::kDevice, "{} failed for {}: {}", call, purpose, words_of(error));
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // else the next launch would report it as its own
+  fail(ErrorKind::kDevice, "{} failed for {}: {}", call, purpose, words_of(error));
 }
 
 Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags", "the backend"); }
@@ -43,7 +45,12 @@ PoolMemory::~PoolMemory() {
 void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
   use();
   void* pointer = nullptr;
-  const cudaError_t error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
+  cudaError_t error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
+  if (error == cudaErrorMemoryAllocation) {  // what was freed is free when the queues have come to it, and in one piece when the pool has let go of it
+    cudaGetLastError();
+    trim();
+    error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
+  }
   if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     std::size_t free = 0, total = 0;
@@ -64,7 +71,13 @@ std::uint64_t PoolMemory::free_bytes() const {
 
 void PoolMemory::deallocate(void* pointer, std::size_t) noexcept {
   cudaSetDevice(index_);
-  cudaFreeAsync(pointer, stream_);  // an error that is pending shows at the next call that may report it
+  if (cudaFreeAsync(pointer, stream_) != cudaSuccess) cudaGetLastError();  // what is broken shows at the next call that may report it
+}
+
+void PoolMemory::trim() {
+  use();
+  for (cudaStream_t stream : {copies_, stream_}) check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize", "the memory that is to be given back");
+  check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", "the memory that is to be given back");
 }
 
 std::uint64_t PoolMemory::peak_bytes() const {
@@ -85,7 +98,10 @@ bool PoolMemory::reaches(const PoolMemory& owner) {
       access.location.type = cudaMemLocationTypeDevice;
       access.location.id = index_;
       access.flags = cudaMemAccessFlagsProtReadWrite;
-      check_cuda(cudaMemPoolSetAccess(owner.pool_, &access, 1), "cudaMemPoolSetAccess", fmt::format("cuda:{} and cuda:{}", index_, owner.index_));
+      if (cudaMemPoolSetAccess(owner.pool_, &access, 1) != cudaSuccess) {  // in some containers and virtual machines: the host carries it
+        cudaGetLastError();
+        can = 0;
+      }
     }
     reached_[other] = can != 0;
   }

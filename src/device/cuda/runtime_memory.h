@@ -47,6 +47,7 @@ class PoolMemory final : public MemoryResource {
   void* allocate_in(cudaStream_t stream, std::size_t bytes);
   std::uint64_t free_bytes() const;  // less a reserve for kernels, workspaces of libraries and gaps of the pool
   std::uint64_t peak_bytes() const;
+  void trim();  // gives what is free to the driver, for libraries that do not ask this pool
   // Whether kernels and copies of this device may touch memory of `owner`: asked once for a pair, and arranged.
   bool reaches(const PoolMemory& owner);
 

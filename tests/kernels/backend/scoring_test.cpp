@@ -2,6 +2,7 @@
 #include <numeric>
 
 #include "backend_fixture.h"
+#include "device/gram_total.h"
 
 namespace llmq::testing {
 namespace {
@@ -135,6 +136,39 @@ TEST_P(Scoring, DrainedGramsAddUpAndLeaveZeros) {
     EXPECT_EQ(triangle, want) << k;
     EXPECT_EQ(get(backend(), g.view), std::vector<float>(square.size())) << k;
   }
+}
+
+// A total on the device is the host's, addition by addition.
+TEST_P(Scoring, GramTotalsHaveTheBitsOfDrainedOnes) {
+  auto* const totals = dynamic_cast<GramTotals*>(&backend());
+  if (totals == nullptr) GTEST_SKIP() << "the sums are the host's";
+  for (const std::int64_t k : {1, 3, 17, 130}) {
+    Numbers numbers(static_cast<std::uint64_t>(k));
+    const auto size = static_cast<std::size_t>(k * (k + 1) / 2);
+    std::vector<double> want(size), got(size, 7.0);
+    const std::unique_ptr<GramTotal> total = totals->gram_total(k);
+    ASSERT_NE(total, nullptr);
+    for (int i = 0; i < 3; ++i) {
+      const std::vector<float> square = numbers.values(k * k, 10, 1e3);
+      const Placed one = put(backend(), DType::kF32, {k, k}, square), other = put(backend(), DType::kF32, {k, k}, square);
+      backend().drain_gram(want, one.view);
+      total->drain(other.view);
+      const std::vector<float> left = get(backend(), other.view);
+      for (std::int64_t row = 0; row < k; ++row)
+        for (std::int64_t column = row; column < k; ++column) EXPECT_EQ(left[static_cast<std::size_t>(row * k + column)], 0.0f);
+    }
+    total->read(got);
+    EXPECT_EQ(got, want) << k;
+  }
+}
+
+TEST_P(Scoring, ClearedTensorsAreZero) {
+  const Placed whole = put(backend(), DType::kF32, {5, 6}, std::vector<float>(30, 2.0f));
+  TensorView part = whole.view;
+  part.shape = {5, 4};
+  backend().clear(part);
+  const std::vector<float> left = get(backend(), whole.view);
+  for (std::size_t i = 0; i < left.size(); ++i) EXPECT_EQ(left[i], i % 6 < 4 ? 0.0f : 2.0f) << i;
 }
 
 TEST_P(Scoring, ChannelStats) {

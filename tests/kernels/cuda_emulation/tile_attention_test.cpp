@@ -28,7 +28,7 @@ std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool t
     for (int64_t row = 0; row < rows; row += at_once)
       for (int64_t pair = 0; pair < at_once * group; pair += kPairs)
         tiles.push_back({static_cast<int32_t>(static_cast<int64_t>(positions.size()) + row), static_cast<int32_t>(at_once),
-                         static_cast<int32_t>(pair), context + row, static_cast<int64_t>(tables.size())});
+                         static_cast<int32_t>(pair), 0, context + row, static_cast<int64_t>(tables.size())});
     for (int64_t row = 0; row < rows; ++row) positions.push_back(context + row);
     tables.insert(tables.end(), placed.tables[s].begin(), placed.tables[s].end());
   }

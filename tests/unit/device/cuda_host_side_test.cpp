@@ -148,7 +148,7 @@ TEST(RecentLists, AListThatIsThereIsNotCopiedAgain) {
   for (std::int64_t i = 0; i < 16 * 4; ++i)
     EXPECT_EQ(held[static_cast<std::size_t>(i)], i < 8 ? static_cast<float>(i + 1) : i >= 24 && i < 32 ? static_cast<float>(i - 23) : 0.0f) << i;
   for (std::int64_t other = 0; other < static_cast<std::int64_t>(RecentLists::kLists); ++other)
-    backend->store_kv(pages, k.view, k.view, std::vector<std::int64_t>{other, (other + 2) % 16});
+    backend->store_kv(pages, k.view, k.view, std::vector<std::int64_t>{other % 16, (other + 2 + other / 16) % 16});
   EXPECT_EQ(store(0), 1u) << "the oldest list was to go";
 }
 

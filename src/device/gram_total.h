@@ -1,0 +1,27 @@
+// The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on a device, so that only the last sum
+// comes down. A backend that can is a GramTotals too. The same FP64 additions in the same order: the same bits.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+
+// One triangle of channels * (channels + 1) / 2 numbers, 0 at first. Not longer than its backend.
+class GramTotal {
+ public:
+  virtual ~GramTotal() = default;
+  virtual void drain(const TensorView& g) = 0;  // as Backend::drain_gram()
+  virtual void read(std::span<double> triangle) const = 0;  // triangle = the sum, rows from the diagonal on
+};
+
+class GramTotals {
+ public:
+  virtual ~GramTotals() = default;
+  // Null where the device has no room for it.
+  virtual std::unique_ptr<GramTotal> gram_total(std::int64_t channels) = 0;
+};
+
+}  // namespace llmq
