@@ -87,11 +87,10 @@ void KvCache::write(std::int32_t block, const std::byte* from) {
 }
 
 void KvCache::copy(std::span<const BlockCopy> copies) {
-  if (!copies.empty()) page_.resize(page_bytes());
-  for (const BlockCopy& copy : copies) {
-    read(copy.from, page_.data());
-    write(copy.to, page_.data());
-  }
+  for (const BlockCopy& copy : copies)
+    for (std::size_t place = 0; place < pages_.size(); ++place)
+      for (const TensorView& all : {pages_[place].keys, pages_[place].values})
+        exchange_.copy(*backends_[place], page_of(all, copy.from), *backends_[place], page_of(all, copy.to));
 }
 
 void KvCache::give_swap_space(std::int32_t pages) { swapped_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(pages) * page_bytes()); }

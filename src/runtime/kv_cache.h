@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "device/exchange.h"
 #include "model/model_spec.h"
 #include "runtime/kv_blocks.h"
 #include "tensor/kv_type.h"
@@ -50,7 +51,7 @@ class KvCache {
   KvBlocks blocks_;
   std::vector<Buffer> storage_;
   std::vector<KvPages> pages_;
-  std::vector<std::byte> page_;
+  Exchange exchange_;
   std::unique_ptr<std::byte[]> swapped_;
 };
 
