@@ -17,7 +17,8 @@ const CudaKernels& device_kernels() {
       start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
       start<Product<CodeOperand>>, start<GramBFloat16>, start<Each<DrainGram>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
-      start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<PlainAttention>,
+      start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<TryScales>, start<ChooseScales>, start<TargetGroup>,
+      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<PlainAttention>,
       start<PeakProducts<MatrixBFloat16>>, start<PeakProducts<MatrixInt8>>, start<PeakFloat32>, start<ReadMemory>, launch_tile_attention,
       launch_linear,
   };

@@ -7,10 +7,12 @@
 #include "kernels/cuda/draw_token.h"
 #include "kernels/cuda/elementwise.h"
 #include "kernels/cuda/gram_bf16.h"
+#include "kernels/cuda/group_search.h"
 #include "kernels/cuda/kv_pages.h"
 #include "kernels/cuda/linear_arguments.h"
 #include "kernels/cuda/pack_fragments.h"
 #include "kernels/cuda/peak.h"
+#include "kernels/cuda/placed_columns.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/rows.h"
@@ -45,6 +47,13 @@ struct CudaKernels {
   Launch<TileRounding<RoundColumn>> tile_round;
   Launch<TileRounding<DescendColumn>> tile_descend;
   Launch<TileRounding<SolveColumn>> tile_solve;
+  Launch<TryScales> try_scales;
+  Launch<ChooseScales> choose_scales;
+  Launch<TargetGroup> target_group;
+  Launch<TakeGroup> take_group;
+  Launch<RefitGroup> refit_group;
+  Launch<PlaceColumns> place_columns;
+  Launch<WriteCodes> write_codes;
   Launch<PlainAttention> attention;
   Launch<PeakProducts<MatrixBFloat16>> peak_bf16;
   Launch<PeakProducts<MatrixInt8>> peak_int8;

@@ -1,90 +1,86 @@
 // The columns of a block (at most 128) of GPTQ, of group descent, of triangular solves and of trials, one after another, as
-// kernels/common/row_tile.h says: the same operations in the same order as kernels/cpu/ops/tile.h, one IEEE operation or fused
-// multiply-add each, so that codes are the CPU's bit for bit.
+// kernels/common/row_tile.h says, by the arithmetic of kernels/common/tile_arithmetic.h, so that codes are the CPU's bit for bit.
 //
-// Arrays are [columns][rows] over all rows of a weight. A block takes 32 rows; what they carry stays in shared memory. Stages for each
+// Arrays are [columns][rows] over all rows of a weight. A block takes 32 rows; what they carry (tile.carried, null: zeros) changes in shared
+// memory alone. Stages for each
 // eight columns, a thread of the first warp being a row:
 //   chain   e_k from carried_k, then carried_j += e_k factors[k][j] for the later ones of the eight, in registers
 //   rest    carried_j += e_k factors[k][j] for k = the eight, rising, and each later column j, a warp every fourth column
-// Cost: rows * columns^2 / 2 fused multiply-adds; no row waits for another.
+// Cost: rows * columns^2 / 2 fused multiply-adds for a rounding, as much again for every trial; no row waits for another.
 #pragma once
-#include "kernels/common/row_tile.h"
+#include "kernels/common/row_search.h"
 #include "kernels/cuda/block.h"
 
 namespace llmq::cuda {
 
-// Of two operands the second where either is NaN, as the CPU's.
-LLMQ_BLOCK float tile_min(float a, float b) { return a < b ? a : b; }
-LLMQ_BLOCK float tile_max(float a, float b) { return a > b ? a : b; }
-
-// round(v / scale), ties to even, kept where code = steps + zero lies in 0 .. top.
-LLMQ_BLOCK float tile_steps(float v, float scale, float zero, float top) {
-  const float magic = 12582912.0f, nearest = (v / scale + magic) - magic;  // 1.5 * 2^23 leaves no fraction bits
-  return tile_min(top - zero, tile_max(0.0f - zero, nearest));
-}
-
-// apply: what the column does at element `at`, its scale at `g`, from what it carries; returns e_k.
+// apply: what column k does at element `at`; returns e_k.
 struct RoundColumn {
-  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t, int64_t at, int64_t g, int64_t, float carried) {
-    const float w = t.weight[at], scale = t.scale[g], steps = tile_steps(w + carried, scale, t.zero[g], t.top);
-    const float e = w - steps * scale;
-    t.steps[at] = steps;
-    t.difference[at] = e;
-    return e;
+  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t, int64_t at, const TileColumn<OneRow>& column, float&) {
+    const ColumnResult<OneRow> result = round_column<OneRow>(column);
+    t.steps[at] = result.steps;
+    t.difference[at] = result.difference;
+    return result.error;
   }
 };
 
 struct DescendColumn {
-  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t k, int64_t at, int64_t g, int64_t, float carried) {
-    const float scale = t.scale[g], value = t.steps[at] * scale;
-    const float steps = tile_steps(fmaf(carried, t.inverse[k], value), scale, t.zero[g], t.top), fresh = steps * scale;
-    t.steps[at] = steps;
-    t.difference[at] = t.weight[at] - fresh;
-    return value - fresh;
+  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t k, int64_t at, const TileColumn<OneRow>& column, float&) {
+    const ColumnResult<OneRow> result = descend_column<OneRow>(column, t.steps[at], t.inverse[k]);
+    t.steps[at] = result.steps;
+    t.difference[at] = result.difference;
+    return result.error;
   }
 };
 
 struct TryColumn {
-  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t k, int64_t at, int64_t g, int64_t row, float carried) {
-    const float w = t.weight[at], v = w + carried, value = tile_steps(v, t.scale[g], t.zero[g], t.top) * t.scale[g], left = v - value;
-    t.loss[row] = fmaf(left * t.cost[k], left, t.loss[row]);
-    return w - value;
+  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t k, int64_t, const TileColumn<OneRow>& column, float& loss) {
+    return try_column<OneRow>(column, t.cost[k], loss);
   }
 };
 
 struct SolveColumn {
-  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t, int64_t at, int64_t, int64_t, float carried) {
-    t.difference[at] = 0.0f - carried;
-    return 0.0f - carried;
+  static LLMQ_BLOCK float apply(const TileColumns& t, int64_t, int64_t at, const TileColumn<OneRow>& column, float&) {
+    t.difference[at] = 0.0f - column.carried;
+    return 0.0f - column.carried;
   }
 };
 
+// 32 rows of the tile, from first_row on; thread t < 32 is row t.
 template <class Column>
-struct TileRounding {
+struct ColumnChain {
   static constexpr int kThreads = 128, kRows = 32, kMostColumns = 128, kAhead = 8, kWarps = kThreads / kRows;
-  struct Arguments {
-    TileColumns tile;  // columns <= kMostColumns; pointers are the device's
-    int64_t rows = 0;
-  };
   struct Shared {
     Array<float, kMostColumns * kRows> carried;
     Array<float, kAhead * kRows> errors;
   };
 
-  static Grid grid(const Arguments& a) { return {blocks_for(a.rows, kRows)}; }
+  const TileColumns& tile;
+  int64_t rows, first_row;
 
-  static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
-    const TileColumns& tile = a.tile;
-    const int64_t first_row = int64_t{block.x} * kRows;
-    block.each([&](int t) { each_carried(a, first_row, t, 0, [&](int64_t, int at, float& global) { shared.carried.set(t, at, global); }); });
-    block.barrier();
+  LLMQ_BLOCK bool is_row(int t) const { return t < kRows && first_row + t < rows; }
+  LLMQ_BLOCK int64_t row(int t) const { return first_row + t % kRows; }
+
+  // use(column, place in shared memory, place in the tile) for the columns from `first` on that are this thread's.
+  template <class Use>
+  LLMQ_BLOCK void each_carried(int t, int64_t first, const Use& use) const {
+    if (row(t) >= rows) return;
+    for (int64_t j = first + t / kRows; j < tile.columns; j += kWarps) use(j, static_cast<int>(j * kRows + t % kRows), j * rows + row(t));
+  }
+
+  LLMQ_BLOCK void read_carried(int t, Shared& shared) const {
+    each_carried(t, 0, [&](int64_t, int at, int64_t from) { shared.carried.set(t, at, tile.carried == nullptr ? 0.0f : tile.carried[from]); });
+  }
+
+  // All columns: shared.carried in and out, a barrier before and behind. grid(t, column): the row's scale and zero there; loss: of thread t's row.
+  template <class Grid>
+  LLMQ_BLOCK void run(Block<kThreads>& block, Shared& shared, const Grid& grid, PerThread<float, kThreads>& loss) const {
     for (int64_t first = 0; first < tile.columns; first += kAhead) {
       block.each([&](int t) {
-        if (t < kRows && first_row + t < a.rows) chain(a, shared, first, first_row + t, t);
+        if (is_row(t)) chain(shared, first, t, grid, loss[t]);
       });
       block.barrier();
       block.each([&](int t) {
-        each_carried(a, first_row, t, first + kAhead, [&](int64_t j, int at, float&) {
+        each_carried(t, first + kAhead, [&](int64_t j, int at, int64_t) {
           float sum = shared.carried.get(t, at);
           LLMQ_UNROLL
           for (int k = 0; k < kAhead; ++k) sum = fmaf(tile.factors[(first + k) * tile.factor_row + j], shared.errors.get(t, k * kRows + t % kRows), sum);
@@ -93,21 +89,11 @@ struct TileRounding {
       });
       block.barrier();
     }
-    block.each([&](int t) { each_carried(a, first_row, t, 0, [&](int64_t, int at, float& global) { global = shared.carried.get(t, at); }); });
   }
 
  private:
-  // use(column, place in shared memory, place in device memory) for the columns from `first` on that are this thread's.
-  template <class Use>
-  static LLMQ_BLOCK void each_carried(const Arguments& a, int64_t first_row, int t, int64_t first, const Use& use) {
-    const int64_t row = first_row + t % kRows;
-    if (row >= a.rows) return;
-    for (int64_t j = first + t / kRows; j < a.tile.columns; j += kWarps)
-      use(j, static_cast<int>(j * kRows + t % kRows), a.tile.carried[j * a.rows + row]);
-  }
-
-  static LLMQ_BLOCK void chain(const Arguments& a, Shared& shared, int64_t first, int64_t row, int t) {
-    const TileColumns& tile = a.tile;
+  template <class Grid>
+  LLMQ_BLOCK void chain(Shared& shared, int64_t first, int t, const Grid& grid, float& loss) const {
     float carried[kAhead];
     LLMQ_UNROLL
     for (int k = 0; k < kAhead; ++k) carried[k] = first + k < tile.columns ? shared.carried.get(t, static_cast<int>((first + k) * kRows + t)) : 0.0f;
@@ -115,14 +101,88 @@ struct TileRounding {
     for (int k = 0; k < kAhead; ++k) {
       const int64_t column = first + k;
       if (column >= tile.columns) return;
-      const int64_t g = tile.group == nullptr ? 0 : tile.group[column] * a.rows + row;
-      const float e = Column::apply(tile, column, column * a.rows + row, g, row, carried[k]);
+      const int64_t at = column * rows + row(t);
+      const RowGrid own = grid(t, column);
+      const float e = Column::apply(tile, column, at, {tile.weight[at], carried[k], own.scale, own.zero, tile.top}, loss);
       shared.errors.set(t, k * kRows + t, e);
       shared.carried.set(t, static_cast<int>(column * kRows + t), carried[k]);
       LLMQ_UNROLL
       for (int j = k + 1; j < kAhead; ++j)
         if (first + j < tile.columns) carried[j] = fmaf(tile.factors[column * tile.factor_row + first + j], e, carried[j]);
     }
+  }
+};
+
+template <class Column>
+struct TileRounding {
+  using Chain = ColumnChain<Column>;
+  using Shared = typename Chain::Shared;
+  static constexpr int kThreads = Chain::kThreads;
+  struct Arguments {
+    TileColumns tile;  // columns <= kMostColumns; pointers are the device's; group null: one scale and zero for each row
+    int64_t rows = 0;
+  };
+
+  static Grid grid(const Arguments& a) { return {blocks_for(a.rows, Chain::kRows)}; }
+
+  static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
+    const TileColumns& tile = a.tile;
+    const Chain chain{tile, a.rows, int64_t{block.x} * Chain::kRows};
+    PerThread<float, kThreads> loss;
+    block.each([&](int t) {
+      loss[t] = 0;
+      chain.read_carried(t, shared);
+    });
+    block.barrier();
+    const auto grid = [&](int t, int64_t column) {
+      const int64_t g = tile.group == nullptr ? chain.row(t) : tile.group[column] * a.rows + chain.row(t);
+      return RowGrid{tile.scale[g], tile.zero[g]};
+    };
+    chain.run(block, shared, grid, loss);
+  }
+};
+
+// One trial after another, each by rounding all columns.
+struct TryScales {
+  using Chain = ColumnChain<TryColumn>;
+  using Shared = Chain::Shared;
+  static constexpr int kThreads = Chain::kThreads;
+  struct Arguments {
+    TrialSearch search;
+    int64_t rows = 0;
+  };
+
+  static Grid grid(const Arguments& a) { return {blocks_for(a.rows, Chain::kRows)}; }
+
+  static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
+    const TrialSearch& search = a.search;
+    const TileColumns& tile = search.columns;
+    const Chain chain{tile, a.rows, int64_t{block.x} * Chain::kRows};
+    PerThread<RowTrials, kThreads> found;
+    PerThread<RowGrid, kThreads> tried;
+    PerThread<float, kThreads> loss;
+    block.each([&](int t) {
+      if (chain.is_row(t)) found[t] = RowTrials::around({tile.scale[chain.row(t)], tile.zero[chain.row(t)]});
+    });
+    for (int i = 0; i < search.trials.count(search.rule.symmetric); ++i) {
+      block.each([&](int t) {
+        chain.read_carried(t, shared);
+        loss[t] = 0;
+        if (chain.is_row(t)) tried[t] = found[t].trial(i, search.trials, search.rule);
+      });
+      block.barrier();
+      chain.run(block, shared, [&](int t, int64_t) { return tried[t]; }, loss);
+      block.each([&](int t) {
+        if (chain.is_row(t)) found[t].judge(tried[t], loss[t]);
+      });
+    }
+    block.each([&](int t) {
+      if (!chain.is_row(t)) return;
+      const int64_t row = chain.row(t);
+      search.found.scale[row] = found[t].best.scale;
+      search.found.zero[row] = found[t].best.zero;
+      if (search.loss != nullptr) search.loss[row] = found[t].least;
+    });
   }
 };
 

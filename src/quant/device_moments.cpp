@@ -1,7 +1,7 @@
 // The moments of a device that has memory of its own: what lies there beside a half of a block, one thing after another.
 #include "quant/run_moments.h"
 
-#include "device/host_tiles.h"
+#include "quant/device_rows.h"
 
 namespace llmq {
 namespace {
@@ -39,12 +39,11 @@ std::uint64_t MomentsOfARun::judged(const LinearSpec& linear) const {
   return judge_there(k) + (searches() ? most : std::min(most, positive(linear.out_features))) * k * (4 + 2);
 }
 
-// GPTQ's factor and square by panels, and as many rows as go at once.
+// GPTQ's factor and square by panels, the squares of groups, and as many rows as go at once.
 std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
-  const std::uint64_t k = positive(linear.in_features), tile = positive(host_tile_rows()), row = 4 * k * 4;
-  const std::uint64_t most = std::max<std::uint64_t>(1, device_scratch_ / row / tile) * tile,
-                      rows = std::min(most, (positive(linear.out_features) + tile - 1) / tile * tile);
-  return 6 * k * k + k * kGroupBytes / 2 + rows * (row + 2 * 128 * 4);
+  const std::uint64_t k = positive(linear.in_features), row = kDeviceRowArrays * k * 4;
+  const std::uint64_t rows = std::min(std::max<std::uint64_t>(1, device_scratch_ / row), positive(linear.out_features));
+  return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
 }
 
 std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec& block, InputSite outer, LinearRole last) const {

@@ -99,12 +99,6 @@ class Gptq final : public Method {
     });
   }
 
-  static void put_on(GptqInput& input, Backend& device) {
-    PanelsOnDevice& panels = input.on_devices.emplace_back();
-    panels.upper = put_panels(input.unit_upper, input.order, {}, device);
-    if (input.is_fitted) panels.square = put_panels(input.descent.square, input.runs, input.descent.inverse, device);
-  }
-
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
 
   // Of the input as linears of this scheme need it: what `kept` holds, or made there.
@@ -122,8 +116,8 @@ class Gptq final : public Method {
     input->is_fitted = is_fitted;
     prepare(*input, *problem.stats, backend);
     if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
-      put_on(*input, backend);
-      for (const std::shared_ptr<Backend>& further : problem.further_devices) put_on(*input, *further);
+      input->on_devices.push_back(put_input(*input, backend));
+      for (const std::shared_ptr<Backend>& further : problem.further_devices) input->on_devices.push_back(put_input(*input, *further));
     }
     const GptqInput& made = *input;
     kept = std::move(input);

@@ -6,6 +6,19 @@
 
 namespace llmq {
 
+std::vector<float> GptqInput::importance_by_column() const {
+  std::vector<float> by_column(importance.size());
+  for (std::size_t place = 0; place < by_column.size(); ++place) by_column[static_cast<std::size_t>(order.columns[place])] = importance[place];
+  return by_column;
+}
+
+std::vector<std::int32_t> GptqInput::places_of_runs() const {
+  std::vector<std::int32_t> place_of(order.columns.size()), places;
+  for (std::size_t p = 0; p < place_of.size(); ++p) place_of[static_cast<std::size_t>(order.columns[p])] = static_cast<std::int32_t>(p);
+  for (const std::int32_t column : runs.columns) places.push_back(place_of[static_cast<std::size_t>(column)]);
+  return places;
+}
+
 GptqRows::GptqRows(const GptqLinear& linear, const RoundingProblem& problem, std::int64_t first_row)
     : linear_(linear),
       problem_(problem),
@@ -27,7 +40,7 @@ void GptqRows::run() {
   });
   if (!linear_.input.is_fitted) return;
   change_order();
-  GroupDescent(linear_.input.descent, linear_.scheme, tile_).run();
+  GroupDescent(linear_.input.descent, grid_rule(linear_.scheme), tile_).run();
 }
 
 void GptqRows::start() {
@@ -58,15 +71,12 @@ void GptqRows::fix_grid() {
 void GptqRows::choose_all_scales() {
   RowTile plain(size_, 0);
   read_weight(linear_.input.runs, plain);
-  std::vector<float> importance(static_cast<std::size_t>(size_));
-  for (std::size_t place = 0; place < importance.size(); ++place)
-    importance[static_cast<std::size_t>(linear_.input.order.columns[place])] =
-        linear_.input.importance[place];
+  const std::vector<float> importance = linear_.input.importance_by_column();
   for (std::int64_t g = 0; g < groups_; ++g) {
     const std::int64_t begin = g * group_;
     choose_group_scales({at(plain.weight, begin), importance.data() + begin,
                          std::min(group_, size_ - begin), tile_.scale_of(g), tile_.zero_of(g)},
-                        linear_.scheme, linear_.options);
+                        linear_.candidates());
   }
 }
 
@@ -121,28 +131,20 @@ void GptqRows::fit_scales(const ColumnBlock& first, std::int64_t end) {
   const std::int64_t group = linear_.input.order.group[static_cast<std::size_t>(first.begin)];
   choose_group_scales({current.data(), linear_.input.importance.data() + first.begin, end - first.begin,
                        tile_.scale_of(group), tile_.zero_of(group)},
-                      linear_.scheme, linear_.options);
-  if (linear_.options.scale_search != GptqOptions::ScaleSearch::kFeedback ||
-      first.begin + first.width != end)
-    return;
+                      linear_.candidates());
+  if (!linear_.tries(first, end)) return;
   TileColumns columns = columns_of(first, carried_);
   columns.cost = linear_.input.cost.data() + first.begin;
-  try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials,
-                   linear_.scheme);
+  try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials, grid_rule(linear_.scheme));
 }
 
 void GptqRows::change_order() {
-  const ColumnOrder &order = linear_.input.order, &runs = linear_.input.runs;
-  if (order.columns == runs.columns) return;
-  std::vector<std::int64_t> place_of(static_cast<std::size_t>(size_));
-  for (std::size_t p = 0; p < place_of.size(); ++p)
-    place_of[static_cast<std::size_t>(order.columns[p])] = static_cast<std::int64_t>(p);
+  if (!linear_.input.changes_order()) return;
+  const std::vector<std::int32_t> places = linear_.input.places_of_runs();
   for (std::vector<float>* values : {&tile_.weight, &tile_.difference, &tile_.steps}) {
     std::vector<float> old = *values;
-    for (std::int64_t p = 0; p < size_; ++p) {
-      const auto column = static_cast<std::size_t>(runs.columns[static_cast<std::size_t>(p)]);
-      std::copy_n(at(old, place_of[column]), tile_.rows, at(*values, p));
-    }
+    for (std::int64_t p = 0; p < size_; ++p)
+      std::copy_n(at(old, places[static_cast<std::size_t>(p)]), tile_.rows, at(*values, p));
   }
 }
 

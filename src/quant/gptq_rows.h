@@ -1,5 +1,5 @@
-// GPTQ of a tile of rows (quant/gptq.h has the mathematics): all of it in host memory, or by steps where a device makes the products
-// and rounds the columns (quant/device_rows.h). The codes are the same, bit for bit.
+// GPTQ of a tile of rows (quant/gptq.h has the mathematics) in host memory. A device rounds many rows at once (quant/device_rows.h); the
+// codes are the same, bit for bit.
 //
 // Cost per row of K columns: as quant/gptq.h says; memory 12 bytes for each weight of the tile.
 #pragma once
@@ -12,13 +12,20 @@
 
 namespace llmq {
 
-// What the device holds of a square: the panels, and by place the group and, for a descent, 1 / H_kk.
+// What a device holds of a square: the panels, and the columns and groups of its places.
 struct DevicePanels {
-  Buffer values, group, inverse;
+  Buffer values;
+  Buffer column, group;  // by place; ~column where no input uses it
 };
 
-struct PanelsOnDevice {
-  DevicePanels upper, square;  // of unit_upper; of the descent's square, where there is a descent
+// What a device holds of an input: as GptqInput has it, and DescentProblem.
+struct InputOnDevice {
+  DevicePanels upper, square;         // of unit_upper; of the descent's square, where there is a descent
+  Buffer importance, cost;            // by place of `order`
+  Buffer column_importance;           // by column, where scales are chosen before anything is rounded
+  Buffer inverse, row_sum;            // of the descent
+  Buffer own;                         // of each block that has them unit_upper, inverse, cost
+  std::vector<std::size_t> own_begin; // by block: where in `own`
 };
 
 // What all rows of all linears that read an input share.
@@ -32,7 +39,11 @@ struct GptqInput final : PreparedInput {
   std::vector<float> cost;        // R_kk^2 by place of `order`
   DescentProblem descent;         // by place of `runs`
   RoundingNotes notes;
-  std::vector<PanelsOnDevice> on_devices;  // where devices round
+  std::vector<InputOnDevice> on_devices;  // where devices round
+
+  std::vector<float> importance_by_column() const;
+  std::vector<std::int32_t> places_of_runs() const;  // by place of `runs`: the place of the same column in `order`
+  bool changes_order() const { return is_fitted && order.columns != runs.columns; }
 };
 
 // What all rows of a linear share.
@@ -41,6 +52,14 @@ struct GptqLinear {
   const QuantScheme& scheme;
   const GptqOptions& options;
   std::vector<GroupGrid> fixed;  // per-tensor: the one grid
+
+  RangeCandidates candidates() const {
+    return {grid_rule(scheme), options.full_range, options.scale_search != GptqOptions::ScaleSearch::kMinMax};
+  }
+  // Whether the scales of the group of places [first.begin, end) are tried by rounding it.
+  bool tries(const ColumnBlock& first, std::int64_t end) const {
+    return options.scale_search == GptqOptions::ScaleSearch::kFeedback && first.begin + first.width == end;
+  }
 
   // visit(block, end): end of the group whose scales are to be chosen when the block comes, 0 where there is none.
   template <class Visit>
@@ -67,22 +86,17 @@ class GptqRows {
   void run();  // everything but write()
   void write(QuantizedMatrix& matrix);
 
-  // By steps. start(): weights, and the scales that are chosen before anything is rounded. fit_scales(): those of the group [first.begin,
-  // end); carried() holds what the columns before leave to its first block, and the tile's differences hold -x of the group, where columns came before.
-  void start();
-  void fit_scales(const ColumnBlock& first, std::int64_t end);
-  void change_order();  // from the places of `order` to those of `runs`
-  RowTile& tile() { return tile_; }
-  std::vector<float>& carried() { return carried_; }
-
  private:
   float* at(std::vector<float>& values, std::int64_t place) const { return values.data() + place * tile_.rows; }
   void read_weight(const ColumnOrder& order, RowTile& tile) const;
+  void start();
   void fix_grid();
   void choose_all_scales();
   void carry(const ColumnBlock& block, std::vector<float>& carried);
   TileColumns columns_of(const ColumnBlock& block, std::vector<float>& carried);
   void choose_scales(const ColumnBlock& first, std::int64_t end);
+  void fit_scales(const ColumnBlock& first, std::int64_t end);
+  void change_order();
 
   const GptqLinear& linear_;
   const RoundingProblem& problem_;

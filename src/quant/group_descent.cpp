@@ -4,7 +4,6 @@
 #include <array>
 
 #include "quant/group_scales.h"
-#include "tensor/quantized_matrix.h"
 
 namespace llmq {
 namespace {
@@ -13,12 +12,8 @@ using Lanes = std::array<float, kMostTileRows>;
 
 }  // namespace
 
-GroupDescent::GroupDescent(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile)
-    : problem_(problem),
-      scheme_(scheme),
-      tile_(tile),
-      rows_(static_cast<std::size_t>(tile.rows)),
-      top_(static_cast<float>(scheme.code_count() - 1)) {}
+GroupDescent::GroupDescent(const DescentProblem& problem, const GridRule& rule, RowTile& tile)
+    : problem_(problem), rule_(rule), tile_(tile), rows_(static_cast<std::size_t>(tile.rows)) {}
 
 void GroupDescent::run() {
   problem_.each_group([&](std::int64_t begin, std::int64_t end) { visit(begin, end); });
@@ -31,7 +26,10 @@ void GroupDescent::slopes(const ColumnBlock& block) {
 }
 
 void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
-  enter(begin, end);
+  group_ = problem_.order->group[static_cast<std::size_t>(begin)];
+  begin_ = begin;
+  width_ = end - begin;
+  y_.resize(static_cast<std::size_t>(width_) * rows_);
   const std::span<const ColumnBlock> blocks = problem_.blocks_of(begin, end);
   for (const ColumnBlock& block : blocks) slopes(block);
   refit();
@@ -42,25 +40,16 @@ void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
   }
 }
 
-float* GroupDescent::enter(std::int64_t begin, std::int64_t end) {
-  group_ = problem_.order->group[static_cast<std::size_t>(begin)];
-  begin_ = begin;
-  width_ = end - begin;
-  y_.resize(static_cast<std::size_t>(width_) * rows_);
-  return y_.data();
-}
-
 void GroupDescent::refit() {
-  const std::size_t first = problem_.square.first_block(begin_), last = problem_.square.first_block(begin_ + width_);
-  if (!problem_.own.empty() && last == first + 1 && problem_.own[first].exists) search_again(first);
+  const std::int64_t end = begin_ + width_;
+  if (const GroupSquare* own = problem_.own_of(begin_, end); own != nullptr) search_again(*own, problem_.blocks_of(begin_, end).front());
   if (!problem_.scales) return;
-  refit_scale();
-  if (!scheme_.symmetric) shift_zero();
+  fit_scale();
+  if (!rule_.symmetric) shift_zero();
 }
 
 // What a group's values lose beyond t is (t - value) G_gg (t - value)^T.
-void GroupDescent::search_again(std::size_t index) {
-  const GroupSquare& own = problem_.own[index];
+void GroupDescent::search_again(const GroupSquare& own, const ColumnBlock& block) {
   const std::size_t count = static_cast<std::size_t>(width_) * rows_;
   float* const scale = tile_.scale_of(group_);
   float* const zero = tile_.zero_of(group_);
@@ -73,7 +62,7 @@ void GroupDescent::search_again(std::size_t index) {
     for (std::size_t r = 0; r < rows_; ++r, ++i) target_[i] += steps[i] * scale[r];
   std::copy_n(scale, rows_, old_scale.begin());
   std::copy_n(zero, rows_, old_zero.begin());
-  TileColumns columns = columns_of(problem_.square.blocks()[index]);
+  TileColumns columns = columns_of(block);
   columns.factors = own.unit_upper.data();
   columns.weight = target_.data();
   columns.steps = fresh_.data();
@@ -81,7 +70,7 @@ void GroupDescent::search_again(std::size_t index) {
   columns.cost = own.cost.data();
   columns.carried = carried_.data();
   std::fill(carried_.begin(), carried_.end(), 0.0f);
-  try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, scheme_);
+  try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, rule_);
   host_tile_round(columns);
   bool any = false;
   for (std::size_t r = 0; r < rows_; ++r) {
@@ -99,11 +88,11 @@ void GroupDescent::search_again(std::size_t index) {
   std::copy_n(difference, count, spent_.begin());
   take_differences();
   for (std::size_t i = 0; i < count; ++i) spent_[i] = difference[i] - spent_[i];
-  host_tile_product(y_.data(), columns_of(problem_.square.blocks()[index]).factors, width_, width_,
+  host_tile_product(y_.data(), columns_of(block).factors, width_, width_,
                     spent_.data(), width_, true);
 }
 
-void GroupDescent::refit_scale() {
+void GroupDescent::fit_scale() {
   const float* const steps = at(tile_.steps, begin_);
   u_.resize(y_.size());
   for (const ColumnBlock& block : problem_.blocks_of(begin_, begin_ + width_))
@@ -114,12 +103,9 @@ void GroupDescent::refit_scale() {
   host_tile_dot(curve.data(), u_.data(), steps, width_);
   float* const scale = tile_.scale_of(group_);
   for (std::size_t r = 0; r < rows_; ++r) {
-    if (!(curve[r] > 0)) continue;
-    const float fresh = stored_scale(scale[r] + slope[r] / curve[r], scheme_.scale_dtype);
-    const float step = fresh - scale[r];
-    if (!(step * (2 * slope[r] - step * curve[r]) > 0)) continue;
-    change[r] = step;
-    scale[r] = fresh;
+    const ScaleChange fresh = refit_scale(scale[r], slope[r], curve[r], rule_.stored);
+    scale[r] = fresh.scale;
+    change[r] = fresh.change;
   }
   take_differences();
   host_tile_subtract(y_.data(), y_.data(), change.data(), u_.data(), width_);
@@ -139,13 +125,9 @@ void GroupDescent::shift_zero() {
   float* const zero = tile_.zero_of(group_);
   bool any = false;
   for (std::size_t r = 0; r < rows_; ++r) {
-    // Values rise by t, D falls by it: the loss changes by -2 t slope + t^2 whole.
-    const float rise = scale[r] * slope[r] > 0 ? 1.0f : -1.0f, t = rise * scale[r];
-    const bool fits = rise > 0 ? zero[r] > 0 : zero[r] < top_;
-    if (!fits || !(2 * t * slope[r] - t * t * whole > 0)) continue;
-    zero[r] -= rise;
-    move[r] = rise;
-    any = true;
+    move[r] = zero_shift({scale[r], zero[r]}, slope[r], whole, rule_.top);
+    zero[r] -= move[r];
+    any = any || move[r] != 0;
   }
   if (!any) return;
   float* const steps = at(tile_.steps, begin_);
@@ -176,7 +158,7 @@ TileColumns GroupDescent::columns_of(const ColumnBlock& block) {
   columns.zero = tile_.zero.data();
   columns.group = problem_.order->group.data() + block.begin;
   columns.inverse = problem_.inverse.data() + block.begin;
-  columns.top = top_;
+  columns.top = rule_.top;
   return columns;
 }
 

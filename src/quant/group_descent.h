@@ -16,11 +16,11 @@
 #include <span>
 #include <vector>
 
+#include "kernels/common/scale_search.h"
 #include "quant/column_order.h"
 #include "quant/column_panels.h"
 #include "quant/group_squares.h"
 #include "quant/row_tile.h"
-#include "tensor/quant_scheme.h"
 
 namespace llmq {
 
@@ -40,6 +40,11 @@ struct DescentProblem {
     for (int sweep = 0; sweep < std::max(sweeps, 1); ++sweep)
       for (std::size_t g = 0; g + 1 < run.size(); ++g) visit(run[g], run[g + 1]);
   }
+  // What a group of one block is rounded again with; null: it is not.
+  const GroupSquare* own_of(std::int64_t begin, std::int64_t end) const {
+    const std::size_t first = square.first_block(begin);
+    return !own.empty() && square.first_block(end) == first + 1 && own[first].exists ? &own[first] : nullptr;
+  }
   std::span<const ColumnBlock> blocks_of(std::int64_t begin, std::int64_t end) const {
     const std::size_t first = square.first_block(begin);
     return std::span(square.blocks()).subspan(first, square.first_block(end) - first);
@@ -48,29 +53,24 @@ struct DescentProblem {
 
 class GroupDescent {
  public:
-  GroupDescent(const DescentProblem& problem, const QuantScheme& scheme, RowTile& tile);
+  GroupDescent(const DescentProblem& problem, const GridRule& rule, RowTile& tile);
   void run();
-
-  // Or by steps, for each group in turn: whoever has Y puts it where enter() says, [end - begin, rows]; refit() is everything but the codes
-  // one by one, and leaves Y there as it is then.
-  float* enter(std::int64_t begin, std::int64_t end);
-  void refit();
 
  private:
   float* at(std::vector<float>& values, std::int64_t place) const { return values.data() + place * tile_.rows; }
   void slopes(const ColumnBlock& block);
   void visit(std::int64_t begin, std::int64_t end);
-  void search_again(std::size_t index);
-  void refit_scale();
+  void refit();  // everything but the codes one by one
+  void search_again(const GroupSquare& own, const ColumnBlock& block);
+  void fit_scale();
   void shift_zero();
   void take_differences();
   TileColumns columns_of(const ColumnBlock& block);
 
   const DescentProblem& problem_;
-  const QuantScheme& scheme_;
+  GridRule rule_;
   RowTile& tile_;
   std::size_t rows_;
-  float top_;
   std::int64_t begin_ = 0, width_ = 0, group_ = 0;  // of the group visited
   std::vector<float> y_, u_, target_, fresh_, spent_, carried_;
 };

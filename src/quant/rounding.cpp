@@ -11,19 +11,8 @@
 namespace llmq {
 namespace {
 
-// Nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
-inline float nearest(float x) {
-  constexpr float kMagic = 12582912.0f;
-  return (x + kMagic) - kMagic;
-}
-
-inline float clamp_code(float code, float top) {
-  code = code < 0.0f ? 0.0f : code;
-  return code > top ? top : code;
-}
-
 inline float code_of(float weight, GroupGrid grid) {
-  return clamp_code(nearest(weight / grid.scale) + grid.zero, grid.top);
+  return clamp_code(nearest<OneRow>(weight / grid.scale) + grid.zero, grid.top);
 }
 
 // value(code(w)) for float8.
@@ -39,21 +28,16 @@ GroupRange find_range(const float* weight, std::int64_t count) {
   return range;
 }
 
+GridRule grid_rule(const QuantScheme& scheme) {
+  return {scheme.symmetric, scale_type(scheme.scale_dtype), static_cast<float>(scheme.code_count() - 1), static_cast<float>(scheme.middle())};
+}
+
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {
-  GroupGrid grid;
-  grid.top = static_cast<float>(scheme.code_count() - 1);
-  grid.float8 = scheme.weight_type == WeightType::kFloat8;
-  if (grid.float8) {
-    grid.scale = stored_scale(std::max(-range.low, range.high) / kFloat8Top, scheme.scale_dtype);
-    grid.zero = static_cast<float>(scheme.middle());
-  } else if (scheme.symmetric) {
-    grid.scale = stored_scale(2.0f * std::max(-range.low, range.high) / grid.top, scheme.scale_dtype);
-    grid.zero = static_cast<float>(scheme.middle());
-  } else {
-    grid.scale = stored_scale((range.high - range.low) / grid.top, scheme.scale_dtype);
-    grid.zero = clamp_code(nearest(-range.low / grid.scale), grid.top);
-  }
-  return grid;
+  const float top = static_cast<float>(scheme.code_count() - 1);
+  if (scheme.weight_type == WeightType::kFloat8)
+    return {stored_scale(std::max(-range.low, range.high) / kFloat8Top, scheme.scale_dtype), static_cast<float>(scheme.middle()), top, true};
+  const RowGrid grid = grid_of({range.low, range.high}, grid_rule(scheme));
+  return {grid.scale, grid.zero, top, false};
 }
 
 void round_codes(const float* __restrict weight, std::int64_t count, GroupGrid grid,

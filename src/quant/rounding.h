@@ -8,6 +8,7 @@
 #pragma once
 #include <cstdint>
 
+#include "kernels/common/scale_search.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
@@ -21,6 +22,7 @@ struct GroupGrid {
 };
 
 GroupRange find_range(const float* weight, std::int64_t count);
+GridRule grid_rule(const QuantScheme& scheme);  // of an integer scheme
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme);
 void round_codes(const float* weight, std::int64_t count, GroupGrid grid, std::uint8_t* codes);
 // difference[k] = value(code(weight[k])) - weight[k]

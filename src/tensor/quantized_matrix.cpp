@@ -1,36 +1,30 @@
 #include "tensor/quantized_matrix.h"
 
 #include <algorithm>
-#include <cfloat>
 #include <cmath>
 #include <type_traits>
 
 #include "base/error.h"
 #include "base/half.h"
 #include "kernels/common/code_value.h"
+#include "kernels/common/scale_search.h"
 
 namespace llmq {
-namespace {
 
-// `rounded`, or the type's smallest normal (with the sign of `scale`) where it fell below it.
-float at_least_normal(float rounded, float scale, float smallest_normal) {
-  return std::fabs(rounded) < smallest_normal ? std::copysign(smallest_normal, scale) : rounded;
-}
-
-}  // namespace
-
-float stored_scale(float scale, DType scale_dtype) {
+ScaleType scale_type(DType scale_dtype) {
   switch (scale_dtype) {
     case DType::kF32:
-      return at_least_normal(scale, scale, FLT_MIN);
+      return ScaleType::kF32;
     case DType::kBF16:
-      return at_least_normal(to_float(to_bfloat16(scale)), scale, FLT_MIN);
+      return ScaleType::kBF16;
     case DType::kF16:
-      return at_least_normal(to_float(to_float16(scale)), scale, 0x1p-14f);
+      return ScaleType::kF16;
     default:
       fail(ErrorKind::kInternal, "scales are not stored as {}", dtype_row(scale_dtype).name);
   }
 }
+
+float stored_scale(float scale, DType scale_dtype) { return stored_as(scale, scale_type(scale_dtype)); }
 
 float input_top(WeightType type) { return type == WeightType::kFloat8 ? kFloat8Top : kInt8Top; }
 

@@ -14,6 +14,8 @@
 
 namespace llmq {
 
+enum class ScaleType : unsigned char;  // kernels/common/scale_search.h
+
 // What a method did to be able to round, beyond the codes.
 struct RoundingNotes {
   double lambda = 0;                  // added to the Gram matrix's diagonal
@@ -48,6 +50,7 @@ struct QuantizedMatrix {
 
 // `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
 float stored_scale(float scale, DType scale_dtype);
+ScaleType scale_type(DType scale_dtype);  // how kernels name it
 
 // The code, before it is rounded and clamped, of the largest magnitude among values that are rounded to 8 bits.
 float input_top(WeightType type);

@@ -11,6 +11,7 @@ namespace llmq::testing {
 
 struct DeviceNotes {
   std::size_t lists = 0;            // copied in where work stands in order
+  std::size_t up = 0;               // bytes of them
   std::size_t filled = 0;           // new memory that was filled beside the work
   std::size_t down = 0;             // bytes copied to the host
   std::size_t across = 0;           // copies from other devices
@@ -34,6 +35,7 @@ class RecordingDevice final : public CudaDevice {
   SquareCholesky* cholesky() override { return inner_->cholesky(); }
   void copy_in(void* to, const void* from_host, std::size_t bytes) override {
     ++notes_.lists;
+    notes_.up += bytes;
     inner_->copy_in(to, from_host, bytes);
   }
   void copy_out(void* to_host, const void* from, std::size_t bytes) override {

@@ -1,17 +1,11 @@
 // Rounding to nearest on one group of weights, elementwise in plain IEEE operations: a division, no fused
 // multiply-add, so that codes are the same at every level. Minimum and maximum do not depend on an order.
 #pragma once
+#include "kernels/common/tile_arithmetic.h"
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/ops/rows.h"
 
 namespace llmq {
-
-// Nearest integer, ties to even, for |x| < 2^22: adding 1.5 * 2^23 leaves no fraction bits.
-template <class V>
-LLMQ_INLINE typename V::F nearest(typename V::F x) {
-  const auto magic = V::set(12582912.0f);
-  return V::sub(V::add(x, magic), magic);
-}
 
 // Its value in units of the scale: code - zero.
 template <class V>

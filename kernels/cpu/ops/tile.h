@@ -1,9 +1,10 @@
-// Rounding with error feedback on a tile of rows (kernels/common/row_tile.h): lanes are rows, every operation is
-// one IEEE operation or fused multiply-add per lane, in the order of the columns.
+// Rounding with error feedback on a tile of rows (kernels/common/row_tile.h): lanes are rows, every operation is one of
+// kernels/common/tile_arithmetic.h per lane, in the order of the columns.
 //
 // The chain inside a block goes eight columns at a time; what they leave to the columns after them is a product.
 #pragma once
 #include "kernels/common/row_tile.h"
+#include "kernels/common/tile_arithmetic.h"
 #include "kernels/cpu/ops/gemm.h"
 #include "kernels/cpu/ops/rounding.h"
 
@@ -22,50 +23,48 @@ LLMQ_INLINE void each_vector(const Body& body) {
                                    LLMQ_LAMBDA_INLINE { body(decltype(v)::value * int64_t{V::kLanes}); });
 }
 
-// The steps of code(v): round(v / scale), kept where code = steps + zero lies in 0 .. top.
+// Column k of the tile, at one of its vectors.
 template <class V>
-LLMQ_INLINE typename V::F tile_steps(typename V::F v, typename V::F scale, typename V::F zero, float top) {
-  const auto low = V::sub(V::set(0.0f), zero), high = V::sub(V::set(top), zero);
-  return V::min(high, V::max(low, nearest<V>(V::div(v, scale))));
-}
+struct TilePlace {
+  int64_t at, grid;
+  LLMQ_INLINE TilePlace(const TileColumns& t, int64_t k, int64_t offset)
+      : at(k * TileRow<V>::kRows + offset), grid(t.group[k] * TileRow<V>::kRows + offset) {}
+  LLMQ_INLINE TileColumn<V> column(const TileColumns& t) const {
+    return {V::load(t.weight + at), V::load(t.carried + at), V::load(t.scale + grid), V::load(t.zero + grid), t.top};
+  }
+  LLMQ_INLINE void write(const TileColumns& t, const ColumnResult<V>& result) const {
+    V::store(t.steps + at, result.steps);
+    V::store(t.difference + at, result.difference);
+  }
+};
 
+// Steps write the error of column k where the columns after it read it.
 template <class V>
 struct RoundStep {
-  // Writes the error of column k where the columns after it read it.
   static LLMQ_INLINE void apply(const TileColumns& t, int64_t k, int64_t offset, float* error) {
-    const int64_t at = k * TileRow<V>::kRows + offset, g = t.group[k] * TileRow<V>::kRows + offset;
-    const auto w = V::load(t.weight + at), scale = V::load(t.scale + g);
-    const auto steps = tile_steps<V>(V::add(w, V::load(t.carried + at)), scale, V::load(t.zero + g), t.top);
-    const auto e = V::sub(w, V::mul(steps, scale));
-    V::store(t.steps + at, steps);
-    V::store(t.difference + at, e);
-    V::store(error + offset, e);
+    const TilePlace<V> place(t, k, offset);
+    const auto result = round_column<V>(place.column(t));
+    place.write(t, result);
+    V::store(error + offset, result.error);
   }
 };
 
 template <class V>
 struct DescendStep {
   static LLMQ_INLINE void apply(const TileColumns& t, int64_t k, int64_t offset, float* error) {
-    const int64_t at = k * TileRow<V>::kRows + offset, g = t.group[k] * TileRow<V>::kRows + offset;
-    const auto scale = V::load(t.scale + g), value = V::mul(V::load(t.steps + at), scale);
-    const auto best = V::fma(V::load(t.carried + at), V::set(t.inverse[k]), value);
-    const auto steps = tile_steps<V>(best, scale, V::load(t.zero + g), t.top), fresh = V::mul(steps, scale);
-    V::store(t.steps + at, steps);
-    V::store(t.difference + at, V::sub(V::load(t.weight + at), fresh));
-    V::store(error + offset, V::sub(value, fresh));
+    const TilePlace<V> place(t, k, offset);
+    const auto result = descend_column<V>(place.column(t), V::load(t.steps + place.at), t.inverse[k]);
+    place.write(t, result);
+    V::store(error + offset, result.error);
   }
 };
 
 template <class V>
 struct TryStep {
   static LLMQ_INLINE void apply(const TileColumns& t, int64_t k, int64_t offset, float* error) {
-    const int64_t at = k * TileRow<V>::kRows + offset, g = t.group[k] * TileRow<V>::kRows + offset;
-    const auto w = V::load(t.weight + at), scale = V::load(t.scale + g);
-    const auto v = V::add(w, V::load(t.carried + at));
-    const auto value = V::mul(tile_steps<V>(v, scale, V::load(t.zero + g), t.top), scale);
-    const auto left = V::sub(v, value);
-    V::store(t.loss + offset, V::fma(V::mul(left, V::set(t.cost[k])), left, V::load(t.loss + offset)));
-    V::store(error + offset, V::sub(w, value));
+    auto loss = V::load(t.loss + offset);
+    V::store(error + offset, try_column<V>(TilePlace<V>(t, k, offset).column(t), t.cost[k], loss));
+    V::store(t.loss + offset, loss);
   }
 };
 
@@ -118,16 +117,9 @@ void tile_scale_loss(float* loss, const float* w, const float* importance, int64
                      const float* scale, const float* zero, float top) {
   constexpr int64_t kRows = TileRow<V>::kRows;
   each_vector<V>([&](int64_t offset) LLMQ_LAMBDA_INLINE {
-    const auto s = V::load(scale + offset), z = V::load(zero + offset);
-    const auto inverse = V::div(V::set(1.0f), s), low = V::sub(V::set(0.0f), z),
-               high = V::sub(V::set(top), z);
+    const auto s = V::load(scale + offset), z = V::load(zero + offset), inverse = V::div(V::set(1.0f), s);
     auto sum = V::set(0.0f);
-    for (int64_t k = 0; k < columns; ++k) {
-      const auto v = V::load(w + k * kRows + offset);
-      const auto steps = V::min(high, V::max(low, nearest<V>(V::mul(v, inverse))));
-      const auto e = V::sub(v, V::mul(steps, s));
-      sum = V::fma(V::mul(e, V::set(importance[k])), e, sum);
-    }
+    for (int64_t k = 0; k < columns; ++k) sum = plain_loss<V>(sum, V::load(w + k * kRows + offset), importance[k], s, inverse, z, top);
     V::store(loss + offset, sum);
   });
 }

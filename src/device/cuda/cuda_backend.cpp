@@ -287,14 +287,25 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
 
   std::int64_t rows_at_once(std::int64_t row_bytes) const override { return std::max<std::int64_t>(1, device_->scratch_bytes() / row_bytes); }
 
-  void tile_product(const TensorView& sum, const TensorView& a, const TensorView& b) override {
+  void tile_product(const TensorView& sum, const TensorView& a, const TensorView& b, bool accumulate) override {
     require_on(device(), "tile_product", {&sum, &a, &b});
     start("tile_product", kernels().product,
-          {sum.rows(), sum.cols(), a.rows(), sum.as<float>(), sum.row_stride, {a.pointer, 1, a.row_stride}, {b.pointer, 1, b.row_stride}}, sum);
+          {sum.rows(), sum.cols(), a.rows(), sum.as<float>(), sum.row_stride, {a.pointer, 1, a.row_stride}, {b.pointer, 1, b.row_stride}, nullptr, accumulate},
+          sum);
   }
-  void tile_round(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_round", kernels().tile_round, columns, rows); }
-  void tile_descend(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_descend", kernels().tile_descend, columns, rows); }
-  void tile_solve(const TileColumns& columns, std::int64_t rows) override { start_tile("tile_solve", kernels().tile_solve, columns, rows); }
+  void tile_round(const TileColumns& c, std::int64_t rows) override { start_rows("tile_round", kernels().tile_round, c, c.columns, rows); }
+  void tile_descend(const TileColumns& c, std::int64_t rows) override { start_rows("tile_descend", kernels().tile_descend, c, c.columns, rows); }
+  void tile_solve(const TileColumns& c, std::int64_t rows) override { start_rows("tile_solve", kernels().tile_solve, c, c.columns, rows); }
+  void try_scales(const TrialSearch& s, std::int64_t rows) override { start_rows("try_scales", kernels().try_scales, s, s.columns.columns, rows); }
+  void choose_scales(const RangeSearch& s, std::int64_t rows) override { start_rows("choose_scales", kernels().choose_scales, s, s.columns, rows); }
+  void target_group(const GroupTarget& g, std::int64_t rows) override { start_rows("target_group", kernels().target_group, g, g.columns, rows); }
+  void take_group(const GroupChoice& g, std::int64_t rows) override { start_rows("take_group", kernels().take_group, g, g.columns, rows); }
+  void refit_group(const GroupRefit& g, std::int64_t rows) override { start_rows("refit_group", kernels().refit_group, g, g.columns, rows); }
+  void place_columns(const TensorView& placed, const TensorView& weight, const PlacedColumns& places) override {
+    require_on(device(), "place_columns", {&placed, &weight});
+    start("place_columns", kernels().place_columns, {places, weight.as<const float>(), placed.as<float>(), weight.rows()}, weight);
+  }
+  void write_codes(const PlacedCodes& p, std::int64_t rows) override { start_rows("write_codes", kernels().write_codes, p, p.places.columns, rows); }
 
  private:
   const cuda::CudaKernels& kernels() const { return device_->kernels(); }
@@ -306,9 +317,9 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
     if (code != 0) device_->fail_launch(operation, code, input.shape.text());
   }
 
-  template <class Arguments>
-  void start_tile(const char* operation, int (*kernel)(const Arguments&, void*), const TileColumns& columns, std::int64_t rows) {
-    start(operation, kernel, {columns, rows}, {columns.carried, DType::kF32, {columns.columns, rows}, device()});
+  template <class Arguments, class Problem>
+  void start_rows(const char* operation, int (*kernel)(const Arguments&, void*), const Problem& problem, std::int64_t columns, std::int64_t rows) {
+    start(operation, kernel, {problem, rows}, TensorView(static_cast<const void*>(nullptr), DType::kF32, {columns, rows}, device()));
   }
 
   Buffer scratch(std::size_t bytes) { return Buffer(device_->memory(), std::max<std::size_t>(bytes, 1)); }

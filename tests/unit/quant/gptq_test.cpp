@@ -16,6 +16,7 @@
 #include "quant/gram_loss.h"
 #include "quant/rounding.h"
 #include "quant/rtn.h"
+#include "support/recording_device.h"
 #include "support/tolerance.h"
 
 namespace llmq {
@@ -369,31 +370,76 @@ TEST(Gptq, LinearsThatShareAnInputAreRoundedAsAlone) {
   }
 }
 
+// Every part of the search for scales and of the descent with and without the others.
+std::vector<GptqOptions> search_sets() {
+  using Search = GptqOptions::ScaleSearch;
+  std::vector<GptqOptions> sets;
+  for (const Search search : {Search::kMinMax, Search::kImportance, Search::kFeedback})
+    for (const int sweeps : {0, 2})
+      for (const bool refit : {false, true})
+        for (const bool retry : {false, true}) {
+          GptqOptions& options = sets.emplace_back();
+          options.scale_search = search;
+          options.descent_sweeps = sweeps;
+          options.refit_scales = options.full_range = refit;
+          options.retry_scales = retry;
+        }
+  return sets;
+}
+
 // From identical weights and Gram matrices a device's codes are the processor's: it does the same operations in the same order.
 TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
   std::size_t equal = 0, one_apart = 0, all = 0;
+  // shift: of the rows' weights in turn up, not at all and down, so that zeros lie at either end.
+  const auto compare = [&](const QuantScheme& scheme, const GptqOptions& options, std::int64_t rows, std::int64_t group_size, float shift) {
+    Fixture f(rows, 150, 300);
+    for (std::size_t i = 0; i < f.weight.size(); ++i) f.weight[i] += shift * (1.0f - static_cast<float>(i / 150 % 3));
+    f.scheme = scheme;
+    f.scheme.group_size = static_cast<int>(group_size);
+    f.silence(7);
+    f.see_inputs();
+    const QuantizedMatrix host = f.quantize(options);
+    f.backend = make_backend({"emulated", 2});
+    const QuantizedMatrix device = f.quantize(options);
+    EXPECT_EQ(device.zeros, host.zeros);
+    EXPECT_EQ(device.scales, host.scales);
+    all += host.codes.size();
+    for (std::size_t i = 0; i < host.codes.size(); ++i) {
+      const int apart = std::abs(int{device.codes[i]} - int{host.codes[i]});
+      equal += apart == 0 ? 1 : 0;
+      one_apart += apart == 1 ? 1 : 0;
+    }
+  };
   for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
     for (const bool symmetric : {true, false})
-      for (const GptqOptions& options : option_sets()) {
-        Fixture f(37, 150, 300);  // rows that fill no tile, a channel of more than one block
-        f.scheme = scheme_of(4, symmetric, granularity);
-        f.scheme.group_size = 30;
-        f.silence(7);
-        f.see_inputs();
-        const QuantizedMatrix host = f.quantize(options);
-        f.backend = make_backend({"emulated", 2});
-        const QuantizedMatrix device = f.quantize(options);
-        EXPECT_EQ(device.zeros, host.zeros);
-        EXPECT_EQ(device.scales, host.scales);
-        all += host.codes.size();
-        for (std::size_t i = 0; i < host.codes.size(); ++i) {
-          const int apart = std::abs(int{device.codes[i]} - int{host.codes[i]});
-          equal += apart == 0 ? 1 : 0;
-          one_apart += apart == 1 ? 1 : 0;
-        }
-      }
+      for (const GptqOptions& options : option_sets())
+        compare(scheme_of(4, symmetric, granularity), options, 37, 30, 0);  // rows that fill no tile, a channel of more than one block
+  int turn = 0;
+  for (const GptqOptions& options : search_sets())
+    for (const bool symmetric : {true, false}) {
+      QuantScheme scheme = scheme_of(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
+      scheme.scale_dtype = turn++ % 2 == 0 ? DType::kF16 : DType::kF32;
+      compare(scheme, options, 24, 70, 0.1f);
+    }
   std::printf("%zu of %zu codes are equal, %zu are one step apart\n", equal, all, one_apart);
   EXPECT_EQ(equal, all);
+}
+
+// Weights go up and codes, scales and zeros come down, whatever is searched; with them the differences of which the loss is measured, and that.
+TEST(Gptq, RowsCrossToADeviceOnce) {
+  for (const bool symmetric : {true, false}) {
+    testing::DeviceNotes notes[2];
+    for (const int count : {1, 2}) {
+      Fixture f(40 * count, 60, 100);
+      f.scheme.symmetric = symmetric;
+      f.scheme.group_size = 30;
+      f.see_inputs();
+      f.backend = testing::recording_backend(notes[count - 1]);
+      f.quantize();
+    }
+    EXPECT_EQ(notes[1].up - notes[0].up, 40u * 60 * (4 + 4));
+    EXPECT_EQ(notes[1].down - notes[0].down, 40u * (60 + 2 * 8 + 8));
+  }
 }
 
 TEST(Gptq, GivesTheSameBytesAtAnyThreadCount) {
