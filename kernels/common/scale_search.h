@@ -29,11 +29,11 @@ LLMQ_ANYWHERE float stored_as(float scale, ScaleType type) {
 struct RowGrid {
   float scale = 1, zero = 0;
 };
-// Of an integer scheme.
 struct GridRule {
   bool symmetric = false;
   ScaleType stored = ScaleType::kBF16;
   float top = 15, middle = 8;  // codes 0 .. top; the zero of a symmetric scheme
+  bool float8 = false;         // codes are E4M3: for grid_of() and rounded_value()
 };
 
 struct RowRange {
@@ -52,9 +52,16 @@ LLMQ_ANYWHERE float clamp_code(float code, float top) {
 
 // quant/rounding.h has the rule in words.
 LLMQ_ANYWHERE RowGrid grid_of(RowRange range, GridRule rule) {
+  if (rule.float8) return {stored_as((-range.low < range.high ? range.high : -range.low) / kFloat8Top, rule.stored), rule.middle};
   if (rule.symmetric) return {stored_as(2.0f * (-range.low < range.high ? range.high : -range.low) / rule.top, rule.stored), rule.middle};
   const float scale = stored_as((range.high - range.low) / rule.top, rule.stored);
   return {scale, clamp_code(nearest<OneRow>(-range.low / scale), rule.top)};
+}
+
+// The value of the code nearest to w.
+LLMQ_ANYWHERE float rounded_value(float w, RowGrid grid, GridRule rule) {
+  if (rule.float8) return to_float(to_float8(w / grid.scale)) * grid.scale;
+  return code_steps<OneRow>(w, grid.scale, grid.zero, rule.top) * grid.scale;
 }
 
 struct RangeCandidates {

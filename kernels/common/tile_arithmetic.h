@@ -32,6 +32,14 @@ LLMQ_ANYWHERE typename V::F kept_steps(typename V::F steps, typename V::F zero, 
   return V::min(V::sub(V::set(top), zero), V::max(V::sub(V::set(0.0f), zero), steps));
 }
 
+// Of the code nearest to w / scale.
+template <class V>
+LLMQ_ANYWHERE typename V::F code_steps(typename V::F w, typename V::F scale, typename V::F zero, float top) {
+  const auto code = V::add(nearest<V>(V::div(w, scale)), zero);
+  // The constant first: of two operands min and max keep the second where either is NaN.
+  return V::sub(V::min(V::set(top), V::max(V::set(0.0f), code)), zero);
+}
+
 template <class V>
 struct TileColumn {
   typename V::F weight, carried, scale, zero;

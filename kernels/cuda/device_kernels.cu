@@ -18,7 +18,7 @@ const CudaKernels& device_kernels() {
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
       start<Product<CodeOperand>>, start<GramBFloat16>, start<Each<DrainGram>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
       start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<TryScales>, start<ChooseScales>, start<TargetGroup>,
-      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<PlainAttention>,
+      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<PlainAttention>,
       start<PeakProducts<MatrixBFloat16>>, start<PeakProducts<MatrixInt8>>, start<PeakFloat32>, start<ReadMemory>, launch_tile_attention,
       launch_linear,
   };

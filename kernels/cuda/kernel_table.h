@@ -15,6 +15,7 @@
 #include "kernels/cuda/placed_columns.h"
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/round_inputs.h"
+#include "kernels/cuda/row_differences.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/tile_attention.h"
 #include "kernels/cuda/tile_rounding.h"
@@ -54,6 +55,7 @@ struct CudaKernels {
   Launch<RefitGroup> refit_group;
   Launch<PlaceColumns> place_columns;
   Launch<WriteCodes> write_codes;
+  Launch<MakeDifferences> make_differences;
   Launch<PlainAttention> attention;
   Launch<PeakProducts<MatrixBFloat16>> peak_bf16;
   Launch<PeakProducts<MatrixInt8>> peak_int8;

@@ -102,25 +102,25 @@ std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOpt
   return candidates;
 }
 
-double loss_of(const ScaleProblem& problem, const std::vector<float>& s, std::span<const RowPlace> rows,
-               GramLoss& gram, ThreadPool& pool) {
-  const auto channels = static_cast<std::int64_t>(s.size());
-  std::vector<float> inverse(s.size());
-  for (std::size_t c = 0; c < s.size(); ++c) inverse[c] = 1.0f / s[c];
-  std::vector<double> loss(rows.size());
-  gram.evaluate(
-      loss,
-      [&](std::int64_t item, float* d) {
-        thread_local std::vector<float> scratch;
-        scratch.resize(s.size());
-        const RowPlace place = rows[static_cast<std::size_t>(item)];
-        const ScaleReader& reader = problem.readers[place.reader];
-        scaled_difference(reader.weight.data() + place.row * channels, channels,
-                          reader.scheme.group_of(channels), s.data(), inverse.data(), reader.scheme,
-                          scratch.data(), d);
-      },
-      pool);
-  return sum_in_order(loss);
+// Of each candidate.
+std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::vector<float>* const> s, std::span<const RowPlace> rows, GramLoss& gram,
+                              ThreadPool& pool) {
+  const std::int64_t channels = problem.stats->channels();
+  const auto row_of = [&](std::int64_t i) {
+    const RowPlace place = rows[static_cast<std::size_t>(i)];
+    const ScaleReader& reader = problem.readers[place.reader];
+    return GramLoss::Row{reader.weight.data() + place.row * channels, &reader.scheme};
+  };
+  std::vector<double> sums;
+  for (const std::vector<double>& loss : gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool)) sums.push_back(sum_in_order(loss));
+  return sums;
+}
+
+void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std::span<const RowPlace> rows, GramLoss& gram, ThreadPool& pool) {
+  std::vector<const std::vector<float>*> s;
+  for (const Candidate& c : candidates) s.push_back(&c.s);
+  const std::vector<double> losses = losses_of(problem, s, rows, gram, pool);
+  for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
 }
 
 GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
@@ -140,7 +140,9 @@ double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Bac
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
-  return loss_of(problem, std::vector<float>(s.begin(), s.end()), all_rows(problem), gram, pool);
+  const std::vector<float> own_s(s.begin(), s.end());
+  const std::vector<float>* const only[] = {&own_s};
+  return losses_of(problem, only, all_rows(problem), gram, pool).front();
 }
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend) {
@@ -154,15 +156,14 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   std::optional<GramLoss> own;
   GramLoss& gram = gram_of(problem, own, backend);
   std::vector<Candidate> candidates = make_candidates(problem, options, channels);
-  for (Candidate& c : candidates) c.loss = loss_of(problem, c.s, sampled, gram, pool);
+  judge(candidates, problem, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.
   const auto better = [](const Candidate& a, const Candidate& b) {
     return std::isfinite(a.loss) && (!std::isfinite(b.loss) || a.loss < b.loss);
   };
   std::stable_sort(candidates.begin() + 1, candidates.end(), better);
   candidates.resize(std::min(candidates.size(), kFinalists + 1));
-  if (stride > 1)
-    for (Candidate& c : candidates) c.loss = loss_of(problem, c.s, all, gram, pool);
+  if (stride > 1) judge(candidates, problem, all, gram, pool);
 
   const auto best = std::min_element(candidates.begin(), candidates.end(), better);
   AwqScales result;

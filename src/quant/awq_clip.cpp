@@ -13,9 +13,7 @@
 namespace llmq {
 namespace {
 
-struct Shrink {
-  float low, high;
-};
+using Shrink = GramLoss::Shrink;
 
 std::vector<Shrink> make_shrinks(bool symmetric) {
   constexpr int kSteps = 10;
@@ -64,17 +62,10 @@ class ClipSearch {
     const std::int64_t groups = static_cast<std::int64_t>(ranges_.size()) / rows;
     const auto options = static_cast<std::int64_t>(shrinks_.size());
     GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_, problem_.further_devices);
-    std::vector<double> loss(static_cast<std::size_t>(rows * options));
-    gram.evaluate(
-        loss,
-        [&](std::int64_t item, float* d) {
-          const std::int64_t row = item / options;
-          const GroupRange range =
-              shrunk(ranges_[static_cast<std::size_t>(row * groups + g)], item % options);
-          round_difference(problem_.weight.data() + row * columns + first, count,
-                           grid_for(range, problem_.scheme), d);
-        },
-        pool_);
+    const auto row_of = [&](std::int64_t row) {
+      return GramLoss::RangedRow{problem_.weight.data() + row * columns + first, ranges_[static_cast<std::size_t>(row * groups + g)]};
+    };
+    const std::vector<double> loss = gram.shrunk_losses(rows, row_of, shrinks_, problem_.scheme, pool_);
     for (std::int64_t row = 0; row < rows; ++row) {
       const auto begin = loss.begin() + row * options;
       GroupRange& range = ranges_[static_cast<std::size_t>(row * groups + g)];

@@ -28,9 +28,9 @@ std::uint64_t MomentsOfARun::attention() const {
   return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
 }
 
-// A prepared Gram square, with room for the differences that are judged at a time.
+// A prepared Gram square, with room for the differences that are judged at a time and the weights that they are made of.
 std::uint64_t MomentsOfARun::judge_there(std::uint64_t k) const {
-  return element_ * k * k + std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192) * k * 4;
+  return element_ * k * k + std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192) * k * (4 + 4);
 }
 
 // With their products, and the differences rounded to BF16; a search judges rows of several candidates.

@@ -22,21 +22,29 @@ GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& 
   for (OnDevice& device : devices_) {
     device.gram = device.backend->prepare(TensorView(gram.data(), DType::kF32, {channels, channels}), compute);
     device.rows = device.backend->allocate(static_cast<std::size_t>(chunk_ * channels) * sizeof(float));
-    if (device.backend->device().kind != DeviceKind::kHost) device.staging.resize(static_cast<std::size_t>(chunk_ * channels));
+    if (device.backend->device().kind == DeviceKind::kHost) continue;
+    device.staging.resize(static_cast<std::size_t>(chunk_ * channels));
+    device.maker = dynamic_cast<DifferenceMaker*>(device.backend);
+    if (device.maker != nullptr) device.weight = device.backend->allocate(device.rows.bytes());
   }
 }
 
-void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::int64_t, float*)>& make_row,
-                        ThreadPool& pool) {
-  const auto total = static_cast<std::int64_t>(loss.size()), count = static_cast<std::int64_t>(devices_.size());
+template <class Work>
+void GramLoss::each_chunk(std::int64_t total, ThreadPool& pool, const Work& work) {
+  const auto count = static_cast<std::int64_t>(devices_.size());
   const std::int64_t items = (total + kRowsPerItem - 1) / kRowsPerItem, share = (items + count - 1) / count * kRowsPerItem;
   const std::int64_t most = std::min(chunk_, share);
   Turns turns;  // nobody waits: rows are judged one by one
   side_by_side(devices_.size(), turns, [&](std::size_t own) {
     for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < total; first += count * most)
-      evaluate_on(devices_[own], first,
-                  loss.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(std::min(most, total - first))), make_row,
-                  own == 0 ? pool : devices_[own].backend->workers());
+      work(devices_[own], first, std::min(most, total - first), own == 0 ? pool : devices_[own].backend->workers());
+  });
+}
+
+void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::int64_t, float*)>& make_row,
+                        ThreadPool& pool) {
+  each_chunk(static_cast<std::int64_t>(loss.size()), pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool& workers) {
+    evaluate_on(device, first, loss.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)), make_row, workers);
   });
 }
 
@@ -48,9 +56,108 @@ void GramLoss::evaluate_on(OnDevice& device, std::int64_t first, std::span<doubl
     const std::int64_t begin = static_cast<std::int64_t>(item) * kRowsPerItem, end = std::min(begin + kRowsPerItem, count);
     for (std::int64_t i = begin; i < end; ++i) make_row(first + i, host + i * channels_);
   });
-  const TensorView d = device.rows.view(DType::kF32, {count, channels_});
-  if (!device.staging.empty()) device.backend->upload(d, host);
+  if (!device.staging.empty()) device.backend->upload(device.rows.view(DType::kF32, {count, channels_}), host);
+  judge(device, loss);
+}
+
+void GramLoss::judge(OnDevice& device, std::span<double> loss) const {
+  const TensorView d = device.rows.view(DType::kF32, {static_cast<std::int64_t>(loss.size()), channels_});
   device.backend->quadratic_form(loss, d, *device.gram);
+}
+
+bool GramLoss::makes_differences() const {
+  return std::all_of(devices_.begin(), devices_.end(), [](const OnDevice& device) { return device.maker != nullptr; });
+}
+
+std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows, const std::function<Row(std::int64_t)>& row_of,
+                                                         std::span<const std::vector<float>* const> s, ThreadPool& pool) {
+  std::vector<std::vector<double>> losses(s.size(), std::vector<double>(static_cast<std::size_t>(rows)));
+  std::vector<std::vector<float>> factors;  // s, then 1 / s
+  for (const std::vector<float>* scale : s) {
+    factors.push_back(*scale);
+    for (const float factor : *scale) factors.back().push_back(1.0f / factor);
+  }
+  if (!makes_differences()) {
+    for (std::size_t c = 0; c < s.size(); ++c)
+      evaluate(
+          losses[c],
+          [&](std::int64_t i, float* d) {
+            thread_local std::vector<float> scratch;
+            scratch.resize(static_cast<std::size_t>(channels_));
+            const Row row = row_of(i);
+            scaled_difference(row.weight, channels_, row.scheme->group_of(channels_), factors[c].data(), factors[c].data() + channels_, *row.scheme,
+                              scratch.data(), d);
+          },
+          pool);
+    return losses;
+  }
+  each_chunk(rows, pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool&) {
+    for (std::int64_t i = 0; i < count; ++i) std::copy_n(row_of(first + i).weight, channels_, device.staging.data() + i * channels_);
+    device.backend->upload(device.weight.view(DType::kF32, {count, channels_}), device.staging.data());
+    const Buffer both = device.backend->allocate(factors.front().size() * sizeof(float));
+    for (std::size_t c = 0; c < s.size(); ++c) {
+      device.backend->upload(both.view(DType::kF32, {2, channels_}), factors[c].data());
+      for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
+        const QuantScheme* const scheme = row_of(first + begin).scheme;
+        while (end < count && row_of(first + end).scheme == scheme) ++end;
+        RowDifferences made;
+        made.items = end - begin;
+        made.columns = channels_;
+        made.group = std::min(scheme->group_of(channels_), channels_);
+        made.weight = device.weight.as<float>() + begin * channels_;
+        made.s = both.as<float>();
+        made.inverse = both.as<float>() + channels_;
+        made.difference = device.rows.as<float>() + begin * channels_;
+        made.rule = grid_rule(*scheme);
+        device.maker->make_differences(made);
+      }
+      judge(device, std::span(losses[c]).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    }
+  });
+  return losses;
+}
+
+std::vector<double> GramLoss::shrunk_losses(std::int64_t rows, const std::function<RangedRow(std::int64_t)>& row_of, std::span<const Shrink> shrinks,
+                                            const QuantScheme& scheme, ThreadPool& pool) {
+  const auto options = static_cast<std::int64_t>(shrinks.size());
+  std::vector<double> losses(static_cast<std::size_t>(rows * options));
+  if (!makes_differences()) {
+    evaluate(
+        losses,
+        [&](std::int64_t item, float* d) {
+          const RangedRow row = row_of(item / options);
+          const Shrink shrink = shrinks[static_cast<std::size_t>(item % options)];
+          round_difference(row.weight, channels_, grid_for({row.range.low * shrink.low, row.range.high * shrink.high}, scheme), d);
+        },
+        pool);
+    return losses;
+  }
+  each_chunk(rows * options, pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool&) {
+    const std::int64_t first_row = first / options, row_count = (first + count - 1) / options + 1 - first_row;
+    std::vector<float> few;  // ranges, then shrinks
+    for (std::int64_t i = 0; i < row_count; ++i) {
+      const RangedRow row = row_of(first_row + i);
+      std::copy_n(row.weight, channels_, device.staging.data() + i * channels_);
+      few.insert(few.end(), {row.range.low, row.range.high});
+    }
+    for (const Shrink& shrink : shrinks) few.insert(few.end(), {shrink.low, shrink.high});
+    const Buffer there = device.backend->allocate(few.size() * sizeof(float));
+    device.backend->upload(there.view(DType::kF32, {static_cast<std::int64_t>(few.size())}), few.data());
+    device.backend->upload(device.weight.view(DType::kF32, {row_count, channels_}), device.staging.data());
+    RowDifferences made;
+    made.items = count;
+    made.columns = made.group = channels_;
+    made.first_item = first;
+    made.options = options;
+    made.weight = device.weight.as<float>();
+    made.range = there.as<float>();
+    made.shrink = there.as<float>() + 2 * row_count;
+    made.difference = device.rows.as<float>();
+    made.rule = grid_rule(scheme);
+    device.maker->make_differences(made);
+    judge(device, std::span(losses).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+  });
+  return losses;
 }
 
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,

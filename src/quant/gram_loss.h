@@ -2,8 +2,8 @@
 //
 //   loss[n] = d[n] G d[n]^T = sum_t (x_t . d[n])^2,   d = W_quantized - W,  G = sum_t x_t^T x_t
 //
-// Rows are made a chunk at a time by the callers' function and judged by Backend::quadratic_form: nothing of
-// the size of W is kept. Cost: 2 K^2 products per row.
+// Rows are made a chunk at a time, by the callers' function or, where rounding to nearest is judged, on the device (device/difference_maker.h),
+// and judged by Backend::quadratic_form: nothing of the size of W is kept. Cost: 2 K^2 products per row.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -13,6 +13,8 @@
 #include "base/threads.h"
 #include "calibration/input_stats.h"
 #include "device/backend.h"
+#include "device/difference_maker.h"
+#include "quant/rounding.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -31,13 +33,38 @@ class GramLoss {
   void evaluate(std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
                 ThreadPool& pool);
 
+  // What rounding rows to nearest loses. loss[c][i]: row i of rows_of(), scaled by s[c] before and by 1 / s[c] after (scaled_difference()).
+  struct Row {
+    const float* weight;
+    const QuantScheme* scheme;  // one object for all rows that share it: those are judged at once
+  };
+  std::vector<std::vector<double>> scaled_losses(std::int64_t rows, const std::function<Row(std::int64_t row)>& row_of,
+                                                 std::span<const std::vector<float>* const> s, ThreadPool& pool);
+  // loss[i * shrinks + j]: row i, one group, its range shrunk by shrinks[j] (round_difference()).
+  struct Shrink {
+    float low, high;
+  };
+  struct RangedRow {
+    const float* weight;
+    GroupRange range;
+  };
+  std::vector<double> shrunk_losses(std::int64_t rows, const std::function<RangedRow(std::int64_t row)>& row_of, std::span<const Shrink> shrinks,
+                                    const QuantScheme& scheme, ThreadPool& pool);
+
  private:
   struct OnDevice {
     Backend* backend = nullptr;
+    DifferenceMaker* maker = nullptr;  // where differences are made there
+    Buffer weight;                     // of them, as `rows`
     std::unique_ptr<PreparedWeight> gram;
     Buffer rows;                 // F32 [chunk, channels] on the device
     std::vector<float> staging;  // the same on the host where the device's memory is closed to it
   };
+  bool makes_differences() const;
+  // work(device, first, count, pool) for every chunk of `total` items, on all devices side by side.
+  template <class Work>
+  void each_chunk(std::int64_t total, ThreadPool& pool, const Work& work);
+  void judge(OnDevice& device, std::span<double> loss) const;  // of device.rows
   void evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
                    ThreadPool& pool) const;
 

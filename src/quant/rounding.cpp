@@ -15,8 +15,11 @@ inline float code_of(float weight, GroupGrid grid) {
   return clamp_code(nearest<OneRow>(weight / grid.scale) + grid.zero, grid.top);
 }
 
-// value(code(w)) for float8.
-inline float float8_value(float weight, float scale) { return to_float(to_float8(weight / scale)) * scale; }
+float float8_value(float weight, GroupGrid grid) {
+  GridRule rule;
+  rule.float8 = true;
+  return rounded_value(weight, {grid.scale, grid.zero}, rule);
+}
 
 HostGrid host_grid(GroupGrid grid) { return {grid.scale, grid.zero, grid.top}; }
 
@@ -29,15 +32,14 @@ GroupRange find_range(const float* weight, std::int64_t count) {
 }
 
 GridRule grid_rule(const QuantScheme& scheme) {
-  return {scheme.symmetric, scale_type(scheme.scale_dtype), static_cast<float>(scheme.code_count() - 1), static_cast<float>(scheme.middle())};
+  return {scheme.symmetric, scale_type(scheme.scale_dtype), static_cast<float>(scheme.code_count() - 1), static_cast<float>(scheme.middle()),
+          scheme.weight_type == WeightType::kFloat8};
 }
 
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {
-  const float top = static_cast<float>(scheme.code_count() - 1);
-  if (scheme.weight_type == WeightType::kFloat8)
-    return {stored_scale(std::max(-range.low, range.high) / kFloat8Top, scheme.scale_dtype), static_cast<float>(scheme.middle()), top, true};
-  const RowGrid grid = grid_of({range.low, range.high}, grid_rule(scheme));
-  return {grid.scale, grid.zero, top, false};
+  const GridRule rule = grid_rule(scheme);
+  const RowGrid grid = grid_of({range.low, range.high}, rule);
+  return {grid.scale, grid.zero, rule.top, rule.float8};
 }
 
 void round_codes(const float* __restrict weight, std::int64_t count, GroupGrid grid,
@@ -52,7 +54,7 @@ void round_codes(const float* __restrict weight, std::int64_t count, GroupGrid g
 
 void round_difference(const float* weight, std::int64_t count, GroupGrid grid, float* difference) {
   if (grid.float8) {
-    for (std::int64_t k = 0; k < count; ++k) difference[k] = float8_value(weight[k], grid.scale) - weight[k];
+    for (std::int64_t k = 0; k < count; ++k) difference[k] = float8_value(weight[k], grid) - weight[k];
     return;
   }
   host_round_difference(difference, weight, count, host_grid(grid));
@@ -66,7 +68,7 @@ void scaled_difference(const float* weight, std::int64_t count, std::int64_t gro
     const GroupGrid grid = grid_for(find_range(scratch + first, width), scheme);
     if (grid.float8) {
       for (std::int64_t k = first; k < first + width; ++k)
-        difference[k] = float8_value(scratch[k], grid.scale) * inverse[k] - weight[k];
+        difference[k] = float8_value(scratch[k], grid) * inverse[k] - weight[k];
       continue;
     }
     host_scaled_difference(difference + first, scratch + first, inverse + first, weight + first, width,

@@ -22,7 +22,7 @@ struct GroupGrid {
 };
 
 GroupRange find_range(const float* weight, std::int64_t count);
-GridRule grid_rule(const QuantScheme& scheme);  // of an integer scheme
+GridRule grid_rule(const QuantScheme& scheme);
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme);
 void round_codes(const float* weight, std::int64_t count, GroupGrid grid, std::uint8_t* codes);
 // difference[k] = value(code(weight[k])) - weight[k]

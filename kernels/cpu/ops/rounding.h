@@ -10,9 +10,7 @@ namespace llmq {
 // Its value in units of the scale: code - zero.
 template <class V>
 LLMQ_INLINE typename V::F steps_of(typename V::F w, CodeGrid grid) {
-  const auto code = V::add(nearest<V>(V::div(w, V::set(grid.scale))), V::set(grid.zero));
-  // The constant first: of two operands min and max keep the second where either is NaN.
-  return V::sub(V::min(V::set(grid.top), V::max(V::set(0.0f), code)), V::set(grid.zero));
+  return code_steps<V>(w, V::set(grid.scale), V::set(grid.zero), grid.top);
 }
 
 template <class V>

@@ -14,6 +14,7 @@
 #include "device/cuda/cuda_weight.h"
 #include "device/cuda/device_factor.h"
 #include "device/cuda/recent_lists.h"
+#include "device/difference_maker.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
 #include "device/own_memory.h"
@@ -59,7 +60,8 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
   return places;
 }
 
-class CudaBackend final : public Backend, public ColumnRounder, public Factorizer, public OwnMemory, public TokenDrawer, public DevicePeaks, public GramTotals {
+class CudaBackend final : public Backend, public ColumnRounder, public DifferenceMaker, public Factorizer, public OwnMemory,
+                          public TokenDrawer, public DevicePeaks, public GramTotals {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -304,6 +306,9 @@ class CudaBackend final : public Backend, public ColumnRounder, public Factorize
   void place_columns(const TensorView& placed, const TensorView& weight, const PlacedColumns& places) override {
     require_on(device(), "place_columns", {&placed, &weight});
     start("place_columns", kernels().place_columns, {places, weight.as<const float>(), placed.as<float>(), weight.rows()}, weight);
+  }
+  void make_differences(const RowDifferences& d) override {
+    start("make_differences", kernels().make_differences, d, TensorView(static_cast<const void*>(d.difference), DType::kF32, {d.items, d.columns}, device()));
   }
   void write_codes(const PlacedCodes& p, std::int64_t rows) override { start_rows("write_codes", kernels().write_codes, p, p.places.columns, rows); }
 

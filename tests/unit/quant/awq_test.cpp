@@ -11,8 +11,10 @@
 
 #include "base/error.h"
 #include "quant/gram_loss.h"
+#include "quant/rounding.h"
 #include "quant/rtn.h"
 #include "quant/salient_columns.h"
+#include "support/recording_device.h"
 
 namespace llmq {
 namespace {
@@ -139,6 +141,70 @@ TEST(GramLoss, RunsWhereTheDevicesMemoryIsClosed) {
   const auto fake = make_fake_backend();
   GramLoss closed(f.stats, *fake, Compute::kFloat32);
   EXPECT_EQ(row_losses(m, f.weight, open, pool), row_losses(m, f.weight, closed, pool));
+}
+
+// The same rows judged on the same devices, whoever makes their differences.
+TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
+  const Fixture f;
+  testing::DeviceNotes notes;
+  const std::shared_ptr<Backend> backend = testing::recording_backend(notes);
+  const std::vector<std::shared_ptr<Backend>> further = {make_backend({"emulated:1", 1})};
+  GramLoss gram(f.stats, *backend, Compute::kFloat32, further);
+  std::vector<float> weight = f.weight;
+  std::fill_n(weight.begin() + 5 * kChannels, kChannels, 0.0f);
+  std::vector<float> s = kOnes;
+  for (std::size_t k = 0; k < s.size(); ++k) s[k] = 0.3f + 0.07f * static_cast<float>(k);
+  QuantScheme symmetric = f.scheme, channel = f.scheme, float8 = f.scheme;
+  symmetric.symmetric = true, symmetric.scale_dtype = DType::kF16;
+  channel.granularity = Granularity::kChannel, channel.bits = 3;
+  float8.weight_type = WeightType::kFloat8, float8.bits = 8, float8.group_size = 24;
+  const QuantScheme* const schemes[] = {&f.scheme, &symmetric, &channel, &float8};
+  const auto row_of = [&](std::int64_t i) { return GramLoss::Row{weight.data() + i * kChannels, schemes[i / 6]}; };
+
+  std::vector<double> want(kRows);
+  for (const std::vector<float>* const factors : std::initializer_list<const std::vector<float>*>{&s, &kOnes}) {
+    std::vector<float> inverse, scratch(kChannels);
+    for (const float factor : *factors) inverse.push_back(1.0f / factor);
+    const auto make_row = [&](std::int64_t i, float* d) {
+      const GramLoss::Row row = row_of(i);
+      scaled_difference(row.weight, kChannels, row.scheme->group_of(kChannels), factors->data(), inverse.data(), *row.scheme, scratch.data(), d);
+    };
+    ThreadPool one(1);
+    GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, one);
+    const std::vector<float>* const candidates[] = {&kOnes, factors};
+    EXPECT_EQ(gram.scaled_losses(kRows, row_of, candidates, backend->workers())[1], want);
+  }
+  const GramLoss::Shrink shrinks[] = {{1, 1}, {0.9f, 0.9f}, {1, 0.8f}, {0.7f, 1}, {0.6f, 0.5f}};  // the second device begins inside a row's
+  for (const QuantScheme* scheme : schemes) {
+    const auto ranged = [&](std::int64_t i) {
+      return GramLoss::RangedRow{weight.data() + i * kChannels, find_range(weight.data() + i * kChannels, kChannels)};
+    };
+    want.assign(5 * kRows, 0);
+    const auto make_row = [&](std::int64_t i, float* d) {
+      const GramLoss::RangedRow row = ranged(i / 5);
+      const GramLoss::Shrink shrink = shrinks[i % 5];
+      round_difference(row.weight, kChannels, grid_for({row.range.low * shrink.low, row.range.high * shrink.high}, *scheme), d);
+    };
+    GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, backend->workers());
+    EXPECT_EQ(gram.shrunk_losses(kRows, ranged, shrinks, *scheme, backend->workers()), want);
+    want.resize(kRows);
+  }
+}
+
+// Rows go up once for all candidates.
+TEST(AwqScales, RowsCrossToADeviceOncePerSearch) {
+  std::size_t up[2] = {};
+  for (const int grid : {2, 12}) {
+    Fixture f;
+    testing::DeviceNotes notes;
+    const std::shared_ptr<Backend> backend = testing::recording_backend(notes);
+    AwqOptions options;
+    options.grid = grid;
+    options.duo_scaling = AwqOptions::Duo::kNo;
+    search_awq_scales(f.problem(), options, *backend);
+    up[grid == 2 ? 0 : 1] = notes.up;
+  }
+  EXPECT_EQ(up[1] - up[0], 10u * 2 * kChannels * sizeof(float));  // s and 1 / s of ten candidates
 }
 
 TEST(AwqScales, BeatRoundingWhereChannelsStandOut) {

@@ -1,0 +1,14 @@
+// What rounding to nearest changes in rows of a weight, made in the device's memory (kernels/common/row_difference.h) with the bits that the host
+// makes (quant/rounding.h). A backend that can is a DifferenceMaker too.
+#pragma once
+#include "kernels/common/row_difference.h"
+
+namespace llmq {
+
+class DifferenceMaker {
+ public:
+  virtual ~DifferenceMaker() = default;
+  virtual void make_differences(const RowDifferences& rows) = 0;
+};
+
+}  // namespace llmq
