@@ -24,17 +24,21 @@ template <WeightForm kForm, int kRowTiles>
 struct MmaLinear {
   using Arguments = LinearArguments;
   static constexpr bool kInteger = kForm == WeightForm::kInt8, kCodes = kForm == WeightForm::kCodes4 || kForm == WeightForm::kCodes8;
-  static constexpr int kThreads = 128, kRows = 16 * kRowTiles, kStages = kRowTiles == 1 ? 4 : 2;
+  static constexpr int kThreads = 128, kRows = 16 * kRowTiles;
   static constexpr int kDepth = kInteger ? 32 : 16, kSteps = 64 / kDepth;
   static constexpr int kBits = fragment_bits(kForm), kPerWord = 32 / kBits;
   static constexpr int kInputsPerWord = kInteger ? 4 : 2, kRowWords = 64 / kInputsPerWord;
   static constexpr int kRowStride = kRowWords + 4;  // 4 words on: the lanes of a fragment read from different banks
+  // Decoding waits for weights: as many tiles are on their way as static shared memory has room for (4-bit codes 11, BF16 4).
+  static constexpr int kTileBytes = 4 * (kRows * kRowStride + kThreads * kBits), kSharedBytes = 48 * 1024, kMostStages = 12;
+  static constexpr int kRoom = kSharedBytes / kTileBytes, kStages = kRowTiles > 1 ? 2 : kRoom < kMostStages ? kRoom : kMostStages;
   using Sum = std::conditional_t<kInteger, IntegerSums, Sums>;
 
   struct Shared {
     Array<uint32_t, kStages * kRows * kRowStride> x;
     Array<uint32_t, kStages * kThreads * kBits> w;
   };
+  static_assert(kStages >= 2 && kStages * kTileBytes <= kSharedBytes && sizeof(Shared) <= kSharedBytes);
   struct Registers {
     Sums sums[kRowTiles][2];
     Sum part[kRowTiles][2];

@@ -191,7 +191,10 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaLinear,
                              Case{kC8, 3, 8, 50, 5, true, false, 0}, Case{kF8, 18, 24, 300, 128, false, true, 3},
                              Case{kF8, 5, 66, 144, 144, false, true, 1}, Case{kF8, 2, 10, 64, 64, false, false, 0},
                              Case{kI8, 20, 66, 200, 200, false, true, 1}, Case{kI8, 5, 17, 130, 32, true, true, 1},
-                             Case{kI8, 3, 9, 70, 5, true, false, 1}));
+                             Case{kI8, 3, 9, 70, 5, true, false, 1},
+                             // Places of the longest rings are taken twice and more: 11, 7, 7 and 9 tiles of 64 columns
+                             Case{kC4, 2, 20, 1600, 64, true, false, 0, 8}, Case{kC8, 3, 9, 1000, 125, true, false, 0},
+                             Case{kF8, 2, 20, 1048, 1048, false, false, 1}, Case{kI8, 2, 20, 1300, 96, true, false, 1}));
 
 // Sums of INT8 products have no rounding at all: what is left is the arithmetic of device/low_precision.h, bit for bit.
 TEST(CudaLinear, IntegerSumsAreExact) {
