@@ -39,11 +39,19 @@ struct MmaLinear {
     Array<uint32_t, kStages * kThreads * kBits> w;
   };
   static_assert(kStages >= 2 && kStages * kTileBytes <= kSharedBytes && sizeof(Shared) <= kSharedBytes);
+  // Of one group: zeros where they are used (codes: those of the lane's features of operand B), scales and INT8's zeros of its sums' features.
+  struct OfGroup {
+    float zero[4], scale[4];
+  };
   struct Registers {
     Sums sums[kRowTiles][2];
     Sum part[kRowTiles][2];
     FragmentA a[kRowTiles];
     FragmentB b[2];
+    OfGroup now, next;  // the next group's are on their way while a group is multiplied
+  };
+  struct Group {
+    int64_t index, end;  // end: position
   };
   using Threads = PerThread<Registers, kThreads>;
 
@@ -55,13 +63,18 @@ struct MmaLinear {
   static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared& shared) {
     const int tiles = static_cast<int>(a.positions / 64);
     Threads threads;
-    block.each([&](int t) { start(threads[t]); });
+    Group group{0, a.padded_group};
+    block.each([&](int t) {
+      start(threads[t]);
+      read_group(block, a, threads[t].now, t, 0);
+      read_group(block, a, threads[t].next, t, 1);
+    });
     for (int tile = 0; tile < kStages - 1; ++tile) fill(block, a, shared, tile, tiles);
     for (int tile = 0; tile < tiles; ++tile) {
       block.template wait_copies<kStages - 2>();
       block.barrier();  // this tile has arrived for all, and all are done with the tile whose place is filled next
       fill(block, a, shared, tile + kStages - 1, tiles);
-      multiply(block, a, shared, threads, tile);
+      multiply(block, a, shared, threads, tile, group);
     }
     block.template wait_copies<0>();
     block.each([&](int t) { store(block, a, threads[t], t); });
@@ -113,16 +126,16 @@ struct MmaLinear {
     return static_cast<const BFloat16*>(a.x)[m * a.x_stride + k];
   }
 
-  static LLMQ_BLOCK void multiply(Block<kThreads>& block, const Arguments& a, Shared& shared, Threads& threads, int tile) {
-    const int stage = tile % kStages, used = static_cast<int>(a.used_positions), padded_group = static_cast<int>(a.padded_group);
+  static LLMQ_BLOCK void multiply(Block<kThreads>& block, const Arguments& a, Shared& shared, Threads& threads, int tile,
+                                  Group& group) {
+    const int stage = tile % kStages;
     LLMQ_UNROLL
     for (int step = 0; step < kSteps; ++step) {
-      const int p = tile * 64 + step * kDepth, next = p + kDepth;
-      if (p >= used) return;
-      const int group = p / padded_group;
+      const int64_t p = int64_t{tile} * 64 + step * kDepth, next = p + kDepth;
+      if (p >= a.used_positions) return;
       block.each([&](int t) {
         read_inputs(shared, threads[t], t, stage, step);
-        read_weights(block, a, shared, threads[t], t, stage, step, group);
+        read_weights(shared, threads[t], t, stage, step);
       });
       LLMQ_UNROLL
       for (int i = 0; i < kRowTiles; ++i) LLMQ_UNROLL
@@ -135,8 +148,28 @@ struct MmaLinear {
           else
             block.mma_bf16(sums, left, right);
         }
-      if (next >= used || next == (group + 1) * padded_group)
-        block.each([&](int t) { fold(block, a, threads[t], t, group); });
+      if (next >= a.used_positions || next == group.end) {
+        block.each([&](int t) {
+          fold(block, a, threads[t], t, group.index);
+          threads[t].now = threads[t].next;
+          read_group(block, a, threads[t].next, t, group.index + 2);
+        });
+        group = {group.index + 1, group.end + a.padded_group};
+      }
+    }
+  }
+
+  static LLMQ_BLOCK void read_group(const Block<kThreads>& block, const Arguments& a, OfGroup& r, int t, int64_t group) {
+    if (group >= a.groups) return;
+    LLMQ_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      if constexpr (kCodes) r.zero[half] = a.zero[group * a.padded_features + feature(block, t, half, t % kWarp / 4)];
+      LLMQ_UNROLL
+      for (int column = 0; column < 2; ++column) {
+        const int64_t at = group * a.padded_features + feature(block, t, half, t % kWarp % 4 * 2 + column);
+        r.scale[half * 2 + column] = a.scale == nullptr ? 1.0f : a.scale[at];
+        if constexpr (kInteger) r.zero[half * 2 + column] = a.zero == nullptr ? 128.0f : a.zero[at];
+      }
     }
   }
 
@@ -150,8 +183,7 @@ struct MmaLinear {
       }
   }
 
-  static LLMQ_BLOCK void read_weights(const Block<kThreads>& block, const Arguments& a, const Shared& shared, Registers& r, int t, int stage,
-                                      int step, int group) {
+  static LLMQ_BLOCK void read_weights(const Shared& shared, Registers& r, int t, int stage, int step) {
     constexpr int kElements = kDepth / 4, kWords = kElements * kBits / 32;  // of one half's fragment; 4-bit codes: half a word
     const int at = (stage * kThreads + t) * kBits;
     LLMQ_UNROLL
@@ -162,7 +194,7 @@ struct MmaLinear {
       } else {
         const int element = (step * 2 + half) * kElements;
         const uint32_t codes = shared.w.get(t, at + element / kPerWord) >> (element % kPerWord * kBits);
-        const float zero = kCodes ? a.zero[int64_t{group} * a.padded_features + feature(block, t, half, t % kWarp / 4)] : 0.0f;
+        const float zero = kCodes ? r.now.zero[half] : 0.0f;
         LLMQ_UNROLL
         for (int i = 0; i < 2; ++i)
           r.b[half].v[i] = bfloat16_pair(value(codes >> (2 * i * kBits), zero), value(codes >> ((2 * i + 1) * kBits), zero));
@@ -183,12 +215,11 @@ struct MmaLinear {
     return int64_t{block.y} * kRows + i * 16 + t % kWarp / 4 + e / 2 * 8;
   }
 
-  static LLMQ_BLOCK void fold(const Block<kThreads>& block, const Arguments& a, Registers& r, int t, int group) {
+  static LLMQ_BLOCK void fold(const Block<kThreads>& block, const Arguments& a, Registers& r, int t, int64_t group) {
     LLMQ_UNROLL
     for (int half = 0; half < 2; ++half) LLMQ_UNROLL
       for (int column = 0; column < 2; ++column) {
-        const int64_t at = int64_t{group} * a.padded_features + feature(block, t, half, t % kWarp % 4 * 2 + column);
-        const float scale = a.scale == nullptr ? 1.0f : a.scale[at];
+        const int feature = half * 2 + column;
         LLMQ_UNROLL
         for (int i = 0; i < kRowTiles; ++i) LLMQ_UNROLL
           for (int high = 0; high < 2; ++high) {
@@ -196,20 +227,20 @@ struct MmaLinear {
             const int64_t m = row_of(block, t, i, e);
             float sum = 0;
             if constexpr (kInteger)
-              sum = static_cast<float>(without_zero(a, r.part[i][half].v[e], m, group, at));
+              sum = static_cast<float>(without_zero(a, r.part[i][half].v[e], m, group, r.now.zero[feature]));
             else
               sum = r.part[i][half].v[e];
             if (a.row_scales > 1) sum = sum * (m < a.rows ? a.row_scale[m * a.row_scales + group] : 0.0f);
-            r.sums[i][half].v[e] = a.scale == nullptr ? sum : fmaf(sum, scale, r.sums[i][half].v[e]);
+            r.sums[i][half].v[e] = a.scale == nullptr ? sum : fmaf(sum, r.now.scale[feature], r.sums[i][half].v[e]);
             r.part[i][half].v[e] = 0;
           }
       }
   }
 
   // Modulo 2^32, as the sums may leave the range on the way to a difference that does not.
-  static LLMQ_BLOCK int32_t without_zero(const Arguments& a, int32_t sum, int64_t m, int group, int64_t at) {
+  static LLMQ_BLOCK int32_t without_zero(const Arguments& a, int32_t sum, int64_t m, int64_t group, float stored) {
     if (a.zero == nullptr || m >= a.rows) return sum;
-    const auto zero = static_cast<int32_t>(a.zero[at]) - 128;
+    const auto zero = static_cast<int32_t>(stored) - 128;
     return static_cast<int32_t>(static_cast<uint32_t>(sum) -
                                 static_cast<uint32_t>(zero) * static_cast<uint32_t>(a.row_sum[m * a.groups + group]));
   }
