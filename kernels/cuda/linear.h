@@ -27,6 +27,7 @@ struct MmaLinear {
   static constexpr int kThreads = 128, kRows = 16 * kRowTiles;
   static constexpr int kDepth = kInteger ? 32 : 16, kSteps = 64 / kDepth;
   static constexpr int kBits = fragment_bits(kForm), kPerWord = 32 / kBits;
+  static constexpr int kChunks = kBits / 4;  // of 16 bytes, that a lane multiplies of a tile
   static constexpr int kInputsPerWord = kInteger ? 4 : 2, kRowWords = 64 / kInputsPerWord;
   static constexpr int kRowStride = kRowWords + 4;  // 4 words on: the lanes of a fragment read from different banks
   // Decoding waits for weights: as many tiles are on their way as static shared memory has room for (4-bit codes 11, BF16 4).
@@ -48,6 +49,7 @@ struct MmaLinear {
     Sum part[kRowTiles][2];
     FragmentA a[kRowTiles];
     FragmentB b[2];
+    uint32_t chunk[4];
     OfGroup now, next;  // the next group's are on their way while a group is multiplied
   };
   struct Group {
@@ -92,9 +94,13 @@ struct MmaLinear {
     if (tile < tiles) {
       const int stage = tile % kStages;
       block.each([&](int t) {
-        const int64_t from = ((int64_t{block.x} * 4 + t / kWarp) * tiles + tile) * (kWarp * kBits) + t % kWarp * kBits;
+        const int lane = t % kWarp;
+        const uint32_t* const from = a.weight + ((int64_t{block.x} * 4 + t / kWarp) * tiles + tile) * (kWarp * kBits);
         LLMQ_UNROLL
-        for (int i = 0; i < kBits; i += 4) shared.w.copy_async(t, (stage * kThreads + t) * kBits + i, a.weight + from + i, true);
+        for (int i = 0; i < kChunks; ++i) {
+          const int chunk = i * kWarp + lane;  // of the warp's: an instruction copies 512 consecutive bytes
+          shared.w.copy_async(t, weight_place(stage, chunk % kChunks, t - lane + chunk / kChunks), from + 4 * chunk, true);
+        }
         for (int i = t; i < kRows * kRowWords / 4; i += kThreads) {
           const int row = i / (kRowWords / 4), word = i % (kRowWords / 4) * 4;
           fill_row(block, a, shared, t, row, word, stage, tile);
@@ -102,6 +108,12 @@ struct MmaLinear {
       });
     }
     block.commit_copies();
+  }
+
+  // Of a chunk of thread t: [stage][chunk of a lane][lane], where the exclusive or keeps 8 lanes out of each other's banks both when they copy
+  // chunks one after another and when they read one chunk each.
+  static LLMQ_BLOCK int weight_place(int stage, int chunk, int t) {
+    return ((stage * kChunks + chunk) * kThreads + (t ^ (chunk * (8 / kChunks)))) * 4;
   }
 
   // 16 bytes of a row: copied where they are all there, else gathered.
@@ -185,15 +197,20 @@ struct MmaLinear {
 
   static LLMQ_BLOCK void read_weights(const Shared& shared, Registers& r, int t, int stage, int step) {
     constexpr int kElements = kDepth / 4, kWords = kElements * kBits / 32;  // of one half's fragment; 4-bit codes: half a word
-    const int at = (stage * kThreads + t) * kBits;
+    constexpr int kStepWords = kDepth * kBits / 64, kChunkSteps = 4 / kStepWords;
+    if (step % kChunkSteps == 0) {  // 16 bytes at once, for as many steps as they hold
+      const int at = weight_place(stage, step / kChunkSteps, t);
+      LLMQ_UNROLL
+      for (int i = 0; i < 4; ++i) r.chunk[i] = shared.w.get(t, at + i);
+    }
     LLMQ_UNROLL
     for (int half = 0; half < 2; ++half) {
       if constexpr (kWords == 2) {
         LLMQ_UNROLL
-        for (int i = 0; i < 2; ++i) r.b[half].v[i] = shared.w.get(t, at + (step * 2 + half) * 2 + i);
+        for (int i = 0; i < 2; ++i) r.b[half].v[i] = r.chunk[half * 2 + i];
       } else {
         const int element = (step * 2 + half) * kElements;
-        const uint32_t codes = shared.w.get(t, at + element / kPerWord) >> (element % kPerWord * kBits);
+        const uint32_t codes = r.chunk[element / kPerWord % 4] >> (element % kPerWord * kBits);
         const float zero = kCodes ? r.now.zero[half] : 0.0f;
         LLMQ_UNROLL
         for (int i = 0; i < 2; ++i)

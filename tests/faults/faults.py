@@ -332,6 +332,8 @@ FAULTS = [
           [("llmq_unit_model", "DecoderBlock.Members*"), ("llmq_unit_runtime", "Engine.ADividedModel*"), ("llmq_unit_runtime", "ServingEngine.ADividedModel*")]),
     Fault("scale-of-the-first-group", "kernels/cuda/linear.h", "const int64_t at = group * a.padded_features +", "const int64_t at = group * 0 +",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("chunks-of-a-lane-turned-over", "kernels/cuda/linear.h", "weight_place(stage, chunk % kChunks,", "weight_place(stage, kChunks - 1 - chunk % kChunks,",
+          [("llmq_kernels_backend", "*Linear.*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("zeros-a-group-late", "kernels/cuda/linear.h", "threads[t].next, t, group.index + 2);", "threads[t].next, t, group.index + 1);",
           [("llmq_kernels_backend", "*NarrowWeight.AgreesWithTheOracle*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("pages-that-a-window-passed-read", "kernels/cuda/tile_attention.h", "p.first = a.first_visible(p.tile.context + from);", "p.first = a.first_visible(p.tile.context + from) - kTileKeys;",
