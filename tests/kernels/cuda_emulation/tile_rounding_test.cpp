@@ -7,6 +7,7 @@
 
 #include "device/host_tiles.h"
 #include "emulation_fixture.h"
+#include "kernels/cuda/group_search.h"
 #include "kernels/cuda/launch_emulated.h"
 
 namespace llmq::cuda {
@@ -104,6 +105,28 @@ TEST(CudaTileRounding, TriesScalesAsTheProcessorDoes) {
         EXPECT_EQ(got.loss[r], search[r % lanes].least) << r << " of " << columns;
       }
     }
+}
+
+// Four rows that would gain by a zero one up or down; a zero at either end of the codes stays.
+TEST(CudaGroupSearch, AZeroStaysWithinTheCodes) {
+  constexpr int64_t kColumns = 2, kRows = 4;
+  const std::vector<float> weight(kColumns * kRows, 3.0f), row_sum(kColumns, 0.5f), u(kColumns * kRows);
+  std::vector<float> y, steps(kColumns * kRows, 2.0f), difference(steps.size()), scale(kRows, 1.0f), zero = {14, 15, 1, 0};
+  for (int64_t k = 0; k < kColumns; ++k) y.insert(y.end(), {-5.0f, -5.0f, 5.0f, 5.0f});
+  GroupRefit group;
+  group.columns = kColumns;
+  group.weight = weight.data();
+  group.row_sum = row_sum.data();
+  group.u = u.data();
+  group.y = y.data();
+  group.steps = steps.data();
+  group.difference = difference.data();
+  group.grid = {scale.data(), zero.data()};
+  group.rule = {false, ScaleType::kF32, 15, 8};
+  emulate<RefitGroup>({group, kRows});
+  EXPECT_EQ(zero, (std::vector<float>{15, 15, 0, 0}));
+  EXPECT_EQ(steps, (std::vector<float>{1, 2, 3, 2, 1, 2, 3, 2})) << "the codes stand";
+  EXPECT_EQ(difference, (std::vector<float>{2, 1, 0, 1, 2, 1, 0, 1}));
 }
 
 }  // namespace
