@@ -289,7 +289,7 @@ FAULTS = [
           [("llmq_unit_calibration", "InputStats.*")]),
     Fault("gram-tokens-of-other-pairs", "kernels/cuda/gram_bf16.h", "kStride + pair + word / 2 * 4);", "kStride + pair + word % 2 * 4);",
           [("llmq_kernels_backend", "*Scoring.Gram*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
-    Fault("totals-without-the-diagonal", "kernels/cuda/elementwise.h", "if (j < i) return; triangle[", "if (j <= i) return; triangle[",
+    Fault("totals-without-the-diagonal", "kernels/cuda/elementwise.h", "if (j < i) return;", "if (j <= i) return;",
           [("llmq_kernels_backend", "*GramTotals*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("device-zero-beyond-the-top", "kernels/cuda/group_search.h", "zero_shift(grid, slope, whole, g.rule.top)", "zero_shift(grid, slope, whole, g.rule.top + 1)",
           [("llmq_kernels_cuda_emulation", "CudaGroupSearch.*")], ["tests/kernels/cuda_emulation/tile_rounding_test.cpp"]),
