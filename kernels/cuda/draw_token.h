@@ -42,7 +42,6 @@ struct DrawToken {
   }
 
  private:
-  static LLMQ_BLOCK Logit greater(Logit a, Logit b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
   static LLMQ_BLOCK int32_t favourite(const Shared& shared, int thread) {
     const int32_t at = shared.greatest.get(thread, 0).at;
     return at == kNone ? 0 : at;

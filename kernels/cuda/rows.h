@@ -62,6 +62,7 @@ struct Logit {
   float value;
   int32_t at;
 };
+LLMQ_BLOCK Logit greater(Logit a, Logit b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
 
 // greatest[0] and sums[0] = sum exp(logit - greatest) of one row.
 struct LogitSums {
@@ -79,7 +80,7 @@ LLMQ_BLOCK void sum_logits(RowBlock& block, LogitSums& sums, const Rows& logits,
     sums.greatest.set(thread, thread, best);
   });
   block.barrier();
-  fold_halves(block, sums.greatest, [](Logit a, Logit b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; });
+  fold_halves(block, sums.greatest, [](Logit a, Logit b) { return greater(a, b); });
   block.each([&](int thread) {
     const auto greatest = static_cast<double>(sums.greatest.get(thread, 0).value);
     double sum = 0;

@@ -299,7 +299,7 @@ FAULTS = [
           [("llmq_unit_device", "RecentLists.AList*")], ["src/device/cuda/cuda_backend.cpp"]),
     Fault("parts-in-one-place", "src/device/exchange.cpp", "columns_of(wholes[to], first, parts[from].cols())", "columns_of(wholes[to], 0 * first, parts[from].cols())",
           [("llmq_unit_device", "Exchange.*"), ("llmq_unit_runtime", "ServingEngine.ADividedModel*")]),
-    Fault("device-draws-the-last-of-equals", "kernels/cuda/draw_token.h", "(b.value == a.value && b.at < a.at)", "(b.value == a.value && b.at > a.at)",
+    Fault("device-draws-the-last-of-equals", "kernels/cuda/rows.h", "(b.value == a.value && b.at < a.at)", "(b.value == a.value && b.at > a.at)",
           [("llmq_unit_runtime", "*TokenDrawerTest.DrawsAsTheHostDoes/0")], ["kernels/cuda/emulated_kernels.cpp"]),
     Fault("device-draws-below-min-p", "kernels/cuda/draw_token.h", "|| !(exponent >= draw.least)", "",
           [("llmq_unit_runtime", "*TokenDrawerTest.DrawsAsTheHostDoes/0")], ["kernels/cuda/emulated_kernels.cpp"]),
