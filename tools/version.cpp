@@ -30,7 +30,6 @@ void print_version(bool json) {
        {"cpu_levels", levels},
        {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
        {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
-                                   {"onednn", kOneDnnVersion[0] == '\0' ? Json() : Json(kOneDnnVersion)},
                                    {"cli11", CLI11_VERSION}})}}));
 }
 

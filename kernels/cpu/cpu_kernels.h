@@ -5,11 +5,11 @@
 // two neighbouring BF16 numbers. A panel is `panel` columns of B as [units][panel] such units, zero where
 // there is no column. Each element of C is one chain over the units in order, from its start value on:
 //   f32:                          c = fma(a, b, c)                    the same bits at every level
-//   bf16, with vdpbf16ps:         c = c (+) a1 b1 (+) a0 b0           as the instruction rounds; it flushes
-//   denormals to zero bf16, without:                c = fma(a1, b1, fma(a0, b0, c))     exact products, one
-//   rounding per addition
-// so a row's result depends neither on other rows nor on tiling or threads; what vdpbf16ps rounds differs
-// from the chain of FMAs, so bf16 results differ between levels, never within one.
+//   bf16, with vdpbf16ps:         c = c (+) a1 b1 (+) a0 b0           as the instruction rounds; it flushes denormals to zero
+//   bf16, without:                c = fma(a1, b1, fma(a0, b0, c))     exact products, one rounding per addition
+//   bf16, with AMX:               c = c + (even + odd), 16 units at a time, each a chain from 0 on (kernels/cpu/amx/tiles.h)
+// so a row's result depends neither on other rows nor on tiling or threads; the three round differently, so bf16 results differ
+// between levels, never within one.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -28,14 +28,14 @@ struct GemmPanel {
   int64_t a_row = 0;        // bytes
   bool transposed = false;
   const void* b = nullptr;  // panels, b_panel bytes from one to the next
-  int64_t b_panel = 0;      // of no account for one panel
+  int64_t b_panel = 0;      // of no account for one panel; gemm_groups: bytes from one group to the next
   float* c = nullptr;
   int64_t c_row = 0;             // elements
   int64_t rows = 0, depth = 0;   // depth in elements; transposed bf16: even
   int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
-  // Per column, or null. With it the chain begins at 0 and ends as C = fma(sum, scale, start or C).
+  // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum, scale, start or C).
   const float* scale = nullptr;
 };
 
@@ -126,11 +126,14 @@ struct CodeGrid {
 };  // code = clamp(round(w / scale) + zero, 0, top), ties to even
 
 struct CpuKernels {
-  const char* name;  // "scalar", "avx2", "avx512", "avx512_bf16"
+  const char* name;  // "scalar", "avx2", "avx512", "avx512_bf16", "amx"
   int panel;         // columns of one panel, a divisor of 64
   int row_tile;      // rows of one register tile
 
   void (*gemm[2])(const GemmPanel&);  // by CpuFormat
+  // One panel, and the depth in groups of `group`: as `gemm` with each group's scales, group after group; without scales
+  // one chain through all.
+  void (*gemm_groups[2])(const GemmPanel&, int64_t group);
   // Panels out of source[columns][depth] (a weight) or source[depth][columns] (straight), elements `row`
   // apart; `columns` <= panel.
   void (*pack[2])(void* panel, const void* source, int64_t row, int64_t columns, int64_t depth);
@@ -204,11 +207,11 @@ struct CpuKernels {
   // Weights that stay in 4 or 8 bits, BF16 rows.
   int64_t narrow_rows;  // that share one expansion of the codes in narrow_gemm
   void (*narrow_gemm)(const NarrowProduct&);
-  // One group of one panel as a panel of B and its scales: FP32 values (code - zero) * scale, the scales then of no
+  // Codes [first, first + count) of one group of one panel, blocks of kNarrowBlock, as a panel of B, and the group's scales: FP32 values (code - zero) * scale, the scales then of no
   // account; or BF16 numbers code - zero, exact. FP32 with minima, one a column: code * scale - minimum, where a code of
   // 4 bits is stored as one around the zero 8, and one of 8 bits as it is.
   void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&,
-                           const float* minima);
+                           const float* minima, int64_t first, int64_t count);
   // sums[g] = sum of the g-th `group` numbers of x, in an order of the level's own.
   void (*group_sums)(float* sums, const BFloat16* x, int64_t groups, int64_t group);
 };

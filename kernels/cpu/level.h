@@ -15,6 +15,8 @@ const CpuKernels* scalar_level();
 const CpuKernels* avx2_level();
 const CpuKernels* avx512_level();
 const CpuKernels* avx512_plain_level();  // without BF16 instructions: for tests
-bool amx_present();                      // AMX-BF16, and the system saves its tiles
+const CpuKernels* amx_level();
+const CpuKernels* amx_emulated_level();  // the same bits without AMX, slowly: for tests
+bool amx_present();                      // AMX-BF16 and -INT8, and the system saves its tiles
 
 }  // namespace llmq

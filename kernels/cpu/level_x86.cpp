@@ -30,8 +30,8 @@ const CpuKernels* avx512_level() {
 bool amx_present() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;
-  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24;
-  if ((d & kBf16) == 0 || (d & kTile) == 0) return false;
+  constexpr unsigned kBf16 = 1u << 22, kTile = 1u << 24, kInt8 = 1u << 25;
+  if ((d & kBf16) == 0 || (d & kTile) == 0 || (d & kInt8) == 0) return false;
   constexpr long kRequestPermission = 0x1023,
                  kTileData = 18;  // ARCH_REQ_XCOMP_PERM: the kernel must agree to save tiles
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;

@@ -82,7 +82,8 @@ struct RowScore {
   std::int32_t argmax = 0;  // lowest index among equals
 };
 
-inline constexpr std::int64_t kGramTokens = 16;  // the rows that two calls of Backend::gram() may part at: its multiples
+// The rows that two calls of Backend::gram() may part at are its multiples: no backend adds more of them at a time (AMX's tiles, 32).
+inline constexpr std::int64_t kGramTokens = 32;
 
 class Backend {
  public:

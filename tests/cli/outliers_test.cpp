@@ -9,8 +9,13 @@
 // "Gives back": within 0.5 %. "Collapses": 8 bits are worse than plain 4 bits without outliers, 4 bits than 3. Text:
 // stories that the model told itself (tests/fixtures/stories), others for calibration, so that perplexity means
 // something. Each figure is printed: docs/methods.md has them as a table.
+//
+// AWQ chooses among near-ties, and one story more or a processor that adds in another order changes the choice: at 4
+// bits the ratio of one calibration scatters by 0.7 %. So it is the geometric mean over calibrations of 4 to 16 stories
+// that is compared with 0.5 %.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdio>
 
 #include "cli/planted_outliers.h"
@@ -20,6 +25,7 @@ namespace llmq::testing {
 namespace {
 
 constexpr double kRecovered = 1.005;
+constexpr int kFewestSamples = 4, kMostSamples = 16;  // what the calibration text has
 const std::string kStories = std::string(LLMQ_SOURCE_DIR) + "/tests/fixtures/stories/";
 
 class PlantedOutliers : public ::testing::Test {
@@ -34,18 +40,19 @@ class PlantedOutliers : public ::testing::Test {
   }
 
   // Of `model` after `method` under `scheme`.
-  double quantized(const std::string& model, const std::string& method, const std::string& scheme) {
+  double quantized(const std::string& model, const std::string& method, const std::string& scheme,
+                   int samples = kMostSamples) {
     const std::string output = scratch_ / ("q" + std::to_string(++count_));
     const Outcome outcome =
         run_llmq({"quantize", "--model", model, "--output", output, "--set", "method=" + method, "--set",
                   "scheme=" + scheme, "--set", "calibration.text=" + kStories + "calibration.txt", "--set",
-                  "calibration.samples=16", "--set", "calibration.sequence_length=256"});
+                  "calibration.samples=" + std::to_string(samples), "--set", "calibration.sequence_length=256"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-    return printed(method + " " + scheme, model, perplexity(output));
+    return printed(method + " " + scheme + " by " + std::to_string(samples), model, perplexity(output));
   }
 
   double printed(const std::string& what, const std::string& model, double found) const {
-    std::printf("| %-36s | %-13s | %.4f |\n", what.c_str(), model == planted_ ? "with outliers" : "original",
+    std::printf("| %-42s | %-13s | %.4f |\n", what.c_str(), model == planted_ ? "with outliers" : "original",
                 found);
     return found;
   }
@@ -75,8 +82,14 @@ TEST_F(PlantedOutliers, At4BitsRoundingCollapsesAndAwqRecovers) {
   const double three_bits = quantized(tinystories(), "rtn", "w3a16_g32_asym");
   quantized(tinystories(), "rtn", scheme);
   EXPECT_GT(quantized(planted_, "rtn", scheme), three_bits);
-  const double without = quantized(tinystories(), "awq", scheme);
-  EXPECT_LT(quantized(planted_, "awq", scheme), kRecovered * without);
+  double logarithms = 0;
+  for (int samples = kFewestSamples; samples <= kMostSamples; ++samples) {
+    const double without = quantized(tinystories(), "awq", scheme, samples);
+    logarithms += std::log(quantized(planted_, "awq", scheme, samples) / without);
+  }
+  const double mean = std::exp(logarithms / (kMostSamples - kFewestSamples + 1));
+  std::printf("AWQ with outliers over AWQ without: %.4f\n", mean);
+  EXPECT_LT(mean, kRecovered);
 }
 
 }  // namespace

@@ -42,9 +42,18 @@ std::uint64_t own_bytes(const std::string& rollup) {
   return std::max(anonymous, dirty) + kilobytes(rollup, "Shared_Dirty");
 }
 
+// Pages of a program that was linked a moment ago are dirty until they are on the disk, and would count as its memory.
+void write_back(const std::string& file) {
+  const int open_file = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
+  if (open_file < 0) return;
+  ::fsync(open_file);
+  ::close(open_file);
+}
+
 // Returns when the program has taken the place of the copy of this process, whose memory is not the program's.
 pid_t start(const std::vector<std::string>& command, const std::string& output,
             const std::vector<std::string>& environment) {
+  write_back(command.front());
   int until_exec[2] = {-1, -1};
   if (::pipe2(until_exec, O_CLOEXEC) != 0) return -1;
   const pid_t child = ::fork();

@@ -219,6 +219,31 @@ void gemm(const GemmPanel& g) {
   }
 }
 
+// Some rows at a time, whose part of C lies together meanwhile, since every group reads and writes it.
+template <class V, class Product, class T>
+void gemm_groups(const GemmPanel& g, int64_t group) {
+  constexpr int64_t kPanel = V::kPanelVectors * V::kLanes, kRows = 48;
+  float c[kRows * kPanel];
+  GemmPanel one = g;
+  one.depth = group;
+  one.c = c;
+  one.c_row = kPanel;
+  for (int64_t row = 0; row < g.rows; row += kRows) {
+    one.rows = g.rows - row < kRows ? g.rows - row : kRows;
+    const size_t bytes = static_cast<size_t>(g.columns) * sizeof(float);
+    if (g.accumulate)
+      for (int64_t r = 0; r < one.rows; ++r) __builtin_memcpy(c + r * kPanel, g.c + (row + r) * g.c_row, bytes);
+    for (int64_t k = 0, i = 0; k < g.depth; k += group, ++i) {
+      one.a = static_cast<const unsigned char*>(g.a) + row * g.a_row + k * static_cast<int64_t>(sizeof(T));
+      one.b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;
+      one.accumulate = g.accumulate || i > 0;
+      one.scale = g.scale == nullptr ? nullptr : g.scale + i * kPanel;
+      gemm<V, Product>(one);
+    }
+    for (int64_t r = 0; r < one.rows; ++r) __builtin_memcpy(g.c + (row + r) * g.c_row, c + r * kPanel, bytes);
+  }
+}
+
 // FP32: one fused multiply-add per unit.
 template <class V>
 struct ProductF32 {

@@ -15,6 +15,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                     V::kPanelVectors * V::kLanes,
                     V::kRowTile,
                     {gemm<V, ProductF32<V>>, gemm<V, Bf16Product>},
+                    {gemm_groups<V, ProductF32<V>, float>, gemm_groups<V, Bf16Product, BFloat16>},
                     {pack_panel<V, float>, pack_panel<V, BFloat16>},
                     {pack_panel_straight<V, float>, pack_panel_straight<V, BFloat16>},
                     attention_scratch<V>,

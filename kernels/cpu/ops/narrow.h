@@ -235,21 +235,21 @@ void narrow_gemm(const NarrowProduct& p) {
   });
 }
 
-// take(Index of the vector, unit, pair) for every pair of codes of a group.
+// take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group; the first unit is 0.
 template <class V, class Codes, class Take>
-LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout& layout, const Take& take) {
+LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout& layout, int64_t first, int64_t count, const Take& take) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   with_layout(layout, [&](auto bits, auto zeros) LLMQ_LAMBDA_INLINE {
     constexpr int kBits = decltype(bits)::value;
     constexpr bool kZeros = decltype(zeros)::value != 0;
     const unsigned char* const zero_bytes = group + kPanel * layout.scale_bytes();
-    const unsigned char* codes = zero_bytes + (kZeros ? kPanel : 0);
+    const unsigned char* codes = zero_bytes + (kZeros ? kPanel : 0) + first * kPanel * kBits / 8;
     typename Codes::Zero zero[V::kPanelVectors];
     unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
       zero[decltype(v)::value] =
           narrow_zero<Codes, kBits, kZeros>(zero_bytes, decltype(v)::value * V::kLanes);
     });
-    for (int64_t k = 0; k < layout.group; k += kNarrowBlock, codes += kNarrowBlock * kPanel * kBits / 8)
+    for (int64_t k = 0; k < count; k += kNarrowBlock, codes += kNarrowBlock * kPanel * kBits / 8)
       unroll<V::kPanelVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
         typename Codes::B pairs[4];
         narrow_pairs<V, Codes, kBits, kZeros>(pairs, codes, decltype(v)::value * V::kLanes,
@@ -262,25 +262,25 @@ LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout
 
 template <class V, class Codes>
 void narrow_unpack_bf16(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout,
-                        const float*) {
+                        const float*, int64_t first, int64_t count) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   unsigned char* const to = static_cast<unsigned char*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
     V::store(scales + n, narrow_scale<V>(group, layout.scales, n));
-  narrow_each_pair<V, Codes>(group, layout, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+  narrow_each_pair<V, Codes>(group, layout, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
     Codes::store(to + 4 * (unit * kPanel + decltype(v)::value * V::kLanes), pair);
   });
 }
 
 template <class V>
 void narrow_unpack_f32(void* panel, float* scales, const unsigned char* group, const NarrowLayout& layout,
-                       const float* minima) {
+                       const float* minima, int64_t first, int64_t count) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   float* const to = static_cast<float*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
     V::store(scales + n, narrow_scale<V>(group, layout.scales, n));
   const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
-    narrow_each_pair<V, WideCodes<V>>(group, layout, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+    narrow_each_pair<V, WideCodes<V>>(group, layout, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
       const int64_t n = decltype(v)::value * V::kLanes;
       V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
       V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));

@@ -21,7 +21,6 @@
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
 #include "device/cpu/score_tiles.h"
-#include "device/cpu/tiled_weight.h"
 #include "device/on_device.h"
 #include "kernels/cpu/kv_layout.h"
 #include "kernels/cpu/level.h"
@@ -40,8 +39,8 @@ std::string arithmetic_of(const std::string& level) { return "cpu " + level; }
 
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(int threads, std::string level, const CpuKernels& kernels, bool tiled)
-      : level_(std::move(level)), kernels_(kernels), tiled_(tiled), pool_(threads), scratch_(pool_.size()) {}
+  CpuBackend(int threads, std::string level, const CpuKernels& kernels)
+      : level_(std::move(level)), kernels_(kernels), pool_(threads), scratch_(pool_.size()) {}
 
   std::string name() const override {
     return fmt::format("cpu ({}, {} thread{})", level_, pool_.size(), pool_.size() == 1 ? "" : "s");
@@ -67,8 +66,6 @@ class CpuBackend final : public Backend {
   void synchronize() override {}
 
   std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) override {
-    if (tiled_ && compute == Compute::kBFloat16 && weight.rows() > 0 && weight.cols() > 0)
-      return tile_weight(work(), weight);
     return pack_weight(work(), weight, compute);
   }
 
@@ -77,11 +74,7 @@ class CpuBackend final : public Backend {
       return narrow_weight(work(), matrix, compute);
     return pack_codes(work(), matrix, compute);
   }
-  // oneDNN's tiles have an order of sums that the codes' kernels do not, and many rows are an order of magnitude
-  // faster in them.
-  bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const override {
-    return can_stay_narrow(matrix) && !(tiled_ && compute == Compute::kBFloat16);
-  }
+  bool keeps_codes(const QuantizedMatrix& matrix, Compute) const override { return can_stay_narrow(matrix); }
 
   void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
               const TensorView& bias) override {
@@ -100,8 +93,6 @@ class CpuBackend final : public Backend {
     for (const LinearCall& call : calls)
       if (narrow.count > 0)
         multiply(work(), call.y, call.x, *narrow.of[0].w, narrow.of[0].bias);
-      else if (const auto* tiled = dynamic_cast<const TiledWeight*>(call.weight); tiled != nullptr && tiled_)
-        multiply(work(), call.y, call.x, *tiled, call.bias.as<const float>());
       else
         own(*call.weight);  // says that it is another backend's
   }
@@ -284,10 +275,7 @@ class CpuBackend final : public Backend {
 
   void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
     require_on(device(), "quadratic_form", {&d});
-    if (const auto* tiled = dynamic_cast<const TiledWeight*>(&g); tiled != nullptr && tiled_)
-      evaluate_form(work(), loss, d, *tiled);
-    else
-      evaluate_form(work(), loss, d, own(g));
+    evaluate_form(work(), loss, d, own(g));
   }
 
  private:
@@ -438,41 +426,32 @@ class CpuBackend final : public Backend {
 
   const std::string level_;
   const CpuKernels& kernels_;
-  const bool tiled_;  // BF16 weights in oneDNN's tiles
   ThreadPool pool_;
   WorkerScratch scratch_;
   const std::shared_ptr<MemoryResource> memory_ = recycled_memory(kKeptBytes);
 };
 
-// AVX-512's table, and oneDNN for BF16 products; "onednn" is the same without asking for AMX.
-const CpuKernels* onednn_level() {
-  const CpuKernels* const kernels = avx512_level();
-  return weight_tiles_built() && kernels != avx512_plain_level() ? kernels : nullptr;
-}
-const CpuKernels* amx_level() { return amx_present() ? onednn_level() : nullptr; }
-
 struct Level {
   const char* name;
   const CpuKernels* (*kernels)();
-  bool listed, tiled;
+  bool listed;  // else for tests
 };
 
 constexpr Level kLevels[] = {
-    {"scalar", scalar_level, true, false},
-    {"avx2", avx2_level, true, false},
-    {"avx512", avx512_level, true, false},
-    {"amx", amx_level, true, true},
-    {"avx512_plain", avx512_plain_level, false, false},
-    {"onednn", onednn_level, false, true},
+    {"scalar", scalar_level, true},
+    {"avx2", avx2_level, true},
+    {"avx512", avx512_level, true},
+    {"amx", amx_level, true},
+    {"avx512_plain", avx512_plain_level, false},
+    {"amx_emulated", amx_emulated_level, false},
 };
 
 std::string CpuBackend::slower_than_possible() const {
   const Level* best = nullptr;
   for (const Level& level : kLevels)
     if (level.listed && level.kernels() != nullptr) best = &level;
-  if (best != nullptr && (best->kernels() != &kernels_ || best->tiled != tiled_))
+  if (best != nullptr && best->kernels() != &kernels_)
     return fmt::format("LLMQ_CPU_ISA chose the CPU level {}, and this processor has {}", level_, best->name);
-  if (amx_present() && !tiled_) return "this build has no oneDNN, so that the processor's AMX units lie idle";
   return {};
 }
 
@@ -490,13 +469,9 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
     if (level != known.name) continue;
     const CpuKernels* const kernels = known.kernels();
     if (kernels != nullptr)
-      return std::make_shared<CpuBackend>(threads, known.tiled ? level : kernels->name, *kernels,
-                                          known.tiled);
-    std::string why = fmt::format("this processor does not have the CPU level '{}'", level);
-    if (known.tiled && !weight_tiles_built())
-      why = fmt::format("this build has no oneDNN, which the CPU level '{}' computes with", level);
+      return std::make_shared<CpuBackend>(threads, kernels->name, *kernels);
     fail(ErrorKind::kUnsupported,
-         ErrorDetail{why,
+         ErrorDetail{fmt::format("this processor does not have the CPU level '{}'", level),
                      {},
                      "LLMQ_CPU_ISA",
                      fmt::format("leave it unset, or use one of {}", fmt::join(cpu_levels_present(), ", "))});
@@ -510,7 +485,7 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
 std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& arithmetic) {
   for (const Level& level : kLevels)
     if (const CpuKernels* const kernels = level.kernels();
-        kernels != nullptr && arithmetic == arithmetic_of(level.tiled ? level.name : kernels->name))
+        kernels != nullptr && arithmetic == arithmetic_of(kernels->name))
       return make_cpu_backend_at(threads, level.name);
   fail(ErrorKind::kUnsupported, ErrorDetail{fmt::format("this machine does not compute as '{}'", arithmetic),
                                             {},

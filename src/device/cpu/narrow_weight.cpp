@@ -156,18 +156,17 @@ struct UnpackedItem {
   void run(std::int64_t first_row, std::int64_t rows, std::int64_t first_panel, std::int64_t panels,
            int worker) const {
     const std::int64_t panel = work.kernels->panel, unpacked_bytes = chunk_groups * unit_bytes(),
-                       scale_bytes = chunk_groups * panel * 4, sum_bytes = kTileRows * panel * 4;
+                       scale_bytes = chunk_groups * panel * 4;
     const std::int64_t copy_bytes = crowded(rows) ? rows * spread_stride() : 0;
     unsigned char* const memory = work.scratch->take(
-        worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + sum_bytes + copy_bytes));
+        worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + copy_bytes));
     Tile tile;
     tile.unpacked = memory;
     tile.scales = reinterpret_cast<float*>(memory + unpacked_bytes);
-    tile.sums = tile.scales + chunk_groups * panel;
     tile.a = x.as<const unsigned char>() + first_row * x.row_stride * element();
     tile.a_row = x.row_stride * element();
     if (copy_bytes > 0) {
-      unsigned char* const copy = memory + unpacked_bytes + scale_bytes + sum_bytes;
+      unsigned char* const copy = memory + unpacked_bytes + scale_bytes;
       for (std::int64_t r = 0; r < rows; ++r)
         std::memcpy(copy + r * spread_stride(), tile.a + r * tile.a_row,
                     static_cast<std::size_t>(w.in_features * element()));
@@ -185,43 +184,35 @@ struct UnpackedItem {
           work.kernels->narrow_unpack[static_cast<int>(format_of(w.compute))](
               memory + i * unit_bytes(), tile.scales + i * panel,
               w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout,
-              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel);
-        for (std::int64_t r = 0; r < rows; r += kTileRows)
-          multiply_tile(tile, r, first_row + r, std::min(kTileRows, rows - r));
+              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel, 0, w.layout.group);
+        multiply(tile, first_row, rows);
       }
   }
 
   // What one chunk of one panel meets its rows with.
   struct Tile {
     const unsigned char *unpacked = nullptr, *a = nullptr;
-    float *scales = nullptr, *sums = nullptr;
+    float* scales = nullptr;
     std::int64_t a_row = 0, panel = 0, group = 0, groups = 0;
   };
 
-  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through all. The
-  // tile of y lies in scratch meanwhile, since every group reads and writes it.
-  void multiply_tile(const Tile& tile, std::int64_t first, std::int64_t row, std::int64_t rows) const {
+  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through all.
+  void multiply(const Tile& tile, std::int64_t first_row, std::int64_t rows) const {
     const std::int64_t panel = work.kernels->panel;
     GemmPanel g;
+    g.a = tile.a + tile.group * w.group * element();
     g.a_row = tile.a_row;
-    g.c = tile.sums;
-    g.c_row = panel;
+    g.b = tile.unpacked;
+    g.b_panel = unit_bytes();
+    g.c = y.row<float>(first_row) + tile.panel * panel;
+    g.c_row = y.row_stride;
     g.rows = rows;
-    g.depth = w.group;
+    g.depth = tile.groups * w.group;
     g.columns = std::min(panel, w.out_features - tile.panel * panel);
     g.start = bias == nullptr ? nullptr : bias + tile.panel * panel;
-    const auto bytes = static_cast<std::size_t>(g.columns) * sizeof(float);
-    const auto y_row = [&](std::int64_t r) { return y.row<float>(row + r) + tile.panel * panel; };
-    if (tile.group > 0 || sums != nullptr)
-      for (std::int64_t r = 0; r < rows; ++r) std::memcpy(tile.sums + r * panel, y_row(r), bytes);
-    for (std::int64_t i = 0; i < tile.groups; ++i) {
-      g.a = tile.a + first * tile.a_row + (tile.group + i) * w.group * element();
-      g.b = tile.unpacked + i * unit_bytes();
-      g.accumulate = tile.group + i > 0 || sums != nullptr;
-      if (w.compute == Compute::kBFloat16) g.scale = tile.scales + i * panel;
-      work.kernels->gemm[static_cast<int>(format_of(w.compute))](g);
-    }
-    for (std::int64_t r = 0; r < rows; ++r) std::memcpy(y_row(r), tile.sums + r * panel, bytes);
+    g.accumulate = tile.group > 0 || sums != nullptr;
+    if (w.compute == Compute::kBFloat16) g.scale = tile.scales;
+    work.kernels->gemm_groups[static_cast<int>(format_of(w.compute))](g, w.group);
   }
 };
 

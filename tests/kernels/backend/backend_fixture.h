@@ -44,7 +44,7 @@ inline std::vector<BackendParam> backends(const std::vector<int>& cpu_threads) {
   for (const std::string& level : cpu_levels())
     for (const int threads : cpu_threads) params.push_back({"cpu_" + level, threads});
   // What "amx" computes with, on processors without the AMX units too.
-  for (const int threads : cpu_threads) params.push_back({"cpu_onednn", threads});
+  for (const int threads : cpu_threads) params.push_back({"cpu_amx_emulated", threads});
   params.push_back({"cuda_emulated", 1});
   params.push_back({"cuda", 1});
   return params;

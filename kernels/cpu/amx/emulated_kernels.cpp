@@ -1,0 +1,13 @@
+// What the level "amx" computes, on processors without AMX: for tests.
+#include "kernels/cpu/amx/emulated_tiles.h"
+#include "kernels/cpu/amx/tile_products.h"
+
+namespace llmq {
+
+const CpuKernels* amx_emulated_level() {
+  if (avx512_level() != &kAvx512Bf16Kernels) return nullptr;
+  static const CpuKernels kernels = with_tiles<EmulatedTiles>("amx_emulated");
+  return &kernels;
+}
+
+}  // namespace llmq

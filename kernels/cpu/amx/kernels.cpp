@@ -1,0 +1,12 @@
+// The level "amx": AVX-512's kernels with BF16, and AMX's tiles for products with weights.
+#include "kernels/cpu/amx/tile_products.h"
+
+namespace llmq {
+
+const CpuKernels* amx_level() {
+  if (avx512_level() != &kAvx512Bf16Kernels || !amx_present()) return nullptr;
+  static const CpuKernels kernels = with_tiles<AmxTiles>("amx");
+  return &kernels;
+}
+
+}  // namespace llmq

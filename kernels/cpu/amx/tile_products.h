@@ -1,0 +1,329 @@
+// Products of BF16 pairs and of INT8 quads in AMX's tiles, over the panels that every level has (cpu_kernels.h): a panel of
+// 32 columns is two tiles side by side, unit for unit, and rows of A are tiles as they lie.
+//
+//   C = start or C; for each 16 units of the depth, in order: C = C (+) A tile x B tile     (tiles.h has the sum inside)
+//
+// A depth that does not fill the last tile meets zeros there. Nothing else enters a row's chain, so that one decoded row has
+// the bits it has among thousands.
+//
+// Up to 32 rows at once: C takes four tiles, A two, B two; 4 products of 16 cycles follow 4 loads of 8. A panel's part of
+// kBlockUnits units stays in L1 while the rows pass by from L2, and the sums wait in C.
+#pragma once
+#include <string.h>
+
+#include "kernels/cpu/amx/tiles.h"
+#include "kernels/cpu/avx512/vector.h"
+#include "kernels/cpu/level.h"
+
+namespace llmq {
+namespace {
+
+constexpr int64_t kTileRows = 16, kTileUnits = 16, kTileColumns = 16, kTilePanel = 2 * kTileColumns;
+constexpr int64_t kUnitBytes = kTilePanel * 4;  // of a panel
+constexpr int64_t kBlockUnits = 192;            // 24 KiB of a panel
+constexpr auto kBf16 = static_cast<int>(CpuFormat::kBF16);
+constexpr int64_t kNarrowStep = 128;            // codes of a column that are expanded at once
+static_assert(Avx512::kPanelVectors * Avx512::kLanes == kTilePanel);
+
+// Tiles 0 to 3: C, by rows and columns. 4, 5: A. 6, 7: B.
+inline TileConfiguration tiles_for(int64_t rows) {
+  TileConfiguration tiles;
+  const int64_t above = rows < kTileRows ? rows : kTileRows, below = rows - above;
+  const int64_t counts[] = {above, above, below, below, above, below, kTileUnits, kTileUnits};
+  for (int tile = 0; tile < 8; ++tile) {
+    tiles.rows[tile] = static_cast<uint8_t>(counts[tile]);
+    tiles.row_bytes[tile] = counts[tile] > 0 ? 64 : 0;
+  }
+  return tiles;
+}
+
+// copy[r][u] = from[u][r] for 16 units of 4 bytes, by exchanges of neighbours, pairs, fours and eights.
+__attribute__((noinline)) void turn_units(unsigned char* copy, const unsigned char* from, int64_t step, int64_t rows, int64_t units) {
+  __m512i v[16], w[16];
+  for (int u = 0; u < 16; ++u) v[u] = u < units ? Avx512::loadi_first(from + u * step, static_cast<int>(rows)) : Avx512::zeroi();
+  for (int i = 0; i < 16; i += 2) {
+    w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
+    w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 2; ++j) {
+      v[i + 2 * j] = _mm512_unpacklo_epi64(w[i + j], w[i + 2 + j]);
+      v[i + 2 * j + 1] = _mm512_unpackhi_epi64(w[i + j], w[i + 2 + j]);
+    }
+  // v[4 i + j] has columns j, 4 + j, 8 + j, 12 + j of units 4 i to 4 i + 3, one to each quarter.
+  for (int j = 0; j < 4; ++j) {
+    const __m512i low = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88), high = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
+    const __m512i low2 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xdd), high2 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xdd);
+    Avx512::storei(copy + 64 * j, _mm512_shuffle_i32x4(low, high, 0x88));
+    Avx512::storei(copy + 64 * (8 + j), _mm512_shuffle_i32x4(low, high, 0xdd));
+    Avx512::storei(copy + 64 * (4 + j), _mm512_shuffle_i32x4(low2, high2, 0x88));
+    Avx512::storei(copy + 64 * (12 + j), _mm512_shuffle_i32x4(low2, high2, 0xdd));
+  }
+}
+
+// Rows of A, at most 32, and where their depth begins.
+struct RowBlock {
+  const unsigned char* a;
+  int64_t step;  // bytes from row to row; transposed: from unit to unit
+  int64_t rows;
+  bool transposed;
+
+  // 16 units from `unit` on, of which `bytes` are there, as whole tiles of 64 bytes a row; rows from 16 on at copy + 1024.
+  LLMQ_INLINE void copy_tiles(unsigned char* copy, int64_t unit, int64_t bytes) const {
+    for (int64_t first = 0; first < rows; first += kTileRows, copy += kTileRows * 64) {
+      const int64_t count = rows - first < kTileRows ? rows - first : kTileRows;
+      if (transposed) {
+        turn_units(copy, a + unit * step + 4 * first, step, count, bytes / 4);
+        continue;
+      }
+      memset(copy, 0, kTileRows * 64);
+      for (int64_t r = 0; r < count; ++r) memcpy(copy + r * 64, a + (first + r) * step + 4 * unit, static_cast<size_t>(bytes));
+    }
+  }
+};
+
+// C's tiles of up to 32 rows and one panel.
+template <class Tiles, class Product, bool Two>
+struct PanelTiles {
+  static LLMQ_INLINE void zero() {
+    Tiles::template zero<0>();
+    Tiles::template zero<1>();
+    if constexpr (Two) Tiles::template zero<2>(), Tiles::template zero<3>();
+  }
+  static LLMQ_INLINE void load(const float* c, int64_t row) {  // in elements, as c
+    Tiles::template load<0>(c, 4 * row);
+    Tiles::template load<1>(c + kTileColumns, 4 * row);
+    if constexpr (Two) {
+      Tiles::template load<2>(c + kTileRows * row, 4 * row);
+      Tiles::template load<3>(c + kTileRows * row + kTileColumns, 4 * row);
+    }
+  }
+  static LLMQ_INLINE void store(float* c, int64_t row) {
+    Tiles::template store<0>(c, 4 * row);
+    Tiles::template store<1>(c + kTileColumns, 4 * row);
+    if constexpr (Two) {
+      Tiles::template store<2>(c + kTileRows * row, 4 * row);
+      Tiles::template store<3>(c + kTileRows * row + kTileColumns, 4 * row);
+    }
+  }
+  static LLMQ_INLINE void step(const unsigned char* a, int64_t stride, const unsigned char* b) {
+    Tiles::template load<6>(b, kUnitBytes);
+    Tiles::template load<4>(a, stride);
+    Tiles::template multiply<0, 4, 6>(Product{});
+    Tiles::template load<7>(b + 64, kUnitBytes);
+    Tiles::template multiply<1, 4, 7>(Product{});
+    if constexpr (Two) {
+      Tiles::template load<5>(a + kTileRows * stride, stride);
+      Tiles::template multiply<2, 5, 6>(Product{});
+      Tiles::template multiply<3, 5, 7>(Product{});
+    }
+  }
+  // Adds the products of `bytes` of each row with as many of a panel at b: units of 4, the last one perhaps half.
+  static LLMQ_INLINE void add(const RowBlock& rows, const unsigned char* b, int64_t bytes) {
+    int64_t unit = 0;
+    if (!rows.transposed)
+      for (; 4 * unit + 64 <= bytes; unit += kTileUnits) step(rows.a + 4 * unit, rows.step, b + unit * kUnitBytes);
+    if (4 * unit < bytes) add_copies(rows, b, unit, bytes);
+  }
+
+ private:
+  __attribute__((noinline)) static void add_copies(const RowBlock& rows, const unsigned char* b, int64_t unit, int64_t bytes) {
+    alignas(64) unsigned char copy[2 * kTileRows * 64], end_of_b[kTileUnits * kUnitBytes];
+    for (; 4 * unit < bytes; unit += kTileUnits) {
+      const int64_t left = bytes - 4 * unit < 64 ? bytes - 4 * unit : 64;
+      const unsigned char* units = b + unit * kUnitBytes;
+      if (left < 64) {
+        memset(end_of_b, 0, sizeof end_of_b);
+        memcpy(end_of_b, units, static_cast<size_t>((left + 3) / 4 * kUnitBytes));
+        units = end_of_b;
+      }
+      rows.copy_tiles(copy, unit, left);
+      step(copy, 64, units);
+    }
+  }
+};
+
+LLMQ_INLINE int columns_of(int64_t columns, int vector) {
+  const int64_t left = columns - kTileColumns * vector;
+  return static_cast<int>(left < 0 ? 0 : left < kTileColumns ? left : kTileColumns);
+}
+
+// y = fma(sums, scale, y), rows of kTilePanel.
+LLMQ_INLINE void add_scaled(float* y, const float* sums, const float* scale, int64_t rows) {
+  for (int v = 0; v < kTilePanel; v += kTileColumns) {
+    const auto factor = Avx512::load(scale + v);
+    for (int64_t at = v; at < rows * kTilePanel; at += kTilePanel)
+      Avx512::store(y + at, Avx512::fma(Avx512::load(sums + at), factor, Avx512::load(y + at)));
+  }
+}
+
+// Where each row of y, at most 32 of one panel, begins: from + r from_row, or 0. And back.
+LLMQ_INLINE void take_rows(float* y, const float* from, int64_t from_row, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int v = 0; v < 2; ++v)
+      Avx512::store(y + r * kTilePanel + v * kTileColumns,
+                    from == nullptr ? Avx512::set(0.0f) : Avx512::load_first(from + r * from_row + v * kTileColumns, columns_of(columns, v)));
+}
+LLMQ_INLINE void put_rows(float* c, int64_t c_row, const float* y, int64_t rows, int64_t columns) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int v = 0; v < 2; ++v)
+      Avx512::store_first(c + r * c_row + v * kTileColumns, Avx512::load(y + r * kTilePanel + v * kTileColumns), columns_of(columns, v));
+}
+
+// Rows [first, first + rows) against one panel, g.columns of it, and units [from, to) of the depth.
+template <class Tiles, class Product, bool Two>
+__attribute__((noinline)) void multiply_panel(const GemmPanel& g, int64_t first, int64_t rows, int64_t depth_bytes, int64_t from, int64_t to) {
+  using Panel = PanelTiles<Tiles, Product, Two>;
+  alignas(64) float sums[2 * kTileRows * kTilePanel];
+  float* const c = g.c + first * g.c_row;
+  const bool whole = g.columns == kTilePanel, again = g.accumulate || from > 0;
+  const float* const begin = again ? c : g.start;
+  const int64_t begin_row = again ? g.c_row : 0;
+
+  if (begin == nullptr) {
+    Panel::zero();
+  } else if (whole) {
+    Panel::load(begin, begin_row);
+  } else {
+    take_rows(sums, begin, begin_row, rows, g.columns);
+    Panel::load(sums, kTilePanel);
+  }
+  const auto* const a = static_cast<const unsigned char*>(g.a);
+  const RowBlock block{g.transposed ? a + 4 * first + from * g.a_row : a + first * g.a_row + 4 * from, g.a_row, rows, g.transposed};
+  Panel::add(block, static_cast<const unsigned char*>(g.b) + from * kUnitBytes, (4 * to < depth_bytes ? 4 * to : depth_bytes) - 4 * from);
+  if (whole) return Panel::store(c, g.c_row);
+  Panel::store(sums, kTilePanel);
+  put_rows(c, g.c_row, sums, rows, g.columns);
+}
+
+// Rows [first, end), `block` at a time, against all panels.
+template <class Tiles, class Product, bool Two>
+void multiply_rows(const GemmPanel& g, int64_t depth_bytes, int64_t first, int64_t end, int64_t block) {
+  const int64_t units = (depth_bytes + 3) / 4, step = end - first <= block ? units : kBlockUnits;
+  Tiles::configure(tiles_for(block));
+  GemmPanel one = g;
+  for (int64_t n = 0; n < g.columns; n += kTilePanel) {
+    one.b = static_cast<const unsigned char*>(g.b) + n / kTilePanel * g.b_panel;
+    one.c = g.c + n;
+    one.start = g.start == nullptr ? nullptr : g.start + n;
+    one.columns = g.columns - n < kTilePanel ? g.columns - n : kTilePanel;
+    int64_t from = 0;
+    do {
+      const int64_t to = units - from < step ? units : from + step;
+      for (int64_t row = first; row < end; row += block) multiply_panel<Tiles, Product, Two>(one, row, block, depth_bytes, from, to);
+      from = to;
+    } while (from < units);
+  }
+  Tiles::release();
+}
+
+// use(Index of whether a block takes two tiles of rows, first, end, rows of a block): whole blocks, then what is left.
+template <class Use>
+LLMQ_INLINE void by_blocks(int64_t rows, const Use& use) {
+  constexpr int64_t kMost = 2 * kTileRows;
+  const int64_t many = rows / kMost * kMost, left = rows - many;
+  if (many > 0) use(Index<1>{}, 0, many, kMost);
+  if (left > kTileRows) use(Index<1>{}, many, rows, left);
+  else if (left > 0) use(Index<0>{}, many, rows, left);
+}
+
+// `gemm` of the level; an element has 2 bytes for Pairs, 1 for Quads.
+template <class Tiles, class Product, int64_t Element>
+void tile_gemm(const GemmPanel& g) {
+  by_blocks(g.rows, [&](auto two, int64_t first, int64_t end, int64_t block) {
+    multiply_rows<Tiles, Product, decltype(two)::value != 0>(g, g.depth * Element, first, end, block);
+  });
+}
+
+// Rows [first, end) of one panel, `block` at a time, group after group: sums of one group are scaled while the tiles make the next.
+template <class Tiles, bool Two>
+void multiply_groups(const GemmPanel& g, int64_t group, int64_t first, int64_t end, int64_t block) {
+  using Panel = PanelTiles<Tiles, Pairs, Two>;
+  alignas(64) float sums[2][2 * kTileRows * kTilePanel], y[2 * kTileRows * kTilePanel];
+  Tiles::configure(tiles_for(block));
+  for (int64_t row = first; row < end; row += block) {
+    float* const c = g.c + row * g.c_row;
+    take_rows(y, g.accumulate ? c : g.start, g.accumulate ? g.c_row : 0, block, g.columns);
+    int64_t i = 0;
+    for (int64_t k = 0; k < g.depth; k += group, ++i) {
+      Panel::zero();
+      const RowBlock rows{static_cast<const unsigned char*>(g.a) + row * g.a_row + 2 * k, g.a_row, block, false};
+      Panel::add(rows, static_cast<const unsigned char*>(g.b) + i * g.b_panel, 2 * group);
+      if (i > 0) add_scaled(y, sums[(i - 1) & 1], g.scale + (i - 1) * kTilePanel, block);
+      Panel::store(sums[i & 1], kTilePanel);
+    }
+    if (i > 0) add_scaled(y, sums[(i - 1) & 1], g.scale + (i - 1) * kTilePanel, block);
+    put_rows(c, g.c_row, y, block, g.columns);
+  }
+  Tiles::release();
+}
+
+// `gemm_groups` of the level.
+template <class Tiles>
+void tile_gemm_groups(const GemmPanel& g, int64_t group) {
+  by_blocks(g.rows, [&](auto two, int64_t first, int64_t end, int64_t block) {
+    multiply_groups<Tiles, decltype(two)::value != 0>(g, group, first, end, block);
+  });
+}
+
+// Up to 32 rows against codes, of which kNarrowStep a column are expanded while the tiles multiply those before.
+template <class Tiles, bool Two>
+void multiply_narrow(const NarrowProduct& p) {
+  using Panel = PanelTiles<Tiles, Pairs, Two>;
+  alignas(64) unsigned char codes[2][kNarrowStep * kTilePanel * 2];
+  alignas(64) float scales[2][kTilePanel], sums[2 * kTileRows * kTilePanel], y[2 * kTileRows * kTilePanel];
+  const NarrowLayout& layout = p.layout;
+  const int64_t group_bytes = layout.group_bytes(kTilePanel), steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
+  const auto count_of = [&](int64_t step) { return layout.group - step * kNarrowStep < kNarrowStep ? layout.group - step * kNarrowStep : kNarrowStep; };
+
+  const int64_t all = (p.columns + kTilePanel - 1) / kTilePanel * layout.groups * steps;
+  const auto expand = [&](int64_t i) {
+    if (i < all) kAvx512Bf16Kernels.narrow_unpack[kBf16](codes[i & 1], scales[i & 1], p.b + i / steps * group_bytes, layout, nullptr, i % steps * kNarrowStep, count_of(i % steps));
+  };
+  Tiles::configure(tiles_for(p.rows));
+  expand(0);
+  for (int64_t i = 0; i < all; ++i) {
+    const int64_t step = i % steps, group = i / steps % layout.groups, column = i / steps / layout.groups * kTilePanel;
+    const int64_t columns = p.columns - column;
+    float* const c = p.c + column;
+    expand(i + 1);
+    if (step == 0) Panel::zero();
+    if (step == 0 && group == 0)
+      take_rows(y, p.accumulate ? c : p.start == nullptr ? nullptr : p.start + column, p.accumulate ? p.c_row : 0, p.rows, columns);
+    const auto* const a = static_cast<const unsigned char*>(p.a) + (group * layout.group + step * kNarrowStep) * 2;
+    Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[i & 1], count_of(step) * 2);
+    if (step + 1 < steps) continue;
+    Panel::store(sums, kTilePanel);
+    add_scaled(y, sums, scales[i & 1], p.rows);
+    if (group + 1 == layout.groups) put_rows(c, p.c_row, y, p.rows, columns);
+  }
+  Tiles::release();
+}
+
+// `narrow_gemm` of the level.
+template <class Tiles>
+void tile_narrow_gemm(const NarrowProduct& p) {
+  NarrowProduct some = p;
+  for (int64_t row = 0; row < p.rows; row += 2 * kTileRows) {
+    some.rows = p.rows - row < 2 * kTileRows ? p.rows - row : 2 * kTileRows;
+    some.a = static_cast<const unsigned char*>(p.a) + row * p.a_row;
+    some.c = p.c + row * p.c_row;
+    some.rows > kTileRows ? multiply_narrow<Tiles, true>(some) : multiply_narrow<Tiles, false>(some);
+  }
+}
+
+// AVX-512's table with these products in it.
+template <class Tiles>
+CpuKernels with_tiles(const char* name) {
+  CpuKernels kernels = kAvx512Bf16Kernels;
+  kernels.name = name;
+  kernels.gemm[kBf16] = tile_gemm<Tiles, Pairs, 2>;
+  kernels.gemm_groups[kBf16] = tile_gemm_groups<Tiles>;
+  kernels.gemm_int8 = tile_gemm<Tiles, Quads, 1>;
+  kernels.narrow_rows = 2 * kTileRows;
+  kernels.narrow_gemm = tile_narrow_gemm<Tiles>;
+  return kernels;
+}
+
+}  // namespace
+}  // namespace llmq
