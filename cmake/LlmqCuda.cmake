@@ -1,4 +1,4 @@
-# Whether CUDA is built: where nvcc is found, unless -DLLMQ_CUDA=OFF. Nothing else asks: kernels/cuda and src/device choose files by it.
+# Whether CUDA is built: where nvcc is found, unless -DLLMQ_CUDA=OFF. Nothing else asks: kernels/cuda, src/device and tests/bench choose files by it.
 #
 # nvcc is called as a command of our own and not as a language of CMake: flags and architectures are all here, and versions of CMake that are
 # older than the toolkit do as well. The runtime is linked statically; no other library of CUDA is needed to build or to start.

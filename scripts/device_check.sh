@@ -6,8 +6,8 @@
 #                                           there; logs and figures in RESULTS. Parts, all of them where none is named:
 #     tests      every operation of the backend against the reference
 #     sanitizer  the same under compute-sanitizer, where it is installed
-#     bench      operations at the shapes of large models, beside what the device can do at most; llmq bench
-#     perplexity a model on both backends
+#     bench      operations at the shapes of large models, beside what the device and cuBLASLt can do, and which bars are met; llmq bench
+#     perplexity a model on both backends, in float32: they must agree to four digits. MODEL=DIR names one more, beside the small one that is packed
 #     quantize   LAYERS (2) blocks of random weights in the shapes of Qwen3-32B and Llama-3-8B: seconds of a whole model by those of its blocks, which say
 #                nothing of quality. Takes 8 GiB of disk in WORK (RESULTS/work)
 set -uo pipefail
@@ -49,13 +49,30 @@ sanitizer_part() {
 }
 
 bench_part() {
-  part benchmark bash -c '"$1/bin/llmq_device_bench" $3 >"$2/benchmark.csv"' _ "$folder" "$results" "$device${SMALL:+ small}"
+  part benchmark bash -c '"$1/bin/llmq_device_bench" $3 >"$2/benchmark.csv"' _ "$folder" "$results" "$device${SMALL:+ small}" && sed -n '/^# bars/,$p' "$results/benchmark.csv"
   for on in cpu "$device"; do part "bench_$on" "$folder/bin/llmq" bench "$model" --device "$on" --json ${SMALL:+--prompt-tokens 8 --new-tokens 2 --runs 1}; done
 }
 
+# alike NAME: what perplexity_NAME_cpu and that of the device say, which must be the same to four digits
+alike() {
+  local on values=()
+  for on in cpu "$device"; do values+=("$(grep -oE '"ppl": *[0-9.e+-]+' "$results/perplexity_$1_$on.log" | head -1 | sed 's/.*: *//')"); done
+  awk -v cpu="${values[0]}" -v other="${values[1]}" -v name="$1" -v device="$device" 'BEGIN {
+    apart = other - cpu; if (apart < 0) apart = -apart
+    same = cpu > 0 && other > 0 && apart <= 5e-5 * cpu
+    printf "%s, float32: perplexity %s on cpu, %s on %s: %s\n", name, cpu, other, device, same ? "the same to four digits" : "NOT the same to four digits"
+    exit !same }'
+}
+
 perplexity_part() {
-  for on in cpu "$device"; do part "perplexity_$on" "$folder/bin/llmq" eval-ppl "$model" --text "$folder/models/README.md" --compute float32 --device "$on" --json ${SMALL:+--context 32 --max-windows 1}; done
-  echo "perplexity, float32: $(for on in cpu "$device"; do printf '%s %s  ' "$on" "$(grep -o '"ppl": *[0-9.]*' "$results/perplexity_$on.log" | head -1)"; done)"
+  local each name on
+  for each in "$model" ${MODEL:+"$MODEL"}; do
+    name=$(basename "$(realpath "$each")")
+    for on in cpu "$device"; do
+      part "perplexity_${name}_$on" "$folder/bin/llmq" eval-ppl "$each" --text "$folder/models/README.md" --compute float32 --device "$on" --json ${SMALL:+--context 32 --max-windows 1}
+    done
+    part "perplexity_$name" alike "$name" && cat "$results/perplexity_$name.log"
+  done
 }
 
 # SHAPE ITS_BLOCKS SAMPLES METHOD SCHEME. What is not reading, writing or of the whole model is work on blocks.
@@ -88,7 +105,7 @@ run() {  # SMALL=1 DEVICE=emulated tries the script itself where there is no GPU
   folder=${1:-$here} results=${2:-results} failed=0 device=${DEVICE:-cuda}
   shift $(($# < 2 ? $# : 2))
   mkdir -p "$results"
-  export LD_LIBRARY_PATH=$folder/lib
+  export LD_LIBRARY_PATH=$folder/lib:${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}/usr/local/cuda/lib64  # cuSOLVER and cuBLASLt are that machine's
   tests=$folder/bin/llmq_kernels_backend on_device="*/${device/emulated/cuda_emulated}_t*" model=$folder/models/tinystories-656k
   { nvidia-smi; "$folder/bin/llmq" --version --json; uname -srm; } >"$results/machine.txt" 2>&1
   for one in "${@:-all}"; do

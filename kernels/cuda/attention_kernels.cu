@@ -5,7 +5,7 @@
 namespace llmq::cuda {
 
 int launch_tile_attention(const TileAttentionArguments& arguments, void* stream) {
-  return start_tile_attention(arguments, [&]<class Kernel>(const TileAttentionArguments& a) {
+  return start_tile_attention(arguments, most_shared(), [&]<class Kernel>(const TileAttentionArguments& a) {
     return static_cast<int>(launch<Kernel>(a, static_cast<cudaStream_t>(stream)));
   });
 }

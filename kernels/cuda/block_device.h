@@ -10,6 +10,31 @@
 
 namespace llmq::cuda {
 
+// The same number, of which the compiler does not know it: what was computed from it before is computed again, not kept in registers.
+LLMQ_BLOCK int anew(int value) {
+  asm volatile("" : "+r"(value));
+  return value;
+}
+
+// (word & mask) | bits in one instruction, where the constants stay in registers.
+LLMQ_BLOCK uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(result) : "r"(word), "r"(mask), "r"(bits));
+  return result;
+}
+
+// Sums of two pairs of BF16, each rounded once.
+LLMQ_BLOCK uint32_t add_pairs(uint32_t x, uint32_t y) {
+#if __CUDA_ARCH__ >= 800
+  uint32_t sum;
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(sum) : "r"(x), "r"(0x3f803f80u), "r"(y));
+  return sum;
+#else
+  return to_bfloat16(float_from_bits(x << 16) + float_from_bits(y << 16)).bits |
+         static_cast<uint32_t>(to_bfloat16(float_from_bits(x & 0xffff0000u) + float_from_bits(y & 0xffff0000u)).bits) << 16;
+#endif
+}
+
 template <class T, int kThreads>
 class PerThread {
  public:
@@ -26,18 +51,37 @@ class Array {
  public:
   LLMQ_BLOCK T get(int, int i) const { return values_[i]; }
   LLMQ_BLOCK void set(int, int i, T value) { values_[i] = value; }
-  // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes.
-  LLMQ_BLOCK void copy_async(int, int i, const void* from, bool present) {
+  // 16 bytes in one read: elements i .. i + 3 of 4 bytes each, i a multiple of 4.
+  LLMQ_BLOCK void get4(int, int i, T* to) const {
+    static_assert(sizeof(T) == 4);
+    struct alignas(16) Four {
+      T v[4];
+    };
+    const Four four = *reinterpret_cast<const Four*>(values_ + i);
+    LLMQ_UNROLL
+    for (int e = 0; e < 4; ++e) to[e] = four.v[e];
+  }
+  // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes. near: kept in the first-level cache, for what other blocks of the
+  // same processor copy too.
+  LLMQ_BLOCK void copy_async(int t, int i, const void* from, bool present) { copy_by<false>(t, i, from, present); }
+  LLMQ_BLOCK void copy_async_near(int t, int i, const void* from, bool present) { copy_by<true>(t, i, from, present); }
+  LLMQ_BLOCK uint32_t address(int i) const { return static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i)); }
+
+ private:
+  template <bool kNear>
+  LLMQ_BLOCK void copy_by(int, int i, const void* from, bool present) {
 #if __CUDA_ARCH__ >= 800
-    const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i));
+    const uint32_t to = address(i);
     const int bytes = present ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    if constexpr (kNear)
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+    else
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
 #else
     *reinterpret_cast<uint4*>(values_ + i) = present ? *static_cast<const uint4*>(from) : uint4{};
 #endif
   }
 
- private:
   alignas(16) T values_[kCount];
 };
 
@@ -104,14 +148,45 @@ class Block {
     to(t) = __shfl_xor_sync(0xffffffffu, from(t), mask);
   }
 
+  // The lanes of a warp, which may come from branches of their own, go on together.
+  LLMQ_BLOCK void converge() const { __syncwarp(); }
+
+  // Four matrices of 8 x 8 numbers of 16 bits: lane l names the place of row l % 8 of matrix l / 8, 4 words. Of matrix i, to(t)[i] is what an operand
+  // of a product holds: of row lane / 4 columns 2 (lane % 4) and the one after; kTurned: of the transposed matrix.
+  template <bool kTurned, class To, int kCount, class Place>
+  LLMQ_BLOCK void load_matrices(const To& to, const Array<uint32_t, kCount>& from, const Place& place) const {
+    const int t = static_cast<int>(threadIdx.x);
+    uint32_t* const words = to(t);
+    const uint32_t row = from.address(place(t));
+    if constexpr (kTurned)
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "r"(row));
+    else
+      asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+                   : "=r"(words[0]), "=r"(words[1]), "=r"(words[2]), "=r"(words[3])
+                   : "r"(row));
+  }
+
+  // multiply_*: after converge(), with no branch of a lane's own since. mma_*: anywhere.
   template <class D, class A, class B>
   LLMQ_BLOCK void mma_bf16(const D& d, const A& a, const B& b) const {
+    converge();
+    multiply_bf16(d, a, b);
+  }
+  template <class D, class A, class B>
+  LLMQ_BLOCK void mma_s8(const D& d, const A& a, const B& b) const {
+    converge();
+    multiply_s8(d, a, b);
+  }
+
+  template <class D, class A, class B>
+  LLMQ_BLOCK void multiply_bf16(const D& d, const A& a, const B& b) const {
     const int t = static_cast<int>(threadIdx.x);
     Sums& sum = d(t);
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
-    __syncwarp();  // lanes may come from branches of their own
     asm volatile(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
@@ -122,13 +197,12 @@ class Block {
   }
 
   template <class D, class A, class B>
-  LLMQ_BLOCK void mma_s8(const D& d, const A& a, const B& b) const {
+  LLMQ_BLOCK void multiply_s8(const D& d, const A& a, const B& b) const {
     const int t = static_cast<int>(threadIdx.x);
     IntegerSums& sum = d(t);
     const FragmentA& left = a(t);
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
-    __syncwarp();  // lanes may come from branches of their own
     asm volatile(
         "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
         : "+r"(sum.v[0]), "+r"(sum.v[1]), "+r"(sum.v[2]), "+r"(sum.v[3])

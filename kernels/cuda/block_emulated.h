@@ -17,6 +17,15 @@
 
 namespace llmq::cuda {
 
+inline int anew(int value) { return value; }
+
+inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
+
+inline uint32_t add_pairs(uint32_t x, uint32_t y) {
+  const auto sum = [&](int half) { return uint32_t{to_bfloat16(float_from_bits(x >> (16 * half) << 16) + float_from_bits(y >> (16 * half) << 16)).bits}; };
+  return sum(0) | sum(1) << 16;
+}
+
 struct EmulationFault : std::logic_error {
   using std::logic_error::logic_error;
 };
@@ -64,6 +73,11 @@ class Array {
     touch.written = now();
     values_[static_cast<std::size_t>(i)] = value;
   }
+  void get4(int thread, int i, T* to) const {
+    static_assert(sizeof(T) == 4);
+    if (i % 4 != 0) fault(thread, i, "reads four elements of a place not aligned to 16 bytes, from");
+    for (int e = 0; e < 4; ++e) to[e] = get(thread, i + e);
+  }
   void copy_async(int thread, int i, const void* from, bool present) {
     constexpr int kElements = static_cast<int>(16 / sizeof(T));
     if (i % kElements != 0 || (present && reinterpret_cast<std::uintptr_t>(from) % 16 != 0))
@@ -83,6 +97,7 @@ class Array {
       }
     });
   }
+  void copy_async_near(int thread, int i, const void* from, bool present) { copy_async(thread, i, from, present); }
 
  private:
   static constexpr int kNever = -1, kSeveral = -2;
@@ -133,8 +148,34 @@ class Block {
     for (int t = 0; t < kThreads; ++t) to(t) = values[static_cast<std::size_t>(t ^ mask)];
   }
 
+  void converge() const {}
+
+  template <bool kTurned, class To, int kCount, class Place>
+  void load_matrices(const To& to, const Array<uint32_t, kCount>& from, const Place& place) const {
+    const auto number = [&](int thread, int matrix, int row, int column) {  // read by `thread`
+      const int at = place(thread / kWarp * kWarp + matrix * 8 + row);
+      if (at % 4 != 0) throw EmulationFault("a row of a matrix lies at word " + std::to_string(at) + ", not at a multiple of 16 bytes");
+      return from.get(thread, at + column / 2) >> (16 * (column % 2)) & 0xffffu;
+    };
+    for (int t = 0; t < kThreads; ++t)
+      for (int matrix = 0; matrix < 4; ++matrix) {
+        const int row = t % kWarp / 4, column = t % 4 * 2;
+        to(t)[matrix] = kTurned ? number(t, matrix, column, row) | number(t, matrix, column + 1, row) << 16
+                                : number(t, matrix, row, column) | number(t, matrix, row, column + 1) << 16;
+      }
+  }
+
   template <class D, class A, class B>
   void mma_bf16(const D& d, const A& a, const B& b) const {
+    multiply_bf16(d, a, b);
+  }
+  template <class D, class A, class B>
+  void mma_s8(const D& d, const A& a, const B& b) const {
+    multiply_s8(d, a, b);
+  }
+
+  template <class D, class A, class B>
+  void multiply_bf16(const D& d, const A& a, const B& b) const {
     const auto value = [](uint32_t word, int half) { return float_from_bits(word >> (16 * half) << 16); };
     products<16>(a, b, value, [&](int thread, int i, float p, float q) {
       float& sum = d(thread).v[i];
@@ -142,7 +183,7 @@ class Block {
     });
   }
   template <class D, class A, class B>
-  void mma_s8(const D& d, const A& a, const B& b) const {
+  void multiply_s8(const D& d, const A& a, const B& b) const {
     const auto value = [](uint32_t word, int byte) { return static_cast<int8_t>(word >> (8 * byte)); };
     products<32>(a, b, value, [&](int thread, int i, int8_t p, int8_t q) { d(thread).v[i] += p * q; });
   }

@@ -110,8 +110,9 @@ struct Convert {
   LLMQ_BLOCK void one(int64_t i) const { to.put(i / width, i % width, from.get(i / width, i % width)); }
 };
 
-// An element is a channel: sums in FP64 in the order of the rows.
+// An element is a channel: sums in FP64 in the order of the rows. There are few channels, so a thread asks for several rows before it adds the first.
 struct ChannelStats {
+  static constexpr int kAhead = 16;
   int64_t elements = 0, rows = 0;
   Rows x;
   double* absolute_sum = nullptr;  // in: of the rows before
@@ -119,11 +120,19 @@ struct ChannelStats {
   LLMQ_BLOCK void one(int64_t i) const {
     double sum = absolute_sum[i];
     float greatest = absolute_max[i];
-    for (int64_t r = 0; r < rows; ++r) {
-      const float magnitude = fabsf(x.get(r, i));
-      sum += static_cast<double>(magnitude);
-      greatest = fmaxf(greatest, magnitude);
+    const auto see = [&](float value) {
+      sum += static_cast<double>(fabsf(value));
+      greatest = fmaxf(greatest, fabsf(value));
+    };
+    int64_t r = 0;
+    for (; r + kAhead <= rows; r += kAhead) {
+      float values[kAhead];
+      LLMQ_UNROLL
+      for (int j = 0; j < kAhead; ++j) values[j] = x.get(r + j, i);
+      LLMQ_UNROLL
+      for (int j = 0; j < kAhead; ++j) see(values[j]);
     }
+    for (; r < rows; ++r) see(x.get(r, i));
     absolute_sum[i] = sum;
     absolute_max[i] = greatest;
   }

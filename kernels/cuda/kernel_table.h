@@ -18,6 +18,7 @@
 #include "kernels/cuda/row_differences.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/tile_attention.h"
+#include "kernels/cuda/tile_product.h"
 #include "kernels/cuda/tile_rounding.h"
 
 namespace llmq::cuda {
@@ -40,7 +41,7 @@ struct CudaKernels {
   Launch<RowDots> row_dots;
   Launch<Product<DenseOperand>> product;
   Launch<Product<CodeOperand>> code_product;
-  Launch<GramBFloat16> gram_bf16;
+  int (*gram_bf16)(const GramArguments& arguments, void* stream);  // gram_bf16.h
   Launch<Each<DrainGram>> drain_gram;
   Launch<RoundInputs> round_inputs;
   Launch<Each<SumCodes>> sum_codes;
@@ -62,10 +63,12 @@ struct CudaKernels {
   Launch<PeakFloat32> peak_f32;
   Launch<ReadMemory> read_memory;
   int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);    // tile_attention.h, both kernels
+  int (*tile_product)(const TileProductArguments& arguments, void* stream);        // tile_product.h
   int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h
 };
 
 int launch_tile_attention(const TileAttentionArguments& arguments, void* stream);    // attention_kernels.cu
+int launch_gram(const GramArguments& arguments, void* stream);                         // linear_kernels.cu
 int launch_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // linear_kernels.cu
 const CudaKernels& device_kernels();    // built where nvcc is
 const CudaKernels& emulated_kernels();  // built everywhere

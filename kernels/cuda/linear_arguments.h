@@ -27,7 +27,7 @@ struct LinearArguments {
   const float* row_scale = nullptr;  // [rows, row_scales]
   const int32_t* row_sum = nullptr;  // kInt8 with zeros: [rows, groups], sum of x
   int64_t rows = 0, features = 0, columns = 0;
-  int64_t group = 0, groups = 1, row_scales = 0;  // row_scales: 0, 1 or groups
+  int64_t group = 0, groups = 1, row_scales = 0;  // row_scales: 0, 1, or groups (kFloat8, kInt8)
   // What follows from these (with_layout).
   int64_t padded_features = 0, padded_group = 0, positions = 0, used_positions = 0;
   bool x_aligned = false;  // 16 bytes of a row at a time: positions are columns, rows start at multiples of 16 bytes

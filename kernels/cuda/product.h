@@ -1,6 +1,6 @@
 // c[m, n] = (c[m, n] or 0) + sum_k a(m, k) b(n, k), + bias[n]: one chain of FMAs over k in order for every element, whatever the
-// number of rows. The FP32 products of linear(), of Gram matrices (both operands are x transposed, of which the upper triangle is kept)
-// and of quadratic forms; BF16 operands have exact products, so this is their FP32 sum too.
+// number of rows. The FP32 products of linear() and of quadratic forms; BF16 operands have exact products, so this is their FP32 sum too.
+// And those of tile_product.h that it leaves (operands transposed; of a Gram matrix the upper triangle is kept).
 //
 // A block of 256 threads computes 64 x 64 elements, a thread 4 x 4, from tiles of 16 columns in shared memory.
 // Stages: start, then for each tile fetch (operands to shared memory as FP32) and multiply, then finish. No tensor cores: the plain

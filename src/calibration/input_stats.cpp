@@ -219,16 +219,18 @@ std::vector<double> InputStats::mean_absolute() const {
   return mean;
 }
 
-std::vector<float> InputStats::gram_square() const {
-  const auto k = static_cast<std::size_t>(channels_);
-  std::vector<float> square(k * k);
-  for (std::size_t i = 0, at = 0; i < k; ++i)
-    for (std::size_t j = i; j < k; ++j) square[i * k + j] = static_cast<float>(triangle_[at++]);
-  constexpr std::size_t kTile = 16;  // a line of the cache: the mirror image would miss it with every element
-  for (std::size_t top = 0; top < k; top += kTile)
-    for (std::size_t left = 0; left <= top; left += kTile)
-      for (std::size_t i = top; i < std::min(k, top + kTile); ++i)
-        for (std::size_t j = left; j < std::min(i, left + kTile); ++j) square[i * k + j] = square[j * k + i];
+ZeroedNumbers<float> InputStats::gram_square(ThreadPool& pool) const {
+  const std::int64_t k = channels_;
+  ZeroedNumbers<float> square(static_cast<std::size_t>(k * k));
+  constexpr std::int64_t kTile = 16;  // a line of the cache: the mirror image would miss it with every element
+  const auto row_of = [&](std::int64_t i) { return triangle_.data() + (i * (k - 1) - i * (i - 1) / 2); };  // [j] for j >= i
+  pool.parallel_for(static_cast<std::size_t>((k + kTile - 1) / kTile), [&](std::size_t item, int) {
+    const std::int64_t top = static_cast<std::int64_t>(item) * kTile, end = std::min(k, top + kTile);
+    for (std::int64_t j = 0; j < end; ++j)
+      for (std::int64_t i = std::max(top, j + 1); i < end; ++i) square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(j)[i]);
+    for (std::int64_t i = top; i < end; ++i)
+      for (std::int64_t j = i; j < k; ++j) square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(i)[j]);
+  });
   return square;
 }
 

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/zeroed_numbers.h"
 #include "device/backend.h"
 #include "device/gram_total.h"
 
@@ -30,7 +31,7 @@ class InputStats {
   std::int64_t tokens() const { return tokens_; }
   std::vector<double> mean_absolute() const;
   std::span<const float> absolute_max() const { return absolute_max_; }
-  std::vector<float> gram_square() const;  // full symmetric [K, K] FP32
+  ZeroedNumbers<float> gram_square(ThreadPool& pool) const;  // full symmetric [K, K] FP32
   double gram_at(std::int64_t i, std::int64_t j) const {
     if (i > j) std::swap(i, j);
     return triangle_[static_cast<std::size_t>(i * channels_ - i * (i - 1) / 2 + (j - i))];
@@ -45,7 +46,7 @@ class InputStats {
   std::int64_t channels_, tokens_ = 0;
   std::vector<double> absolute_sum_;
   std::vector<float> absolute_max_;
-  std::vector<double> triangle_;  // row i: columns i..K-1
+  ZeroedNumbers<double> triangle_;  // row i: columns i..K-1
 };
 
 // Collects an input that comes view by view. Several devices may share one sequence of views: a collector each, all into the same statistics.

@@ -4,9 +4,9 @@
 #pragma once
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/threads.h"
+#include "base/zeroed_numbers.h"
 
 namespace llmq {
 
@@ -35,7 +35,7 @@ class LowerTriangle {
   static std::int64_t begin_of(std::int64_t block) { return kBlock * kBlock * block * (block + 1) / 2; }
   static std::int64_t place(std::int64_t i) { return begin_of(i / kBlock) + i % kBlock * stride(i); }
   std::int64_t size_, padded_;
-  std::vector<double> values_;
+  ZeroedNumbers<double> values_;
 };
 
 // The lower triangle becomes the Cholesky factor of the symmetric matrix that it holds. False where a pivot is

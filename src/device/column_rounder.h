@@ -5,6 +5,7 @@
 // kernels/common/row_tile.h and row_search.h say what each computes, of `rows` rows; pointers are the device's, but for the structs
 // themselves, which are read before the call returns. Everything happens in the order of the calls.
 #pragma once
+#include <algorithm>
 #include <cstdint>
 
 #include "kernels/common/row_search.h"
@@ -12,10 +13,16 @@
 
 namespace llmq {
 
+// How many rows go at once where each takes `row_bytes`; at least 1. Sixteen times the scratch of the device: what earlier columns carry to the next 128
+// is a product of tiles of 64 by 128, so that processors are busy by thousands of rows.
+inline std::int64_t rounded_rows(std::int64_t scratch_bytes, std::int64_t row_bytes) {
+  return std::max<std::int64_t>(1, 16 * scratch_bytes / row_bytes);
+}
+
 class ColumnRounder {
  public:
   virtual ~ColumnRounder() = default;
-  // How many rows go at once where each takes so many bytes of the device; at least 1.
+  // rounded_rows() of the device.
   virtual std::int64_t rows_at_once(std::int64_t row_bytes) const = 0;
 
   // sum[j][r] = sum over u of a[u][j] b[u][r], one chain of fused multiply-adds over u from zero or, `accumulate`, from what is there: sum F32

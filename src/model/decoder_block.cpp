@@ -1,6 +1,6 @@
 // The stages of a block over a backend. Wide intermediates (q/k/v, gate/up, a linear's output before it is
 // added) live only for a chunk of rows; by row invariance the chunk size changes no result, only memory
-// (RowChunks).
+// (RowChunks; FittingRows where a device has too little).
 #include "model/decoder_block.h"
 
 #include <algorithm>
@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/own_memory.h"
 
 namespace llmq {
 namespace {
@@ -60,9 +61,10 @@ void normalize_and_rotate(const ForwardContext& context, const Buffer& norm, con
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions) {
   const RopeTable table = make_rope_table(spec, positions);
+  const auto* const own = dynamic_cast<const OwnMemory*>(&backend);
   return ForwardContext{
       spec,      backend, compute, upload_floats(backend, table.cosines), upload_floats(backend, table.sines),
-      positions, {}};
+      positions, row_chunks(own == nullptr ? 0 : own->scratch_bytes())};
 }
 
 namespace {
@@ -258,7 +260,7 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
   const PageBasis basis{context, weights.kv_basis};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
   // its queries run.
-  for_row_chunks(context.chunks, x_attn.rows(), width, [&](std::int64_t first, std::int64_t count) {
+  for_fitting_rows(context.chunks, context.fitting.get(), x_attn.rows(), width, [&](std::int64_t first, std::int64_t count) {
     Heads q(context.backend, count, spec.heads, spec.head_dim), k(context.backend, count, spec.kv_heads, spec.head_dim),
         v(context.backend, count, spec.kv_heads, spec.head_dim);
     const auto from = static_cast<std::size_t>(first), many = static_cast<std::size_t>(count);
@@ -285,7 +287,7 @@ void apply_linear(const ForwardContext& context, const BlockWeights& weights, Li
 
 void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
                 const TensorView& hidden, const RowAdapters& adapters) {
-  for_row_chunks(context.chunks, x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
+  for_fitting_rows(context.chunks, context.fitting.get(), x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
     const Buffer y =
         context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
     const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
@@ -304,7 +306,7 @@ void gate(const ForwardContext& context, const BlockWeights& weights, const Tens
           const TensorView& x_down, const RowAdapters& adapters) {
   const std::int64_t width = context.spec.intermediate_size;
   const Activation activation = context.spec.silu ? Activation::kSilu : Activation::kGeluTanh;
-  for_row_chunks(context.chunks, x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
+  for_fitting_rows(context.chunks, context.fitting.get(), x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
     const std::size_t bytes = static_cast<std::size_t>(count * width) * sizeof(float);
     const Buffer gate_out = context.backend.allocate(bytes), up_out = context.backend.allocate(bytes);
     const TensorView gate_view = gate_out.view(DType::kF32, {count, width});

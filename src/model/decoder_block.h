@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "model/fitting_rows.h"
 #include "model/kv_basis.h"
 #include "model/linear_source.h"
 #include "model/model_spec.h"
@@ -46,6 +47,7 @@ struct ForwardContext {
   std::int64_t positions = 0;
   RowChunks chunks = {};
   std::size_t member = 0;  // of those that a model is divided over (model/divided_block.h)
+  std::unique_ptr<FittingRows> fitting = {};  // of whoever goes on where memory runs out; null: that ends the work
 };
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions);

@@ -26,7 +26,7 @@ ColumnPanels::ColumnPanels(const ColumnOrder& order, bool upper) {
       blocks_.push_back(block);
     }
   block_of_.push_back(blocks_.size());
-  values_.resize(total);
+  values_ = ZeroedNumbers<float>(total);
 }
 
 }  // namespace llmq

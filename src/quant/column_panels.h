@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "base/zeroed_numbers.h"
 #include "quant/column_order.h"
 
 namespace llmq {
@@ -28,14 +29,14 @@ class ColumnPanels {
   float* at(std::int64_t row, const ColumnBlock& block) {
     return values_.data() + block.offset + row * block.width;
   }
-  std::span<const float> values() const { return values_; }  // panel after panel, a block's at its offset
+  std::span<const float> values() const { return {values_.data(), values_.size()}; }  // panel after panel, a block's at its offset
   // The blocks of the run that begins at `begin`: [first, last).
   std::size_t first_block(std::int64_t begin) const { return block_of_[static_cast<std::size_t>(begin)]; }
 
  private:
   std::vector<ColumnBlock> blocks_;
   std::vector<std::size_t> block_of_;  // by place; and the number of blocks behind the last
-  std::vector<float> values_;
+  ZeroedNumbers<float> values_;
 };
 
 }  // namespace llmq

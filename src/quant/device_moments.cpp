@@ -7,7 +7,7 @@ namespace llmq {
 namespace {
 
 constexpr std::uint64_t kSplitKeys = 512;                            // kernels/cuda/tile_attention.h
-constexpr std::uint64_t kJudgedNumbers = std::uint64_t{1} << 19;     // quant/gram_loss.cpp
+constexpr std::uint64_t kShrinks[] = {11, 31};                       // of a symmetric range, of another (quant/awq_clip.cpp)
 constexpr std::uint64_t kPageTokens = 16;                            // quant/activation_stream.cpp
 
 }  // namespace
@@ -28,21 +28,39 @@ std::uint64_t MomentsOfARun::attention() const {
   return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
 }
 
-// A prepared Gram square, with room for the differences that are judged at a time and the weights that they are made of.
-std::uint64_t MomentsOfARun::judge_there(std::uint64_t k) const {
-  return element_ * k * k + std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192) * k * (4 + 4);
+// Differences in one call, of an input: a search judges all its readers' rows, a loss those of one.
+std::uint64_t MomentsOfARun::judged_numbers(const BlockSpec& block, InputSite site) const {
+  std::uint64_t k = 1, all = 0, largest = 0;
+  for (const LinearSpec& linear : block.linears) {
+    if (linear.site != site || !is_planned(linear)) continue;
+    k = std::max(k, positive(linear.in_features));
+    all += positive(linear.out_features);
+    largest = std::max(largest, positive(linear.out_features));
+  }
+  return std::min(positive(judged_rows(static_cast<std::int64_t>(k), device_scratch_)), searches() ? all : largest) * k;
 }
 
-// With their products, and the differences rounded to BF16; a search judges rows of several candidates.
-std::uint64_t MomentsOfARun::judged(const LinearSpec& linear) const {
-  const std::uint64_t k = positive(linear.in_features), most = std::clamp<std::uint64_t>(kJudgedNumbers / k, 16, 8192);
-  return judge_there(k) + (searches() ? most : std::min(most, positive(linear.out_features))) * k * (4 + 2);
+// A prepared Gram square, the differences and, for a search, the weights that they are made of.
+std::uint64_t MomentsOfARun::judge_there(const BlockSpec& block, InputSite site) const {
+  std::uint64_t k = 0;
+  for (const LinearSpec& linear : block.linears)
+    if (linear.site == site) k = std::max(k, positive(linear.in_features));
+  return element_ * k * k + judged_numbers(block, site) * (searches() ? 4 + 4 : 4);
+}
+
+// The clip search has a square of each group: its differences, weights, products and BF16 copy.
+std::uint64_t MomentsOfARun::clip_search(const LinearSpec& linear) const {
+  if (!clips_) return 0;
+  const QuantScheme& scheme = planned_.at(linear.module);
+  const std::uint64_t group = positive(std::min(scheme.group_of(linear.in_features), linear.in_features)), shrinks = kShrinks[scheme.symmetric ? 0 : 1];
+  const std::uint64_t out = positive(linear.out_features), items = std::min(positive(judged_rows(static_cast<std::int64_t>(group), device_scratch_)), out * shrinks);
+  return group * (element_ * group + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
 }
 
 // GPTQ's factor and square by panels, the squares of groups, and as many rows as go at once.
 std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
   const std::uint64_t k = positive(linear.in_features), row = kDeviceRowArrays * k * 4;
-  const std::uint64_t rows = std::min(std::max<std::uint64_t>(1, device_scratch_ / row), positive(linear.out_features));
+  const std::uint64_t rows = std::min(positive(rounded_rows(static_cast<std::int64_t>(device_scratch_), static_cast<std::int64_t>(row))), positive(linear.out_features));
   return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
 }
 
@@ -65,26 +83,26 @@ std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec&
   };
   // The new one is there before the old one goes; in BF16 its numbers, too, until they are in the order of the matrix units.
   const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
-  const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(h) : 0;
+  const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(block, outer) : 0;
   // The sum in FP32, and of all chunks in FP64 where one device has them all.
   const std::uint64_t widest = std::max(h, positive(reader.in_features));
   add("stage buffers, a chunk's Gram sum and that of all", outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
       prepared);
   for (const LinearSpec* const linear : linears) {
     if (!is_planned(*linear)) continue;
-    const std::uint64_t k = positive(linear->in_features), beside = (linear == &reader ? outside : 0) + judge_there(k);
+    const std::uint64_t k = positive(linear->in_features), beside = (linear == &reader ? outside : 0) + judge_there(block, linear->site);
     // While the square itself is prepared, or when a rounded linear is.
-    const std::uint64_t judging = judged(*linear) - judge_there(k), packing = compute_ == Compute::kBFloat16 ? k * k * 2 : 0;
-    add("a prepared Gram square and rows that are judged", beside + std::max(judging, packing), prepared);
+    const std::uint64_t products = judged_numbers(block, linear->site) * (4 + 2), packing = compute_ == Compute::kBFloat16 ? k * k * 2 : 0;
+    add("a prepared Gram square and rows that are judged", beside + std::max({products, clip_search(*linear), packing}), prepared);
     add("a prepared Gram square, while a rounded linear is prepared", beside, exchanged);
     if (!factorizes_) continue;
     add("a prepared Gram square and what is factorized (FP64)", beside + 8 * k * k, prepared);
-    add("a prepared Gram square, GPTQ's panels and rows", beside + panels(*linear) + judged(*linear) - judge_there(k), prepared);
+    add("a prepared Gram square, GPTQ's panels and rows", beside + panels(*linear) + products, prepared);
   }
   if (original_tokens_ == 0) return moments;
   const std::uint64_t k = positive(reader.in_features), out = positive(reader.out_features);
-  add("what the output lacks and its products", judge_there(k) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) + out * k * 4, prepared);
-  add("what solves for what the output lacks (FP64)", judge_there(k) + 8 * k * k + std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
+  add("what the output lacks and its products", judge_there(block, reader.site) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) + out * k * 4, prepared);
+  add("what solves for what the output lacks (FP64)", judge_there(block, reader.site) + 8 * k * k + std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
       prepared);
   add("the original's weights and stage buffers", stages() + attention(), 2 * prepared + largest);
   return moments;

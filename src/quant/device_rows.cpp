@@ -272,8 +272,10 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   for (const std::shared_ptr<Backend>& further : problem.further_devices) devices.push_back(further.get());
   const auto count = static_cast<std::int64_t>(devices.size());
   const std::int64_t rows = problem.out_features, row_bytes = kDeviceRowArrays * problem.in_features * std::int64_t{sizeof(float)};
-  std::int64_t most = (rows + count - 1) / count;  // in a batch
+  // In a batch: a multiple of four rows, as devices copy them 16 bytes at a time (kernels/cuda/tile_product.h).
+  std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
   for (Backend* const device : devices) most = std::min(most, dynamic_cast<ColumnRounder&>(*device).rows_at_once(row_bytes));
+  if (most > 4) most -= most % 4;
   Turns turns;  // nobody waits: batches are of different rows
   side_by_side(devices.size(), turns, [&](std::size_t own) {
     Backend& device = *devices[own];

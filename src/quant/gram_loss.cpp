@@ -4,29 +4,49 @@
 #include <cstring>
 
 #include "base/turns.h"
+#include "device/own_memory.h"
+#include "quant/judged_rows.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kChunkElements = 1 << 19;  // 2 MiB of differences at a time: they stay in the cache
 constexpr std::int64_t kRowsPerItem = 16;
+
+std::uint64_t scratch_of(const Backend& backend) {
+  const auto* const own = dynamic_cast<const OwnMemory*>(&backend);
+  return own == nullptr ? 0 : own->scratch_bytes();
+}
 
 }  // namespace
 
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
                    std::span<const std::shared_ptr<Backend>> further_devices)
-    : channels_(channels), chunk_(std::clamp<std::int64_t>(kChunkElements / channels, 16, 8192)) {
+    : channels_(channels), chunk_(judged_rows(channels, scratch_of(backend))) {
   devices_.emplace_back().backend = &backend;
   for (const std::shared_ptr<Backend>& further : further_devices)
     if (further->device().kind != DeviceKind::kHost) devices_.emplace_back().backend = further.get();
   for (OnDevice& device : devices_) {
     device.gram = device.backend->prepare(TensorView(gram.data(), DType::kF32, {channels, channels}), compute);
-    device.rows = device.backend->allocate(static_cast<std::size_t>(chunk_ * channels) * sizeof(float));
-    if (device.backend->device().kind == DeviceKind::kHost) continue;
-    device.staging.resize(static_cast<std::size_t>(chunk_ * channels));
-    device.maker = dynamic_cast<DifferenceMaker*>(device.backend);
-    if (device.maker != nullptr) device.weight = device.backend->allocate(device.rows.bytes());
+    if (device.backend->device().kind != DeviceKind::kHost) device.maker = dynamic_cast<DifferenceMaker*>(device.backend);
   }
+}
+
+// What is too small goes before more is there.
+Buffer& GramLoss::with_room(OnDevice& device, Buffer OnDevice::*held, std::int64_t rows) const {
+  Buffer& buffer = device.*held;
+  const std::size_t bytes = static_cast<std::size_t>(rows * channels_) * sizeof(float);
+  if (buffer.bytes() >= bytes) return buffer;
+  buffer = Buffer();
+  return buffer = device.backend->allocate(bytes);
+}
+
+float* GramLoss::staging(OnDevice& device, std::int64_t rows) const {
+  if (device.staged < rows) {
+    device.staging.reset();
+    device.staging = std::make_unique_for_overwrite<float[]>(static_cast<std::size_t>(rows * channels_));
+    device.staged = rows;
+  }
+  return device.staging.get();
 }
 
 template <class Work>
@@ -50,13 +70,15 @@ void GramLoss::evaluate(std::span<double> loss, const std::function<void(std::in
 
 void GramLoss::evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss,
                            const std::function<void(std::int64_t, float*)>& make_row, ThreadPool& pool) const {
-  float* const host = device.staging.empty() ? device.rows.as<float>() : device.staging.data();
   const auto count = static_cast<std::int64_t>(loss.size());
+  const bool open = device.backend->device().kind == DeviceKind::kHost;
+  Buffer& rows = with_room(device, &OnDevice::rows, count);
+  float* const host = open ? rows.as<float>() : staging(device, count);
   pool.parallel_for(static_cast<std::size_t>((count + kRowsPerItem - 1) / kRowsPerItem), [&](std::size_t item, int) {
     const std::int64_t begin = static_cast<std::int64_t>(item) * kRowsPerItem, end = std::min(begin + kRowsPerItem, count);
     for (std::int64_t i = begin; i < end; ++i) make_row(first + i, host + i * channels_);
   });
-  if (!device.staging.empty()) device.backend->upload(device.rows.view(DType::kF32, {count, channels_}), host);
+  if (!open) device.backend->upload(rows.view(DType::kF32, {count, channels_}), host);
   judge(device, loss);
 }
 
@@ -91,9 +113,14 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows, cons
           pool);
     return losses;
   }
-  each_chunk(rows, pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool&) {
-    for (std::int64_t i = 0; i < count; ++i) std::copy_n(row_of(first + i).weight, channels_, device.staging.data() + i * channels_);
-    device.backend->upload(device.weight.view(DType::kF32, {count, channels_}), device.staging.data());
+  each_chunk(rows, pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool& workers) {
+    const Buffer &differences = with_room(device, &OnDevice::rows, count), &weight = with_room(device, &OnDevice::weight, count);
+    float* const host = staging(device, count);
+    workers.parallel_for(static_cast<std::size_t>(count), [&](std::size_t i, int) {
+      const auto row = static_cast<std::int64_t>(i);
+      std::copy_n(row_of(first + row).weight, channels_, host + row * channels_);
+    });
+    device.backend->upload(weight.view(DType::kF32, {count, channels_}), host);
     const Buffer both = device.backend->allocate(factors.front().size() * sizeof(float));
     for (std::size_t c = 0; c < s.size(); ++c) {
       device.backend->upload(both.view(DType::kF32, {2, channels_}), factors[c].data());
@@ -104,10 +131,10 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows, cons
         made.items = end - begin;
         made.columns = channels_;
         made.group = std::min(scheme->group_of(channels_), channels_);
-        made.weight = device.weight.as<float>() + begin * channels_;
+        made.weight = weight.as<float>() + begin * channels_;
         made.s = both.as<float>();
         made.inverse = both.as<float>() + channels_;
-        made.difference = device.rows.as<float>() + begin * channels_;
+        made.difference = differences.as<float>() + begin * channels_;
         made.rule = grid_rule(*scheme);
         device.maker->make_differences(made);
       }
@@ -134,25 +161,27 @@ std::vector<double> GramLoss::shrunk_losses(std::int64_t rows, const std::functi
   }
   each_chunk(rows * options, pool, [&](OnDevice& device, std::int64_t first, std::int64_t count, ThreadPool&) {
     const std::int64_t first_row = first / options, row_count = (first + count - 1) / options + 1 - first_row;
+    const Buffer &differences = with_room(device, &OnDevice::rows, count), &weight = with_room(device, &OnDevice::weight, row_count);
+    float* const host = staging(device, row_count);
     std::vector<float> few;  // ranges, then shrinks
     for (std::int64_t i = 0; i < row_count; ++i) {
       const RangedRow row = row_of(first_row + i);
-      std::copy_n(row.weight, channels_, device.staging.data() + i * channels_);
+      std::copy_n(row.weight, channels_, host + i * channels_);
       few.insert(few.end(), {row.range.low, row.range.high});
     }
     for (const Shrink& shrink : shrinks) few.insert(few.end(), {shrink.low, shrink.high});
     const Buffer there = device.backend->allocate(few.size() * sizeof(float));
     device.backend->upload(there.view(DType::kF32, {static_cast<std::int64_t>(few.size())}), few.data());
-    device.backend->upload(device.weight.view(DType::kF32, {row_count, channels_}), device.staging.data());
+    device.backend->upload(weight.view(DType::kF32, {row_count, channels_}), host);
     RowDifferences made;
     made.items = count;
     made.columns = made.group = channels_;
     made.first_item = first;
     made.options = options;
-    made.weight = device.weight.as<float>();
+    made.weight = weight.as<float>();
     made.range = there.as<float>();
     made.shrink = there.as<float>() + 2 * row_count;
-    made.difference = device.rows.as<float>();
+    made.difference = differences.as<float>();
     made.rule = grid_rule(scheme);
     device.maker->make_differences(made);
     judge(device, std::span(losses).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));

@@ -3,7 +3,7 @@
 //   loss[n] = d[n] G d[n]^T = sum_t (x_t . d[n])^2,   d = W_quantized - W,  G = sum_t x_t^T x_t
 //
 // Rows are made a chunk at a time, by the callers' function or, where rounding to nearest is judged, on the device (device/difference_maker.h),
-// and judged by Backend::quadratic_form: nothing of the size of W is kept. Cost: 2 K^2 products per row.
+// and judged by Backend::quadratic_form: nothing of the size of W is kept. Cost: 2 K^2 products per row; each chunk (quant/judged_rows.h) reads G.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -26,7 +26,7 @@ class GramLoss {
   GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
            std::span<const std::shared_ptr<Backend>> further_devices = {});
   GramLoss(const InputStats& stats, Backend& backend, Compute compute, std::span<const std::shared_ptr<Backend>> further_devices = {})
-      : GramLoss(stats.gram_square(), stats.channels(), backend, compute, further_devices) {}
+      : GramLoss(stats.gram_square(backend.workers()), stats.channels(), backend, compute, further_devices) {}
 
   // loss[i] for i in [0, loss.size()): make_row(i, d) writes the `channels` differences of item i; called
   // from the threads of the pool, which is the backend's, and of further devices.
@@ -55,15 +55,17 @@ class GramLoss {
   struct OnDevice {
     Backend* backend = nullptr;
     DifferenceMaker* maker = nullptr;  // where differences are made there
-    Buffer weight;                     // of them, as `rows`
     std::unique_ptr<PreparedWeight> gram;
-    Buffer rows;                 // F32 [chunk, channels] on the device
-    std::vector<float> staging;  // the same on the host where the device's memory is closed to it
+    Buffer rows, weight;               // F32 [the most at once so far, channels] on the device: differences, and what they are made of
+    std::unique_ptr<float[]> staging;  // either on the host, where the device's memory is closed to it
+    std::int64_t staged = 0;           // rows that it has room for
   };
   bool makes_differences() const;
   // work(device, first, count, pool) for every chunk of `total` items, on all devices side by side.
   template <class Work>
   void each_chunk(std::int64_t total, ThreadPool& pool, const Work& work);
+  Buffer& with_room(OnDevice& device, Buffer OnDevice::*held, std::int64_t rows) const;
+  float* staging(OnDevice& device, std::int64_t rows) const;
   void judge(OnDevice& device, std::span<double> loss) const;  // of device.rows
   void evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
                    ThreadPool& pool) const;

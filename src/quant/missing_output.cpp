@@ -1,5 +1,6 @@
 // The products of what a linear's output lacks with the linear's input, as one GEMM over the tokens:
 // C = E^T X = linear(E^T, weight = X^T).
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -8,6 +9,15 @@
 
 namespace llmq {
 namespace {
+
+// work(i) for i in [0, count), each for itself, by the threads of the pool.
+template <class Work>
+void each_number(std::size_t count, ThreadPool& pool, const Work& work) {
+  constexpr std::size_t kPart = 1 << 16;
+  pool.parallel_for((count + kPart - 1) / kPart, [&](std::size_t part, int) {
+    for (std::size_t i = part * kPart, end = std::min(count, i + kPart); i < end; ++i) work(i);
+  });
+}
 
 // to[c][r] = from[r][c]
 template <typename T>
@@ -49,7 +59,7 @@ std::vector<double> ActivationStream::missing_output(InputSite site, int block, 
                    linear.bias.bytes() == 0 ? TensorView{} : linear.bias.view(DType::kF32, {out}));
     std::vector<float> lacking = host_floats(backend, original.lanes_[same.lane].residual(same));
     const std::vector<float> here = host_floats(backend, lane.residual(chunk)), given = host_floats(backend, y);
-    for (std::size_t i = 0; i < count; ++i) lacking[i] = lacking[i] - here[i] - given[i];
+    each_number(count, backend.workers(), [&](std::size_t i) { lacking[i] = lacking[i] - here[i] - given[i]; });
     std::vector<float> turned(count);
     turn_over(turned.data(), lacking.data(), rows, out, backend.workers());
     std::vector<std::byte> inputs(static_cast<std::size_t>(rows * channels) * element), across(inputs.size());
@@ -62,7 +72,7 @@ std::vector<double> ActivationStream::missing_output(InputSite site, int block, 
                 backend.workers());
     const std::vector<float> part = lane.product(turned, TensorView(across.data(), dtype, {channels, rows}), out);
     turn.wait();
-    for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(part[i]);
+    each_number(sum.size(), backend.workers(), [&](std::size_t i) { sum[i] += static_cast<double>(part[i]); });
     turn.pass();
   });
   return sum;

@@ -147,13 +147,26 @@ void report_progress(QuantizeRun& run, Progress& progress) {
   };
 }
 
+// Devices whose memory ran out go on with fewer rows at a time: said at the end of the block.
+void tell_fewer_rows(QuantizeRun& run, std::span<const ForwardContext> devices, std::size_t block) {
+  for (const ForwardContext& device : devices) {
+    const std::optional<std::int64_t> rows = device.fitting ? device.fitting->news() : std::nullopt;
+    if (!rows) continue;
+    run.report.warnings.push_back(
+        fmt::format("{} ran out of memory in block {}/{}: from here on it computes {} rows of a chunk at a time, with the same result",
+                    device.backend.name(), block + 1, run.spec.blocks.size(), *rows));
+    Log::get().warn(run.report.warnings.back());
+  }
+}
+
 void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
-                         ActivationStream& stream) {
+                         std::span<const ForwardContext> devices, ActivationStream& stream) {
   if (finished.empty()) return;
   const LinearSource written = LinearSource::open(run.writer.written());
   for (std::size_t block = 0; block < finished.size(); ++block) {
     const std::string place = fmt::format("block {}/{}", block + 1, run.spec.blocks.size());
     run_finished_block(run, written, finished[block], static_cast<int>(block), stream);
+    tell_fewer_rows(run, devices, block);
     if (run.options.on_step) run.options.on_step(place, "once more");
   }
 }
@@ -184,8 +197,10 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   if (finished.size() == run.spec.blocks.size()) return;
   const std::int64_t length = static_cast<std::int64_t>(calibration.samples.front().size());
   std::vector<ForwardContext> devices;
-  for (Backend* const backend : run.devices())
+  for (Backend* const backend : run.devices()) {
     devices.push_back(make_forward_context(run.spec, *backend, run.plan.compute, length));
+    if (backend->device().kind != DeviceKind::kHost) devices.back().fitting = std::make_unique<FittingRows>();
+  }
   const auto open_store = [&](std::uint64_t bytes) -> std::unique_ptr<File> {
     if (run.plan.activations_on_host && !run.plan.activations_in_file) return hold_on_the_host(bytes);
     if (!run.plan.activations_in_file) return nullptr;
@@ -204,11 +219,12 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
-  run_finished_blocks(run, finished, stream);
+  run_finished_blocks(run, finished, devices, stream);
   for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
     const FindingsMark before = mark_findings(run.report);
     read_ahead(run, block + 1);
     quantize_block_on_samples(run, static_cast<int>(block), stream);
+    tell_fewer_rows(run, devices, block);
     finish_block(run, before);
   }
 }

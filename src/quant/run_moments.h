@@ -1,7 +1,7 @@
 // What a run holds at the moments that can be its peak: in the host's memory, and in that of a device which has memory of its own.
 #pragma once
 #include <algorithm>
-#include <set>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,6 +11,8 @@
 #include "device/cholesky.h"
 #include "device/gram_rows.h"
 #include "export/report.h"
+#include "model/row_chunks.h"
+#include "quant/judged_rows.h"
 #include "quant/measure_candidates.h"
 #include "quant/plan.h"
 #include "quant/probe_streams.h"
@@ -18,8 +20,8 @@
 
 namespace llmq {
 
-// Measured: the resident pages of the program and its libraries, and their data.
-inline constexpr std::uint64_t kProgramBytes = std::uint64_t{16} << 20;
+// Measured: the resident pages of the program and its libraries, and their data; and what a run that computes the model touches besides.
+inline constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20, kComputingBytes = std::uint64_t{1} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
 inline constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
 inline constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/upstream_error.cpp
@@ -29,9 +31,7 @@ inline constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 
 // read (300 to 510).
 inline constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
 inline constexpr std::uint64_t kVocabularyBytes = 200;                 // of a GGUF: pieces, merges, their bytes
-inline constexpr std::uint64_t kStageBytes = std::uint64_t{16} << 20;  // model/decoder_block.h, RowChunks
-inline constexpr std::uint64_t kStageRows = 256;
-inline constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time (quant/gram_loss.cpp)
+inline constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time on the host (quant/judged_rows.h)
 inline constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;       // the largest that is kept
 inline constexpr std::uint64_t kFormRows = 96;                             // packed at a time (device/cpu)
 
@@ -67,6 +67,7 @@ class MomentsOfARun {
         factorizes_(plan.rounding == RoundingMethod::kGptq),
         samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
         folds_(plan.fold != FoldMethod::kNone),
+        clips_(plan.rounding == RoundingMethod::kAwqClip && plan.awq.clip),
         in_file_(plan.activations_in_file),
         on_host_(plan.activations_on_host),
         own_(plan.device_room.has_value()),
@@ -78,7 +79,7 @@ class MomentsOfARun {
         length_(positive(plan.calibration.sequence_length)),
         tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
         chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
-    for (const PlannedModule& m : plan.modules) planned_.insert(m.module);
+    for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
     for (const StoredTensor& tensor : checkpoint.tensors()) {
       largest_band_ = std::max(largest_band_, band_of(tensor));
       slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
@@ -139,7 +140,8 @@ class MomentsOfARun {
         weights += weights_of(linear);
         largest = std::max(largest, weights_of(linear));
       }
-      const std::vector<MemoryItem> always = {{"activations of all samples and of one chunk", stream()},
+      const std::vector<MemoryItem> always = {{"program while it computes", kComputingBytes},
+                                              {"activations of all samples and of one chunk", stream()},
                                               {"a block as prepared", weights * element_},
                                               {"stage buffers", stages()}};
       for (const MemoryItem& item :
@@ -189,7 +191,8 @@ class MomentsOfARun {
       }
       buffers = std::max(buffers, scratch(block));
       moments.push_back(
-          with_base({samples,
+          with_base({{"program while it computes", kComputingBytes},
+                     samples,
                      probes,
                      {"stage buffers", scratch(block)},
                      {"a block as prepared, and rounded", 2 * weights * element_},
@@ -197,7 +200,8 @@ class MomentsOfARun {
     }
     const std::uint64_t vocabulary = positive(spec_.vocab_size);
     moments.push_back(with_base(
-        {samples,
+        {{"program while it computes", kComputingBytes},
+         samples,
          probes,
          {"stage buffers", buffers},
          {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
@@ -212,8 +216,9 @@ class MomentsOfARun {
   std::vector<std::vector<MemoryItem>> device_half(const BlockSpec& block, InputSite outer, LinearRole last) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
   std::uint64_t attention() const;
-  std::uint64_t judge_there(std::uint64_t k) const;
-  std::uint64_t judged(const LinearSpec& linear) const;
+  std::uint64_t judged_numbers(const BlockSpec& block, InputSite site) const;
+  std::uint64_t judge_there(const BlockSpec& block, InputSite site) const;
+  std::uint64_t clip_search(const LinearSpec& linear) const;
   std::uint64_t panels(const LinearSpec& linear) const;
 
   std::vector<MemoryItem> reading() const {
@@ -282,8 +287,7 @@ class MomentsOfARun {
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
   std::uint64_t stage(std::uint64_t width) const {
-    const std::uint64_t rows = std::max(kStageRows, kStageBytes / (width * 4) / 64 * 64);
-    return std::min(rows, chunk_) * width * 4;
+    return std::min(positive(rows_at_once(row_chunks(device_scratch_), static_cast<std::int64_t>(width))), chunk_) * width * 4;
   }
 
   // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all there.
@@ -300,7 +304,9 @@ class MomentsOfARun {
 
   std::uint64_t scratch(const BlockSpec& block) const {
     const std::uint64_t k = widest(block);
-    return stages() + 2 * std::max(kDifferenceBytes, 16 * k * 4) +
+    const std::uint64_t judged = positive(judged_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) * k;
+    // What is judged, and its products; on a device rounded to BF16, too.
+    return stages() + std::max(2 * kDifferenceBytes, judged * (own_ ? 4 + 4 + 2 : 4 + 4)) +
            std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
            kept_square(positive(spec_.hidden_size));
   }
@@ -353,15 +359,18 @@ class MomentsOfARun {
     const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
     if (behind == 0) prepared += weights_of(reader) * element_;
     const std::uint64_t h = positive(block.linear(producer).in_features), k = positive(reader.in_features);
+    // Rows to be judged, on their way to each device.
+    const std::uint64_t staged = (judged_numbers(block, outer) + judged_numbers(block, reader.site)) * 4;
     const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
     const auto add = [&](Open open, std::uint64_t gram, std::uint64_t factors) {
       // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
       const std::uint64_t made = open.made + std::max(open.made + factors, open.made * (4 + element_));
       moments.push_back(
-          with_base({{"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
+          with_base({{"program while it computes", kComputingBytes},
+                     {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
                      {"the original model's samples", own_ ? held(original_tokens_) : original()},
                      {"half a block as prepared", unless_own(prepared)},
-                     {"stage and search buffers", own_ ? 2 * kDifferenceBytes : scratch(block)},
+                     {"stage and search buffers", own_ ? std::max(2 * kDifferenceBytes, lanes_ * staged) : scratch(block)},
                      {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
                      {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
                      {"codes, then dequantized and prepared again; or the rounding's factors", made},
@@ -389,12 +398,12 @@ class MomentsOfARun {
   }
 
   const ModelSpec& spec_;
-  bool keeps_inputs_, factorizes_, samples_rows_, folds_, in_file_, on_host_, own_;
+  bool keeps_inputs_, factorizes_, samples_rows_, folds_, clips_, in_file_, on_host_, own_;
   std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,
                                                               slab_ = 0;
-  std::set<std::string> planned_;
+  std::map<std::string, QuantScheme> planned_;
 };
 
 }  // namespace llmq

@@ -68,20 +68,23 @@ void SampleLane::finish(LinearRole role, const BlockWeights& weights, const Samp
 void SampleLane::take_kv_extremes(const SampleChunk& chunk) {
   if (!measures_kv_) return;
   Backend& backend = context_->backend;
-  const Shape shape{static_cast<std::int64_t>(chunk.rows.slots.size()), pages_.keys.shape[2], pages_.keys.shape[3]};
-  const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
-  const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
-  const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
-  backend.load_kv(k, v, pages_, chunk.rows.slots);
+  const std::int64_t heads = pages_.keys.shape[2], head_dim = pages_.keys.shape[3];
   const auto largest = [&](const TensorView& view) {
-    std::vector<float> numbers(static_cast<std::size_t>(shape.elements()));
+    std::vector<float> numbers(static_cast<std::size_t>(view.shape.elements()));
     backend.download(numbers.data(), view);
     float most = 0;
     for (const float number : numbers) most = std::max(most, std::fabs(number));
     return most;
   };
-  extremes.keys = std::max(extremes.keys, largest(k));
-  extremes.values = std::max(extremes.values, largest(v));
+  for_fitting_rows(context_->chunks, context_->fitting.get(), chunk.tokens(), 2 * heads * head_dim, [&](std::int64_t first, std::int64_t count) {
+    const Shape shape{count, heads, head_dim};
+    const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+    const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
+    const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
+    backend.load_kv(k, v, pages_, std::span(chunk.rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    extremes.keys = std::max(extremes.keys, largest(k));
+    extremes.values = std::max(extremes.values, largest(v));
+  });
 }
 
 std::vector<float> SampleLane::product(const std::vector<float>& turned, const TensorView& across, std::int64_t out) const {

@@ -1,4 +1,5 @@
-// Work items are blocks of rows whose sums are added in order: no result depends on the threads.
+// Work items are blocks of rows whose sums are added in order: no result depends on the threads. Within a row sums are
+// kLanes apart, in the compiler's vectors, whatever these are: nor does a result depend on the processor.
 #include "quant/smooth_loss.h"
 
 #include <algorithm>
@@ -14,32 +15,50 @@ namespace {
 
 constexpr std::size_t kWeightRows = 256;  // judged per candidate, of all readers
 constexpr std::size_t kBlock = 32;        // rows summed in one item
+constexpr std::size_t kLanes = 8;         // sums of one row side by side
 
-// Errors of 8-bit codes in place of the values: s Q(x / s) - x over `count` columns, one step for all.
-void input_errors(const float* x, const float* s, const float* inverse, std::size_t count, float scale,
-                  bool float8, float* error) {
+// body(k, lane) for every k below `count`: the eight lanes of a step need nothing of each other.
+template <typename Body>
+inline __attribute__((always_inline)) void by_lanes(std::size_t count, const Body& body) {
+  std::size_t k = 0;
+  for (; k + kLanes <= count; k += kLanes)
+    for (std::size_t lane = 0; lane < kLanes; ++lane) body(k + lane, lane);
+  for (std::size_t lane = 0; k < count; ++k, ++lane) body(k, lane);
+}
+
+double sum_of_lanes(const double (&sums)[kLanes]) {
+  return ((sums[0] + sums[1]) + (sums[2] + sums[3])) + ((sums[4] + sums[5]) + (sums[6] + sums[7]));
+}
+
+// sum_k weight_k e_k^2 of the errors e = s Q(x / s) - x of 8-bit codes over weight.size() values, one step for all.
+template <bool Float8>
+double input_error(const float* x, const float* s, const float* inverse, float scale, std::span<const double> weight) {
   if (scale == 0) scale = kLeastInputScale;
   const float per = 1.0f / scale;
-  for (std::size_t k = 0; k < count; ++k) {
+  double sums[kLanes] = {};
+  by_lanes(weight.size(), [&](std::size_t k, std::size_t lane) {
     const float steps = x[k] * inverse[k] * per;
     constexpr float kMagic = 12582912.0f;  // nearest integer, ties to even, below 2^22
-    const float code =
-        float8 ? to_float(to_float8(steps)) : (std::min(std::max(steps, -128.0f), 127.0f) + kMagic) - kMagic;
-    error[k] = code * scale * s[k] - x[k];
-  }
+    const float code = Float8 ? to_float(to_float8(steps)) : (std::min(std::max(steps, -128.0f), 127.0f) + kMagic) - kMagic;
+    const auto error = static_cast<double>(code * scale * s[k] - x[k]);
+    sums[lane] += error * error * weight[k];
+  });
+  return sum_of_lanes(sums);
 }
 
 float largest(const float* x, const float* inverse, std::size_t count) {
-  float most = 0;
-  for (std::size_t k = 0; k < count; ++k) most = std::max(most, std::fabs(x[k] * inverse[k]));
-  return most;
+  float most[kLanes] = {};
+  by_lanes(count, [&](std::size_t k, std::size_t lane) { most[lane] = std::max(most[lane], std::fabs(x[k] * inverse[k])); });
+  return *std::max_element(most, most + kLanes);
 }
 
 double weighted_square(const float* difference, std::span<const double> weight) {
-  double sum = 0;
-  for (std::size_t k = 0; k < weight.size(); ++k)
-    sum += static_cast<double>(difference[k]) * static_cast<double>(difference[k]) * weight[k];
-  return sum;
+  double sums[kLanes] = {};
+  by_lanes(weight.size(), [&](std::size_t k, std::size_t lane) {
+    const auto value = static_cast<double>(difference[k]);
+    sums[lane] += value * value * weight[k];
+  });
+  return sum_of_lanes(sums);
 }
 
 std::vector<float> inverse_of(std::span<const float> s) {
@@ -62,14 +81,12 @@ void add_squares(std::span<double> sum, const float* x, std::size_t rows, std::s
   });
 }
 
-// sum over rows of row_sum(row, scratch of `channels`), in blocks.
+// sum over rows of row_sum(row), in blocks.
 template <typename RowSum>
-double sum_of_rows(std::size_t rows, std::size_t channels, ThreadPool& pool, const RowSum& row_sum) {
+double sum_of_rows(std::size_t rows, ThreadPool& pool, const RowSum& row_sum) {
   std::vector<double> sums((rows + kBlock - 1) / kBlock);
   pool.parallel_for(sums.size(), [&](std::size_t block, int) {
-    std::vector<float> scratch(2 * channels);
-    for (std::size_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row)
-      sums[block] += row_sum(row, scratch.data());
+    for (std::size_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row) sums[block] += row_sum(row);
   });
   return sum_in_order(sums);
 }
@@ -80,17 +97,22 @@ const QuantScheme& scheme_of_activations(const ScaleProblem& problem) {
   return problem.readers.front().scheme;
 }
 
-// What the largest of positive numbers v_k is, softened: (sum v^16)^(1/16), and each one's share of it.
-double soft_maximum(std::span<double> v) {
-  const double most = *std::max_element(v.begin(), v.end());
-  if (!(most > 0)) return 0;
-  double sum = 0;
-  for (double& value : v) {
-    const double r = value / most, r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
-    sum += value = r8 * r8;
-  }
-  for (double& value : v) value /= sum;
-  return most * std::pow(sum, 1.0 / 16);
+// What the largest of positive numbers v_k is, softened: (sum v^16)^(1/16); v_k becomes its share, times `whole`.
+struct SoftMaximum {
+  double value, whole;
+};
+SoftMaximum soft_maximum(std::span<double> v) {
+  double mosts[kLanes] = {}, sums[kLanes] = {};
+  by_lanes(v.size(), [&](std::size_t k, std::size_t lane) { mosts[lane] = std::max(mosts[lane], v[k]); });
+  const double most = *std::max_element(mosts, mosts + kLanes);
+  if (!(most > 0)) return {0, 1};
+  const double inverse = 1 / most;
+  by_lanes(v.size(), [&](std::size_t k, std::size_t lane) {
+    const double r = v[k] * inverse, r2 = r * r, r4 = r2 * r2, r8 = r4 * r4;
+    sums[lane] += v[k] = r8 * r8;
+  });
+  const double whole = sum_of_lanes(sums);
+  return {most * std::pow(whole, 1.0 / 16), whole};
 }
 
 }  // namespace
@@ -150,27 +172,32 @@ double SmoothJudge::activation_loss(std::span<const float> s) const {
   const float whole = largest(seen.data(), inverse.data(), channels_) / top;
   const std::size_t group =
       scheme_.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : channels_;
-  return sum_of_rows(token_weight_.size(), channels_, pool_, [&](std::size_t t, float* error) {
+  const std::span<const double> weight = weight_energy_;
+  return sum_of_rows(token_weight_.size(), pool_, [&](std::size_t t) {
     const float* x = problem_.rows->row(static_cast<std::int64_t>(t));
+    double sum = 0;
     for (std::size_t first = 0; first < channels_; first += group) {
       const std::size_t count = std::min(group, channels_ - first);
       const float scale = scheme_.activation_scale == ActivationScale::kTensor
                               ? whole
                               : largest(x + first, inverse.data() + first, count) / top;
-      input_errors(x + first, s.data() + first, inverse.data() + first, count, scale, float8, error + first);
+      const auto error = float8 ? input_error<true> : input_error<false>;
+      sum += error(x + first, s.data() + first, inverse.data() + first, scale, weight.subspan(first, count));
     }
-    return token_weight_[t] * weighted_square(error, weight_energy_);
+    return token_weight_[t] * sum;
   });
 }
 
 double SmoothJudge::weight_loss(std::span<const float> s) const {
   const std::vector<float> inverse = inverse_of(s);
   const auto columns = static_cast<std::int64_t>(channels_);
-  return sum_of_rows(rows_.size(), channels_, pool_, [&](std::size_t n, float* scratch) {
+  return sum_of_rows(rows_.size(), pool_, [&](std::size_t n) {
+    thread_local std::vector<float> scratch;
+    scratch.resize(2 * channels_);
     const WeightRow& row = rows_[n];
-    float* const difference = scratch + channels_;
+    float* const difference = scratch.data() + channels_;
     scaled_difference(row.values, columns, row.scheme->group_of(columns), s.data(), inverse.data(),
-                      *row.scheme, scratch, difference);
+                      *row.scheme, scratch.data(), difference);
     return static_cast<double>(row.share) * weighted_square(difference, input_energy_);
   });
 }
@@ -187,6 +214,8 @@ double SmoothJudge::input_loss(std::span<const float> s) const {
 // F(s) and, added to `gradient`, dF / d log s, up to the factor 1/12.
 double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gradient) const {
   double input_side = 0, weight_side = 0;  // sum_k s_k^2 m_k, sum_k g_k / s_k^2
+  std::vector<double> scale(s.begin(), s.end()), inverse(channels_);
+  for (std::size_t k = 0; k < channels_; ++k) inverse[k] = 1 / scale[k];
   for (std::size_t k = 0; k < channels_; ++k) {
     const double square = static_cast<double>(s[k]) * static_cast<double>(s[k]);
     input_side += square * weight_energy_[k];
@@ -203,9 +232,12 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
       blocks[block].share.assign(channels_, 0);
       std::vector<double> v(channels_);
       for (std::size_t row = block * kBlock; row < std::min(rows, (block + 1) * kBlock); ++row) {
-        const double weight = fill(row, v), step = soft_maximum(v), energy = weight * step * step;
+        const double weight = fill(row, v.data());
+        const SoftMaximum step = soft_maximum(v);
+        const double energy = weight * step.value * step.value, part = energy / step.whole;
         blocks[block].sum += energy;
-        for (std::size_t k = 0; k < channels_; ++k) blocks[block].share[k] += energy * v[k];
+        double* const share = blocks[block].share.data();
+        by_lanes(channels_, [&](std::size_t k, std::size_t) { share[k] += part * v[k]; });
       }
     });
     Steps all{0, std::vector<double>(channels_)};
@@ -216,16 +248,14 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
     return all;
   };
   const double input_levels = input_top(scheme_.weight_type);
-  const Steps tokens = steps_of(token_weight_.size(), [&](std::size_t t, std::vector<double>& v) {
+  const Steps tokens = steps_of(token_weight_.size(), [&](std::size_t t, double* v) {
     const float* x = problem_.rows->row(static_cast<std::int64_t>(t));
-    for (std::size_t k = 0; k < channels_; ++k)
-      v[k] = std::fabs(static_cast<double>(x[k])) / static_cast<double>(s[k]);
+    by_lanes(channels_, [&](std::size_t k, std::size_t) { v[k] = std::fabs(static_cast<double>(x[k])) * inverse[k]; });
     return token_weight_[t] / (input_levels * input_levels);
   });
-  const Steps weights = steps_of(rows_.size(), [&](std::size_t n, std::vector<double>& v) {
+  const Steps weights = steps_of(rows_.size(), [&](std::size_t n, double* v) {
     const WeightRow& row = rows_[n];
-    for (std::size_t k = 0; k < channels_; ++k)
-      v[k] = std::fabs(static_cast<double>(row.values[k])) * static_cast<double>(s[k]);
+    by_lanes(channels_, [&](std::size_t k, std::size_t) { v[k] = std::fabs(static_cast<double>(row.values[k])) * scale[k]; });
     const double levels = (row.scheme->code_count() - 1) / 2.0;
     return static_cast<double>(row.share) / (levels * levels);
   });

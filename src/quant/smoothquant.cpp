@@ -12,13 +12,19 @@ namespace {
 constexpr float kLeast = 1e-5f;
 constexpr int kAlphas = 20;  // steps from 0 to 1
 
-// Largest |w| of each channel over all readers.
-std::vector<float> largest_weights(const ScaleProblem& problem, std::size_t channels) {
+// Largest |w| of each channel over all readers. An item is some neighbouring channels of all rows.
+std::vector<float> largest_weights(const ScaleProblem& problem, std::size_t channels, ThreadPool& pool) {
+  constexpr std::size_t kColumns = 128;
   std::vector<float> largest(channels, kLeast);
-  for (const ScaleReader& reader : problem.readers)
-    for (const float* w = reader.weight.data(); w != reader.weight.data() + reader.weight.size();
-         w += channels)
-      for (std::size_t k = 0; k < channels; ++k) largest[k] = std::max(largest[k], std::fabs(w[k]));
+  pool.parallel_for((channels + kColumns - 1) / kColumns, [&](std::size_t item, int) {
+    const std::size_t first = item * kColumns, count = std::min(kColumns, channels - first);
+    float* const most = largest.data() + first;
+    for (const ScaleReader& reader : problem.readers)
+      for (std::size_t at = first; at < reader.weight.size(); at += channels) {
+        const float* const w = reader.weight.data() + at;
+        for (std::size_t k = 0; k < count; ++k) most[k] = std::max(most[k], std::fabs(w[k]));
+      }
+  });
   return largest;
 }
 
@@ -72,7 +78,7 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
   share(seen, problem.producer_of);
   std::vector<float> inputs = seen;
   for (float& value : inputs) value = std::max(value, kLeast);
-  std::vector<float> weights = largest_weights(problem, inputs.size());
+  std::vector<float> weights = largest_weights(problem, inputs.size(), pool);
   share(weights, problem.producer_of);
   if (options.alpha) return {powers(inputs, weights, *options.alpha, seen), {}, {}, false};
 

@@ -50,16 +50,18 @@ void take_back(std::span<float> weight, std::span<const double> missing, std::in
   for (std::int64_t first = 0; first < rows; first += band) {
     const std::int64_t count = std::min(band, rows - first);
     const auto part = std::span(shift).first(static_cast<std::size_t>(count * stride));
+    // Of a row of the band: its column k, and its place in what is solved.
+    const auto each_row = [&](const auto& work) {
+      backend.workers().parallel_for(static_cast<std::size_t>(count), [&](std::size_t n, int) {
+        double* const last = part.data() + static_cast<std::int64_t>(n) * stride + channels - 1;
+        const std::size_t row = (static_cast<std::size_t>(first) + n) * static_cast<std::size_t>(channels);
+        for (std::int64_t k = 0; k < channels; ++k) work(row + static_cast<std::size_t>(k), last[-k]);
+      });
+    };
     std::fill(part.begin(), part.end(), 0.0);
-    for (std::int64_t n = 0; n < count; ++n)
-      for (std::int64_t k = 0; k < channels; ++k)
-        part[static_cast<std::size_t>(n * stride + channels - 1 - k)] =
-            scale * missing[static_cast<std::size_t>((first + n) * channels + k)];
+    each_row([&](std::size_t at, double& place) { place = scale * missing[at]; });
     factor.solve(part, backend.workers());
-    for (std::int64_t n = 0; n < count; ++n)
-      for (std::int64_t k = 0; k < channels; ++k)
-        weight[static_cast<std::size_t>((first + n) * channels + k)] +=
-            static_cast<float>(part[static_cast<std::size_t>(n * stride + channels - 1 - k)]);
+    each_row([&](std::size_t at, double& place) { weight[at] += static_cast<float>(place); });
   }
 }
 

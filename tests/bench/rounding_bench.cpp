@@ -3,6 +3,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/zeroed_numbers.h"
 #include "bench/bench.h"
 #include "calibration/input_stats.h"
 #include "quant/factorization.h"
@@ -66,6 +67,26 @@ void gptq(benchmark::State& state) {
   against_peak(state, ArithmeticKind::kF32, flops, [&] { method->quantize(problem, backend()); });
 }
 
+// The FP64 triangle of K channels, all its pages touched: a vector (0), or ZeroedNumbers by all threads (1).
+void cleared_triangle(benchmark::State& state) {
+  const std::size_t numbers = static_cast<std::size_t>(state.range(1) * (state.range(1) + 1) / 2);
+  constexpr std::size_t kPart = std::size_t{1} << 18;
+  for (auto _ : state) {
+    if (state.range(0) == 0) {
+      std::vector<double> triangle(numbers);
+      benchmark::DoNotOptimize(triangle.data());
+    } else {
+      ZeroedNumbers<double> triangle(numbers);
+      backend().workers().parallel_for(numbers / kPart, [&](std::size_t part, int) {
+        for (std::size_t i = 0; i < kPart; i += 512) triangle[part * kPart + i] = 1;
+      });
+      benchmark::DoNotOptimize(triangle.data());
+    }
+  }
+  state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(numbers * sizeof(double)));
+}
+
+BENCHMARK(cleared_triangle)->ArgNames({"zeroed", "K"})->UseRealTime()->Unit(benchmark::kMillisecond)->ArgsProduct({{0, 1}, {14336}});
 BENCHMARK(cholesky)->ArgName("K")->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(576)->Arg(1536)->Arg(4096);
 BENCHMARK(gptq)
     ->ArgNames({"sweeps", "K", "N"})

@@ -19,7 +19,7 @@ struct DeviceNotes {
   int open = 0;
 };
 
-class RecordingDevice final : public CudaDevice {
+class RecordingDevice : public CudaDevice {
  public:
   // Where `reaches` is false, no other device's memory can be copied from here.
   RecordingDevice(DeviceNotes& notes, int index, bool reaches = true) : inner_(make_emulated_device({index})), notes_(notes), reaches_(reaches) {}

@@ -225,8 +225,8 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
     require_gram_start(before);
     if (x.dtype == DType::kBF16)
       return start("gram", kernels().gram_bf16, {g.as<float>(), g.row_stride, x.as<const BFloat16>(), x.row_stride, x.rows(), x.cols()}, x);
-    const cuda::DenseOperand columns{x.pointer, 1, x.row_stride, element_of(x.dtype)};
-    start("gram", kernels().product, {x.cols(), x.cols(), x.rows(), g.as<float>(), g.row_stride, columns, columns, nullptr, true, true}, x);
+    const float* const numbers = x.as<const float>();
+    sum_over_rows("gram", {x.cols(), x.cols(), x.rows(), g.as<float>(), g.row_stride, numbers, x.row_stride, numbers, x.row_stride, true, true}, x);
   }
 
   void drain_gram(std::span<double> triangle, const TensorView& g) override {
@@ -287,13 +287,14 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
   std::string why_the_host() const override { return device_->why_no_cholesky(); }
   std::unique_ptr<DeviceFactor> factorize(const LowerTriangle& matrix) override { return factorize_on(*device_, matrix, pool_); }
 
-  std::int64_t rows_at_once(std::int64_t row_bytes) const override { return std::max<std::int64_t>(1, device_->scratch_bytes() / row_bytes); }
+  std::int64_t rows_at_once(std::int64_t row_bytes) const override { return rounded_rows(device_->scratch_bytes(), row_bytes); }
 
   void tile_product(const TensorView& sum, const TensorView& a, const TensorView& b, bool accumulate) override {
     require_on(device(), "tile_product", {&sum, &a, &b});
-    start("tile_product", kernels().product,
-          {sum.rows(), sum.cols(), a.rows(), sum.as<float>(), sum.row_stride, {a.pointer, 1, a.row_stride}, {b.pointer, 1, b.row_stride}, nullptr, accumulate},
-          sum);
+    sum_over_rows("tile_product",
+                  {sum.rows(), sum.cols(), a.rows(), sum.as<float>(), sum.row_stride, a.as<const float>(), a.row_stride, b.as<const float>(), b.row_stride,
+                   accumulate},
+                  sum);
   }
   void tile_round(const TileColumns& c, std::int64_t rows) override { start_rows("tile_round", kernels().tile_round, c, c.columns, rows); }
   void tile_descend(const TileColumns& c, std::int64_t rows) override { start_rows("tile_descend", kernels().tile_descend, c, c.columns, rows); }
@@ -325,6 +326,13 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
   template <class Arguments, class Problem>
   void start_rows(const char* operation, int (*kernel)(const Arguments&, void*), const Problem& problem, std::int64_t columns, std::int64_t rows) {
     start(operation, kernel, {problem, rows}, TensorView(static_cast<const void*>(nullptr), DType::kF32, {columns, rows}, device()));
+  }
+
+  // Either kernel gives the same bits.
+  void sum_over_rows(const char* operation, const cuda::TileProductArguments& p, const TensorView& input) {
+    if (cuda::is_aligned(p)) return start(operation, kernels().tile_product, p, input);
+    start(operation, kernels().product,
+          {p.rows, p.columns, p.depth, p.c, p.c_row, {p.a, 1, p.a_row}, {p.b, 1, p.b_row}, nullptr, p.accumulate, p.upper}, input);
   }
 
   Buffer scratch(std::size_t bytes) { return Buffer(device_->memory(), std::max<std::size_t>(bytes, 1)); }
@@ -437,7 +445,7 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
     const Buffer mixed = scratch(held * static_cast<std::size_t>(problem.head_dim)), greatest = scratch(held), sum = scratch(held);
     for (std::int64_t first = 0; first < rows; first += most) {
       const std::int64_t end = std::min(rows, first + most);
-      const std::vector<cuda::AttentionTile> tiles = attention_tiles(sequences, places.first_block, first, end, problem.heads / problem.kv_heads);
+      const auto [tiles, wide_count] = attention_tiles(sequences, places.first_block, first, end, problem.heads / problem.kv_heads);
       const auto on_device = list_of(std::span<const cuda::AttentionTile>(tiles));
       cuda::TileAttentionArguments a;
       a.q = q.as<const float>() + first * width;
@@ -445,6 +453,7 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
       a.values = values_of(pages, problem.kv_heads, problem.head_dim);
       a.out = out.as<BFloat16>() + first * width;
       a.tiles = on_device->as<cuda::AttentionTile>();
+      a.wide_count = wide_count;
       a.tile_count = static_cast<std::int64_t>(tiles.size());
       a.tables = tables->as<std::int32_t>();
       a.positions = positions->as<std::int64_t>() + first;

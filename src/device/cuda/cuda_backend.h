@@ -19,6 +19,7 @@ struct EmulatedDeviceSpec {
   int index = 0;
   std::optional<std::uint64_t> memory_bytes = {};  // no more than this
   std::string why_no_cholesky = {};                // and then none
+  std::int64_t scratch_bytes = 64 << 10;           // little, so that tests see operations cut
 };
 std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec);
 std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec = {});

@@ -71,7 +71,7 @@ class EmulatedCholesky final : public SquareCholesky {
 
 class EmulatedDevice final : public CudaDevice {
  public:
-  explicit EmulatedDevice(const EmulatedDeviceSpec& spec) : memory_(std::make_shared<EmulatedMemory>(spec)), why_no_cholesky_(spec.why_no_cholesky) {}
+  explicit EmulatedDevice(const EmulatedDeviceSpec& spec) : memory_(std::make_shared<EmulatedMemory>(spec)), why_no_cholesky_(spec.why_no_cholesky), scratch_bytes_(spec.scratch_bytes) {}
   std::string name() const override { return "cuda (emulated)"; }
   std::string arithmetic() const override { return "cuda emulated"; }
   Device place() const override { return memory_->device(); }
@@ -79,7 +79,7 @@ class EmulatedDevice final : public CudaDevice {
   std::uint64_t peak_bytes() const override { return memory_->peak_bytes(); }
   std::uint64_t free_bytes() const override { return memory_->free_bytes(); }
   const cuda::CudaKernels& kernels() const override { return cuda::emulated_kernels(); }
-  std::int64_t scratch_bytes() const override { return std::int64_t{64} << 10; }  // so that tests see operations cut
+  std::int64_t scratch_bytes() const override { return scratch_bytes_; }
   void* stream() const override { return nullptr; }
   SquareCholesky* cholesky() override { return &cholesky_; }
   std::string why_no_cholesky() const override { return why_no_cholesky_; }
@@ -114,6 +114,7 @@ class EmulatedDevice final : public CudaDevice {
   std::shared_ptr<EmulatedMemory> memory_;
   EmulatedCholesky cholesky_;
   std::string why_no_cholesky_;
+  std::int64_t scratch_bytes_;
 };
 
 }  // namespace

@@ -18,21 +18,30 @@ struct GramCase {
 };
 
 // g after the tokens [first, end).
-void add_tokens(const GramCase& c, const std::vector<BFloat16>& x, int64_t first, int64_t end, std::vector<float>& g) {
-  emulate<GramBFloat16>({g.data(), c.channels, x.data() + first * c.channels, c.channels, end - first, c.channels});
+template <class Kernel>
+void add_tokens(const GramCase& c, const AlignedWords& x, int64_t first, int64_t end, std::vector<float>& g) {
+  emulate<Kernel>({g.data(), c.channels, reinterpret_cast<const BFloat16*>(x.words.data()) + first * c.channels, c.channels, end - first, c.channels});
 }
 
 TEST(CudaGram, UpperTrianglesAgreeWithDoubleForAnySplitAtSixteens) {
-  for (const GramCase& c : {GramCase{1, 1, 0}, GramCase{37, 70, 16}, GramCase{70, 130, 48}, GramCase{50, 65, 32}}) {
+  for (const GramCase& c : {GramCase{1, 1, 0}, GramCase{37, 70, 16}, GramCase{70, 130, 48}, GramCase{50, 65, 32}, GramCase{130, 264, 48}, GramCase{170, 136, 16}}) {
     Numbers numbers(static_cast<std::uint64_t>(c.tokens * 7 + c.channels));
     const std::vector<float> f32 = rounded(DType::kBF16, numbers.values(c.tokens * c.channels, 8));
-    std::vector<BFloat16> bf16;
-    for (const float v : f32) bf16.push_back(to_bfloat16(v));
+    AlignedWords bf16;
+    bf16.words.assign(f32.size() / 2 + 1, 0);
+    for (std::size_t i = 0; i < f32.size(); ++i) bf16.words[i / 2] |= uint32_t{to_bfloat16(f32[i]).bits} << (i % 2 * 16);
     std::vector<float> g(static_cast<std::size_t>(c.channels * c.channels), 0.5f), split = g;
-    add_tokens(c, bf16, 0, c.tokens, g);
-    add_tokens(c, bf16, 0, c.split, split);
-    add_tokens(c, bf16, c.split, c.tokens, split);
+    add_tokens<GramBFloat16<2, false>>(c, bf16, 0, c.tokens, g);
+    add_tokens<GramBFloat16<2, false>>(c, bf16, 0, c.split, split);
+    add_tokens<GramBFloat16<2, false>>(c, bf16, c.split, c.tokens, split);
     EXPECT_TRUE(same_bits(g, split));
+    if (c.channels % 8 == 0) {
+      std::vector<float> two(g.size(), 0.5f), three = two;
+      add_tokens<GramBFloat16<2, true>>(c, bf16, 0, c.tokens, two);
+      add_tokens<GramBFloat16<3, true>>(c, bf16, 0, c.tokens, three);
+      EXPECT_TRUE(same_bits(g, two));
+      EXPECT_TRUE(same_bits(g, three));
+    }
     std::vector<double> want, bound;
     for (int64_t i = 0; i < c.channels; ++i)
       for (int64_t j = 0; j < c.channels; ++j) {

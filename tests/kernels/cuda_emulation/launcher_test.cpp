@@ -83,6 +83,22 @@ TEST(CudaEmulation, CopiesArriveWhenWaitedFor) {
   EXPECT_THROW((emulate<Copy<true, true>>({y.data(), x + 1, 5, 1})), EmulationFault);
 }
 
+// Four reads at once are four reads: aligned, of what was written, before nobody's barrier.
+TEST(CudaEmulation, FourAtOnceAreReadAsOneByOne) {
+  block_progress() = {};
+  Array<float, 8> words;
+  for (int i = 0; i < 7; ++i) words.set(0, i, static_cast<float>(i));
+  float four[4];
+  words.get4(0, 0, four);
+  EXPECT_EQ(std::vector<float>(four, four + 4), (std::vector<float>{0, 1, 2, 3}));
+  EXPECT_THROW(words.get4(0, 2, four), EmulationFault);  // not on 16 bytes
+  EXPECT_THROW(words.get4(0, 4, four), EmulationFault);  // the last was not written
+  EXPECT_THROW(words.get4(1, 0, four), EmulationFault);  // another wrote them
+  Block<2>().barrier();
+  words.get4(1, 0, four);
+  EXPECT_THROW(words.set(0, 3, 1.0f), EmulationFault);  // another read it
+}
+
 // D = A B of one warp, loaded as the manual of PTX draws the fragments (figures of m16n8k16 for BF16, m16n8k32 for S8).
 TEST(CudaEmulation, FragmentsAreThoseOfTheManual) {
   const auto a = [](int row, int k) { return static_cast<float>((row * 7 + k * 3) % 11 - 5); };

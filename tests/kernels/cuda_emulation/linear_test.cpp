@@ -1,8 +1,10 @@
-// kernels/cuda/linear.h against sums in double: forms of weights, odd sizes, odd groups, mixed magnitudes; rows alone and together.
-#include "kernels/cuda/linear.h"
+// kernels/cuda/linear.h against sums in double: forms of weights, odd sizes, odd groups, mixed magnitudes; rows alone and together, in blocks of
+// every shape.
+#include "kernels/cuda/start_linear.h"
 
 #include <gtest/gtest.h>
 
+#include <string>
 #include <vector>
 
 #include "emulation_fixture.h"
@@ -120,25 +122,43 @@ LinearArguments arguments(const Problem& p, int64_t first, int64_t count, std::v
   return with_layout(a, c.form);
 }
 
+enum class Shape { kNarrow, kLow, kMiddle, kTall, kGathered };
+
 template <WeightForm kForm>
-void emulate_form(const LinearArguments& a, bool tall) {
-  if (tall)
-    emulate<MmaLinear<kForm, 4>>(a);
-  else
-    emulate<MmaLinear<kForm, 1>>(a);
+void emulate_form(const LinearArguments& a, Shape shape) {
+  switch (shape) {
+    case Shape::kNarrow: return emulate<MmaLinear<kForm, kNarrow>>(a);
+    case Shape::kLow: return emulate<MmaLinear<kForm, kLow>>(a);
+    case Shape::kMiddle: return emulate<MmaLinear<kForm, kMiddle>>(a);
+    case Shape::kTall: return emulate<MmaLinear<kForm, tall_shape(kForm)>>(a);
+    case Shape::kGathered:
+      if constexpr (kForm != WeightForm::kInt8) emulate<MmaLinear<kForm, kGathered>>(a);
+  }
 }
 
-std::vector<float> run(const Problem& p, int64_t first, int64_t count, bool tall) {
+std::vector<float> run(const Problem& p, int64_t first, int64_t count, Shape shape) {
   std::vector<float> y;
   const LinearArguments a = arguments(p, first, count, y);
   switch (p.c.form) {
-    case WeightForm::kBFloat16: emulate_form<WeightForm::kBFloat16>(a, tall); break;
-    case WeightForm::kCodes4: emulate_form<WeightForm::kCodes4>(a, tall); break;
-    case WeightForm::kCodes8: emulate_form<WeightForm::kCodes8>(a, tall); break;
-    case WeightForm::kFloat8: emulate_form<WeightForm::kFloat8>(a, tall); break;
-    case WeightForm::kInt8: emulate_form<WeightForm::kInt8>(a, tall); break;
+    case WeightForm::kBFloat16: emulate_form<WeightForm::kBFloat16>(a, shape); break;
+    case WeightForm::kCodes4: emulate_form<WeightForm::kCodes4>(a, shape); break;
+    case WeightForm::kCodes8: emulate_form<WeightForm::kCodes8>(a, shape); break;
+    case WeightForm::kFloat8: emulate_form<WeightForm::kFloat8>(a, shape); break;
+    case WeightForm::kInt8: emulate_form<WeightForm::kInt8>(a, shape); break;
   }
   return y;
+}
+
+// That can compute these rows; the tall one only where the emulation is done within seconds.
+std::vector<Shape> shapes_for(const Problem& p, int64_t first, int64_t count) {
+  std::vector<float> y;
+  const LinearArguments a = arguments(p, first, count, y);
+  std::vector<Shape> shapes;
+  if (p.c.form != WeightForm::kInt8) shapes.push_back(Shape::kGathered);
+  if (!a.x_aligned) return shapes;
+  shapes.insert(shapes.end(), {Shape::kNarrow, Shape::kLow, Shape::kMiddle});
+  if ((a.groups == 1 || !tall_shape(p.c.form).one_group) && a.columns <= 700) shapes.push_back(Shape::kTall);
+  return shapes;
 }
 
 // In double, and the sum of magnitudes that bounds FP32's error.
@@ -166,14 +186,15 @@ void expect_close(const Problem& p, const std::vector<float>& y) {
 
 class CudaLinear : public ::testing::TestWithParam<Case> {};
 
-TEST_P(CudaLinear, AgreesWithDoubleAtAnyNumberOfRows) {
+TEST_P(CudaLinear, AgreesWithDoubleInEveryShapeAtAnyNumberOfRows) {
   const Problem p = make(GetParam());
-  const std::vector<float> low = run(p, 0, p.c.rows, false), tall = run(p, 0, p.c.rows, true);
-  expect_close(p, tall);
-  EXPECT_TRUE(llmq::testing::same_bits(low, tall));
+  const std::vector<Shape> shapes = shapes_for(p, 0, p.c.rows);
+  const std::vector<float> first = run(p, 0, p.c.rows, shapes.front());
+  expect_close(p, first);
+  for (const Shape shape : shapes) EXPECT_TRUE(llmq::testing::same_bits(first, run(p, 0, p.c.rows, shape))) << "shape " << static_cast<int>(shape);
   for (const int64_t row : {int64_t{0}, p.c.rows / 2, p.c.rows - 1}) {
-    const std::vector<float> alone = run(p, row, 1, false);
-    const auto at = low.begin() + static_cast<std::ptrdiff_t>(row * p.c.features);
+    const std::vector<float> alone = run(p, row, 1, shapes_for(p, row, 1).back());
+    const auto at = first.begin() + static_cast<std::ptrdiff_t>(row * p.c.features);
     EXPECT_TRUE(llmq::testing::same_bits(alone, std::vector<float>(at, at + static_cast<std::ptrdiff_t>(p.c.features))));
   }
 }
@@ -192,9 +213,40 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaLinear,
                              Case{kF8, 5, 66, 144, 144, false, true, 1}, Case{kF8, 2, 10, 64, 64, false, false, 0},
                              Case{kI8, 20, 66, 200, 200, false, true, 1}, Case{kI8, 5, 17, 130, 32, true, true, 1},
                              Case{kI8, 3, 9, 70, 5, true, false, 1},
-                             // Places of the longest rings are taken twice and more: 11, 7, 7 and 9 tiles of 64 columns
-                             Case{kC4, 2, 20, 1600, 64, true, false, 0, 8}, Case{kC8, 3, 9, 1000, 125, true, false, 0},
-                             Case{kF8, 2, 20, 1048, 1048, false, false, 1}, Case{kI8, 2, 20, 1300, 96, true, false, 1}));
+                             // Blocks of every shape beside one another, and groups that end within a span
+                             Case{kBf16, 131, 300, 200, 200, false, true, 0}, Case{kC4, 131, 200, 256, 128, true, true, 0},
+                             Case{kC4, 3, 70, 240, 48, true, false, 0, 8}, Case{kC8, 130, 150, 192, 32, true, true, 0},
+                             Case{kF8, 129, 270, 104, 104, false, true, 1}, Case{kI8, 129, 270, 136, 136, true, true, 1},
+                             Case{kI8, 3, 70, 320, 160, false, false, 1},
+                             // Places of the longest rings are taken twice and more: 24, 21, 21 and 15 spans of 64 columns
+                             Case{kC4, 2, 20, 3200, 64, true, false, 0, 8}, Case{kC8, 3, 9, 2880, 120, true, false, 0},
+                             Case{kF8, 2, 20, 2880, 2880, false, false, 1}, Case{kI8, 2, 20, 3300, 96, true, false, 1},
+                             Case{kBf16, 2, 20, 2048, 2048, false, false, 0}));
+
+// Which shape computes is chosen by rows, features and what a block may have; forms and odd rows are held to theirs.
+TEST(CudaLinear, ShapesAreChosenByWhatIsAsked) {
+  const auto chosen = [](WeightForm form, int64_t rows, int64_t features, int64_t columns, int64_t group, int64_t most_shared) {
+    LinearArguments a;
+    a.rows = rows, a.features = features, a.columns = columns, a.group = group, a.x_stride = columns;
+    std::string shape;
+    start_linear(form, a, most_shared, [&]<class Kernel>(const LinearArguments&) {
+      shape = std::to_string(Kernel::kRows) + "x" + std::to_string(Kernel::kFeatures);
+      return 0;
+    });
+    return shape;
+  };
+  constexpr int64_t kHopper = 227 * 1024, kTuring = 64 * 1024;  // of a block, with asking
+  EXPECT_EQ(chosen(kBf16, 4096, 5120, 5120, 5120, kHopper), "128x256");
+  EXPECT_EQ(chosen(kC4, 4096, 5120, 5120, 128, kHopper), "128x128");
+  EXPECT_EQ(chosen(kI8, 4096, 5120, 5120, 5120, kHopper), "128x256");
+  EXPECT_EQ(chosen(kI8, 4096, 5120, 5120, 128, kHopper), "64x64");
+  EXPECT_EQ(chosen(kBf16, 4096, 5120, 5120, 5120, kTuring), "64x64");
+  EXPECT_EQ(chosen(kBf16, 4096, 5120, 5121, 5121, kHopper), "16x64");
+  EXPECT_EQ(chosen(kC4, 64, 5120, 5120, 128, kHopper), "64x64");
+  EXPECT_EQ(chosen(kC4, 16, 5120, 5120, 128, kHopper), "16x32");
+  EXPECT_EQ(chosen(kC4, 16, 5120, 5120, 128, kTuring), "16x64");
+  EXPECT_EQ(chosen(kC4, 1, 25600, 5120, 128, kHopper), "16x64");
+}
 
 // Sums of INT8 products have no rounding at all: what is left is the arithmetic of device/low_precision.h, bit for bit.
 TEST(CudaLinear, IntegerSumsAreExact) {
@@ -211,7 +263,7 @@ TEST(CudaLinear, IntegerSumsAreExact) {
       }
       want.push_back(fmaf(y, p.row_scale[static_cast<std::size_t>(m)], p.bias[static_cast<std::size_t>(n)]));
     }
-  EXPECT_TRUE(llmq::testing::same_bits(run(p, 0, 3, true), want));
+  EXPECT_TRUE(llmq::testing::same_bits(run(p, 0, 3, Shape::kMiddle), want));
 }
 
 TEST(CudaPackFragments, PutsEveryElementInItsPlace) {

@@ -1,10 +1,12 @@
-// kernels/cuda/tile_attention.h against the reference: odd heads and dimensions, windows, splits; the same bits decoded and prefilled.
+// kernels/cuda/tile_attention.h against the reference: odd heads and dimensions, windows, splits; the same bits decoded and prefilled,
+// and where shared memory is small.
 #include "kernels/cuda/tile_attention.h"
 
 #include <gtest/gtest.h>
 
 #include <vector>
 
+#include "device/cuda/attention_tiles.h"
 #include "emulation_fixture.h"
 #include "kernels/backend/attention_fixture.h"
 #include "kernels/cuda/launch_emulated.h"
@@ -14,24 +16,27 @@ namespace {
 
 using namespace llmq::testing;
 
+constexpr int64_t kSharedOfHopper = 227 * 1024, kSharedOfTuring = 64 * 1024;
+
 // All rows in one batch; where not `together`, each row is a sequence of its own, as decoding sees it.
-std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool together) {
+std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool together, int64_t most_shared = kSharedOfHopper) {
   const auto host = make_reference_backend();
   const PlacedPages placed = place_pages(*host, c, data);
   std::vector<std::int32_t> tables;
-  std::vector<AttentionTile> tiles;
-  std::vector<int64_t> positions;
-  const int64_t group = c.heads / c.kv_heads;
+  std::vector<SequenceRows> sequences;
+  std::vector<int64_t> positions, first_block;
   for (std::size_t s = 0; s < c.sequences.size(); ++s) {
     const auto [context, rows] = c.sequences[s];
     const int64_t at_once = together ? rows : 1;
     for (int64_t row = 0; row < rows; row += at_once)
-      for (int64_t pair = 0; pair < at_once * group; pair += kPairs)
-        tiles.push_back({static_cast<int32_t>(static_cast<int64_t>(positions.size()) + row), static_cast<int32_t>(at_once),
-                         static_cast<int32_t>(pair), 0, context + row, static_cast<int64_t>(tables.size())});
-    for (int64_t row = 0; row < rows; ++row) positions.push_back(context + row);
+      sequences.push_back({static_cast<int64_t>(positions.size()) + row, at_once, context + row, placed.tables[s]});
+    for (int64_t row = 0; row < rows; ++row) {
+      positions.push_back(context + row);
+      first_block.push_back(static_cast<int64_t>(tables.size()));
+    }
     tables.insert(tables.end(), placed.tables[s].begin(), placed.tables[s].end());
   }
+  const auto [tiles, wide_count] = attention_tiles(sequences, first_block, 0, c.rows(), c.heads / c.kv_heads);
   TileAttentionArguments a;
   a.splits = static_cast<int>(*std::max_element(positions.begin(), positions.end()) / kSplitKeys + 1);
   const auto parts = static_cast<std::size_t>(c.rows() * c.heads * a.splits);
@@ -39,11 +44,11 @@ std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool t
   std::vector<BFloat16> out(data.q.size(), BFloat16{0x7fc0});
   const auto pages = [&c](void* first) { return KvStore{first, {KvFormat{}, c.head_dim}, 1, c.kv_heads, c.block_size, false, Element::kBF16}; };
   a.q = data.q.data(), a.keys = pages(placed.keys.view.pointer), a.values = pages(placed.values.view.pointer), a.out = out.data();
-  a.tiles = tiles.data(), a.tile_count = static_cast<int64_t>(tiles.size()), a.tables = tables.data(), a.positions = positions.data();
+  a.tiles = tiles.data(), a.wide_count = wide_count, a.tile_count = static_cast<int64_t>(tiles.size()), a.tables = tables.data(), a.positions = positions.data();
   a.rows = c.rows(), a.heads = c.heads, a.head_dim = c.head_dim;
   a.scale = c.problem().scale, a.window = c.sliding_window;
   a.mixed = mixed.data(), a.greatest = greatest.data(), a.sum = sum.data();
-  start_tile_attention(a, []<class Kernel>(const TileAttentionArguments& given) { return emulate<Kernel>(given), 0; });
+  start_tile_attention(a, most_shared, []<class Kernel>(const TileAttentionArguments& given) { return emulate<Kernel>(given), 0; });
   std::vector<float> result;
   for (const BFloat16 h : out) result.push_back(to_float(h));
   return result;
@@ -54,7 +59,7 @@ TEST(CudaTileAttention, AgreesWithTheReferenceDecodedAndPrefilled) {
   for (AttentionCase c : {AttentionCase{1, 1, 2, 0, 16, {{0, 1}}}, AttentionCase{4, 2, 64, 0, 16, {{0, 17}, {30, 1}, {5, 3}}},
                           AttentionCase{9, 3, 18, 0, 5, {{62, 70}}}, AttentionCase{6, 1, 80, 20, 16, {{0, 30}, {100, 3}}},
                           AttentionCase{3, 1, 128, 0, 16, {{510, 4}, {1029, 2}}}, AttentionCase{8, 1, 144, 600, 32, {{1200, 2}, {3, 1}}},
-                          AttentionCase{2, 2, 64, 1, 16, {{511, 3}}}}) {
+                          AttentionCase{2, 2, 64, 1, 16, {{511, 3}}}, AttentionCase{16, 2, 128, 0, 16, {{500, 20}, {700, 1}}}, AttentionCase{8, 1, 256, 40, 7, {{60, 9}}}}) {
     c.compute = Compute::kBFloat16;
     const AttentionData data = make_attention_data(c, 3);
     AttentionData magnitudes = data;
@@ -63,6 +68,7 @@ TEST(CudaTileAttention, AgreesWithTheReferenceDecodedAndPrefilled) {
     const std::vector<float> got = run(c, data, true);
     EXPECT_EQ(outside(got, widened(want), attention_bound(c, data, want, means)), "") << c.heads << " " << c.head_dim;
     EXPECT_TRUE(same_bits(got, run(c, data, false))) << c.heads << " " << c.head_dim;
+    EXPECT_TRUE(same_bits(got, run(c, data, true, kSharedOfTuring))) << c.heads << " " << c.head_dim;
   }
 }
 

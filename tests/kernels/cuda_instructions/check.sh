@@ -35,8 +35,14 @@ for form in 0 1 2 3; do  # the forms of weights that are multiplied as BF16
 done
 expect linear_kernels.cu MmaLinearILNS0_10WeightFormE4 mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32
 expect attention_kernels.cu SplitAttention "$bf16"
-expect device_kernels.cu GramBFloat16 "$bf16"
-expect attention_kernels.cu SplitAttention cp.async.cg.shared.global
+expect linear_kernels.cu GramBFloat16 "$bf16"
+expect linear_kernels.cu GramBFloat16 ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16
+for shape in ELi1ELi1ELi4ELb1E ELi2ELi2ELi3ELb1E; do  # kDecoding, kPrefilling
+  expect attention_kernels.cu "AttentionShape$shape" cp.async.cg.shared.global
+  expect attention_kernels.cu "AttentionShape$shape" ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16
+done
+expect device_kernels.cu TileProduct cp.async.cg.shared.global
+expect device_kernels.cu TileProduct ld.shared.v4
 # The check can fail: sm_75 has no such instruction and takes another way.
 [ -n "$(lacking "$(ptx linear_kernels.cu 75)" MmaLinear "$bf16")" ] || { echo "PTX for sm_75 holds BF16 products?"; failed=1; }
 [ "$failed" -eq 0 ] && echo "all there"

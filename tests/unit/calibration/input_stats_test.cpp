@@ -30,11 +30,12 @@ InputStats stats_of(const std::vector<float>& x, std::int64_t rows, std::int64_t
 }
 
 TEST(InputStats, EqualsSumsByHand) {
-  constexpr std::int64_t kRows = 4099, kChannels = 5;  // more than one chunk
+  constexpr std::int64_t kRows = 4099, kChannels = 37;  // more than one chunk, and than one tile of the square
   const std::vector<float> x = small_integers(kRows * kChannels, 1);
   const InputStats stats = stats_of(x, kRows, kChannels);
   EXPECT_EQ(stats.tokens(), kRows);
-  const std::vector<float> square = stats.gram_square();
+  ThreadPool pool(3);
+  const ZeroedNumbers<float> square = stats.gram_square(pool);
   for (std::int64_t i = 0; i < kChannels; ++i) {
     double absolute = 0;
     float most = 0;

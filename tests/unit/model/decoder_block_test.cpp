@@ -5,6 +5,7 @@
 
 #include <deque>
 
+#include "device/cuda/cuda_backend.h"
 #include "scratch_model.h"
 
 namespace llmq {
@@ -112,6 +113,18 @@ TEST(DecoderBlock, ChunksOfAnySizeGiveTheSameBits) {
     for (const std::int64_t rows : {1, 2, 3, 4, 6, 7, 14})
       EXPECT_EQ(run({backend.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
   }
+}
+
+TEST(DecoderBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
+  ScratchModel model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  constexpr std::int64_t kWidth = 2 * 25600;  // gate and up of a large model
+  EXPECT_EQ(rows_at_once(row_chunks(0), kWidth), 256);
+  EXPECT_EQ(rows_at_once(row_chunks(64 << 10), kWidth), 256);
+  EXPECT_EQ(rows_at_once(row_chunks(256 << 20), kWidth), 1280);
+  const auto host = make_reference_backend(), device = make_emulated_cuda_backend(1, {0, {}, {}, 256 << 20});
+  EXPECT_EQ(rows_at_once(make_forward_context(spec, *host, Compute::kFloat32, 1).chunks, kWidth), 256);
+  EXPECT_EQ(rows_at_once(make_forward_context(spec, *device, Compute::kFloat32, 1).chunks, kWidth), 1280);
 }
 
 // The second member's memory is closed to the first.

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "quant/gram_loss.h"
+#include "quant/judged_rows.h"
 #include "quant/rounding.h"
 #include "quant/rtn.h"
 #include "quant/salient_columns.h"
@@ -188,6 +189,36 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
     GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, backend->workers());
     EXPECT_EQ(gram.shrunk_losses(kRows, ranged, shrinks, *scheme, backend->workers()), want);
     want.resize(kRows);
+  }
+}
+
+TEST(GramLoss, RowsInOneCallFollowTheScratchOfADevice) {
+  EXPECT_EQ(judged_rows(25600, 0), 20);
+  EXPECT_EQ(judged_rows(25600, 64 << 10), 20);  // never fewer than the host
+  EXPECT_EQ(judged_rows(25600, 256 << 20), 655);
+  EXPECT_EQ(judged_rows(1 << 20, 0), 16);
+  EXPECT_EQ(judged_rows(1, 0), 8192);
+}
+
+// 9,300 items are two calls for a device of little scratch, one for another.
+TEST(GramLoss, PiecesOfAnySizeGiveTheSameBits) {
+  const Fixture f;
+  constexpr std::int64_t kMany = 300;
+  const auto weight_of = [&](std::int64_t i) { return f.weight.data() + i * 13 % ((kRows - 1) * kChannels); };
+  std::vector<GramLoss::Shrink> shrinks;
+  for (int i = 0; i < 31; ++i) shrinks.push_back({1.0f - 0.01f * static_cast<float>(i), 1.0f - 0.02f * static_cast<float>(i)});
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    std::vector<double> losses[2];
+    std::uint64_t most[2] = {};
+    for (const int large : {0, 1}) {
+      const std::shared_ptr<Backend> backend = make_emulated_cuda_backend(1, {0, {}, {}, large == 1 ? 16 << 20 : 64 << 10});
+      GramLoss gram(f.stats, *backend, compute);
+      const auto ranged = [&](std::int64_t i) { return GramLoss::RangedRow{weight_of(i), find_range(weight_of(i), kChannels)}; };
+      losses[large] = gram.shrunk_losses(kMany, ranged, shrinks, f.scheme, backend->workers());
+      most[large] = backend->peak_bytes();
+    }
+    EXPECT_EQ(losses[0], losses[1]);
+    EXPECT_GT(most[1], most[0]);
   }
 }
 

@@ -25,10 +25,10 @@ Plan plan_of(const std::string& recipe, Compute compute, std::span<const std::sh
 }
 
 Quantized quantize_on(const std::string& recipe, Compute compute, std::optional<std::uint64_t> memory, std::int64_t samples = 4, std::int64_t length = 24, int count = 1,
-        std::int64_t chunk = 0, Place place = Place::kDevice) {
+        std::int64_t chunk = 0, Place place = Place::kDevice, std::int64_t scratch = 64 << 10) {
   const Checkpoint checkpoint = stories();
   std::vector<std::shared_ptr<Backend>> devices;
-  for (int i = 0; i < count; ++i) devices.push_back(make_emulated_cuda_backend(1, {i, memory, {}}));
+  for (int i = 0; i < count; ++i) devices.push_back(make_emulated_cuda_backend(1, {i, memory, {}, scratch}));
   Quantized run{plan_of(recipe, compute, devices, samples, length), {}, 0};
   if (chunk != 0) {
     run.plan.chunk_tokens = chunk;
@@ -55,13 +55,21 @@ TEST(DeviceMemory, APlanKnowsWhatADeviceWillHold) {
                {"method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 2}\n", Compute::kBFloat16},
                {"method: smoothquant\nscheme: w8a8\n", Compute::kFloat32}};
   for (const auto& c : cases) {
-    const Quantized found = quantize_on(c.recipe + kFew, c.compute, {}, 2, 16);
-    std::string parts;
-    for (const MemoryItem& item : found.plan.device_memory) parts += fmt::format("\n  {}: {}", item.what, item.bytes);
-    std::printf("%s: %llu held, %llu planned\n", found.plan.method.c_str(), static_cast<unsigned long long>(found.most),
-                static_cast<unsigned long long>(found.plan.device_bytes));
-    EXPECT_LE(found.most, found.plan.device_bytes + found.plan.device_bytes / 20) << c.recipe << parts;
-    EXPECT_GE(2 * found.most, found.plan.device_bytes) << c.recipe << parts;
+    std::map<std::string, QuantizedMatrix> small;
+    for (const std::int64_t scratch : {std::int64_t{64} << 10, std::int64_t{64} << 20}) {  // what goes at once is planned, and changes no result
+      const Quantized found = quantize_on(c.recipe + kFew, c.compute, {}, 2, 16, 1, 0, Place::kDevice, scratch);
+      std::string parts;
+      for (const MemoryItem& item : found.plan.device_memory) parts += fmt::format("\n  {}: {}", item.what, item.bytes);
+      std::printf("%s, %lld of scratch: %llu held, %llu planned\n", found.plan.method.c_str(), static_cast<long long>(scratch),
+                  static_cast<unsigned long long>(found.most), static_cast<unsigned long long>(found.plan.device_bytes));
+      EXPECT_LE(found.most, found.plan.device_bytes + found.plan.device_bytes / 20) << c.recipe << parts;
+      EXPECT_GE(2 * found.most, found.plan.device_bytes) << c.recipe << parts;
+      if (small.empty()) small = found.output.quantized;
+      for (const auto& [name, matrix] : found.output.quantized) {
+        EXPECT_EQ(matrix.codes, small.at(name).codes) << name;
+        EXPECT_EQ(matrix.loss, small.at(name).loss) << name;
+      }
+    }
   }
 }
 

@@ -399,7 +399,7 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
     f.silence(7);
     f.see_inputs();
     const QuantizedMatrix host = f.quantize(options);
-    f.backend = make_backend({"emulated", 2});
+    f.backend = make_emulated_cuda_backend(2, {0, {}, {}, 4 << 10});  // rows go in two parts
     const QuantizedMatrix device = f.quantize(options);
     EXPECT_EQ(device.zeros, host.zeros);
     EXPECT_EQ(device.scales, host.scales);
@@ -419,7 +419,7 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
     for (const bool symmetric : {true, false}) {
       QuantScheme scheme = scheme_of(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
       scheme.scale_dtype = turn++ % 2 == 0 ? DType::kF16 : DType::kF32;
-      compare(scheme, options, 24, 70, 0.1f);
+      compare(scheme, options, 24, turn % 2 == 0 ? 70 : 72, 0.1f);  // blocks of columns that devices copy one by one, and 16 bytes at a time
     }
   std::printf("%zu of %zu codes are equal, %zu are one step apart\n", equal, all, one_apart);
   EXPECT_EQ(equal, all);
