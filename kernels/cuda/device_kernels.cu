@@ -22,7 +22,8 @@ const CudaKernels& device_kernels() {
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
       start<Product<CodeOperand>>, launch_gram, start<Each<DrainGram>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
       start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<TryScales>, start<ChooseScales>, start<TargetGroup>,
-      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<PlainAttention>,
+      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<SumInputErrors>, start<SumSquares>, start<SoftenRows>,
+      start<ShareColumns>, start<PlainAttention>,
       start<PeakProducts<MatrixBFloat16>>, start<PeakProducts<MatrixInt8>>, start<PeakFloat32>, start<ReadMemory>, launch_tile_attention,
       launch_tile_product, launch_linear,
   };

@@ -38,7 +38,8 @@ const CudaKernels& emulated_kernels() {
       start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
       start<Product<CodeOperand>>, emulate_gram, start<Each<DrainGram>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
       start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<TryScales>, start<ChooseScales>, start<TargetGroup>,
-      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<PlainAttention>,
+      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<SumInputErrors>, start<SumSquares>, start<SoftenRows>,
+      start<ShareColumns>, start<PlainAttention>,
       start<PeakProducts<MatrixBFloat16>>, start<PeakProducts<MatrixInt8>>, start<PeakFloat32>, start<ReadMemory>, emulate_tile_attention,
       emulate_tile_product, emulate_linear,
   };

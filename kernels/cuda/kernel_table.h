@@ -16,6 +16,7 @@
 #include "kernels/cuda/product.h"
 #include "kernels/cuda/round_inputs.h"
 #include "kernels/cuda/row_differences.h"
+#include "kernels/cuda/row_sums.h"
 #include "kernels/cuda/rows.h"
 #include "kernels/cuda/tile_attention.h"
 #include "kernels/cuda/tile_product.h"
@@ -57,6 +58,10 @@ struct CudaKernels {
   Launch<PlaceColumns> place_columns;
   Launch<WriteCodes> write_codes;
   Launch<MakeDifferences> make_differences;
+  Launch<SumInputErrors> sum_input_errors;
+  Launch<SumSquares> sum_squares;
+  Launch<SoftenRows> soften_rows;
+  Launch<ShareColumns> share_columns;
   Launch<PlainAttention> attention;
   Launch<PeakProducts<MatrixBFloat16>> peak_bf16;
   Launch<PeakProducts<MatrixInt8>> peak_int8;

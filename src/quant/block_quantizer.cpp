@@ -303,7 +303,7 @@ class StagedBlock {
   }
 
   std::vector<float> smooth_scales(const ScaleProblem& problem, const Fold& fold) {
-    SmoothScales found = search_smooth_scales(problem, run_.plan.smoothquant, run_.pool());
+    SmoothScales found = search_smooth_scales(problem, run_.plan.smoothquant, run_.backend);
     if (found.identity) return {};
     return fold.storable(std::move(found.s));
   }

@@ -2,6 +2,7 @@
 #include "quant/run_moments.h"
 
 #include "quant/device_rows.h"
+#include "quant/device_smooth_rows.h"
 
 namespace llmq {
 namespace {
@@ -48,6 +49,20 @@ std::uint64_t MomentsOfARun::judge_there(const BlockSpec& block, InputSite site)
   return element_ * k * k + judged_numbers(block, site) * (searches() ? 4 + 4 : 4);
 }
 
+// What SmoothQuant's search judges: sampled rows of an input and of its readers.
+std::uint64_t MomentsOfARun::rows_there(const BlockSpec& block, InputSite site) const {
+  SmoothSizes sizes{std::min(tokens_, positive(RowSample::kWanted)), 0, 0, 1};
+  std::uint64_t all = 0;
+  for (const LinearSpec& linear : block.linears) {
+    if (linear.site != site || !is_planned(linear)) continue;
+    all += positive(linear.out_features);
+    sizes.channels = positive(linear.in_features);
+    if (planned_.at(linear.module).activation_scale == ActivationScale::kTokenGroup) sizes.groups = (sizes.channels + kFloat8Block - 1) / kFloat8Block;
+  }
+  sizes.weights = (all + sampled_stride(all) - 1) / sampled_stride(all);
+  return device_smooth_bytes(sizes);
+}
+
 // The clip search has a square of each group: its differences, weights, products and BF16 copy.
 std::uint64_t MomentsOfARun::clip_search(const LinearSpec& linear) const {
   if (!clips_) return 0;
@@ -88,6 +103,9 @@ std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec&
   const std::uint64_t widest = std::max(h, positive(reader.in_features));
   add("stage buffers, a chunk's Gram sum and that of all", outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
       prepared);
+  if (judges_rows_)
+    for (const InputSite site : {outer, reader.site})
+      add("a prepared Gram square and rows that a search judges", judge_there(block, outer) + rows_there(block, site), prepared);
   for (const LinearSpec* const linear : linears) {
     if (!is_planned(*linear)) continue;
     const std::uint64_t k = positive(linear->in_features), beside = (linear == &reader ? outside : 0) + judge_there(block, linear->site);

@@ -6,6 +6,7 @@
 #include "base/turns.h"
 #include "device/own_memory.h"
 #include "quant/judged_rows.h"
+#include "quant/scaled_rows.h"
 
 namespace llmq {
 namespace {
@@ -124,20 +125,8 @@ std::vector<std::vector<double>> GramLoss::scaled_losses(std::int64_t rows, cons
     const Buffer both = device.backend->allocate(factors.front().size() * sizeof(float));
     for (std::size_t c = 0; c < s.size(); ++c) {
       device.backend->upload(both.view(DType::kF32, {2, channels_}), factors[c].data());
-      for (std::int64_t begin = 0, end = 0; begin < count; begin = end) {
-        const QuantScheme* const scheme = row_of(first + begin).scheme;
-        while (end < count && row_of(first + end).scheme == scheme) ++end;
-        RowDifferences made;
-        made.items = end - begin;
-        made.columns = channels_;
-        made.group = std::min(scheme->group_of(channels_), channels_);
-        made.weight = weight.as<float>() + begin * channels_;
-        made.s = both.as<float>();
-        made.inverse = both.as<float>() + channels_;
-        made.difference = differences.as<float>() + begin * channels_;
-        made.rule = grid_rule(*scheme);
-        device.maker->make_differences(made);
-      }
+      make_scaled_differences(*device.maker, {count, channels_, weight.as<float>(), both.as<float>(), differences.as<float>()},
+                              [&](std::int64_t row) { return row_of(first + row).scheme; });
       judge(device, std::span(losses[c]).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
     }
   });

@@ -67,6 +67,7 @@ class MomentsOfARun {
         factorizes_(plan.rounding == RoundingMethod::kGptq),
         samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
         folds_(plan.fold != FoldMethod::kNone),
+        judges_rows_(samples_rows_ && !plan.smoothquant.alpha),
         clips_(plan.rounding == RoundingMethod::kAwqClip && plan.awq.clip),
         in_file_(plan.activations_in_file),
         on_host_(plan.activations_on_host),
@@ -218,6 +219,7 @@ class MomentsOfARun {
   std::uint64_t attention() const;
   std::uint64_t judged_numbers(const BlockSpec& block, InputSite site) const;
   std::uint64_t judge_there(const BlockSpec& block, InputSite site) const;
+  std::uint64_t rows_there(const BlockSpec& block, InputSite site) const;
   std::uint64_t clip_search(const LinearSpec& linear) const;
   std::uint64_t panels(const LinearSpec& linear) const;
 
@@ -398,7 +400,7 @@ class MomentsOfARun {
   }
 
   const ModelSpec& spec_;
-  bool keeps_inputs_, factorizes_, samples_rows_, folds_, clips_, in_file_, on_host_, own_;
+  bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_, own_;
   std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,

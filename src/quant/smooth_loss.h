@@ -3,13 +3,16 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "quant/smooth_rows.h"
 #include "quant/smoothquant.h"
 
 namespace llmq {
 
 class SmoothJudge {
  public:
-  SmoothJudge(const ScaleProblem& problem, ThreadPool& pool);
+  // Rows are judged on the backend, where one is given that can, with the host's bits.
+  SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend = nullptr);
+  SmoothJudge(const SmoothJudge&) = delete;
 
   SmoothLoss loss(std::span<const float> s) const;
   double input_loss(std::span<const float> s) const;  // loss().activations alone
@@ -24,24 +27,24 @@ class SmoothJudge {
   std::vector<float> descend(std::vector<float> s) const;
 
  private:
-  struct WeightRow {
-    const float* values;
-    const QuantScheme* scheme;
-    float share;  // how many rows it stands for
+  // sum over rows of weight * step^2, the steps' maxima softened, and each channel's share in it.
+  struct Steps {
+    double sum = 0;
+    std::vector<double> share;
   };
+  void sample_weights(ThreadPool& pool);
+  void weigh_tokens(ThreadPool& pool);
+  Steps steps_of(SmoothRows::Side side, std::span<const double> factor) const;
   double activation_loss(std::span<const float> s) const;
   double weight_loss(std::span<const float> s) const;
   double add_gradient(std::span<const float> s, std::span<double> gradient) const;
 
   const ScaleProblem& problem_;
-  ThreadPool& pool_;
-  const QuantScheme& scheme_;  // of the activations: all readers agree
-  std::size_t channels_;
-  std::vector<WeightRow> rows_;
-  std::vector<double> token_weight_;   // h
-  std::vector<double> weight_energy_;  // m
-  std::vector<double> input_energy_;   // g
-  double energy_ = 0;                  // sum_t h_t E_t
+  SmoothProblem sampled_;
+  std::vector<double> token_weight_;  // h
+  double share_ = 1;                  // how many rows of weights a sampled one stands for
+  double energy_ = 0;                 // sum_t h_t E_t
+  std::unique_ptr<SmoothRows> rows_;  // of what was sampled
 };
 
 }  // namespace llmq

@@ -68,12 +68,12 @@ std::vector<float> powers(const std::vector<float>& inputs, const std::vector<fl
 
 }  // namespace
 
-SmoothLoss smooth_loss(const ScaleProblem& problem, std::span<const float> s, ThreadPool& pool) {
-  return SmoothJudge(problem, pool).loss(s);
+SmoothLoss smooth_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
+  return SmoothJudge(problem, backend.workers(), &backend).loss(s);
 }
 
-SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options,
-                                  ThreadPool& pool) {
+SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options, Backend& backend) {
+  ThreadPool& pool = backend.workers();
   std::vector<float> seen(problem.stats->absolute_max().begin(), problem.stats->absolute_max().end());
   share(seen, problem.producer_of);
   std::vector<float> inputs = seen;
@@ -84,7 +84,7 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
 
   if (problem.rows == nullptr || problem.rows->rows() == 0)
     fail(ErrorKind::kInternal, "SmoothQuant's search was given no sampled rows");
-  const SmoothJudge judge(problem, pool);
+  const SmoothJudge judge(problem, pool, &backend);
   SmoothScales best;
   best.s.assign(inputs.size(), 1.0f);
   best.loss = best.identity_loss = judge.loss(best.s);

@@ -18,6 +18,7 @@
 #include "device/low_precision.h"
 #include "device/on_device.h"
 #include "device/own_memory.h"
+#include "device/row_sums.h"
 #include "device/token_drawer.h"
 
 namespace llmq {
@@ -61,7 +62,7 @@ RowPlaces places_of(std::span<const SequenceRows> sequences) {
 }
 
 class CudaBackend final : public Backend, public ColumnRounder, public DifferenceMaker, public Factorizer, public OwnMemory,
-                          public TokenDrawer, public DevicePeaks, public GramTotals {
+                          public RowSums, public TokenDrawer, public DevicePeaks, public GramTotals {
  public:
   CudaBackend(std::unique_ptr<CudaDevice> device, int threads) : device_(std::move(device)), pool_(threads) {}
 
@@ -309,7 +310,13 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
     start("place_columns", kernels().place_columns, {places, weight.as<const float>(), placed.as<float>(), weight.rows()}, weight);
   }
   void make_differences(const RowDifferences& d) override {
-    start("make_differences", kernels().make_differences, d, TensorView(static_cast<const void*>(d.difference), DType::kF32, {d.items, d.columns}, device()));
+    start("make_differences", kernels().make_differences, d, rows_at(d.difference, d.items, d.columns));
+  }
+  void sum_input_errors(const InputErrors& e) override { start("sum_input_errors", kernels().sum_input_errors, e, rows_at(e.x, e.rows, e.columns)); }
+  void sum_squares(const RowSquares& s) override { start("sum_squares", kernels().sum_squares, s, rows_at(s.x, s.rows, s.columns)); }
+  void soften_rows(const SoftRows& r) override { start("soften_rows", kernels().soften_rows, r, rows_at(r.x, r.rows, r.columns)); }
+  void share_columns(const ColumnShares& s) override {
+    start("share_columns", kernels().share_columns, s, rows_at(s.rows.x, s.rows.rows, s.rows.columns));
   }
   void write_codes(const PlacedCodes& p, std::int64_t rows) override { start_rows("write_codes", kernels().write_codes, p, p.places.columns, rows); }
 
@@ -321,6 +328,10 @@ class CudaBackend final : public Backend, public ColumnRounder, public Differenc
              const TensorView& input) {
     const int code = kernel(arguments, device_->stream());
     if (code != 0) device_->fail_launch(operation, code, input.shape.text());
+  }
+
+  TensorView rows_at(const float* x, std::int64_t rows, std::int64_t columns) const {
+    return TensorView(static_cast<const void*>(x), DType::kF32, {rows, columns}, device());
   }
 
   template <class Arguments, class Problem>

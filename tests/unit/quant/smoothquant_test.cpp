@@ -56,13 +56,11 @@ struct Case {
 };
 
 SmoothScales search(const ScaleProblem& problem, SmoothQuantOptions options = {}) {
-  ThreadPool pool(2);
-  return search_smooth_scales(problem, options, pool);
+  return search_smooth_scales(problem, options, *make_cpu_backend(2));
 }
 
 double loss(const ScaleProblem& problem, const std::vector<float>& s) {
-  ThreadPool pool(2);
-  return smooth_loss(problem, s, pool).whole();
+  return smooth_loss(problem, s, *make_cpu_backend(2)).whole();
 }
 
 TEST(SmoothQuant, AGivenAlphaIsThePapersFormula) {
