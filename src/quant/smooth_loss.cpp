@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "quant/each_channel.h"
 #include "quant/lane_sums.h"
 
 namespace llmq {
@@ -39,23 +40,23 @@ const QuantScheme& scheme_of_activations(const ScaleProblem& problem) {
 
 }  // namespace
 
-SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend) : problem_(problem) {
+SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend) : problem_(problem), pool_(pool) {
   const QuantScheme& activations = scheme_of_activations(problem);
   sampled_.activations = &activations;
   sampled_.channels = static_cast<std::size_t>(problem.stats->channels());
   sampled_.group = activations.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : sampled_.channels;
-  sample_weights(pool);
-  weigh_tokens(pool);
+  sample_weights();
+  weigh_tokens();
   rows_ = make_smooth_rows(sampled_, pool, backend);
 }
 
-void SmoothJudge::sample_weights(ThreadPool& pool) {
+void SmoothJudge::sample_weights() {
   std::size_t all = 0, row = 0;
   for (const ScaleReader& reader : problem_.readers) all += static_cast<std::size_t>(reader.out_features);
   const std::size_t stride = sampled_stride(all);
   sampled_.weight_energy.assign(sampled_.channels, 0);
   for (const ScaleReader& reader : problem_.readers) {
-    add_squares(sampled_.weight_energy, reader.weight.data(), static_cast<std::size_t>(reader.out_features), {}, pool);
+    add_squares(sampled_.weight_energy, reader.weight.data(), static_cast<std::size_t>(reader.out_features), {}, pool_);
     for (std::int64_t n = 0; n < reader.out_features; ++n, ++row)
       if (row % stride == 0) {
         sampled_.weights.values.push_back(reader.weight.data() + static_cast<std::size_t>(n) * sampled_.channels);
@@ -69,11 +70,11 @@ void SmoothJudge::sample_weights(ThreadPool& pool) {
   }
 }
 
-void SmoothJudge::weigh_tokens(ThreadPool& pool) {
+void SmoothJudge::weigh_tokens() {
   const auto tokens = static_cast<std::size_t>(problem_.rows->rows());
   for (std::size_t t = 0; t < tokens; ++t) sampled_.inputs.values.push_back(problem_.rows->row(static_cast<std::int64_t>(t)));
   token_weight_.resize(tokens);
-  pool.parallel_for((tokens + kRowsTogether - 1) / kRowsTogether, [&](std::size_t block, int) {
+  pool_.parallel_for((tokens + kRowsTogether - 1) / kRowsTogether, [&](std::size_t block, int) {
     for (std::size_t t = block * kRowsTogether; t < std::min(tokens, (block + 1) * kRowsTogether); ++t)
       token_weight_[t] = sum_of_squares(sampled_.inputs.values[t], sampled_.weight_energy);
   });
@@ -89,7 +90,7 @@ void SmoothJudge::weigh_tokens(ThreadPool& pool) {
     sampled_.inputs.step_weight.push_back(weight / (levels * levels));
   }
   sampled_.input_energy.assign(sampled_.channels, 0);
-  if (tokens != 0) add_squares(sampled_.input_energy, problem_.rows->row(0), tokens, token_weight_, pool);
+  if (tokens != 0) add_squares(sampled_.input_energy, problem_.rows->row(0), tokens, token_weight_, pool_);
 }
 
 std::vector<float> SmoothJudge::typical_inputs() const {
@@ -151,11 +152,11 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
     weight_side += input_energy[k] / square;
   }
   const Steps tokens = steps_of(SmoothRows::Side::kInputs, inverse), weights = steps_of(SmoothRows::Side::kWeights, scale);
-  for (std::size_t k = 0; k < s.size(); ++k) {
+  each_channel(s.size(), pool_, [&](std::size_t k) {
     const double square = scale[k] * scale[k];
     gradient[k] += 2 * (tokens.sum * square * weight_energy[k] - tokens.share[k] * input_side + weights.share[k] * weight_side -
                         weights.sum * input_energy[k] / square);
-  }
+  });
   return tokens.sum * input_side + weights.sum * weight_side;
 }
 
@@ -174,15 +175,15 @@ std::vector<float> SmoothJudge::descend(std::vector<float> s) const {
       for (std::size_t k = 0; k < sampled_.channels; ++k) sum[static_cast<std::size_t>(producer[k])] += gradient[k];
       for (std::size_t k = 0; k < sampled_.channels; ++k) gradient[k] = sum[static_cast<std::size_t>(producer[k])];
     }
-    const double rate = kRate * (1.0 - static_cast<double>(step - 1) / kSteps);
-    for (std::size_t k = 0; k < sampled_.channels; ++k) {
+    const double rate = kRate * (1.0 - static_cast<double>(step - 1) / kSteps), seen_first = 1 - std::pow(kFirst, step),
+                 seen_second = 1 - std::pow(kSecond, step);
+    each_channel(sampled_.channels, pool_, [&](std::size_t k) {
       const double g = gradient[k] / value;
       first[k] = kFirst * first[k] + (1 - kFirst) * g;
       second[k] = kSecond * second[k] + (1 - kSecond) * g * g;
-      const double mean = first[k] / (1 - std::pow(kFirst, step)),
-                   size = std::sqrt(second[k] / (1 - std::pow(kSecond, step)));
+      const double mean = first[k] / seen_first, size = std::sqrt(second[k] / seen_second);
       if (size > 0) s[k] *= static_cast<float>(std::exp(-rate * mean / (size + 1e-12)));
-    }
+    });
   }
   return s;
 }

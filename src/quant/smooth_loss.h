@@ -32,14 +32,15 @@ class SmoothJudge {
     double sum = 0;
     std::vector<double> share;
   };
-  void sample_weights(ThreadPool& pool);
-  void weigh_tokens(ThreadPool& pool);
+  void sample_weights();
+  void weigh_tokens();
   Steps steps_of(SmoothRows::Side side, std::span<const double> factor) const;
   double activation_loss(std::span<const float> s) const;
   double weight_loss(std::span<const float> s) const;
   double add_gradient(std::span<const float> s, std::span<double> gradient) const;
 
   const ScaleProblem& problem_;
+  ThreadPool& pool_;
   SmoothProblem sampled_;
   std::vector<double> token_weight_;  // h
   double share_ = 1;                  // how many rows of weights a sampled one stands for

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "quant/each_channel.h"
 #include "quant/smooth_loss.h"
 
 namespace llmq {
@@ -41,12 +42,15 @@ void share(std::vector<float>& values, const std::vector<std::int32_t>& producer
 
 // Geometric mean 1 over the active channels, 1 where nothing was ever active: neither activations nor weights
 // grow as a whole, and a channel that wakes up later finds its weights as they were.
-void settle(std::vector<float>& s, std::span<const float> seen) {
+void settle(std::vector<float>& s, std::span<const float> seen, ThreadPool& pool) {
+  const auto is_active = [&](std::size_t k) { return seen[k] > 0 && s[k] > 0 && std::isfinite(s[k]); };
+  std::vector<double> logs(s.size());
+  each_channel(s.size(), pool, [&](std::size_t k) { logs[k] = is_active(k) ? std::log(static_cast<double>(s[k])) : 0; });
   double sum = 0;
   std::size_t active = 0;
   for (std::size_t k = 0; k < s.size(); ++k)
-    if (seen[k] > 0 && s[k] > 0 && std::isfinite(s[k])) {
-      sum += std::log(static_cast<double>(s[k]));
+    if (is_active(k)) {
+      sum += logs[k];
       ++active;
     }
   const auto mean = static_cast<float>(active == 0 ? 1.0 : std::exp(sum / static_cast<double>(active)));
@@ -57,12 +61,13 @@ void settle(std::vector<float>& s, std::span<const float> seen) {
 }
 
 std::vector<float> powers(const std::vector<float>& inputs, const std::vector<float>& weights, double alpha,
-                          std::span<const float> seen) {
+                          std::span<const float> seen, ThreadPool& pool) {
   std::vector<float> s(inputs.size());
-  for (std::size_t k = 0; k < s.size(); ++k)
+  each_channel(s.size(), pool, [&](std::size_t k) {
     s[k] = static_cast<float>(std::pow(static_cast<double>(inputs[k]), alpha) /
                               std::pow(static_cast<double>(weights[k]), 1 - alpha));
-  settle(s, seen);
+  });
+  settle(s, seen, pool);
   return s;
 }
 
@@ -80,7 +85,7 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
   for (float& value : inputs) value = std::max(value, kLeast);
   std::vector<float> weights = largest_weights(problem, inputs.size(), pool);
   share(weights, problem.producer_of);
-  if (options.alpha) return {powers(inputs, weights, *options.alpha, seen), {}, {}, false};
+  if (options.alpha) return {powers(inputs, weights, *options.alpha, seen, pool), {}, {}, false};
 
   if (problem.rows == nullptr || problem.rows->rows() == 0)
     fail(ErrorKind::kInternal, "SmoothQuant's search was given no sampled rows");
@@ -100,9 +105,9 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
   share(typical, problem.producer_of);
   for (float& value : typical) value = std::max(value, kLeast);
   for (const std::vector<float>* of : {&inputs, &typical})
-    for (int i = 0; i <= kAlphas; ++i) consider(powers(*of, weights, static_cast<double>(i) / kAlphas, seen));
+    for (int i = 0; i <= kAlphas; ++i) consider(powers(*of, weights, static_cast<double>(i) / kAlphas, seen, pool));
   std::vector<float> descended = judge.descend(best.s);
-  settle(descended, seen);
+  settle(descended, seen, pool);
   consider(std::move(descended));
   return best;
 }

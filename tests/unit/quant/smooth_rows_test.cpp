@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstring>
 #include <random>
 
+#include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
 #include "quant/device_smooth_rows.h"
@@ -175,6 +178,48 @@ TEST(SmoothRows, RowsCrossToADeviceOnce) {
   sampled.all(*rows);
   EXPECT_EQ(notes.up, 4 * 2 * 64 * sizeof(float) + 2 * 64 * sizeof(double));
   EXPECT_EQ(notes.down, (3 * 40 + 50) * sizeof(double) + (40 + 50) * sizeof(SoftRow) + 2 * 64 * sizeof(double));
+}
+
+// A device whose rows cannot be softened.
+class Unsoftened final : public testing::RecordingDevice {
+ public:
+  explicit Unsoftened(testing::DeviceNotes& notes) : RecordingDevice(notes, 0), kernels_(cuda::emulated_kernels()) {
+    kernels_.soften_rows = [](const SoftRows&, void*) { return 719; };
+  }
+  const cuda::CudaKernels& kernels() const override { return kernels_; }
+
+ private:
+  cuda::CudaKernels kernels_;
+};
+
+CapturedOutput quantized_on(const std::shared_ptr<Backend>& backend, const std::string& options = "") {
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Recipe recipe = Recipe::parse("method: smoothquant\nscheme: w8a8\nignore: ['re:.*layers.1.*']\n" + options + "calibration: {samples: 2, sequence_length: 16}\n", "r.yaml");
+  CapturedOutput output;
+  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec, some_samples(2, 16), *backend, output, {});
+  return output;
+}
+
+// The forward pass of a device is its own: only what nothing was quantized before sees the same inputs, but for the rounding of a norm, which moved
+// scales by 3.3e-7; thirty times that is allowed.
+TEST(SmoothRows, APipelineOnADeviceSearchesThere) {
+  testing::DeviceNotes notes;
+  const auto refusing = make_backend_on(std::make_unique<Unsoftened>(notes), 1);
+  EXPECT_THROW(quantized_on(refusing), Error);
+  EXPECT_NO_THROW(quantized_on(refusing, "smoothquant: {alpha: 0.5}\n"));
+
+  const CapturedOutput host = quantized_on(make_cpu_backend(1)), there = quantized_on(make_emulated_cuda_backend(1));
+  ASSERT_EQ(host.quantized.size(), 7u);
+  const CapturedOutput::Dense &want = host.dense.at("model.layers.0.input_layernorm.weight"), &got = there.dense.at("model.layers.0.input_layernorm.weight");
+  ASSERT_EQ(want.dtype, DType::kF32);
+  ASSERT_EQ(want.bytes.size(), got.bytes.size());
+  const auto value = [](const CapturedOutput::Dense& tensor, std::size_t k) {
+    float gain = 0;
+    std::memcpy(&gain, tensor.bytes.data() + k * sizeof(float), sizeof(float));
+    return gain;
+  };
+  for (std::size_t k = 0; k < want.bytes.size() / sizeof(float); ++k) EXPECT_NEAR(value(got, k), value(want, k), 1e-5f * std::fabs(value(want, k))) << k;
 }
 
 }  // namespace
