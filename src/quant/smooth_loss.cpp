@@ -21,14 +21,16 @@ std::vector<float> inverse_of(std::span<const float> s) {
 // sum[k] += sum_r weight_r x_rk^2 over rows of sum.size() values, in the order of the rows; no weights: 1 each.
 void add_squares(std::span<double> sum, const float* x, std::size_t rows, std::span<const double> weight,
                  ThreadPool& pool) {
-  constexpr std::size_t kColumns = 64;
-  pool.parallel_for((sum.size() + kColumns - 1) / kColumns, [&](std::size_t item, int) {
-    const std::size_t first = item * kColumns, end = std::min(sum.size(), first + kColumns);
-    for (std::size_t r = 0; r < rows; ++r)
-      for (std::size_t k = first; k < end; ++k) {
-        const auto value = static_cast<double>(x[r * sum.size() + k]);
-        sum[k] += (weight.empty() ? value : weight[r] * value) * value;
-      }
+  each_columns(sum.size(), pool, [&](std::size_t first, std::size_t count) {
+    double* const into = sum.data() + first;
+    for (std::size_t r = 0; r < rows; ++r) {
+      const float* const row = x + r * sum.size() + first;
+      const double w = weight.empty() ? 1 : weight[r];
+      by_lanes(count, [&](std::size_t k, std::size_t) {
+        const auto value = static_cast<double>(row[k]);
+        into[k] += w * value * value;
+      });
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "quant/each_channel.h"
+#include "quant/lane_sums.h"
 #include "quant/smooth_loss.h"
 
 namespace llmq {
@@ -13,18 +14,18 @@ namespace {
 constexpr float kLeast = 1e-5f;
 constexpr int kAlphas = 20;  // steps from 0 to 1
 
-// Largest |w| of each channel over all readers. An item is some neighbouring channels of all rows.
+// Largest |w| of each channel over all readers.
 std::vector<float> largest_weights(const ScaleProblem& problem, std::size_t channels, ThreadPool& pool) {
-  constexpr std::size_t kColumns = 128;
-  std::vector<float> largest(channels, kLeast);
-  pool.parallel_for((channels + kColumns - 1) / kColumns, [&](std::size_t item, int) {
-    const std::size_t first = item * kColumns, count = std::min(kColumns, channels - first);
-    float* const most = largest.data() + first;
+  std::vector<float> largest(channels);
+  each_columns(channels, pool, [&](std::size_t first, std::size_t count) {
+    float most[kColumnsTogether];  // of its own: no weight lies there
+    std::fill_n(most, count, kLeast);
     for (const ScaleReader& reader : problem.readers)
       for (std::size_t at = first; at < reader.weight.size(); at += channels) {
         const float* const w = reader.weight.data() + at;
-        for (std::size_t k = 0; k < count; ++k) most[k] = std::max(most[k], std::fabs(w[k]));
+        by_lanes(count, [&](std::size_t k, std::size_t) { most[k] = greater_of(most[k], std::fabs(w[k])); });
       }
+    std::copy_n(most, count, largest.data() + first);
   });
   return largest;
 }
