@@ -62,7 +62,8 @@ class DeviceSmoothRows final : public SmoothRows {
     const Held& held = side == Side::kInputs ? inputs_ : weights_;
     put_into(factor_, factor);
     ColumnShares shares;
-    shares.rows = {many(energy.size()), many(problem_.channels), held.values.as<float>(), factor_.as<double>(), held.step_weight.as<double>(), soft_.as<SoftRow>()};
+    shares.rows = {many(energy.size()), many(problem_.channels), held.values.as<float>(), factor_.as<double>(), held.step_weight.as<double>(),
+                   soft_.as<SoftRow>()};
     shares.share = share_.as<double>();
     row_sums_.soften_rows(shares.rows);
     row_sums_.share_columns(shares);

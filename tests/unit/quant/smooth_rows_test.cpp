@@ -44,7 +44,13 @@ struct Sampled {
   SmoothProblem problem;
 
   Sampled(std::size_t tokens, std::size_t rows, std::size_t channels, const QuantScheme& scheme)
-      : x(random_values(tokens * channels, 1)), w(random_values(rows * channels, 2)), s(channels), inverse(channels), factor(channels), activations(scheme), narrow(scheme) {
+      : x(random_values(tokens * channels, 1)),
+        w(random_values(rows * channels, 2)),
+        s(channels),
+        inverse(channels),
+        factor(channels),
+        activations(scheme),
+        narrow(scheme) {
     for (std::size_t k = 0; k < channels; ++k) {
       s[k] = 0.3f + 0.013f * static_cast<float>(k % 97);
       inverse[k] = 1.0f / s[k];
@@ -125,7 +131,8 @@ struct Reader {
 };
 
 // Scales, losses and all, found by a search on `device`.
-SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64_t channels, const std::vector<Reader>& readers, const std::vector<std::int32_t>& producers) {
+SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64_t channels, const std::vector<Reader>& readers,
+                      const std::vector<std::int32_t>& producers) {
   const auto reference = make_reference_backend();
   std::vector<float> x = random_values(static_cast<std::size_t>(tokens * channels), 7);
   for (std::size_t i = 0; i < x.size(); ++i) x[i] *= i % static_cast<std::size_t>(channels) == 3 ? 40.0f : 1.0f;
@@ -135,7 +142,8 @@ SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64
   rows.add(*reference, TensorView(x.data(), DType::kF32, {tokens, channels}));
   std::vector<std::vector<float>> weights;
   ScaleProblem problem;
-  for (const Reader& reader : readers) weights.push_back(random_values(static_cast<std::size_t>(reader.rows * channels), 8 + static_cast<std::uint32_t>(weights.size())));
+  for (const Reader& reader : readers)
+    weights.push_back(random_values(static_cast<std::size_t>(reader.rows * channels), 8 + static_cast<std::uint32_t>(weights.size())));
   for (std::size_t i = 0; i < readers.size(); ++i) problem.readers.push_back({weights[i], readers[i].rows, readers[i].scheme});
   problem.stats = &stats;
   problem.rows = &rows;
@@ -195,7 +203,8 @@ class Unsoftened final : public testing::RecordingDevice {
 CapturedOutput quantized_on(const std::shared_ptr<Backend>& backend, const std::string& options = "") {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const Recipe recipe = Recipe::parse("method: smoothquant\nscheme: w8a8\nignore: ['re:.*layers.1.*']\n" + options + "calibration: {samples: 2, sequence_length: 16}\n", "r.yaml");
+  const Recipe recipe = Recipe::parse(
+      "method: smoothquant\nscheme: w8a8\nignore: ['re:.*layers.1.*']\n" + options + "calibration: {samples: 2, sequence_length: 16}\n", "r.yaml");
   CapturedOutput output;
   run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec, some_samples(2, 16), *backend, output, {});
   return output;
@@ -211,15 +220,17 @@ TEST(SmoothRows, APipelineOnADeviceSearchesThere) {
 
   const CapturedOutput host = quantized_on(make_cpu_backend(1)), there = quantized_on(make_emulated_cuda_backend(1));
   ASSERT_EQ(host.quantized.size(), 7u);
-  const CapturedOutput::Dense &want = host.dense.at("model.layers.0.input_layernorm.weight"), &got = there.dense.at("model.layers.0.input_layernorm.weight");
+  const std::string gain = "model.layers.0.input_layernorm.weight";
+  const CapturedOutput::Dense &want = host.dense.at(gain), &got = there.dense.at(gain);
   ASSERT_EQ(want.dtype, DType::kF32);
   ASSERT_EQ(want.bytes.size(), got.bytes.size());
   const auto value = [](const CapturedOutput::Dense& tensor, std::size_t k) {
-    float gain = 0;
-    std::memcpy(&gain, tensor.bytes.data() + k * sizeof(float), sizeof(float));
-    return gain;
+    float number = 0;
+    std::memcpy(&number, tensor.bytes.data() + k * sizeof(float), sizeof(float));
+    return number;
   };
-  for (std::size_t k = 0; k < want.bytes.size() / sizeof(float); ++k) EXPECT_NEAR(value(got, k), value(want, k), 1e-5f * std::fabs(value(want, k))) << k;
+  for (std::size_t k = 0; k < want.bytes.size() / sizeof(float); ++k)
+    EXPECT_NEAR(value(got, k), value(want, k), 1e-5f * std::fabs(value(want, k))) << k;
 }
 
 }  // namespace
