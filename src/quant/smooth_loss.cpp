@@ -154,11 +154,11 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
     weight_side += input_energy[k] / square;
   }
   const Steps tokens = steps_of(SmoothRows::Side::kInputs, inverse), weights = steps_of(SmoothRows::Side::kWeights, scale);
-  each_channel(s.size(), pool_, [&](std::size_t k) {
+  for (std::size_t k = 0; k < s.size(); ++k) {
     const double square = scale[k] * scale[k];
     gradient[k] += 2 * (tokens.sum * square * weight_energy[k] - tokens.share[k] * input_side + weights.share[k] * weight_side -
                         weights.sum * input_energy[k] / square);
-  });
+  }
   return tokens.sum * input_side + weights.sum * weight_side;
 }
 

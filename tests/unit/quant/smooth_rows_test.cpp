@@ -118,6 +118,20 @@ TEST(SmoothRows, ADeviceHasTheBitsOfTheHost) {
     }
 }
 
+TEST(SmoothRows, ADeviceWithoutRoomSaysSo) {
+  const Sampled sampled(5, 6, 32, scheme_of(ActivationScale::kToken, WeightType::kInteger));
+  ThreadPool pool(1);
+  const std::uint64_t needed = device_smooth_bytes({5, 6, 32, 1});
+  const auto enough = make_emulated_cuda_backend(1, {0, needed, {}}), less = make_emulated_cuda_backend(1, {0, needed - 1, {}});
+  EXPECT_NO_THROW(make_smooth_rows(sampled.problem, pool, enough.get()));
+  try {
+    make_smooth_rows(sampled.problem, pool, less.get());
+    ADD_FAILURE() << "it had room";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kResource);
+  }
+}
+
 TEST(SmoothRows, SumsAreOfBlocksInOrder) {
   std::vector<double> rows(70, 0x1p-53);
   rows[0] = 1;  // swallows the rest of its block, not the sums of the others
