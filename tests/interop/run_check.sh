@@ -45,7 +45,8 @@ python=$peers/$environment/bin/python
 read -ra wanted <<<"$(packages "$environment")"
 if ! ready "${wanted[@]}"; then
   [ -x "$python" ] || python3 -m venv "$peers/$environment" || { echo "FAILED: python3 -m venv does not work here"; exit 1; }
-  pip install "${wanted[@]}" || give_up "${wanted[*]}"
+  # --no-compile: of torch's thousands of modules a check imports a few, which Python compiles then.
+  pip install --no-compile "${wanted[@]}" || give_up "${wanted[*]}"
   ready "${wanted[@]}" || { echo "FAILED: $environment is installed but does not import: ${wanted[*]}"; exit 1; }
 fi
 files=$peers/files
