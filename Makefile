@@ -49,7 +49,7 @@ faults: install-dependencies
 	@scripts/install_dependencies.sh interop
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS)
-	tests/faults/run_faults.py $(BUILD)
+	tests/faults/run_faults.py $(BUILD) $${FAULT_SECONDS:+--seconds $$FAULT_SECONDS}
 
 # Memory errors and undefined behaviour (clang, the build that also fuzzes), then data races.
 sanitize: install-dependencies

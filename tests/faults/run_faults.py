@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
-"""Plants faults in the code, one at a time, and checks that the named tests see each of them.   run_faults.py BUILD [NAME...]
+"""Plants faults in the code, one at a time, and checks that the named tests see each of them.   run_faults.py BUILD [--seconds N] [NAME...]
 
 A fault is one edit of one source file. The edited copy lies in an overlay in front of the real tree, so the tree itself is never touched; only the
 objects that hold the edit are compiled, and they are linked in front of the archives of an existing build, which supply the rest. About as long as one
 compilation and one link a fault. A fault fails the check when its edit does not apply, does not compile, or survives every named test, and when the
-tests do not pass without any. A fault whose tests this processor skips (a CPU level that it lacks) is said to be skipped.
+tests do not pass without any. A fault whose tests this processor skips (a CPU level that it lacks) is said to be skipped. After N seconds no further
+fault is begun, and how many were left is said: the order is drawn by the commit, so that another commit leaves others.
 """
+import argparse
 import json
 import os
+import random
 import re
 import shlex
 import subprocess
@@ -120,23 +123,38 @@ def check(build, fault, without):
     return True, ", ".join(names for _, names in fault.tests), log
 
 
+def drawn_order(faults):
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
+    return random.Random(commit).sample(faults, len(faults))
+
+
 def main():
-    build = Build(sys.argv[1])
-    chosen = [f for f in FAULTS if len(sys.argv) == 2 or f.name in sys.argv[2:]]
+    parser = argparse.ArgumentParser()
+    parser.add_argument("build")
+    parser.add_argument("--seconds", type=float, default=float("inf"))
+    parser.add_argument("names", nargs="*")
+    asked_for = parser.parse_intermixed_args()
+    build = Build(asked_for.build)
+    chosen = [f for f in drawn_order(FAULTS) if not asked_for.names or f.name in asked_for.names]
     start = time.time()
+
+    def check_in_time(fault):
+        return check(build, fault, without) if time.time() - start < asked_for.seconds else None
+
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         asked = sorted({(target, names) for fault in chosen for target, names in fault.tests})
         without = dict(zip(asked, pool.map(lambda test: unplanted(build, *test), asked)))
-        outcomes = list(pool.map(lambda fault: check(build, fault, without), chosen))
+        outcomes = list(pool.map(check_in_time, chosen))
+    begun = [(fault, outcome) for fault, outcome in zip(chosen, outcomes) if outcome is not None]
     survivors = 0
-    for fault, (seen, words, log) in zip(chosen, outcomes):
+    for fault, (seen, words, log) in begun:
         print(f"{'skipped' if seen is None else 'seen   ' if seen else 'MISSED '} {fault.name}: {words}")
         if seen is False:
             survivors += 1
             print("".join(log)[-3000:])
-    skipped = sum(seen is None for seen, _, _ in outcomes)
-    tried = len(chosen) - skipped
-    print(f"{tried - survivors} of {tried} planted faults were seen, {skipped} skipped, in {time.time() - start:.0f} s")
+    skipped = sum(seen is None for _, (seen, _, _) in begun)
+    tried = len(begun) - skipped
+    print(f"{tried - survivors} of {tried} planted faults were seen, {skipped} skipped, {len(chosen) - len(begun)} not begun in time, in {time.time() - start:.0f} s")
     return 1 if survivors or not tried else 0
 
 
