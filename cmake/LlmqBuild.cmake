@@ -35,11 +35,10 @@ function(llmq_warnings target)
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
 endfunction()
 
-# For code whose own speed nobody feels, such as most tests: a quarter of its build time less, half of it with sanitizers, where code that COMPUTES
-# stays as it is. The libraries that it calls stay as fast as they are.
+# For code whose own speed nobody feels, such as most tests: a quarter of its build time less, half of it with sanitizers. The libraries that it calls
+# stay as fast as they are.
 function(llmq_built_soon target)
-  cmake_parse_arguments(ARG "COMPUTES" "" "" ${ARGN})
-  if(LLMQ_SANITIZE AND NOT ARG_COMPUTES)
+  if(LLMQ_SANITIZE)
     target_compile_options(${target} PRIVATE -O0)
   elseif(CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${target} PRIVATE -O1)
