@@ -107,7 +107,7 @@ class Folds {
     const LinearSpec& linear = *found->second.linear;
     const LoraPair pair = adapter_.pair(found->second.block, linear.role);
     if (source_.checkpoint().at(declared.name).permuted_heads != 0) {
-      std::vector<float> whole = source_.weight(linear);
+      ZeroedNumbers<float> whole = source_.weight(linear, pool_);
       fold(pair, 0, whole, declared, writer);
     } else {
       std::vector<float> rows;

@@ -55,7 +55,8 @@ class HuggingFaceSource final : public GgufTensorSource {
       held_ = index;
     }
     if (place.packed != nullptr && loaded_ != index) {
-      unpacked_ = linears_.weight(*place.packed);
+      ThreadPool here(1);
+      unpacked_ = linears_.weight(*place.packed, here);
       loaded_ = index;
     }
     std::vector<float> values(static_cast<std::size_t>(count * columns));
@@ -142,7 +143,8 @@ class HuggingFaceSource final : public GgufTensorSource {
   const ModelSpec& spec_;
   LinearSource linears_;
   std::vector<Place> places_;
-  std::vector<float> rope_factors_, unpacked_;
+  std::vector<float> rope_factors_;
+  ZeroedNumbers<float> unpacked_;
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::size_t loaded_ = kNone, held_ = kNone;
   Lease lease_;

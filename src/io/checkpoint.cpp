@@ -13,6 +13,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "base/threads.h"
 #include "io/foreign_file.h"
 #include "io/gguf.h"
 #include "io/gguf_model.h"
@@ -362,30 +363,33 @@ const std::vector<Path>& Checkpoint::shards() const { return state_->shards; }
 const std::vector<Path>& Checkpoint::companion_files() const { return state_->companions; }
 
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
+  std::vector<float> values(static_cast<std::size_t>(tensor.view.rows() * tensor.view.cols()));
+  ThreadPool here(1);
+  read_float32(tensor, values, here);
+  return values;
+}
+
+void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const {
   const TensorView& view = tensor.view;
-  const std::int64_t rows = view.rows(), cols = view.cols();
-  std::vector<float> values(static_cast<std::size_t>(rows * cols));
-  if (values.empty()) return values;
+  const std::int64_t cols = view.cols();
+  if (into.empty()) return;
   if (tensor.permuted_heads == 0) {
     // By bands: otherwise the tensor would be there twice.
     each_band(tensor, [&](std::int64_t first, const TensorView& band) {
-      to_float32(band, std::span(values).subspan(static_cast<std::size_t>(first * cols),
-                                                 static_cast<std::size_t>(band.rows() * cols)));
+      to_float32(band, into.subspan(static_cast<std::size_t>(first * cols), static_cast<std::size_t>(band.rows() * cols)), pool);
     });
-    return values;
+    return;
   }
   const Lease lease = hold(tensor);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);
-  for (std::int64_t row = 0; row < units; ++row) {
-    const auto source = static_cast<std::uint64_t>(source_row(row, units, tensor.permuted_heads));
+  pool.parallel_for(static_cast<std::size_t>(units), [&](std::size_t row, int) {
+    const auto source = static_cast<std::uint64_t>(source_row(static_cast<std::int64_t>(row), units, tensor.permuted_heads));
     const TensorView one(static_cast<const void*>(view.as<const std::byte>() + source * unit_bytes),
                          view.dtype, Shape{width});
-    to_float32(one, std::span(values).subspan(static_cast<std::size_t>(row * width),
-                                              static_cast<std::size_t>(width)));
-  }
-  return values;
+    to_float32(one, into.subspan(row * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));
+  });
 }
 
 namespace {

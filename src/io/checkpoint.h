@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -60,6 +61,7 @@ class Checkpoint {
   const std::vector<Path>& companion_files() const;
   // Values as FP32, [rows*cols]; Llama q/k of a GGUF already un-permuted.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
+  void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;  // rows divided over its threads
   // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
   Lease hold(const StoredTensor& tensor) const;
   Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;

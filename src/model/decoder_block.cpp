@@ -83,7 +83,7 @@ void check_shape(const LinearSource& source, const LinearSpec& linear, const Qua
 std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
                                               const QuantizedMatrix& matrix) {
   if (backend.keeps_codes(matrix, compute)) return backend.prepare_quantized(matrix, compute);
-  std::vector<float> values(matrix.codes.size());
+  ZeroedNumbers<float> values(matrix.codes.size());
   dequantize(matrix, values, backend.workers());
   return backend.prepare(
       TensorView(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features}), compute);
@@ -95,10 +95,11 @@ namespace {
 struct ReadLinear {
   std::optional<HeldTensor> stored;
   std::optional<QuantizedMatrix> codes;
-  std::vector<float> values, bias;  // no bias: empty
+  ZeroedNumbers<float> values;
+  std::vector<float> bias;  // empty: none
 };
 
-ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
+ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed, ThreadPool& pool) {
   ReadLinear read;
   const bool codes = packed == PackedWeights::kCodes;
   read.stored = source.stored(linear, allow_nonfinite);
@@ -109,7 +110,7 @@ ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, boo
     read.codes = source.block_codes(linear.module + ".weight");
     if (read.codes) check_shape(source, linear, *read.codes);
   }
-  if (!read.stored && !read.codes) read.values = source.weight(linear, allow_nonfinite);
+  if (!read.stored && !read.codes) read.values = source.weight(linear, pool, allow_nonfinite);
   if (std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite)) read.bias = std::move(*bias);
   return read;
 }
@@ -130,7 +131,7 @@ std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, 
 
 std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const LinearSpec& linear,
                                                bool allow_nonfinite, PackedWeights packed) {
-  const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed);
+  const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed, members.front()->workers());
   const std::int64_t count = linear.out_features / static_cast<std::int64_t>(members.size());
   std::vector<BlockLinear> shares;
   for (std::size_t member = 0; member < members.size(); ++member) {

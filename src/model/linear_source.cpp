@@ -128,20 +128,20 @@ void LinearSource::read_ahead(const LinearSpec& linear) const {
       checkpoint().read_ahead(tensor);
 }
 
-std::vector<float> LinearSource::weight(const LinearSpec& linear, bool allow_nonfinite) const {
+ZeroedNumbers<float> LinearSource::weight(const LinearSpec& linear, ThreadPool& pool, bool allow_nonfinite) const {
   if (!is_packed(linear.module)) {
     const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
     if (!(tensor.view.shape == Shape{linear.out_features, linear.in_features}))
       bad_tensor(checkpoint(), tensor.name,
                  fmt::format("has shape {}, expected [{}, {}]", tensor.view.shape.text(), linear.out_features,
                              linear.in_features));
-    return read_finite(checkpoint(), tensor, allow_nonfinite);
+    return read_finite(checkpoint(), tensor, allow_nonfinite, pool);
   }
   check_packed(linear);
   const QuantizedMatrix matrix = read_packed(
       checkpoint(), open_packed(checkpoint(), state_->quantization, linear.module), allow_nonfinite);
-  std::vector<float> values(matrix.codes.size());
-  dequantize(matrix, values);
+  ZeroedNumbers<float> values(matrix.codes.size());
+  dequantize(matrix, values, pool);
   return values;
 }
 

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/zeroed_numbers.h"
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
 #include "tensor/kv_cache_type.h"
@@ -48,7 +49,7 @@ class LinearSource {
       const std::string& module) const;  // packed modules only; refuses NaN/Inf scales by name
   // FP32 [out, in]; packed modules dequantized exactly. Refuses NaN/Inf by tensor name unless
   // allow_nonfinite.
-  std::vector<float> weight(const LinearSpec& linear, bool allow_nonfinite = false) const;
+  ZeroedNumbers<float> weight(const LinearSpec& linear, ThreadPool& pool, bool allow_nonfinite = false) const;
   std::optional<std::vector<float>> bias(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
   std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;

@@ -1,6 +1,7 @@
 #include "model/tensor_reading.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/error.h"
 
@@ -119,6 +120,20 @@ std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor&
                                bool allow_nonfinite) {
   std::vector<float> values = checkpoint.read_float32(tensor);
   if (!allow_nonfinite) refuse_nonfinite(checkpoint, tensor, values);
+  return values;
+}
+
+ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite, ThreadPool& pool) {
+  ZeroedNumbers<float> values(static_cast<std::size_t>(tensor.view.shape.elements()));
+  checkpoint.read_float32(tensor, values, pool);
+  if (allow_nonfinite) return values;
+  constexpr std::size_t kItem = 1 << 16;
+  std::atomic<bool> finite = true;
+  pool.parallel_for((values.size() + kItem - 1) / kItem, [&](std::size_t item, int) {
+    const std::size_t first = item * kItem;
+    if (!all_finite(std::span(std::as_const(values)).subspan(first, std::min(kItem, values.size() - first)))) finite = false;
+  });
+  if (!finite) refuse_nonfinite(checkpoint, tensor, values);
   return values;
 }
 

@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "base/threads.h"
+#include "base/zeroed_numbers.h"
 #include "io/checkpoint.h"
 
 namespace llmq {
@@ -32,5 +34,7 @@ bool all_finite(std::span<const float> values);
 // Throws where a value is not finite, saying where; shows every band of rows that it has looked at.
 void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Checkpoint::EachBand& see = {});
 std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite);
+// By all threads, into memory that they touch first.
+ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite, ThreadPool& pool);
 
 }  // namespace llmq

@@ -124,7 +124,9 @@ class StagedBlock {
     put_on_device(work.weight, role);
     const std::vector<double> missing =
         stream_.missing_output(site, block_, weights_, role, original.stream, original.stride);
-    work.keep_original();
+    work.change_rows(run_.pool(), [](std::size_t, std::span<const float> from, std::span<float> into) {
+      if (from.data() != into.data()) std::copy(from.begin(), from.end(), into.begin());
+    });
     take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
               run_.backend);
     charge("upstream error");
@@ -315,7 +317,7 @@ class StagedBlock {
       });
       return;
     }
-    std::vector<float> value(matrix.codes.size());
+    ZeroedNumbers<float> value(matrix.codes.size());
     dequantize(matrix, value, run_.pool());
     put_on_device(value, role);
   }

@@ -16,6 +16,19 @@ float rounded_to(float value, DType dtype) {
 
 }  // namespace
 
+void LinearWork::change_rows(ThreadPool& pool, const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change) {
+  const bool first = unscaled.size() == 0;
+  if (first) {
+    unscaled = std::move(weight);
+    weight = ZeroedNumbers<float>(unscaled.size());
+  }
+  const auto columns = static_cast<std::size_t>(spec->in_features);
+  const std::span<const float> from = first ? unscaled : weight;
+  pool.parallel_for(static_cast<std::size_t>(spec->out_features), [&](std::size_t row, int) {
+    change(row, from.subspan(row * columns, columns), std::span(weight).subspan(row * columns, columns));
+  });
+}
+
 std::vector<std::int32_t> Fold::producer_rows(std::int64_t channels) const {
   std::vector<std::int32_t> rows;
   if (spec_.producer != FoldSpec::Producer::kGroupedValueRows) return rows;
@@ -41,9 +54,8 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<Block
   for (const LinearRole role : spec_.readers) {
     LinearWork& work = works.at(role);
     work.in_scale = s;
-    work.keep_original();
-    run_.pool().parallel_for(static_cast<std::size_t>(work.spec->out_features), [&](std::size_t row, int) {
-      for (std::size_t c = 0; c < s.size(); ++c) work.weight[row * s.size() + c] *= s[c];
+    work.change_rows(run_.pool(), [&](std::size_t, std::span<const float> from, std::span<float> into) {
+      for (std::size_t c = 0; c < s.size(); ++c) into[c] = from[c] * s[c];
     });
   }
   if (spec_.producer == FoldSpec::Producer::kNormGain) {
@@ -53,14 +65,12 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<Block
   const LinearRole role =
       spec_.producer == FoldSpec::Producer::kGroupedValueRows ? LinearRole::kValue : LinearRole::kUp;
   LinearWork& work = works.at(role);
-  work.keep_original();
   work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
   const std::vector<std::int32_t> rows = producer_rows(static_cast<std::int64_t>(s.size()));
   for (std::size_t c = 0; c < s.size(); ++c)
     work.out_scale[rows.empty() ? c : static_cast<std::size_t>(rows[c])] = s[c];
-  const auto columns = static_cast<std::size_t>(work.spec->in_features);
-  run_.pool().parallel_for(work.out_scale.size(), [&](std::size_t row, int) {
-    for (std::size_t c = 0; c < columns; ++c) work.weight[row * columns + c] /= work.out_scale[row];
+  work.change_rows(run_.pool(), [&](std::size_t row, std::span<const float> from, std::span<float> into) {
+    for (std::size_t c = 0; c < into.size(); ++c) into[c] = from[c] / work.out_scale[row];
   });
   divide_bias(work, weights);
 }

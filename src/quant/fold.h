@@ -6,10 +6,12 @@
 // The gain is stored rounded, so its readers are scaled by the ratio of the old gain to the stored new one.
 #pragma once
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
 
+#include "base/zeroed_numbers.h"
 #include "quant/quantize_run.h"
 
 namespace llmq {
@@ -18,16 +20,14 @@ namespace llmq {
 struct LinearWork {
   const LinearSpec* spec = nullptr;
   const PlannedModule* module = nullptr;
-  std::vector<float> weight;
-  std::vector<float> unscaled;             // W, where `weight` is not W any more
+  ZeroedNumbers<float> weight;
+  ZeroedNumbers<float> unscaled;           // W, where `weight` is not W any more
   std::vector<float> in_scale, out_scale;  // empty: all 1
   ModuleReport report;
 
-  std::span<const float> original() const { return unscaled.empty() ? weight : unscaled; }
-  // `weight` is about to change.
-  void keep_original() {
-    if (unscaled.empty()) unscaled = weight;
-  }
+  std::span<const float> original() const { return unscaled.size() == 0 ? weight : unscaled; }
+  // Makes every row anew of what it is, `from`, which may be the memory that it is made in; W is kept.
+  void change_rows(ThreadPool& pool, const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change);
 };
 using LinearWorks = std::map<LinearRole, LinearWork>;
 

@@ -97,7 +97,7 @@ class Measuring {
   }
 
   void judge_linear(const LinearSpec& linear, QuantScheme scheme, GramLoss& gram, OpenGroup& group) {
-    const std::vector<float> weight = source_.weight(linear);
+    const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
     for (std::size_t b = 0; b < bits_.size(); ++b) {
       if (bits_[b] == kDenseBits) continue;
       scheme.bits = bits_[b];
@@ -105,8 +105,8 @@ class Measuring {
           round_to_nearest(weight, linear.out_features, linear.in_features, scheme, pool_);
       group.measured.gram_loss[b] += sum_in_order(row_losses(matrix, weight, gram, pool_));
       if (b != 0) continue;
-      std::vector<float> value(matrix.codes.size());
-      dequantize(matrix, value);
+      ZeroedNumbers<float> value(matrix.codes.size());
+      dequantize(matrix, value, pool_);
       group.rounded.emplace_back(
           linear.role, context_.backend.prepare(
                            TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}),

@@ -34,7 +34,8 @@ class Narrowing {
 
   void take_linear(const LinearSpec& whole, const LinearSpec& narrow) {
     if (source_.is_packed(whole.module)) {
-      const std::vector<float> values = source_.weight(whole, true);
+      ThreadPool here(1);
+      const ZeroedNumbers<float> values = source_.weight(whole, here, true);
       add(whole.module + ".weight", DType::kF32, std::as_bytes(std::span(values)).data(), narrow.out_features,
           whole.in_features, narrow.in_features, false);
     } else {

@@ -26,8 +26,8 @@ void PartClock::charge(const std::string& part) {
   last_ = time;
 }
 
-std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear) {
-  std::vector<float> weight = run.source.weight(linear, run.options.allow_nonfinite);
+ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear) {
+  ZeroedNumbers<float> weight = run.source.weight(linear, run.pool(), run.options.allow_nonfinite);
   if (!run.options.allow_nonfinite) return weight;
   float largest = 0;
   std::size_t replaced = 0;

@@ -77,6 +77,6 @@ struct QuantizeRun {
 
 // FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
 // 0, infinity by the largest finite magnitude) and says so in the report.
-std::vector<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
+ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
 
 }  // namespace llmq

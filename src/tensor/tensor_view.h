@@ -14,6 +14,8 @@
 
 namespace llmq {
 
+class ThreadPool;
+
 // Up to 8 extents, outermost first.
 class Shape {
  public:
@@ -75,5 +77,6 @@ struct TensorView {
 // Values of a host tensor of any dtype as FP32, exactly where FP32 can hold them (block types: as ggml dequantizes).
 // `into` has rows()*cols() elements. Implemented in tensor/dequantize.cpp.
 void to_float32(const TensorView& from, std::span<float> into);
+void to_float32(const TensorView& from, std::span<float> into, ThreadPool& pool);  // rows divided over its threads
 
 }  // namespace llmq

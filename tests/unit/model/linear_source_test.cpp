@@ -17,6 +17,11 @@
 namespace llmq {
 namespace {
 
+ThreadPool& threads() {
+  static ThreadPool pool(3);
+  return pool;
+}
+
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
@@ -63,7 +68,7 @@ void expect_weights(const char* file) {
     EXPECT_FALSE(source.is_packed("model.layers.0.mlp.up_proj"));
     const LinearSpec& linear = spec.blocks[0].linear(LinearRole::kQuery);
     EXPECT_FALSE(source.stored(linear).has_value());
-    const std::vector<float> weight = source.weight(linear);
+    const ZeroedNumbers<float> weight = source.weight(linear, threads());
     const std::string expected = from_hex(packed_case.at("weight").as_string());
     ASSERT_EQ(weight.size() * sizeof(float), expected.size());
     EXPECT_EQ(std::memcmp(weight.data(), expected.data(), expected.size()), 0) << "not bit-equal";
@@ -139,7 +144,7 @@ TEST(LinearSource, DenseWeightsAreGivenWithoutACopy) {
   const auto view = source.stored(linear);
   ASSERT_TRUE(view.has_value());
   EXPECT_EQ(view->view.pointer, checkpoint.at(linear.module + ".weight").view.pointer);
-  EXPECT_EQ(source.weight(linear)[5], view->view.as<float>()[5]);
+  EXPECT_EQ(source.weight(linear, threads())[5], view->view.as<float>()[5]);
   EXPECT_FALSE(source.bias(linear).has_value());
 }
 
@@ -154,12 +159,12 @@ TEST(LinearSource, NonFiniteWeightsAreNamed) {
     const LinearSource source = LinearSource::open(checkpoint);
     const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
     for (const std::string& found :
-         {error_of([&] { source.weight(linear); }), error_of([&] { source.stored(linear); })}) {
+         {error_of([&] { source.weight(linear, threads()); }), error_of([&] { source.stored(linear); })}) {
       EXPECT_THAT(found, StartsWith("bad input|"));
       EXPECT_THAT(found, HasSubstr("model.layers.1.mlp.down_proj.weight: holds"));
       EXPECT_THAT(found, HasSubstr("row 3, column 7"));
     }
-    EXPECT_EQ(error_of([&] { source.weight(linear, true); }), "");
+    EXPECT_EQ(error_of([&] { source.weight(linear, threads(), true); }), "");
     EXPECT_EQ(error_of([&] { source.stored(linear, true); }), "");
   }
 }
@@ -427,10 +432,10 @@ TEST(LinearSource, NonFiniteScalesAreNamed) {
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
-  EXPECT_THAT(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery)); }),
+  EXPECT_THAT(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), threads()); }),
               HasSubstr("q_proj.weight_scale: holds an infinity"));
   EXPECT_THAT(error_of([&] { source.quantized(kModule); }), HasSubstr("row 0, column 1"));
-  EXPECT_EQ(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), true); }), "");
+  EXPECT_EQ(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), threads(), true); }), "");
 }
 
 TEST(LinearSource, TargetsGoByNameThenPatternThenClass) {
@@ -466,7 +471,7 @@ TEST(LinearSource, AwqLiesAreRefused) {
     return error_of([&] {
       const Checkpoint checkpoint = model.open();
       const ModelSpec spec = ModelSpec::read(checkpoint);
-      LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery));
+      LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery), threads());
     });
   };
   EXPECT_EQ(found([](ScratchModel&) {}), "");
@@ -503,7 +508,7 @@ std::string gptq_error(std::size_t index, const Tell& tell) {
   return error_of([&] {
     const Checkpoint checkpoint = model.open();
     const ModelSpec spec = ModelSpec::read(checkpoint);
-    LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery));
+    LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery), threads());
   });
 }
 

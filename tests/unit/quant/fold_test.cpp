@@ -64,10 +64,13 @@ struct Estimate {
 struct Pair {
   const LinearSpec& linear;
   const QuantizedMatrix& matrix;
-  std::vector<float> value, original;
+  std::vector<float> value;
+  ZeroedNumbers<float> original;
 
   Pair(const Folded& folded, const LinearSpec& spec)
-      : linear(spec), matrix(folded.output.quantized.at(spec.module)), original(folded.source.weight(spec)) {
+      : linear(spec), matrix(folded.output.quantized.at(spec.module)) {
+    ThreadPool here(1);
+    original = folded.source.weight(spec, here);
     value.resize(original.size());
     dequantize(matrix, value);
   }

@@ -126,7 +126,7 @@ TEST(Pipeline, FoldsHappenAtEverySite) {
     const LinearSpec& linear = spec.blocks[1].linear(role);
     std::vector<float> value(result.output.quantized.at(linear.module).codes.size());
     dequantize(result.output.quantized.at(linear.module), value);
-    const std::vector<float> original = source.weight(linear);
+    const ZeroedNumbers<float> original = source.weight(linear, backend->workers());
     double d = 0, n = 0;
     for (std::size_t i = 0; i < value.size(); ++i) {
       d += std::pow(static_cast<double>(value[i]) - original[i], 2);
@@ -289,7 +289,7 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   for (const BlockSpec& block : spec.blocks) {
     const LinearSpec& down = block.linear(LinearRole::kDown);
     const QuantizedMatrix& written = output.quantized.at(down.module);
-    const QuantizedMatrix plain = round_to_nearest(source.weight(down), down.out_features, down.in_features,
+    const QuantizedMatrix plain = round_to_nearest(source.weight(down, backend->workers()), down.out_features, down.in_features,
                                                    plan.modules.front().scheme, backend->workers());
     EXPECT_EQ(written.codes, plain.codes);
     EXPECT_EQ(written.scales, plain.scales);
