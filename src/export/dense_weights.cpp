@@ -4,6 +4,8 @@
 //   <linear>.weight   F32 [out, in]   (code - zero) * scale, or the column as it was (QuantizedMatrix::kept_columns)
 //
 // FP32 holds every such product as it is rounded here, so a loader computes with the weights that llmq computed with; config.json says float32.
+#include <cstring>
+
 #include "export/packed_formats.h"
 
 namespace llmq {
@@ -14,10 +16,16 @@ std::vector<TensorDeclaration> declare(const PlannedModule& m) {
 }
 
 std::vector<PackedTensor> pack(const PlannedModule& m, const QuantizedMatrix& matrix) {
-  std::vector<float> values(matrix.codes.size());
-  dequantize(matrix, values);
-  const auto bytes = std::as_bytes(std::span(values));
-  return {{declare(m).front(), {bytes.begin(), bytes.end()}}};
+  const auto columns = static_cast<std::size_t>(matrix.in_features);
+  std::vector<std::byte> bytes(matrix.codes.size() * sizeof(float));
+  std::vector<float> row(columns);
+  for (std::int64_t n = 0; n < matrix.out_features; ++n) {
+    dequantize_row(matrix, n, row.data());
+    std::memcpy(bytes.data() + static_cast<std::size_t>(n) * columns * sizeof(float), row.data(), columns * sizeof(float));
+  }
+  std::vector<PackedTensor> tensors;
+  tensors.push_back({declare(m).front(), std::move(bytes)});
+  return tensors;
 }
 
 Json config(std::span<const PlannedModule>, std::span<const std::string>) { return {}; }
@@ -29,6 +37,6 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kDenseFormat = {"safetensors", declare, pack, config, refusal, {}, true};
+const PackedFormatRow kDenseFormat = {"safetensors", declare, pack, config, refusal, {}, true, 4};
 
 }  // namespace llmq

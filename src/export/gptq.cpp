@@ -171,7 +171,7 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kGptqFormat = {"gptq", declare, pack_v1, config_v1, refusal, "quantize_config.json"};
+const PackedFormatRow kGptqFormat = {"gptq", declare, pack_v1, config_v1, refusal, "quantize_config.json", false, 3};
 const PackedFormatRow kGptqV2Format = {"gptq_v2", declare, pack_v2,
                                        config_v2, refusal, "quantize_config.json"};
 

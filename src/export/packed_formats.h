@@ -34,6 +34,7 @@ struct PackedFormatRow {
   std::string_view config_copy =
       {};              // a file of its own that repeats quantization_config, where loaders want one
   bool dense = false;  // not packed at all: no quantization_config, and kept columns have a place
+  std::uint64_t packing_bytes = 2;  // of a weight, at most, while pack() works: what it makes, and its copies
 };
 
 extern const PackedFormatRow kCompressedTensorsFormat;

@@ -74,8 +74,8 @@ class StagedBlock {
          {std::pair{"k_scale", extremes.keys}, std::pair{"v_scale", extremes.values}}) {
       const bool float8 = run_.plan.kv_cache == KvCacheType::kFloat8;
       const float scale = input_scale(float8 ? WeightType::kFloat8 : WeightType::kInteger, largest);
-      run_.writer.add_dense(kv_scale_name(block_, name), DType::kF32, {1},
-                            std::as_bytes(std::span(&scale, 1)));
+      const auto bytes = std::as_bytes(std::span(&scale, 1));
+      run_.writing.add_dense(kv_scale_name(block_, name), DType::kF32, {1}, {bytes.begin(), bytes.end()});
     }
   }
 
@@ -351,7 +351,7 @@ class StagedBlock {
     charge("losses");
     put_on_device(matrix, role);
     charge("forward");
-    run_.writer.add_quantized(s.module, matrix);
+    run_.writing.add_quantized(s.module, std::move(matrix));
     charge("writing");
     run_.report.modules.push_back(work.report);
     if (run_.on_linear) run_.on_linear(*work.module, work.report);

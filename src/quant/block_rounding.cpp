@@ -10,7 +10,7 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
   LinearWork work;
   work.weight = load_planned_weight(run, linear);
   run.clock.charge("reading");
-  const QuantizedMatrix matrix =
+  QuantizedMatrix matrix =
       round_to_nearest(work.original(), linear.out_features, linear.in_features, planned.scheme, run.pool());
   check_scales(matrix, linear.module, run.source.checkpoint().path().string());
   work.report.module = linear.module;
@@ -20,7 +20,7 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
   work.report.relative_error = work.report.weight_error * work.report.weight_error;
   work.report.scales = scale_octaves(matrix.scales);
   run.clock.charge("rounding");
-  run.writer.add_quantized(linear.module, matrix);
+  run.writing.add_quantized(linear.module, std::move(matrix));
   run.clock.charge("writing");
   run.report.modules.push_back(work.report);
   if (run.on_linear) run.on_linear(planned, work.report);

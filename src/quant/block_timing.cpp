@@ -93,14 +93,16 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   QuantizeReport report;
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
-  Committing committing;
-  QuantizeRun run{one,        source,  spec, backend, writer, options, report, clock, make_rounding(one),
-                  committing, nullptr, {},   {},      {}};
+  Writing writing(writer);
+  QuantizeRun run{one,        source,  spec, backend, options, report, clock, make_rounding(one),
+                  writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;
   if (plan.needs_calibration)
     run_on_samples(run, set);
   else
     quantize_block_by_rounding(run, 0);
+  writing.finish();
+  clock.charge("writing");
   return clock.seconds();
 }
 

@@ -56,13 +56,13 @@ void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& b
   const DType dtype = written_dtype(tensor);
   const Shape& shape = tensor.view.shape;
   if (dtype == band.dtype) {
-    run.writer.append_dense(tensor.name, dtype, shape,
+    run.writing.append_dense_now(tensor.name, dtype, shape,
                             {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
     return;
   }
   std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
   to_float32(band, values);
-  run.writer.append_dense(tensor.name, dtype, shape, stored_bytes(values, dtype));
+  run.writing.append_dense_now(tensor.name, dtype, shape, stored_bytes(values, dtype));
 }
 
 // Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the last. What
@@ -80,7 +80,7 @@ void check_dense(QuantizeRun& run) {
       copy_band(run, tensor, band);
       rows = first + band.rows();
       if ((unsynced += band.bytes()) < kSyncedBytes) return;
-      run.committing.begin(run.writer.begin_sync());
+      run.writing.sync();
       unsynced = 0;
     };
     try {
@@ -93,7 +93,7 @@ void check_dense(QuantizeRun& run) {
     if (rows < tensor.view.rows()) checkpoint.each_band(tensor, copy);
     run.written_dense.insert(tensor.name);
   }
-  run.committing.begin(run.writer.begin_sync());
+  run.writing.sync();
   run.clock.charge("dense tensors");
 }
 
@@ -103,10 +103,10 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
   for (const auto& [name, values] : run.changed_dense) {
     const StoredTensor& tensor = run.source.checkpoint().at(name);
     const DType dtype = written_dtype(tensor);
-    run.writer.add_dense(name, dtype, tensor.view.shape, stored_bytes(values, dtype));
+    run.writing.add_dense(name, dtype, tensor.view.shape, stored_bytes(values, dtype));
     changed.insert(name);
   }
-  run.committing.begin(run.writer.begin_commit(block_findings(run.report, before, changed)));
+  run.writing.commit(block_findings(run.report, before, changed));
   run.written_dense.merge(changed);
   run.changed_dense.clear();
   run.clock.charge("writing");
@@ -124,7 +124,7 @@ void write_dense(QuantizeRun& run) {
                   : stored_bytes(run.source.checkpoint().read_float32(tensor), dtype);
     const std::span<const std::byte> stored = {tensor.view.as<const std::byte>(),
                                                static_cast<std::size_t>(tensor.view.bytes())};
-    run.writer.add_dense(tensor.name, dtype, tensor.view.shape, as_stored ? stored : std::span(converted));
+    run.writing.add_dense_now(tensor.name, dtype, tensor.view.shape, as_stored ? stored : std::span(converted));
   }
   run.clock.charge("writing");
 }
@@ -162,7 +162,7 @@ void tell_fewer_rows(QuantizeRun& run, std::span<const ForwardContext> devices, 
 void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
                          std::span<const ForwardContext> devices, ActivationStream& stream) {
   if (finished.empty()) return;
-  const LinearSource written = LinearSource::open(run.writer.written());
+  const LinearSource written = LinearSource::open(run.writing.writer().written());
   for (std::size_t block = 0; block < finished.size(); ++block) {
     const std::string place = fmt::format("block {}/{}", block + 1, run.spec.blocks.size());
     run_finished_block(run, written, finished[block], static_cast<int>(block), stream);
@@ -241,7 +241,7 @@ void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
 // What the journal of an interrupted run says of each of its blocks enters the report.
 std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
   std::vector<std::set<std::string>> finished;
-  for (const Json& findings : run.writer.committed()) {
+  for (const Json& findings : run.writing.writer().committed()) {
     finished.push_back(take_findings(run, findings));
     run.written_dense.insert(finished.back().begin(), finished.back().end());
   }
@@ -278,9 +278,9 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   QuantizeReport report;
   report.warnings = plan.warnings;
   PartClock clock;
-  Committing committing;
-  QuantizeRun run{plan,       source,  spec, backend, writer, options, report, clock, make_rounding(plan),
-                  committing, nullptr, {},   {},      {}};
+  Writing writing(writer);
+  QuantizeRun run{plan,       source,  spec, backend, options, report, clock, make_rounding(plan),
+                  writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const std::vector<std::set<std::string>> finished = take_finished(run);
   read_dense_ahead(run);
@@ -295,7 +295,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   else
     run_by_rounding(run, finished.size());
   write_dense(run);
-  committing.wait();
+  writing.finish();
   clock.charge("writing");
   report.seconds_by_part = clock.seconds();
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

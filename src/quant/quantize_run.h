@@ -1,7 +1,6 @@
 // What the blocks of one run share: the plan, where weights come from and go to, the clock of its parts, the disk that is waited for.
 #pragma once
 #include <functional>
-#include <future>
 #include <map>
 #include <memory>
 #include <set>
@@ -14,6 +13,7 @@
 #include "quant/method.h"
 #include "quant/pipeline.h"
 #include "quant/upstream_error.h"
+#include "quant/writing.h"
 
 namespace llmq {
 
@@ -30,40 +30,17 @@ class PartClock {
   std::vector<std::pair<std::string, double>> seconds_;
 };
 
-// Waits for the disk on a thread of its own while the next block is worked on: one block at a time, in order.
-class Committing {
- public:
-  Committing() = default;
-  ~Committing() {
-    if (pending_.valid()) pending_.wait();  // an error is there already, and this one would be the next
-  }
-  Committing(const Committing&) = delete;
-  Committing& operator=(const Committing&) = delete;
-  void begin(std::function<void()> commit) {
-    wait();
-    pending_ = std::async(std::launch::async, std::move(commit));
-  }
-  // Until what was begun is done; its error is thrown here.
-  void wait() {
-    if (pending_.valid()) pending_.get();
-  }
-
- private:
-  std::future<void> pending_;
-};
-
 // What a run shares between blocks.
 struct QuantizeRun {
   const Plan& plan;
   const LinearSource& source;
   const ModelSpec& spec;
   Backend& backend;
-  ModelWriter& writer;
   const PipelineOptions& options;
   QuantizeReport& report;
   PartClock& clock;
   std::unique_ptr<Method> rounding;
-  Committing& committing;
+  Writing& writing;
   OriginalStream* original;                                 // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor

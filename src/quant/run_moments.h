@@ -10,6 +10,7 @@
 #include "calibration/row_sample.h"
 #include "device/cholesky.h"
 #include "device/gram_rows.h"
+#include "export/packed_formats.h"
 #include "export/report.h"
 #include "model/row_chunks.h"
 #include "quant/judged_rows.h"
@@ -63,6 +64,7 @@ class MomentsOfARun {
  public:
   MomentsOfARun(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
       : spec_(spec),
+        format_(plan.format),
         keeps_inputs_(plan.keep_inputs),
         factorizes_(plan.rounding == RoundingMethod::kGptq),
         samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
@@ -97,7 +99,7 @@ class MomentsOfARun {
     for (const BlockSpec& block : spec_.blocks)
       for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
     return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
-            with_base({{"one linear in FP32, its codes, and packed", largest * 7}})};
+            with_base({{"one linear in FP32, and its codes", largest * 5}, written_meanwhile()})};
   }
 
   // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared, stage and chunk buffers, a chunk's sum, the prepared square and
@@ -127,8 +129,10 @@ class MomentsOfARun {
       add_half(block, InputSite::kAttention, LinearRole::kValue, LinearRole::kOutput, moments);
       add_half(block, InputSite::kMlp, LinearRole::kUp, LinearRole::kDown, moments);
     }
-    for (std::vector<MemoryItem>& moment : moments)
+    for (std::vector<MemoryItem>& moment : moments) {
+      moment.push_back(written_meanwhile());
       moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
+    }
     return moments;
   }
 
@@ -233,6 +237,15 @@ class MomentsOfARun {
                                      {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
     items.insert(items.end(), more.begin(), more.end());
     return items;
+  }
+
+  // The linear before the one that is worked on (quant/writing.h).
+  MemoryItem written_meanwhile() const {
+    std::uint64_t largest = 0;
+    for (const BlockSpec& block : spec_.blocks)
+      for (const LinearSpec& linear : block.linears)
+        if (is_planned(linear)) largest = std::max(largest, weights_of(linear));
+    return {"codes of the linear before, while it is packed", largest * (1 + packed_format(format_).packing_bytes)};
   }
 
   static std::uint64_t weights_of(const LinearSpec& linear) {
@@ -400,6 +413,7 @@ class MomentsOfARun {
   }
 
   const ModelSpec& spec_;
+  const std::string& format_;
   bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_, own_;
   std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;

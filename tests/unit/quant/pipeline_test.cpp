@@ -266,15 +266,16 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   QuantizeReport report;
   PartClock clock;
   const PipelineOptions options;
-  Committing committing;
+  Writing writing(output);
   QuantizeRun run{
-      plan,       source,  spec, *backend, output, options, report, clock, std::make_unique<SpoilsDown>(),
-      committing, nullptr, {},   {},       {}};
+      plan,       source,  spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
+      writing, nullptr, {},   {},       {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);
   stream.embed(checkpoint, samples);
   for (int block = 0; block < 2; ++block) quantize_block_on_samples(run, block, stream);
+  writing.finish();
 
   std::vector<std::string> fallen;
   for (const Fallback& fallback : report.fallbacks) {

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/half.h"
+#include "base/threads.h"
 #include "tensor/tensor_view.h"
 #include "tests/unit/tensor/dequantize_golden.h"
 
@@ -35,6 +36,21 @@ std::vector<float> read(const TensorView& view) {
   std::vector<float> values(static_cast<std::size_t>(view.rows() * view.cols()), NAN);
   to_float32(view, values);
   return values;
+}
+
+TEST(ToFloat32, AnyNumberOfThreadsGivesTheSame) {
+  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 5}, {3, 70'000}, {700, 257}, {0, 4}, {4, 0}}) {
+    std::vector<std::uint16_t> stored(static_cast<std::size_t>(rows * cols));
+    for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<std::uint16_t>(0x3f80u + i % 127);
+    const TensorView view(static_cast<const void*>(stored.data()), DType::kBF16, {rows, cols});
+    const std::vector<float> wanted = read(view);
+    for (const int threads : {1, 2, 5}) {
+      ThreadPool pool(threads);
+      std::vector<float> values(wanted.size(), NAN);
+      to_float32(view, values, pool);
+      EXPECT_EQ(values, wanted) << rows << " x " << cols << ", " << threads << " threads";
+    }
+  }
 }
 
 TEST(ToFloat32, BlockTypesGiveTheBitsOfGguf) {
