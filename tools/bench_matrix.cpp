@@ -22,14 +22,23 @@ constexpr double kHalfShared = 0.5;
 constexpr const char* kNoQuantized = "no quantized model was given (--quantized)";
 
 void check(const ServeBench& load, const MatrixBench& options) {
-  const auto refuse = [](const std::string& what, const char* flag, const std::string& hint) { fail(ErrorKind::kUsage, {what, {}, flag, hint}); };
+  const auto refuse = [](const std::string& what, const char* flag, const std::string& hint) {
+    fail(ErrorKind::kUsage, {what, {}, flag, hint});
+  };
   check_load(load);
-  if (options.quantized.empty() && !load.engine.draft.draft.empty()) refuse("the draft guesses for the quantized model, and none is given", "--draft", "add --quantized MODEL");
-  if (options.max_windows < 1) refuse(fmt::format("{} windows", options.max_windows), "--max-windows", "give 1 or more");
+  if (options.quantized.empty() && !load.engine.draft.draft.empty())
+    refuse("the draft guesses for the quantized model, and none is given", "--draft",
+           "add --quantized MODEL");
+  if (options.max_windows < 1)
+    refuse(fmt::format("{} windows", options.max_windows), "--max-windows", "give 1 or more");
   for (const double target : options.ttft_ms)
-    if (!(target > 0 && std::isfinite(target))) refuse(fmt::format("{} ms until the first token", target), "--ttft-target", "give positive milliseconds");
+    if (!(target > 0 && std::isfinite(target)))
+      refuse(fmt::format("{} ms until the first token", target), "--ttft-target",
+             "give positive milliseconds");
   for (const double tolerance : options.tolerance_percent)
-    if (!(tolerance >= 0 && std::isfinite(tolerance))) refuse(fmt::format("a tolerance of {} %", tolerance), "--quality-tolerance", "give percent of the baseline's perplexity, 0 or more");
+    if (!(tolerance >= 0 && std::isfinite(tolerance)))
+      refuse(fmt::format("a tolerance of {} %", tolerance), "--quality-tolerance",
+             "give percent of the baseline's perplexity, 0 or more");
 }
 
 DecisionTargets targets_of(const MatrixBench& options) {
@@ -45,13 +54,16 @@ std::vector<StudyConfiguration> five(const ServeBench& load, const MatrixBench& 
   const std::string& quantized = options.quantized;
   const std::string draft = load.engine.draft.draft.empty() ? "ngram" : load.engine.draft.draft;
   std::vector<StudyConfiguration> list(5);
-  const auto set = [&](std::size_t i, const char* name, const std::string& model, const std::string& guesses, bool caches) {
+  const auto set = [&](std::size_t i, const char* name, const std::string& model, const std::string& guesses,
+                       bool caches) {
     list[i].name = name;
     list[i].model = model;
     list[i].draft = guesses;
     list[i].prefix_caching = caches;
-    if (model.empty()) list[i].missing = kNoQuantized;
-    else list[i].scheme = inspect(system_io(), model, false).scheme;
+    if (model.empty())
+      list[i].missing = kNoQuantized;
+    else
+      list[i].scheme = inspect(system_io(), model, false).scheme;
   };
   set(0, "baseline", load.engine.model, "", false);
   set(1, "quantized", quantized, "", false);
@@ -61,7 +73,8 @@ std::vector<StudyConfiguration> five(const ServeBench& load, const MatrixBench& 
   return list;
 }
 
-EngineFlags flags_of(const StudyConfiguration& configuration, const EngineFlags& given, std::int64_t most_clients) {
+EngineFlags flags_of(const StudyConfiguration& configuration, const EngineFlags& given,
+                     std::int64_t most_clients) {
   EngineFlags flags = given;
   flags.model = configuration.model;
   if (configuration.name == "baseline") flags.head = "stored";
@@ -73,7 +86,8 @@ EngineFlags flags_of(const StudyConfiguration& configuration, const EngineFlags&
 }
 
 // The perplexity of each model once: neither speculation nor the prefix cache changes what a model says.
-void measure_quality(const ServeBench& load, const MatrixBench& options, const std::shared_ptr<Backend>& backend, Compute compute, StudyReport& report) {
+void measure_quality(const ServeBench& load, const MatrixBench& options,
+                     const std::shared_ptr<Backend>& backend, Compute compute, StudyReport& report) {
   EvaluationRequest request;
   request.text = options.text;
   request.max_windows = options.max_windows;
@@ -82,10 +96,14 @@ void measure_quality(const ServeBench& load, const MatrixBench& options, const s
   std::optional<LoadedModel> quantized;
   if (!options.quantized.empty()) {
     quantized = open_model(system_io(), options.quantized);
-    const std::string text = read_text(system_io(), resolve_text(system_io(), options.text), std::uint64_t{1} << 32);
+    const std::string text =
+        read_text(system_io(), resolve_text(system_io(), options.text), std::uint64_t{1} << 32);
     if (quantized->tokenizer.encode(text) != baseline.tokenizer.encode(text))
-      fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for the text than that of " + load.engine.model, options.quantized, "--quantized", "give a model that was made from it"});
-    open_draft(load.engine.draft, *quantized);  // a draft that does not fit is refused before the hours of measuring
+      fail(ErrorKind::kBadInput,
+           {"its tokenizer gives other ids for the text than that of " + load.engine.model, options.quantized,
+            "--quantized", "give a model that was made from it"});
+    // a draft that does not fit is refused before the hours of measuring
+    open_draft(load.engine.draft, *quantized);
   }
   const auto measure = [&](const LoadedModel& model, const char* head) {
     request.head = head_weight(head);
@@ -103,7 +121,8 @@ void measure_quality(const ServeBench& load, const MatrixBench& options, const s
 }
 
 // Every configuration has the same requests, and a server of its own.
-void measure_rows(StudyConfiguration& configuration, const ServeBench& load, const std::vector<std::int64_t>& batches, const GlobalOptions& globals, Compute compute,
+void measure_rows(StudyConfiguration& configuration, const ServeBench& load,
+                  const std::vector<std::int64_t>& batches, const GlobalOptions& globals, Compute compute,
                   StudyReport& report, Progress& progress) {
   PreparedServer prepared(flags_of(configuration, load.engine, batches.back()), globals, compute);
   fit_load(load.prompt_tokens.has_value(), load.new_tokens.has_value(), prepared.room().context, report.mix);
@@ -115,13 +134,16 @@ void measure_rows(StudyConfiguration& configuration, const ServeBench& load, con
     mix.words_seed = 1000 * load.seed + 2 * configuration.rows.size();
     const LoadPace pace{batch, true, false};
     const LoadTarget target{prepared.served().name, {}, !load.may_end};
-    const LoadRow& row = configuration.rows.emplace_back(measure_load(client, target, mix, pace, std::numeric_limits<double>::infinity(), true));
-    progress.advance(1, fmt::format("{} · batch {}", configuration.name, batch), fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
+    const LoadRow& row = configuration.rows.emplace_back(
+        measure_load(client, target, mix, pace, std::numeric_limits<double>::infinity(), true));
+    progress.advance(1, fmt::format("{} · batch {}", configuration.name, batch),
+                     fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
   }
 }
 
 void print_for_people(const StudyReport& report) {
-  print_line(fmt::format("{} and {}, {} compute, suite matrix", report.model, report.quantized.empty() ? "no quantized model" : report.quantized, report.compute));
+  print_line(fmt::format("{} and {}, {} compute, suite matrix", report.model,
+                         report.quantized.empty() ? "no quantized model" : report.quantized, report.compute));
   print_line(load_words(report.mix, "a client"));
   print_table(report.figures());
   for (const std::string& sentence : report.sentences()) print_line(sentence);
@@ -132,7 +154,8 @@ void print_for_people(const StudyReport& report) {
 bool warn_of_failures(const StudyReport& report) {
   bool all = true;
   for (const StudyConfiguration& configuration : report.configurations)
-    for (const LoadRow& row : configuration.rows) all = warn_of_failed_requests(row, fmt::format("{}, batch {}", configuration.name, row.clients)) && all;
+    for (const LoadRow& row : configuration.rows)
+      all = warn_of_failed_requests(row, fmt::format("{}, batch {}", configuration.name, row.clients)) && all;
   warn_if_unsteady(*report.machine);
   return all;
 }
@@ -141,16 +164,36 @@ bool warn_of_failures(const StudyReport& report) {
 
 std::vector<const CLI::Option*> add_matrix_flags(CLI::App& command, MatrixBench& o) {
   const std::vector<CLI::Option*> added = {
-      command.add_option("--quantized", o.quantized, "The quantized form of the model; without it only the baseline is measured")->type_name("MODEL"),
-      command.add_option("--text", o.text, "Text whose perplexity is the quality; WikiText-2's test split when left out")->type_name("FILE"),
-      command.add_option("--max-windows", o.max_windows, "Windows of it that are scored")->type_name("N")->capture_default_str(),
-      command.add_option("--ttft-target", o.ttft_ms, "Milliseconds until the first token (p95) that a deployment may take; 100,300,1000,3000 when left out")->delimiter(',')->type_name("MS,...")->allow_extra_args(false),
-      command.add_option("--quality-tolerance", o.tolerance_percent, "Percent by which its perplexity may be above the baseline's; 0,1,5,20 when left out")->delimiter(',')->type_name("X,...")->allow_extra_args(false)};
+      command
+          .add_option("--quantized", o.quantized,
+                      "The quantized form of the model; without it only the baseline is measured")
+          ->type_name("MODEL"),
+      command
+          .add_option("--text", o.text,
+                      "Text whose perplexity is the quality; WikiText-2's test split when left out")
+          ->type_name("FILE"),
+      command.add_option("--max-windows", o.max_windows, "Windows of it that are scored")
+          ->type_name("N")
+          ->capture_default_str(),
+      command
+          .add_option("--ttft-target", o.ttft_ms,
+                      "Milliseconds until the first token (p95) that a deployment may take; "
+                      "100,300,1000,3000 when left out")
+          ->delimiter(',')
+          ->type_name("MS,...")
+          ->allow_extra_args(false),
+      command
+          .add_option("--quality-tolerance", o.tolerance_percent,
+                      "Percent by which its perplexity may be above the baseline's; 0,1,5,20 when left out")
+          ->delimiter(',')
+          ->type_name("X,...")
+          ->allow_extra_args(false)};
   for (CLI::Option* option : added) option->group("Suite matrix");
   return {added.begin(), added.end()};
 }
 
-int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::vector<std::int64_t>& batches, const GlobalOptions& globals) {
+int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::vector<std::int64_t>& batches,
+                 const GlobalOptions& globals) {
   check(load, options);
   const Compute compute = chosen_compute(globals, Compute::kBFloat16);
   StudyReport report;
@@ -163,7 +206,8 @@ int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::
   report.mix.requests = load.requests.value_or(kRequestsOfEach);
   report.mix.shared_share = load.shared_prefix.value_or(kHalfShared);
   report.configurations = five(load, options);
-  for (const StudyConfiguration& configuration : report.configurations) check_engine_flags(flags_of(configuration, load.engine, batches.back()), compute);
+  for (const StudyConfiguration& configuration : report.configurations)
+    check_engine_flags(flags_of(configuration, load.engine, batches.back()), compute);
   {
     const std::shared_ptr<Backend> backend = chosen_backend(globals);
     report.machine = measure_figures(*backend, compute);
@@ -171,12 +215,15 @@ int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::
   }
   Progress progress("bench", static_cast<double>(5 * batches.size()));
   for (StudyConfiguration& configuration : report.configurations)
-    if (configuration.missing.empty()) measure_rows(configuration, load, batches, globals, compute, report, progress);
+    if (configuration.missing.empty())
+      measure_rows(configuration, load, batches, globals, compute, report, progress);
   measure_bandwidth_again(*report.machine, *chosen_backend(globals));
   if (!load.csv.empty()) write_text_atomically(system_io(), load.csv, report.to_csv());
   if (!load.html.empty()) write_text_atomically(system_io(), load.html, report.to_html());
-  if (globals.json) print_json(report.to_json());
-  else print_for_people(report);
+  if (globals.json)
+    print_json(report.to_json());
+  else
+    print_for_people(report);
   return warn_of_failures(report) ? 0 : 3;
 }
 

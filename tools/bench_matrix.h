@@ -1,4 +1,5 @@
-// llmq bench --suite matrix: five configurations of a move to a quantized model under the same loads, and what to deploy.
+// llmq bench --suite matrix: five configurations of a move to a quantized model under the same loads, and
+// what to deploy.
 #pragma once
 #include "evaluate/migration_study.h"
 #include "tools/bench_serve.h"
@@ -14,6 +15,7 @@ struct MatrixBench {
 // The flags of this suite alone.
 std::vector<const CLI::Option*> add_matrix_flags(CLI::App& command, MatrixBench& options);
 // `batches` ascend. 0; 3 when requests failed, after the figures of the others.
-int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::vector<std::int64_t>& batches, const GlobalOptions& globals);
+int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::vector<std::int64_t>& batches,
+                 const GlobalOptions& globals);
 
 }  // namespace llmq::tools

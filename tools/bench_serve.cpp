@@ -23,26 +23,39 @@ double parse_rate(const std::string& text) {
   char* end = nullptr;
   const double rate = std::strtod(text.c_str(), &end);
   if (end == text.c_str() || *end != '\0' || !(rate >= 1e-3 && rate <= 1e6))
-    fail(ErrorKind::kUsage, {"'" + text + "' is no number of requests per second", {}, "--rate", "give 0.001 .. 1000000, or inf"});
+    fail(ErrorKind::kUsage, {"'" + text + "' is no number of requests per second",
+                             {},
+                             "--rate",
+                             "give 0.001 .. 1000000, or inf"});
   return rate;
 }
 
 }  // namespace
 
 void check_load(const ServeBench& options) {
-  const auto refuse = [](const std::string& what, const char* flag, const std::string& hint) { fail(ErrorKind::kUsage, {what, {}, flag, hint}); };
+  const auto refuse = [](const std::string& what, const char* flag, const std::string& hint) {
+    fail(ErrorKind::kUsage, {what, {}, flag, hint});
+  };
   for (const std::int64_t clients : options.clients)
-    if (clients < 1 || clients > kMostClients) refuse(fmt::format("{} clients", clients), "--clients", fmt::format("give 1 .. {}", kMostClients));
+    if (clients < 1 || clients > kMostClients)
+      refuse(fmt::format("{} clients", clients), "--clients", fmt::format("give 1 .. {}", kMostClients));
   for (const std::string& rate : options.rates) parse_rate(rate);
   if (options.requests && (*options.requests < 1 || *options.requests > kMostRequests))
-    refuse(fmt::format("{} requests", *options.requests), "--requests", fmt::format("give 1 .. {}", kMostRequests));
-  if (options.prompt_tokens && (*options.prompt_tokens < 2 || *options.prompt_tokens > 1'000'000)) refuse("prompts of that length", "--prompt-tokens", "give 2 .. 1000000");
-  if (options.new_tokens && (*options.new_tokens < 2 || *options.new_tokens > 1'000'000)) refuse("answers of that length", "--new-tokens", "give 2 .. 1000000");
-  if (options.shared_prefix && !(*options.shared_prefix >= 0 && *options.shared_prefix <= 1)) refuse("a share outside of 0 .. 1", "--shared-prefix", "give 0.25 for every fourth request");
-  if (options.answer_lengths != "uniform" && options.answer_lengths != "long-tail") refuse("'" + options.answer_lengths + "' is not known", "--answer-lengths", "use uniform or long-tail");
+    refuse(fmt::format("{} requests", *options.requests), "--requests",
+           fmt::format("give 1 .. {}", kMostRequests));
+  if (options.prompt_tokens && (*options.prompt_tokens < 2 || *options.prompt_tokens > 1'000'000))
+    refuse("prompts of that length", "--prompt-tokens", "give 2 .. 1000000");
+  if (options.new_tokens && (*options.new_tokens < 2 || *options.new_tokens > 1'000'000))
+    refuse("answers of that length", "--new-tokens", "give 2 .. 1000000");
+  if (options.shared_prefix && !(*options.shared_prefix >= 0 && *options.shared_prefix <= 1))
+    refuse("a share outside of 0 .. 1", "--shared-prefix", "give 0.25 for every fourth request");
+  if (options.answer_lengths != "uniform" && options.answer_lengths != "long-tail")
+    refuse("'" + options.answer_lengths + "' is not known", "--answer-lengths", "use uniform or long-tail");
   for (const std::string& batching : options.batching) {
-    if (batching != "continuous" && batching != "static") refuse("'" + batching + "' is not known", "--batching", "use continuous, static or both");
-    if (batching == "static" && options.rates != std::vector<std::string>{"inf"}) refuse("a static batch begins when the one before has ended, not at a rate", "--rate", "leave it out");
+    if (batching != "continuous" && batching != "static")
+      refuse("'" + batching + "' is not known", "--batching", "use continuous, static or both");
+    if (batching == "static" && options.rates != std::vector<std::string>{"inf"})
+      refuse("a static batch begins when the one before has ended, not at a rate", "--rate", "leave it out");
   }
 }
 
@@ -76,7 +89,8 @@ void measure(const ServeBench& options, const HttpTarget& at, LoadTarget target,
   HttpClient client(at, patient());
   if (target.model.empty()) target.model = first_model(client, target.authorization);
   report.model = target.model;
-  Progress progress("bench", static_cast<double>(options.clients.size() * options.rates.size() * options.batching.size()));
+  Progress progress(
+      "bench", static_cast<double>(options.clients.size() * options.rates.size() * options.batching.size()));
   LoadMix mix = report.mix;
   for (const std::int64_t clients : options.clients)
     for (const std::string& rate : options.rates)
@@ -84,32 +98,48 @@ void measure(const ServeBench& options, const HttpTarget& at, LoadTarget target,
         mix.words_seed = 1000 * options.seed + 2 * report.rows.size();
         const double per_second = parse_rate(rate);
         const LoadPace pace{clients, std::isinf(per_second), batching == "static"};
-        const LoadRow& row = report.rows.emplace_back(measure_load(client, target, mix, pace, per_second, options.endpoint.empty()));
-        progress.advance(1, fmt::format("{} clients · {} requests/s", clients, rate), fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
+        const LoadRow& row = report.rows.emplace_back(
+            measure_load(client, target, mix, pace, per_second, options.endpoint.empty()));
+        progress.advance(1, fmt::format("{} clients · {} requests/s", clients, rate),
+                         fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
       }
 }
 
-std::string triple(const Percentiles& seconds) { return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99); }
+std::string triple(const Percentiles& seconds) {
+  return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99);
+}
 
 void print_for_people(const LoadReport& report) {
-  print_line(report.endpoint.empty() ? fmt::format("{} ({}), {} compute, suite serve", report.model, report.config, report.compute)
+  print_line(report.endpoint.empty() ? fmt::format("{} ({}), {} compute, suite serve", report.model,
+                                                   report.config, report.compute)
                                      : fmt::format("{} at {}, suite serve", report.model, report.endpoint));
   print_line("milliseconds as p50 / p95 / p99");
-  std::vector<std::vector<std::string>> rows = {{"clients", "batching", "rate", "answered", "failed", "ttft", "itl", "tpot", "req/s", "tok/s", "accepted", "prefix hits", "memory", "per Mtok"}};
-  const auto share = [](const std::optional<double>& value) { return value ? fmt::format("{:.1f} %", 100 * *value) : "-"; };
+  std::vector<std::vector<std::string>> rows = {{"clients", "batching", "rate", "answered", "failed", "ttft",
+                                                 "itl", "tpot", "req/s", "tok/s", "accepted", "prefix hits",
+                                                 "memory", "per Mtok"}};
+  const auto share = [](const std::optional<double>& value) {
+    return value ? fmt::format("{:.1f} %", 100 * *value) : "-";
+  };
   for (const LoadRow& row : report.rows) {
     const LoadResult& r = row.result;
     const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
-    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate), std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft), triple(r.itl), triple(r.tpot),
-                    fmt::format("{:.2f}", r.requests_per_second), fmt::format("{:.1f}", r.tokens_per_second), share(row.acceptance()), share(row.prefix_hit_share()),
-                    row.peak_memory_bytes ? bytes_text(*row.peak_memory_bytes) : "-", cost ? fmt::format("{:.4g}", *cost) : "-"});
+    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate),
+                    std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft),
+                    triple(r.itl), triple(r.tpot), fmt::format("{:.2f}", r.requests_per_second),
+                    fmt::format("{:.1f}", r.tokens_per_second), share(row.acceptance()),
+                    share(row.prefix_hit_share()),
+                    row.peak_memory_bytes ? bytes_text(*row.peak_memory_bytes) : "-",
+                    cost ? fmt::format("{:.4g}", *cost) : "-"});
   }
   print_table(rows);
 }
 
 bool warn_of_failures(const LoadReport& report) {
   bool all = true;
-  for (const LoadRow& row : report.rows) all = warn_of_failed_requests(row, fmt::format("{} clients, {} requests/s", row.clients, rate_text(row.rate))) && all;
+  for (const LoadRow& row : report.rows)
+    all = warn_of_failed_requests(
+              row, fmt::format("{} clients, {} requests/s", row.clients, rate_text(row.rate))) &&
+          all;
   if (report.machine) warn_if_unsteady(*report.machine);
   return all;
 }
@@ -118,15 +148,48 @@ bool warn_of_failures(const LoadReport& report) {
 
 std::vector<const CLI::Option*> add_load_flags(CLI::App& command, ServeBench& o) {
   const std::size_t before = command.get_options().size();
-  command.add_option("--clients", o.clients, "Requests under way at a time")->delimiter(',')->type_name("N,...")->allow_extra_args(false)->capture_default_str();
-  command.add_option("--rate", o.rates, "Requests that arrive per second, at random; inf: as fast as the clients take them")->delimiter(',')->type_name("R,...")->allow_extra_args(false)->capture_default_str();
-  command.add_option("--requests", o.requests, "Requests of each row; eight for each client when left out, for matrix four")->type_name("N");
-  command.add_option("--batching", o.batching, "continuous: a client sends its next request when it has its answer; static: all clients send together and wait for the longest answer; or both")->delimiter(',')->type_name("NAME,...")->allow_extra_args(false)->capture_default_str();
-  command.add_option("--answer-lengths", o.answer_lengths, "uniform about --new-tokens, or long-tail: exponential with that mean, as chats have")->type_name("NAME")->capture_default_str();
-  command.add_option("--shared-prefix", o.shared_prefix, "Share of requests that begin with the same words; 0.25 for serve, 0.5 for matrix when left out")->type_name("X");
-  command.add_option("--seed", o.seed, "Another load; a server that was driven before has its prompts cached")->type_name("N")->capture_default_str();
-  command.add_option("--api-key-file", o.api_key_file, "With --endpoint: the first key of this file is sent")->type_name("FILE");
-  command.add_flag("--allow-eos", o.may_end, "Answers may end early; ignore_eos, which not every server knows, is not sent");
+  command.add_option("--clients", o.clients, "Requests under way at a time")
+      ->delimiter(',')
+      ->type_name("N,...")
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command
+      .add_option("--rate", o.rates,
+                  "Requests that arrive per second, at random; inf: as fast as the clients take them")
+      ->delimiter(',')
+      ->type_name("R,...")
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command
+      .add_option("--requests", o.requests,
+                  "Requests of each row; eight for each client when left out, for matrix four")
+      ->type_name("N");
+  command
+      .add_option("--batching", o.batching,
+                  "continuous: a client sends its next request when it has its answer; static: all clients "
+                  "send together and wait for the longest answer; or both")
+      ->delimiter(',')
+      ->type_name("NAME,...")
+      ->allow_extra_args(false)
+      ->capture_default_str();
+  command
+      .add_option("--answer-lengths", o.answer_lengths,
+                  "uniform about --new-tokens, or long-tail: exponential with that mean, as chats have")
+      ->type_name("NAME")
+      ->capture_default_str();
+  command
+      .add_option(
+          "--shared-prefix", o.shared_prefix,
+          "Share of requests that begin with the same words; 0.25 for serve, 0.5 for matrix when left out")
+      ->type_name("X");
+  command
+      .add_option("--seed", o.seed, "Another load; a server that was driven before has its prompts cached")
+      ->type_name("N")
+      ->capture_default_str();
+  command.add_option("--api-key-file", o.api_key_file, "With --endpoint: the first key of this file is sent")
+      ->type_name("FILE");
+  command.add_flag("--allow-eos", o.may_end,
+                   "Answers may end early; ignore_eos, which not every server knows, is not sent");
   add_engine_flags(command, o.engine);
   std::vector<const CLI::Option*> added;
   const std::vector<CLI::Option*> all = command.get_options();
@@ -141,17 +204,22 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
   check_load(options);
   LoadReport report;
   report.mix = mix_of(options);
-  report.mix.requests = options.requests.value_or(std::min(kMostRequests, 8 * *std::max_element(options.clients.begin(), options.clients.end())));
+  report.mix.requests = options.requests.value_or(
+      std::min(kMostRequests, 8 * *std::max_element(options.clients.begin(), options.clients.end())));
   report.mix.shared_share = options.shared_prefix.value_or(kUsualSharedPrefix);
   report.price_per_hour = options.price_per_hour;
   if (options.endpoint.empty()) {
-    if (!options.api_key_file.empty()) fail(ErrorKind::kUsage, {"this program's own server needs no key", {}, "--api-key-file", "give it with --endpoint"});
+    if (!options.api_key_file.empty())
+      fail(ErrorKind::kUsage,
+           {"this program's own server needs no key", {}, "--api-key-file", "give it with --endpoint"});
     const Compute compute = chosen_compute(globals, Compute::kBFloat16);
     check_engine_flags(options.engine, compute);
     PreparedServer prepared(options.engine, globals, compute);
-    report.config = named_with_kv_cache(inspect(system_io(), options.engine.model, false).scheme, options.engine.kv_cache_dtype);
+    report.config = named_with_kv_cache(inspect(system_io(), options.engine.model, false).scheme,
+                                        options.engine.kv_cache_dtype);
     report.compute = compute_name(compute);
-    fit_load(options.prompt_tokens.has_value(), options.new_tokens.has_value(), prepared.room().context, report.mix);
+    fit_load(options.prompt_tokens.has_value(), options.new_tokens.has_value(), prepared.room().context,
+             report.mix);
     report.machine = measure_figures(prepared.backend(), compute);
     {
       const OwnServer server(prepared, *std::max_element(options.clients.begin(), options.clients.end()));
@@ -161,12 +229,15 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
     measure_bandwidth_again(*report.machine, prepared.backend());
   } else {
     report.config = report.endpoint = options.endpoint;
-    measure(options, parse_http_url(options.endpoint, "--endpoint"), {options.engine.model, authorization_of(options), !options.may_end}, report);
+    measure(options, parse_http_url(options.endpoint, "--endpoint"),
+            {options.engine.model, authorization_of(options), !options.may_end}, report);
   }
   if (!options.csv.empty()) write_text_atomically(system_io(), options.csv, report.to_csv());
   if (!options.html.empty()) write_text_atomically(system_io(), options.html, report.to_html());
-  if (globals.json) print_json(report.to_json());
-  else print_for_people(report);
+  if (globals.json)
+    print_json(report.to_json());
+  else
+    print_for_people(report);
   return warn_of_failures(report) ? 0 : 3;
 }
 

@@ -1,4 +1,5 @@
-// llmq bench --suite serve: a fixed mix of requests to this program's own server, over the loopback interface, or to a server elsewhere.
+// llmq bench --suite serve: a fixed mix of requests to this program's own server, over the loopback
+// interface, or to a server elsewhere.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -27,7 +28,8 @@ struct ServeBench {
 
 // The flags of this suite alone.
 std::vector<const CLI::Option*> add_load_flags(CLI::App& command, ServeBench& options);
-// Error(kUsage) for a load that is none; and the load, but for its number of requests and the share that begins alike.
+// Error(kUsage) for a load that is none; and the load, but for its number of requests and the share that
+// begins alike.
 void check_load(const ServeBench& options);
 LoadMix mix_of(const ServeBench& options);
 // 0; 3 when requests failed, after the figures of the others.

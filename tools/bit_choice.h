@@ -1,4 +1,5 @@
-// The measuring pass of mixed precision, wherever a recipe becomes a plan: a dry run and a rebuild make it too.
+// The measuring pass of mixed precision, wherever a recipe becomes a plan: a dry run and a rebuild make it
+// too.
 #pragma once
 #include "base/json.h"
 #include "calibration/calibration_text.h"
@@ -8,8 +9,8 @@
 
 namespace llmq::tools {
 
-// `plan` gets its schemes and, with them, its costs. `known`: what the pass of an interrupted run found (measured_json()), or null; with it
-// nothing is measured. What the schemes were chosen by.
+// `plan` gets its schemes and, with them, its costs. `known`: what the pass of an interrupted run found
+// (measured_json()), or null; with it nothing is measured. What the schemes were chosen by.
 struct BitChoice {
   Json measured;
   bool taken_up = false;  // from `known`

@@ -1,4 +1,5 @@
-// llmq bench MODEL: how fast it reads prompts and writes tokens, beside what the machine can do at most; suites serve and matrix are in files of their own.
+// llmq bench MODEL: how fast it reads prompts and writes tokens, beside what the machine can do at most;
+// suites serve and matrix are in files of their own.
 #include <algorithm>
 #include <array>
 #include <string_view>
@@ -30,11 +31,16 @@ struct Options {
 
 void check(const Options& options) {
   if (std::find(kSuites.begin(), kSuites.end(), options.suite) == kSuites.end())
-    fail(ErrorKind::kUsage, {"suite '" + options.suite + "' is not known", {}, "--suite", "use latency, throughput, serve or matrix"});
+    fail(ErrorKind::kUsage, {"suite '" + options.suite + "' is not known",
+                             {},
+                             "--suite",
+                             "use latency, throughput, serve or matrix"});
   if (!options.serve.endpoint.empty() && options.suite != "serve")
-    fail(ErrorKind::kUsage, {"a server is driven by suite serve only", {}, "--endpoint", "leave --suite out"});
+    fail(ErrorKind::kUsage,
+         {"a server is driven by suite serve only", {}, "--endpoint", "leave --suite out"});
   if (options.serve.engine.model.empty() && options.serve.endpoint.empty())
-    fail(ErrorKind::kUsage, {"no model is given", {}, "model", "give a directory, .gguf file or hub name, or --endpoint"});
+    fail(ErrorKind::kUsage,
+         {"no model is given", {}, "model", "give a directory, .gguf file or hub name, or --endpoint"});
   for (const std::int64_t batch : options.batches)
     if (batch < 1 || batch > 4096)
       fail(ErrorKind::kUsage, {fmt::format("a batch of {}", batch), {}, "--batch", "give 1 .. 4096"});
@@ -90,8 +96,9 @@ void print_for_people(const SpeedReport& report) {
   const MachineFigures& machine = report.machine;
   print_line(fmt::format("{} ({}), {} compute, suite {}", report.model, report.config, report.compute,
                          report.suite));
-  print_line(fmt::format("{}: reads {:.1f} GB/s, at most {:.0f} GFLOP/s in {}", machine.name(), machine.read_bytes_per_second() * 1e-9,
-                         machine.peak_operations_per_second * 1e-9, report.compute));
+  print_line(fmt::format("{}: reads {:.1f} GB/s, at most {:.0f} GFLOP/s in {}", machine.name(),
+                         machine.read_bytes_per_second() * 1e-9, machine.peak_operations_per_second * 1e-9,
+                         report.compute));
   std::vector<std::vector<std::string>> rows = {{"batch", "prompt", "new", "ttft p50", "p95 ms", "itl p50",
                                                  "p95 ms", "prefill tok/s", "decode tok/s", "MB/token",
                                                  "of bandwidth", "memory"}};
@@ -109,7 +116,8 @@ void print_for_people(const SpeedReport& report) {
   }
   print_table(rows);
   for (const SpeedRow& row : report.rows)
-    if (const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, row.result.tokens_per_second))
+    if (const std::optional<double> cost =
+            cost_per_million_tokens(report.price_per_hour, row.result.tokens_per_second))
       print_line(fmt::format("batch {}: {:.4g} per million tokens", row.result.asked.batch, *cost));
   if (machine.unsteady())
     print_line("the read bandwidth changed by more than a tenth meanwhile: something else was running");
@@ -117,7 +125,9 @@ void print_for_people(const SpeedReport& report) {
 
 int run(Options& options, const GlobalOptions& globals) {
   check(options);
-  if (options.batches.empty()) options.batches = options.suite == "latency" ? std::vector<std::int64_t>{1} : std::vector<std::int64_t>{1, 4, 8, 16, 32};
+  if (options.batches.empty())
+    options.batches = options.suite == "latency" ? std::vector<std::int64_t>{1}
+                                                 : std::vector<std::int64_t>{1, 4, 8, 16, 32};
   watch_signals();
   if (options.suite == "matrix") {
     std::sort(options.batches.begin(), options.batches.end());
@@ -131,7 +141,8 @@ int run(Options& options, const GlobalOptions& globals) {
   const Compute compute = chosen_compute(globals, Compute::kBFloat16);
   SpeedReport report;
   report.model = options.serve.engine.model;
-  report.config = named_with_kv_cache(inspect(system_io(), options.serve.engine.model, false).scheme, options.serve.engine.kv_cache_dtype);
+  report.config = named_with_kv_cache(inspect(system_io(), options.serve.engine.model, false).scheme,
+                                      options.serve.engine.kv_cache_dtype);
   report.suite = options.suite;
   report.compute = compute_name(compute);
   report.price_per_hour = options.serve.price_per_hour;
@@ -166,13 +177,18 @@ struct FlagOfSuites {
 
 void check_unused(const std::string& suite, const std::vector<FlagOfSuites>& flags) {
   for (const FlagOfSuites& flag : flags)
-    if (flag.option->count() > 0 && std::find(flag.suites.begin(), flag.suites.end(), suite) == flag.suites.end())
-      fail(ErrorKind::kUsage, {"suite " + suite + " does not use it", {}, flag.option->get_name(), "leave it out, or choose another --suite"});
+    if (flag.option->count() > 0 &&
+        std::find(flag.suites.begin(), flag.suites.end(), suite) == flag.suites.end())
+      fail(ErrorKind::kUsage, {"suite " + suite + " does not use it",
+                               {},
+                               flag.option->get_name(),
+                               "leave it out, or choose another --suite"});
 }
 
 // The matrix sends its load as fast as its batches take it, and says itself what a configuration caches.
 std::vector<std::string_view> suites_of_load_flag(const std::string& flag) {
-  for (const char* only : {"--clients", "--rate", "--batching", "--api-key-file", "--no-prefix-caching", "--served-model-name", "--max-num-seqs"})
+  for (const char* only : {"--clients", "--rate", "--batching", "--api-key-file", "--no-prefix-caching",
+                           "--served-model-name", "--max-num-seqs"})
     if (flag == only) return {"serve"};
   return {"serve", "matrix"};
 }
@@ -182,28 +198,62 @@ std::vector<std::string_view> suites_of_load_flag(const std::string& flag) {
 void add_bench(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
   Options& o = *options;
-  CLI::App* command = declare_command(app, "bench", "Measure speed and memory beside what the machine can do at most, or a server under load",
-                                      "  llmq bench out/model-awq\n"
-                                      "  llmq bench out/model-awq --suite throughput --batch 1,8,16 --csv speed.csv\n"
-                                      "  llmq bench out/model-awq --suite serve --clients 16 --rate 2,4,inf --html load.html\n"
-                                      "  llmq bench --endpoint http://127.0.0.1:8000 --clients 16\n"
-                                      "  llmq bench DIR --suite matrix --quantized out/model-awq --price-per-hour 0.4 --html matrix.html\n");
-  command->add_option("model", o.serve.engine.model, "Model to run: directory, .gguf file or hub name; with --endpoint, its name there")->type_name("");
-  command->add_option("--head", o.serve.engine.head, "Output head: stored, or int8, as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
-  command->add_option("--suite", o.suite, "latency (one sequence), throughput (more and more at once), serve (requests to a server) or matrix (five configurations of a move to a quantized model); latency when left out")->type_name("NAME");
+  CLI::App* command = declare_command(
+      app, "bench", "Measure speed and memory beside what the machine can do at most, or a server under load",
+      "  llmq bench out/model-awq\n"
+      "  llmq bench out/model-awq --suite throughput --batch 1,8,16 --csv speed.csv\n"
+      "  llmq bench out/model-awq --suite serve --clients 16 --rate 2,4,inf --html load.html\n"
+      "  llmq bench --endpoint http://127.0.0.1:8000 --clients 16\n"
+      "  llmq bench DIR --suite matrix --quantized out/model-awq --price-per-hour 0.4 --html matrix.html\n");
+  command
+      ->add_option("model", o.serve.engine.model,
+                   "Model to run: directory, .gguf file or hub name; with --endpoint, its name there")
+      ->type_name("");
+  command
+      ->add_option("--head", o.serve.engine.head,
+                   "Output head: stored, or int8, as generate --head int8 runs it")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  command
+      ->add_option("--suite", o.suite,
+                   "latency (one sequence), throughput (more and more at once), serve (requests to a server) "
+                   "or matrix (five configurations of a move to a quantized model); latency when left out")
+      ->type_name("NAME");
   std::vector<FlagOfSuites> flags = {
       {add_kv_cache_option(*command, o.serve.engine.kv_cache_dtype), {"latency", "throughput", "serve"}},
-      {command->add_option("--batch", o.batches, "Sequences at a time; 1 for latency, else 1,4,8,16,32")->delimiter(',')->allow_extra_args(false)->type_name("N,..."),
+      {command->add_option("--batch", o.batches, "Sequences at a time; 1 for latency, else 1,4,8,16,32")
+           ->delimiter(',')
+           ->allow_extra_args(false)
+           ->type_name("N,..."),
        {"latency", "throughput", "matrix"}},
-      {command->add_option("--runs", o.runs, "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")->type_name("N"), {"latency", "throughput"}}};
-  command->add_option("--prompt-tokens", o.serve.prompt_tokens, "Tokens of each prompt; 128 and 512 for latency, else 128, for serve and matrix words in the middle")->type_name("N");
-  command->add_option("--new-tokens", o.serve.new_tokens, "Tokens to write for each prompt, for serve and matrix in the middle; 64 when left out")->type_name("N");
-  command->add_option("--price-per-hour", o.serve.price_per_hour, "What an hour of this machine costs, for the cost per million tokens")->type_name("X");
+      {command
+           ->add_option("--runs", o.runs,
+                        "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")
+           ->type_name("N"),
+       {"latency", "throughput"}}};
+  command
+      ->add_option("--prompt-tokens", o.serve.prompt_tokens,
+                   "Tokens of each prompt; 128 and 512 for latency, else 128, for serve and matrix words in "
+                   "the middle")
+      ->type_name("N");
+  command
+      ->add_option("--new-tokens", o.serve.new_tokens,
+                   "Tokens to write for each prompt, for serve and matrix in the middle; 64 when left out")
+      ->type_name("N");
+  command
+      ->add_option("--price-per-hour", o.serve.price_per_hour,
+                   "What an hour of this machine costs, for the cost per million tokens")
+      ->type_name("X");
   command->add_option("--csv", o.serve.csv, "Write the rows to this file, too")->type_name("FILE");
   command->add_option("--html", o.serve.html, "Write a page with the figures, too")->type_name("FILE");
-  command->add_option("--endpoint", o.serve.endpoint, "Drive this server, http://host:port, by the load of suite serve")->type_name("URL");
-  for (const CLI::Option* option : add_load_flags(*command, o.serve)) flags.push_back({option, suites_of_load_flag(option->get_name())});
-  for (const CLI::Option* option : add_matrix_flags(*command, o.matrix)) flags.push_back({option, {"matrix"}});
+  command
+      ->add_option("--endpoint", o.serve.endpoint,
+                   "Drive this server, http://host:port, by the load of suite serve")
+      ->type_name("URL");
+  for (const CLI::Option* option : add_load_flags(*command, o.serve))
+    flags.push_back({option, suites_of_load_flag(option->get_name())});
+  for (const CLI::Option* option : add_matrix_flags(*command, o.matrix))
+    flags.push_back({option, {"matrix"}});
   command->callback([options, flags, &session] {
     if (options->suite.empty()) options->suite = options->serve.endpoint.empty() ? "latency" : "serve";
     check_unused(options->suite, flags);

@@ -1,5 +1,5 @@
-// llmq convert SRC DST: a change of container without rounding anew, exact or refused; --dtype dequantizes. The output has a manifest, as
-// those of quantize have, and a job that is done already is not done again.
+// llmq convert SRC DST: a change of container without rounding anew, exact or refused; --dtype dequantizes.
+// The output has a manifest, as those of quantize have, and a job that is done already is not done again.
 #include "export/gguf_mix.h"
 #include "tools/conversion.h"
 #include "tools/help.h"
@@ -18,7 +18,9 @@ void add_convert(CLI::App& app, Session& session) {
   command->add_option("destination", options->destination, "Directory, or .gguf file, to write")
       ->required()
       ->type_name("");
-  command->add_option("--to", options->request.to, "safetensors (dense), gguf, compressed-tensors, awq, gptq or gptq_v2")
+  command
+      ->add_option("--to", options->request.to,
+                   "safetensors (dense), gguf, compressed-tensors, awq, gptq or gptq_v2")
       ->type_name("FORMAT")
       ->capture_default_str();
   command

@@ -1,5 +1,5 @@
-// llmq estimate MODEL: what every scheme takes over batch and context, what does not fit, how fast it could be, and which
-// to take.
+// llmq estimate MODEL: what every scheme takes over batch and context, what does not fit, how fast it could
+// be, and which to take.
 #include "quant/estimate.h"
 
 #include "base/error.h"
@@ -31,15 +31,16 @@ std::string rate_text(double tokens) {
   return (tokens < 1000 ? number_text(tokens, 3) : fmt::format("{:.0f}", tokens)) + "/s";
 }
 
-// One row a scheme; a column for each cell: the bytes, "(no)" behind what does not fit, and tokens per second.
+// One row a scheme; a column for each cell: the bytes, "(no)" behind what does not fit, and tokens per
+// second.
 void print_estimate(const Estimate& e) {
   print_line(fmt::format("{} on {} ({}): {} of memory, {:.1f} GB/s, {:.2f} TFLOP/s in BF16", e.model,
                          e.machine.name, e.machine.source, bytes_text(e.machine.memory_bytes),
                          e.machine.bytes_per_second * 1e-9, e.machine.bfloat16_flops * 1e-12));
-  print_line(
-      fmt::format("weights and a KV cache in {} ({}) of {} a token, {}, against {}; decoded tokens a second below",
-                  e.kv_cache.name, e.kv_reason, bytes_text(e.kv_bytes_per_token), e.kv_cache.words,
-                  bytes_text(e.budget)));
+  print_line(fmt::format(
+      "weights and a KV cache in {} ({}) of {} a token, {}, against {}; decoded tokens a second below",
+      e.kv_cache.name, e.kv_reason, bytes_text(e.kv_bytes_per_token), e.kv_cache.words,
+      bytes_text(e.budget)));
   std::vector<std::vector<std::string>> rows = {{"scheme", "weights", "prefill"}};
   for (const SchemeEstimate& scheme : e.schemes) {
     if (!scheme.refusal.empty()) continue;
@@ -97,9 +98,10 @@ void add_estimate(CLI::App& app, Session& session) {
   list("--context", options->request.contexts, "Positions of a sequence; by default 2048, 8192 and 32768");
   list("--batch", options->request.batches, "Sequences at a time; by default 1, 8 and 32");
   command
-      ->add_option("--kv-cache-dtype", options->request.kv_cache,
-                   "Type of keys and values: f32, bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
-                   "for, else bf16")
+      ->add_option(
+          "--kv-cache-dtype", options->request.kv_cache,
+          "Type of keys and values: f32, bf16, fp16, int8, int4 or fp8; by default what the checkpoint asks "
+          "for, else bf16")
       ->type_name("TYPE");
   command
       ->add_option("--budget", options->budget, "Memory for weights and KV cache; by default the machine's")

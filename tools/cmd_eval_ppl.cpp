@@ -30,34 +30,60 @@ std::vector<Gate> measured_gates(const Options& options, const PerplexityResult&
 
 void print_for_people(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})", options.model, r.ppl, r.ppl_stderr, e.protocol,
-                         e.text, r.windows, r.scored_tokens, compute_name(options.request.compute)));
+  print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})",
+                         options.model, r.ppl, r.ppl_stderr, e.protocol, e.text, r.windows, r.scored_tokens,
+                         compute_name(options.request.compute)));
   if (r.against) {
     const Divergence& d = *r.against;
-    print_line(fmt::format("against {}: perplexity {:.4f}, difference {:+.4f}", options.against, d.reference_ppl, d.delta_ppl));
-    print_line(fmt::format("KL divergence {:.5f} ± {:.5f} nats (99th percentile {:.4f}, largest {:.4f}); top-1 agreement {:.2f} %", d.kl_mean, d.kl_stderr,
-                           d.kl_p99, d.kl_max, 100 * d.top1_agreement));
+    print_line(fmt::format("against {}: perplexity {:.4f}, difference {:+.4f}", options.against,
+                           d.reference_ppl, d.delta_ppl));
+    print_line(
+        fmt::format("KL divergence {:.5f} ± {:.5f} nats (99th percentile {:.4f}, largest {:.4f}); top-1 "
+                    "agreement {:.2f} %",
+                    d.kl_mean, d.kl_stderr, d.kl_p99, d.kl_max, 100 * d.top1_agreement));
   }
-  print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}", static_cast<double>(r.evaluated_tokens) / r.seconds, e.device,
+  print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}",
+                         static_cast<double>(r.evaluated_tokens) / r.seconds, e.device,
                          seconds_text(r.seconds), bytes_text(peak_resident_bytes())));
-  for (const Gate& gate : gates) print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value, gate.met() ? "met" : "NOT met"));
+  for (const Gate& gate : gates)
+    print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
+                           gate.met() ? "met" : "NOT met"));
 }
 
 void print_for_machines(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_json(Json::object({{"schema", "llmq.eval-ppl/1"}, {"model", options.model}, {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)}, {"device", e.device}, {"compute", compute_name(options.request.compute)},
-                           {"protocol", e.protocol}, {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})}, {"windows", r.windows},
-                           {"scored_tokens", r.scored_tokens}, {"ppl", r.ppl}, {"ppl_stderr", r.ppl_stderr}, {"mean_nll", r.mean_nll}, {"seconds", r.seconds},
-                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds}, {"peak_rss_bytes", peak_resident_bytes()}, {"kernels", e.kernels}, {"kv_cache", e.kv_cache},
-                           {"against", r.against ? divergence_json(*r.against, options.against) : Json()}, {"gates", gates_json(gates)}}));
+  print_json(Json::object({{"schema", "llmq.eval-ppl/1"},
+                           {"model", options.model},
+                           {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)},
+                           {"device", e.device},
+                           {"compute", compute_name(options.request.compute)},
+                           {"protocol", e.protocol},
+                           {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})},
+                           {"windows", r.windows},
+                           {"scored_tokens", r.scored_tokens},
+                           {"ppl", r.ppl},
+                           {"ppl_stderr", r.ppl_stderr},
+                           {"mean_nll", r.mean_nll},
+                           {"seconds", r.seconds},
+                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds},
+                           {"peak_rss_bytes", peak_resident_bytes()},
+                           {"kernels", e.kernels},
+                           {"kv_cache", e.kv_cache},
+                           {"against", r.against ? divergence_json(*r.against, options.against) : Json()},
+                           {"gates", gates_json(gates)}}));
 }
 
 int run(Options& options, const GlobalOptions& globals) {
   if ((options.max_delta || options.max_kl) && options.against.empty())
-    fail(ErrorKind::kUsage, {"a difference needs something to differ from", {}, options.max_delta ? "--max-delta" : "--max-kl", "add --against MODEL"});
-  const std::pair<const char*, const std::optional<double>*> limits[] = {{"--max-ppl", &options.max_ppl}, {"--max-delta", &options.max_delta}, {"--max-kl", &options.max_kl}};
+    fail(ErrorKind::kUsage, {"a difference needs something to differ from",
+                             {},
+                             options.max_delta ? "--max-delta" : "--max-kl",
+                             "add --against MODEL"});
+  const std::pair<const char*, const std::optional<double>*> limits[] = {
+      {"--max-ppl", &options.max_ppl}, {"--max-delta", &options.max_delta}, {"--max-kl", &options.max_kl}};
   for (const auto& [flag, limit] : limits)
-    if (*limit && !std::isfinite(**limit)) fail(ErrorKind::kUsage, {fmt::format("{} is no limit", **limit), {}, flag, "give a finite number"});
+    if (*limit && !std::isfinite(**limit))
+      fail(ErrorKind::kUsage, {fmt::format("{} is no limit", **limit), {}, flag, "give a finite number"});
   options.request.head = head_weight(options.head);
   options.request.compute = chosen_compute(globals, Compute::kFloat32);
   kv_type_of(options.request.kv_cache_dtype, options.request.compute);
@@ -68,7 +94,8 @@ int run(Options& options, const GlobalOptions& globals) {
   const Placement placement = placed(options.placement, globals, model.spec);
   options.request.early = placement.early;
   options.request.further_members = placement.further_members;
-  const Evaluation evaluation = evaluate(model, against ? &*against : nullptr, placement.backend, options.request);
+  const Evaluation evaluation =
+      evaluate(model, against ? &*against : nullptr, placement.backend, options.request);
   const std::vector<Gate> gates = measured_gates(options, evaluation.result);
   (globals.json ? print_for_machines : print_for_people)(options, evaluation, gates);
   return all_met(gates) ? 0 : 3;
@@ -78,24 +105,51 @@ int run(Options& options, const GlobalOptions& globals) {
 
 void add_eval_ppl(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "eval-ppl", "Measure perplexity, and how far a model is from its original",
-                                      "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n");
+  CLI::App* command = declare_command(
+      app, "eval-ppl", "Measure perplexity, and how far a model is from its original",
+      "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n");
   EvaluationRequest& request = options->request;
-  command->add_option("model", options->model, "Model to measure: directory, .gguf file or hub name")->required()->type_name("");
-  command->add_option("--text", request.text, "Text to score; WikiText-2's test split when left out")->type_name("FILE");
-  command->add_option("--protocol", request.protocol, "hf (context 2048, no overlap) or llama.cpp (context 512, second half scored)")->type_name("NAME");
+  command->add_option("model", options->model, "Model to measure: directory, .gguf file or hub name")
+      ->required()
+      ->type_name("");
+  command->add_option("--text", request.text, "Text to score; WikiText-2's test split when left out")
+      ->type_name("FILE");
+  command
+      ->add_option("--protocol", request.protocol,
+                   "hf (context 2048, no overlap) or llama.cpp (context 512, second half scored)")
+      ->type_name("NAME");
   command->add_option("--context", request.context, "Tokens per window")->type_name("N");
-  command->add_option("--stride", request.stride, "Tokens from one window to the next; the context when left out")->type_name("N");
-  command->add_option("--max-windows", request.max_windows, "Stop after so many windows; 0 scores the whole text")->type_name("N");
-  command->add_option("--head", options->head, "stored, or int8: the output head as generate --head int8 runs it")->type_name("TYPE")->capture_default_str();
+  command
+      ->add_option("--stride", request.stride,
+                   "Tokens from one window to the next; the context when left out")
+      ->type_name("N");
+  command
+      ->add_option("--max-windows", request.max_windows,
+                   "Stop after so many windows; 0 scores the whole text")
+      ->type_name("N");
+  command
+      ->add_option("--head", options->head,
+                   "stored, or int8: the output head as generate --head int8 runs it")
+      ->type_name("TYPE")
+      ->capture_default_str();
   add_kv_cache_option(*command, request.kv_cache_dtype);
   add_placement_options(*command, options->placement);
-  command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
-  command->add_option("--against", options->against, "The original: adds KL divergence and top-1 agreement on the same tokens")->type_name("MODEL");
-  command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")->type_name("X");
-  command->add_option("--max-delta", options->max_delta, "Exit 3 when perplexity exceeds the original's by more than this")->type_name("D");
-  command->add_option("--max-kl", options->max_kl, "Exit 3 when the mean KL divergence is above this")->type_name("K");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->add_option("--lora", request.lora, "LoRA adapter, as PEFT saves it, that runs beside the model")
+      ->type_name("DIR");
+  command
+      ->add_option("--against", options->against,
+                   "The original: adds KL divergence and top-1 agreement on the same tokens")
+      ->type_name("MODEL");
+  command->add_option("--max-ppl", options->max_ppl, "Exit 3 when the perplexity is above this")
+      ->type_name("X");
+  command
+      ->add_option("--max-delta", options->max_delta,
+                   "Exit 3 when perplexity exceeds the original's by more than this")
+      ->type_name("D");
+  command->add_option("--max-kl", options->max_kl, "Exit 3 when the mean KL divergence is above this")
+      ->type_name("K");
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 
 }  // namespace llmq::tools

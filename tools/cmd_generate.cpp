@@ -31,14 +31,25 @@ struct Options {
 void check(const Options& options) {
   check_draft(options.draft);
   check_sampling(options.generate.sampling);
-  if (options.generate.max_tokens < 1) fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens), {}, "--max-tokens", "give a positive number"});
+  if (options.generate.max_tokens < 1)
+    fail(ErrorKind::kUsage, {fmt::format("{} tokens", options.generate.max_tokens),
+                             {},
+                             "--max-tokens",
+                             "give a positive number"});
   if (options.generate.min_tokens < 0 || options.generate.min_tokens > options.generate.max_tokens)
-    fail(ErrorKind::kUsage, {fmt::format("{} tokens are not between 0 and --max-tokens", options.generate.min_tokens), {}, "--min-tokens", {}});
+    fail(ErrorKind::kUsage,
+         {fmt::format("{} tokens are not between 0 and --max-tokens", options.generate.min_tokens),
+          {},
+          "--min-tokens",
+          {}});
 }
 
 std::string prompt_of(const Options& options) {
   if (options.prompt.empty() == options.prompt_file.empty())
-    fail(ErrorKind::kUsage, {options.prompt.empty() ? "no prompt is given" : "two prompts are given", {}, "--prompt", "give either --prompt or --prompt-file"});
+    fail(ErrorKind::kUsage, {options.prompt.empty() ? "no prompt is given" : "two prompts are given",
+                             {},
+                             "--prompt",
+                             "give either --prompt or --prompt-file"});
   return options.prompt.empty() ? read_text(system_io(), options.prompt_file) : options.prompt;
 }
 
@@ -51,26 +62,41 @@ Json ids_json(std::span<const std::int32_t> ids) {
 // What guessing brought; null without a draft. A round gives the accepted tokens and one more.
 Json speculative_json(const Generated& g, const DraftOptions& options) {
   if (options.draft.empty()) return nullptr;
-  const auto rounds = static_cast<double>(g.draft_rounds), drafted = static_cast<double>(g.drafted), accepted = static_cast<double>(g.accepted);
-  return Json::object({{"draft", options.draft}, {"rounds", g.draft_rounds}, {"proposed", g.drafted}, {"accepted", g.accepted},
-                       {"acceptance_rate", g.drafted > 0 ? Json(accepted / drafted) : Json(nullptr)},
-                       {"mean_accepted_length", g.draft_rounds > 0 ? Json(1 + accepted / rounds) : Json(nullptr)}});
+  const auto rounds = static_cast<double>(g.draft_rounds), drafted = static_cast<double>(g.drafted),
+             accepted = static_cast<double>(g.accepted);
+  return Json::object(
+      {{"draft", options.draft},
+       {"rounds", g.draft_rounds},
+       {"proposed", g.drafted},
+       {"accepted", g.accepted},
+       {"acceptance_rate", g.drafted > 0 ? Json(accepted / drafted) : Json(nullptr)},
+       {"mean_accepted_length", g.draft_rounds > 0 ? Json(1 + accepted / rounds) : Json(nullptr)}});
 }
 
 void note_speculation(const Generated& g, const DraftOptions& options) {
   if (options.draft.empty()) return;
-  Log::get().note(fmt::format("speculation ({}): {} rounds, {} of {} guesses right", options.draft, g.draft_rounds, g.accepted, g.drafted));
+  Log::get().note(fmt::format("speculation ({}): {} rounds, {} of {} guesses right", options.draft,
+                              g.draft_rounds, g.accepted, g.drafted));
 }
 
 void print_result(const GeneratedText& result, const Engine& engine, const Options& options) {
   const Generated& g = result.generated;
-  print_json(Json::object({{"schema", "llmq.generate/1"}, {"text", result.text}, {"prompt_tokens", result.prompt_tokens},
-                           {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())}, {"token_ids", ids_json(g.tokens)}, {"finish_reason", g.finish_reason},
-                           {"compute", compute_name(engine.options().compute)}, {"kv_cache", kv_cache_json(engine)}, {"kernels", kernels_json(engine)}, {"ttft_seconds", g.ttft_seconds}, {"tokens_per_second", g.tokens_per_second},
+  print_json(Json::object({{"schema", "llmq.generate/1"},
+                           {"text", result.text},
+                           {"prompt_tokens", result.prompt_tokens},
+                           {"completion_tokens", static_cast<std::int64_t>(g.tokens.size())},
+                           {"token_ids", ids_json(g.tokens)},
+                           {"finish_reason", g.finish_reason},
+                           {"compute", compute_name(engine.options().compute)},
+                           {"kv_cache", kv_cache_json(engine)},
+                           {"kernels", kernels_json(engine)},
+                           {"ttft_seconds", g.ttft_seconds},
+                           {"tokens_per_second", g.tokens_per_second},
                            {"speculative", speculative_json(g, options.draft)}}));
 }
 
-Engine load_engine(const LoadedModel& model, const Options& options, const GlobalOptions& globals, std::int64_t context) {
+Engine load_engine(const LoadedModel& model, const Options& options, const GlobalOptions& globals,
+                   std::int64_t context) {
   Engine::Options engine_options;
   engine_options.compute = chosen_compute(globals, Compute::kBFloat16);
   engine_options.max_context = engine_options.kv_tokens = std::min(model.spec.max_position, context);
@@ -92,14 +118,18 @@ constexpr std::int64_t kChatContext = 4096;  // positions a conversation may fil
 // What the user says next: a line, or with --json all of standard input.
 std::optional<std::string> next_message(bool whole) {
   std::string text;
-  if (whole) text.assign(std::istreambuf_iterator<char>(std::cin), {});
-  else if (!std::getline(std::cin, text)) return std::nullopt;
+  if (whole)
+    text.assign(std::istreambuf_iterator<char>(std::cin), {});
+  else if (!std::getline(std::cin, text))
+    return std::nullopt;
   return text;
 }
 
 // A conversation: every line of standard input is a turn, and the answer streams to standard output.
 int run_chat(Options& options, const GlobalOptions& globals) {
-  if (!options.prompt.empty() || !options.prompt_file.empty()) fail(ErrorKind::kUsage, {"a chat and a prompt are given", {}, "--chat", "a chat reads standard input; leave --prompt out"});
+  if (!options.prompt.empty() || !options.prompt_file.empty())
+    fail(ErrorKind::kUsage,
+         {"a chat and a prompt are given", {}, "--chat", "a chat reads standard input; leave --prompt out"});
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   options.generate.constraint = chosen_constraint(options.constraint, model.tokenizer);
@@ -111,12 +141,14 @@ int run_chat(Options& options, const GlobalOptions& globals) {
   Json messages = Json::array();
   while (const auto said = next_message(globals.json)) {
     messages.push_back(Json::object({{"role", "user"}, {"content", *said}}));
-    const std::string prompt = chat_template.render(Json::object({{"messages", messages}, {"add_generation_prompt", true}}), local_time());
+    const std::string prompt = chat_template.render(
+        Json::object({{"messages", messages}, {"add_generation_prompt", true}}), local_time());
     const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, "standard input", false);
-    const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
-      throw_if_interrupted();
-      if (!globals.json) std::cout << piece << std::flush;
-    });
+    const GeneratedText result =
+        generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
+          throw_if_interrupted();
+          if (!globals.json) std::cout << piece << std::flush;
+        });
     if (globals.json) {
       print_result(result, engine, options);
       break;
@@ -135,19 +167,27 @@ int run(Options& options, const GlobalOptions& globals) {
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   options.generate.constraint = chosen_constraint(options.constraint, model.tokenizer);
-  const std::vector<std::int32_t> ids = encode_text(model.tokenizer, prompt, options.prompt_file.empty() ? "--prompt" : options.prompt_file);
+  const std::vector<std::int32_t> ids =
+      encode_text(model.tokenizer, prompt, options.prompt_file.empty() ? "--prompt" : options.prompt_file);
   const std::int64_t length = static_cast<std::int64_t>(ids.size());
-  if (length == 0) fail(ErrorKind::kUsage, {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
+  if (length == 0)
+    fail(ErrorKind::kUsage,
+         {"the prompt has no token", {}, "--prompt", "give a prompt of at least one token"});
   if (length >= model.spec.max_position)
-    fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens, but the model has {} positions", length, model.spec.max_position), {}, "--prompt", "shorten it"});
+    fail(ErrorKind::kUsage, {fmt::format("the prompt has {} tokens, but the model has {} positions", length,
+                                         model.spec.max_position),
+                             {},
+                             "--prompt",
+                             "shorten it"});
   const std::optional<LoadedModel> draft = open_draft(options.draft, model);
   Engine engine = load_engine(model, options, globals, length + options.generate.max_tokens);
   const std::unique_ptr<Drafter> drafter = make_drafter(options.draft, draft, engine);
   options.generate.drafter = drafter.get();
-  const GeneratedText result = generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
-    throw_if_interrupted();
-    if (!globals.json) std::cout << piece << std::flush;
-  });
+  const GeneratedText result =
+      generate(engine, model.tokenizer, ids, options.generate, [&](std::string_view piece) {
+        throw_if_interrupted();
+        if (!globals.json) std::cout << piece << std::flush;
+      });
   if (!globals.json) std::cout << "\n" << std::flush;
   note_speculation(result.generated, options.draft);
   if (globals.json) print_result(result, engine, options);
@@ -158,35 +198,65 @@ int run(Options& options, const GlobalOptions& globals) {
 
 void add_generate(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "generate", "Continue a prompt, streaming the text",
-                                      "  llmq generate out/model-awq --prompt 'Once upon a time' --max-tokens 60\n"
-                                      "  llmq generate out/model-awq --prompt-file letter.txt --draft ngram\n"
-                                      "  echo 'Why is the sky blue?' | llmq generate out/model-awq --chat\n");
+  CLI::App* command =
+      declare_command(app, "generate", "Continue a prompt, streaming the text",
+                      "  llmq generate out/model-awq --prompt 'Once upon a time' --max-tokens 60\n"
+                      "  llmq generate out/model-awq --prompt-file letter.txt --draft ngram\n"
+                      "  echo 'Why is the sky blue?' | llmq generate out/model-awq --chat\n");
   GenerateOptions& generate = options->generate;
   SamplingOptions& sampling = generate.sampling;
-  command->add_option("model", options->model, "Model to run: directory, .gguf file or hub name")->required()->type_name("");
+  command->add_option("model", options->model, "Model to run: directory, .gguf file or hub name")
+      ->required()
+      ->type_name("");
   command->add_option("--prompt", options->prompt, "Text to continue")->type_name("TEXT");
-  command->add_option("--prompt-file", options->prompt_file, "File that holds the text to continue")->type_name("FILE");
-  command->add_flag("--chat", options->chat, "Talk: every line of standard input is a turn, rendered with the model's chat template");
-  command->add_option("--max-tokens", generate.max_tokens, "Tokens to write at most")->type_name("N")->capture_default_str();
-  command->add_option("--temperature", sampling.temperature, "0 is greedy")->type_name("T")->capture_default_str();
-  command->add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that together reach P")->type_name("P");
-  command->add_option("--top-k", sampling.top_k, "Draw from the K likeliest tokens; 0 for all")->type_name("K");
-  command->add_option("--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest")->type_name("P");
-  command->add_option("--repetition-penalty", sampling.repetition_penalty, "Divide the logits of tokens that were there before by R, or multiply negative ones")->type_name("R");
-  command->add_option("--presence-penalty", sampling.presence_penalty, "Take P off the logits of tokens that the answer has")->type_name("P");
-  command->add_option("--frequency-penalty", sampling.frequency_penalty, "Take F off them for every time they were written")->type_name("F");
+  command->add_option("--prompt-file", options->prompt_file, "File that holds the text to continue")
+      ->type_name("FILE");
+  command->add_flag("--chat", options->chat,
+                    "Talk: every line of standard input is a turn, rendered with the model's chat template");
+  command->add_option("--max-tokens", generate.max_tokens, "Tokens to write at most")
+      ->type_name("N")
+      ->capture_default_str();
+  command->add_option("--temperature", sampling.temperature, "0 is greedy")
+      ->type_name("T")
+      ->capture_default_str();
+  command->add_option("--top-p", sampling.top_p, "Draw from the likeliest tokens that together reach P")
+      ->type_name("P");
+  command->add_option("--top-k", sampling.top_k, "Draw from the K likeliest tokens; 0 for all")
+      ->type_name("K");
+  command->add_option("--min-p", sampling.min_p, "Leave out tokens below this share of the likeliest")
+      ->type_name("P");
+  command
+      ->add_option("--repetition-penalty", sampling.repetition_penalty,
+                   "Divide the logits of tokens that were there before by R, or multiply negative ones")
+      ->type_name("R");
+  command
+      ->add_option("--presence-penalty", sampling.presence_penalty,
+                   "Take P off the logits of tokens that the answer has")
+      ->type_name("P");
+  command
+      ->add_option("--frequency-penalty", sampling.frequency_penalty,
+                   "Take F off them for every time they were written")
+      ->type_name("F");
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->type_name("N");
-  command->add_option("--min-tokens", generate.min_tokens, "No end token among the first N tokens")->type_name("N");
+  command->add_option("--min-tokens", generate.min_tokens, "No end token among the first N tokens")
+      ->type_name("N");
   command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
-  command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")->type_name("TEXT")->allow_extra_args(false);
-  command->add_option("--head", options->head, "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")->type_name("TYPE")->capture_default_str();
-  command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")->type_name("DIR");
+  command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")
+      ->type_name("TEXT")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--head", options->head,
+                   "Output head: stored, or int8, rounded to 8 bits when it is loaded, which decodes faster")
+      ->type_name("TYPE")
+      ->capture_default_str();
+  command->add_option("--lora", options->lora, "LoRA adapter, as PEFT saves it, that runs beside the model")
+      ->type_name("DIR");
   add_constraint_options(*command, options->constraint);
   add_kv_cache_option(*command, options->kv_cache_dtype);
   add_placement_options(*command, options->placement);
   add_draft_options(*command, options->draft);
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 
 }  // namespace llmq::tools

@@ -1,4 +1,5 @@
-// llmq inspect PATH: what a checkpoint is, from its headers; with --quality also each module's error from report.json.
+// llmq inspect PATH: what a checkpoint is, from its headers; with --quality also each module's error from
+// report.json.
 #include "export/inspect.h"
 
 #include <algorithm>

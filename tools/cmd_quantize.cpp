@@ -1,4 +1,5 @@
-// llmq quantize: recipe -> plan -> calibration -> pipeline -> a published checkpoint, its report and its card; then the recipe's own evaluation.
+// llmq quantize: recipe -> plan -> calibration -> pipeline -> a published checkpoint, its report and its
+// card; then the recipe's own evaluation.
 #include <algorithm>
 #include <chrono>
 
@@ -78,8 +79,8 @@ struct Outcome {
   std::uint64_t peak_rss_bytes = 0;     // of the quantization: an evaluation after it holds both models
   std::uint64_t peak_device_bytes = 0;  // likewise, of the device that held most
   DiskTraffic disk;                     // likewise
-  std::string version;               // of a versioned output
-  BitChoice bits;                    // of --target-bits
+  std::string version;                  // of a versioned output
+  BitChoice bits;                       // of --target-bits
   std::optional<TimePrediction> prediction;
   std::uint64_t probe_bytes = 0;  // of the model, read for it
   std::vector<ReadPass> whole_file_reads;
@@ -136,12 +137,13 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
-    print_line(fmt::format("inputs of o and down: {}; the residual stream: {}",
-                           plan.keep_inputs ? plan.device_room ? "kept on the device" : "kept in memory" : "computed again",
-                           plan.activations_in_file   ? "in a file beside the output"
-                           : plan.activations_on_host ? "in the host's memory, a chunk on the device"
-                           : plan.device_room         ? "on the device"
-                                                      : "in memory"));
+    print_line(fmt::format(
+        "inputs of o and down: {}; the residual stream: {}",
+        plan.keep_inputs ? plan.device_room ? "kept on the device" : "kept in memory" : "computed again",
+        plan.activations_in_file   ? "in a file beside the output"
+        : plan.activations_on_host ? "in the host's memory, a chunk on the device"
+        : plan.device_room         ? "on the device"
+                                   : "in memory"));
   print_time(time);
   if (!plan.devices.empty()) print_line("the time is that of the first device alone");
   if (plan.mixed) print_choices(*plan.mixed);
@@ -154,14 +156,16 @@ Json list_json(const std::vector<std::string>& lines) {
   return list;
 }
 
-// What the report needs beyond the pipeline's own findings: the plan's figure beside the measured one, and the evaluation.
+// What the report needs beyond the pipeline's own findings: the plan's figure beside the measured one, and
+// the evaluation.
 Json run_json(const Outcome& o) {
   Json run = o.report.to_json();
   run["left_dense"] = list_json(o.plan.ignored);
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   if (!o.plan.devices.empty()) run["devices"] = list_json(o.plan.devices);
-  run["memory"] =
-      Json::object({{"planned_peak_bytes", o.plan.peak_bytes}, {"peak_rss_bytes", o.peak_rss_bytes}, {"peak_device_bytes", o.peak_device_bytes}});
+  run["memory"] = Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
+                                {"peak_rss_bytes", o.peak_rss_bytes},
+                                {"peak_device_bytes", o.peak_device_bytes}});
   if (o.plan.device_room) run["memory"]["planned_device_bytes"] = o.plan.device_bytes;
   run["disk"] = traffic_json(o.disk);
   if (o.prediction) {
@@ -232,7 +236,8 @@ void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
   o.disk.planned_bytes_written = o.plan.bytes_written();
 }
 
-// Measured before the output has its name: what misses a gate is published all the same, but does not become `latest`.
+// Measured before the output has its name: what misses a gate is published all the same, but does not become
+// `latest`.
 void run_job(Outcome& o, const LoadedModel& model, const std::vector<std::shared_ptr<Backend>>& devices,
              const Options& options, const GlobalOptions& globals, const RunFiles& run_files,
              RunProvenance& provenance) {
@@ -246,9 +251,11 @@ void run_job(Outcome& o, const LoadedModel& model, const std::vector<std::shared
   pipeline.scratch_directory = directory_of(o.recipe.output);
   pipeline.further_devices.assign(devices.begin() + 1, devices.end());
   pipeline.on_step = [](const std::string&, const std::string&) { throw_if_interrupted(); };
-  o.report = run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *devices.front(), *writer, pipeline);
+  o.report =
+      run_pipeline(o.plan, model.checkpoint, model.spec, o.calibration, *devices.front(), *writer, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
-  for (const std::shared_ptr<Backend>& device : devices) o.peak_device_bytes = std::max(o.peak_device_bytes, device->peak_bytes());
+  for (const std::shared_ptr<Backend>& device : devices)
+    o.peak_device_bytes = std::max(o.peak_device_bytes, device->peak_bytes());
   o.facts.bytes_out = writer->bytes();
   o.facts.bits_per_weight = stored_bits_per_weight(o.plan.format, o.plan.modules);
   o.facts.bits_per_weight_total = whole_model_bits(model.spec, writer->bytes());
@@ -311,9 +318,11 @@ void print_outcome(const Outcome& o) {
       o.recipe.output, o.plan.modules.size(), scheme_text(o.plan), o.plan.method,
       bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in), o.facts.bits_per_weight,
       o.facts.bits_per_weight_total));
-  const std::string there = o.peak_device_bytes == 0 ? std::string() : fmt::format(" and {} of the device", bytes_text(o.peak_device_bytes));
-  print_line(fmt::format("{}, peak memory {} (planned {}){}, {}", seconds_text(o.seconds), bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), there,
-                         o.facts.digest));
+  const std::string there = o.peak_device_bytes == 0
+                                ? std::string()
+                                : fmt::format(" and {} of the device", bytes_text(o.peak_device_bytes));
+  print_line(fmt::format("{}, peak memory {} (planned {}){}, {}", seconds_text(o.seconds),
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), there, o.facts.digest));
   print_traffic(o.disk);
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
@@ -326,11 +335,15 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const auto start = std::chrono::steady_clock::now();
   const RunFiles files(options.direct_io ? Reading::kDirect : Reading::kCached);
   const LoadedModel model = open_model(*files.model, o.recipe.model);
-  const std::vector<std::shared_ptr<Backend>> devices = chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(), wanted_arithmetic(o.recipe));
+  const std::vector<std::shared_ptr<Backend>> devices =
+      chosen_devices(globals, options.devices ? parse_devices(*options.devices) : std::vector<int>(),
+                     wanted_arithmetic(o.recipe));
   const std::shared_ptr<Backend>& backend = devices.front();
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
-                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), planned_devices(devices));
-  if (const std::string slower = host_factorization(*backend); o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
+                     backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"),
+                     planned_devices(devices));
+  if (const std::string slower = host_factorization(*backend);
+      o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
     o.plan.warnings.push_back(slower);
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -412,7 +425,8 @@ int run(const Options& options, const Session& session) {
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", o.recipe.source,
           "target_bits", "write scheme: q4_k_m"});
   if (o.recipe.format == "gguf" && options.devices)
-    fail(ErrorKind::kUnsupported, {"a GGUF output is made on one device", o.recipe.source, "--devices", "leave it out"});
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF output is made on one device", o.recipe.source, "--devices", "leave it out"});
   try {
     if (o.recipe.format == "gguf")
       return quantize_to_gguf(o.recipe,

@@ -1,6 +1,7 @@
-// llmq tokenize MODEL [--text FILE] [--decode] [--chat FILE]: ids for text, text for ids, the text and ids of a chat.
-#include <iostream>
+// llmq tokenize MODEL [--text FILE] [--decode] [--chat FILE]: ids for text, text for ids, the text and ids of
+// a chat.
 #include <cstring>
+#include <iostream>
 #include <iterator>
 
 #include "base/error.h"
@@ -31,9 +32,15 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
   if (start != std::string::npos && (text[start] == '[' || text[start] == '{')) {
     const Json json = Json::parse(text, file, {.max_bytes = std::size_t{1} << 32});
     const Json* list = json.is_object() ? json.find("ids") : &json;
-    if (!list || !list->is_array()) fail(ErrorKind::kBadInput, {"holds no list of ids", file, {}, "give an array of numbers, or an object with one under \"ids\""});
+    if (!list || !list->is_array())
+      fail(ErrorKind::kBadInput, {"holds no list of ids",
+                                  file,
+                                  {},
+                                  "give an array of numbers, or an object with one under \"ids\""});
     for (const Json& id : list->items()) {
-      if (!id.is_integer()) fail(ErrorKind::kBadInput, {"found " + id.dump() + " where an id should stand", file, {}, "give ids as whole numbers"});
+      if (!id.is_integer())
+        fail(ErrorKind::kBadInput,
+             {"found " + id.dump() + " where an id should stand", file, {}, "give ids as whole numbers"});
       ids.push_back(id.as_integer());
     }
     return ids;
@@ -45,8 +52,9 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
     char* end = nullptr;
     const long id = std::strtol(cursor, &end, 10);
     if (end == cursor)
-      fail(ErrorKind::kBadInput, {fmt::format("found '{:.10}' where an id should stand", cursor), file, fmt::format("byte {}", cursor - text.c_str()),
-                                  "give ids as numbers or as JSON"});
+      fail(ErrorKind::kBadInput,
+           {fmt::format("found '{:.10}' where an id should stand", cursor), file,
+            fmt::format("byte {}", cursor - text.c_str()), "give ids as numbers or as JSON"});
     ids.push_back(id);
     cursor = end;
   }
@@ -54,21 +62,32 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
 
 Json ids_json(const std::vector<std::int32_t>& ids) { return Json(Json::Array(ids.begin(), ids.end())); }
 
-// A list of messages, or an object with "messages" and what else the template reads, as the model sees it before it answers.
+// A list of messages, or an object with "messages" and what else the template reads, as the model sees it
+// before it answers.
 int run_chat(const Options& options, const GlobalOptions& globals) {
-  if (!options.text.empty() || options.decode) fail(ErrorKind::kUsage, {"a chat and another input are given", {}, "--chat", "give one of --chat, --text and --decode"});
+  if (!options.text.empty() || options.decode)
+    fail(ErrorKind::kUsage,
+         {"a chat and another input are given", {}, "--chat", "give one of --chat, --text and --decode"});
   Json request = Json::parse(read_text(system_io(), options.chat), options.chat);
   if (request.is_array()) request = Json::object({{"messages", request}});
-  if (!request.is_object()) fail(ErrorKind::kBadInput, {fmt::format("found {} where a chat should stand", request.kind()), options.chat, {}, "give a list of messages, or an object with \"messages\""});
+  if (!request.is_object())
+    fail(ErrorKind::kBadInput, {fmt::format("found {} where a chat should stand", request.kind()),
+                                options.chat,
+                                {},
+                                "give a list of messages, or an object with \"messages\""});
   if (!request.find("add_generation_prompt")) request["add_generation_prompt"] = true;
   const std::string text = model_chat_template(system_io(), options.model).render(request, local_time());
   if (!globals.json) {
     std::cout << text;
     return 0;
   }
-  const std::vector<std::int32_t> ids = encode_text(Tokenizer::open(system_io(), options.model), text, options.chat, false);
+  const std::vector<std::int32_t> ids =
+      encode_text(Tokenizer::open(system_io(), options.model), text, options.chat, false);
   const auto count = static_cast<std::int64_t>(ids.size());
-  std::cout << Json::object({{"schema", "llmq.tokenize/1"}, {"text", text}, {"ids", ids_json(ids)}, {"count", count}}).dump() << "\n";
+  std::cout << Json::object(
+                   {{"schema", "llmq.tokenize/1"}, {"text", text}, {"ids", ids_json(ids)}, {"count", count}})
+                   .dump()
+            << "\n";
   return 0;
 }
 
@@ -81,18 +100,26 @@ int run(const Options& options, const GlobalOptions& globals) {
     std::vector<std::int32_t> ids;
     for (const std::int64_t id : read_ids(input, source)) {
       if (id < 0 || id >= tokenizer.vocabulary_size())
-        fail(ErrorKind::kBadInput, {fmt::format("id {} is outside the vocabulary 0 .. {}", id, tokenizer.vocabulary_size() - 1), source, {}, {}});
+        fail(ErrorKind::kBadInput,
+             {fmt::format("id {} is outside the vocabulary 0 .. {}", id, tokenizer.vocabulary_size() - 1),
+              source,
+              {},
+              {}});
       ids.push_back(static_cast<std::int32_t>(id));
     }
     const std::string text = tokenizer.decode(ids);
-    if (globals.json) print_json(Json::object({{"schema", "llmq.tokenize/1"}, {"text", text}}));
-    else std::cout << text;
+    if (globals.json)
+      print_json(Json::object({{"schema", "llmq.tokenize/1"}, {"text", text}}));
+    else
+      std::cout << text;
     return 0;
   }
   const std::vector<std::int32_t> ids = encode_text(tokenizer, input, source, !options.no_special);
   if (globals.json) {
     const auto count = static_cast<std::int64_t>(ids.size());
-    std::cout << Json::object({{"schema", "llmq.tokenize/1"}, {"ids", ids_json(ids)}, {"count", count}}).dump() << "\n";
+    std::cout
+        << Json::object({{"schema", "llmq.tokenize/1"}, {"ids", ids_json(ids)}, {"count", count}}).dump()
+        << "\n";
     return 0;
   }
   for (std::size_t i = 0; i < ids.size(); ++i) std::cout << (i ? " " : "") << ids[i];
@@ -104,15 +131,22 @@ int run(const Options& options, const GlobalOptions& globals) {
 
 void add_tokenize(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = declare_command(app, "tokenize", "Turn text into token ids, or ids into text",
-                                      "  echo 'Once upon a time' | llmq tokenize MODEL\n  llmq tokenize MODEL --text wiki.txt --json\n"
-                                      "  llmq tokenize MODEL --chat messages.json\n");
+  CLI::App* command = declare_command(
+      app, "tokenize", "Turn text into token ids, or ids into text",
+      "  echo 'Once upon a time' | llmq tokenize MODEL\n  llmq tokenize MODEL --text wiki.txt --json\n"
+      "  llmq tokenize MODEL --chat messages.json\n");
   command->add_option("model", options->model, "Model directory or .gguf file")->required()->type_name("");
-  command->add_option("--text", options->text, "File to read; standard input when left out")->type_name("FILE");
+  command->add_option("--text", options->text, "File to read; standard input when left out")
+      ->type_name("FILE");
   command->add_flag("--decode", options->decode, "Read ids, print text");
   command->add_flag("--no-special", options->no_special, "Do not add special tokens such as BOS");
-  command->add_option("--chat", options->chat, "Render this chat (JSON: messages, or an object with messages, tools ...) with the model's template")->type_name("FILE");
-  command->callback([options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  command
+      ->add_option("--chat", options->chat,
+                   "Render this chat (JSON: messages, or an object with messages, tools ...) with the "
+                   "model's template")
+      ->type_name("FILE");
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }
 
 }  // namespace llmq::tools

@@ -99,7 +99,8 @@ void add_verify(CLI::App& app, Session& session) {
       ->required()
       ->type_name("");
   command
-      ->add_option("--key", options->key, "Check the signature as well, with this public key (PEM, ECDSA P-256)")
+      ->add_option("--key", options->key,
+                   "Check the signature as well, with this public key (PEM, ECDSA P-256)")
       ->type_name("FILE");
   command->add_flag("--rebuild", options->rebuild,
                     "Run the job of the manifest again, beside the output, and compare every file");
@@ -119,7 +120,9 @@ void add_sign(CLI::App& app, Session& session) {
                                       "  openssl ec -in signer.pem -pubout -out signer.pub.pem\n"
                                       "  llmq sign out/model-awq --key signer.pem\n"
                                       "  llmq sign out/model.gguf --key signer.pem\n");
-  command->add_option("output", options->output, "Output directory, or .gguf file")->required()->type_name("");
+  command->add_option("output", options->output, "Output directory, or .gguf file")
+      ->required()
+      ->type_name("");
   command
       ->add_option("--key", options->key,
                    "Private key (PEM, ECDSA P-256); an encrypted one is opened with LLMQ_KEY_PASSPHRASE")

@@ -53,22 +53,33 @@ CLI::Validator number_between(double least, double most) {
   return CLI::Validator(
       [=](std::string& text) {
         const auto number = measured(text, kPlain);
-        return number && *number >= least && *number <= most ? std::string() : fmt::format("'{}' is no number from {} to {}", text, least, most);
+        return number && *number >= least && *number <= most
+                   ? std::string()
+                   : fmt::format("'{}' is no number from {} to {}", text, least, most);
       },
       {});
 }
 
 std::uint64_t parse_bytes(const std::string& text, const std::string& flag) {
-  static constexpr std::array<Unit, 8> kUnits = {{{"", 1}, {"B", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}}};
+  static constexpr std::array<Unit, 8> kUnits = {{{"", 1},
+                                                  {"B", 1},
+                                                  {"KB", 1e3},
+                                                  {"MB", 1e6},
+                                                  {"GB", 1e9},
+                                                  {"KiB", 0x1p10},
+                                                  {"MiB", 0x1p20},
+                                                  {"GiB", 0x1p30}}};
   if (text.empty()) return 0;
-  if (const auto bytes = measured(text, kUnits); bytes && *bytes < 0x1p62) return static_cast<std::uint64_t>(*bytes);
+  if (const auto bytes = measured(text, kUnits); bytes && *bytes < 0x1p62)
+    return static_cast<std::uint64_t>(*bytes);
   fail(ErrorKind::kUsage, {"'" + text + "' is not a size", {}, flag, "write it as 8GiB, 512MiB or 2GB"});
 }
 
 double parse_seconds(const std::string& text, const std::string& flag) {
   static constexpr std::array<Unit, 4> kUnits = {{{"", 1}, {"s", 1}, {"m", 60}, {"h", 3600}}};
   if (const auto seconds = measured(text, kUnits); seconds && *seconds <= 1e6) return *seconds;
-  fail(ErrorKind::kUsage, {"'" + text + "' is no time between 0 and 1000000 seconds", {}, flag, "write it as 60s, 5m or 1h"});
+  fail(ErrorKind::kUsage,
+       {"'" + text + "' is no time between 0 and 1000000 seconds", {}, flag, "write it as 60s, 5m or 1h"});
 }
 
 }  // namespace llmq::tools

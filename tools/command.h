@@ -1,7 +1,8 @@
 // What every command shares: the flags that work everywhere, and how a command is declared and run.
 //
-// A command file turns words into typed values and calls the library once; it holds no numerics. It declares itself on the CLI::App and leaves
-// the work in session.run, so that help, completion and the man page come from one option table.
+// A command file turns words into typed values and calls the library once; it holds no numerics. It declares
+// itself on the CLI::App and leaves the work in session.run, so that help, completion and the man page come
+// from one option table.
 #pragma once
 #include <CLI/CLI.hpp>
 #include <cstdint>
@@ -49,7 +50,8 @@ void add_completion(CLI::App& app, Session& session);
 void add_man(CLI::App& app, Session& session);
 void add_merge(CLI::App& app, Session& session);
 
-// --device and --threads as a backend; of one arithmetic, where one is asked for (BackendRequest::arithmetic).
+// --device and --threads as a backend; of one arithmetic, where one is asked for
+// (BackendRequest::arithmetic).
 std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic = {});
 // --compute, or the command's default. Error(kUsage) for another word.
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);

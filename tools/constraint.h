@@ -17,6 +17,7 @@ struct ConstraintOptions {
 
 void add_constraint_options(CLI::App& command, ConstraintOptions& options);
 // Null where the text is free. Error(kUsage) where two are given.
-std::shared_ptr<const Constraint> chosen_constraint(const ConstraintOptions& options, const Tokenizer& tokenizer);
+std::shared_ptr<const Constraint> chosen_constraint(const ConstraintOptions& options,
+                                                    const Tokenizer& tokenizer);
 
 }  // namespace llmq::tools

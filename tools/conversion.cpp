@@ -36,7 +36,8 @@ int report_done(const ConvertReport& report, const GlobalOptions& globals) {
   return 0;
 }
 
-int report_unchanged(const PublishedOutput& found, const ConvertRequest& request, const GlobalOptions& globals) {
+int report_unchanged(const PublishedOutput& found, const ConvertRequest& request,
+                     const GlobalOptions& globals) {
   const std::string digest = found.report.at("digest").as_string();
   if (globals.json)
     print_json(Json::object({{"schema", conversion_schema(request.adapter)},
@@ -67,7 +68,8 @@ int run(Conversion& conversion, const Session& session) {
   const std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
   digests.save();
   if (found) return report_unchanged(*found, request, session.globals);
-  RunProvenance provenance(io, io, digests, conversion_files(io, checkpoint, request), conversion_facts(request, session));
+  RunProvenance provenance(io, io, digests, conversion_files(io, checkpoint, request),
+                           conversion_facts(request, session));
   request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
   return report_done(convert(io, checkpoint, request), session.globals);
 }
@@ -76,8 +78,10 @@ int run(Conversion& conversion, const Session& session) {
 
 void run_as_conversion(CLI::App& command, const std::shared_ptr<Conversion>& conversion, Session& session) {
   command.add_flag("--overwrite", conversion->request.target.overwrite, "Replace an earlier output of llmq");
-  command.add_flag("--paranoid", conversion->paranoid, "Hash every input again instead of trusting size and times");
-  command.callback([conversion, &session] { session.run = [conversion, &session] { return run(*conversion, session); }; });
+  command.add_flag("--paranoid", conversion->paranoid,
+                   "Hash every input again instead of trusting size and times");
+  command.callback(
+      [conversion, &session] { session.run = [conversion, &session] { return run(*conversion, session); }; });
 }
 
 }  // namespace llmq::tools

@@ -1,4 +1,5 @@
-// What `llmq convert` and `llmq merge` share: a job that is done already is not done again, and an output says where it comes from.
+// What `llmq convert` and `llmq merge` share: a job that is done already is not done again, and an output
+// says where it comes from.
 #pragma once
 #include <memory>
 #include <string>

@@ -10,14 +10,17 @@ namespace {
 
 constexpr int kMostOnTheHost = 16;  // of devices that share the cores, as tests need them
 
-[[noreturn]] void refuse(const std::string& what, const std::string& remedy) { fail(ErrorKind::kUsage, {what, {}, "--devices", remedy}); }
+[[noreturn]] void refuse(const std::string& what, const std::string& remedy) {
+  fail(ErrorKind::kUsage, {what, {}, "--devices", remedy});
+}
 
 }  // namespace
 
 CLI::Option* add_devices_option(CLI::App& command, std::optional<std::string>& devices) {
   return command
       .add_option("--devices", devices,
-                  "Numbers of devices of --device that share the work, such as 0,1: samples and rows are spread over them. The output is that of one")
+                  "Numbers of devices of --device that share the work, such as 0,1: samples and rows are "
+                  "spread over them. The output is that of one")
       ->type_name("N,...");
 }
 
@@ -31,28 +34,35 @@ std::vector<int> parse_devices(const std::string& devices) {
     const auto read = std::from_chars(word.data(), word.data() + word.size(), number);
     if (read.ec != std::errc() || read.ptr != word.data() + word.size() || number < 0)
       refuse(fmt::format("'{}' of '{}' is no number of a device", word, devices), remedy);
-    if (std::find(numbers.begin(), numbers.end(), number) != numbers.end()) refuse(fmt::format("device {} stands twice in '{}'", number, devices), remedy);
+    if (std::find(numbers.begin(), numbers.end(), number) != numbers.end())
+      refuse(fmt::format("device {} stands twice in '{}'", number, devices), remedy);
     numbers.push_back(number);
     first = end + 1;
   }
   return numbers;
 }
 
-std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals, const std::vector<int>& numbers, const std::string& arithmetic) {
+std::vector<std::shared_ptr<Backend>> chosen_devices(const GlobalOptions& globals,
+                                                     const std::vector<int>& numbers,
+                                                     const std::string& arithmetic) {
   if (numbers.empty()) return {chosen_backend(globals, arithmetic)};
   const bool cpu = globals.device == "auto" || globals.device == "cpu";
   if (!cpu && globals.device != "cuda" && globals.device != "emulated")
     refuse("--device " + globals.device + " is one device", "use --device cuda, or leave --devices out");
-  if (const int most = *std::max_element(numbers.begin(), numbers.end()); globals.device != "cuda" && most >= kMostOnTheHost)
-    refuse(fmt::format("there is no device {} of --device {}", most, globals.device), fmt::format("give numbers of 0 .. {}", kMostOnTheHost - 1));
+  if (const int most = *std::max_element(numbers.begin(), numbers.end());
+      globals.device != "cuda" && most >= kMostOnTheHost)
+    refuse(fmt::format("there is no device {} of --device {}", most, globals.device),
+           fmt::format("give numbers of 0 .. {}", kMostOnTheHost - 1));
   std::vector<std::shared_ptr<Backend>> backends;
   for (const int number : numbers) {
     GlobalOptions one = globals;
     if (!cpu) one.device += fmt::format(":{}", number);
-    if (!backends.empty()) one.threads = std::max(1, backends.front()->workers().size() / static_cast<int>(numbers.size()));
+    if (!backends.empty())
+      one.threads = std::max(1, backends.front()->workers().size() / static_cast<int>(numbers.size()));
     backends.push_back(chosen_backend(one, arithmetic));
     if (backends.back()->arithmetic() != backends.front()->arithmetic())
-      refuse(fmt::format("{} computes otherwise than {}", backends.back()->name(), backends.front()->name()), "give devices of one type");
+      refuse(fmt::format("{} computes otherwise than {}", backends.back()->name(), backends.front()->name()),
+             "give devices of one type");
   }
   return backends;
 }

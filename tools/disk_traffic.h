@@ -1,4 +1,5 @@
-// What a run reads of its model and writes: the files through which bytes are counted, and what was announced beside what was counted, in the words of every report.
+// What a run reads of its model and writes: the files through which bytes are counted, and what was announced
+// beside what was counted, in the words of every report.
 #pragma once
 #include <cstdint>
 #include <memory>

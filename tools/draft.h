@@ -20,10 +20,11 @@ struct DraftOptions {
 void add_draft_options(CLI::App& command, DraftOptions& options);
 // Error(kUsage) for a number of guesses that nobody makes or that is out of range.
 void check_draft(const DraftOptions& options);
-// The draft model, where there is one, before `model` takes its time to load; Error(kBadInput) naming the first token that is another
-// piece of text in the two vocabularies.
+// The draft model, where there is one, before `model` takes its time to load; Error(kBadInput) naming the
+// first token that is another piece of text in the two vocabularies.
 std::optional<LoadedModel> open_draft(const DraftOptions& options, const LoadedModel& model);
 // Null for none. A draft model runs in `engine`'s threads and has room for as many positions.
-std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const std::optional<LoadedModel>& draft, const Engine& engine);
+std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const std::optional<LoadedModel>& draft,
+                                      const Engine& engine);
 
 }  // namespace llmq::tools

@@ -18,7 +18,8 @@ constexpr char kFooter[] =
     "memory, device); 2 the usage or an input is at fault; 3 finished, but a gate was\n"
     "not met; 130 or 143 interrupted.\n";
 
-// CLI11's formatter with narrow columns and without its type noise: an option reads "  --samples N   How many ...".
+// CLI11's formatter with narrow columns and without its type noise: an option reads
+// "  --samples N   How many ...".
 class PlainFormatter : public CLI::Formatter {
  public:
   PlainFormatter() { column_width(30); }

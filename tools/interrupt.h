@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM as an exception at the next step: files are cleaned up by destructors, then exit 130 or 143. A second signal ends at once.
+// SIGINT and SIGTERM as an exception at the next step: files are cleaned up by destructors, then exit 130 or
+// 143. A second signal ends at once.
 #pragma once
 #include <exception>
 

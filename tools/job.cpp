@@ -40,10 +40,12 @@ Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkp
   Json job = Json::object(
       {{"llmq", program()},
        {"model", model_digests(checkpoint, sha256)},
-       {"convert", Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
+       {"convert",
+        Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
        {"name", request.to == "gguf" ? Json(request.source) : Json()}});
   if (request.adapter.empty()) return job;
-  for (const Path& path : LoraAdapter::files(system_io(), request.adapter)) job["adapter"][path.filename().string()] = sha256(path);
+  for (const Path& path : LoraAdapter::files(system_io(), request.adapter))
+    job["adapter"][path.filename().string()] = sha256(path);
   return job;
 }
 

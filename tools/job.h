@@ -1,5 +1,5 @@
-// What decides every byte of an output: two runs with equal jobs write the same files, loader by loader and byte by byte.
-// Threads, memory limits, paths and times are not in it.
+// What decides every byte of an output: two runs with equal jobs write the same files, loader by loader and
+// byte by byte. Threads, memory limits, paths and times are not in it.
 #pragma once
 #include <functional>
 #include <string>
@@ -13,13 +13,14 @@
 
 namespace llmq::tools {
 
-// {llmq: {version, commit}, model: {file: SHA-256}, recipe: {...}, calibration: SHA-256 of the ids, compute, arithmetic,
-// allow_nonfinite}
+// {llmq: {version, commit}, model: {file: SHA-256}, recipe: {...}, calibration: SHA-256 of the ids, compute,
+// arithmetic, allow_nonfinite}
 Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
               Compute compute, const Backend& backend, bool allow_nonfinite,
               const std::function<std::string(const Path&)>& sha256);
 
-// The same of a conversion: {llmq, model, convert: {to, dtype}, name}; the name stands in a GGUF. With an adapter its digests, too.
+// The same of a conversion: {llmq, model, convert: {to, dtype}, name}; the name stands in a GGUF. With an
+// adapter its digests, too.
 Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint,
                          const std::function<std::string(const Path&)>& sha256);
 

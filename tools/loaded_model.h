@@ -1,4 +1,5 @@
-// A model argument, opened: checkpoint, structure and tokenizer, checked against each other; and an evaluation of it in words that several commands share.
+// A model argument, opened: checkpoint, structure and tokenizer, checked against each other; and an
+// evaluation of it in words that several commands share.
 #pragma once
 #include <functional>
 #include <memory>
@@ -26,7 +27,8 @@ struct LoadedModel {
 LoadedModel open_model(Io& io, const std::string& name);
 
 // Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
-std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text, const std::string& source, bool special = true);
+std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text,
+                                      const std::string& source, bool special = true);
 
 // The model's chat template; Error(kBadInput) where it has none.
 ChatTemplate model_chat_template(Io& io, const Path& model);
@@ -39,15 +41,15 @@ struct EvaluationRequest {
   std::int64_t max_windows = 0;
   std::string lora;  // directory of an adapter; empty: none
   Compute compute = Compute::kFloat32;
-  HeadWeight head = HeadWeight::kStored;  // of the model, not of the one it is held against
-  std::string kv_cache_dtype = "auto";    // likewise
-  EarlyBlocks early;                      // likewise
+  HeadWeight head = HeadWeight::kStored;                  // of the model, not of the one it is held against
+  std::string kv_cache_dtype = "auto";                    // likewise
+  EarlyBlocks early;                                      // likewise
   std::vector<std::shared_ptr<Backend>> further_members;  // likewise
 };
 
 struct Evaluation {
-  std::string device;       // what computed the model
-  std::string protocol;     // "hf-2048"
+  std::string device;    // what computed the model
+  std::string protocol;  // "hf-2048"
   std::string text, text_sha256;
   PerplexityResult result;
   Json kernels, kv_cache;  // kernels_json() and kv_cache_json() of the model
@@ -55,12 +57,14 @@ struct Evaluation {
 
 // --head: stored or int8. Error(kUsage) for another word.
 HeadWeight head_weight(const std::string& word);
-// Which kernel serves which weights: one line in the log, with a warning for each that could be faster; and for machines.
+// Which kernel serves which weights: one line in the log, with a warning for each that could be faster; and
+// for machines.
 void log_kernels(const Engine& engine);
 Json kernels_json(const Engine& engine);
 
 // `against` may be null. Progress goes to the log.
-Evaluation evaluate(const LoadedModel& model, const LoadedModel* against, const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
+Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,
+                    const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
 
 // A limit and what was found: met or not. Exit code 3 when any is missed.
 struct Gate {

@@ -11,7 +11,8 @@ double peak_in(const MachinePeaks& machine, Compute compute) {
   const ArithmeticKind kind = compute == Compute::kBFloat16 ? ArithmeticKind::kBF16 : ArithmeticKind::kF32;
   double peak = 0;
   for (const LevelPeak& level : machine.arithmetic)
-    if ((!machine.gpu.empty() || level.level == chosen_cpu_level()) && (level.kind == kind || peak == 0)) peak = level.peak.by_clock;
+    if ((!machine.gpu.empty() || level.level == chosen_cpu_level()) && (level.kind == kind || peak == 0))
+      peak = level.peak.by_clock;
   return peak;
 }
 

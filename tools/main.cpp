@@ -1,4 +1,5 @@
-// llmq: one program, one command per file. Parses, runs the chosen command, and turns every error into one sentence and an exit code (cli.md).
+// llmq: one program, one command per file. Parses, runs the chosen command, and turns every error into one
+// sentence and an exit code (cli.md).
 #include <unistd.h>
 
 #include <csignal>
@@ -21,10 +22,20 @@ namespace {
 void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   const char* group = "Everywhere";
   app.add_flag("--json", globals.json, "One JSON document on stdout and nothing else")->group(group);
-  app.add_option("--device", globals.device, "auto, cpu, cuda or cuda:N; auto is the CPU, as CUDA was not yet run on a device")->group(group)->type_name("DEVICE");
-  app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")->group(group)->type_name("TYPE");
-  app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")->group(group)->type_name("N")->check(CLI::Range(1, 1024));
-  app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")->group(group)->type_name("SIZE");
+  app.add_option("--device", globals.device,
+                 "auto, cpu, cuda or cuda:N; auto is the CPU, as CUDA was not yet run on a device")
+      ->group(group)
+      ->type_name("DEVICE");
+  app.add_option("--compute", globals.compute, "Arithmetic of the forward pass: float32 or bfloat16")
+      ->group(group)
+      ->type_name("TYPE");
+  app.add_option("--threads", globals.threads, "Threads to use; by default the cores this process may use")
+      ->group(group)
+      ->type_name("N")
+      ->check(CLI::Range(1, 1024));
+  app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")
+      ->group(group)
+      ->type_name("SIZE");
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
 }
@@ -38,16 +49,20 @@ bool asked(int argc, char** argv, const char* flag) {
 // A word where a command should stand is named as such; for other mistakes CLI11 has the words.
 Error usage_error(const CLI::App& app, const CLI::ParseError& error, const char* first_word) {
   std::string message = error.what();
-  if (app.get_subcommands().empty() && first_word && first_word[0] != '-') message = "'" + std::string(first_word) + "' is not a command";
-  return Error(ErrorKind::kUsage, {message, {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
+  if (app.get_subcommands().empty() && first_word && first_word[0] != '-')
+    message = "'" + std::string(first_word) + "' is not a command";
+  return Error(ErrorKind::kUsage,
+               {message, {}, {}, "llmq --help, or llmq COMMAND --help, lists what is understood"});
 }
 
-// An empty value is most likely a variable that was not set, and `--api-key-file "$KEYS"` must not serve without keys. Texts may be empty.
+// An empty value is most likely a variable that was not set, and `--api-key-file "$KEYS"` must not serve
+// without keys. Texts may be empty.
 void refuse_empty_values(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options())
     for (const std::string& value : option->results())
       if (value.empty() && !option->get_positional() && option->get_type_name() != "TEXT")
-        fail(ErrorKind::kUsage, {"is given without a value", {}, option->get_name(), "write one behind it, or leave it out"});
+        fail(ErrorKind::kUsage,
+             {"is given without a value", {}, option->get_name(), "write one behind it, or leave it out"});
 }
 
 int run(int argc, char** argv) {
@@ -58,8 +73,11 @@ int run(int argc, char** argv) {
   declare_application(app);
   add_global_flags(app, session.globals);
   bool version = false;
-  app.add_flag("--version", version, "Version; with --json also commit, compiler, CPU level and libraries")->group("Everywhere");
-  for (const auto add : {add_quantize, add_eval_ppl, add_generate, add_serve, add_bench, add_inspect, add_diff, add_convert, add_merge, add_estimate, add_verify, add_sign, add_pack, add_publish, add_tokenize, add_completion, add_man})
+  app.add_flag("--version", version, "Version; with --json also commit, compiler, CPU level and libraries")
+      ->group("Everywhere");
+  for (const auto add : {add_quantize, add_eval_ppl, add_generate, add_serve, add_bench, add_inspect,
+                         add_diff, add_convert, add_merge, add_estimate, add_verify, add_sign, add_pack,
+                         add_publish, add_tokenize, add_completion, add_man})
     add(app, session);
   try {
     app.parse(argc, argv);
@@ -75,13 +93,21 @@ int run(int argc, char** argv) {
     return 0;
   }
   if (!session.run) {
-    if (session.globals.json) fail(ErrorKind::kUsage, {"no command is given", {}, {}, "llmq --help lists the commands"});
+    if (session.globals.json)
+      fail(ErrorKind::kUsage, {"no command is given", {}, {}, "llmq --help lists the commands"});
     std::cout << app.help();
     return 2;
   }
-  if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize") && !app.got_subcommand("verify"))
-    fail(ErrorKind::kUnsupported, {"only llmq quantize and llmq verify --rebuild keep a memory limit in this version", {}, "--memory-limit", "leave it out"});
-  Log::get().set_verbosity(session.globals.quiet ? Verbosity::kQuiet : session.globals.verbose ? Verbosity::kVerbose : Verbosity::kNormal);
+  if (!session.globals.memory_limit.empty() && !app.got_subcommand("quantize") &&
+      !app.got_subcommand("verify"))
+    fail(ErrorKind::kUnsupported,
+         {"only llmq quantize and llmq verify --rebuild keep a memory limit in this version",
+          {},
+          "--memory-limit",
+          "leave it out"});
+  Log::get().set_verbosity(session.globals.quiet     ? Verbosity::kQuiet
+                           : session.globals.verbose ? Verbosity::kVerbose
+                                                     : Verbosity::kNormal);
   return session.run();
 }
 
@@ -106,10 +132,17 @@ int main(int argc, char** argv) {
     print_error(error, json);
     return exit_code(error.kind());
   } catch (const std::bad_alloc&) {
-    print_error(Error(ErrorKind::kResource, {"out of memory", {}, {}, "lower --threads or the calibration samples, or use a machine with more memory"}), json);
+    print_error(Error(ErrorKind::kResource,
+                      {"out of memory",
+                       {},
+                       {},
+                       "lower --threads or the calibration samples, or use a machine with more memory"}),
+                json);
     return 1;
   } catch (const std::exception& error) {
-    print_error(Error(ErrorKind::kInternal, {error.what(), {}, {}, "this is a defect of llmq: please report the command"}), json);
+    print_error(Error(ErrorKind::kInternal,
+                      {error.what(), {}, {}, "this is a defect of llmq: please report the command"}),
+                json);
     return 1;
   }
 }

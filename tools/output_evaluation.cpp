@@ -13,8 +13,9 @@ OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string
   request.compute = chosen_compute(globals, Compute::kFloat32);
   const LoadedModel written = open_model(system_io(), output);
   // An engine looks its embeddings up in the page cache.
-  const std::optional<LoadedModel> cached =
-      original.checkpoint.holds_in_memory() ? std::optional(open_model(system_io(), original.name)) : std::nullopt;
+  const std::optional<LoadedModel> cached = original.checkpoint.holds_in_memory()
+                                                ? std::optional(open_model(system_io(), original.name))
+                                                : std::nullopt;
   OutputEvaluation evaluated{evaluate(written, cached ? &*cached : &original, backend, request), {}};
   const PerplexityResult& result = evaluated.evaluation.result;
   const auto gate = [&](const char* name, const std::optional<double>& limit, double value) {

@@ -1,5 +1,5 @@
-// A recipe's `evaluate`: perplexity of the written files and their divergence from the original, held against the
-// limits that the recipe sets; as JSON and as the lines that close a run.
+// A recipe's `evaluate`: perplexity of the written files and their divergence from the original, held against
+// the limits that the recipe sets; as JSON and as the lines that close a run.
 #pragma once
 #include "calibration/calibration_text.h"
 #include "quant/recipe.h"
@@ -13,7 +13,8 @@ struct OutputEvaluation {
   std::vector<Gate> gates;
 };
 
-// Reads `output` back from disk, as a user would; and `original` again, where it was read past the page cache.
+// Reads `output` back from disk, as a user would; and `original` again, where it was read past the page
+// cache.
 OutputEvaluation evaluate_output(const EvaluateRequest& asked, const std::string& output,
                                  const LoadedModel& original, const std::shared_ptr<Backend>& backend,
                                  const GlobalOptions& globals);

@@ -20,8 +20,9 @@ struct Placement {
   EarlyBlocks early;
   std::vector<std::shared_ptr<Backend>> further_members;
 };
-// Without --gpu-layers, and with as many as the model has or more, all of it is on --device; members are on the first
-// devices of that kind. Error(kUsage) where --device names no device beside the CPU for some layers, or the model cannot be divided so.
+// Without --gpu-layers, and with as many as the model has or more, all of it is on --device; members are on
+// the first devices of that kind. Error(kUsage) where --device names no device beside the CPU for some
+// layers, or the model cannot be divided so.
 Placement placed(const PlacementFlags& flags, const GlobalOptions& globals, const ModelSpec& spec);
 
 }  // namespace llmq::tools

@@ -4,7 +4,8 @@
 
 namespace llmq::tools {
 
-// Two seconds of probing are little beside a run of minutes, and a twentieth of one of half a minute, which nobody plans for.
+// Two seconds of probing are little beside a run of minutes, and a twentieth of one of half a minute, which
+// nobody plans for.
 bool is_long(double flops, std::uint64_t bytes_in);
 // Where an output's disk is measured.
 Path directory_of(const Path& output);

@@ -23,33 +23,63 @@ constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
 constexpr std::int64_t kShortestContext = 2;  // a token of a prompt and one of its answer
 
 std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
-  return static_cast<std::uint64_t>(spec.blocks.size()) * static_cast<std::uint64_t>(spec.kv_heads * type.bytes(spec.head_dim));
+  return static_cast<std::uint64_t>(spec.blocks.size()) *
+         static_cast<std::uint64_t>(spec.kv_heads * type.bytes(spec.head_dim));
 }
 
-Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec, Compute compute) {
+Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec,
+              Compute compute) {
   if (options.max_model_len > spec.max_position)
-    fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model", options.max_model_len, spec.max_position), {}, "--max-model-len", "lower it"});
+    fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model",
+                                         options.max_model_len, spec.max_position),
+                             {},
+                             "--max-model-len",
+                             "lower it"});
   const std::int64_t members = options.placement.members;  // each of which has the memory that was asked for
-  const std::uint64_t per_token = kv_bytes_per_token(member_spec(spec, members), kv_type_of(options.kv_cache_dtype, compute)), asked = parse_bytes(options.kv_memory, "--kv-memory");
-  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory / static_cast<std::uint64_t>(members) && globals.device.rfind("cuda", 0) != 0)
-    fail(ErrorKind::kUsage, {fmt::format("{} of {} is more than the {} of memory here", members == 1 ? "a KV cache" : fmt::format("a KV cache on each of {} devices", members), bytes_text(asked), bytes_text(memory)), {}, "--kv-memory", "lower it"});
-  const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token / static_cast<std::uint64_t>(options.block_size)) * options.block_size;
+  const std::uint64_t per_token = kv_bytes_per_token(member_spec(spec, members),
+                                                     kv_type_of(options.kv_cache_dtype, compute)),
+                      asked = parse_bytes(options.kv_memory, "--kv-memory");
+  if (const std::uint64_t memory = host_memory_bytes();
+      memory != 0 && asked > memory / static_cast<std::uint64_t>(members) &&
+      globals.device.rfind("cuda", 0) != 0)
+    fail(ErrorKind::kUsage,
+         {fmt::format("{} of {} is more than the {} of memory here",
+                      members == 1 ? "a KV cache" : fmt::format("a KV cache on each of {} devices", members),
+                      bytes_text(asked), bytes_text(memory)),
+          {},
+          "--kv-memory",
+          "lower it"});
+  const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token /
+                                                    static_cast<std::uint64_t>(options.block_size)) *
+                          options.block_size;
   // Of one context: less than its length where a sliding window passes.
   const auto positions_of = [&](std::int64_t context) {
-    return most_kv_blocks(kv_window(spec), options.block_size, context, options.limits.max_num_batched_tokens) * options.block_size;
+    return most_kv_blocks(kv_window(spec), options.block_size, context,
+                          options.limits.max_num_batched_tokens) *
+           options.block_size;
   };
   Room room;
-  room.context = options.max_model_len ? options.max_model_len : positions_of(spec.max_position) <= affordable ? spec.max_position : std::max(kShortestContext, std::min(affordable, spec.max_position));
+  room.context = options.max_model_len ? options.max_model_len
+                 : positions_of(spec.max_position) <= affordable
+                     ? spec.max_position
+                     : std::max(kShortestContext, std::min(affordable, spec.max_position));
   const std::int64_t longest = positions_of(room.context);
   if (affordable < longest)
-    fail(ErrorKind::kUsage, {fmt::format("a KV cache of {} holds {} tokens, and one context of {} takes {}", bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context, longest),
-                             {}, "--kv-memory", fmt::format("give at least {}, or lower --max-model-len", bytes_text(per_token * static_cast<std::uint64_t>(longest)))});
-  const std::int64_t most = (longest + options.block_size) * options.limits.max_num_seqs;  // all answers at their longest
+    fail(ErrorKind::kUsage,
+         {fmt::format("a KV cache of {} holds {} tokens, and one context of {} takes {}",
+                      bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context, longest),
+          {},
+          "--kv-memory",
+          fmt::format("give at least {}, or lower --max-model-len",
+                      bytes_text(per_token * static_cast<std::uint64_t>(longest)))});
+  // all answers at their longest
+  const std::int64_t most = (longest + options.block_size) * options.limits.max_num_seqs;
   room.kv_tokens = asked ? affordable : std::min(affordable, most);
   return room;
 }
 
-Engine load_engine(const LoadedModel& model, const EngineFlags& options, const Placement& placement, Compute compute, const Room& room) {
+Engine load_engine(const LoadedModel& model, const EngineFlags& options, const Placement& placement,
+                   Compute compute, const Room& room) {
   Engine::Options engine;
   engine.compute = compute;
   engine.max_context = room.context;
@@ -71,20 +101,33 @@ std::string name_of(const EngineFlags& options) {
     return path.has_filename() ? path.filename().string() : path.parent_path().filename().string();
   };
   std::string name = options.served_name.empty() ? by_place() : options.served_name;
-  if (!is_utf8(name) || std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
-    fail(ErrorKind::kUsage, {"the name of the model would stand in every answer, and is no line of UTF-8", {}, "--served-model-name", "give it a plain name"});
+  if (!is_utf8(name) ||
+      std::any_of(name.begin(), name.end(), [](unsigned char c) { return c < 0x20 || c == 0x7f; }))
+    fail(ErrorKind::kUsage, {"the name of the model would stand in every answer, and is no line of UTF-8",
+                             {},
+                             "--served-model-name",
+                             "give it a plain name"});
   return name;
 }
 
 ServedModel served_model(const LoadedModel& model, const EngineFlags& options, std::int64_t context) {
-  return {name_of(options), {options.model}, static_cast<std::int64_t>(std::time(nullptr)), context, model.spec.vocab_size, model.tokenizer,
+  return {name_of(options),
+          {options.model},
+          static_cast<std::int64_t>(std::time(nullptr)),
+          context,
+          model.spec.vocab_size,
+          model.tokenizer,
           ChatTemplate::open(system_io(), model.checkpoint.path())};
 }
 
 std::uint64_t swap_bytes(const EngineFlags& flags) {
   const std::uint64_t asked = parse_bytes(flags.swap_space, "--swap-space");
   if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory)
-    fail(ErrorKind::kUsage, {fmt::format("{} are more than the {} of memory here", bytes_text(asked), bytes_text(memory)), {}, "--swap-space", "lower it"});
+    fail(ErrorKind::kUsage,
+         {fmt::format("{} are more than the {} of memory here", bytes_text(asked), bytes_text(memory)),
+          {},
+          "--swap-space",
+          "lower it"});
   return asked;
 }
 
@@ -92,16 +135,26 @@ std::uint64_t swap_bytes(const EngineFlags& flags) {
 std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
   const std::uint64_t asked = swap_bytes(flags), page = engine.cache().page_bytes();
   if (asked == 0) return 0;
-  if (asked < page) fail(ErrorKind::kUsage, {fmt::format("{} holds no block of the KV cache, one of which has {}", bytes_text(asked), bytes_text(page)), {}, "--swap-space", "raise it, as in 4GiB"});
+  if (asked < page)
+    fail(ErrorKind::kUsage, {fmt::format("{} holds no block of the KV cache, one of which has {}",
+                                         bytes_text(asked), bytes_text(page)),
+                             {},
+                             "--swap-space",
+                             "raise it, as in 4GiB"});
   if (engine.cache().blocks().window().positions != 0) {
-    Log::get().note("the model looks back through a window only: what is pushed out is little, and computed again (--swap-space)");
+    Log::get().note(
+        "the model looks back through a window only: what is pushed out is little, and computed again "
+        "(--swap-space)");
     return 0;
   }
   const auto pages = static_cast<std::int32_t>(std::min<std::uint64_t>(asked / page, INT32_MAX));
   engine.cache().give_swap_space(pages);
   const SwapRates rates = measure_swap(engine);
-  Log::get().note(fmt::format("answers that must wait have their KV cache {}: a position takes {:.0f} us to compute, {:.0f} us to the host and back",
-                              rates.pays() ? fmt::format("kept in {} of host memory", bytes_text(pages * page)) : "computed again", rates.computed_seconds * 1e6, rates.swapped_seconds * 1e6));
+  Log::get().note(fmt::format(
+      "answers that must wait have their KV cache {}: a position takes {:.0f} us to compute, {:.0f} us to "
+      "the host and back",
+      rates.pays() ? fmt::format("kept in {} of host memory", bytes_text(pages * page)) : "computed again",
+      rates.computed_seconds * 1e6, rates.swapped_seconds * 1e6));
   return rates.pays() ? pages : 0;
 }
 
@@ -115,18 +168,28 @@ ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engin
 }
 
 // NAME=DIR, checked and opened in the order given.
-std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags, const ServedModel& served, const LoadedModel& model) {
+std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags, const ServedModel& served,
+                                                        const LoadedModel& model) {
   std::vector<PreparedServer::NamedAdapter> opened;
   for (const std::string& text : flags.lora) {
-    const auto refuse = [&](const std::string& why, const std::string& hint) { fail(ErrorKind::kUsage, {why, {}, "--lora " + text, hint}); };
+    const auto refuse = [&](const std::string& why, const std::string& hint) {
+      fail(ErrorKind::kUsage, {why, {}, "--lora " + text, hint});
+    };
     const std::size_t equals = text.find('=');
-    if (equals == std::string::npos || equals + 1 == text.size()) refuse("names no directory", "write NAME=DIR");
+    if (equals == std::string::npos || equals + 1 == text.size())
+      refuse("names no directory", "write NAME=DIR");
     const std::string name = text.substr(0, equals), directory = text.substr(equals + 1);
     if (const auto problem = bad_adapter_name(name)) refuse(*problem, "write NAME=DIR");
-    if (name == served.name || std::find(served.aliases.begin(), served.aliases.end(), name) != served.aliases.end()) refuse("that is the name of the model", "take another name");
-    if (std::any_of(opened.begin(), opened.end(), [&](const PreparedServer::NamedAdapter& one) { return one.served.name == name; })) refuse("the name is given twice", "take another name");
-    if (opened.size() == flags.max_loras) refuse(fmt::format("more than {} adapters", flags.max_loras), "raise --max-loras");
-    opened.push_back({{name, directory, served.created}, open_adapter(model, directory, flags.max_lora_rank)});
+    if (name == served.name ||
+        std::find(served.aliases.begin(), served.aliases.end(), name) != served.aliases.end())
+      refuse("that is the name of the model", "take another name");
+    if (std::any_of(opened.begin(), opened.end(),
+                    [&](const PreparedServer::NamedAdapter& one) { return one.served.name == name; }))
+      refuse("the name is given twice", "take another name");
+    if (opened.size() == flags.max_loras)
+      refuse(fmt::format("more than {} adapters", flags.max_loras), "raise --max-loras");
+    opened.push_back(
+        {{name, directory, served.created}, open_adapter(model, directory, flags.max_lora_rank)});
   }
   return opened;
 }
@@ -135,13 +198,35 @@ std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags
 
 void add_engine_flags(CLI::App& command, EngineFlags& o) {
   const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000});
-  command.add_option("--served-model-name", o.served_name, "Name in requests and answers; by default the directory's")->type_name("NAME");
-  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")->type_name("N")->check(CLI::Range(kShortestContext, std::int64_t{1'000'000'000}));
-  command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")->type_name("N")->capture_default_str()->check(positive);
-  command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")->type_name("N")->capture_default_str()->check(positive);
-  command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")->type_name("N")->capture_default_str()->check(CLI::IsMember({8, 16, 32}));
-  command.add_option("--kv-memory", o.kv_memory, "Size of the KV cache, on each device where there are several; by default what is needed, at most 2GiB")->type_name("SIZE");
-  command.add_option("--swap-space", o.swap_space, "Host memory where the KV cache of answers that had to wait is kept, if that beats computing it again")->type_name("SIZE");
+  command
+      .add_option("--served-model-name", o.served_name,
+                  "Name in requests and answers; by default the directory's")
+      ->type_name("NAME");
+  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")
+      ->type_name("N")
+      ->check(CLI::Range(kShortestContext, std::int64_t{1'000'000'000}));
+  command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(positive);
+  command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(positive);
+  command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::IsMember({8, 16, 32}));
+  command
+      .add_option("--kv-memory", o.kv_memory,
+                  "Size of the KV cache, on each device where there are several; by default what is needed, "
+                  "at most 2GiB")
+      ->type_name("SIZE");
+  command
+      .add_option("--swap-space", o.swap_space,
+                  "Host memory where the KV cache of answers that had to wait is kept, if that beats "
+                  "computing it again")
+      ->type_name("SIZE");
   command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
   add_draft_options(command, o.draft);
 }
@@ -150,8 +235,11 @@ void check_engine_flags(const EngineFlags& flags, Compute compute) {
   kv_type_of(flags.kv_cache_dtype, compute);
   swap_bytes(flags);
   if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
-    fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers", flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
-                             {}, "--max-num-batched-tokens", "raise it, or lower --max-num-seqs"});
+    fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers",
+                                         flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
+                             {},
+                             "--max-num-batched-tokens",
+                             "raise it, or lower --max-num-seqs"});
   check_draft(flags.draft);
 }
 
@@ -181,7 +269,9 @@ ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(in
   api.limits.max_samples = flags_.limits.max_num_seqs + flags_.limits.max_waiting;
   api.version = Json::object({{"version", version_text()}, {"commit", commit_text()}});
   api.adapters = adapters_;
-  api.loading = {flags_.lora_dir, flags_.max_loras, [this](const Path& directory) { return open_adapter(model_, directory, flags_.max_lora_rank); }};
+  api.loading = {flags_.lora_dir, flags_.max_loras, [this](const Path& directory) {
+                   return open_adapter(model_, directory, flags_.max_lora_rank);
+                 }};
   return llmq::serve(served_, request_engine(answers_), options, listening);
 }
 

@@ -28,7 +28,8 @@ struct EngineFlags {
   std::int64_t max_lora_rank = 64;
 };
 
-void add_engine_flags(CLI::App& command, EngineFlags& flags);  // all but the model, --head, --kv-cache-dtype and those of the placement
+// all but the model, --head, --kv-cache-dtype and those of the placement
+void add_engine_flags(CLI::App& command, EngineFlags& flags);
 void check_engine_flags(const EngineFlags& flags, Compute compute);
 
 // Positions of the cache and of one context, from what was asked for, what the model has, and memory.
@@ -42,7 +43,8 @@ class PreparedServer {
     ServedAdapter served;
     LoraAdapter adapter;
   };
-  // Opens everything, and then loads. Error(kUsage) where the cache that was asked for does not hold one context.
+  // Opens everything, and then loads. Error(kUsage) where the cache that was asked for does not hold one
+  // context.
   PreparedServer(const EngineFlags& flags, const GlobalOptions& globals, Compute compute);
 
   const LoadedModel& model() const { return model_; }

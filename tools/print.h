@@ -1,4 +1,5 @@
-// What reaches the user: one JSON document, or short tables and sentences, on stdout; errors on stderr (in JSON mode: on stdout).
+// What reaches the user: one JSON document, or short tables and sentences, on stdout; errors on stderr (in
+// JSON mode: on stdout).
 #pragma once
 #include <cstdint>
 #include <string>
@@ -11,7 +12,8 @@ namespace llmq::tools {
 
 void print_json(const Json& document);
 void print_line(const std::string& line);
-// Columns padded to their widest cell; the first is left-aligned, the others right-aligned. The first row is the heading, underlined.
+// Columns padded to their widest cell; the first is left-aligned, the others right-aligned. The first row is
+// the heading, underlined.
 void print_table(const std::vector<std::vector<std::string>>& rows);
 std::string error_text(const Error& error, bool json);  // with the end of the line
 void print_error(const Error& error, bool json);

@@ -1,5 +1,6 @@
-// Where a run's bytes come from: every file it reads is hashed on a thread of its own while the run goes on, and the
-// manifest says so. Digests of files that have not changed since an earlier run are remembered (io/digest_cache.h).
+// Where a run's bytes come from: every file it reads is hashed on a thread of its own while the run goes on,
+// and the manifest says so. Digests of files that have not changed since an earlier run are remembered
+// (io/digest_cache.h).
 //
 // Cost: one more reading of every input, at the speed of SHA-256, on one core.
 #pragma once
@@ -25,22 +26,24 @@ struct InputFile {
 };
 // Of those below the model's: shards, configuration and index, and what lies beside them.
 std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint);
-// The model's files, the calibration text, an importance matrix, and the recipe's own file where there is one.
+// The model's files, the calibration text, an importance matrix, and the recipe's own file where there is
+// one.
 std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
                                    const Checkpoint& checkpoint);
 
 // The model's, and an adapter's that is folded in.
 std::vector<InputFile> conversion_files(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request);
 
-// What opening the model and hashing its files read, beside its tensors; what is remembered of a file is not read.
+// What opening the model and hashing its files read, beside its tensors; what is remembered of a file is not
+// read.
 std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests);
 // Of the files that lie beside the model's tensors and are copied as they are.
 std::uint64_t companion_bytes(const Checkpoint& checkpoint, Io& model_io);
 
 class RunProvenance {
  public:
-  // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked for). The
-  // model's files are read through `model_io`. All three outlive this.
+  // `facts` lacks the inputs (and what only the run knows: facts() may be filled until the manifest is asked
+  // for). The model's files are read through `model_io`. All three outlive this.
   RunProvenance(Io& io, Io& model_io, DigestCache& digests, std::vector<InputFile> files,
                 ProvenanceFacts facts);
   ~RunProvenance();  // the hash of the file at hand is finished

@@ -32,9 +32,9 @@ struct Outcome {
   GgufWritten written = {};
   RunFacts facts = {};
   double seconds = 0, writing_seconds = 0;  // of the whole run; of importance and the file
-  std::uint64_t peak_rss_bytes = 0;     // of the quantization: an evaluation after it holds both models
-  std::uint64_t peak_device_bytes = 0;  // likewise
-  DiskTraffic disk = {};                // likewise
+  std::uint64_t peak_rss_bytes = 0;         // of the quantization: an evaluation after it holds both models
+  std::uint64_t peak_device_bytes = 0;      // likewise
+  DiskTraffic disk = {};                    // likewise
   std::optional<TimePrediction> prediction = {};
   std::optional<OutputEvaluation> evaluation = {};
 };
@@ -56,7 +56,8 @@ void print_plan(const GgufPlan& plan, const TimePrediction& time) {
   print_time(time);
 }
 
-// Of the calibration text, or of a file; none without. What an interrupted run collected is not collected again.
+// Of the calibration text, or of a file; none without. What an interrupted run collected is not collected
+// again.
 std::optional<Imatrix> importance_for(const GgufPlan& plan, const CalibrationSet& calibration,
                                       const LoadedModel& model, Backend& backend, GgufOutput& output) {
   if (plan.importance == "none") return std::nullopt;
@@ -163,8 +164,10 @@ void print_outcome(const Outcome& o) {
   print_evaluation(o.evaluation, o.recipe);
 }
 
-// Beside what decides the bytes of any output, what the file says of itself, and the matrix that weighs its errors.
-Json make_gguf_job(const Outcome& o, const LoadedModel& model, const Backend& backend, DigestCache& digests, Io& model_io) {
+// Beside what decides the bytes of any output, what the file says of itself, and the matrix that weighs its
+// errors.
+Json make_gguf_job(const Outcome& o, const LoadedModel& model, const Backend& backend, DigestCache& digests,
+                   Io& model_io) {
   const auto sha256 = [&](const Path& path) { return digests.sha256(path, model_io); };
   Json job = make_job(o.recipe, model, o.calibration, o.plan.compute, backend, false, sha256);
   job["recipe"]["gguf"].erase("imatrix_out");
@@ -199,10 +202,9 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   const RunFiles files(flags.direct_io ? Reading::kDirect : Reading::kCached);
   const LoadedModel model = open_model(*files.model, recipe.model);
   const std::shared_ptr<Backend> backend = chosen_backend(globals, wanted_arithmetic(recipe));
-  Outcome o{recipe,
-            make_gguf_plan(*files.model, recipe, model.checkpoint, model.spec,
-                           chosen_compute(globals, Compute::kBFloat16),
-                           parse_bytes(globals.memory_limit, "--memory-limit"))};
+  Outcome o{recipe, make_gguf_plan(*files.model, recipe, model.checkpoint, model.spec,
+                                   chosen_compute(globals, Compute::kBFloat16),
+                                   parse_bytes(globals.memory_limit, "--memory-limit"))};
   DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
   std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
   const auto announce = [&](std::vector<ReadPass> tensors) {
@@ -213,8 +215,8 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   announce(tensors);
   const auto predict = [&] {
     const std::uint64_t before = files.model->counters().bytes_read;
-    o.prediction = predict_gguf_time(o.plan, *files.model, model.checkpoint, model.spec, *backend, *files.scratch,
-                                     directory_of(recipe.output));
+    o.prediction = predict_gguf_time(o.plan, *files.model, model.checkpoint, model.spec, *backend,
+                                     *files.scratch, directory_of(recipe.output));
     whole_files.push_back({"prediction of time", files.model->counters().bytes_read - before});
     announce(tensors);
   };
@@ -235,7 +237,8 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   target.restart = flags.restart;
   target.versioned = recipe.versioned;
   target.job = o.job = make_gguf_job(o, model, *backend, digests, *files.model);
-  const std::optional<PublishedOutput> found = unchanged_output(system_io(), target, recipe.to_json().at("evaluate"), digests);
+  const std::optional<PublishedOutput> found =
+      unchanged_output(system_io(), target, recipe.to_json().at("evaluate"), digests);
   digests.save();
   if (found)
     return report_unchanged(*found,
@@ -260,7 +263,8 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   const std::uint64_t written_before = system_io().counters().bytes_written;
   GgufOutput output(system_io(), model.checkpoint, model.spec, std::move(request));
   o.resumed_blocks = output.resumed_blocks();
-  announce(gguf_read_passes(o.plan, model.checkpoint, model.spec, output.importance().has_value(), output.finished_tensors()));
+  announce(gguf_read_passes(o.plan, model.checkpoint, model.spec, output.importance().has_value(),
+                            output.finished_tensors()));
   const auto writing = std::chrono::steady_clock::now();
   o.written = write_gguf(o.plan, o.calibration, model, *backend, output);
   o.writing_seconds = since(writing);

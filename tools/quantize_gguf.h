@@ -1,4 +1,5 @@
-// The part of llmq quantize that writes a GGUF: recipe -> plan -> importance -> one file, its report beside it; then the recipe's own evaluation.
+// The part of llmq quantize that writes a GGUF: recipe -> plan -> importance -> one file, its report beside
+// it; then the recipe's own evaluation.
 #pragma once
 #include "quant/gguf_plan.h"
 #include "quant/recipe.h"

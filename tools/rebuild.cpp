@@ -144,10 +144,11 @@ void warn_of(const std::vector<OtherMaking>& otherwise) {
 // A manifest that somebody put beside an output of the other form would compare nothing.
 void check_form(const Path& output, bool makes_a_file) {
   if (makes_a_file == (output.extension() == ".gguf")) return;
-  fail(ErrorKind::kBadInput, {fmt::format("speaks of a job that writes a {}", makes_a_file ? ".gguf file" : "directory"),
-                              manifest_path(output).string(),
-                              {},
-                              "it is not the manifest of this output"});
+  fail(ErrorKind::kBadInput,
+       {fmt::format("speaks of a job that writes a {}", makes_a_file ? ".gguf file" : "directory"),
+        manifest_path(output).string(),
+        {},
+        "it is not the manifest of this output"});
 }
 
 void compare(Io& io, const std::vector<NamedDigest>& recorded, const Path& output, const Path& rebuilt,
@@ -161,7 +162,8 @@ void compare(Io& io, const std::vector<NamedDigest>& recorded, const Path& outpu
 }
 
 // Of a single file its report is not compared, which says how long a run took.
-void compare_file(Io& io, const Path& output, const Path& rebuilt, const std::string& sha256, Rebuild& result) {
+void compare_file(Io& io, const Path& output, const Path& rebuilt, const std::string& sha256,
+                  Rebuild& result) {
   const std::string name = output.filename().string();
   for (const NamedDigest& file : recorded_files(io, output)) {
     if (file.name != name) continue;
@@ -177,7 +179,8 @@ void rebuild_directory(Io& io, const Path& output, const Recipe& recipe, const P
                        const GlobalOptions& globals, Rebuild& result) {
   const Path scratch = scratch_for(io, output);
   Plan plan = make_plan(recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
-                        backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"), planned_devices({&backend, 1}));
+                        backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"),
+                        planned_devices({&backend, 1}));
   CalibrationSet calibration;
   if (plan.needs_calibration || plan.target_bits)
     calibration = load_calibration(io, plan.calibration, model.tokenizer);
@@ -214,8 +217,8 @@ Rebuild rebuild_conversion(Io& io, const Path& output, const std::string& source
   warn_of(result.otherwise);
   ConvertRequest request = conversion_request(facts.recipe, manifest_path(output).string());
   check_form(output, request.to == "gguf");
-  const Checkpoint checkpoint =
-      open_recorded(request.source, source_instead, [&](const std::string& name) { return Checkpoint::open(io, name); });
+  const Checkpoint checkpoint = open_recorded(
+      request.source, source_instead, [&](const std::string& name) { return Checkpoint::open(io, name); });
   result.inputs = changed_inputs(io, facts.inputs, conversion_files(io, checkpoint, request));
   if (!result.inputs.empty()) return result;
   const bool file = request.to == "gguf";
@@ -259,8 +262,8 @@ Rebuild rebuild_output(Io& io, const Path& output, const std::string& model_inst
   const std::shared_ptr<Backend> backend = recorded_backend(facts, globals, result.otherwise);
   warn_of(result.otherwise);
   check_form(output, recipe.format == "gguf");
-  const LoadedModel model =
-      open_recorded(recipe.model, model_instead, [&](const std::string& name) { return open_model(io, name); });
+  const LoadedModel model = open_recorded(recipe.model, model_instead,
+                                          [&](const std::string& name) { return open_model(io, name); });
   const bool calibrates = std::any_of(facts.inputs.begin(), facts.inputs.end(), [](const NamedDigest& file) {
     return file.name.starts_with("calibration/");
   });

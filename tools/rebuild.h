@@ -1,9 +1,11 @@
-// llmq verify --rebuild: the job that a manifest speaks of, run again beside the output and held against it file by file.
+// llmq verify --rebuild: the job that a manifest speaks of, run again beside the output and held against it
+// file by file.
 //
-// Of the manifest, the recipe is believed as far as a recipe file would be: it names a model, texts and an importance matrix to be read,
-// all of them held against the recorded digests before anything is computed. Where it would have something written
-// (`output`, `gguf.imatrix_out`) it is not asked. The new files lie in "<output>.rebuild.unfinished/" until they have been compared;
-// they never get a name, and go with the process's end, however it ends but by a kill, after which the next rebuild removes them.
+// Of the manifest, the recipe is believed as far as a recipe file would be: it names a model, texts and an
+// importance matrix to be read, all of them held against the recorded digests before anything is computed.
+// Where it would have something written (`output`, `gguf.imatrix_out`) it is not asked. The new files lie in
+// "<output>.rebuild.unfinished/" until they have been compared; they never get a name, and go with the
+// process's end, however it ends but by a kill, after which the next rebuild removes them.
 #pragma once
 #include <optional>
 #include <string>

@@ -7,8 +7,8 @@
 
 namespace llmq::tools {
 
-// Notes its size, and warns where the weights of the model were rescaled since the adapter may have been trained. Error(kUsage) where a
-// rank is above `max_rank`; else those of LoraAdapter::open.
+// Notes its size, and warns where the weights of the model were rescaled since the adapter may have been
+// trained. Error(kUsage) where a rank is above `max_rank`; else those of LoraAdapter::open.
 LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank = INT64_MAX);
 
 }  // namespace llmq::tools

@@ -18,7 +18,8 @@ struct Figure {
 constexpr Figure kFigures[] = {
     {"seconds", "quantize_seconds", "Time from the start of the run to the published output"},
     {"peak_rss_bytes", "quantize_peak_rss_bytes", "Largest resident set of the quantization"},
-    {"peak_device_bytes", "quantize_peak_device_bytes", "Largest sum of a device's memory in use; 0 on the processor"},
+    {"peak_device_bytes", "quantize_peak_device_bytes",
+     "Largest sum of a device's memory in use; 0 on the processor"},
     {"planned_peak_bytes", "quantize_planned_peak_bytes", "What the plan said the peak would be"},
     {"bytes_in", "quantize_input_bytes", "Bytes of the original's tensors"},
     {"bytes_out", "quantize_output_bytes", "Bytes of the weights written"},

@@ -1,6 +1,6 @@
 // The figures of a run for dashboards: DIR/metrics.json (flat numbers, as experiment trackers take them) and
-// DIR/llmq.prom (Prometheus' text format, for the textfile collector of its node exporter). Both replace what the last
-// run wrote, each in one step.
+// DIR/llmq.prom (Prometheus' text format, for the textfile collector of its node exporter). Both replace what
+// the last run wrote, each in one step.
 #pragma once
 #include <string>
 

@@ -11,7 +11,8 @@ std::vector<const CLI::App*> commands(const CLI::App& app) {
 }
 
 std::vector<const CLI::Option*> flags(const CLI::App& app) {
-  return app.get_options([](const CLI::Option* option) { return option->nonpositional() && !option->get_group().empty(); });
+  return app.get_options(
+      [](const CLI::Option* option) { return option->nonpositional() && !option->get_group().empty(); });
 }
 
 std::string long_flags(const CLI::App& app) {
@@ -38,9 +39,12 @@ std::string roff(const std::string& text) {
   bool line_start = true;
   for (const char c : text) {
     if (line_start && (c == '.' || c == '\'')) out += "\\&";
-    if (c == '-') out += "\\-";
-    else if (c == '\\') out += "\\e";
-    else out += c;
+    if (c == '-')
+      out += "\\-";
+    else if (c == '\\')
+      out += "\\e";
+    else
+      out += c;
     line_start = c == '\n';
   }
   return out;
@@ -48,10 +52,13 @@ std::string roff(const std::string& text) {
 
 std::string man_options(const CLI::App& app) {
   std::string text;
-  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return !o->get_group().empty(); }))
+  for (const CLI::Option* option :
+       app.get_options([](const CLI::Option* o) { return !o->get_group().empty(); }))
     text += ".TP\n.B " + roff(option->get_name(option->get_positional(), true)) +
-            (option->get_type_name().empty() || option->get_type_size() == 0 ? "" : " " + roff(option->get_type_name())) + "\n" +
-            roff(option->get_description()) + "\n";
+            (option->get_type_name().empty() || option->get_type_size() == 0
+                 ? ""
+                 : " " + roff(option->get_type_name())) +
+            "\n" + roff(option->get_description()) + "\n";
   return text;
 }
 
@@ -70,10 +77,13 @@ std::string bash_completion(const CLI::App& app) {
          "    case ${COMP_WORDS[i]} in -*) ;; *) command=${COMP_WORDS[i]}; break ;; esac\n"
          "  done\n"
          "  case $command in\n"
-         "    '') words=\"" + names.substr(1) + "\" ;;\n" + cases +
+         "    '') words=\"" +
+         names.substr(1) + "\" ;;\n" + cases +
          "  esac\n"
          "  if [[ $current == -* || -z $command ]]; then\n"
-         "    COMPREPLY=($(compgen -W \"$words" + long_flags(app) + "\" -- \"$current\"))\n"
+         "    COMPREPLY=($(compgen -W \"$words" +
+         long_flags(app) +
+         "\" -- \"$current\"))\n"
          "  else\n"
          "    COMPREPLY=($(compgen -f -- \"$current\"))\n"
          "  fi\n"
@@ -93,33 +103,43 @@ std::string zsh_completion(const CLI::App& app) {
   return "#compdef llmq\n# zsh completion for llmq: llmq completion zsh > \"${fpath[1]}/_llmq\"\n"
          "_llmq() {\n"
          "  local -a commands\n"
-         "  commands=(\n" + names + "  )\n"
+         "  commands=(\n" +
+         names +
+         "  )\n"
          "  if (( CURRENT == 2 )); then _describe 'command' commands; return; fi\n"
-         "  case $words[2] in\n" + cases + "    *) _files ;;\n  esac\n"
+         "  case $words[2] in\n" +
+         cases +
+         "    *) _files ;;\n  esac\n"
          "}\n"
          "_llmq \"$@\"\n";
 }
 
 std::string fish_completion(const CLI::App& app) {
-  std::string text = "# fish completion for llmq: llmq completion fish > ~/.config/fish/completions/llmq.fish\n";
+  std::string text =
+      "# fish completion for llmq: llmq completion fish > ~/.config/fish/completions/llmq.fish\n";
   for (const CLI::App* command : commands(app)) {
-    text += "complete -c llmq -n __fish_use_subcommand -a " + command->get_name() + " -d " + single_quoted(command->get_description()) + "\n";
+    text += "complete -c llmq -n __fish_use_subcommand -a " + command->get_name() + " -d " +
+            single_quoted(command->get_description()) + "\n";
     for (const CLI::Option* option : flags(*command))
       for (const std::string& name : option->get_lnames())
-        text += "complete -c llmq -n '__fish_seen_subcommand_from " + command->get_name() + "' -l " + name + " -d " +
-                single_quoted(option->get_description()) + "\n";
+        text += "complete -c llmq -n '__fish_seen_subcommand_from " + command->get_name() + "' -l " + name +
+                " -d " + single_quoted(option->get_description()) + "\n";
   }
   for (const CLI::Option* option : flags(app))
-    for (const std::string& name : option->get_lnames()) text += "complete -c llmq -l " + name + " -d " + single_quoted(option->get_description()) + "\n";
+    for (const std::string& name : option->get_lnames())
+      text += "complete -c llmq -l " + name + " -d " + single_quoted(option->get_description()) + "\n";
   return text;
 }
 
 std::string man_page(const CLI::App& app, const std::string& version) {
-  std::string text = ".TH LLMQ 1 \"\" \"llmq " + version + "\" \"User Commands\"\n.SH NAME\nllmq \\- quantize language models and prove the result\n"
-                     ".SH SYNOPSIS\n.B llmq\nCOMMAND [OPTIONS]\n.SH DESCRIPTION\n" + roff(app.get_description()) + "\n.SH OPTIONS\n" + man_options(app) +
-                     ".SH COMMANDS\n";
+  std::string text =
+      ".TH LLMQ 1 \"\" \"llmq " + version +
+      "\" \"User Commands\"\n.SH NAME\nllmq \\- quantize language models and prove the result\n"
+      ".SH SYNOPSIS\n.B llmq\nCOMMAND [OPTIONS]\n.SH DESCRIPTION\n" +
+      roff(app.get_description()) + "\n.SH OPTIONS\n" + man_options(app) + ".SH COMMANDS\n";
   for (const CLI::App* command : commands(app))
-    text += ".SS llmq " + command->get_name() + "\n" + roff(command->get_description()) + "\n" + man_options(*command);
+    text += ".SS llmq " + command->get_name() + "\n" + roff(command->get_description()) + "\n" +
+            man_options(*command);
   return text + ".SH NOTES\n.nf\n" + roff(app.get_footer()) + ".fi\n";
 }
 

@@ -21,16 +21,15 @@ void print_version(bool json) {
   }
   Json levels = Json::array();
   for (const std::string& level : cpu_levels_present()) levels.push_back(level);
-  print_json(Json::object(
-      {{"schema", "llmq.version/1"},
-       {"version", kVersion},
-       {"commit", kCommit},
-       {"compiler", kCompiler},
-       {"build_type", kBuildType},
-       {"cpu_levels", levels},
-       {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
-       {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
-                                   {"cli11", CLI11_VERSION}})}}));
+  print_json(Json::object({{"schema", "llmq.version/1"},
+                           {"version", kVersion},
+                           {"commit", kCommit},
+                           {"compiler", kCompiler},
+                           {"build_type", kBuildType},
+                           {"cpu_levels", levels},
+                           {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
+                           {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
+                                                       {"cli11", CLI11_VERSION}})}}));
 }
 
 }  // namespace llmq::tools

@@ -1,4 +1,5 @@
-// How a function of a header is marked that the host's compiler and nvcc both inline: these are no constant expressions, so nvcc has to be told.
+// How a function of a header is marked that the host's compiler and nvcc both inline: these are no constant
+// expressions, so nvcc has to be told.
 #pragma once
 #include "base/half.h"
 

@@ -1,16 +1,19 @@
-// How keys or values of one position and head, `n` numbers, lie in a packed page of a KV cache. Every backend writes and reads them by
-// these lines.
+// How keys or values of one position and head, `n` numbers, lie in a packed page of a KV cache. Every backend
+// writes and reads them by these lines.
 //
 //   kFloat16       n FP16 numbers; beyond 65504 clamped
-//   kFloat8        n codes of E4M3, value = code * scale, with one scale for keys and one for values of a layer; beyond 448 clamped
+//   kFloat8        n codes of E4M3, value = code * scale, with one scale for keys and one for values of a
+//                  layer; beyond 448 clamped
 //   kInt8          a scale (FP16), n codes -127 .. 127                        value = code * scale
 //   kInt5, kInt4   a scale (FP16), codes of b bits, -2^(b-1) .. 2^(b-1) - 1   value = (code + 1/2) * scale
-//                  stored with 2^(b-1) added: the low four bits first, the first half of the numbers in the low nibbles, the second in
-//                  the high ones; then the fifth bits, the first eighth of the numbers in bit 0 of each byte and so on, so that a
-//                  vector of bytes is a vector of neighbours
+//                  stored with 2^(b-1) added: the low four bits first, the first half of the numbers in the
+//                  low nibbles, the second in the high ones; then the fifth bits, the first eighth of the
+//                  numbers in bit 0 of each byte and so on, so that a vector of bytes is a vector of
+//                  neighbours
 //
-// Scales are rounded up, so that the range is covered, and codes chosen against what is stored. One rounding in FP32 on the way back. A
-// row with NaN or infinity is read as NaN throughout (kFloat16, kFloat8: where it was NaN). Always-inlined, as base/half.h.
+// Scales are rounded up, so that the range is covered, and codes chosen against what is stored. One rounding
+// in FP32 on the way back. A row with NaN or infinity is read as NaN throughout (kFloat16, kFloat8: where it
+// was NaN). Always-inlined, as base/half.h.
 #pragma once
 #include <stdint.h>
 
@@ -132,10 +135,12 @@ LLMQ_ANYWHERE void kv_load_row(KvRow row, float* to, const unsigned char* from, 
   for (int64_t i = 0; i < n; ++i) to[i] *= step;
 }
 
-// Numbers [first, first + kCount) of what kv_load_row() gives, 0 from the n-th on: for threads that share a row.
+// Numbers [first, first + kCount) of what kv_load_row() gives, 0 from the n-th on: for threads that share a
+// row.
 template <int kCount>
 LLMQ_ANYWHERE void kv_load_part(KvRow row, float* to, const unsigned char* from, int first, float scale) {
-  const int n = static_cast<int>(row.n), half = static_cast<int>(row.half()), eighth = static_cast<int>(row.eighth());
+  const int n = static_cast<int>(row.n), half = static_cast<int>(row.half()),
+            eighth = static_cast<int>(row.eighth());
   Float16 stored{};
   if (row.format != KvFormat::kFloat8) __builtin_memcpy(&stored, from, 2);
   const float step = to_float(stored), middle = row.format == KvFormat::kInt5 ? 15.5f : 7.5f;

@@ -1,5 +1,5 @@
-// What a device does for the groups of many rows at once, as arguments of kernels: arrays are [columns][rows] of one group and lie in the
-// device's memory; kernels/common/scale_search.h has the rules.
+// What a device does for the groups of many rows at once, as arguments of kernels: arrays are [columns][rows]
+// of one group and lie in the device's memory; kernels/common/scale_search.h has the rules.
 #pragma once
 #include <stdint.h>
 
@@ -13,7 +13,8 @@ struct RowGrids {  // one of each per row
   float* zero = nullptr;
 };
 
-// found = the candidate with the least sum over k of importance[k] (v_k - value of v_k)^2, v = weight - difference.
+// found = the candidate with the least sum over k of importance[k] (v_k - value of v_k)^2, v = weight -
+// difference.
 struct RangeSearch {
   int64_t columns = 0;
   const float* weight = nullptr;
@@ -23,7 +24,8 @@ struct RangeSearch {
   RangeCandidates candidates;
 };
 
-// found = the trial around columns.scale and columns.zero (of one group: columns.group is null) with the least loss, as host_tile_try() has it.
+// found = the trial around columns.scale and columns.zero (of one group: columns.group is null) with the
+// least loss, as host_tile_try() has it.
 struct TrialSearch {
   TileColumns columns;    // at most 128
   RowGrids found;         // may be where it starts from
@@ -42,7 +44,8 @@ struct GroupTarget {
   float* loss = nullptr;         // per row
 };
 
-// Where tried_loss < loss the group takes what was tried; spent = by how much its differences grow, 0 where it does not.
+// Where tried_loss < loss the group takes what was tried; spent = by how much its differences grow, 0 where
+// it does not.
 struct GroupChoice {
   int64_t columns = 0;
   const float* weight = nullptr;
@@ -68,8 +71,8 @@ struct GroupRefit {
   GridRule rule;
 };
 
-// Weights of rows as places of columns, and the codes back. column[place] of the weight; ~column where no input uses it: its weights are 0,
-// its codes the zero.
+// Weights of rows as places of columns, and the codes back. column[place] of the weight; ~column where no
+// input uses it: its weights are 0, its codes the zero.
 struct PlacedColumns {
   int64_t columns = 0;
   const int32_t* column = nullptr;

@@ -1,14 +1,17 @@
-// Sums over sampled rows of inputs and of weights, as SmoothQuant's search takes them (quant/smooth_loss.h): what one number or one row gives is
-// written here, for the host, which takes a row at a time (quant/smooth_rows.cpp), and for devices, which take all (kernels/cuda/row_sums.h).
+// Sums over sampled rows of inputs and of weights, as SmoothQuant's search takes them (quant/smooth_loss.h):
+// what one number or one row gives is written here, for the host, which takes a row at a time
+// (quant/smooth_rows.cpp), and for devices, which take all (kernels/cuda/row_sums.h).
 //
-//   input errors   sum_k weight_k (s_k Q(x_k / s_k) - x_k)^2 over the columns of one step, Q rounding to 8 bits with
-//                  step = max_k |x_k / s_k| / top, or a given one for all rows
+//   input errors   sum_k weight_k (s_k Q(x_k / s_k) - x_k)^2 over the columns of one step, Q rounding to 8
+//                  bits with step = max_k |x_k / s_k| / top, or a given one for all rows
 //   squares        sum_k weight_k x_k^2
-//   soft rows      v_k = |x_k| factor_k, whole = sum_k (v_k / max v)^16: the row's energy = weight (max v whole^(1/16))^2, part = energy / whole
+//   soft rows      v_k = |x_k| factor_k, whole = sum_k (v_k / max v)^16: the row's energy = weight (max v
+//                  whole^(1/16))^2, part = energy / whole
 //   shares         share_k = sum_r part_r (v_rk / max_j v_rj)^16
 //
-// Sums over a row's columns stand in kSumLanes lanes: lane l adds l, l + kSumLanes, ... in order, then sum_of_lanes(). Sums over rows are of
-// kRowsTogether rows in order, then of those sums in order. FP64 sums, no transcendental functions: the same bits wherever they are made.
+// Sums over a row's columns stand in kSumLanes lanes: lane l adds l, l + kSumLanes, ... in order, then
+// sum_of_lanes(). Sums over rows are of kRowsTogether rows in order, then of those sums in order. FP64 sums,
+// no transcendental functions: the same bits wherever they are made.
 #pragma once
 #include <stdint.h>
 
@@ -55,7 +58,9 @@ LLMQ_ANYWHERE double input_error(float x, float s, float inverse, InputStep step
 
 LLMQ_ANYWHERE double weighted_square(double value, double weight) { return value * value * weight; }
 
-LLMQ_ANYWHERE double soft_value(float x, double factor) { return __builtin_fabs(static_cast<double>(x)) * factor; }
+LLMQ_ANYWHERE double soft_value(float x, double factor) {
+  return __builtin_fabs(static_cast<double>(x)) * factor;
+}
 
 // (v / most)^16, of inverse = inverse_of_most(most).
 LLMQ_ANYWHERE double soft_power(double v, double inverse) {
@@ -69,7 +74,8 @@ struct SoftRow {
 };
 LLMQ_ANYWHERE SoftRow soft_row(double most, double whole, double weight) {
   if (!(most > 0)) return {0, 0, 0};
-  const double value = most * __builtin_sqrt(__builtin_sqrt(__builtin_sqrt(__builtin_sqrt(whole)))), energy = weight * value * value;
+  const double value = most * __builtin_sqrt(__builtin_sqrt(__builtin_sqrt(__builtin_sqrt(whole)))),
+               energy = weight * value * value;
   return {inverse_of_most(most), energy, energy / whole};
 }
 

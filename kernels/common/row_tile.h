@@ -1,6 +1,6 @@
 // Rows of a weight side by side, as many as one panel of the CPU's products holds: element (column, row) lies
-// at column * rows + row, so that a row is one lane, its arithmetic does not depend on the rows beside it, and
-// the same bits come out at every instruction set.
+// at column * rows + row, so that a row is one lane, its arithmetic does not depend on the rows beside it,
+// and the same bits come out at every instruction set.
 #pragma once
 #include <stdint.h>
 
@@ -9,8 +9,8 @@ namespace llmq {
 // What the columns of a block do one after another, all arrays [columns][rows] but where said:
 //   v_k = carried_k, from which a step makes an error e_k;  carried_j += e_k factors[k][j] for j > k
 //   round:   e = w - (w + carried rounded);        writes steps, difference (which is e)
-//   descend: e = old value - new value, new steps = nearest of old value + carried * inverse[k];  writes steps,
-//            difference
+//   descend: e = old value - new value, new steps = nearest of old value + carried * inverse[k];
+//            writes steps, difference
 //   solve:   e = -carried;  writes difference
 //   try:     as round, but writes nothing; loss[row] += cost[k] (v_k - value)^2
 struct TileColumns {

@@ -1,10 +1,13 @@
-// How one row of a group finds its scale and zero: which candidates there are, in which order, and what is kept. The host decides by these
-// lines for each row of a tile (quant/group_scales.cpp, group_descent.cpp), a device for each row of a weight (kernels/cuda/group_search.h,
-// tile_rounding.h); sums over the columns of the group are theirs (kernels/common/tile_arithmetic.h).
+// How one row of a group finds its scale and zero: which candidates there are, in which order, and what is
+// kept. The host decides by these lines for each row of a tile (quant/group_scales.cpp, group_descent.cpp), a
+// device for each row of a weight (kernels/cuda/group_search.h, tile_rounding.h); sums over the columns of
+// the group are theirs (kernels/common/tile_arithmetic.h).
 //
-//   range     the range as it is; the range shrunk, both ends together or one alone (asymmetric); for a symmetric scheme shrunk or slightly
-//             widened, and the full range: scale = -w_m / 2^(b-1) with w_m the weight of largest magnitude, which then lies exactly on code 0
-//   trials    scales times 1 + i step for |i| <= moves; asymmetric: the best of them with the zero one up and one down too
+//   range     the range as it is; the range shrunk, both ends together or one alone (asymmetric); for a
+//             symmetric scheme shrunk or slightly widened, and the full range: scale = -w_m / 2^(b-1) with
+//             w_m the weight of largest magnitude, which then lies exactly on code 0
+//   trials    scales times 1 + i step for |i| <= moves; asymmetric: the best of them with the zero one up and
+//             one down too
 //   descent   the best scale for codes that stand; the zero one up or down
 //
 // Every scale is one as it is stored. The first of equals wins, and what is not a number never does.
@@ -20,10 +23,13 @@ enum class ScaleType : unsigned char { kF32, kBF16, kF16 };
 
 // The nearest scale that the type represents, of at least its smallest normal number's magnitude.
 LLMQ_ANYWHERE float stored_as(float scale, ScaleType type) {
-  const float rounded = type == ScaleType::kF16 ? to_float(to_float16(scale)) : type == ScaleType::kBF16 ? to_float(to_bfloat16(scale)) : scale;
+  const float rounded = type == ScaleType::kF16    ? to_float(to_float16(scale))
+                        : type == ScaleType::kBF16 ? to_float(to_bfloat16(scale))
+                                                   : scale;
   const float least = type == ScaleType::kF16 ? 0x1p-14f : 0x1p-126f;
   const float magnitude = float_from_bits(bits_from_float(rounded) & 0x7fffffffu);
-  return magnitude < least ? float_from_bits(bits_from_float(least) | (bits_from_float(scale) & 0x80000000u)) : rounded;
+  return magnitude < least ? float_from_bits(bits_from_float(least) | (bits_from_float(scale) & 0x80000000u))
+                           : rounded;
 }
 
 struct RowGrid {
@@ -52,8 +58,12 @@ LLMQ_ANYWHERE float clamp_code(float code, float top) {
 
 // quant/rounding.h has the rule in words.
 LLMQ_ANYWHERE RowGrid grid_of(RowRange range, GridRule rule) {
-  if (rule.float8) return {stored_as((-range.low < range.high ? range.high : -range.low) / kFloat8Top, rule.stored), rule.middle};
-  if (rule.symmetric) return {stored_as(2.0f * (-range.low < range.high ? range.high : -range.low) / rule.top, rule.stored), rule.middle};
+  if (rule.float8)
+    return {stored_as((-range.low < range.high ? range.high : -range.low) / kFloat8Top, rule.stored),
+            rule.middle};
+  if (rule.symmetric)
+    return {stored_as(2.0f * (-range.low < range.high ? range.high : -range.low) / rule.top, rule.stored),
+            rule.middle};
   const float scale = stored_as((range.high - range.low) / rule.top, rule.stored);
   return {scale, clamp_code(nearest<OneRow>(-range.low / scale), rule.top)};
 }
@@ -69,7 +79,8 @@ struct RangeCandidates {
   static constexpr float kShrinkStep = 0.025f;
   static constexpr int kSymmetricShrinks = 25;  // symmetric: factors 1.05, 1.03 .. 0.57
   static constexpr float kWidest = 1.05f, kSymmetricStep = 0.02f;
-  static constexpr int kMost = 1 + (2 * kSymmetricShrinks > 3 * (kShrinks - 1) ? 2 * kSymmetricShrinks : 3 * (kShrinks - 1));
+  static constexpr int kMost =
+      1 + (2 * kSymmetricShrinks > 3 * (kShrinks - 1) ? 2 * kSymmetricShrinks : 3 * (kShrinks - 1));
 
   GridRule rule;
   bool full_range = false;
@@ -77,7 +88,9 @@ struct RangeCandidates {
 
   LLMQ_ANYWHERE int count() const {
     if (!searched) return 1;
-    return 1 + (!rule.symmetric ? 3 * (kShrinks - 1) : full_range ? 2 * kSymmetricShrinks : kSymmetricShrinks);
+    return 1 + (!rule.symmetric ? 3 * (kShrinks - 1)
+                : full_range    ? 2 * kSymmetricShrinks
+                                : kSymmetricShrinks);
   }
   LLMQ_ANYWHERE RowGrid at(int i, RowRange range) const {
     float low = 1, high = 1;  // what the ends shrink by
@@ -124,7 +137,8 @@ struct RowTrials {
   }
 };
 
-// With Y = D G and q the steps of the group's codes, which stand: slope = Y.q, curve = q G q^T. The scale that loses least, where it loses less.
+// With Y = D G and q the steps of the group's codes, which stand: slope = Y.q, curve = q G q^T. The scale
+// that loses least, where it loses less.
 struct ScaleChange {
   float scale, change;
 };
@@ -135,8 +149,8 @@ LLMQ_ANYWHERE ScaleChange refit_scale(float scale, float slope, float curve, Sca
   return {fresh, step};
 }
 
-// What the zero falls by and every step of the group rises by, 1, -1 or 0. slope: the sum of Y over the group; whole: of G.
-// Values rise by t, D falls by it: the loss changes by -2 t slope + t^2 whole.
+// What the zero falls by and every step of the group rises by, 1, -1 or 0. slope: the sum of Y over the
+// group; whole: of G. Values rise by t, D falls by it: the loss changes by -2 t slope + t^2 whole.
 LLMQ_ANYWHERE float zero_shift(RowGrid grid, float slope, float whole, float top) {
   const float rise = grid.scale * slope > 0 ? 1.0f : -1.0f, t = rise * grid.scale;
   const bool fits = rise > 0 ? grid.zero > 0 : grid.zero < top;

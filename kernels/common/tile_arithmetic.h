@@ -1,6 +1,7 @@
-// What rounding with error feedback does to one column of a row (kernels/common/row_tile.h), written once: V is a vector of rows on the host
-// (kernels/cpu/ops/tile.h) and a single row on a device (kernels/cuda/tile_rounding.h). One IEEE operation or fused multiply-add each, so
-// the bits are the same. V::min and V::max are of two operands the second where either is NaN.
+// What rounding with error feedback does to one column of a row (kernels/common/row_tile.h), written once: V
+// is a vector of rows on the host (kernels/cpu/ops/tile.h) and a single row on a device
+// (kernels/cuda/tile_rounding.h). One IEEE operation or fused multiply-add each, so the bits are the same.
+// V::min and V::max are of two operands the second where either is NaN.
 #pragma once
 #include "kernels/common/anywhere.h"
 
@@ -45,7 +46,9 @@ struct TileColumn {
   typename V::F weight, carried, scale, zero;
   float top;
 
-  LLMQ_ANYWHERE typename V::F steps_of(typename V::F v) const { return kept_steps<V>(nearest<V>(V::div(v, scale)), zero, top); }
+  LLMQ_ANYWHERE typename V::F steps_of(typename V::F v) const {
+    return kept_steps<V>(nearest<V>(V::div(v, scale)), zero, top);
+  }
 };
 
 template <class V>
@@ -76,9 +79,11 @@ LLMQ_ANYWHERE typename V::F try_column(const TileColumn<V>& c, float cost, typen
 
 // sum + importance (w - value of its code)^2, the code by a product with inverse = 1 / scale.
 template <class V>
-LLMQ_ANYWHERE typename V::F plain_loss(typename V::F sum, typename V::F w, float importance, typename V::F scale, typename V::F inverse,
-                                       typename V::F zero, float top) {
-  const auto steps = kept_steps<V>(nearest<V>(V::mul(w, inverse)), zero, top), e = V::sub(w, V::mul(steps, scale));
+LLMQ_ANYWHERE typename V::F plain_loss(typename V::F sum, typename V::F w, float importance,
+                                       typename V::F scale, typename V::F inverse, typename V::F zero,
+                                       float top) {
+  const auto steps = kept_steps<V>(nearest<V>(V::mul(w, inverse)), zero, top),
+             e = V::sub(w, V::mul(steps, scale));
   return V::fma(V::mul(e, V::set(importance)), e, sum);
 }
 

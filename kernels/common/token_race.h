@@ -1,4 +1,5 @@
-// The race that draws a token from a row of logits (runtime/sampler.h says why): token i arrives at the time -log u_i * exp(x_i),
+// The race that draws a token from a row of logits (runtime/sampler.h says why): token i arrives at the time
+// -log u_i * exp(x_i),
 //
 //   x_i = (greatest - logit_i) / temperature,   u_i uniform in (0, 1) by (seed, draw, i),
 //

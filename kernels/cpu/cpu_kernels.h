@@ -5,11 +5,14 @@
 // two neighbouring BF16 numbers. A panel is `panel` columns of B as [units][panel] such units, zero where
 // there is no column. Each element of C is one chain over the units in order, from its start value on:
 //   f32:                          c = fma(a, b, c)                    the same bits at every level
-//   bf16, with vdpbf16ps:         c = c (+) a1 b1 (+) a0 b0           as the instruction rounds; it flushes denormals to zero
-//   bf16, without:                c = fma(a1, b1, fma(a0, b0, c))     exact products, one rounding per addition
-//   bf16, with AMX:               c = c + (even + odd), 16 units at a time, each a chain from 0 on (kernels/cpu/amx/tiles.h)
-// so a row's result depends neither on other rows nor on tiling or threads; the three round differently, so bf16 results differ
-// between levels, never within one.
+//   bf16, with vdpbf16ps:         c = c (+) a1 b1 (+) a0 b0           as the instruction rounds; it flushes
+//                                                                     denormals to zero
+//   bf16, without:                c = fma(a1, b1, fma(a0, b0, c))     exact products, one rounding per
+//                                                                     addition
+//   bf16, with AMX:               c = c + (even + odd), 16 units at a time, each a chain from 0 on
+//                                 (kernels/cpu/amx/tiles.h)
+// so a row's result depends neither on other rows nor on tiling or threads; the three round differently, so
+// bf16 results differ between levels, never within one.
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -35,14 +38,16 @@ struct GemmPanel {
   int64_t columns = 0;           // all panels are whole but the last
   const float* start = nullptr;  // per column; null: 0
   bool accumulate = false;
-  // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum, scale, start or C).
+  // Per column, or null; gemm_groups: [groups][panel]. With it the chain begins at 0 and ends as C = fma(sum,
+  // scale, start or C).
   const float* scale = nullptr;
 };
 
-// A weight that stays in 4 or 8 bits: panel by panel, group by group of the depth, each group with its scales in
-// front of its codes (kernels/cpu/ops/narrow.h has the bytes).
+// A weight that stays in 4 or 8 bits: panel by panel, group by group of the depth, each group with its scales
+// in front of its codes (kernels/cpu/ops/narrow.h has the bytes).
 enum class ScaleFormat : unsigned char { kF32, kBF16, kF16 };
-inline constexpr int64_t kNarrowBlock = 8;  // codes along the depth that lie together; groups are padded to it
+// codes along the depth that lie together; groups are padded to it
+inline constexpr int64_t kNarrowBlock = 8;
 
 struct NarrowLayout {
   int bits = 4;  // of a stored code: 4 or 8
@@ -56,9 +61,9 @@ struct NarrowLayout {
   }
 };
 
-// C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma: `gemm` with
-// `scale`, group after group, in the same bits, without a panel in between: `narrow_rows` rows share one expansion.
-// Where `accumulate`, C itself in place of start.
+// C[rows, columns] = start + sum over groups g in order of scale_g (A_g (code - zero)), each step an fma:
+// `gemm` with `scale`, group after group, in the same bits, without a panel in between: `narrow_rows` rows
+// share one expansion. Where `accumulate`, C itself in place of start.
 struct NarrowProduct {
   NarrowLayout layout;
   const void* a = nullptr;  // BF16, the groups padded as the codes are
@@ -131,8 +136,8 @@ struct CpuKernels {
   int row_tile;      // rows of one register tile
 
   void (*gemm[2])(const GemmPanel&);  // by CpuFormat
-  // One panel, and the depth in groups of `group`: as `gemm` with each group's scales, group after group; without scales
-  // one chain through all.
+  // One panel, and the depth in groups of `group`: as `gemm` with each group's scales, group after group;
+  // without scales one chain through all.
   void (*gemm_groups[2])(const GemmPanel&, int64_t group);
   // Panels out of source[columns][depth] (a weight) or source[depth][columns] (straight), elements `row`
   // apart; `columns` <= panel.
@@ -182,14 +187,14 @@ struct CpuKernels {
                    int64_t columns);  // sum[r] = sum_k a[k][r] b[k][r]
   // to[k][r] = start[k][r] - factor[r] x[k][r], the product rounded; `to` may be `start`.
   void (*tile_subtract)(float* to, const float* start, const float* factor, const float* x, int64_t columns);
-  // FP64: c[i][j] (+)= sum_u a[i][u] b[u][j] for j < panel_f64, a fused chain over u; rows c_row and a_row apart,
-  // b [depth][panel_f64].
+  // FP64: c[i][j] (+)= sum_u a[i][u] b[u][j] for j < panel_f64, a fused chain over u; rows c_row and a_row
+  // apart, b [depth][panel_f64].
   int panel_f64;  // a divisor of 64
   void (*gemm_f64)(double* c, int64_t c_row, const double* a, int64_t a_row, const double* b, int64_t rows,
                    int64_t depth, bool accumulate);
 
-  // Eight-bit activations. C of gemm_int8 is INT32 in place of FP32; one unit is 4 codes, signed in A and unsigned in B, and depth a
-  // multiple of 4. Sums wrap: they are exact where the result fits.
+  // Eight-bit activations. C of gemm_int8 is INT32 in place of FP32; one unit is 4 codes, signed in A and
+  // unsigned in B, and depth a multiple of 4. Sums wrap: they are exact where the result fits.
   void (*gemm_int8)(const GemmPanel&);
   void (*pack_int8)(void* panel, const void* source, int64_t row, int64_t columns, int64_t depth);
   float (*row_scale[2])(const void* x, int64_t n, float top, float least);  // by x's format, as the next two
@@ -198,8 +203,9 @@ struct CpuKernels {
   void (*add_int8_sums)(const ScaledSums&);
   void (*add_float8_sums)(const ScaledSums&);
 
-  // What the level does at most (kernels/cpu/ops/peak.h): operations of `steps` steps of the products above, and
-  // bytes read, a multiple of 256 from an address aligned to 64; returns something of them. Null: no instruction for it.
+  // What the level does at most (kernels/cpu/ops/peak.h): operations of `steps` steps of the products above,
+  // and bytes read, a multiple of 256 from an address aligned to 64; returns something of them. Null: no
+  // instruction for it.
   double (*peak[2])(int64_t steps);
   double (*peak_int8)(int64_t steps);
   int32_t (*read_memory)(const void* from, size_t bytes);
@@ -207,9 +213,10 @@ struct CpuKernels {
   // Weights that stay in 4 or 8 bits, BF16 rows.
   int64_t narrow_rows;  // that share one expansion of the codes in narrow_gemm
   void (*narrow_gemm)(const NarrowProduct&);
-  // Codes [first, first + count) of one group of one panel, blocks of kNarrowBlock, as a panel of B, and the group's scales: FP32 values (code - zero) * scale, the scales then of no
-  // account; or BF16 numbers code - zero, exact. FP32 with minima, one a column: code * scale - minimum, where a code of
-  // 4 bits is stored as one around the zero 8, and one of 8 bits as it is.
+  // Codes [first, first + count) of one group of one panel, blocks of kNarrowBlock, as a panel of B, and the
+  // group's scales: FP32 values (code - zero) * scale, the scales then of no account; or BF16 numbers code -
+  // zero, exact. FP32 with minima, one a column: code * scale - minimum, where a code of 4 bits is stored as
+  // one around the zero 8, and one of 8 bits as it is.
   void (*narrow_unpack[2])(void* panel, float* scales, const unsigned char* group, const NarrowLayout&,
                            const float* minima, int64_t first, int64_t count);
   // sums[g] = sum of the g-th `group` numbers of x, in an order of the level's own.

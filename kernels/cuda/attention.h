@@ -1,10 +1,12 @@
 // Causal attention of one (row, head) by a block of 128 threads, over pages of any kind:
 //
-//   s_p = scale * q . k_p;  out = sum_p exp(s_p - max) v_p / sum_p exp(s_p - max),  p over the visible positions
+//   s_p = scale * q . k_p;  out = sum_p exp(s_p - max) v_p / sum_p exp(s_p - max),  p over the visible
+//                           positions
 //
-// Online softmax over tiles of 64 keys at absolute positions 0, 64, 128, ...: a row does not know its batch, nor which pages hold its
-// past. Stages of a tile: scores (a thread each key, an FMA chain over the head), weights, mix (a thread up to four dimensions).
-// The plain form, right on every device; the S x S matrix is nowhere.
+// Online softmax over tiles of 64 keys at absolute positions 0, 64, 128, ...: a row does not know its batch,
+// nor which pages hold its past. Stages of a tile: scores (a thread each key, an FMA chain over the head),
+// weights, mix (a thread up to four dimensions). The plain form, right on every device; the S x S matrix is
+// nowhere.
 #pragma once
 #include "kernels/cuda/kv_pages.h"
 
@@ -45,7 +47,8 @@ struct PlainAttention {
     PerThread<Running, kThreads> running;
     block.each([&](int thread) {
       Running& own = running[thread];
-      for (int d = thread; d < a.head_dim; d += kThreads) shared.q.set(thread, d, a.q.get(row * a.heads + head, d));
+      for (int d = thread; d < a.head_dim; d += kThreads)
+        shared.q.set(thread, d, a.q.get(row * a.heads + head, d));
       LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) own.mixed[i] = 0;
       own.greatest = -INFINITY;
@@ -75,12 +78,14 @@ struct PlainAttention {
         for (int i = 0; i < kEach; ++i) own.mixed[i] *= correction;
         own.sum *= correction;
         own.greatest = greatest;
-        if (thread < kKeys) shared.weights.set(thread, thread, expf(shared.scores.get(thread, thread) - greatest));
+        if (thread < kKeys)
+          shared.weights.set(thread, thread, expf(shared.scores.get(thread, thread) - greatest));
       });
       block.barrier();
       block.each([&](int thread) {  // mix
         Running& own = running[thread];
-        const int64_t from = tile < first ? first - tile : 0, to = tile + kKeys <= position ? kKeys : position - tile + 1;
+        const int64_t from = tile < first ? first - tile : 0,
+                      to = tile + kKeys <= position ? kKeys : position - tile + 1;
         for (int64_t j = from; j < to; ++j) {
           const float weight = shared.weights.get(thread, static_cast<int>(j));
           const int64_t at = a.values.place(a.slot(row, tile + j), kv_head);
@@ -98,7 +103,8 @@ struct PlainAttention {
       LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) {
         const int d = thread + i * kThreads;
-        if (d < a.head_dim) a.out.put(row, int64_t{head} * a.head_dim + d, running[thread].mixed[i] / running[thread].sum);
+        if (d < a.head_dim)
+          a.out.put(row, int64_t{head} * a.head_dim + d, running[thread].mixed[i] / running[thread].sum);
       }
     });
   }

@@ -1,9 +1,11 @@
-// How a kernel is written so that a CPU can run it too: as the work of one block of threads, in steps that every thread takes.
+// How a kernel is written so that a CPU can run it too: as the work of one block of threads, in steps that
+// every thread takes.
 //
 //   struct Scale {                                       // y[i] = factor x[i]
 //     struct Arguments { float* y; const float* x; float factor; int64_t count; };
 //     static constexpr int kThreads = 256;
-//     struct Shared {};                                  // what the threads of a block share: Array<T, N> members
+//     struct Shared {};                                  // what the threads of a block share: Array<T, N>
+//         members
 //     static Grid grid(const Arguments& a) { return {blocks_for(a.count, kThreads)}; }
 //     static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared&) {
 //       block.each([&](int thread) {
@@ -13,14 +15,15 @@
 //     }
 //   };
 //
-// Control flow outside of each() depends on the block alone, so a barrier is never reached by some threads only. What a thread
-// keeps from one each() to the next is PerThread<T, kThreads>: a register on the device. each() is no barrier: what one thread writes
-// to an Array, another reads only after block.barrier(). Collectives (mma_*, exchange) stand outside of each(), and take for every
-// thread where its operands are.
+// Control flow outside of each() depends on the block alone, so a barrier is never reached by some threads
+// only. What a thread keeps from one each() to the next is PerThread<T, kThreads>: a register on the device.
+// each() is no barrier: what one thread writes to an Array, another reads only after block.barrier().
+// Collectives (mma_*, exchange) stand outside of each(), and take for every thread where its operands are.
 //
-// On the device (block_device.h) all of this is the plain instruction. On the host (block_emulated.h) every thread runs each step,
-// in turn; an Array knows who touched each element since the last barrier, and throws EmulationFault where a device could have given
-// another result. launch_device.h starts a kernel, launch_emulated.h emulates it.
+// On the device (block_device.h) all of this is the plain instruction. On the host (block_emulated.h) every
+// thread runs each step, in turn; an Array knows who touched each element since the last barrier, and throws
+// EmulationFault where a device could have given another result. launch_device.h starts a kernel,
+// launch_emulated.h emulates it.
 //
 // Compiled with --fmad=false and -ffp-contract=off: a fused multiply-add is written as fmaf().
 #pragma once
@@ -39,8 +42,10 @@ struct Grid {
 
 constexpr int64_t blocks_for(int64_t count, int64_t each) { return (count + each - 1) / each; }
 
-// What one thread holds of the operands of a warp's product, in the order of the PTX manual. With group = lane / 4, t = lane % 4:
-//   mma_bf16: D[16][8] += A[16][16] B[16][8]; A: rows group (+8 in words 1, 3), columns 2t, 2t+1 (+8 in words 2, 3); B: column group,
+// What one thread holds of the operands of a warp's product, in the order of the PTX manual. With group =
+// lane / 4, t = lane % 4:
+//   mma_bf16: D[16][8] += A[16][16] B[16][8]; A: rows group (+8 in words 1, 3), columns 2t, 2t+1 (+8 in words
+//   2, 3); B: column group,
 //             rows 2t, 2t+1 (+8 in word 1); a word is two BF16, the lower half the lower index
 //   mma_s8:   D[16][8] += A[16][32] B[32][8]; the same with four INT8 a word: columns 4t .. 4t+3 (+16)
 //   D:        rows group (+8 in 2, 3), columns 2t, 2t+1

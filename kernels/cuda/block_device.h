@@ -1,7 +1,7 @@
 // A block on the device: every step is the plain instruction (kernels/cuda/block.h).
 //
-// sm_75 has neither BF16 products nor asynchronous copies: there a product is gathered from the lanes and summed in order of k, and a
-// copy happens at once.
+// sm_75 has neither BF16 products nor asynchronous copies: there a product is gathered from the lanes and
+// summed in order of k, and a copy happens at once.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -10,7 +10,8 @@
 
 namespace llmq::cuda {
 
-// The same number, of which the compiler does not know it: what was computed from it before is computed again, not kept in registers.
+// The same number, of which the compiler does not know it: what was computed from it before is computed
+// again, not kept in registers.
 LLMQ_BLOCK int anew(int value) {
   asm volatile("" : "+r"(value));
   return value;
@@ -31,7 +32,9 @@ LLMQ_BLOCK uint32_t add_pairs(uint32_t x, uint32_t y) {
   return sum;
 #else
   return to_bfloat16(float_from_bits(x << 16) + float_from_bits(y << 16)).bits |
-         static_cast<uint32_t>(to_bfloat16(float_from_bits(x & 0xffff0000u) + float_from_bits(y & 0xffff0000u)).bits) << 16;
+         static_cast<uint32_t>(
+             to_bfloat16(float_from_bits(x & 0xffff0000u) + float_from_bits(y & 0xffff0000u)).bits)
+             << 16;
 #endif
 }
 
@@ -61,11 +64,17 @@ class Array {
     LLMQ_UNROLL
     for (int e = 0; e < 4; ++e) to[e] = four.v[e];
   }
-  // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes. near: kept in the first-level cache, for what other blocks of the
-  // same processor copy too.
-  LLMQ_BLOCK void copy_async(int t, int i, const void* from, bool present) { copy_by<false>(t, i, from, present); }
-  LLMQ_BLOCK void copy_async_near(int t, int i, const void* from, bool present) { copy_by<true>(t, i, from, present); }
-  LLMQ_BLOCK uint32_t address(int i) const { return static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i)); }
+  // 16 bytes from device memory, 0 where not `present`; both aligned to 16 bytes. near: kept in the
+  // first-level cache, for what other blocks of the same processor copy too.
+  LLMQ_BLOCK void copy_async(int t, int i, const void* from, bool present) {
+    copy_by<false>(t, i, from, present);
+  }
+  LLMQ_BLOCK void copy_async_near(int t, int i, const void* from, bool present) {
+    copy_by<true>(t, i, from, present);
+  }
+  LLMQ_BLOCK uint32_t address(int i) const {
+    return static_cast<uint32_t>(__cvta_generic_to_shared(values_ + i));
+  }
 
  private:
   template <bool kNear>
@@ -74,9 +83,11 @@ class Array {
     const uint32_t to = address(i);
     const int bytes = present ? 16 : 0;
     if constexpr (kNear)
-      asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+      asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                   : "memory");
     else
-      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes) : "memory");
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(bytes)
+                   : "memory");
 #else
     *reinterpret_cast<uint4*>(values_ + i) = present ? *static_cast<const uint4*>(from) : uint4{};
 #endif
@@ -86,8 +97,8 @@ class Array {
 };
 
 #if __CUDA_ARCH__ < 800
-// Products without matrix units: each lane takes the words of its rows and columns from the lanes that hold them. Functions of their own, so that
-// they are compiled once.
+// Products without matrix units: each lane takes the words of its rows and columns from the lanes that hold
+// them. Functions of their own, so that they are compiled once.
 inline __device__ __noinline__ Sums gathered_mma(Sums sum, FragmentA left, FragmentB right) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
   LLMQ_UNROLL
@@ -151,8 +162,9 @@ class Block {
   // The lanes of a warp, which may come from branches of their own, go on together.
   LLMQ_BLOCK void converge() const { __syncwarp(); }
 
-  // Four matrices of 8 x 8 numbers of 16 bits: lane l names the place of row l % 8 of matrix l / 8, 4 words. Of matrix i, to(t)[i] is what an operand
-  // of a product holds: of row lane / 4 columns 2 (lane % 4) and the one after; kTurned: of the transposed matrix.
+  // Four matrices of 8 x 8 numbers of 16 bits: lane l names the place of row l % 8 of matrix l / 8, 4 words.
+  // Of matrix i, to(t)[i] is what an operand of a product holds: of row lane / 4 columns 2 (lane % 4) and the
+  // one after; kTurned: of the transposed matrix.
   template <bool kTurned, class To, int kCount, class Place>
   LLMQ_BLOCK void load_matrices(const To& to, const Array<uint32_t, kCount>& from, const Place& place) const {
     const int t = static_cast<int>(threadIdx.x);
@@ -188,7 +200,8 @@ class Block {
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
     asm volatile(
-        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+f"(sum.v[0]), "+f"(sum.v[1]), "+f"(sum.v[2]), "+f"(sum.v[3])
         : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
 #else
@@ -204,7 +217,8 @@ class Block {
     const FragmentB& right = b(t);
 #if __CUDA_ARCH__ >= 800
     asm volatile(
-        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+        "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+        "{%0,%1,%2,%3};"
         : "+r"(sum.v[0]), "+r"(sum.v[1]), "+r"(sum.v[2]), "+r"(sum.v[3])
         : "r"(left.v[0]), "r"(left.v[1]), "r"(left.v[2]), "r"(left.v[3]), "r"(right.v[0]), "r"(right.v[1]));
 #else

@@ -1,8 +1,10 @@
-// A block on the host: every thread takes each step in turn, and what a device would leave undefined is thrown (kernels/cuda/block.h).
+// A block on the host: every thread takes each step in turn, and what a device would leave undefined is
+// thrown (kernels/cuda/block.h).
 //
-// PerThread and Array start as bytes 0xff, which no kernel may read before it wrote. An Array remembers for each element who wrote and who
-// read it since the last barrier: two threads, one of them writing, is a race. An asynchronous copy arrives when it is waited for, not
-// before. Sums of products are FP32, k after k; a device rounds them in an order of its own, which tests' bounds allow for.
+// PerThread and Array start as bytes 0xff, which no kernel may read before it wrote. An Array remembers for
+// each element who wrote and who read it since the last barrier: two threads, one of them writing, is a race.
+// An asynchronous copy arrives when it is waited for, not before. Sums of products are FP32, k after k; a
+// device rounds them in an order of its own, which tests' bounds allow for.
 #pragma once
 #include <cstring>
 #include <deque>
@@ -22,7 +24,10 @@ inline int anew(int value) { return value; }
 inline uint32_t masked_or(uint32_t word, uint32_t mask, uint32_t bits) { return (word & mask) | bits; }
 
 inline uint32_t add_pairs(uint32_t x, uint32_t y) {
-  const auto sum = [&](int half) { return uint32_t{to_bfloat16(float_from_bits(x >> (16 * half) << 16) + float_from_bits(y >> (16 * half) << 16)).bits}; };
+  const auto sum = [&](int half) {
+    return uint32_t{
+        to_bfloat16(float_from_bits(x >> (16 * half) << 16) + float_from_bits(y >> (16 * half) << 16)).bits};
+  };
   return sum(0) | sum(1) << 16;
 }
 
@@ -33,7 +38,9 @@ struct EmulationFault : std::logic_error {
 template <class T, int kThreads>
 class PerThread {
  public:
-  PerThread() : values_(kThreads) { std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kThreads); }
+  PerThread() : values_(kThreads) {
+    std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kThreads);
+  }
   T& operator[](int thread) { return values_[static_cast<std::size_t>(thread)]; }
   const T& operator[](int thread) const { return values_[static_cast<std::size_t>(thread)]; }
 
@@ -41,7 +48,8 @@ class PerThread {
   std::vector<T> values_;
 };
 
-// Barriers and asynchronous copies of the block that is running; blocks run one after another on a host thread.
+// Barriers and asynchronous copies of the block that is running; blocks run one after another on a host
+// thread.
 struct BlockProgress {
   int barriers = 0;
   std::vector<std::function<void()>> open_copies;
@@ -55,20 +63,25 @@ inline BlockProgress& block_progress() {
 template <class T, int kCount>
 class Array {
  public:
-  Array() : values_(kCount), touches_(kCount) { std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kCount); }
+  Array() : values_(kCount), touches_(kCount) {
+    std::memset(static_cast<void*>(values_.data()), 0xff, sizeof(T) * kCount);
+  }
 
   T get(int thread, int i) const {
     Touch& touch = touch_of(i, "reads");
     if (touch.written == kNever) fault(thread, i, "reads what nobody wrote, at");
-    if (touch.written == now() && touch.writer != thread) fault(thread, i, "reads what another writes before the same barrier, at");
+    if (touch.written == now() && touch.writer != thread)
+      fault(thread, i, "reads what another writes before the same barrier, at");
     touch.reader = touch.read == now() && touch.reader != thread ? kSeveral : thread;
     touch.read = now();
     return values_[static_cast<std::size_t>(i)];
   }
   void set(int thread, int i, T value) {
     Touch& touch = touch_of(i, "writes");
-    if (touch.written == now() && touch.writer != thread) fault(thread, i, "writes what another writes before the same barrier, at");
-    if (touch.read == now() && touch.reader != thread) fault(thread, i, "writes what another reads before the same barrier, at");
+    if (touch.written == now() && touch.writer != thread)
+      fault(thread, i, "writes what another writes before the same barrier, at");
+    if (touch.read == now() && touch.reader != thread)
+      fault(thread, i, "writes what another reads before the same barrier, at");
     touch.writer = thread;
     touch.written = now();
     values_[static_cast<std::size_t>(i)] = value;
@@ -97,7 +110,9 @@ class Array {
       }
     });
   }
-  void copy_async_near(int thread, int i, const void* from, bool present) { copy_async(thread, i, from, present); }
+  void copy_async_near(int thread, int i, const void* from, bool present) {
+    copy_async(thread, i, from, present);
+  }
 
  private:
   static constexpr int kNever = -1, kSeveral = -2;
@@ -107,8 +122,8 @@ class Array {
 
   static int now() { return block_progress().barriers; }
   [[noreturn]] static void fault(int thread, int i, const char* what) {
-    throw EmulationFault("thread " + std::to_string(thread) + " " + what + " element " + std::to_string(i) + " of " +
-                         std::to_string(kCount) + ", after " + std::to_string(now()) + " barriers");
+    throw EmulationFault("thread " + std::to_string(thread) + " " + what + " element " + std::to_string(i) +
+                         " of " + std::to_string(kCount) + ", after " + std::to_string(now()) + " barriers");
   }
   Touch& touch_of(int i, const char* what) const {
     if (i < 0 || i >= kCount) fault(-1, i, what);
@@ -154,7 +169,9 @@ class Block {
   void load_matrices(const To& to, const Array<uint32_t, kCount>& from, const Place& place) const {
     const auto number = [&](int thread, int matrix, int row, int column) {  // read by `thread`
       const int at = place(thread / kWarp * kWarp + matrix * 8 + row);
-      if (at % 4 != 0) throw EmulationFault("a row of a matrix lies at word " + std::to_string(at) + ", not at a multiple of 16 bytes");
+      if (at % 4 != 0)
+        throw EmulationFault("a row of a matrix lies at word " + std::to_string(at) +
+                             ", not at a multiple of 16 bytes");
       return from.get(thread, at + column / 2) >> (16 * (column % 2)) & 0xffffu;
     };
     for (int t = 0; t < kThreads; ++t)
@@ -203,7 +220,8 @@ class Block {
         for (int e = 0; e < kPerWord; ++e) {
           for (int word = 0; word < 4; ++word)
             left[group + word % 2 * 8][t * kPerWord + e + word / 2 * (kDepth / 2)] = value(fa.v[word], e);
-          for (int word = 0; word < 2; ++word) right[t * kPerWord + e + word * (kDepth / 2)][group] = value(fb.v[word], e);
+          for (int word = 0; word < 2; ++word)
+            right[t * kPerWord + e + word * (kDepth / 2)][group] = value(fb.v[word], e);
         }
       }
       for (int lane = 0; lane < kWarp; ++lane)

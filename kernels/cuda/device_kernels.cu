@@ -11,21 +11,56 @@ int start(const typename Kernel::Arguments& arguments, void* stream) {
 }
 
 int launch_tile_product(const TileProductArguments& arguments, void* stream) {
-  return start_tile_product(arguments, [&]<class Kernel>(const TileProductArguments& a) { return start<Kernel>(a, stream); });
+  return start_tile_product(
+      arguments, [&]<class Kernel>(const TileProductArguments& a) { return start<Kernel>(a, stream); });
 }
 
 }  // namespace
 
 const CudaKernels& device_kernels() {
   static constexpr CudaKernels kernels = {
-      start<Each<Embed>>, start<Each<Rope>>, start<Each<MoveKv>>, start<Each<GatedActivation>>, start<Each<Add>>, start<Each<Convert>>,
-      start<Each<ChannelStats>>, start<RmsNorm>, start<ScoreRows>, start<Divergence>, start<DrawToken>, start<RowDots>, start<Product<DenseOperand>>,
-      start<Product<CodeOperand>>, launch_gram, start<Each<DrainGram>>, start<RoundInputs>, start<Each<SumCodes>>, start<PackFragments>, start<TileRounding<RoundColumn>>,
-      start<TileRounding<DescendColumn>>, start<TileRounding<SolveColumn>>, start<TryScales>, start<ChooseScales>, start<TargetGroup>,
-      start<TakeGroup>, start<RefitGroup>, start<PlaceColumns>, start<WriteCodes>, start<MakeDifferences>, start<SumInputErrors>, start<SumSquares>, start<SoftenRows>,
-      start<ShareColumns>, start<PlainAttention>,
-      start<PeakProducts<MatrixBFloat16>>, start<PeakProducts<MatrixInt8>>, start<PeakFloat32>, start<ReadMemory>, launch_tile_attention,
-      launch_tile_product, launch_linear,
+      start<Each<Embed>>,
+      start<Each<Rope>>,
+      start<Each<MoveKv>>,
+      start<Each<GatedActivation>>,
+      start<Each<Add>>,
+      start<Each<Convert>>,
+      start<Each<ChannelStats>>,
+      start<RmsNorm>,
+      start<ScoreRows>,
+      start<Divergence>,
+      start<DrawToken>,
+      start<RowDots>,
+      start<Product<DenseOperand>>,
+      start<Product<CodeOperand>>,
+      launch_gram,
+      start<Each<DrainGram>>,
+      start<RoundInputs>,
+      start<Each<SumCodes>>,
+      start<PackFragments>,
+      start<TileRounding<RoundColumn>>,
+      start<TileRounding<DescendColumn>>,
+      start<TileRounding<SolveColumn>>,
+      start<TryScales>,
+      start<ChooseScales>,
+      start<TargetGroup>,
+      start<TakeGroup>,
+      start<RefitGroup>,
+      start<PlaceColumns>,
+      start<WriteCodes>,
+      start<MakeDifferences>,
+      start<SumInputErrors>,
+      start<SumSquares>,
+      start<SoftenRows>,
+      start<ShareColumns>,
+      start<PlainAttention>,
+      start<PeakProducts<MatrixBFloat16>>,
+      start<PeakProducts<MatrixInt8>>,
+      start<PeakFloat32>,
+      start<ReadMemory>,
+      launch_tile_attention,
+      launch_tile_product,
+      launch_linear,
   };
   return kernels;
 }

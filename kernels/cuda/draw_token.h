@@ -1,7 +1,9 @@
-// A token for each row of logits, by the race of kernels/common/token_race.h: greedy where the temperature is 0.
+// A token for each row of logits, by the race of kernels/common/token_race.h: greedy where the temperature is
+// 0.
 //
-// A block of 256 threads takes a row: the greatest logit, the lowest index among equals (NaN is never greater, a row of nothing else gives 0);
-// then the earliest arrival, the greatest logit's before others, lower indices first. Cost: the row is read twice.
+// A block of 256 threads takes a row: the greatest logit, the lowest index among equals (NaN is never
+// greater, a row of nothing else gives 0); then the earliest arrival, the greatest logit's before others,
+// lower indices first. Cost: the row is read twice.
 #pragma once
 #include "kernels/common/token_race.h"
 #include "kernels/cuda/rows.h"
@@ -50,17 +52,21 @@ struct DrawToken {
   static LLMQ_BLOCK void find_greatest(RowBlock& block, const Arguments& a, Shared& shared, int64_t row) {
     block.each([&](int thread) {
       Logit best{-INFINITY, kNone};
-      for (int64_t c = thread; c < a.width; c += kThreads) best = greater(best, {a.logits.get(row, c), static_cast<int32_t>(c)});
+      for (int64_t c = thread; c < a.width; c += kThreads)
+        best = greater(best, {a.logits.get(row, c), static_cast<int32_t>(c)});
       shared.greatest.set(thread, thread, best);
     });
     block.barrier();
     fold_halves(block, shared.greatest, [](Logit x, Logit y) { return greater(x, y); });
   }
 
-  static LLMQ_BLOCK Arrival earlier(Arrival a, Arrival b) { return b.time < a.time || (b.time == a.time && b.token < a.token) ? b : a; }
+  static LLMQ_BLOCK Arrival earlier(Arrival a, Arrival b) {
+    return b.time < a.time || (b.time == a.time && b.token < a.token) ? b : a;
+  }
 
   // -log u >= 1 - u and exp(x) >= 1 + x + x^2 / 2 for x >= 0: most need neither function.
-  static LLMQ_BLOCK void race(RowBlock& block, const Arguments& a, Shared& shared, int64_t row, const TokenDraw& draw) {
+  static LLMQ_BLOCK void race(RowBlock& block, const Arguments& a, Shared& shared, int64_t row,
+                              const TokenDraw& draw) {
     block.each([&](int thread) {
       const int32_t known = favourite(shared, thread);
       const auto greatest = static_cast<double>(a.logits.get(row, known));

@@ -1,5 +1,6 @@
 // Kernels that give each output element a thread of its own: embed, rope, gated activation, add, convert,
-// channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each computes.
+// channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each
+// computes.
 #pragma once
 #include "kernels/cuda/block.h"
 
@@ -37,7 +38,8 @@ struct Each {
   }
 };
 
-// Element (i, j), j >= i, of a square goes to the triangle of FP64 sums, rows from the diagonal on, and is 0 then.
+// Element (i, j), j >= i, of a square goes to the triangle of FP64 sums, rows from the diagonal on, and is 0
+// then.
 struct DrainGram {
   int64_t elements = 0, channels = 0;  // channels^2
   float* g = nullptr;
@@ -91,7 +93,8 @@ struct GatedActivation {
     return 0.5f * x * (1.0f + tanhf(inner));
   }
   LLMQ_BLOCK void one(int64_t i) const {
-    y.put(i / width, i % width, activated(gate.get(i / width, i % width), silu) * up.get(i / width, i % width));
+    y.put(i / width, i % width,
+          activated(gate.get(i / width, i % width), silu) * up.get(i / width, i % width));
   }
 };
 
@@ -110,7 +113,8 @@ struct Convert {
   LLMQ_BLOCK void one(int64_t i) const { to.put(i / width, i % width, from.get(i / width, i % width)); }
 };
 
-// An element is a channel: sums in FP64 in the order of the rows. There are few channels, so a thread asks for several rows before it adds the first.
+// An element is a channel: sums in FP64 in the order of the rows. There are few channels, so a thread asks
+// for several rows before it adds the first.
 struct ChannelStats {
   static constexpr int kAhead = 16;
   int64_t elements = 0, rows = 0;

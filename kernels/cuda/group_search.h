@@ -1,8 +1,10 @@
-// Scales and zeros of one group for many rows (kernels/common/row_search.h says what each kernel computes). A block is 32 rows, a warp of it
-// one part of their candidates or columns. What is summed over columns is one chain in their order, as on the CPU, so that the bits are its.
+// Scales and zeros of one group for many rows (kernels/common/row_search.h says what each kernel computes). A
+// block is 32 rows, a warp of it one part of their candidates or columns. What is summed over columns is one
+// chain in their order, as on the CPU, so that the bits are its.
 //
-//   ChooseScales   ranges, a part every eighth column; then every eighth candidate, all of a part's in one pass over the columns; the least
-//                  loss of all parts, of equals the first candidate. Cost: rows * columns * candidates.
+//   ChooseScales   ranges, a part every eighth column; then every eighth candidate, all of a part's in one
+//                  pass over the columns; the least loss of all parts, of equals the first candidate. Cost:
+//                  rows * columns * candidates.
 //   TargetGroup, TakeGroup, RefitGroup   a few passes over the columns; sums by one warp, the rest by all
 #pragma once
 #include "kernels/common/row_search.h"
@@ -55,7 +57,9 @@ struct ChooseScales {
 
   static Grid grid(const Arguments& a) { return Parts::grid(a.rows); }
 
-  static LLMQ_BLOCK float value(const RangeSearch& s, int64_t at) { return s.difference == nullptr ? s.weight[at] : s.weight[at] - s.difference[at]; }
+  static LLMQ_BLOCK float value(const RangeSearch& s, int64_t at) {
+    return s.difference == nullptr ? s.weight[at] : s.weight[at] - s.difference[at];
+  }
 
   // The best of one part's candidates.
   static LLMQ_BLOCK Found judge(const RangeSearch& s, const Parts& parts, RowRange range, int t) {
@@ -73,7 +77,8 @@ struct ChooseScales {
       const float w = value(s, parts.at(k, t)), importance = s.importance[k];
       LLMQ_UNROLL
       for (int j = 0; j < kEach; ++j)
-        sums[j] = plain_loss<OneRow>(sums[j], w, importance, grids[j].scale, inverse[j], grids[j].zero, s.candidates.rule.top);
+        sums[j] = plain_loss<OneRow>(sums[j], w, importance, grids[j].scale, inverse[j], grids[j].zero,
+                                     s.candidates.rule.top);
     }
     Found found{INFINITY, 0};
     LLMQ_UNROLL
@@ -111,7 +116,8 @@ struct ChooseScales {
       Found best{INFINITY, 0};
       for (int other = t; other < kThreads; other += kRows) {
         const Found found{shared.loss.get(t, other), shared.candidate.get(t, other)};
-        if (found.loss < best.loss || (found.loss == best.loss && found.candidate < best.candidate)) best = found;
+        if (found.loss < best.loss || (found.loss == best.loss && found.candidate < best.candidate))
+          best = found;
       }
       const RowGrid grid = s.candidates.at(best.candidate, range[t]);
       s.found.scale[parts.row(t)] = grid.scale;
@@ -139,7 +145,8 @@ struct TargetGroup {
     });
     block.barrier();
     block.each([&](int t) {
-      parts.each_own(t, [&](int64_t, int64_t at) { g.target[at] = g.target[at] + g.steps[at] * g.scale[parts.row(t)]; });
+      parts.each_own(
+          t, [&](int64_t, int64_t at) { g.target[at] = g.target[at] + g.steps[at] * g.scale[parts.row(t)]; });
     });
   }
 };
@@ -213,7 +220,8 @@ struct RefitGroup {
     block.barrier();
     block.each([&](int t) {
       if (!parts.has(t)) return;
-      const ScaleChange fresh = refit_scale(g.grid.scale[parts.row(t)], shared.slope.get(t, t % kRows), shared.curve.get(t, t % kRows), g.rule.stored);
+      const ScaleChange fresh = refit_scale(g.grid.scale[parts.row(t)], shared.slope.get(t, t % kRows),
+                                            shared.curve.get(t, t % kRows), g.rule.stored);
       scale[t] = fresh.scale;
       parts.each_own(t, [&](int64_t, int64_t at) { g.y[at] = g.y[at] - fresh.change * g.u[at]; });
     });
@@ -221,7 +229,8 @@ struct RefitGroup {
     block.each([&](int t) {
       if (Parts::part(t) != 0 || !parts.has(t)) return;
       const int64_t row = parts.row(t);
-      const float zero = g.grid.zero[row], move = g.rule.symmetric ? 0.0f : shift(g, parts, {scale[t], zero}, t);
+      const float zero = g.grid.zero[row],
+                  move = g.rule.symmetric ? 0.0f : shift(g, parts, {scale[t], zero}, t);
       g.grid.scale[row] = scale[t];
       g.grid.zero[row] = zero - move;
       shared.move.set(t, t, move);

@@ -1,7 +1,9 @@
-// The kernels of a CUDA device as a table of launches: src/device/cuda calls them and does not see how they run.
+// The kernels of a CUDA device as a table of launches: src/device/cuda calls them and does not see how they
+// run.
 //
-// launch(arguments, stream) starts all blocks of the kernel on that stream (of type cudaStream_t) and returns the CUDA error's number, 0
-// where the launch was accepted. Pointers are the device's. The emulated table runs the same bodies on host memory, at once, for tests.
+// launch(arguments, stream) starts all blocks of the kernel on that stream (of type cudaStream_t) and returns
+// the CUDA error's number, 0 where the launch was accepted. Pointers are the device's. The emulated table
+// runs the same bodies on host memory, at once, for tests.
 #pragma once
 #include "kernels/cuda/attention.h"
 #include "kernels/cuda/draw_token.h"
@@ -67,15 +69,16 @@ struct CudaKernels {
   Launch<PeakProducts<MatrixInt8>> peak_int8;
   Launch<PeakFloat32> peak_f32;
   Launch<ReadMemory> read_memory;
-  int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);    // tile_attention.h, both kernels
+  // tile_attention.h, both kernels
+  int (*tile_attention)(const TileAttentionArguments& arguments, void* stream);
   int (*tile_product)(const TileProductArguments& arguments, void* stream);        // tile_product.h
   int (*linear)(WeightForm form, const LinearArguments& arguments, void* stream);  // linear.h
 };
 
 int launch_tile_attention(const TileAttentionArguments& arguments, void* stream);    // attention_kernels.cu
-int launch_gram(const GramArguments& arguments, void* stream);                         // linear_kernels.cu
+int launch_gram(const GramArguments& arguments, void* stream);                       // linear_kernels.cu
 int launch_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // linear_kernels.cu
-const CudaKernels& device_kernels();    // built where nvcc is
-const CudaKernels& emulated_kernels();  // built everywhere
+const CudaKernels& device_kernels();                                                 // built where nvcc is
+const CudaKernels& emulated_kernels();                                               // built everywhere
 
 }  // namespace llmq::cuda

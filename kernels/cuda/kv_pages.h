@@ -1,4 +1,5 @@
-// Keys or values of one layer's pages, as kernels read and write them. With block = slot / block_size and offset = slot % block_size:
+// Keys or values of one layer's pages, as kernels read and write them. With block = slot / block_size and
+// offset = slot % block_size:
 //
 //   plain   numbers [slot][kv_head][head_dim], F32 or BF16
 //   packed  rows [block][kv_head][offset] as kernels/common/kv_row.h has them, of `row.bytes()` each
@@ -21,7 +22,9 @@ struct KvStore {
     if (!packed) return (slot * kv_heads + kv_head) * row.n;
     return ((slot / block_size * kv_heads + kv_head) * block_size + slot % block_size) * row.bytes();
   }
-  LLMQ_BLOCK unsigned char* bytes_at(int64_t place) const { return static_cast<unsigned char*>(first) + place; }
+  LLMQ_BLOCK unsigned char* bytes_at(int64_t place) const {
+    return static_cast<unsigned char*>(first) + place;
+  }
   LLMQ_BLOCK float get(int64_t place, int d) const {
     if (!packed) return load(first, place + d, element);
     float number;
@@ -30,8 +33,8 @@ struct KvStore {
   }
 };
 
-// k, v [rows, kv_heads, head_dim] to the slots of their rows, or back. An element is a number where pages are plain, else a whole row
-// of a head: its scale needs all of it.
+// k, v [rows, kv_heads, head_dim] to the slots of their rows, or back. An element is a number where pages are
+// plain, else a whole row of a head: its scale needs all of it.
 struct MoveKv {
   int64_t elements = 0, width = 0;  // elements of one slot
   Rows k, v;
@@ -61,7 +64,8 @@ struct MoveKv {
     else
       kv_load_row(pages.row, numbers, bytes, pages.scale);
   }
-  LLMQ_BLOCK void move_number(const KvStore& pages, int64_t at, const Rows& rows, int64_t r, int64_t d) const {
+  LLMQ_BLOCK void move_number(const KvStore& pages, int64_t at, const Rows& rows, int64_t r,
+                              int64_t d) const {
     if (to_pages)
       store(pages.first, at, pages.element, rows.get(r, d));
     else

@@ -8,7 +8,8 @@ namespace llmq::cuda {
 
 constexpr std::size_t kStaticShared = 48 * 1024;  // more has to be asked for at the launch
 
-// Blocks that a processor holds at once, which its registers must suffice for: a kernel's kTogether where shared memory has room for them, sm_90 and later.
+// Blocks that a processor holds at once, which its registers must suffice for: a kernel's kTogether where
+// shared memory has room for them, sm_90 and later.
 template <class Kernel>
 constexpr int blocks_together() {
   int blocks = 1;
@@ -19,8 +20,10 @@ constexpr int blocks_together() {
 }
 
 template <class Kernel>
-__global__ void __launch_bounds__(Kernel::kThreads, blocks_together<Kernel>()) run_block(const typename Kernel::Arguments arguments) {
-  Block<Kernel::kThreads> block{static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.z)};
+__global__ void __launch_bounds__(Kernel::kThreads, blocks_together<Kernel>())
+    run_block(const typename Kernel::Arguments arguments) {
+  Block<Kernel::kThreads> block{static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y),
+                                static_cast<int>(blockIdx.z)};
   if constexpr (sizeof(typename Kernel::Shared) <= kStaticShared) {
     __shared__ typename Kernel::Shared shared;
     Kernel::run(block, arguments, shared);
@@ -33,21 +36,26 @@ __global__ void __launch_bounds__(Kernel::kThreads, blocks_together<Kernel>()) r
 // Bytes of shared memory that a block may have on the calling thread's device.
 inline int64_t most_shared() {
   int device = 0, bytes = 0;
-  if (cudaGetDevice(&device) != cudaSuccess || cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess) return kStaticShared;
+  if (cudaGetDevice(&device) != cudaSuccess ||
+      cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device) != cudaSuccess)
+    return kStaticShared;
   return bytes;
 }
 
 template <class Kernel>
 cudaError_t launch(const typename Kernel::Arguments& arguments, cudaStream_t stream) {
-  constexpr std::size_t kShared = sizeof(typename Kernel::Shared), kAskedFor = kShared <= kStaticShared ? 0 : kShared;
+  constexpr std::size_t kShared = sizeof(typename Kernel::Shared),
+                        kAskedFor = kShared <= kStaticShared ? 0 : kShared;
   const Grid grid = Kernel::grid(arguments);
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return cudaSuccess;
   if constexpr (kAskedFor != 0) {
-    const cudaError_t error = cudaFuncSetAttribute(run_block<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kAskedFor));
+    const cudaError_t error = cudaFuncSetAttribute(
+        run_block<Kernel>, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kAskedFor));
     if (error != cudaSuccess) return error;
   }
-  run_block<Kernel><<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)), Kernel::kThreads, kAskedFor,
-                      stream>>>(arguments);
+  run_block<Kernel>
+      <<<dim3(static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z)),
+         Kernel::kThreads, kAskedFor, stream>>>(arguments);
   return cudaGetLastError();
 }
 

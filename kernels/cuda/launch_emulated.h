@@ -1,7 +1,7 @@
 // Runs a kernel of kernels/cuda/block.h on the host, block after block. Arguments point to host memory.
 //
-// Blocks run last to first: one that needs what an earlier block wrote is wrong here, too. EmulationFault where the kernel has a race,
-// reads what nobody wrote or leaves a copy behind.
+// Blocks run last to first: one that needs what an earlier block wrote is wrong here, too. EmulationFault
+// where the kernel has a race, reads what nobody wrote or leaves a copy behind.
 #pragma once
 #include <memory>
 
@@ -12,7 +12,8 @@ namespace llmq::cuda {
 template <class Kernel>
 void emulate(const typename Kernel::Arguments& arguments) {
   const Grid grid = Kernel::grid(arguments);
-  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535) throw EmulationFault("more blocks than a device starts");
+  if (grid.x > 0x7fffffff || grid.y > 65535 || grid.z > 65535)
+    throw EmulationFault("more blocks than a device starts");
   for (int z = grid.z; z-- > 0;)
     for (int y = grid.y; y-- > 0;)
       for (int64_t x = grid.x; x-- > 0;) {

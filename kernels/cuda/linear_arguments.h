@@ -13,11 +13,13 @@ constexpr int fragment_bits(WeightForm form) {
 }
 constexpr int product_depth(WeightForm form) { return form == WeightForm::kInt8 ? 32 : 16; }
 
-// Pointers are of the device. What is per feature lies [groups][padded_features]; padding there is any finite number.
+// Pointers are of the device. What is per feature lies [groups][padded_features]; padding there is any finite
+// number.
 struct LinearArguments {
   float* y = nullptr;  // [rows, features], rows y_stride apart
   int64_t y_stride = 0;
-  // BF16 [rows, columns], rows x_stride apart; INT8: [rows, positions] with 0 at the padding, x_stride a multiple of 16, aligned to 16.
+  // BF16 [rows, columns], rows x_stride apart; INT8: [rows, positions] with 0 at the padding, x_stride a
+  // multiple of 16, aligned to 16.
   const void* x = nullptr;
   int64_t x_stride = 0;
   const uint32_t* weight = nullptr;  // FragmentLayout; aligned to 16 bytes; kInt8: code - 128
@@ -30,7 +32,8 @@ struct LinearArguments {
   int64_t group = 0, groups = 1, row_scales = 0;  // row_scales: 0, 1, or groups (kFloat8, kInt8)
   // What follows from these (with_layout).
   int64_t padded_features = 0, padded_group = 0, positions = 0, used_positions = 0;
-  bool x_aligned = false;  // 16 bytes of a row at a time: positions are columns, rows start at multiples of 16 bytes
+  // 16 bytes of a row at a time: positions are columns, rows start at multiples of 16 bytes
+  bool x_aligned = false;
 };
 
 constexpr FragmentLayout fragment_layout(WeightForm form, int64_t features, int64_t columns, int64_t group) {

@@ -12,7 +12,9 @@ int launch_linear(WeightForm form, const LinearArguments& arguments, void* strea
 }
 
 int launch_gram(const GramArguments& arguments, void* stream) {
-  return start_gram(arguments, most_shared(), [&]<class Kernel>(const GramArguments& a) { return static_cast<int>(launch<Kernel>(a, static_cast<cudaStream_t>(stream))); });
+  return start_gram(arguments, most_shared(), [&]<class Kernel>(const GramArguments& a) {
+    return static_cast<int>(launch<Kernel>(a, static_cast<cudaStream_t>(stream)));
+  });
 }
 
 }  // namespace llmq::cuda

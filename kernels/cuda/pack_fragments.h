@@ -1,4 +1,5 @@
-// A weight from rows to fragments (kernels/common/fragment_layout.h): a thread gathers one word. Padding becomes 0, whatever is flipped.
+// A weight from rows to fragments (kernels/common/fragment_layout.h): a thread gathers one word. Padding
+// becomes 0, whatever is flipped.
 #pragma once
 #include "kernels/common/fragment_layout.h"
 #include "kernels/cuda/block.h"
@@ -22,14 +23,16 @@ struct PackFragments {
       const int64_t word = int64_t{block.x} * kThreads + t;
       if (word >= a.layout.words()) return;
       uint32_t gathered = 0;
-      for (int i = 0; i < 32 / a.layout.bits; ++i) gathered |= code_at(a, a.layout.element(word, i)) << (i * a.layout.bits);
+      for (int i = 0; i < 32 / a.layout.bits; ++i)
+        gathered |= code_at(a, a.layout.element(word, i)) << (i * a.layout.bits);
       a.words[word] = gathered;
     });
   }
 
  private:
   static LLMQ_BLOCK uint32_t code_at(const Arguments& a, FragmentElement e) {
-    const int64_t place = e.position % a.layout.padded_group(), k = e.position / a.layout.padded_group() * a.layout.group + place;
+    const int64_t place = e.position % a.layout.padded_group(),
+                  k = e.position / a.layout.padded_group() * a.layout.group + place;
     if (e.feature >= a.layout.features || place >= a.layout.group || k >= a.layout.columns) return 0;
     const int64_t at = e.feature * a.layout.columns + k;
     return a.wide != nullptr ? a.wide[at] : a.narrow[at] ^ a.flip;

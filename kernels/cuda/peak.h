@@ -1,8 +1,11 @@
-// What a device does at most: chains of products on operands in registers, and a pass over memory that does nothing but read.
+// What a device does at most: chains of products on operands in registers, and a pass over memory that does
+// nothing but read.
 //
-//   PeakProducts<Product>  each of a warp's kChains sums takes `steps` products of one operand word with itself: more chains than latency times
-//                          products per cycle. Every number of every sum is then steps * Product::kDepth times that word's number squared.
-//   ReadMemory             a thread reads kVectors vectors of 16 bytes, and writes the exclusive or of their words: a 128th of what is read.
+//   PeakProducts<Product>  each of a warp's kChains sums takes `steps` products of one operand word with
+//                          itself: more chains than latency times products per cycle. Every number of every
+//                          sum is then steps * Product::kDepth times that word's number squared.
+//   ReadMemory             a thread reads kVectors vectors of 16 bytes, and writes the exclusive or of their
+//                          words: a 128th of what is read.
 #pragma once
 #include "kernels/cuda/block.h"
 
@@ -40,7 +43,8 @@ struct PeakProducts {
     FragmentB b;
   };
   static constexpr int kThreads = 256, kChains = 8;
-  static constexpr double kOperations = 2.0 * 16 * 8 * Product::kDepth * kChains * (kThreads / kWarp);  // of a block's step
+  // of a block's step
+  static constexpr double kOperations = 2.0 * 16 * 8 * Product::kDepth * kChains * (kThreads / kWarp);
   static Grid grid(const Arguments& a) { return {a.blocks}; }
 
   static LLMQ_BLOCK void run(Block<kThreads>& block, const Arguments& a, Shared&) {
@@ -56,7 +60,8 @@ struct PeakProducts {
       LLMQ_UNROLL
       for (int c = 0; c < kChains; ++c)
         Product::add(
-            block, [&](int t) -> typename Product::Sum& { return threads[t].chains[c]; }, [&](int t) -> const FragmentA& { return threads[t].a; },
+            block, [&](int t) -> typename Product::Sum& { return threads[t].chains[c]; },
+            [&](int t) -> const FragmentA& { return threads[t].a; },
             [&](int t) -> const FragmentB& { return threads[t].b; });
     }
     block.each([&](int t) {

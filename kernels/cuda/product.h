@@ -1,10 +1,11 @@
-// c[m, n] = (c[m, n] or 0) + sum_k a(m, k) b(n, k), + bias[n]: one chain of FMAs over k in order for every element, whatever the
-// number of rows. The FP32 products of linear() and of quadratic forms; BF16 operands have exact products, so this is their FP32 sum too.
-// And those of tile_product.h that it leaves (operands transposed; of a Gram matrix the upper triangle is kept).
+// c[m, n] = (c[m, n] or 0) + sum_k a(m, k) b(n, k), + bias[n]: one chain of FMAs over k in order for every
+// element, whatever the number of rows. The FP32 products of linear() and of quadratic forms; BF16 operands
+// have exact products, so this is their FP32 sum too. And those of tile_product.h that it leaves (operands
+// transposed; of a Gram matrix the upper triangle is kept).
 //
-// A block of 256 threads computes 64 x 64 elements, a thread 4 x 4, from tiles of 16 columns in shared memory.
-// Stages: start, then for each tile fetch (operands to shared memory as FP32) and multiply, then finish. No tensor cores: the plain
-// form, right on every device.
+// A block of 256 threads computes 64 x 64 elements, a thread 4 x 4, from tiles of 16 columns in shared
+// memory. Stages: start, then for each tile fetch (operands to shared memory as FP32) and multiply, then
+// finish. No tensor cores: the plain form, right on every device.
 #pragma once
 #include "kernels/common/code_value.h"
 #include "kernels/cuda/elementwise.h"
@@ -16,7 +17,9 @@ struct DenseOperand {
   const void* values = nullptr;
   int64_t row_step = 0, depth_step = 1;
   Element element = Element::kF32;
-  LLMQ_BLOCK float at(int64_t row, int64_t k) const { return load(values, row * row_step + k * depth_step, element); }
+  LLMQ_BLOCK float at(int64_t row, int64_t k) const {
+    return load(values, row * row_step + k * depth_step, element);
+  }
   LLMQ_BLOCK bool by_rows() const { return depth_step != 1; }  // neighbours in memory are neighbouring rows
 };
 
@@ -52,7 +55,9 @@ struct Product {
     const float* bias = nullptr;
     bool accumulate = false;  // from what c holds
     bool upper = false;       // only columns >= the row
-    LLMQ_BLOCK bool wants(int64_t m, int64_t n) const { return m < rows && n < columns && (!upper || n >= m); }
+    LLMQ_BLOCK bool wants(int64_t m, int64_t n) const {
+      return m < rows && n < columns && (!upper || n >= m);
+    }
   };
   struct Shared {
     Tile a, b;
@@ -61,10 +66,13 @@ struct Product {
     float v[kEach][kEach];
   };
 
-  static Grid grid(const Arguments& a) { return {blocks_for(a.columns, kTile), static_cast<int>(blocks_for(a.rows, kTile))}; }
+  static Grid grid(const Arguments& a) {
+    return {blocks_for(a.columns, kTile), static_cast<int>(blocks_for(a.rows, kTile))};
+  }
 
   template <class Operand>
-  static LLMQ_BLOCK void fetch(Tile& to, const Operand& from, int64_t first, int64_t rows, int64_t k0, int64_t depth, int thread) {
+  static LLMQ_BLOCK void fetch(Tile& to, const Operand& from, int64_t first, int64_t rows, int64_t k0,
+                               int64_t depth, int thread) {
     for (int e = thread; e < kTile * kDepth; e += kThreads) {
       const int r = from.by_rows() ? e % kTile : e / kDepth, k = from.by_rows() ? e / kTile : e % kDepth;
       to.set(thread, k * kPadded + r, first + r < rows && k0 + k < depth ? from.at(first + r, k0 + k) : 0.0f);
@@ -80,7 +88,7 @@ struct Product {
       for (int j = 0; j < kEach; ++j) b[j] = shared.b.get(thread, k * kPadded + thread % kAcross * kEach + j);
       LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) LLMQ_UNROLL
-        for (int j = 0; j < kEach; ++j) sums.v[i][j] = fmaf(a[i], b[j], sums.v[i][j]);
+      for (int j = 0; j < kEach; ++j) sums.v[i][j] = fmaf(a[i], b[j], sums.v[i][j]);
     }
   }
 
@@ -90,8 +98,8 @@ struct Product {
     const auto each_sum = [&](int thread, const auto& use) {
       LLMQ_UNROLL
       for (int i = 0; i < kEach; ++i) LLMQ_UNROLL
-        for (int j = 0; j < kEach; ++j)
-          use(i, j, first_row + thread / kAcross * kEach + i, first_column + thread % kAcross * kEach + j);
+      for (int j = 0; j < kEach; ++j)
+        use(i, j, first_row + thread / kAcross * kEach + i, first_column + thread % kAcross * kEach + j);
     };
     PerThread<Sums, kThreads> sums;
     block.each([&](int thread) {
@@ -110,7 +118,8 @@ struct Product {
     }
     block.each([&](int thread) {
       each_sum(thread, [&](int i, int j, int64_t m, int64_t n) {
-        if (a.wants(m, n)) a.c[m * a.c_row + n] = a.bias == nullptr ? sums[thread].v[i][j] : sums[thread].v[i][j] + a.bias[n];
+        if (a.wants(m, n))
+          a.c[m * a.c_row + n] = a.bias == nullptr ? sums[thread].v[i][j] : sums[thread].v[i][j] + a.bias[n];
       });
     });
   }

@@ -1,5 +1,6 @@
-// Inputs of linears to 8 bits, in the arithmetic of device/low_precision.h, as linear.h takes them: INT8 codes at the positions of the weight's
-// groups (0 at the padding, which the caller cleared), or E4M3 values as BF16.
+// Inputs of linears to 8 bits, in the arithmetic of device/low_precision.h, as linear.h takes them: INT8
+// codes at the positions of the weight's groups (0 at the padding, which the caller cleared), or E4M3 values
+// as BF16.
 #pragma once
 #include "kernels/common/code_value.h"
 #include "kernels/cuda/rows.h"
@@ -13,10 +14,11 @@ struct RoundInputs {
     Rows x;
     float* scales = nullptr;
     float top = kInt8Top, least = 0;
-    float fixed = 0;             // a calibrated scale; 0: none
-    BFloat16* e4m3 = nullptr;    // [rows, columns], or:
-    int8_t* codes = nullptr;     // [rows, positions]
-    int64_t positions = 0, weight_group = 1, padded_group = 1;  // column k is at k / weight_group * padded_group + k % weight_group
+    float fixed = 0;           // a calibrated scale; 0: none
+    BFloat16* e4m3 = nullptr;  // [rows, columns], or:
+    int8_t* codes = nullptr;   // [rows, positions]
+    // column k is at k / weight_group * padded_group + k % weight_group
+    int64_t positions = 0, weight_group = 1, padded_group = 1;
     LLMQ_BLOCK float scale_of(float greatest) const {
       if (!isfinite(greatest)) return NAN;
       if (fixed != 0) return fixed;
@@ -27,7 +29,8 @@ struct RoundInputs {
       if (e4m3 != nullptr)
         e4m3[row * columns + k] = to_bfloat16(to_float(to_float8(steps)));
       else
-        codes[row * positions + k / weight_group * padded_group + k % weight_group] = static_cast<int8_t>(rintf(fminf(fmaxf(steps, -128.0f), 127.0f)));
+        codes[row * positions + k / weight_group * padded_group + k % weight_group] =
+            static_cast<int8_t>(rintf(fminf(fmaxf(steps, -128.0f), 127.0f)));
     }
   };
   struct Shared {
@@ -37,13 +40,17 @@ struct RoundInputs {
   static Grid grid(const Arguments& a) { return {a.rows, static_cast<int>(blocks_for(a.columns, a.group))}; }
 
   // The greater of two magnitudes; what is not finite counts as infinite.
-  static LLMQ_BLOCK float greater(float a, float b) { return isfinite(a) && isfinite(b) ? fmaxf(a, b) : INFINITY; }
+  static LLMQ_BLOCK float greater(float a, float b) {
+    return isfinite(a) && isfinite(b) ? fmaxf(a, b) : INFINITY;
+  }
 
   static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
-    const int64_t row = block.x, first = block.y * a.group, end = first + a.group < a.columns ? first + a.group : a.columns;
+    const int64_t row = block.x, first = block.y * a.group,
+                  end = first + a.group < a.columns ? first + a.group : a.columns;
     block.each([&](int thread) {
       float greatest = 0;
-      for (int64_t k = first + thread; k < end; k += kThreads) greatest = greater(greatest, fabsf(a.x.get(row, k)));
+      for (int64_t k = first + thread; k < end; k += kThreads)
+        greatest = greater(greatest, fabsf(a.x.get(row, k)));
       shared.greatest.set(thread, thread, greatest);
     });
     block.barrier();
@@ -62,7 +69,8 @@ struct SumCodes {
   const int8_t* codes = nullptr;
   int32_t* sums = nullptr;
   LLMQ_BLOCK void one(int64_t i) const {
-    const int64_t row = i / groups, first = i % groups * padded_group, end = first + padded_group < positions ? first + padded_group : positions;
+    const int64_t row = i / groups, first = i % groups * padded_group,
+                  end = first + padded_group < positions ? first + padded_group : positions;
     int32_t sum = 0;
     for (int64_t p = first; p < end; ++p) sum += codes[row * positions + p];
     sums[i] = sum;

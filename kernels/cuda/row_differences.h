@@ -1,5 +1,6 @@
-// kernels/common/row_difference.h: a block of 128 threads makes the differences of one group of one item. Stages: its range, every thread a
-// part of the columns, halves folded (least and most do not depend on an order); then every thread its columns.
+// kernels/common/row_difference.h: a block of 128 threads makes the differences of one group of one item.
+// Stages: its range, every thread a part of the columns, halves folded (least and most do not depend on an
+// order); then every thread its columns.
 #pragma once
 #include "kernels/common/row_difference.h"
 #include "kernels/cuda/block.h"
@@ -15,10 +16,13 @@ struct MakeDifferences {
 
   static Grid grid(const Arguments& a) { return {a.items, static_cast<int>(blocks_for(a.columns, a.group))}; }
 
-  static LLMQ_BLOCK float scaled(const Arguments& a, int64_t from, int64_t k) { return a.s == nullptr ? a.weight[from + k] : a.weight[from + k] * a.s[k]; }
+  static LLMQ_BLOCK float scaled(const Arguments& a, int64_t from, int64_t k) {
+    return a.s == nullptr ? a.weight[from + k] : a.weight[from + k] * a.s[k];
+  }
 
   // The group's range where none is given; leaves it at thread 0's place.
-  static LLMQ_BLOCK void find_range(Block<kThreads>& block, const Arguments& a, Shared& shared, int64_t from, int64_t first, int64_t end) {
+  static LLMQ_BLOCK void find_range(Block<kThreads>& block, const Arguments& a, Shared& shared, int64_t from,
+                                    int64_t first, int64_t end) {
     block.each([&](int t) {
       RowRange range;
       for (int64_t k = first + t; k < end; k += kThreads) range.see(scaled(a, from, k));
@@ -47,7 +51,8 @@ struct MakeDifferences {
     block.each([&](int t) {
       RowRange range;
       if (a.range == nullptr) {
-        range = {-(0.0f - shared.low.get(t, 0)), shared.high.get(t, 0)};  // nothing below zero: -0, as on the host
+        // nothing below zero: -0, as on the host
+        range = {-(0.0f - shared.low.get(t, 0)), shared.high.get(t, 0)};
       } else {
         const float* const own = a.range + (row - a.first_item / a.options) * 2;
         range = {own[0] * a.shrink[2 * option], own[1] * a.shrink[2 * option + 1]};

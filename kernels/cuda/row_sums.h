@@ -1,6 +1,7 @@
-// kernels/common/row_sums.h, with the host's bits. A block of 256 threads takes a row (one step of it for input errors): the largest by all
-// threads, then 1024 terms at a time by all threads, which eight of them, one for each lane, add in order. Shares: a block takes 32 columns of
-// eight times 32 rows at a time, a thread one column of 32 rows; a column's sums are added in the order of the rows.
+// kernels/common/row_sums.h, with the host's bits. A block of 256 threads takes a row (one step of it for
+// input errors): the largest by all threads, then 1024 terms at a time by all threads, which eight of them,
+// one for each lane, add in order. Shares: a block takes 32 columns of eight times 32 rows at a time, a
+// thread one column of 32 rows; a column's sums are added in the order of the rows.
 #pragma once
 #include "kernels/common/row_sums.h"
 #include "kernels/cuda/rows.h"
@@ -63,16 +64,25 @@ struct SumInputErrors {
   static Grid grid(const Arguments& a) { return {a.rows, static_cast<int>(blocks_for(a.columns, a.group))}; }
 
   static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
-    const int64_t first = block.y * a.group, count = a.group < a.columns - first ? a.group : a.columns - first;
-    const float *const x = a.x + block.x * a.columns + first, *const s = a.s + first, *const inverse = a.inverse + first;
+    const int64_t first = block.y * a.group,
+                  count = a.group < a.columns - first ? a.group : a.columns - first;
+    const float *const x = a.x + block.x * a.columns + first, *const s = a.s + first,
+                       *const inverse = a.inverse + first;
     const double* const weight = a.weight + first;
-    if (!a.one_scale) find_most(block, shared.most, count, [&](int64_t k) { return scaled_magnitude(x[k], inverse[k]); });
+    if (!a.one_scale)
+      find_most(block, shared.most, count, [&](int64_t k) { return scaled_magnitude(x[k], inverse[k]); });
     PerThread<InputStep, kThreads> step;
-    block.each([&](int t) { step[t] = InputStep::of(a.one_scale ? a.scale : shared.most.get(t, 0) / a.top, a.least); });
+    block.each([&](int t) {
+      step[t] = InputStep::of(a.one_scale ? a.scale : shared.most.get(t, 0) / a.top, a.least);
+    });
     if (a.float8)
-      shared.lanes.add(block, count, [&](int t, int64_t k) { return weighted_square(input_error<true>(x[k], s[k], inverse[k], step[t]), weight[k]); });
+      shared.lanes.add(block, count, [&](int t, int64_t k) {
+        return weighted_square(input_error<true>(x[k], s[k], inverse[k], step[t]), weight[k]);
+      });
     else
-      shared.lanes.add(block, count, [&](int t, int64_t k) { return weighted_square(input_error<false>(x[k], s[k], inverse[k], step[t]), weight[k]); });
+      shared.lanes.add(block, count, [&](int t, int64_t k) {
+        return weighted_square(input_error<false>(x[k], s[k], inverse[k], step[t]), weight[k]);
+      });
     block.each([&](int t) {
       if (t == 0) a.sums[block.x * blocks_for(a.columns, a.group) + block.y] = shared.lanes.whole(t);
     });
@@ -87,7 +97,8 @@ struct SumSquares {
 
   static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
     const float* const x = a.x + block.x * a.columns;
-    shared.add(block, a.columns, [&](int, int64_t k) { return weighted_square(static_cast<double>(x[k]), a.weight[k]); });
+    shared.add(block, a.columns,
+               [&](int, int64_t k) { return weighted_square(static_cast<double>(x[k]), a.weight[k]); });
     block.each([&](int t) {
       if (t == 0) a.sums[block.x] = shared.whole(t);
     });
@@ -108,7 +119,8 @@ struct SoftenRows {
     find_most(block, shared.most, a.columns, [&](int64_t k) { return soft_value(x[k], a.factor[k]); });
     PerThread<double, kThreads> inverse;
     block.each([&](int t) { inverse[t] = inverse_of_most(shared.most.get(t, 0)); });
-    shared.lanes.add(block, a.columns, [&](int t, int64_t k) { return soft_power(soft_value(x[k], a.factor[k]), inverse[t]); });
+    shared.lanes.add(block, a.columns,
+                     [&](int t, int64_t k) { return soft_power(soft_value(x[k], a.factor[k]), inverse[t]); });
     block.each([&](int t) {
       if (t == 0) a.soft[block.x] = soft_row(shared.most.get(t, 0), shared.lanes.whole(t), a.weight[block.x]);
     });
@@ -129,14 +141,16 @@ struct ShareColumns {
     block.each([&](int t) { share[t] = 0; });
     for (int64_t first = 0; first < rows.rows; first += kTogether * kRowsTogether) {
       block.each([&](int t) {
-        const int64_t k = int64_t{block.x} * kColumns + t % kColumns, begin = first + t / kColumns * kRowsTogether, left = rows.rows - begin;
+        const int64_t k = int64_t{block.x} * kColumns + t % kColumns,
+                      begin = first + t / kColumns * kRowsTogether, left = rows.rows - begin;
         double sum = 0;
         if (k < rows.columns && left > 0) {
           const double factor = rows.factor[k];
           const float* const x = rows.x + begin * rows.columns + k;
           const SoftRow* const soft = rows.soft + begin;
           const int count = left < kRowsTogether ? static_cast<int>(left) : kRowsTogether;
-          for (int r = 0; r < count; ++r) sum += soft[r].part * soft_power(soft_value(x[r * rows.columns], factor), soft[r].inverse);
+          for (int r = 0; r < count; ++r)
+            sum += soft[r].part * soft_power(soft_value(x[r * rows.columns], factor), soft[r].inverse);
         }
         shared.sums.set(t, t, sum);
       });

@@ -1,7 +1,8 @@
-// Kernels that give each row a block of 256 threads: RMS norm, scores of logits, divergence, the rows' part of a quadratic form.
+// Kernels that give each row a block of 256 threads: RMS norm, scores of logits, divergence, the rows' part
+// of a quadratic form.
 //
-// A sum over a row: thread t adds elements t, t + 256, ... in order, then 256 partial sums are folded by halves: one order for
-// a width, whatever stands beside the row. FP32 in the norm, FP64 elsewhere.
+// A sum over a row: thread t adds elements t, t + 256, ... in order, then 256 partial sums are folded by
+// halves: one order for a width, whatever stands beside the row. FP32 in the norm, FP64 elsewhere.
 #pragma once
 #include "kernels/cuda/elementwise.h"
 
@@ -12,12 +13,14 @@ using RowBlock = Block<kRowThreads>;
 template <class T>
 using RowValues = Array<T, kRowThreads>;
 
-// values[0] becomes the fold of all by halves: fold(i) = fold(i, i + half). Ends at a barrier, as it must begin after one.
+// values[0] becomes the fold of all by halves: fold(i) = fold(i, i + half). Ends at a barrier, as it must
+// begin after one.
 template <class T, class Fold>
 LLMQ_BLOCK void fold_halves(RowBlock& block, RowValues<T>& values, const Fold& fold) {
   for (int half = kRowThreads / 2; half > 0; half /= 2) {
     block.each([&](int thread) {
-      if (thread < half) values.set(thread, thread, fold(values.get(thread, thread), values.get(thread, thread + half)));
+      if (thread < half)
+        values.set(thread, thread, fold(values.get(thread, thread), values.get(thread, thread + half)));
     });
     block.barrier();
   }
@@ -49,10 +52,12 @@ struct RmsNorm {
   static Grid grid(const Arguments& a) { return {a.rows}; }
   static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
     const int64_t row = block.x;
-    sum_row(block, shared.sums, a.width, [&](int64_t c, float sum) { return fmaf(a.x.get(row, c), a.x.get(row, c), sum); });
+    sum_row(block, shared.sums, a.width,
+            [&](int64_t c, float sum) { return fmaf(a.x.get(row, c), a.x.get(row, c), sum); });
     block.each([&](int thread) {
       const float root = sqrtf(shared.sums.get(thread, 0) / static_cast<float>(a.width) + a.eps);
-      for (int64_t c = thread; c < a.width; c += kThreads) a.y.put(row, c, a.x.get(row, c) / root * a.gain[c]);
+      for (int64_t c = thread; c < a.width; c += kThreads)
+        a.y.put(row, c, a.x.get(row, c) / root * a.gain[c]);
     });
   }
 };
@@ -62,7 +67,9 @@ struct Logit {
   float value;
   int32_t at;
 };
-LLMQ_BLOCK Logit greater(Logit a, Logit b) { return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a; }
+LLMQ_BLOCK Logit greater(Logit a, Logit b) {
+  return b.value > a.value || (b.value == a.value && b.at < a.at) ? b : a;
+}
 
 // greatest[0] and sums[0] = sum exp(logit - greatest) of one row.
 struct LogitSums {
@@ -84,7 +91,8 @@ LLMQ_BLOCK void sum_logits(RowBlock& block, LogitSums& sums, const Rows& logits,
   block.each([&](int thread) {
     const auto greatest = static_cast<double>(sums.greatest.get(thread, 0).value);
     double sum = 0;
-    for (int64_t c = thread; c < width; c += kRowThreads) sum += exp(static_cast<double>(logits.get(row, c)) - greatest);
+    for (int64_t c = thread; c < width; c += kRowThreads)
+      sum += exp(static_cast<double>(logits.get(row, c)) - greatest);
     sums.sums.set(thread, thread, sum);
   });
   block.barrier();
@@ -147,7 +155,8 @@ struct Divergence {
     fold_halves(block, shared.weighted, [](double x, double y) { return x + y; });
     block.each([&](int thread) {
       if (thread == 0)
-        a.kl[row] = shared.weighted.get(thread, 0) / shared.p.sums.get(thread, 0) - (log_of(shared.p, thread) - log_of(shared.q, thread));
+        a.kl[row] = shared.weighted.get(thread, 0) / shared.p.sums.get(thread, 0) -
+                    (log_of(shared.p, thread) - log_of(shared.q, thread));
     });
   }
 };
@@ -166,8 +175,9 @@ struct RowDots {
   static Grid grid(const Arguments& a) { return {a.rows}; }
   static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
     const int64_t row = block.x;
-    sum_row(block, shared.sums, a.width,
-            [&](int64_t c, double sum) { return sum + static_cast<double>(a.d.get(row, c)) * static_cast<double>(a.t.get(row, c)); });
+    sum_row(block, shared.sums, a.width, [&](int64_t c, double sum) {
+      return sum + static_cast<double>(a.d.get(row, c)) * static_cast<double>(a.t.get(row, c));
+    });
     block.each([&](int thread) {
       if (thread == 0) a.loss[row] = shared.sums.get(thread, 0);
     });

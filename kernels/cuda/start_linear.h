@@ -1,5 +1,5 @@
-// Which kernel of linear.h multiplies: one per form of weights and per shape of a block, all with the same bits.
-// start.operator()<Kernel>(arguments) starts one, on a device or in the emulation.
+// Which kernel of linear.h multiplies: one per form of weights and per shape of a block, all with the same
+// bits. start.operator()<Kernel>(arguments) starts one, on a device or in the emulation.
 #pragma once
 #include "kernels/cuda/linear.h"
 
@@ -14,10 +14,12 @@ int start_form(const LinearArguments& a, int64_t most_shared, const Start& start
   if constexpr (kForm != WeightForm::kInt8)
     if (!whole.x_aligned) return start.template operator()<MmaLinear<kForm, kGathered>>(whole);
   if (a.rows <= kFewRows) {
-    if (a.features <= kNarrowFeatures && Narrow::kSharedBytes <= most_shared) return start.template operator()<Narrow>(whole);
+    if (a.features <= kNarrowFeatures && Narrow::kSharedBytes <= most_shared)
+      return start.template operator()<Narrow>(whole);
     return start.template operator()<MmaLinear<kForm, kLow>>(whole);
   }
-  const bool tall = a.rows > kSomeRows && a.features >= kTallFeatures && (whole.groups == 1 || !tall_shape(kForm).one_group);
+  const bool tall = a.rows > kSomeRows && a.features >= kTallFeatures &&
+                    (whole.groups == 1 || !tall_shape(kForm).one_group);
   if (tall && Tall::kSharedBytes <= most_shared) return start.template operator()<Tall>(whole);
   return start.template operator()<MmaLinear<kForm, kMiddle>>(whole);
 }

@@ -1,6 +1,7 @@
 // ECDSA over the curve P-256 with SHA-256 (FIPS 186-5), and base64, through OpenSSL.
 //
-// Keys come as PEM files. A private key's text is wiped after it was read, and no message holds any part of it.
+// Keys come as PEM files. A private key's text is wiped after it was read, and no message holds any part of
+// it.
 #pragma once
 #include <memory>
 #include <optional>
@@ -12,8 +13,8 @@ namespace llmq {
 // "secp256r1", private or public.
 class EcdsaKey {
  public:
-  // `file` stands in errors, which are kBadInput: no PEM, another kind of key or curve, a wrong passphrase. An
-  // encrypted private key is opened with $LLMQ_KEY_PASSPHRASE.
+  // `file` stands in errors, which are kBadInput: no PEM, another kind of key or curve, a wrong passphrase.
+  // An encrypted private key is opened with $LLMQ_KEY_PASSPHRASE.
   static EcdsaKey private_key(std::string& pem, const std::string& file);  // wipes `pem`
   static EcdsaKey public_key(std::string_view pem, const std::string& file);
 

@@ -1,7 +1,8 @@
 // The one error of llmq: a kind, a sentence, and where it happened.
 //
-// Thrown at boundaries with values; below a boundary inputs are facts. A message starts lower-case, says what was found
-// and what would do. The tool prints "llmq: <file>: <where>: <message>; <hint>" and exits with exit_code(kind).
+// Thrown at boundaries with values; below a boundary inputs are facts. A message starts lower-case, says what
+// was found and what would do. The tool prints "llmq: <file>: <where>: <message>; <hint>" and exits with
+// exit_code(kind).
 #pragma once
 #include <fmt/core.h>
 

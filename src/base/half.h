@@ -1,4 +1,5 @@
-// BF16, FP16 and FP8 (E4M3) as bits, and their exact conversions. Round to nearest, ties to even; NaN stays NaN (quiet).
+// BF16, FP16 and FP8 (E4M3) as bits, and their exact conversions. Round to nearest, ties to even; NaN stays
+// NaN (quiet).
 //
 // BF16 is the upper half of a binary32. FP16 has 5 exponent and 10 fraction bits, with subnormals.
 // Always-inlined and free of the standard library's templates, so that ISA-specific objects may include it.
@@ -15,17 +16,21 @@ struct BFloat16 {
 struct Float16 {
   std::uint16_t bits;
 };
-// E4M3 without infinities (OCP 8-bit floating point, "fn"): exponent biased by 7, kFloat8Top the largest, 0x7f and 0xff NaN,
-// subnormals in units of 2^-9.
+// E4M3 without infinities (OCP 8-bit floating point, "fn"): exponent biased by 7, kFloat8Top the largest,
+// 0x7f and 0xff NaN, subnormals in units of 2^-9.
 struct Float8 {
   std::uint8_t bits;
 };
 inline constexpr float kFloat8Top = 448.0f;
 
 LLMQ_INLINE constexpr float float_from_bits(std::uint32_t bits) { return __builtin_bit_cast(float, bits); }
-LLMQ_INLINE constexpr std::uint32_t bits_from_float(float value) { return __builtin_bit_cast(std::uint32_t, value); }
+LLMQ_INLINE constexpr std::uint32_t bits_from_float(float value) {
+  return __builtin_bit_cast(std::uint32_t, value);
+}
 
-LLMQ_INLINE constexpr float to_float(BFloat16 h) { return float_from_bits(static_cast<std::uint32_t>(h.bits) << 16); }
+LLMQ_INLINE constexpr float to_float(BFloat16 h) {
+  return float_from_bits(static_cast<std::uint32_t>(h.bits) << 16);
+}
 
 LLMQ_INLINE constexpr BFloat16 to_bfloat16(float value) {
   const std::uint32_t x = bits_from_float(value);

@@ -26,7 +26,8 @@
 namespace llmq {
 namespace {
 
-// What the system could not read, because a mapped file ended: reading it here says which file (base/mapped_files.h).
+// What the system could not read, because a mapped file ended: reading it here says which file
+// (base/mapped_files.h).
 void look_at(std::span<const std::byte> bytes) {
   for (const std::byte& byte : bytes) static_cast<void>(*static_cast<const volatile std::byte*>(&byte));
 }
@@ -149,8 +150,8 @@ class SystemFile final : public File {
   Reading reading_;
 };
 
-// flock(): it goes with the process, so a lock that is held has a living holder. The name is removed while the lock is
-// held; whoever opened the file before that sees that it has no name any more and starts again.
+// flock(): it goes with the process, so a lock that is held has a living holder. The name is removed while
+// the lock is held; whoever opened the file before that sees that it has no name any more and starts again.
 class SystemLock final : public NameLock {
  public:
   SystemLock(std::unique_ptr<File> file, Path path) : file_(std::move(file)), path_(std::move(path)) {}

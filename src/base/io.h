@@ -1,7 +1,8 @@
 // Every byte llmq reads or writes passes here, so that tests can count it, refuse it, or cut it short.
 //
-// Io opens files; File reads and writes at offsets. The system implementation is POSIX (O_CLOEXEC, 0644/0755, no symlink
-// followed in outputs). Tests wrap it: CountingIo counts, FailingIo fails the k-th call. Nothing else in src/ opens a file.
+// Io opens files; File reads and writes at offsets. The system implementation is POSIX (O_CLOEXEC, 0644/0755,
+// no symlink followed in outputs). Tests wrap it: CountingIo counts, FailingIo fails the k-th call. Nothing
+// else in src/ opens a file.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -24,19 +25,21 @@ class Lease;
 
 // A read-only view of a whole file; unmapped with the object. Bytes are hostile until checked.
 //
-// Bytes are looked at under a lease: that is what counts them, and where the page cache is gone past (Reading::kDirect)
-// what reads them at all: there an access without a lease is a fault at once, never a zero.
+// Bytes are looked at under a lease: that is what counts them, and where the page cache is gone past
+// (Reading::kDirect) what reads them at all: there an access without a lease is a fault at once, never a
+// zero.
 class Mapping {
  public:
   virtual ~Mapping() = default;
   virtual std::span<const std::byte> bytes() const = 0;
-  // [offset, offset+size), as much of it as the file has, until the lease goes; any thread. Blocks that no other lease
-  // holds are read, and counted in IoCounters::bytes_read. Error(kIo).
+  // [offset, offset+size), as much of it as the file has, until the lease goes; any thread. Blocks that no
+  // other lease holds are read, and counted in IoCounters::bytes_read. Error(kIo).
   Lease lease(std::uint64_t offset, std::uint64_t size) const;
-  // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set; what is
-  // leased stays readable.
+  // Tells the kernel that [offset, offset+size) is not needed any more, so that it leaves the resident set;
+  // what is leased stays readable.
   virtual void release(std::uint64_t offset, std::uint64_t size) const = 0;
-  // Asks the kernel to have [offset, offset+size) in its cache; nothing where there is none. May wait for the disk's queue.
+  // Asks the kernel to have [offset, offset+size) in its cache; nothing where there is none. May wait for the
+  // disk's queue.
   virtual void read_ahead(std::uint64_t, std::uint64_t) const {}
   // Whether what is leased is memory of this process, and not the page cache's.
   virtual bool in_memory() const { return false; }
@@ -74,8 +77,8 @@ inline Lease Mapping::lease(std::uint64_t offset, std::uint64_t size) const { re
 
 enum class FileKind : std::uint8_t { kAbsent, kRegular, kDirectory, kSymlink, kOther };
 
-// What stat() says of a file. A file whose stamp has not changed has not been written since, unless within the
-// same tick of the file system's clock.
+// What stat() says of a file. A file whose stamp has not changed has not been written since, unless within
+// the same tick of the file system's clock.
 struct FileStamp {
   FileKind kind = FileKind::kAbsent;
   std::uint64_t device = 0, inode = 0, size = 0;
@@ -102,8 +105,8 @@ struct IoCounters {
   std::uint64_t bytes_written = 0;
 };
 
-// A name that one process at a time holds. Released, and the file removed, with the object, or by the kernel when the
-// process dies.
+// A name that one process at a time holds. Released, and the file removed, with the object, or by the kernel
+// when the process dies.
 class NameLock {
  public:
   virtual ~NameLock() = default;
@@ -129,8 +132,8 @@ class Io {
   virtual bool exchange(const Path& a, const Path& b) = 0;
   virtual void make_link(const Path& target, const Path& link) = 0;  // symbolic; `link` must not exist
   virtual std::string read_link(const Path& link) = 0;  // what a symbolic link says; empty for anything else
-  // Creates or takes over `path` and writes who holds it. Null while another process does: `holder` is then what that
-  // one wrote.
+  // Creates or takes over `path` and writes who holds it. Null while another process does: `holder` is then
+  // what that one wrote.
   virtual std::unique_ptr<NameLock> lock(const Path& path, std::string_view self, std::string& holder) = 0;
   virtual void remove(const Path& path) = 0;  // a file or an empty directory; missing is fine
   virtual void sync_directory(const Path& directory) = 0;
@@ -141,16 +144,18 @@ class Io {
 
 Io& system_io();
 
-// Whether files that are opened to be read are read through the page cache, or past it (O_DIRECT), where a mapping is anonymous memory that holds what is leased.
+// Whether files that are opened to be read are read through the page cache, or past it (O_DIRECT), where a
+// mapping is anonymous memory that holds what is leased.
 enum class Reading : std::uint8_t { kCached, kDirect };
-// A system_io() with counters of its own. Opening a file past the cache of a file system that has no such thing is
-// Error(kUnsupported).
+// A system_io() with counters of its own. Opening a file past the cache of a file system that has no such
+// thing is Error(kUnsupported).
 std::unique_ptr<Io> make_system_io(Reading reading);
 
 // The whole file as text; larger than `limit` bytes is kBadInput with both figures.
 std::string read_text(Io& io, const Path& path, std::uint64_t limit = 64u << 20);
 
-// Writes "<path>.partial-<pid>", syncs, renames over `path`, syncs the directory. A failure leaves no file of that name behind.
+// Writes "<path>.partial-<pid>", syncs, renames over `path`, syncs the directory. A failure leaves no file of
+// that name behind.
 void write_text_atomically(Io& io, const Path& path, std::string_view text);
 
 }  // namespace llmq

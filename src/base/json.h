@@ -1,7 +1,7 @@
 // JSON values: strict to read (duplicate keys, depth, size and UTF-8 checked), stable to write (order kept).
 //
-// Integers that fit int64 stay integers; other numbers are double and print in the shortest form that reads back equal.
-// Parsing is nlohmann-json's SAX reader; this header keeps it out of everybody's compile time.
+// Integers that fit int64 stay integers; other numbers are double and print in the shortest form that reads
+// back equal. Parsing is nlohmann-json's SAX reader; this header keeps it out of everybody's compile time.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,7 +1,7 @@
 // Words to stderr: notes, warnings and progress. Nothing here ever touches stdout.
 //
-// Progress on a terminal is one line, redrawn ("block 12/30 · down_proj · loss 1.2e-3 · 02:10 left"); otherwise one plain
-// line per block. NO_COLOR is honoured. Quiet leaves errors only.
+// Progress on a terminal is one line, redrawn ("block 12/30 · down_proj · loss 1.2e-3 · 02:10 left");
+// otherwise one plain line per block. NO_COLOR is honoured. Quiet leaves errors only.
 #pragma once
 #include <cstdint>
 #include <mutex>
@@ -34,8 +34,8 @@ class Progress {
  public:
   Progress(std::string title, double total_cost);
   ~Progress();
-  // `place`: "block 3/30 · self_attn.o_proj"; `figures`: "loss 1.2e-3". Redraws at most ten times a second on a terminal;
-  // elsewhere prints when `milestone` is true.
+  // `place`: "block 3/30 · self_attn.o_proj"; `figures`: "loss 1.2e-3". Redraws at most ten times a second on
+  // a terminal; elsewhere prints when `milestone` is true.
   void advance(double cost, std::string_view place, std::string_view figures, bool milestone);
 
  private:

@@ -11,7 +11,8 @@
 namespace llmq {
 namespace {
 
-// More files than a checkpoint has shards; those beyond it are mapped all the same, and end like any program does.
+// More files than a checkpoint has shards; those beyond it are mapped all the same, and end like any program
+// does.
 constexpr int kSlots = 4096;
 constexpr int kFailed = 1;  // exit_code(ErrorKind::kIo)
 

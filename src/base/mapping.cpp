@@ -1,5 +1,6 @@
-// Blocks are read when the first lease takes them and dropped when the last one goes; both under the mapping's mutex, a
-// piece at a time, so that whoever waits for a block that another thread is reading waits for one piece.
+// Blocks are read when the first lease takes them and dropped when the last one goes; both under the
+// mapping's mutex, a piece at a time, so that whoever waits for a block that another thread is reading waits
+// for one piece.
 #include "base/mapping.h"
 
 #include <fcntl.h>

@@ -17,7 +17,8 @@ std::unique_ptr<Mapping> map_cached(int fd, const Path& path, std::uint64_t byte
 // The same of a file opened with O_DIRECT: memory for leased blocks only, at addresses for all.
 std::unique_ptr<Mapping> map_direct(int fd, const Path& path, std::uint64_t bytes, AtomicCounters& counters);
 
-// [offset, offset + into.size()) of a file opened with O_DIRECT, in whole blocks through a buffer. Error(kIo).
+// [offset, offset + into.size()) of a file opened with O_DIRECT, in whole blocks through a buffer.
+// Error(kIo).
 void read_direct(int fd, const Path& path, std::uint64_t offset, std::span<std::byte> into,
                  AtomicCounters& counters);
 

@@ -1,7 +1,8 @@
-// Names of modules and the patterns that choose them: "lm_head" (exact, or a whole trailing path part), "re:<RE2>".
+// Names of modules and the patterns that choose them: "lm_head" (exact, or a whole trailing path part),
+// "re:<RE2>".
 //
-// "re:" patterns match from the start of the name, as Python's re.match does and llm-compressor recipes expect.
-// RE2 runs in linear time on any pattern and input. Source: compressed_tensors.utils.match.
+// "re:" patterns match from the start of the name, as Python's re.match does and llm-compressor recipes
+// expect. RE2 runs in linear time on any pattern and input. Source: compressed_tensors.utils.match.
 #pragma once
 #include <memory>
 #include <string>

@@ -47,8 +47,9 @@ int available_cores() {
 constexpr std::uint64_t kOpen = std::uint64_t{1} << 31, kJoined = kOpen - 1;
 constexpr std::uint64_t number_of(std::uint64_t word) { return word >> 32; }
 
-// How long a thread that waits for another looks before it sleeps. Longer than what one thread does alone between
-// two rounds of a forward pass, so that a decoded token needs no system call; short beside a scheduler's slice.
+// How long a thread that waits for another looks before it sleeps. Longer than what one thread does alone
+// between two rounds of a forward pass, so that a decoded token needs no system call; short beside a
+// scheduler's slice.
 constexpr std::chrono::microseconds kPatience{1000};
 
 struct ThreadPool::State {
@@ -158,7 +159,8 @@ void ThreadPool::parallel_for(std::size_t items, const std::function<void(std::s
   state.items = items;
   state.next = 0;
   state.error = nullptr;
-  // Before the look at who sleeps: an exchange, since qemu lets a load pass the plain store of aarch64 that is to stay before it.
+  // Before the look at who sleeps: an exchange, since qemu lets a load pass the plain store of aarch64 that
+  // is to stay before it.
   state.round.exchange((number_of(state.round) + 1) << 32 | kOpen);
   if (state.sleepers > 0) {  // it counted itself before it looked at the round for the last time
     { const std::lock_guard lock(state.mutex); }

@@ -1,8 +1,9 @@
 // Strict YAML: what a recipe may contain, with the line and column of everything.
 //
-// Built over yaml-cpp's event handler: anchors, aliases, tags, merge keys, a second document, duplicate keys, more than
-// 10,000 nodes or 1 MiB are errors. A scalar keeps its text; only plain (unquoted) scalars read as numbers or booleans,
-// and only `true` and `false` are booleans, only decimal numbers are numbers (no octal 012, no .nan).
+// Built over yaml-cpp's event handler: anchors, aliases, tags, merge keys, a second document, duplicate keys,
+// more than 10,000 nodes or 1 MiB are errors. A scalar keeps its text; only plain (unquoted) scalars read as
+// numbers or booleans, and only `true` and `false` are booleans, only decimal numbers are numbers (no octal
+// 012, no .nan).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -8,7 +8,8 @@
 namespace llmq {
 namespace {
 
-constexpr std::size_t kLarge = std::size_t{32} << 20;  // from here on glibc's heap maps pages too, and gives them back at once
+// from here on glibc's heap maps pages too, and gives them back at once
+constexpr std::size_t kLarge = std::size_t{32} << 20;
 
 }  // namespace
 

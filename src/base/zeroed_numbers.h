@@ -1,5 +1,7 @@
-// Arrays of numbers that begin as zeros. Large ones lie in large pages where the system gives them (transparent_hugepage: madvise or always), and every page is
-// cleared when it is touched first, by the thread that does so: squares of many channels are gigabytes, and their small pages take seconds to be cleared by one thread.
+// Arrays of numbers that begin as zeros. Large ones lie in large pages where the system gives them
+// (transparent_hugepage: madvise or always), and every page is cleared when it is touched first, by the
+// thread that does so: squares of many channels are gigabytes, and their small pages take seconds to be
+// cleared by one thread.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -18,8 +20,11 @@ class ZeroedNumbers {
 
  public:
   ZeroedNumbers() = default;
-  explicit ZeroedNumbers(std::size_t count) : values_(static_cast<T*>(take_zeroed(count * sizeof(T))), Give{count}) {}
-  ZeroedNumbers(const ZeroedNumbers& other) : ZeroedNumbers(other.size()) { std::copy(other.begin(), other.end(), begin()); }
+  explicit ZeroedNumbers(std::size_t count)
+      : values_(static_cast<T*>(take_zeroed(count * sizeof(T))), Give{count}) {}
+  ZeroedNumbers(const ZeroedNumbers& other) : ZeroedNumbers(other.size()) {
+    std::copy(other.begin(), other.end(), begin());
+  }
   ZeroedNumbers(ZeroedNumbers&& other) noexcept = default;
   ZeroedNumbers& operator=(ZeroedNumbers other) noexcept {
     values_ = std::move(other.values_);

@@ -1,9 +1,10 @@
 // The FP64 triangle of one input: chunk sums from the backend are added in order, so nothing depends on
 // threads.
 //
-// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and kGramTokens rows where views end
-// between multiples of kGramTokens. Where devices share an input, each has that square, and the triangle of FP32 sums passes through the host
-// when a view does not end at a multiple of kGramChunkRows.
+// Memory: K (K + 1) / 2 doubles on the host; while an input is collected, F32 [K, K] on the device, and
+// kGramTokens rows where views end between multiples of kGramTokens. Where devices share an input, each has
+// that square, and the triangle of FP32 sums passes through the host when a view does not end at a multiple
+// of kGramChunkRows.
 #include "calibration/input_stats.h"
 
 #include <algorithm>
@@ -59,7 +60,8 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t 
 }
 
 // Some rows at a time, and memory for them on the host.
-void StatsCollector::each_band(const std::function<void(const TensorView& rows, std::vector<float>& band, std::int64_t first)>& visit) const {
+void StatsCollector::each_band(const std::function<void(const TensorView& rows, std::vector<float>& band,
+                                                        std::int64_t first)>& visit) const {
   const std::int64_t channels = gram_.cols(), most = std::max<std::int64_t>(1, kBandNumbers / channels);
   std::vector<float> band;
   for (std::int64_t first = 0; first < channels; first += most) {
@@ -71,10 +73,13 @@ void StatsCollector::each_band(const std::function<void(const TensorView& rows, 
 
 void StatsCollector::clear() {
   if (backend_.device().kind != DeviceKind::kHost) return backend_.clear(gram_);
-  // On the host memory below the diagonal is not touched, and so takes no room, before the square is drained or handed on.
+  // On the host memory below the diagonal is not touched, and so takes no room, before the square is drained
+  // or handed on.
   const std::int64_t channels = gram_.cols();
   const std::vector<float> zeros(static_cast<std::size_t>(channels));
-  for (std::int64_t i = 0; i < channels; ++i) backend_.upload(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device), zeros.data());
+  for (std::int64_t i = 0; i < channels; ++i)
+    backend_.upload(TensorView(gram_.row<float>(i) + i, DType::kF32, {1, channels - i}, gram_.device),
+                    zeros.data());
 }
 
 void StatsCollector::add(const TensorView& x) {
@@ -101,7 +106,8 @@ StatsCollector::Undrained StatsCollector::hand_over() {
     float* to = left.triangle.data();
     each_band([&](const TensorView& rows, std::vector<float>& band, std::int64_t first) {
       backend_.download(band.data(), rows);
-      for (std::int64_t i = 0; i < rows.rows(); ++i) to = std::copy(band.begin() + i * rows.cols() + first + i, band.begin() + (i + 1) * rows.cols(), to);
+      for (std::int64_t i = 0; i < rows.rows(); ++i)
+        to = std::copy(band.begin() + i * rows.cols() + first + i, band.begin() + (i + 1) * rows.cols(), to);
     });
     clear();
   }
@@ -141,7 +147,8 @@ void StatsCollector::count(std::int64_t rows) {
   if (pending_ == kGramChunkRows) drain();
 }
 
-// Rows are summed kGramTokens at a time, counted from the first of all: what is over at the end of a view waits for the next.
+// Rows are summed kGramTokens at a time, counted from the first of all: what is over at the end of a view
+// waits for the next.
 void StatsCollector::sum(const TensorView& x) {
   std::int64_t first = 0;
   if (waiting_ > 0) {
@@ -222,14 +229,18 @@ std::vector<double> InputStats::mean_absolute() const {
 ZeroedNumbers<float> InputStats::gram_square(ThreadPool& pool) const {
   const std::int64_t k = channels_;
   ZeroedNumbers<float> square(static_cast<std::size_t>(k * k));
-  constexpr std::int64_t kTile = 16;  // a line of the cache: the mirror image would miss it with every element
-  const auto row_of = [&](std::int64_t i) { return triangle_.data() + (i * (k - 1) - i * (i - 1) / 2); };  // [j] for j >= i
+  // a line of the cache: the mirror image would miss it with every element
+  constexpr std::int64_t kTile = 16;
+  // [j] for j >= i
+  const auto row_of = [&](std::int64_t i) { return triangle_.data() + (i * (k - 1) - i * (i - 1) / 2); };
   pool.parallel_for(static_cast<std::size_t>((k + kTile - 1) / kTile), [&](std::size_t item, int) {
     const std::int64_t top = static_cast<std::int64_t>(item) * kTile, end = std::min(k, top + kTile);
     for (std::int64_t j = 0; j < end; ++j)
-      for (std::int64_t i = std::max(top, j + 1); i < end; ++i) square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(j)[i]);
+      for (std::int64_t i = std::max(top, j + 1); i < end; ++i)
+        square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(j)[i]);
     for (std::int64_t i = top; i < end; ++i)
-      for (std::int64_t j = i; j < k; ++j) square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(i)[j]);
+      for (std::int64_t j = i; j < k; ++j)
+        square[static_cast<std::size_t>(i * k + j)] = static_cast<float>(row_of(i)[j]);
   });
   return square;
 }

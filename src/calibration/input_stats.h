@@ -3,8 +3,8 @@
 //
 //   gram = sum_t x_t^T x_t (upper triangle kept),  mean_abs[k] = 1/T sum_t |x_t[k]|
 //
-// Every kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order: bit-identical
-// at any thread count, and for any cut of the rows into views. Merging is in the caller's fixed
+// Every kGramChunkRows rows are summed by the backend in FP32 and added here in FP64, in sample order:
+// bit-identical at any thread count, and for any cut of the rows into views. Merging is in the caller's fixed
 // order; save() and load() round-trip exactly.
 #pragma once
 #include <cstdint>
@@ -49,9 +49,10 @@ class InputStats {
   ZeroedNumbers<double> triangle_;  // row i: columns i..K-1
 };
 
-// Collects an input that comes view by view. Several devices may share one sequence of views: a collector each, all into the same statistics.
-// Each view goes to one of them; add() is called in the order of the views, and between two of different collectors
-// next.take_over(last.hand_over()). The bits are those of one collector that sees all views.
+// Collects an input that comes view by view. Several devices may share one sequence of views: a collector
+// each, all into the same statistics. Each view goes to one of them; add() is called in the order of the
+// views, and between two of different collectors next.take_over(last.hand_over()). The bits are those of one
+// collector that sees all views.
 class StatsCollector {
  public:
   // Rows that are summed and not yet drained, or wait to be summed, in host memory.
@@ -62,12 +63,14 @@ class StatsCollector {
     DType dtype = DType::kF32;    // of those
   };
 
-  // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled by their number
-  // (`into` is empty then); with 0 it stays what it is.
-  // `alone`: no other collector adds to `into` before finish().
-  StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens, bool alone = false);
+  // Only the first `gram_tokens` rows enter the Gram matrix, which then stands for all of them: it is scaled
+  // by their number (`into` is empty then); with 0 it stays what it is. `alone`: no other collector adds to
+  // `into` before finish().
+  StatsCollector(Backend& backend, InputStats& into, std::int64_t gram_tokens = kAllTokens,
+                 bool alone = false);
   void add(const TensorView& x);  // x [T, channels] on the backend's device, F32 or BF16
-  // What add(x) will do and no earlier row decides, when so many rows come before x: nothing, or the products of its first kGramChunkRows rows.
+  // What add(x) will do and no earlier row decides, when so many rows come before x: nothing, or the products
+  // of its first kGramChunkRows rows.
   void begin(const TensorView& x, std::int64_t before);
   Undrained hand_over();
   void take_over(const Undrained& left);
@@ -86,7 +89,8 @@ class StatsCollector {
   std::int64_t begun_ = 0;  // rows of the next view that the square holds already
 
   void count(std::int64_t rows);
-  void each_band(const std::function<void(const TensorView& rows, std::vector<float>& band, std::int64_t first)>& visit) const;
+  void each_band(const std::function<void(const TensorView& rows, std::vector<float>& band,
+                                          std::int64_t first)>& visit) const;
   void clear();
   void make_odd(DType dtype, std::int64_t channels);
   void sum(const TensorView& x);

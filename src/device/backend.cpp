@@ -5,8 +5,8 @@
 
 namespace llmq {
 
-void Backend::score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
-                             std::span<RowScore> scores) {
+void Backend::score_products(const TensorView& x, const PreparedWeight& w,
+                             std::span<const std::int32_t> targets, std::span<RowScore> scores) {
   constexpr std::int64_t kLogitsBytes = 16 << 20;
   const std::int64_t least = device() == Device{} ? 16 : 256;  // a device reads all of w for each tile
   const std::int64_t width = w.out_features, row_bytes = width * static_cast<std::int64_t>(sizeof(float));

@@ -1,14 +1,16 @@
-// What a device can do, in about twenty coarse operations. No device type appears here; CUDA, the CPU levels, the scalar
-// double reference and the fake device implement it, and all pass the same parameterised tests (tests/kernels/backend).
+// What a device can do, in about twenty coarse operations. No device type appears here; CUDA, the CPU levels,
+// the scalar double reference and the fake device implement it, and all pass the same parameterised tests
+// (tests/kernels/backend).
 //
 // Laws every implementation obeys:
-//  - Row invariance: row i of a result depends on row i of the input alone; the order of summation along K is the same at any
-//    row count, batch and thread count. Nothing here depends on how many threads run.
-//  - Views passed in are on the backend's own device (Error(kInternal) otherwise); host data crosses only through upload/download.
+//  - Row invariance: row i of a result depends on row i of the input alone; the order of summation along K is
+//    the same at any row count, batch and thread count. Nothing here depends on how many threads run.
+//  - Views passed in are on the backend's own device (Error(kInternal) otherwise); host data crosses only
+//    through upload/download.
 //  - Shapes are facts here: callers checked them.
 //
-// Activations: residual stream and outputs of linears are F32; inputs of linears are of the compute dtype (F32 in float32
-// compute, BF16 in bfloat16 compute: BF16 products, FP32 sums).
+// Activations: residual stream and outputs of linears are F32; inputs of linears are of the compute dtype
+// (F32 in float32 compute, BF16 in bfloat16 compute: BF16 products, FP32 sums).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -50,9 +52,10 @@ struct LinearCall {
 
 enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
-// One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or BF16). The order of the
-// elements of a block is the backend's own: store_kv() writes it, attention() reads it, a copy of all its bytes is that block.
-// Packed ones are U8 [blocks, kv_heads, block_size, KvRow::bytes() of theirs]: rows as kernels/common/kv_row.h has them, the same on every backend.
+// One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or
+// BF16). The order of the elements of a block is the backend's own: store_kv() writes it, attention() reads
+// it, a copy of all its bytes is that block. Packed ones are U8 [blocks, kv_heads, block_size, KvRow::bytes()
+// of theirs]: rows as kernels/common/kv_row.h has them, the same on every backend.
 struct KvPages {
   TensorView keys, values;
   int block_size = 16;
@@ -60,9 +63,10 @@ struct KvPages {
   float key_scale = 1, value_scale = 1;  // of kFloat8
 };
 
-// Rows [first_row, first_row + rows) of a batch are consecutive positions of one sequence; the first has position `context`.
-// Position p lives in slot p % block_size of block block_table[p / block_size]. With a sliding window, entries of blocks that lie wholly
-// below kAttentionTile * ((context - window + 1) / kAttentionTile) are not looked at.
+// Rows [first_row, first_row + rows) of a batch are consecutive positions of one sequence; the first has
+// position `context`. Position p lives in slot p % block_size of block block_table[p / block_size]. With a
+// sliding window, entries of blocks that lie wholly below kAttentionTile * ((context - window + 1) /
+// kAttentionTile) are not looked at.
 inline constexpr int kAttentionTile = 64;  // keys at a time, from absolute positions 0, 64, 128, ... on
 struct SequenceRows {
   std::int64_t first_row = 0, rows = 0, context = 0;
@@ -82,7 +86,8 @@ struct RowScore {
   std::int32_t argmax = 0;  // lowest index among equals
 };
 
-// The rows that two calls of Backend::gram() may part at are its multiples: no backend adds more of them at a time (AMX's tiles, 32).
+// The rows that two calls of Backend::gram() may part at are its multiples: no backend adds more of them at a
+// time (AMX's tiles, 32).
 inline constexpr std::int64_t kGramTokens = 32;
 
 class Backend {
@@ -92,60 +97,73 @@ class Backend {
   virtual std::string arithmetic() const { return name(); }  // what decides its bits: "cpu avx512_bf16"
   virtual Device device() const = 0;
   virtual int threads() const = 0;
-  // The host's threads, which its own work runs on: whoever computes beside it takes these, since two pools would wait for one another's
-  // cores. Not from two threads at once.
+  // The host's threads, which its own work runs on: whoever computes beside it takes these, since two pools
+  // would wait for one another's cores. Not from two threads at once.
   virtual ThreadPool& workers() = 0;
   // Why this machine could compute faster than this backend does; empty where it could not.
   virtual std::string slower_than_possible() const { return {}; }
 
   // Memory. What a caller starts takes effect in the order of the calls, however a device runs it.
   virtual Buffer allocate(std::size_t bytes) = 0;
-  virtual std::uint64_t peak_bytes() const { return 0; }  // the most that was held at once of memory that is not the host's
-  virtual void upload(const TensorView& to, const void* from_host) = 0;  // to.bytes(); from_host is free again at return
-  virtual void download(void* to_host, const TensorView& from) = 0;      // from.bytes()
+  // the most that was held at once of memory that is not the host's
+  virtual std::uint64_t peak_bytes() const { return 0; }
+  // to.bytes(); from_host is free again at return
+  virtual void upload(const TensorView& to, const void* from_host) = 0;
+  virtual void download(void* to_host, const TensorView& from) = 0;  // from.bytes()
   virtual void synchronize() = 0;
-  // to = from, a tensor of `owner`, from device to device in the order of both devices' work; false where there is no such way, and the host
-  // has to carry it (device/exchange.h). Same dtype and shape; rows may be strided.
-  virtual bool copy_from(const TensorView& /*to*/, Backend& /*owner*/, const TensorView& /*from*/) { return false; }
-  // What is started between the two belongs to `name`, for whoever looks at a profile (device/named_range.h). They nest.
+  // to = from, a tensor of `owner`, from device to device in the order of both devices' work; false where
+  // there is no such way, and the host has to carry it (device/exchange.h). Same dtype and shape; rows may be
+  // strided.
+  virtual bool copy_from(const TensorView& /*to*/, Backend& /*owner*/, const TensorView& /*from*/) {
+    return false;
+  }
+  // What is started between the two belongs to `name`, for whoever looks at a profile (device/named_range.h).
+  // They nest.
   virtual void begin_range(const std::string& /*name*/) {}
   virtual void end_range() noexcept {}
 
-  // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds F32/F16 to BF16.
+  // Weights. `weight` is host memory, [out, in], F32, BF16 or F16, contiguous; bfloat16 compute rounds
+  // F32/F16 to BF16.
   virtual std::unique_ptr<PreparedWeight> prepare(const TensorView& weight, Compute compute) = 0;
-  // A weight of codes. With 8-bit activations the inputs are rounded in linear() (device/low_precision.h has the arithmetic: INT8 products
-  // are summed exactly). Else the codes stay in memory as they are; float32 compute then has the bits of prepare() on the dequantized
-  // weight, bfloat16 compute multiplies BF16 inputs with the values themselves, which are not rounded to BF16 (docs/adr/0009).
+  // A weight of codes. With 8-bit activations the inputs are rounded in linear() (device/low_precision.h has
+  // the arithmetic: INT8 products are summed exactly). Else the codes stay in memory as they are; float32
+  // compute then has the bits of prepare() on the dequantized weight, bfloat16 compute multiplies BF16 inputs
+  // with the values themselves, which are not rounded to BF16 (docs/adr/0009).
   virtual std::unique_ptr<PreparedWeight> prepare_quantized(const QuantizedMatrix& matrix,
                                                             Compute compute) = 0;
-  // Whether prepare_quantized() takes this weight of 16-bit activations; where not, the dequantized weight does.
+  // Whether prepare_quantized() takes this weight of 16-bit activations; where not, the dequantized weight
+  // does.
   virtual bool keeps_codes(const QuantizedMatrix& matrix, Compute compute) const = 0;
-  // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the compute dtype. bias may be an empty view.
+  // y[m, n] = sum_k x[m, k] w[n, k] (+ bias[n], F32): y F32 [M, N] (row_stride may exceed N), x [M, K] of the
+  // compute dtype. bias may be an empty view.
   virtual void linear(const TensorView& y, const TensorView& x, const PreparedWeight& w,
                       const TensorView& bias) = 0;
 
-  // linear() for each, none of whose results is an input of another: one round of the workers where rows are few.
+  // linear() for each, none of whose results is an input of another: one round of the workers where rows are
+  // few.
   virtual void linears(std::span<const LinearCall> calls) {
     for (const LinearCall& call : calls) linear(call.y, call.x, *call.weight, call.bias);
   }
 
   // y[t] = table[ids[t]]: y F32 [T, H], table F32/BF16/F16 [V, H] on the device, ids host.
   virtual void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) = 0;
-  // y = x / sqrt(mean(x^2) + eps) * gain, over the last dimension; x F32, gain F32, y F32 or BF16. Also per head: view [T*heads, head_dim].
-  // y may be x.
+  // y = x / sqrt(mean(x^2) + eps) * gain, over the last dimension; x F32, gain F32, y F32 or BF16. Also per
+  // head: view [T*heads, head_dim]. y may be x.
   virtual void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) = 0;
-  // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines and sines F32
-  // [max_position, head_dim/2] on the device. positions host.
+  // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines
+  // and sines F32 [max_position, head_dim/2] on the device. positions host.
   virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
                     const TensorView& sines) = 0;
-  // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages' dtype.
+  // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages'
+  // dtype.
   virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                         std::span<const std::int64_t> slots) = 0;
   // The other way: k and v F32 [T, kv_heads, head_dim] are what the slots hold.
   virtual void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
                        std::span<const std::int64_t> slots) = 0;
-  // Causal attention of q F32 [T, heads, head_dim] over the pages; out [T, heads*head_dim] of the compute dtype. Online softmax over
-  // tiles of kAttentionTile keys: never an S x S matrix, and row i does not depend on its batch.
+  // Causal attention of q F32 [T, heads, head_dim] over the pages; out [T, heads*head_dim] of the compute
+  // dtype. Online softmax over tiles of kAttentionTile keys: never an S x S matrix, and row i does not depend
+  // on its batch.
   virtual void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                          std::span<const SequenceRows> sequences, const AttentionProblem& problem) = 0;
   // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.
@@ -157,42 +175,48 @@ class Backend {
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.
   virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,
                           std::span<RowScore> scores) = 0;
-  // score_rows() of the logits x w^T, x [R, K] of the compute dtype, without all of them in memory: the same digits.
-  virtual void score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
-                              std::span<RowScore> scores);
+  // score_rows() of the logits x w^T, x [R, K] of the compute dtype, without all of them in memory: the same
+  // digits.
+  virtual void score_products(const TensorView& x, const PreparedWeight& w,
+                              std::span<const std::int32_t> targets, std::span<RowScore> scores);
   // KL(softmax(p) || softmax(q)) in nats per row, FP64; exactly 0 for equal rows.
   virtual void divergence(const TensorView& p, const TensorView& q, std::span<double> kl) = 0;
 
-  // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's dtype (F32 or BF16) summed in
-  // FP32 in token order. `before`: how many rows g already holds, which x's follow; a multiple of kGramTokens (else Error(kInternal)), as
-  // matrix units sum that many tokens at once. So any split gives the same bits (the reference sums a call in FP64). Callers feed at most
-  // 4096 rows to one g and then drain it (calibration/input_stats.h).
+  // Calibration. gram: upper triangle (col >= row) of F32 [K, K] += sum_t x[t]^T x[t], exact products of x's
+  // dtype (F32 or BF16) summed in FP32 in token order. `before`: how many rows g already holds, which x's
+  // follow; a multiple of kGramTokens (else Error(kInternal)), as matrix units sum that many tokens at once.
+  // So any split gives the same bits (the reference sums a call in FP64). Callers feed at most 4096 rows to
+  // one g and then drain it (calibration/input_stats.h).
   virtual void gram(const TensorView& g, const TensorView& x, std::int64_t before = 0) = 0;
   // triangle += upper triangle of g (row i: columns i..K-1) in FP64, on the host; then g = 0.
   virtual void drain_gram(std::span<double> triangle, const TensorView& g) = 0;
   virtual void clear(const TensorView& to);  // = 0; any plain type
-  // absolute_sum[k] += sum_t |x[t,k]| (FP64, one chain over the rows), absolute_max[k] = max(.., |x[t,k]|): host results.
+  // absolute_sum[k] += sum_t |x[t,k]| (FP64, one chain over the rows), absolute_max[k] = max(.., |x[t,k]|):
+  // host results.
   virtual void channel_stats(const TensorView& x, std::span<double> absolute_sum,
                              std::span<float> absolute_max) = 0;
-  // loss[r] = d[r] G d[r]^T for each row of d [R, K] F32; G symmetric, prepared from its full F32 square. The products' precision is
-  // G's compute type; sums over k are FP32 per row, FP64 across tiles.
+  // loss[r] = d[r] G d[r]^T for each row of d [R, K] F32; G symmetric, prepared from its full F32 square. The
+  // products' precision is G's compute type; sums over k are FP32 per row, FP64 across tiles.
   virtual void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) = 0;
 };
 
 struct BackendRequest {
-  std::string device = "auto";  // auto | cpu | cuda[:N] | reference | fake | emulated[:N] (CUDA's kernels on the host)
+  // auto | cpu | cuda[:N] | reference | fake | emulated[:N] (CUDA's kernels on the host)
+  std::string device = "auto";
   int threads = 0;              // 0: available_cores()
   std::string arithmetic = {};  // of the backend (Backend::arithmetic()); empty: the device's best
 };
 
-// What every processor with AVX2 and FMA computes alike, those with AVX-512 or AMX too: the order of every sum is that of
-// its eight lanes. The kernels on host memory beside the backend (device/host_*.h) give the same bits at every level.
+// What every processor with AVX2 and FMA computes alike, those with AVX-512 or AMX too: the order of every
+// sum is that of its eight lanes. The kernels on host memory beside the backend (device/host_*.h) give the
+// same bits at every level.
 inline constexpr const char* kPortableArithmetic = "cpu avx2";
 
 // Error(kUnsupported) for a device this build or machine does not have, saying what would do.
 std::shared_ptr<Backend> make_backend(const BackendRequest& request);
 
-// One per implementation; make_backend dispatches. make_cuda_backend comes from device/cuda/runtime_device.cpp or device/no_cuda.cpp.
+// One per implementation; make_backend dispatches. make_cuda_backend comes from
+// device/cuda/runtime_device.cpp or device/no_cuda.cpp.
 std::shared_ptr<Backend> make_reference_backend();
 std::shared_ptr<Backend> make_cpu_backend(
     int threads);  // level chosen once: LLMQ_CPU_ISA=scalar|avx2|avx512|amx or the best present

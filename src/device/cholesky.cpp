@@ -1,5 +1,6 @@
-// Left-looking blocked Cholesky. Every element is one chain over k in order, so nothing depends on threads; below
-// the diagonal a block's rows are multiplied by the inverse of its triangle, which makes them products too.
+// Left-looking blocked Cholesky. Every element is one chain over k in order, so nothing depends on threads;
+// below the diagonal a block's rows are multiplied by the inverse of its triangle, which makes them products
+// too.
 #include "device/cholesky.h"
 
 #include <algorithm>

@@ -1,6 +1,8 @@
-// Cholesky factors in FP64 in the host's memory, by its widest vectors (device/host_tiles.h):  A = L L^T,  and rows (L L^T)^-1.
+// Cholesky factors in FP64 in the host's memory, by its widest vectors (device/host_tiles.h):
+// A = L L^T,  and rows (L L^T)^-1.
 //
-// Every sum is one chain in order, so that no bit depends on threads or on the level. Cost: K^3 / 3 operations and 4 K^2 bytes to factor.
+// Every sum is one chain in order, so that no bit depends on threads or on the level. Cost: K^3 / 3
+// operations and 4 K^2 bytes to factor.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,8 +12,8 @@
 
 namespace llmq {
 
-// The lower triangle of a square, by rows of whole blocks: row i has the columns up to the end of its block. What is behind
-// the last column of the square is the identity's.
+// The lower triangle of a square, by rows of whole blocks: row i has the columns up to the end of its block.
+// What is behind the last column of the square is the identity's.
 class LowerTriangle {
  public:
   static constexpr std::int64_t kBlock = 64;
@@ -38,12 +40,12 @@ class LowerTriangle {
   ZeroedNumbers<double> values_;
 };
 
-// The lower triangle becomes the Cholesky factor of the symmetric matrix that it holds. False where a pivot is
-// not positive and finite; the values are then of no use.
+// The lower triangle becomes the Cholesky factor of the symmetric matrix that it holds. False where a pivot
+// is not positive and finite; the values are then of no use.
 bool cholesky_lower(LowerTriangle& matrix, ThreadPool& pool);
 
-// rows [count][factor.padded()] becomes rows (L L^T)^-1, L the lower Cholesky factor; what is behind the last column
-// is zero and stays so. 2 K^2 operations per row.
+// rows [count][factor.padded()] becomes rows (L L^T)^-1, L the lower Cholesky factor; what is behind the last
+// column is zero and stays so. 2 K^2 operations per row.
 void solve_rows(const LowerTriangle& factor, std::span<double> rows, ThreadPool& pool);
 
 }  // namespace llmq

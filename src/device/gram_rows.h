@@ -1,5 +1,5 @@
-// How many rows of an input one sum of a Gram matrix takes at once: what is packed of them stays in the caches, and a
-// worker waits as seldom as that allows. The plan counts the same bytes.
+// How many rows of an input one sum of a Gram matrix takes at once: what is packed of them stays in the
+// caches, and a worker waits as seldom as that allows. The plan counts the same bytes.
 #pragma once
 #include <algorithm>
 #include <cstdint>

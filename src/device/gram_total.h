@@ -1,5 +1,6 @@
-// The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on a device, so that only the last sum
-// comes down. A backend that can is a GramTotals too. The same FP64 additions in the same order: the same bits.
+// The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on
+// a device, so that only the last sum comes down. A backend that can is a GramTotals too. The same FP64
+// additions in the same order: the same bits.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -13,7 +14,7 @@ namespace llmq {
 class GramTotal {
  public:
   virtual ~GramTotal() = default;
-  virtual void drain(const TensorView& g) = 0;  // as Backend::drain_gram()
+  virtual void drain(const TensorView& g) = 0;              // as Backend::drain_gram()
   virtual void read(std::span<double> triangle) const = 0;  // triangle = the sum, rows from the diagonal on
 };
 

@@ -1,5 +1,6 @@
-// What rounding with error feedback does most, in host memory by the processor's widest vectors, whatever backend
-// runs. Tiles of rows and TileColumns: kernels/common/row_tile.h. The bits are the same at every level.
+// What rounding with error feedback does most, in host memory by the processor's widest vectors, whatever
+// backend runs. Tiles of rows and TileColumns: kernels/common/row_tile.h. The bits are the same at every
+// level.
 #pragma once
 #include <cstdint>
 
@@ -26,7 +27,8 @@ void host_tile_dot(float* sum, const float* a, const float* b, std::int64_t colu
 void host_tile_subtract(float* to, const float* start, const float* factor, const float* x,
                         std::int64_t columns);
 
-// c[i][j] (+)= sum_u a[i][u] b[u][j] in FP64 for j < host_panel_f64(), a fused chain over u; b [depth][panel].
+// c[i][j] (+)= sum_u a[i][u] b[u][j] in FP64 for j < host_panel_f64(), a fused chain over u; b
+// [depth][panel].
 std::int64_t host_panel_f64();  // divides 64
 void host_product_f64(double* c, std::int64_t c_row, const double* a, std::int64_t a_row, const double* b,
                       std::int64_t rows, std::int64_t depth, bool accumulate);

@@ -1,6 +1,7 @@
-// Dense rates, without sparsity. Sources: NVIDIA's data sheets "H100 Tensor Core GPU", "H200 Tensor Core GPU", "A100
-// Tensor Core GPU", "L40S", "L4 Tensor Core GPU", and "NVIDIA Ada GPU Architecture" (white paper) for the RTX 4090,
-// whose BF16 rate is that with FP32 sums. Where a sheet gives rates with sparsity only, half of them.
+// Dense rates, without sparsity. Sources: NVIDIA's data sheets "H100 Tensor Core GPU", "H200 Tensor Core
+// GPU", "A100 Tensor Core GPU", "L40S", "L4 Tensor Core GPU", and "NVIDIA Ada GPU Architecture" (white paper)
+// for the RTX 4090, whose BF16 rate is that with FP32 sums. Where a sheet gives rates with sparsity only,
+// half of them.
 #include "device/known_machines.h"
 
 #include <unistd.h>
@@ -47,7 +48,8 @@ std::string machine_names() {
 }
 
 std::uint64_t host_memory_bytes() {
-  return static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES))) * static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PAGESIZE)));
+  return static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PHYS_PAGES))) *
+         static_cast<std::uint64_t>(std::max(0L, ::sysconf(_SC_PAGESIZE)));
 }
 
 MachineRates this_machine(const MachineProbe& probe) {

@@ -9,7 +9,8 @@
 
 namespace llmq {
 
-// Memory that weights and KV cache live in, its bandwidth, and products (multiply and add counted as two) per second.
+// Memory that weights and KV cache live in, its bandwidth, and products (multiply and add counted as two) per
+// second.
 struct MachineRates {
   std::string name, source;
   std::uint64_t memory_bytes = 0;

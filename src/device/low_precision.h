@@ -1,16 +1,18 @@
 // The arithmetic of linears whose inputs are rounded to 8 bits: the one definition that all backends share.
 //
-//   scale(m)   = max|x[m]| / top, top = input_top(type of the weights); 2^-23 where that is 0 (compressed-tensors' rule); a calibrated number per
-//                tensor; in token groups one for each 128 columns. NaN where the row (the group) holds a NaN or an infinity.
+//   scale(m)   = max|x[m]| / top, top = input_top(type of the weights); 2^-23 where that is 0
+//              (compressed-tensors' rule); a calibrated number per
+//                tensor; in token groups one for each 128 columns. NaN where the row (the group) holds a NaN
+//                or an infinity.
 //   INT8:        a[m, k] = round(clamp(x / scale, -128, 127)), ties to even
 //                S[m, n, g] = sum over group g of a (code - zero), exact in INT32
 //                y[m, n] = sum_g float(S) s(n, g), then * scale(m), then + bias[n]
-//   E4M3:        a[m, k] = E4M3 nearest to clamp(x / scale, -448, 448), ties to even
-//                S[m, n, g] = sum over group g of a e4m3(code): products exact, sums in FP32
-//                y[m, n] = sum_g S s(n, g), then * scale(m), then + bias[n]; in token groups sum_g (S scale(m, g)) s(n, g), then + bias[n]
+//   E4M3:        a[m, k] = E4M3 nearest to clamp(x / scale, -448, 448), ties to even S[m, n, g] = sum over
+//                group g of a e4m3(code): products exact, sums in FP32 y[m, n] = sum_g S s(n, g), then *
+//                scale(m), then + bias[n]; in token groups sum_g (S scale(m, g)) s(n, g), then + bias[n]
 //
-// Division, scales and what follows S are FP32 operations, one rounding each; a sum over groups and a product followed by a bias
-// are fused multiply-adds. The compute type is that of x alone.
+// Division, scales and what follows S are FP32 operations, one rounding each; a sum over groups and a product
+// followed by a bias are fused multiply-adds. The compute type is that of x alone.
 #pragma once
 #include "tensor/quantized_matrix.h"
 

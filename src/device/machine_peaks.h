@@ -1,10 +1,13 @@
-// What this machine can do at most, measured in about half a second: the denominators of every "fraction of peak".
+// What this machine can do at most, measured in about half a second: the denominators of every "fraction of
+// peak".
 //
-//   arithmetic   chains of each level's products with operands in registers (kernels/cpu/ops/peak.h), all threads at once
-//   reading      one pass of all threads over 256 MiB in huge pages, more than any cache of the machines met so far
+//   arithmetic   chains of each level's products with operands in registers (kernels/cpu/ops/peak.h), all
+//                threads at once
+//   reading      one pass of all threads over 256 MiB in huge pages, more than any cache of the machines met
+//                so far
 //
-// Each is the best of several short runs. A busy neighbour makes every figure smaller; compare only what was measured
-// within the same minute.
+// Each is the best of several short runs. A busy neighbour makes every figure smaller; compare only what was
+// measured within the same minute.
 #pragma once
 #include <cstddef>
 #include <string>
@@ -18,8 +21,8 @@ namespace llmq {
 enum class ArithmeticKind : unsigned char { kF32, kBF16, kInt8 };
 const char* arithmetic_name(ArithmeticKind kind);  // "f32", "bf16", "int8"
 
-// Operations per second, a multiplication and an addition counted as two: of all threads by the clock, and of one
-// by its processor time, which a neighbour spoils less.
+// Operations per second, a multiplication and an addition counted as two: of all threads by the clock, and of
+// one by its processor time, which a neighbour spoils less.
 struct Peak {
   double by_clock = 0, by_processor_time = 0;
 };
@@ -31,7 +34,7 @@ struct LevelPeak {
 };
 
 struct MachinePeaks {
-  std::string cpu;  // as the processor calls itself
+  std::string cpu;       // as the processor calls itself
   std::string gpu = {};  // that which all figures are of; empty: the processor
   int threads = 1;
   double read_bytes_per_second = 0;

@@ -6,8 +6,8 @@
 //   one call                   time of a product too small to count  (threads woken and joined)
 //   SHA-256                    bytes / time                          (manifests)
 //
-// Each is the best of several runs: a neighbour only ever makes it slower. The weights are 96 MiB, more than the
-// caches of most machines; the probe holds about 130 MiB while it runs.
+// Each is the best of several runs: a neighbour only ever makes it slower. The weights are 96 MiB, more than
+// the caches of most machines; the probe holds about 130 MiB while it runs.
 #pragma once
 #include "device/backend.h"
 

@@ -14,13 +14,16 @@ namespace llmq {
 namespace {
 
 [[noreturn]] void refuse(const std::string& device) {
-  fail(ErrorKind::kUsage, ErrorDetail{fmt::format("device '{}' is not known", device),
-                                      {},
-                                      "--device",
-                                      "use auto, cpu, cuda, cuda:N, reference, fake, emulated or emulated:N"});
+  fail(ErrorKind::kUsage,
+       ErrorDetail{fmt::format("device '{}' is not known", device),
+                   {},
+                   "--device",
+                   "use auto, cpu, cuda, cuda:N, reference, fake, emulated or emulated:N"});
 }
 
-bool is_kind(const std::string& device, const std::string& kind) { return device == kind || device.rfind(kind + ":", 0) == 0; }
+bool is_kind(const std::string& device, const std::string& kind) {
+  return device == kind || device.rfind(kind + ":", 0) == 0;
+}
 
 // "cuda" is the first device, "cuda:N" the N-th.
 int index_of(const std::string& device, const std::string& kind) {
@@ -40,7 +43,10 @@ std::optional<std::uint64_t> emulated_memory() {
   std::uint64_t bytes = 0;
   const char* const last = word + std::strlen(word);
   if (const auto [end, error] = std::from_chars(word, last, bytes); error != std::errc() || end != last)
-    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no number of bytes", word), {}, "LLMQ_EMULATED_MEMORY", "write it in digits"});
+    fail(ErrorKind::kUsage, ErrorDetail{fmt::format("'{}' is no number of bytes", word),
+                                        {},
+                                        "LLMQ_EMULATED_MEMORY",
+                                        "write it in digits"});
   return bytes;
 }
 
@@ -64,7 +70,8 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
                      "use cpu"});
   if (device == "reference") return make_reference_backend();
   if (device == "fake") return make_fake_backend();
-  if (is_kind(device, "emulated")) return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()});
+  if (is_kind(device, "emulated"))
+    return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()});
   if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads);
   refuse(device);
 }

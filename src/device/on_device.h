@@ -1,5 +1,5 @@
-// What backends share about where tensors lie: the check that they are on the backend's own device, and the copies of a
-// backend whose memory the host can reach. Shapes are the caller's facts.
+// What backends share about where tensors lie: the check that they are on the backend's own device, and the
+// copies of a backend whose memory the host can reach. Shapes are the caller's facts.
 #pragma once
 #include <cstring>
 #include <initializer_list>
@@ -22,11 +22,12 @@ inline void require_on(Device device, const char* operation, std::initializer_li
 // Error(kInternal) where the rows before a call of Backend::gram() end inside what is summed at once.
 inline void require_gram_start(std::int64_t before) {
   if (before % kGramTokens != 0)
-    fail(ErrorKind::kInternal, "rows of a Gram matrix follow {} others, which is no multiple of {}", before, kGramTokens);
+    fail(ErrorKind::kInternal, "rows of a Gram matrix follow {} others, which is no multiple of {}", before,
+         kGramTokens);
 }
 
-// Calls move(offset in the contiguous host bytes, bytes of a row, the row in `view`) for each row: the tensor may be a
-// slice of columns.
+// Calls move(offset in the contiguous host bytes, bytes of a row, the row in `view`) for each row: the tensor
+// may be a slice of columns.
 template <typename Move>
 void for_each_row(const TensorView& view, const Move& move) {
   const auto element = static_cast<std::size_t>(element_bytes(view.dtype));

@@ -1,4 +1,5 @@
-// Memory of a device beside the host's. A backend that has some is an OwnMemory too; tensors of all others lie in the host's.
+// Memory of a device beside the host's. A backend that has some is an OwnMemory too; tensors of all others
+// lie in the host's.
 #pragma once
 #include <cstdint>
 

@@ -20,7 +20,8 @@ constexpr std::size_t kErrorBytes = 4096;
 // One answer: fills in its trace, and tells when it is over.
 class AnswerReader : public HttpReader {
  public:
-  AnswerReader(RequestTrace& trace, Time start, std::function<void()> over) : trace_(trace), start_(start), over_(std::move(over)) {}
+  AnswerReader(RequestTrace& trace, Time start, std::function<void()> over)
+      : trace_(trace), start_(start), over_(std::move(over)) {}
 
   void head(int status, const std::string& content_type) override {
     status_ = status;
@@ -86,8 +87,14 @@ class AnswerReader : public HttpReader {
 
 class Drive {
  public:
-  Drive(HttpClient& client, const LoadTarget& target, std::span<const PlannedRequest> plan, const LoadPace& pace)
-      : client_(client), target_(target), plan_(plan), pace_(pace), traces_(plan.size()), start_(std::chrono::steady_clock::now()) {}
+  Drive(HttpClient& client, const LoadTarget& target, std::span<const PlannedRequest> plan,
+        const LoadPace& pace)
+      : client_(client),
+        target_(target),
+        plan_(plan),
+        pace_(pace),
+        traces_(plan.size()),
+        start_(std::chrono::steady_clock::now()) {}
 
   std::vector<RequestTrace> run(const std::function<void()>& check) {
     for (std::size_t i = 0; i < plan_.size(); ++i) {
@@ -95,7 +102,8 @@ class Drive {
         arrived_.push_back(i);
         continue;
       }
-      const auto wait = std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(plan_[i].arrival));
+      const auto wait =
+          std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(plan_[i].arrival));
       client_.at(start_ + wait, [this, i] {
         arrived_.push_back(i);
         send_more();
@@ -110,7 +118,8 @@ class Drive {
   void send_more() {
     if (pace_.static_batches && under_way_ > 0) return;
     std::int64_t longest = 0;  // of a static batch
-    for (std::size_t i = 0; pace_.static_batches && i < std::min(arrived_.size(), static_cast<std::size_t>(pace_.clients)); ++i)
+    for (std::size_t i = 0;
+         pace_.static_batches && i < std::min(arrived_.size(), static_cast<std::size_t>(pace_.clients)); ++i)
       longest = std::max(longest, plan_[arrived_[i]].new_tokens);
     while (under_way_ < pace_.clients && !arrived_.empty()) {
       const std::size_t i = arrived_.front();
@@ -118,16 +127,24 @@ class Drive {
       ++under_way_;
       RequestTrace& trace = traces_[i];
       trace.asked_tokens = plan_[i].new_tokens;
-      trace.from = pace_.at_once ? std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count() : plan_[i].arrival;
-      client_.call({"POST", "/v1/completions", body_of(plan_[i], std::max(plan_[i].new_tokens, longest)), target_.authorization}, std::make_shared<AnswerReader>(trace, start_, [this] {
-        --under_way_;
-        send_more();
-      }));
+      trace.from = pace_.at_once
+                       ? std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count()
+                       : plan_[i].arrival;
+      client_.call({"POST", "/v1/completions", body_of(plan_[i], std::max(plan_[i].new_tokens, longest)),
+                    target_.authorization},
+                   std::make_shared<AnswerReader>(trace, start_, [this] {
+                     --under_way_;
+                     send_more();
+                   }));
     }
   }
 
   std::string body_of(const PlannedRequest& request, std::int64_t tokens) const {
-    Json body = Json::object({{"model", target_.model}, {"prompt", request.prompt}, {"max_tokens", tokens}, {"temperature", 0}, {"stream", true}});
+    Json body = Json::object({{"model", target_.model},
+                              {"prompt", request.prompt},
+                              {"max_tokens", tokens},
+                              {"temperature", 0},
+                              {"stream", true}});
     body["stream_options"] = Json::object({{"include_usage", true}});
     if (target_.ignore_eos) body["ignore_eos"] = true;
     return body.dump();
@@ -150,7 +167,9 @@ std::optional<double> sample_of(const std::string& metrics, const std::string& n
     const std::size_t end = std::min(metrics.find('\n', at), metrics.size());
     const std::string_view line = std::string_view(metrics).substr(at, end - at);
     at = end + 1;
-    if (!line.starts_with(name) || line.size() == name.size() || (line[name.size()] != '{' && line[name.size()] != ' ')) continue;
+    if (!line.starts_with(name) || line.size() == name.size() ||
+        (line[name.size()] != '{' && line[name.size()] != ' '))
+      continue;
     const std::size_t blank = line.rfind(' ');
     double value = 0;
     const auto read = std::from_chars(line.data() + blank + 1, line.data() + line.size(), value);
@@ -161,16 +180,24 @@ std::optional<double> sample_of(const std::string& metrics, const std::string& n
 
 }  // namespace
 
-std::vector<RequestTrace> drive_load(HttpClient& client, const LoadTarget& target, std::span<const PlannedRequest> plan, const LoadPace& pace,
+std::vector<RequestTrace> drive_load(HttpClient& client, const LoadTarget& target,
+                                     std::span<const PlannedRequest> plan, const LoadPace& pace,
                                      const std::function<void()>& check) {
   return Drive(client, target, plan, pace).run(check);
 }
 
 std::string first_model(HttpClient& client, const std::string& authorization) {
   const HttpText answer = ask(client, {"GET", "/v1/models", {}, authorization});
-  if (answer.status != 200) fail(ErrorKind::kBadInput, "/v1/models answers with status {}: {}", answer.status, error_words(answer.body));
+  if (answer.status != 200)
+    fail(ErrorKind::kBadInput, "/v1/models answers with status {}: {}", answer.status,
+         error_words(answer.body));
   try {
-    return Json::parse(answer.body, "/v1/models", {1u << 20, 32}).at("data").items().at(0).at("id").as_string();
+    return Json::parse(answer.body, "/v1/models", {1u << 20, 32})
+        .at("data")
+        .items()
+        .at(0)
+        .at("id")
+        .as_string();
   } catch (const std::exception&) {  // not JSON, another kind, or an empty list
     fail(ErrorKind::kBadInput, "/v1/models names no model: {}", error_words(answer.body));
   }

@@ -20,13 +20,16 @@ struct LoadTarget {
 struct LoadPace {
   std::int64_t clients = 16;  // requests under way at a time
   bool at_once = true;        // all arrive at the start: what a request waits for a client is not counted
-  // As a server without continuous batching works: `clients` requests begin together, every one runs for as long as the longest of them,
-  // and the next begin when all are answered. Tokens beyond a request's own length are not counted. Needs `at_once`.
+  // As a server without continuous batching works: `clients` requests begin together, every one runs for as
+  // long as the longest of them, and the next begin when all are answered. Tokens beyond a request's own
+  // length are not counted. Needs `at_once`.
   bool static_batches = false;
 };
 
-// By streams of /v1/completions, greedily, with usage. What fails is told in its trace; `check` (may be empty) is called ten times a second and may throw.
-std::vector<RequestTrace> drive_load(HttpClient& client, const LoadTarget& target, std::span<const PlannedRequest> plan, const LoadPace& pace,
+// By streams of /v1/completions, greedily, with usage. What fails is told in its trace; `check` (may be
+// empty) is called ten times a second and may throw.
+std::vector<RequestTrace> drive_load(HttpClient& client, const LoadTarget& target,
+                                     std::span<const PlannedRequest> plan, const LoadPace& pace,
                                      const std::function<void()>& check);
 
 // The one model that /v1/models names first. Error(kBadInput) where it names none.

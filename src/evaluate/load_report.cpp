@@ -11,7 +11,8 @@ namespace llmq {
 namespace {
 
 double mean(std::int64_t sum, const LoadResult& result) {
-  return static_cast<double>(sum) / static_cast<double>(std::max<std::int64_t>(1, result.requests - result.failed));
+  return static_cast<double>(sum) /
+         static_cast<double>(std::max<std::int64_t>(1, result.requests - result.failed));
 }
 
 void add_percentiles(Json::Object& object, const std::string& name, const Percentiles& seconds) {
@@ -25,30 +26,43 @@ Json::Object members(const LoadReport& report, const LoadRow& row) {
                          {"suite", "serve"},
                          {"compute", report.compute.empty() ? Json() : Json(report.compute)},
                          {"endpoint", report.endpoint.empty() ? Json() : Json(report.endpoint)}};
-  for (Json::Member& member : load_members(row, report.mix, report.price_per_hour)) object.push_back(std::move(member));
+  for (Json::Member& member : load_members(row, report.mix, report.price_per_hour))
+    object.push_back(std::move(member));
   return object;
 }
 
 Json errors_json(const LoadResult& result) {
   Json list = Json::array();
-  for (const auto& error : result.errors) list.push_back(Json::object({{"message", error.first}, {"count", error.second}}));
+  for (const auto& error : result.errors)
+    list.push_back(Json::object({{"message", error.first}, {"count", error.second}}));
   return list;
 }
 
-std::string triple(const Percentiles& seconds) { return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99); }
+std::string triple(const Percentiles& seconds) {
+  return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99);
+}
 
-std::string share_text(const std::optional<double>& share) { return share ? fmt::format("{:.1f} %", 100 * *share) : "-"; }
+std::string share_text(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
+}
 
 std::string load_table(const LoadReport& report) {
-  std::vector<std::vector<std::string>> rows = {{"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms", "between pieces p50 / p95 / p99, ms",
-                                                 "per token p50 / p95 / p99, ms", "requests/s", "tokens/s", "drafts accepted", "found in the prefix cache", "peak memory, MB",
-                                                 "cost per million tokens"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms",
+       "between pieces p50 / p95 / p99, ms", "per token p50 / p95 / p99, ms", "requests/s", "tokens/s",
+       "drafts accepted", "found in the prefix cache", "peak memory, MB", "cost per million tokens"}};
   for (const LoadRow& row : report.rows) {
     const LoadResult& r = row.result;
     const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
-    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate), std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft), triple(r.itl), triple(r.tpot),
-                    fmt::format("{:.2f}", r.requests_per_second), fmt::format("{:.1f}", r.tokens_per_second), share_text(row.acceptance()), share_text(row.prefix_hit_share()),
-                    row.peak_memory_bytes ? fmt::format("{:.0f}", static_cast<double>(*row.peak_memory_bytes) * 1e-6) : "-", cost ? fmt::format("{:.4g}", *cost) : "-"});
+    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate),
+                    std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft),
+                    triple(r.itl), triple(r.tpot), fmt::format("{:.2f}", r.requests_per_second),
+                    fmt::format("{:.1f}", r.tokens_per_second), share_text(row.acceptance()),
+                    share_text(row.prefix_hit_share()),
+                    row.peak_memory_bytes
+                        ? fmt::format("{:.0f}", static_cast<double>(*row.peak_memory_bytes) * 1e-6)
+                        : "-",
+                    cost ? fmt::format("{:.4g}", *cost) : "-"});
   }
   return html_table(rows);
 }
@@ -60,7 +74,8 @@ std::optional<double> LoadRow::acceptance() const {
 }
 
 std::optional<double> LoadRow::prefix_hit_share() const {
-  return counters.prefix_queries > 0 ? std::optional(counters.prefix_hits / counters.prefix_queries) : std::nullopt;
+  return counters.prefix_queries > 0 ? std::optional(counters.prefix_hits / counters.prefix_queries)
+                                     : std::nullopt;
 }
 
 Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<double> price_per_hour) {
@@ -84,8 +99,10 @@ Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<
   object.emplace_back("acceptance_rate", optional_json(row.acceptance()));
   object.emplace_back("prefix_hit_share", optional_json(row.prefix_hit_share()));
   object.emplace_back("peak_memory_bytes", row.peak_memory_bytes ? Json(*row.peak_memory_bytes) : Json());
-  object.emplace_back("bandwidth_fraction", nullptr);  // steps hold prompts and answers: no one figure says what they must read
-  object.emplace_back("cost_per_million_tokens", optional_json(cost_per_million_tokens(price_per_hour, r.tokens_per_second)));
+  // steps hold prompts and answers: no one figure says what they must read
+  object.emplace_back("bandwidth_fraction", nullptr);
+  object.emplace_back("cost_per_million_tokens",
+                      optional_json(cost_per_million_tokens(price_per_hour, r.tokens_per_second)));
   if (!measured)
     for (Json::Member& member : object)
       if (member.first.ends_with("_ms")) member.second = Json();
@@ -93,9 +110,11 @@ Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<
 }
 
 std::string load_words(const LoadMix& mix, const std::string& each) {
-  return fmt::format("{} requests {}, prompts of {} to {} words, {} to {} new tokens{}, {:.0f} % with a common beginning.", mix.requests, each, mix.prompt_words / 2 + 1,
-                     mix.prompt_words + (mix.prompt_words + 1) / 2 - 1, mix.shortest_answer(), mix.longest_answer(),
-                     mix.long_tail ? fmt::format(" (exponential about {})", mix.new_tokens) : "", 100 * mix.shared_share);
+  return fmt::format(
+      "{} requests {}, prompts of {} to {} words, {} to {} new tokens{}, {:.0f} % with a common beginning.",
+      mix.requests, each, mix.prompt_words / 2 + 1, mix.prompt_words + (mix.prompt_words + 1) / 2 - 1,
+      mix.shortest_answer(), mix.longest_answer(),
+      mix.long_tail ? fmt::format(" (exponential about {})", mix.new_tokens) : "", 100 * mix.shared_share);
 }
 
 std::string rate_text(double rate) { return std::isfinite(rate) ? fmt::format("{:g}", rate) : "inf"; }
@@ -107,7 +126,10 @@ Json LoadReport::to_json() const {
     one["errors"] = errors_json(row.result);
     list.push_back(std::move(one));
   }
-  return Json::object({{"schema", "llmq.bench/1"}, {"model", model}, {"machine", machine ? machine->to_json() : Json()}, {"rows", list}});
+  return Json::object({{"schema", "llmq.bench/1"},
+                       {"model", model},
+                       {"machine", machine ? machine->to_json() : Json()},
+                       {"rows", list}});
 }
 
 std::string LoadReport::to_csv() const {
@@ -122,14 +144,16 @@ std::string LoadReport::to_html() const {
   std::string page = html_head("Load on " + model, below) + "<div class=\"cards\">\n";
   if (!rows.empty()) {
     const LoadResult& first = rows.front().result;
-    page += html_card(fmt::format("{:.1f}", first.tokens_per_second), fmt::format("tokens/s, {} clients", rows.front().clients));
+    page += html_card(fmt::format("{:.1f}", first.tokens_per_second),
+                      fmt::format("tokens/s, {} clients", rows.front().clients));
     page += html_card(fmt::format("{:.1f} ms", 1e3 * first.ttft.p95), "until the first token, p95");
     page += html_card(fmt::format("{:.1f} ms", 1e3 * first.itl.p95), "between pieces, p95");
   }
   page += "</div>\n<h2>Loads</h2>\n" + load_table(*this);
   for (const LoadRow& row : rows)
     for (const auto& error : row.result.errors)
-      page += fmt::format("<p class=\"note bad\">{} clients, {} requests/s: {} requests failed: {}</p>\n", row.clients, rate_text(row.rate), error.second, html_text(error.first));
+      page += fmt::format("<p class=\"note bad\">{} clients, {} requests/s: {} requests failed: {}</p>\n",
+                          row.clients, rate_text(row.rate), error.second, html_text(error.first));
   page += fmt::format("<p class=\"note\">{} Failed requests are in no figure.</p>\n", load_words(mix));
   if (machine) page += html_machine(*machine);
   return page + "</main></body></html>\n";

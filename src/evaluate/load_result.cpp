@@ -30,8 +30,11 @@ LoadResult summarize_load(std::span<const RequestTrace> traces) {
     if (trace.new_tokens < trace.asked_tokens) ++result.short_answers;
     if (trace.pieces.empty()) continue;
     first.push_back(trace.pieces.front() - trace.from);
-    for (std::size_t i = 1; i < trace.pieces.size(); ++i) between.push_back(trace.pieces[i] - trace.pieces[i - 1]);
-    if (trace.new_tokens > 1) per_token.push_back((trace.pieces.back() - trace.pieces.front()) / static_cast<double>(trace.new_tokens - 1));
+    for (std::size_t i = 1; i < trace.pieces.size(); ++i)
+      between.push_back(trace.pieces[i] - trace.pieces[i - 1]);
+    if (trace.new_tokens > 1)
+      per_token.push_back((trace.pieces.back() - trace.pieces.front()) /
+                          static_cast<double>(trace.new_tokens - 1));
   }
   if (result.seconds > 0) {
     result.requests_per_second = static_cast<double>(result.requests - result.failed) / result.seconds;

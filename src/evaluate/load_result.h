@@ -1,10 +1,12 @@
 // What a server's clients saw, in figures. All times in seconds.
 //
-//   ttft    from a request's arrival (waiting for a free client counts) to the first piece of its answer; where all arrive at once, from
-//           its sending
-//   itl     between two pieces of an answer, as vLLM's bench measures it: a piece has one token, or several where speculation runs
+//   ttft    from a request's arrival (waiting for a free client counts) to the first piece of its answer;
+//           where all arrive at once, from its sending
+//   itl     between two pieces of an answer, as vLLM's bench measures it: a piece has one token, or several
+//           where speculation runs
 //   tpot    (last piece - first piece) / (tokens - 1) of an answer of two tokens or more
-//   tokens per second     of whole answers, over the time from the start to the end of the last answer; so are requests
+//   tokens per second     of whole answers, over the time from the start to the end of the last answer; so
+//                         are requests
 //
 // Percentiles are nearest ranks. Requests that failed are counted and are in no other figure.
 #pragma once
@@ -29,8 +31,9 @@ struct Percentiles {
 };
 
 struct LoadResult {
-  std::int64_t requests = 0, failed = 0, short_answers = 0;  // short: whole, with fewer tokens than were asked for
-  std::int64_t prompt_tokens = 0, new_tokens = 0;            // of all whole answers
+  // short: whole, with fewer tokens than were asked for
+  std::int64_t requests = 0, failed = 0, short_answers = 0;
+  std::int64_t prompt_tokens = 0, new_tokens = 0;  // of all whole answers
   double seconds = 0, requests_per_second = 0, tokens_per_second = 0;
   Percentiles ttft, itl, tpot;
   std::map<std::string, std::int64_t> errors;  // sentence -> how often

@@ -1,9 +1,12 @@
-// What a move to a quantized model brings: configurations measured under the same loads, and what follows from the figures. No clock, no model.
+// What a move to a quantized model brings: configurations measured under the same loads, and what follows
+// from the figures. No clock, no model.
 //
-//   gain          tokens/s with speculation over tokens/s without, at the same batch and otherwise the same configuration
+//   gain          tokens/s with speculation over tokens/s without, at the same batch and otherwise the same
+//                 configuration
 //   stops paying  the least measured batch from which on no gain is above 1
-//   decision      of what was measured on this hardware with no failed request, a first token (p95) within the target, and a perplexity above the
-//                 baseline's by at most the tolerance (a share of the baseline's): the configuration and batch that write most tokens per second
+//   decision      of what was measured on this hardware with no failed request, a first token (p95) within
+//                 the target, and a perplexity above the baseline's by at most the tolerance (a share of the
+//                 baseline's): the configuration and batch that write most tokens per second
 #pragma once
 #include <optional>
 #include <span>
@@ -19,7 +22,7 @@ struct StudyConfiguration {
   std::string model, scheme;  // "w4a16_g64_sym", "bf16"
   std::string draft;          // empty: nobody guesses
   bool prefix_caching = false;
-  std::string missing;        // why it was not measured; empty: it was
+  std::string missing;  // why it was not measured; empty: it was
   std::optional<double> ppl, ppl_stderr;
   std::vector<LoadRow> rows;  // one for each batch
 };
@@ -42,7 +45,9 @@ struct Decision {
   const StudyConfiguration* configuration = nullptr;  // null: nothing that was measured does
   const LoadRow* row = nullptr;
 };
-// For every target and tolerance; the pointers are into `configurations`. The first one, if measured, is the baseline.
-std::vector<Decision> decide(std::span<const StudyConfiguration> configurations, const DecisionTargets& targets);
+// For every target and tolerance; the pointers are into `configurations`. The first one, if measured, is the
+// baseline.
+std::vector<Decision> decide(std::span<const StudyConfiguration> configurations,
+                             const DecisionTargets& targets);
 
 }  // namespace llmq

@@ -1,7 +1,8 @@
 // The evaluation loop: prefill a window, then logits, scores and divergence a tile of rows at a time.
 //
-// Cost: one forward per model and window; memory: one tile of logits per model (at most kTileBytes, on a device its scratch memory) where two are
-// compared, tiles of the vocabulary otherwise (Backend::score_products), never a window of them.
+// Cost: one forward per model and window; memory: one tile of logits per model (at most kTileBytes, on a
+// device its scratch memory) where two are compared, tiles of the vocabulary otherwise
+// (Backend::score_products), never a window of them.
 #include "evaluate/perplexity.h"
 
 #include <algorithm>
@@ -58,8 +59,10 @@ void score_window(Engine& engine, Engine* against, const Window& window, Tally& 
   const HiddenStates states = prefill(engine, window);
   const HiddenStates reference = against ? prefill(*against, window) : HiddenStates{};
   const auto* const own = dynamic_cast<const OwnMemory*>(&engine.backend());
-  const std::int64_t bytes = std::max(kTileBytes, own == nullptr ? 0 : static_cast<std::int64_t>(own->scratch_bytes()));
-  const std::int64_t tile = against ? std::clamp<std::int64_t>(bytes / (engine.spec().vocab_size * 4), 16, 256) : kScoredRows;
+  const std::int64_t bytes =
+      std::max(kTileBytes, own == nullptr ? 0 : static_cast<std::int64_t>(own->scratch_bytes()));
+  const std::int64_t tile =
+      against ? std::clamp<std::int64_t>(bytes / (engine.spec().vocab_size * 4), 16, 256) : kScoredRows;
   const auto end =
       static_cast<std::int64_t>(window.tokens.size()) - 1;  // the last row predicts nothing that is known
   std::vector<RowScore> scores, reference_scores;

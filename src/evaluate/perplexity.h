@@ -1,10 +1,13 @@
 // Perplexity by a named protocol, and the divergence of a model from its original on the same tokens.
 //
-//   ppl = exp(-1/N sum_i log p(x_i | x_<i)),  standard error by the delta method over scored tokens: ppl * sd(nll) / sqrt(N)
-//   KL  = mean_i KL(p_original(.|x_<i) || p_quantized(.|x_<i)) in nats, over the scored positions; top-1 = share of equal arg-max
+//   ppl = exp(-1/N sum_i log p(x_i | x_<i)),  standard error by the delta method over scored tokens: ppl *
+//                                             sd(nll) / sqrt(N)
+//   KL  = mean_i KL(p_original(.|x_<i) || p_quantized(.|x_<i)) in nats, over the scored positions; top-1 =
+//       share of equal arg-max
 //
-// Logits are made a few rows at a time and never stored for a window; sums are FP64 in token order, so the same file gives the same digits at any
-// batch or thread count. Protocols: cli.md ("hf", "llama.cpp"); methods.md 3.4.
+// Logits are made a few rows at a time and never stored for a window; sums are FP64 in token order, so the
+// same file gives the same digits at any batch or thread count. Protocols: cli.md ("hf", "llama.cpp");
+// methods.md 3.4.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -48,7 +51,8 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
-// `against`: the original, run on the same windows beside `engine`; null for none. `on_window` (may be empty) hears the running perplexity.
+// `against`: the original, run on the same windows beside `engine`; null for none. `on_window` (may be empty)
+// hears the running perplexity.
 PerplexityResult evaluate_perplexity(
     Engine& engine, Engine* against, std::span<const Window> windows,
     const std::function<void(std::int64_t done, double ppl)>& on_window = {});

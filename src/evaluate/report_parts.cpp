@@ -42,7 +42,9 @@ bool MachineFigures::unsteady() const {
   return std::abs(before - after) > 0.1 * std::max(before, after);
 }
 
-double MachineFigures::read_bytes_per_second() const { return std::max(peaks.read_bytes_per_second, read_bytes_per_second_after); }
+double MachineFigures::read_bytes_per_second() const {
+  return std::max(peaks.read_bytes_per_second, read_bytes_per_second_after);
+}
 
 std::string MachineFigures::name() const {
   return peaks.gpu.empty() ? fmt::format("{}, {}, {} threads", peaks.cpu, isa, peaks.threads) : peaks.gpu;
@@ -51,7 +53,9 @@ std::string MachineFigures::name() const {
 Json MachineFigures::to_json() const {
   Json list = Json::array();
   for (const LevelPeak& level : peaks.arithmetic)
-    list.push_back(Json::object({{"level", level.level}, {"arithmetic", arithmetic_name(level.kind)}, {"gops", level.peak.by_clock * 1e-9}}));
+    list.push_back(Json::object({{"level", level.level},
+                                 {"arithmetic", arithmetic_name(level.kind)},
+                                 {"gops", level.peak.by_clock * 1e-9}}));
   return Json::object({{"cpu", peaks.cpu},
                        {"isa", isa},
                        {"threads", peaks.threads},
@@ -62,7 +66,8 @@ Json MachineFigures::to_json() const {
                        {"unsteady", unsteady()}});
 }
 
-std::optional<double> cost_per_million_tokens(std::optional<double> price_per_hour, double tokens_per_second) {
+std::optional<double> cost_per_million_tokens(std::optional<double> price_per_hour,
+                                              double tokens_per_second) {
   if (!price_per_hour || tokens_per_second <= 0) return std::nullopt;
   return *price_per_hour / 3600 / tokens_per_second * 1e6;
 }
@@ -84,8 +89,11 @@ std::string csv_text(std::span<const Json::Object> rows) {
 }
 
 std::string html_head(const std::string& title, const std::string& below) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<title>" + html_text(title) +
-         "</title>\n<style>" + std::string(kReportStyle) + "</style></head>\n<body><main>\n" + fmt::format("<header><h1>{}</h1><p>{}</p></header>\n", html_text(title), html_text(below));
+  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
+         "content=\"width=device-width, initial-scale=1\">\n<title>" +
+         html_text(title) + "</title>\n<style>" + std::string(kReportStyle) +
+         "</style></head>\n<body><main>\n" +
+         fmt::format("<header><h1>{}</h1><p>{}</p></header>\n", html_text(title), html_text(below));
 }
 
 std::string html_card(const std::string& figure, const std::string& words) {
@@ -101,7 +109,10 @@ std::string html_table(const std::vector<std::vector<std::string>>& rows) {
 
 std::string html_machine(const MachineFigures& machine) {
   std::string part;
-  if (machine.unsteady()) part += "<p class=\"note bad\">The read bandwidth before and after differ by more than a tenth: something else was running.</p>\n";
+  if (machine.unsteady())
+    part +=
+        "<p class=\"note bad\">The read bandwidth before and after differ by more than a tenth: something "
+        "else was running.</p>\n";
   return part + "<h2>What this machine can do at most</h2>\n" + peaks_table(machine.peaks);
 }
 

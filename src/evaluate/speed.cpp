@@ -36,7 +36,8 @@ struct Times {
 // A serving engine of its own for each part: the prompts that the first one read are found by the second.
 class Run {
  public:
-  Run(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts, std::string tenant)
+  Run(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts,
+      std::string tenant)
       : engine_(engine), asked_(asked), prompts_(prompts), tenant_(std::move(tenant)) {}
 
   void read_prompts(Times& times) {
@@ -52,7 +53,8 @@ class Run {
 
   // All sequences start in one step, which is not timed; then each step gives every one of them a token.
   void write(std::int64_t new_tokens, const std::function<void()>& between_steps, Times& times) {
-    ServingEngine serving(engine_, nullptr, options(kPromptRows + asked_.batch * engine_.options().block_size));
+    ServingEngine serving(engine_, nullptr,
+                          options(kPromptRows + asked_.batch * engine_.options().block_size));
     submit(serving, new_tokens);
     serving.step();
     for (std::int64_t token = 1; token < new_tokens; ++token) {
@@ -61,14 +63,16 @@ class Run {
       const std::size_t written = serving.step().size();
       times.steps.push_back(since(before));
       if (written != static_cast<std::size_t>(asked_.batch))
-        fail(ErrorKind::kResource, "only {} of {} sequences run together: the KV cache is too small", written, asked_.batch);
+        fail(ErrorKind::kResource, "only {} of {} sequences run together: the KV cache is too small", written,
+             asked_.batch);
     }
   }
 
  private:
   ServingOptions options(std::int64_t rows) const {
     ServingOptions serving;
-    serving.limits = {asked_.batch, std::max(rows, asked_.batch), engine_.options().max_context + 1, asked_.batch};
+    serving.limits = {asked_.batch, std::max(rows, asked_.batch), engine_.options().max_context + 1,
+                      asked_.batch};
     return serving;
   }
 
@@ -80,7 +84,8 @@ class Run {
       request.max_tokens = new_tokens;
       request.ignore_eos = true;
       request.tenant = tenant_;
-      if (const auto refusal = serving.submit(std::move(request))) fail(ErrorKind::kUsage, "{}", refusal->message);
+      if (const auto refusal = serving.submit(std::move(request)))
+        fail(ErrorKind::kUsage, "{}", refusal->message);
     }
   }
 
@@ -90,8 +95,8 @@ class Run {
   std::string tenant_;  // another one for every run: none finds the prompts of the one before
 };
 
-void run_once(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts, int number,
-              std::int64_t new_tokens, const std::function<void()>& between_steps, Times& times) {
+void run_once(Engine& engine, const SpeedCase& asked, std::span<const std::vector<std::int32_t>> prompts,
+              int number, std::int64_t new_tokens, const std::function<void()>& between_steps, Times& times) {
   Run run(engine, asked, prompts, fmt::format("run {}", number));
   run.read_prompts(times);
   run.write(new_tokens, between_steps, times);

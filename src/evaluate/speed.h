@@ -1,17 +1,20 @@
 // How fast a loaded model reads prompts and writes tokens, and how much of the machine's bandwidth that uses.
 //
-// A case is `batch` prompts of `prompt_tokens` at once, read one after another in steps of 512 rows, then `new_tokens` of each,
-// greedily, all sequences in one step; both by the serving engine, whose prefix cache hands the prompts from one part to the other.
-// Definitions:
+// A case is `batch` prompts of `prompt_tokens` at once, read one after another in steps of 512 rows, then
+// `new_tokens` of each, greedily, all sequences in one step; both by the serving engine, whose prefix cache
+// hands the prompts from one part to the other. Definitions:
 //
-//   ttft    from the start of the run until a sequence's first token: with a batch, later sequences wait for earlier ones
+//   ttft    from the start of the run until a sequence's first token: with a batch, later sequences wait for
+//           earlier ones
 //   itl     between two tokens of a sequence: the time of one step
-//   tokens per second   batch * (new_tokens - 1) / time of all steps: after the first token, prompts not counted
+//   tokens per second   batch * (new_tokens - 1) / time of all steps: after the first token, prompts not
+//                       counted
 //   prefill tokens per second   batch * prompt_tokens / time until the last sequence's first token
-//   bytes per step   what one step reads at the least: every weight once, the cached keys and values at the middle of the
-//                    run, one row of the embedding per sequence
+//   bytes per step   what one step reads at the least: every weight once, the cached keys and values at the
+//                    middle of the run, one row of the embedding per sequence
 //
-// Percentiles are over all runs (nearest rank). The first run, shorter, is discarded. No tokenization, no sampling.
+// Percentiles are over all runs (nearest rank). The first run, shorter, is discarded. No tokenization, no
+// sampling.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -39,8 +42,8 @@ struct SpeedResult {
 // Of sorted values, the least that at least `share` of them do not exceed; 0 of none.
 double nearest_rank(std::span<const double> sorted, double share);
 
-// The engine's cache must hold cached_tokens(), every sequence in whole blocks. `between_steps` (may be empty) is called
-// outside the timed parts, and may throw.
+// The engine's cache must hold cached_tokens(), every sequence in whole blocks. `between_steps` (may be
+// empty) is called outside the timed parts, and may throw.
 SpeedResult measure_speed(Engine& engine, const SpeedCase& asked,
                           const std::function<void()>& between_steps = {});
 

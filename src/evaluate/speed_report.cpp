@@ -24,7 +24,8 @@ Json::Object members(const SpeedReport& report, const SpeedRow& row) {
           {"peak_memory_bytes", row.peak_memory_bytes},
           {"bytes_per_token", r.bytes_per_step / static_cast<double>(r.asked.batch)},
           {"bandwidth_fraction", r.bandwidth_fraction(report.machine.read_bytes_per_second())},
-          {"cost_per_million_tokens", optional_json(cost_per_million_tokens(report.price_per_hour, r.tokens_per_second))}};
+          {"cost_per_million_tokens",
+           optional_json(cost_per_million_tokens(report.price_per_hour, r.tokens_per_second))}};
 }
 
 std::string speed_table(const SpeedReport& report) {
@@ -34,15 +35,15 @@ std::string speed_table(const SpeedReport& report) {
                                                  "of the read bandwidth", "peak memory, MB"}};
   for (const SpeedRow& row : report.rows) {
     const SpeedResult& r = row.result;
-    rows.push_back({std::to_string(r.asked.batch), std::to_string(r.asked.prompt_tokens),
-                    std::to_string(r.asked.new_tokens),
-                    fmt::format("{:.1f} / {:.1f}", 1e3 * r.ttft_p50, 1e3 * r.ttft_p95),
-                    fmt::format("{:.2f} / {:.2f}", 1e3 * r.itl_p50, 1e3 * r.itl_p95),
-                    fmt::format("{:.0f}", r.prefill_tokens_per_second),
-                    fmt::format("{:.1f}", r.tokens_per_second),
-                    fmt::format("{:.1f}", r.bytes_per_step / static_cast<double>(r.asked.batch) * 1e-6),
-                    fmt::format("{:.0f} %", 100 * r.bandwidth_fraction(report.machine.read_bytes_per_second())),
-                    fmt::format("{:.0f}", static_cast<double>(row.peak_memory_bytes) * 1e-6)});
+    rows.push_back(
+        {std::to_string(r.asked.batch), std::to_string(r.asked.prompt_tokens),
+         std::to_string(r.asked.new_tokens),
+         fmt::format("{:.1f} / {:.1f}", 1e3 * r.ttft_p50, 1e3 * r.ttft_p95),
+         fmt::format("{:.2f} / {:.2f}", 1e3 * r.itl_p50, 1e3 * r.itl_p95),
+         fmt::format("{:.0f}", r.prefill_tokens_per_second), fmt::format("{:.1f}", r.tokens_per_second),
+         fmt::format("{:.1f}", r.bytes_per_step / static_cast<double>(r.asked.batch) * 1e-6),
+         fmt::format("{:.0f} %", 100 * r.bandwidth_fraction(report.machine.read_bytes_per_second())),
+         fmt::format("{:.0f}", static_cast<double>(row.peak_memory_bytes) * 1e-6)});
   }
   return html_table(rows);
 }
@@ -63,18 +64,23 @@ std::string SpeedReport::to_csv() const {
 }
 
 std::string SpeedReport::to_html() const {
-  std::string page = html_head("Speed of " + model, fmt::format("{}, {} compute, suite {}: {}", config, compute, suite, machine.name()));
+  std::string page = html_head("Speed of " + model, fmt::format("{}, {} compute, suite {}: {}", config,
+                                                                compute, suite, machine.name()));
   page += "<div class=\"cards\">\n";
   if (!rows.empty()) {
     const SpeedResult& first = rows.front().result;
-    page += html_card(fmt::format("{:.1f}", first.tokens_per_second), fmt::format("tokens/s, batch {}", first.asked.batch));
+    page += html_card(fmt::format("{:.1f}", first.tokens_per_second),
+                      fmt::format("tokens/s, batch {}", first.asked.batch));
     page += html_card(fmt::format("{:.0f}", first.prefill_tokens_per_second), "prompt tokens/s");
   }
-  page += html_card(fmt::format("{:.1f} GB/s", machine.read_bytes_per_second() * 1e-9), "memory read, measured beside");
-  page += html_card(fmt::format("{:.0f}", machine.peak_operations_per_second * 1e-9), "peak GFLOP/s in " + compute);
+  page += html_card(fmt::format("{:.1f} GB/s", machine.read_bytes_per_second() * 1e-9),
+                    "memory read, measured beside");
+  page += html_card(fmt::format("{:.0f}", machine.peak_operations_per_second * 1e-9),
+                    "peak GFLOP/s in " + compute);
   page += "</div>\n<h2>Cases</h2>\n" + speed_table(*this) + html_machine(machine);
   page +=
-      "<p class=\"note\">Decode counts tokens after each sequence's first; of the read bandwidth: bytes that one step must read / median time of a step / "
+      "<p class=\"note\">Decode counts tokens after each sequence's first; of the read bandwidth: bytes that "
+      "one step must read / median time of a step / "
       "bandwidth.</p>\n</main></body></html>\n";
   return page;
 }

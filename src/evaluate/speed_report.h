@@ -1,4 +1,5 @@
-// `llmq bench` in the forms others read: JSON (schema llmq.bench/1), CSV and one HTML page without outside references.
+// `llmq bench` in the forms others read: JSON (schema llmq.bench/1), CSV and one HTML page without outside
+// references.
 #pragma once
 #include <optional>
 #include <string>

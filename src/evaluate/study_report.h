@@ -1,4 +1,5 @@
-// `llmq bench --suite matrix` in the forms others read: tables of words, JSON (schema llmq.bench/1), CSV and one HTML page without outside references.
+// `llmq bench --suite matrix` in the forms others read: tables of words, JSON (schema llmq.bench/1), CSV and
+// one HTML page without outside references.
 #pragma once
 #include <string>
 #include <vector>

@@ -1,8 +1,10 @@
 // Cutting a text's ids into windows, as the two protocols do.
 //
-// hf:        windows [i*stride, i*stride + context) that fit whole; every position is scored once, in the first window that holds it with the
-//            most context: all but position 0 of the first, the last `stride` of the others. Stride = context: all but the first of each.
-// llama.cpp: windows without overlap, BOS written over the first id where the tokenizer adds one; targets context/2 + 1 .. context - 1.
+// hf:        windows [i*stride, i*stride + context) that fit whole; every position is scored once, in the
+//            first window that holds it with the most context: all but position 0 of the first, the last
+//            `stride` of the others. Stride = context: all but the first of each.
+// llama.cpp: windows without overlap, BOS written over the first id where the tokenizer adds one; targets
+// context/2 + 1 .. context - 1.
 #include "base/error.h"
 #include "evaluate/perplexity.h"
 

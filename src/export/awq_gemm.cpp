@@ -1,7 +1,8 @@
 // AutoAWQ "gemm": 4-bit codes, transposed, eight outputs interleaved in a word.
 //
-//   <module>.qweight  I32 [in, out/8]      nibble i of word (k, c) = code(8c + order[i], k), order = 0 2 4 6
-//   1 3 5 7 <module>.qzeros   I32 [groups, out/8]  the true zero, same interleave; symmetric schemes store 8
+//   <module>.qweight  I32 [in, out/8]      nibble i of word (k, c) = code(8c + order[i], k),
+//                                          order = 0 2 4 6 1 3 5 7
+//   <module>.qzeros   I32 [groups, out/8]  the true zero, same interleave; symmetric schemes store 8
 //   <module>.scales   F16 [groups, out]
 //
 // The format has one bit width, one group size and FP16 scales for the whole model. Sources: AutoAWQ

@@ -1,5 +1,5 @@
-// compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not; and the config of every format of the
-// family, a byte a code (export/compressed_codes.h) where inputs are quantized too.
+// compressed-tensors "pack-quantized": W2..W8 A16, per group or per channel, symmetric or not; and the config
+// of every format of the family, a byte a code (export/compressed_codes.h) where inputs are quantized too.
 //
 //   <module>.weight_packed      I32 [out, ceil(in*b/32)]      row n: a little-endian stream of b-bit fields,
 //                                                             field j = code(n, j)

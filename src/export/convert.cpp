@@ -128,17 +128,22 @@ class Folds {
 
   void check_dense(const Checkpoint& checkpoint, const StoredTensor& tensor) const {
     if (!is_block_type(tensor.view.dtype)) return;
-    fail(ErrorKind::kUnsupported, {fmt::format("is quantized ({}), and adding to it would round it anew", dtype_row(tensor.view.dtype).name), checkpoint.path().string(),
-                                   tensor.name, "fold the adapter into the model that it was made from, and quantize that"});
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("is quantized ({}), and adding to it would round it anew",
+                      dtype_row(tensor.view.dtype).name),
+          checkpoint.path().string(), tensor.name,
+          "fold the adapter into the model that it was made from, and quantize that"});
   }
 
-  void fold(const LoraPair& pair, std::int64_t first, std::span<float> rows, const TensorDeclaration& declared, ModelWriter& writer) {
+  void fold(const LoraPair& pair, std::int64_t first, std::span<float> rows,
+            const TensorDeclaration& declared, ModelWriter& writer) {
     add_lora_rows(pair, first, rows, pool_);
     const std::string file = adapter_.directory().string();
     bytes_.resize(rows.size() * static_cast<std::size_t>(element_bytes(declared.dtype)));
     store(rows, declared.dtype, declared.name, file, bytes_.data());
     if (!std::all_of(rows.begin(), rows.end(), [](float value) { return std::isfinite(value); }))
-      fail(ErrorKind::kBadInput, {"leaves the range of FP32 with the adapter in it", file, declared.name, "its matrices or its lora_alpha are too large"});
+      fail(ErrorKind::kBadInput, {"leaves the range of FP32 with the adapter in it", file, declared.name,
+                                  "its matrices or its lora_alpha are too large"});
     writer.append_dense(declared.name, declared.dtype, declared.shape, bytes_);
   }
 
@@ -235,8 +240,13 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   std::optional<Folds> folds;
   if (!request.adapter.empty()) {
     if (!packed.modules.empty())
-      fail(ErrorKind::kUnsupported, {fmt::format("is quantized ({}), and an adapter folded into codes would be rounded away", packed.format), checkpoint.path().string(), {},
-                                     "fold it into the model that this one was made from, and quantize that; or serve this one with --lora"});
+      fail(ErrorKind::kUnsupported,
+           {fmt::format("is quantized ({}), and an adapter folded into codes would be rounded away",
+                        packed.format),
+            checkpoint.path().string(),
+            {},
+            "fold it into the model that this one was made from, and quantize that; or serve this one with "
+            "--lora"});
     folds.emplace(io, request, checkpoint);
     report.adapter = request.adapter;
     report.folded = folds->size();
@@ -245,7 +255,8 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   Json config = checkpoint.config();
   config.erase("quantization_config");
   if (dtype) set_dtype(config, *dtype);
-  const auto writer = open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
+  const auto writer =
+      open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
   copy_dense(checkpoint, dense, request, *writer, folds ? &*folds : nullptr);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : packed.modules) {
@@ -271,9 +282,8 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
     for (PlannedModule& m : modules) m.scheme.scale_dtype = DType::kF16;
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
-  const auto writer =
-      open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
-                  unpacked_linears(spec, modules), source.kv_cache());
+  const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,
+                                  unpacked_linears(spec, modules), source.kv_cache());
   report.dtype = "as stored";
   copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), request, *writer);
   if (source.kv_cache())
@@ -327,7 +337,9 @@ void convert_to_gguf(Io& io, const ConvertRequest& request, const Checkpoint& ch
 }  // namespace
 
 Json conversion_json(const ConvertRequest& request) {
-  Json asked = Json::object({{"source", request.source}, {"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
+  Json asked = Json::object({{"source", request.source},
+                             {"to", request.to},
+                             {"dtype", request.dtype ? Json(*request.dtype) : Json()}});
   if (!request.adapter.empty()) asked["adapter"] = request.adapter;
   return asked;
 }
@@ -346,7 +358,10 @@ void check_conversion(const ConvertRequest& request) {
   if (request.to == "safetensors") requested_dtype(request.dtype);
   if (request.to != "safetensors" && request.to != "gguf") packed_format(request.to);
   if (!request.adapter.empty() && request.to != "safetensors")
-    fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only", {}, "--to " + request.to, "fold it first, then convert"});
+    fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
+                                   {},
+                                   "--to " + request.to,
+                                   "fold it first, then convert"});
 }
 
 ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
@@ -368,19 +383,21 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   return report;
 }
 
-const char* conversion_schema(const std::string& adapter) { return adapter.empty() ? "llmq.convert/1" : "llmq.merge/1"; }
+const char* conversion_schema(const std::string& adapter) {
+  return adapter.empty() ? "llmq.convert/1" : "llmq.merge/1";
+}
 
 Json ConvertReport::to_json() const {
   Json document = Json::object({{"schema", conversion_schema(adapter)},
-                       {"source", source},
-                       {"output", destination},
-                       {"from", from},
-                       {"to", to},
-                       {"dtype", dtype},
-                       {"tensors", Json(static_cast<std::uint64_t>(tensors))},
-                       {"bytes_in", Json(bytes_in)},
-                       {"bytes_out", Json(bytes_out)},
-                       {"digest", digest}});
+                                {"source", source},
+                                {"output", destination},
+                                {"from", from},
+                                {"to", to},
+                                {"dtype", dtype},
+                                {"tensors", Json(static_cast<std::uint64_t>(tensors))},
+                                {"bytes_in", Json(bytes_in)},
+                                {"bytes_out", Json(bytes_out)},
+                                {"digest", digest}});
   if (!adapter.empty()) {
     document["adapter"] = adapter;
     document["folded"] = static_cast<std::uint64_t>(folded);

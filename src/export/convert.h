@@ -2,17 +2,19 @@
 // for by name.
 //
 //   to safetensors   dense: a GGUF (BF16 unless told otherwise), a packed checkpoint (dequantized; F32 unless
-//   told otherwise, which holds every
-//                    (code - zero) * scale exactly), or a dense one (as stored, or in the type asked for)
-//   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp rounds
+//                    told otherwise, which holds every (code - zero) * scale exactly), or a dense one (as
+//                    stored, or in the type asked for)
+//   to gguf          one file; exact for F32 and for the type the tensors have, else rounded as llama.cpp
+//                    rounds
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
 //
-// With an adapter, which asks for a dense model made of a dense one, W becomes W + scale B A (model/lora_adapter.h) in FP32, rounded once to
-// the type that is written; every other tensor stays as it is. Bands of a matrix pass through memory, never a whole one of safetensors.
+// With an adapter, which asks for a dense model made of a dense one, W becomes W + scale B A
+// (model/lora_adapter.h) in FP32, rounded once to the type that is written; every other tensor stays as it
+// is. Bands of a matrix pass through memory, never a whole one of safetensors.
 //
-// The output is made in "<output>.unfinished/" (export/unfinished_output.h) and gets its name when it, its report and its manifest are whole.
-// With a job in its target a GGUF is journalled block by block, and a run of the same job goes on; directories start again, and only
-// their reports say what the job was.
+// The output is made in "<output>.unfinished/" (export/unfinished_output.h) and gets its name when it, its
+// report and its manifest are whole. With a job in its target a GGUF is journalled block by block, and a run
+// of the same job goes on; directories start again, and only their reports say what the job was.
 #pragma once
 #include <functional>
 #include <optional>
@@ -26,16 +28,17 @@
 namespace llmq {
 
 struct ConvertRequest {
-  std::string source;  // as the user named it
-  OutputTarget target;  // its `single_file` follows from `to`
+  std::string source;              // as the user named it
+  OutputTarget target;             // its `single_file` follows from `to`
   std::string to = "safetensors";  // "safetensors", "gguf" or a name of packed_formats(); others are refused
   std::optional<std::string> dtype;  // "bf16", "f16", "f32"; to gguf also "q8_0", "q4_k_m", ...
   std::string adapter;               // directory of one that is folded in; empty: none
-  std::string version;  // of llmq, for report.json
-  int threads = 0;      // 0: the cores this process may use; gguf and adapters only
+  std::string version;               // of llmq, for report.json
+  int threads = 0;                   // 0: the cores this process may use; gguf and adapters only
   std::function<void(const std::string& tensor)> on_tensor;  // before each, may throw to stop
   ManifestText manifest;                                     // none is written without
-  // What loaders read is whole, at `made`, a directory or a file, and has no name yet; false: it shall not get one.
+  // What loaders read is whole, at `made`, a directory or a file, and has no name yet; false: it shall not
+  // get one.
   std::function<bool(const Path& made)> on_whole;
 };
 
@@ -50,8 +53,9 @@ struct ConvertReport {
   Json to_json() const;  // schema llmq.convert/1, or with an adapter llmq.merge/1
 };
 
-// What a manifest says was asked, and a request of it; Error(kBadInput) naming `file` where it is of another form.
-Json conversion_json(const ConvertRequest& request);  // {source, to, dtype}, and the adapter where there is one
+// What a manifest says was asked, and a request of it; Error(kBadInput) naming `file` where it is of another
+// form. {source, to, dtype}, and the adapter where there is one
+Json conversion_json(const ConvertRequest& request);
 ConvertRequest conversion_request(const Json& asked, const std::string& file);
 
 // Error(kUsage, kUnsupported) for what no checkpoint could be converted to.

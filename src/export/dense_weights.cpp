@@ -1,9 +1,12 @@
-// Format "safetensors": every linear dense in FP32, as its codes dequantize. Any loader reads it, and it saves nothing: it is for methods
-// whose result no packed format holds, and for programs that know none of them.
+// Format "safetensors": every linear dense in FP32, as its codes dequantize. Any loader reads it, and it
+// saves nothing: it is for methods whose result no packed format holds, and for programs that know none of
+// them.
 //
-//   <linear>.weight   F32 [out, in]   (code - zero) * scale, or the column as it was (QuantizedMatrix::kept_columns)
+//   <linear>.weight   F32 [out, in]   (code - zero) * scale, or the column as it was
+//                                     (QuantizedMatrix::kept_columns)
 //
-// FP32 holds every such product as it is rounded here, so a loader computes with the weights that llmq computed with; config.json says float32.
+// FP32 holds every such product as it is rounded here, so a loader computes with the weights that llmq
+// computed with; config.json says float32.
 #include <cstring>
 
 #include "export/packed_formats.h"
@@ -21,7 +24,8 @@ std::vector<PackedTensor> pack(const PlannedModule& m, const QuantizedMatrix& ma
   std::vector<float> row(columns);
   for (std::int64_t n = 0; n < matrix.out_features; ++n) {
     dequantize_row(matrix, n, row.data());
-    std::memcpy(bytes.data() + static_cast<std::size_t>(n) * columns * sizeof(float), row.data(), columns * sizeof(float));
+    std::memcpy(bytes.data() + static_cast<std::size_t>(n) * columns * sizeof(float), row.data(),
+                columns * sizeof(float));
   }
   std::vector<PackedTensor> tensors;
   tensors.push_back({declare(m).front(), std::move(bytes)});

@@ -69,7 +69,8 @@ std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type
   return digest.hex();
 }
 
-// As llama-quantize: an embedding is looked up, not multiplied, and goes without; any other weight whose inputs are of another number is an error.
+// As llama-quantize: an embedding is looked up, not multiplied, and goes without; any other weight whose
+// inputs are of another number is an error.
 std::vector<float> importance_of(const Imatrix* importance, const GgufMixTensor& tensor,
                                  const std::string& file) {
   if (importance == nullptr || tensor.shape.rank() < 2) return {};
@@ -141,7 +142,8 @@ Path GgufOutput::file() const { return place_.files() / request_.target.director
 
 Path GgufOutput::importance_file() const { return place_.files() / "importance.gguf"; }
 
-// A record holds the SHA-256 of the importance, which is the first, or of the tensors of a block. False when nothing can be taken up.
+// A record holds the SHA-256 of the importance, which is the first, or of the tensors of a block. False when
+// nothing can be taken up.
 bool GgufOutput::go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations) {
   try {
     writer_.emplace(io_, file(), metadata, declarations, FilePlace::kExisting);

@@ -1,7 +1,8 @@
 // A whole model as one .gguf file: metadata, types chosen, every tensor rounded a few rows at a time.
 //
-// Without importance and with BlockSearch::kGgml the bytes of every tensor are those of llama.cpp's converter (F32, F16, BF16, Q8_0) and of
-// llama-quantize (all others) for the same model. The file has its name only when it is whole.
+// Without importance and with BlockSearch::kGgml the bytes of every tensor are those of llama.cpp's converter
+// (F32, F16, BF16, Q8_0) and of llama-quantize (all others) for the same model. The file has its name only
+// when it is whole.
 #pragma once
 #include <functional>
 #include <map>
@@ -48,15 +49,16 @@ struct GgufWritten {
   double bits_per_weight() const;  // over all tensors
 };
 
-// Error(kUsage) where the destination may not be written: no .gguf in its name, something there that may not be replaced, or the
-// model itself.
+// Error(kUsage) where the destination may not be written: no .gguf in its name, something there that may not
+// be replaced, or the model itself.
 void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source);
 
 // What choose_gguf_types() looks at.
 GgufMixModel gguf_mix_model(const ModelSpec& spec);
 
-// A GGUF in the making, in "<output>.unfinished/" (export/unfinished_output.h) from the first byte until its name. With a job in its
-// target it is journalled: the importance that was collected, then every block of tensors; a run of the same job goes on behind them.
+// A GGUF in the making, in "<output>.unfinished/" (export/unfinished_output.h) from the first byte until its
+// name. With a job in its target it is journalled: the importance that was collected, then every block of
+// tensors; a run of the same job goes on behind them.
 class GgufOutput {
  public:
   // `checkpoint` and `spec` outlive it. Opens or takes up the file, at its final size.
@@ -73,8 +75,8 @@ class GgufOutput {
   GgufWritten write(const Imatrix* importance, ThreadPool& pool);
   std::set<std::string> finished_tensors() const;  // before write(): that an interrupted run wrote
   Path file() const;                               // as a loader may read it once it is written
-  // The report, and the manifest of it and the file where its text can be made, are whole before the file has its name.
-  // What an earlier file had beside it goes.
+  // The report, and the manifest of it and the file where its text can be made, are whole before the file has
+  // its name. What an earlier file had beside it goes.
   void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});
 
  private:

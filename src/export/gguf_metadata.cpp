@@ -148,7 +148,8 @@ void add_sizes(const ModelSpec& spec, const std::string& architecture, const Ggu
   metadata.set_u32(kVersionKey, kQuantizationVersion);
 }
 
-// The converter writes these two among the sizes; llama-quantize, which alone makes the other types, puts them last.
+// The converter writes these two among the sizes; llama-quantize, which alone makes the other types, puts
+// them last.
 void say_file_type(const GgufFileType& file_type, GgufMetadata& metadata) {
   const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
   if (!converters) {

@@ -1,7 +1,8 @@
 // What a GGUF says about a model: the keys that llama.cpp's converter writes, in its order.
 //
-//   general.*           what the model is called, from README.md (export/gguf_model_card.h) or guessed from its directory's name as gguf-py
-//                       does; sampling defaults; licence, base models, data sets, tags and languages of README.md
+//   general.*           what the model is called, from README.md (export/gguf_model_card.h) or guessed from
+//                       its directory's name as gguf-py does; sampling defaults; licence, base models, data
+//                       sets, tags and languages of README.md
 //   <architecture>.*    sizes and rope
 //   general.file_type   what the tensors are
 //   tokenizer.*         export/gguf_vocabulary.h
@@ -23,8 +24,8 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
                                  const std::string& name, std::uint64_t parameters,
                                  const GgufFileType& file_type);
 
-// What a model id says: "org/SmolLM2-135M-Instruct" -> {"SmolLM2 135M Instruct", "org", "SmolLM2", "Instruct", "", "135M"}; empty where
-// nothing is said.
+// What a model id says: "org/SmolLM2-135M-Instruct" -> {"SmolLM2 135M Instruct", "org", "SmolLM2",
+// "Instruct", "", "135M"}; empty where nothing is said.
 struct ModelNameParts {
   std::string title, organization, basename, finetune, version, size_label;
 };

@@ -1,10 +1,10 @@
 // Which type each tensor of a GGUF gets: llama.cpp's file types and the rules by which they mix block types.
 //
-// A file type names a default; attn_v, ffn_down, attn_output and the output (or, where no output is stored, the
-// embedding) get more bits by their place in the model, the more the deeper a block matters. A row that a type's
-// blocks do not divide takes the next coarser one: Q4_K becomes Q5_0, Q5_K Q5_1, Q6_K Q8_0, Q2_K and Q3_K Q4_0, and
-// what 32 does not divide becomes F16. Norms, biases and everything of one dimension keep the type they have.
-// Source: llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
+// A file type names a default; attn_v, ffn_down, attn_output and the output (or, where no output is stored,
+// the embedding) get more bits by their place in the model, the more the deeper a block matters. A row that a
+// type's blocks do not divide takes the next coarser one: Q4_K becomes Q5_0, Q5_K Q5_1, Q6_K Q8_0, Q2_K and
+// Q3_K Q4_0, and what 32 does not divide becomes F16. Norms, biases and everything of one dimension keep the
+// type they have. Source: llama.cpp, src/llama-quant.cpp (llama_tensor_get_type_impl, tensor_type_fallback).
 #pragma once
 #include <cstdint>
 #include <span>

@@ -36,7 +36,8 @@ constexpr std::array<TextRow, 15> kTexts = {{
 constexpr std::array kSourceFields = {"name", "author", "version", "organization", "description",
                                       "url",  "doi",    "uuid",    "repo_url"};
 
-// The lines between the first, "---", and the next such; the first one left empty, so that places in errors are those of the file.
+// The lines between the first, "---", and the next such; the first one left empty, so that places in errors
+// are those of the file.
 std::string front_matter(const std::string& text) {
   std::istringstream lines(text);
   std::string matter, line;

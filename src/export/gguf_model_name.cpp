@@ -54,7 +54,8 @@ std::string title_of(const std::string& text) {
   return title;
 }
 
-// "135m" -> "135M"; "7b1" -> "7.1B". A size far from the model's own is no size: most likely a context length.
+// "135m" -> "135M"; "7b1" -> "7.1B". A size far from the model's own is no size: most likely a context
+// length.
 void read_size(Part& part, std::uint64_t parameters) {
   std::string& text = part.text;
   std::replace(text.begin(), text.end(), '_', '.');

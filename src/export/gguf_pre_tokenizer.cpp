@@ -1,6 +1,8 @@
-// llama.cpp knows pre-tokenizers by the ids that a tokenizer gives to one string: SHA-256 over them as Python prints a list.
+// llama.cpp knows pre-tokenizers by the ids that a tokenizer gives to one string: SHA-256 over them as Python
+// prints a list.
 //
-// The table is that of llama.cpp's conversion/base.py, get_vocab_base_pre (MIT licence), generated there from the tokenizers named in it.
+// The table is that of llama.cpp's conversion/base.py, get_vocab_base_pre (MIT licence), generated there from
+// the tokenizers named in it.
 #include "export/gguf_pre_tokenizer.h"
 
 #include <fmt/format.h>

@@ -7,7 +7,8 @@
 
 namespace llmq {
 
-// `json` is tokenizer.json, which `tokenizer` was made from; `file` its name. Error(kUnsupported) where llama.cpp has no name for it.
+// `json` is tokenizer.json, which `tokenizer` was made from; `file` its name. Error(kUnsupported) where
+// llama.cpp has no name for it.
 std::string gguf_pre_tokenizer(const Tokenizer& tokenizer, const Json& json, const std::string& file);
 
 }  // namespace llmq

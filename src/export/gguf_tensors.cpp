@@ -237,7 +237,8 @@ std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& ch
   return std::make_unique<HuggingFaceSource>(checkpoint, spec);
 }
 
-// In FP32 and in the order of convert_hf_to_gguf.py, where a number divided by a tensor is the tensor's reciprocal times the number.
+// In FP32 and in the order of convert_hf_to_gguf.py, where a number divided by a tensor is the tensor's
+// reciprocal times the number.
 std::vector<float> llama3_rope_factors(const ModelSpec& spec) {
   const RopeSpec& rope = spec.rope;
   if (rope.kind != RopeKind::kLlama3) return {};

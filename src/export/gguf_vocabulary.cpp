@@ -207,7 +207,8 @@ std::vector<float> scores_of(const Tokens& tokens, const std::vector<std::string
   return scores;
 }
 
-// The pieces of tokenizer.model, whose scores are those that SentencePiece merges by; then what was added to them.
+// The pieces of tokenizer.model, whose scores are those that SentencePiece merges by; then what was added to
+// them.
 Tokens tokens_of_pieces(Io& io, const Files& files, const Path& directory, std::int64_t rows) {
   constexpr float kUnusedScore = -10000.0f;
   const auto size = static_cast<std::size_t>(rows);
@@ -254,7 +255,8 @@ void read_template(const Json& processor, const Files& files, Ends& ends) {
   const std::string first = special(single->items().front()), last = special(single->items().back());
   if (!first.empty()) ends.bos = first == bos || first == cls || bos.empty();
   if (!last.empty()) ends.eos = last == eos || eos.empty();
-  // The converter says whether a separator stands between two texts only where the pair is written as A ... B.
+  // The converter says whether a separator stands between two texts only where the pair is written as A ...
+  // B.
   const Json* pair = find_array(processor, "pair");
   if (pair == nullptr || pair->items().empty()) return;
   std::span<const Json> steps(pair->items());

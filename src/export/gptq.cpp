@@ -1,15 +1,18 @@
-// GPTQ as AutoGPTQ, GPTQModel, Transformers and vLLM read it: transposed words along the inputs, a group index.
+// GPTQ as AutoGPTQ, GPTQModel, Transformers and vLLM read it: transposed words along the inputs, a group
+// index.
 //
-//   <module>.qweight  I32 [in*b/32, out]      column n: a little-endian stream of b-bit fields, field k = code(n, k)
+//   <module>.qweight  I32 [in*b/32, out]      column n: a little-endian stream of b-bit fields,
+//                                              field k = code(n, k)
 //   <module>.qzeros   I32 [groups, out*b/32]  row g: the same stream of the zeros; gptq (v1) stores zero - 1,
 //                                             gptq_v2 the zero
 //   <module>.scales   F16 [groups, out]
 //   <module>.g_idx    I32 [in]                the group of each column
 //
-// Bits 2, 3, 4 and 8. A true zero of 0 has no place in v1; such a group is stored with its zero and its codes one higher, which
-// are the same weights, where no code of it is at the top already. Schemes that differ from the first module's, and linears left
-// dense, are rules of `dynamic`. Sources: AutoGPTQ nn_modules/qlinear/qlinear_cuda.py, GPTQModel 7.7 nn_modules/qlinear,
-// quantization/config.py; docs/formats.md.
+// Bits 2, 3, 4 and 8. A true zero of 0 has no place in v1; such a group is stored with its zero and its codes
+// one higher, which are the same weights, where no code of it is at the top already. Schemes that differ from
+// the first module's, and linears left dense, are rules of `dynamic`. Sources: AutoGPTQ
+// nn_modules/qlinear/qlinear_cuda.py, GPTQModel 7.7 nn_modules/qlinear, quantization/config.py;
+// docs/formats.md.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -171,7 +174,8 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kGptqFormat = {"gptq", declare, pack_v1, config_v1, refusal, "quantize_config.json", false, 3};
+const PackedFormatRow kGptqFormat = {"gptq", declare, pack_v1, config_v1, refusal, "quantize_config.json",
+                                     false,  3};
 const PackedFormatRow kGptqV2Format = {"gptq_v2", declare, pack_v2,
                                        config_v2, refusal, "quantize_config.json"};
 

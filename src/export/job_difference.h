@@ -6,8 +6,8 @@
 
 namespace llmq {
 
-// "recipe.awq.grid was 20 and is 5; model.model.safetensors has changed"; empty where they are equal, whatever the
-// order of members.
+// "recipe.awq.grid was 20 and is 5; model.model.safetensors has changed"; empty where they are equal,
+// whatever the order of members.
 std::string job_difference(const Json& before, const Json& now);
 
 }  // namespace llmq

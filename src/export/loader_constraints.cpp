@@ -59,7 +59,8 @@ constexpr std::string_view kDequantizingCommand =
 constexpr std::string_view kGptqModelCommand =
     "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\"";
 
-// actorder "group" and weight_g_idx were taken out of the library that all loaders of the format read it with.
+// actorder "group" and weight_g_idx were taken out of the library that all loaders of the format read it
+// with.
 constexpr std::string_view kNoActOrder = "compressed-tensors 0.19 and later do not read";
 
 constexpr std::string_view act_order_refusal(std::string_view format) {
@@ -152,9 +153,9 @@ constexpr LoaderRow dense(std::string_view loader, std::string_view command) {
 
 constexpr std::string_view kTransformers = "Transformers with compressed-tensors";
 
-// Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23 with
-// compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True, which
-// applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load.
+// Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23
+// with compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True,
+// which applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load.
 constexpr std::array kLoaders = {
     marlin("compressed-tensors", kFourAndEight, kFour, false),
     allspark("compressed-tensors"),

@@ -1,12 +1,13 @@
-// manifest.json: which bytes made which. An in-toto Statement (v1) whose subjects are the files of an output and
-// whose predicate is SLSA provenance (v1): the recipe as it was resolved (of a conversion: what was asked), the command,
-// the program's version and commit, the calibration tokens' hash, and the SHA-256 of every file that was read.
+// manifest.json: which bytes made which. An in-toto Statement (v1) whose subjects are the files of an output
+// and whose predicate is SLSA provenance (v1): the recipe as it was resolved (of a conversion: what was
+// asked), the command, the program's version and commit, the calibration tokens' hash, and the SHA-256 of
+// every file that was read.
 //
 //   https://github.com/in-toto/attestation/blob/main/spec/v1/statement.md
 //   https://slsa.dev/spec/v1.0/provenance
 //
-// No time, host or user enters, so that the same job gives the same statement about the files that loaders read.
-// A directory's manifest lies in it; that of NAME.gguf beside it, as NAME.gguf.manifest.json.
+// No time, host or user enters, so that the same job gives the same statement about the files that loaders
+// read. A directory's manifest lies in it; that of NAME.gguf beside it, as NAME.gguf.manifest.json.
 #pragma once
 #include <functional>
 #include <span>
@@ -49,8 +50,8 @@ std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<con
 // duplicates; digests are SHA-256. Error(kBadInput) naming `file` otherwise.
 std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::string& file);
 
-// The job that such a manifest speaks of; Error(kBadInput) naming `file` where something is missing or of another kind.
-// The recipe is as it stands there, and its paths are whatever somebody wrote.
+// The job that such a manifest speaks of; Error(kBadInput) naming `file` where something is missing or of
+// another kind. The recipe is as it stands there, and its paths are whatever somebody wrote.
 ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file);
 
 }  // namespace llmq

@@ -1,11 +1,12 @@
 // A Hugging Face model directory in the making: invisible under its own name until it is whole.
 //
-// Everything goes into the files/ of an unfinished output (export/unfinished_output.h): shards of at most shard_bytes,
-// filled in any order; copies of the companion files; the index when there is more than one shard; config.json last.
-// Room on disk is checked before the first byte.
+// Everything goes into the files/ of an unfinished output (export/unfinished_output.h): shards of at most
+// shard_bytes, filled in any order; copies of the companion files; the index when there is more than one
+// shard; config.json last. Room on disk is checked before the first byte.
 //
-// A record of the journal is {"tensors": {name: SHA-256}, "findings": ...}. A run that goes on believes a record only if
-// the files hold those bytes: with the first that does not fit, it and those after it are done again.
+// A record of the journal is {"tensors": {name: SHA-256}, "findings": ...}. A run that goes on believes a
+// record only if the files hold those bytes: with the first that does not fit, it and those after it are done
+// again.
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -31,7 +31,9 @@ class DirectoryWriter : public ModelWriter {
                     std::span<const std::byte> bytes) override {
     directory_.append(tensor, dtype, shape, bytes);
   }
-  std::function<void()> begin_commit(const Json& findings) override { return directory_.begin_commit(findings); }
+  std::function<void()> begin_commit(const Json& findings) override {
+    return directory_.begin_commit(findings);
+  }
   std::function<void()> begin_sync() override { return directory_.begin_sync(); }
   std::vector<Json> committed() const override { return directory_.committed(); }
   Checkpoint written() const override { return directory_.written(config_); }
@@ -164,10 +166,11 @@ bool is_kv_scale(const std::string& name) {
 
 bool loaders_read(const std::string& name) {
   const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
-  return name.ends_with(".safetensors") || name.ends_with(".gguf") || name.ends_with(".safetensors.index.json") ||
-         name == "config.json" || name == "quantize_config.json" || name == "generation_config.json" ||
-         begins("tokenizer") || begins("special_tokens_map") || begins("added_tokens") || begins("vocab") ||
-         begins("merges") || begins("chat_template");
+  return name.ends_with(".safetensors") || name.ends_with(".gguf") ||
+         name.ends_with(".safetensors.index.json") || name == "config.json" ||
+         name == "quantize_config.json" || name == "generation_config.json" || begins("tokenizer") ||
+         begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
+         begins("chat_template");
 }
 
 }  // namespace

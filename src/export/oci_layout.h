@@ -2,13 +2,15 @@
 //
 //   DST/oci-layout                {"imageLayoutVersion": "1.0.0"}
 //   DST/index.json                the one manifest, by digest, with its tag
-//   DST/blobs/sha256/<digest>     manifest, model configuration, and every file as a layer of its own, as it is
+//   DST/blobs/sha256/<digest>     manifest, model configuration, and every file as a layer of its own, as it
+//                                 is
 //
-// https://github.com/opencontainers/image-spec/blob/main/image-layout.md, https://github.com/modelpack/model-spec
+// https://github.com/opencontainers/image-spec/blob/main/image-layout.md,
+// https://github.com/modelpack/model-spec
 //
-// Layers are not archived: a puller stores each under its own name (org.cncf.model.filepath), registries share the
-// blobs that two versions have in common, and the digest of a layer is that of the file. No time enters, so that the
-// same output packs into the same bytes. The layout has its name only when it is whole.
+// Layers are not archived: a puller stores each under its own name (org.cncf.model.filepath), registries
+// share the blobs that two versions have in common, and the digest of a layer is that of the file. No time
+// enters, so that the same output packs into the same bytes. The layout has its name only when it is whole.
 #pragma once
 #include <string>
 #include <vector>
@@ -31,8 +33,8 @@ struct OciLayout {
   Json to_json() const;     // schema llmq.pack/1
 };
 
-// `output`: a directory (without directories inside) or a .gguf file with its report and manifest. `destination` must
-// not exist. Error(kBadInput) when a file is not what the output's manifest says.
+// `output`: a directory (without directories inside) or a .gguf file with its report and manifest.
+// `destination` must not exist. Error(kBadInput) when a file is not what the output's manifest says.
 OciLayout pack_oci(Io& io, const Path& output, const Path& destination, const std::string& tag);
 
 }  // namespace llmq

@@ -1,8 +1,9 @@
 // The on-disk formats of quantized models, one row each: what a linear's tensors are called, how they are
 // packed, what config.json says of them.
 //
-// A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_weights.cpp), its row in packed_formats.cpp and its golden
-// bytes. The packing of words itself is tensor/packed_layout.h. Layouts in plain words: docs/formats.md.
+// A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_weights.cpp), its row in
+// packed_formats.cpp and its golden bytes. The packing of words itself is tensor/packed_layout.h. Layouts in
+// plain words: docs/formats.md.
 #pragma once
 #include <optional>
 #include <span>

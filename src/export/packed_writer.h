@@ -9,9 +9,8 @@
 
 namespace llmq {
 
-// The dense tensors of an output: every tensor of the checkpoint that is neither the weight of one of `modules`
-// nor a scale of the KV cache,
-// in the order of written_order().
+// The dense tensors of an output: every tensor of the checkpoint that is neither the weight of one of
+// `modules` nor a scale of the KV cache, in the order of written_order().
 std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
                                              std::span<const PlannedModule> modules,
                                              const std::function<DType(const StoredTensor&)>& dtype);

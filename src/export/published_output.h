@@ -1,7 +1,8 @@
-// Outputs that have their names: what may be replaced, which versions there are, and which one `latest` names.
+// Outputs that have their names: what may be replaced, which versions there are, and which one `latest`
+// names.
 //
 //   plain      DIR/config.json ...                      replaced as a whole
-//   versioned  DIR/v0001-1f0c9a3e/config.json ...       never replaced; the digits are the first of the output's digest
+//   versioned  DIR/v0001-1f0c9a3e/config.json ...       never replaced; the digits begin the output's digest
 //              DIR/latest -> v0001-1f0c9a3e             moves in one step
 //
 // A symbolic link in the place of a directory is never followed to remove or to replace anything.
@@ -27,8 +28,9 @@ inline constexpr const char* kLatest = "latest";
 Path tidy_path(const Path& directory);
 Path parent_of(const Path& path);
 
-// Error(kUsage) when `target` may not be written: it is a missing or an empty directory; or, with `overwrite`, an earlier
-// output of llmq (config.json, a report.json of llmq.report/1, no directory inside); or, versioned, holds versions only.
+// Error(kUsage) when `target` may not be written: it is a missing or an empty directory; or, with
+// `overwrite`, an earlier output of llmq (config.json, a report.json of llmq.report/1, no directory inside);
+// or, versioned, holds versions only.
 void check_output_directory(Io& io, const OutputTarget& target);
 
 // The documents beside a .gguf file are called as it is and this.
@@ -42,11 +44,12 @@ std::string next_version(Io& io, const Path& directory,
                          const std::string& digest);  // "sha256:..." -> "v0004-..."
 // What `latest` names; empty without one.
 std::string latest_version(Io& io, const Path& directory);
-// Moves `latest` in one step. `version`: a whole name, or its number ("v0003"). Error(kUsage) listing the versions there are.
+// Moves `latest` in one step. `version`: a whole name, or its number ("v0003"). Error(kUsage) listing the
+// versions there are.
 std::string move_latest(Io& io, const Path& directory, const std::string& version);
 
-// The output that `target` names already (of a versioned one: the newest), when the same job made it and every file loaders
-// read is as it was. `sha256` gives the digest of a file.
+// The output that `target` names already (of a versioned one: the newest), when the same job made it and
+// every file loaders read is as it was. `sha256` gives the digest of a file.
 struct PublishedOutput {
   Path directory;
   std::string version;  // empty for a plain one

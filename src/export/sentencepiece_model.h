@@ -1,8 +1,10 @@
 // tokenizer.model: the pieces of a SentencePiece model, read from its protobuf without the library.
 //
-//   ModelProto { repeated SentencePiece pieces = 1; ... }   SentencePiece { string piece = 1; float score = 2; Type type = 3 }
+//   ModelProto { repeated SentencePiece pieces = 1; ... }   SentencePiece { string piece = 1; float score =
+//       2; Type type = 3 }
 //
-// Other fields are skipped. Bytes are hostile: every length is held against what is left. Source: sentencepiece_model.proto.
+// Other fields are skipped. Bytes are hostile: every length is held against what is left. Source:
+// sentencepiece_model.proto.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A JSON document from outside, such as a manifest or a signature, read value by value: what is missing or of another kind is an
-// Error(kBadInput) that names the file.
+// A JSON document from outside, such as a manifest or a signature, read value by value: what is missing or of
+// another kind is an Error(kBadInput) that names the file.
 #pragma once
 #include <string>
 

@@ -257,7 +257,8 @@ void UnfinishedOutput::publish_file(const std::string& sha256) {
   check_target();
   const Json publication = Json::object({{"version", ""}, {"latest", false}, {"file", sha256}});
   if (journal_) journal_->append(Json::object({{"publication", publication}}));
-  for (auto suffix = kBesideFile.rbegin(); suffix != kBesideFile.rend(); ++suffix) io_.remove(beside(*suffix));
+  for (auto suffix = kBesideFile.rbegin(); suffix != kBesideFile.rend(); ++suffix)
+    io_.remove(beside(*suffix));
   io_.sync_directory(parent_of(target_.directory));
   io_.rename(files() / target_.directory.filename(), target_.directory);
   io_.sync_directory(parent_of(target_.directory));

@@ -1,18 +1,20 @@
 // Where an output is made: "<output>.unfinished/" beside the target, from the first byte until the name.
 //
 //   lock      who is at work; goes with the process
-//   journal   the job and what was measured for it, then one record a finished block: what lies in the files, with digests
-//             (io/journal.h)
+//   journal   the job and what was measured for it, then one record a finished block: what lies in the files,
+//             with digests (io/journal.h)
 //   files/    the output, every shard at its final size from the start; renamed into place as a whole
 //             (of a single file: it and its documents, each renamed into place, the file first)
 //   previous/ an earlier output on its way out, where the file system cannot exchange two names
 //
-// A journal is kept only for a target that names its job: what decides every byte. A run of the same job goes on with the
-// blocks recorded; another one is told what differs and touches nothing. Without a journal, or before its first block where nothing
-// was measured, what is left is thrown away: by a run that fails, or, after a kill, by the next one.
+// A journal is kept only for a target that names its job: what decides every byte. A run of the same job goes
+// on with the blocks recorded; another one is told what differs and touches nothing. Without a journal, or
+// before its first block where nothing was measured, what is left is thrown away: by a run that fails, or,
+// after a kill, by the next one.
 //
-// Durability: files and directories are synced before the journal says so, the journal before the next step. The name is
-// given by rename, or by exchanging it with the earlier output's, and synced; a failure up to there takes it back.
+// Durability: files and directories are synced before the journal says so, the journal before the next step.
+// The name is given by rename, or by exchanging it with the earlier output's, and synced; a failure up to
+// there takes it back.
 #pragma once
 #include <memory>
 #include <optional>
@@ -26,8 +28,8 @@ namespace llmq {
 
 class UnfinishedOutput {
  public:
-  // Takes the lock. Error(kResource) naming its holder, Error(kUsage) for a target that may not be written, or one whose
-  // unfinished place holds another job's work or something that llmq did not write.
+  // Takes the lock. Error(kResource) naming its holder, Error(kUsage) for a target that may not be written,
+  // or one whose unfinished place holds another job's work or something that llmq did not write.
   UnfinishedOutput(Io& io, const OutputTarget& target);
   ~UnfinishedOutput();
   UnfinishedOutput(const UnfinishedOutput&) = delete;
@@ -47,7 +49,8 @@ class UnfinishedOutput {
 
   // Gives files/ the target's name, or that of a new version, which is returned; `digest` is the output's.
   std::string publish(const std::string& digest, bool move_latest);
-  // Of a single file: every file of this place called as the target is, or that and a suffix of kBesideFile, gets its name there.
+  // Of a single file: every file of this place called as the target is, or that and a suffix of kBesideFile,
+  // gets its name there.
   void publish_file(const std::string& sha256);
 
  private:
@@ -78,7 +81,8 @@ class UnfinishedOutput {
 // OutputTarget::measured of the interrupted run of the same job; null where there is none.
 Json measured_before(Io& io, const OutputTarget& target);
 
-// Ends what a run that was killed just after it gave the output its name had left to do; nothing where another is at work.
+// Ends what a run that was killed just after it gave the output its name had left to do; nothing where
+// another is at work.
 void settle_publication(Io& io, const OutputTarget& target);
 
 }  // namespace llmq

@@ -51,7 +51,8 @@ void list_below(Io& io, const Path& directory, const std::string& prefix, int de
   }
 }
 
-// A .gguf and its companions lie among files that are not theirs: only those the manifest may speak of are listed.
+// A .gguf and its companions lie among files that are not theirs: only those the manifest may speak of are
+// listed.
 DirectoryListing list_file(Io& io, const Path& file) {
   DirectoryListing listing;
   const Path directory = file.has_parent_path() ? file.parent_path() : Path(".");
@@ -101,8 +102,8 @@ void add(std::map<std::string, Mismatch>& all, std::vector<Mismatch> mismatches)
 }
 
 // A single file signed by model_signing is called "." and stands alone: what lies beside it is not spoken of.
-std::vector<Mismatch> compare_signed(SignedFiles vouched, const DirectoryListing& listing,
-                                     const Path& output, const Place& place) {
+std::vector<Mismatch> compare_signed(SignedFiles vouched, const DirectoryListing& listing, const Path& output,
+                                     const Place& place) {
   if (place.directory || vouched.files.size() != 1 || vouched.files.front().name != ".")
     return compare_listing(vouched.files, without(listing, vouched.ignored));
   vouched.files.front().name = output.filename().string();
@@ -174,13 +175,13 @@ Verification verify_output(Io& io, const Path& output, const std::optional<Path>
   try {
     std::optional<std::vector<NamedDigest>> recorded;
     std::optional<SignedFiles> vouched;
-    if (key)
-      vouched = read_signature(parse_file(io, place.signature), *key, place.signature.string());
+    if (key) vouched = read_signature(parse_file(io, place.signature), *key, place.signature.string());
     if (has_manifest) recorded = manifest_subjects(parse_file(io, place.manifest), place.manifest.string());
     const DirectoryListing listing = list_output(io, output, place);
     result.files = listing.files.size();
     std::map<std::string, Mismatch> all;
-    if (recorded) add(all, compare_listing(*recorded, without(listing, {place.manifest.filename().string()})));
+    if (recorded)
+      add(all, compare_listing(*recorded, without(listing, {place.manifest.filename().string()})));
     if (vouched) add(all, compare_signed(*vouched, listing, output, place));
     for (auto& [name, one] : all) result.mismatches.push_back(std::move(one));
     result.signature_checked = vouched.has_value();
@@ -194,8 +195,10 @@ Verification verify_output(Io& io, const Path& output, const std::optional<Path>
 Signed sign_output(Io& io, const Path& output, const Path& private_key) {
   const Place place = place_of(io, output);
   if (!place.directory && (!io.exists(output) || output.extension() != ".gguf"))
-    fail(ErrorKind::kBadInput,
-         {"is neither a directory nor a .gguf file", output.string(), {}, "a signature is of an output of llmq"});
+    fail(ErrorKind::kBadInput, {"is neither a directory nor a .gguf file",
+                                output.string(),
+                                {},
+                                "a signature is of an output of llmq"});
   std::string pem = read_text(io, private_key, kMaxKeyBytes);
   const EcdsaKey key = EcdsaKey::private_key(pem, private_key.string());
   const DirectoryListing listing = list_output(io, output, place);

@@ -1,8 +1,8 @@
-// An output against its manifest and its signature: every file hashed anew, nothing remembered, nothing outside
-// looked at.
+// An output against its manifest and its signature: every file hashed anew, nothing remembered, nothing
+// outside looked at.
 //
-// The files that are there are listed and hashed, and their names compared with those of the manifest as texts: a
-// name in a manifest is never opened, and a symbolic link in an output is reported, not followed.
+// The files that are there are listed and hashed, and their names compared with those of the manifest as
+// texts: a name in a manifest is never opened, and a symbolic link in an output is reported, not followed.
 #pragma once
 #include <optional>
 #include <string>
@@ -33,8 +33,9 @@ struct Verification {
   Json to_json() const;  // schema llmq.verify/1
 };
 
-// What stands in a directory and below: digests of the files, and everything that is neither file nor directory.
-// Left out: git's own files, and `skip` at the top. At most 100,000 entries, 16 deep; Error(kBadInput) beyond.
+// What stands in a directory and below: digests of the files, and everything that is neither file nor
+// directory. Left out: git's own files, and `skip` at the top. At most 100,000 entries, 16 deep;
+// Error(kBadInput) beyond.
 struct DirectoryListing {
   std::vector<NamedDigest> files;                          // by name
   std::vector<std::pair<std::string, std::string>> other;  // name, "a symbolic link" or "not a regular file"
@@ -45,8 +46,9 @@ DirectoryListing list_directory(Io& io, const Path& directory, const std::vector
 std::vector<Mismatch> compare_listing(const std::vector<NamedDigest>& expected,
                                       const DirectoryListing& listing);
 
-// `output`: a directory or a .gguf file. Error(kBadInput) when there is nothing to verify it by. With a public key
-// (PEM) the signature must be of that key and speak of every file: of a directory, or of a .gguf, its report and its manifest.
+// `output`: a directory or a .gguf file. Error(kBadInput) when there is nothing to verify it by. With a
+// public key (PEM) the signature must be of that key and speak of every file: of a directory, or of a .gguf,
+// its report and its manifest.
 Verification verify_output(Io& io, const Path& output, const std::optional<Path>& public_key = std::nullopt);
 
 struct Signed {

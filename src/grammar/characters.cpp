@@ -10,9 +10,10 @@ namespace {
 
 constexpr char32_t kBelowSurrogates = 0xd7ff, kAboveSurrogates = 0xe000;
 
-// The bytes of code points of one range whose UTF-8 differs in ranges of bytes only; others are cut in two. Source: the table of
-// well-formed sequences; RE2 and Rust's regex do the same.
-void add_range(TextProgramBuilder& builder, CharacterRange range, TextPlace next, std::vector<TextPlace>& ways) {
+// The bytes of code points of one range whose UTF-8 differs in ranges of bytes only; others are cut in two.
+// Source: the table of well-formed sequences; RE2 and Rust's regex do the same.
+void add_range(TextProgramBuilder& builder, CharacterRange range, TextPlace next,
+               std::vector<TextPlace>& ways) {
   for (const char32_t border : {0x7fu, 0x7ffu, 0xffffu})
     if (range.first <= border && range.last > border) {
       add_range(builder, {range.first, border}, next, ways);
@@ -34,7 +35,8 @@ void add_range(TextProgramBuilder& builder, CharacterRange range, TextPlace next
   std::string low, high;
   append_utf8(low, range.first);
   append_utf8(high, range.last);
-  for (std::size_t i = low.size(); i-- > 0;) next = builder.byte(static_cast<std::uint8_t>(low[i]), static_cast<std::uint8_t>(high[i]), next);
+  for (std::size_t i = low.size(); i-- > 0;)
+    next = builder.byte(static_cast<std::uint8_t>(low[i]), static_cast<std::uint8_t>(high[i]), next);
   ways.push_back(next);
 }
 
@@ -43,7 +45,8 @@ bool escaped_in_json(char32_t c) { return c < 0x20 || c == '"' || c == '\\'; }
 }  // namespace
 
 Characters tidy(Characters characters) {
-  std::sort(characters.begin(), characters.end(), [](const CharacterRange& a, const CharacterRange& b) { return a.first < b.first; });
+  std::sort(characters.begin(), characters.end(),
+            [](const CharacterRange& a, const CharacterRange& b) { return a.first < b.first; });
   Characters merged;
   for (const CharacterRange& range : characters) {
     if (!merged.empty() && range.first <= merged.back().last + 1)
@@ -53,8 +56,10 @@ Characters tidy(Characters characters) {
   }
   Characters result;
   for (const CharacterRange& range : merged) {
-    if (range.first <= kBelowSurrogates) result.push_back({range.first, std::min(range.last, kBelowSurrogates)});
-    if (range.last >= kAboveSurrogates) result.push_back({std::max(range.first, kAboveSurrogates), range.last});
+    if (range.first <= kBelowSurrogates)
+      result.push_back({range.first, std::min(range.last, kBelowSurrogates)});
+    if (range.last >= kAboveSurrogates)
+      result.push_back({std::max(range.first, kAboveSurrogates), range.last});
   }
   return result;
 }

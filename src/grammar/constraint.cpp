@@ -17,7 +17,12 @@ constexpr std::size_t kMostTexts = 1024;
 
 TextPlace texts_of(const OneOfTexts& choice, TextProgramBuilder& builder, const std::string& where) {
   if (choice.texts.empty()) fail(ErrorKind::kBadInput, {"there is nothing to choose from", {}, where, {}});
-  if (choice.texts.size() > kMostTexts) fail(ErrorKind::kUnsupported, {fmt::format("{} texts to choose from are more than {}", choice.texts.size(), kMostTexts), {}, where, {}});
+  if (choice.texts.size() > kMostTexts)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{} texts to choose from are more than {}", choice.texts.size(), kMostTexts),
+          {},
+          where,
+          {}});
   std::vector<TextPlace> ways;
   for (const std::string& text : choice.texts) {
     if (text.empty()) fail(ErrorKind::kBadInput, {"a text to choose is empty", {}, where, {}});
@@ -29,13 +34,21 @@ TextPlace texts_of(const OneOfTexts& choice, TextProgramBuilder& builder, const 
 TextPlace texts_of(const RegexText& regex, TextProgramBuilder& builder, const std::string& where) {
   return regex_texts(builder, regex.pattern, RegexReach::kWhole, Spelling::kPlain, where, kEnd);
 }
-TextPlace texts_of(const JsonObjectText&, TextProgramBuilder& builder, const std::string&) { return JsonTexts(builder).object(kEnd); }
-TextPlace texts_of(const JsonSchemaText& json, TextProgramBuilder& builder, const std::string& where) { return schema_texts(builder, json.schema, where); }
+TextPlace texts_of(const JsonObjectText&, TextProgramBuilder& builder, const std::string&) {
+  return JsonTexts(builder).object(kEnd);
+}
+TextPlace texts_of(const JsonSchemaText& json, TextProgramBuilder& builder, const std::string& where) {
+  return schema_texts(builder, json.schema, where);
+}
 TextPlace texts_of(const FramedValues& values, TextProgramBuilder& builder, const std::string&) {
-  const TextPlace all = builder.open(), behind = values.between ? builder.either(kEnd, builder.literal(*values.between, all)) : kEnd;
+  const TextPlace all = builder.open(),
+                  behind =
+                      values.between ? builder.either(kEnd, builder.literal(*values.between, all)) : kEnd;
   std::vector<TextPlace> ways;
   for (const FramedValues::Frame& frame : values.frames)
-    ways.push_back(builder.literal(frame.before, builder.call(schema_texts(builder, frame.schema, frame.where), builder.literal(frame.after, behind))));
+    ways.push_back(
+        builder.literal(frame.before, builder.call(schema_texts(builder, frame.schema, frame.where),
+                                                   builder.literal(frame.after, behind))));
   const TextPlace any = builder.either(ways);
   builder.close(all, any, any);
   return all;
@@ -43,17 +56,23 @@ TextPlace texts_of(const FramedValues& values, TextProgramBuilder& builder, cons
 
 }  // namespace
 
-std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec, std::shared_ptr<const TokenPieces> pieces) {
+std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec,
+                                                     std::shared_ptr<const TokenPieces> pieces) {
   TextProgramBuilder builder(spec.where);
-  const TextPlace start = std::visit([&](const auto& kind) { return texts_of(kind, builder, spec.where); }, spec.kind);
+  const TextPlace start =
+      std::visit([&](const auto& kind) { return texts_of(kind, builder, spec.where); }, spec.kind);
   auto program = std::make_shared<const TextProgram>(std::move(builder).finish(start, pieces->writable()));
   TextAutomaton automaton(program);
-  if (automaton.complete(automaton.start())) fail(ErrorKind::kBadInput, {"only the empty text satisfies it", {}, spec.where, {}});
+  if (automaton.complete(automaton.start()))
+    fail(ErrorKind::kBadInput, {"only the empty text satisfies it", {}, spec.where, {}});
   return std::make_shared<const Constraint>(Constraint{std::move(program), std::move(pieces)});
 }
 
 ConstrainedText::ConstrainedText(std::shared_ptr<const Constraint> constraint, bool starts_text)
-    : constraint_(std::move(constraint)), automaton_(constraint_->program), state_(automaton_.start()), starts_text_(starts_text) {}
+    : constraint_(std::move(constraint)),
+      automaton_(constraint_->program),
+      state_(automaton_.start()),
+      starts_text_(starts_text) {}
 
 const ConstrainedText::Mask& ConstrainedText::mask(State state) {
   if (const auto known = masks_.find(state); known != masks_.end()) return known->second;
@@ -71,10 +90,13 @@ void ConstrainedText::allow_only(State state, std::span<float> logits, std::span
   const bool may_end = automaton_.accepts(state);
   std::vector<std::pair<std::int32_t, float>> kept;  // ends, which may be pieces of text that is not allowed
   for (const std::int32_t token : ends)
-    if (token >= 0 && static_cast<std::size_t>(token) < logits.size()) kept.emplace_back(token, may_end ? logits[static_cast<std::size_t>(token)] : kNever);
+    if (token >= 0 && static_cast<std::size_t>(token) < logits.size())
+      kept.emplace_back(token, may_end ? logits[static_cast<std::size_t>(token)] : kNever);
   for (std::size_t token = 0; token < logits.size(); ++token) {
     const bool may = token / 64 < allowed.size() && (allowed[token / 64] >> token % 64 & 1) != 0;
-    if (!may || (starts_text_ && state == state_ && pieces.differs_at_start(static_cast<std::int32_t>(token)))) logits[token] = kNever;
+    if (!may ||
+        (starts_text_ && state == state_ && pieces.differs_at_start(static_cast<std::int32_t>(token))))
+      logits[token] = kNever;
   }
   for (const auto& end : kept) logits[static_cast<std::size_t>(end.first)] = end.second;
 }
@@ -83,13 +105,15 @@ ConstrainedText::State ConstrainedText::after(State state, std::int32_t token) {
   const std::string_view bytes = constraint_->pieces->bytes(token);
   automaton_.renew();
   if (bytes.empty()) return TextAutomaton::kDead;
-  for (std::size_t i = 0; i < bytes.size() && state != TextAutomaton::kDead; ++i) state = automaton_.step(state, static_cast<std::uint8_t>(bytes[i]));
+  for (std::size_t i = 0; i < bytes.size() && state != TextAutomaton::kDead; ++i)
+    state = automaton_.step(state, static_cast<std::uint8_t>(bytes[i]));
   return state;
 }
 
 void ConstrainedText::push(std::int32_t token) {
   const State next = after(state_, token);
-  if (next == TextAutomaton::kDead) fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
+  if (next == TextAutomaton::kDead)
+    fail(ErrorKind::kInternal, "token {} was taken, and the constraint does not allow it", token);
   state_ = next;
   starts_text_ = false;
   if (automaton_.states() <= kStatesToForget) return;

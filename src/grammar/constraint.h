@@ -1,11 +1,14 @@
-// What an answer may be: one of some texts, what a regular expression says, a JSON object, or a value of a JSON schema.
+// What an answer may be: one of some texts, what a regular expression says, a JSON object, or a value of a
+// JSON schema.
 //
-// A constraint is compiled once for a request and shared by its answers; each of them has a ConstrainedText, which says at every token which
-// tokens may follow. A token may follow where the text with its bytes can still be finished, by tokens of this vocabulary; so an answer that
-// ends by itself is always whole. Where a network proves too ambiguous its budgets end the answer with an Error (kUnsupported).
+// A constraint is compiled once for a request and shared by its answers; each of them has a ConstrainedText,
+// which says at every token which tokens may follow. A token may follow where the text with its bytes can
+// still be finished, by tokens of this vocabulary; so an answer that ends by itself is always whole. Where a
+// network proves too ambiguous its budgets end the answer with an Error (kUnsupported).
 //
-// Cost of a token: a walk over the tree of the vocabulary where the automaton's state is new, a pass over the logits where it is known. Beside a
-// decode step of SmolLM2-135M (49,152 tokens; a letter class, or any JSON object) neither showed.
+// Cost of a token: a walk over the tree of the vocabulary where the automaton's state is new, a pass over the
+// logits where it is known. Beside a decode step of SmolLM2-135M (49,152 tokens; a letter class, or any JSON
+// object) neither showed.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -53,8 +56,10 @@ struct Constraint {
   std::shared_ptr<const TokenPieces> pieces;
 };
 
-// Error(kBadInput, kUnsupported) naming the place: no such expression or schema, too large, or nothing but the empty text.
-std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec, std::shared_ptr<const TokenPieces> pieces);
+// Error(kBadInput, kUnsupported) naming the place: no such expression or schema, too large, or nothing but
+// the empty text.
+std::shared_ptr<const Constraint> compile_constraint(const ConstraintSpec& spec,
+                                                     std::shared_ptr<const TokenPieces> pieces);
 
 class ConstrainedText {
  public:
@@ -66,7 +71,8 @@ class ConstrainedText {
   State state() const { return state_; }
   // After one more token; TextAutomaton::kDead where it may not follow.
   State after(State state, std::int32_t token);
-  // Sets the logits of tokens that may not follow to -infinity; of `ends`, which add nothing, unless the text may end there.
+  // Sets the logits of tokens that may not follow to -infinity; of `ends`, which add nothing, unless the text
+  // may end there.
   void allow_only(State state, std::span<float> logits, std::span<const std::int32_t> ends);
   // The token was taken. Error(kInternal) where it may not follow.
   void push(std::int32_t token);

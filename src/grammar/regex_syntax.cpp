@@ -44,9 +44,14 @@ Part anything() { return repeat_part(characters_part(all_but({})), 0, kForever);
 
 class Parser {
  public:
-  Parser(std::string_view text, RegexReach reach, const std::string& where) : text_(text), reach_(reach), where_(where) {
-    if (text.size() > kMostBytes) fail(ErrorKind::kUnsupported, {fmt::format("the expression has {} bytes, more than {}", text.size(), kMostBytes), {}, where, {}});
-    if (const auto at = first_invalid_utf8(text)) fail(ErrorKind::kBadInput, {fmt::format("the expression is not UTF-8 at byte {}", *at), {}, where, {}});
+  Parser(std::string_view text, RegexReach reach, const std::string& where)
+      : text_(text), reach_(reach), where_(where) {
+    if (text.size() > kMostBytes)
+      fail(
+          ErrorKind::kUnsupported,
+          {fmt::format("the expression has {} bytes, more than {}", text.size(), kMostBytes), {}, where, {}});
+    if (const auto at = first_invalid_utf8(text))
+      fail(ErrorKind::kBadInput, {fmt::format("the expression is not UTF-8 at byte {}", *at), {}, where, {}});
   }
   Part parse() {
     Part whole = choice(0);
@@ -68,9 +73,12 @@ class Parser {
     at_ += point.bytes;
     return point.value;
   }
-  [[noreturn]] void refuse(const std::string& what) const { fail(ErrorKind::kBadInput, {fmt::format("{} at byte {} of the expression", what, at_), {}, where_, {}}); }
+  [[noreturn]] void refuse(const std::string& what) const {
+    fail(ErrorKind::kBadInput, {fmt::format("{} at byte {} of the expression", what, at_), {}, where_, {}});
+  }
   [[noreturn]] void unsupported(const std::string& what) const {
-    fail(ErrorKind::kUnsupported, {fmt::format("{} at byte {} of the expression is not supported", what, at_), {}, where_, {}});
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("{} at byte {} of the expression is not supported", what, at_), {}, where_, {}});
   }
 
   Part choice(int depth) {
@@ -121,7 +129,8 @@ class Parser {
     int value = 0;
     const std::size_t begin = at_;
     for (; !done() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_)
-      if ((value = value * 10 + (text_[at_] - '0')) > kMostRepeats) unsupported(fmt::format("a repetition above {}", kMostRepeats));
+      if ((value = value * 10 + (text_[at_] - '0')) > kMostRepeats)
+        unsupported(fmt::format("a repetition above {}", kMostRepeats));
     if (at_ == begin) refuse("no number where a repetition has one");
     return value;
   }
@@ -136,19 +145,33 @@ class Parser {
 
   Part atom(int depth) {
     switch (const char32_t c = character()) {
-      case '.': return characters_part(all_but({{'\n', '\n'}}));
-      case '[': return characters_part(class_of());
-      case '\\': return characters_part(tidy(escape()));
+      case '.':
+        return characters_part(all_but({{'\n', '\n'}}));
+      case '[':
+        return characters_part(class_of());
+      case '\\':
+        return characters_part(tidy(escape()));
       case '(': {
         if (take('?') && !take(':')) unsupported("a group that begins with '(?', other than '(?:',");
         Part group = choice(depth + 1);
         if (!take(')')) refuse("no ')' for a '('");
         return group;
       }
-      case '*': case '+': case '?': case '{': --at_; refuse("a repetition of nothing");
-      case '}': case ']': --at_; refuse("an unescaped bracket");
-      case '^': --at_; unsupported("'^' inside");
-      default: return characters_part({{c, c}});
+      case '*':
+      case '+':
+      case '?':
+      case '{':
+        --at_;
+        refuse("a repetition of nothing");
+      case '}':
+      case ']':
+        --at_;
+        refuse("an unescaped bracket");
+      case '^':
+        --at_;
+        unsupported("'^' inside");
+      default:
+        return characters_part({{c, c}});
     }
   }
 
@@ -156,10 +179,14 @@ class Parser {
     char32_t value = 0;
     for (int i = 0; i < digits; ++i) {
       const char32_t c = character();
-      if (c >= '0' && c <= '9') value = value * 16 + (c - '0');
-      else if (c >= 'a' && c <= 'f') value = value * 16 + (c - 'a' + 10);
-      else if (c >= 'A' && c <= 'F') value = value * 16 + (c - 'A' + 10);
-      else refuse("no hexadecimal digit");
+      if (c >= '0' && c <= '9')
+        value = value * 16 + (c - '0');
+      else if (c >= 'a' && c <= 'f')
+        value = value * 16 + (c - 'a' + 10);
+      else if (c >= 'A' && c <= 'F')
+        value = value * 16 + (c - 'A' + 10);
+      else
+        refuse("no hexadecimal digit");
     }
     if (value >= 0xd800 && value <= 0xdfff) unsupported("half of a surrogate pair");
     return value;
@@ -168,23 +195,36 @@ class Parser {
   // Behind a backslash.
   Characters escape() {
     switch (const char32_t c = character()) {
-      case 'd': return kDigits;
-      case 'D': return all_but(kDigits);
-      case 'w': return kWords;
-      case 'W': return all_but(kWords);
-      case 's': return kSpaces;
-      case 'S': return all_but(kSpaces);
-      case 'n': return {{'\n', '\n'}};
-      case 't': return {{'\t', '\t'}};
-      case 'r': return {{'\r', '\r'}};
-      case 'f': return {{'\f', '\f'}};
-      case 'v': return {{'\v', '\v'}};
-      case 'x': case 'u': {
+      case 'd':
+        return kDigits;
+      case 'D':
+        return all_but(kDigits);
+      case 'w':
+        return kWords;
+      case 'W':
+        return all_but(kWords);
+      case 's':
+        return kSpaces;
+      case 'S':
+        return all_but(kSpaces);
+      case 'n':
+        return {{'\n', '\n'}};
+      case 't':
+        return {{'\t', '\t'}};
+      case 'r':
+        return {{'\r', '\r'}};
+      case 'f':
+        return {{'\f', '\f'}};
+      case 'v':
+        return {{'\v', '\v'}};
+      case 'x':
+      case 'u': {
         const char32_t value = hexadecimal(c == 'x' ? 2 : 4);
         return {{value, value}};
       }
       default:
-        if (c > 0x7f || c < 0x20 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z')) {
+        if (c > 0x7f || c < 0x20 || (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') ||
+            (c >= 'a' && c <= 'z')) {
           --at_;
           unsupported("this escape");
         }
@@ -204,7 +244,8 @@ class Parser {
       if (!next_is('-') || at_ + 1 >= text_.size() || text_[at_ + 1] == ']') continue;
       ++at_;
       const Characters to = class_item();
-      if (!single || to.size() != 1 || to[0].first != to[0].last || to[0].first < from[0].first) refuse("a range of characters without order");
+      if (!single || to.size() != 1 || to[0].first != to[0].last || to[0].first < from[0].first)
+        refuse("a range of characters without order");
       characters.push_back({from[0].first, to[0].first});
     }
     ++at_;
@@ -215,7 +256,8 @@ class Parser {
   }
   Characters class_item() {
     const char32_t c = character();
-    if (c == '[' && !done() && (text_[at_] == ':' || text_[at_] == '.' || text_[at_] == '=')) unsupported("a named class");
+    if (c == '[' && !done() && (text_[at_] == ':' || text_[at_] == '.' || text_[at_] == '='))
+      unsupported("a named class");
     if (c == '\\') return escape();
     return {{c, c}};
   }
@@ -233,7 +275,8 @@ class Emitter {
   TextPlace emit(const Part& part, TextPlace next) {
     builder_.charge();
     switch (part.kind) {
-      case Part::Kind::kCharacters: return one_of(builder_, part.characters, spelling_, next);
+      case Part::Kind::kCharacters:
+        return one_of(builder_, part.characters, spelling_, next);
       case Part::Kind::kSequence:
         for (std::size_t i = part.parts.size(); i-- > 0;) next = emit(part.parts[i], next);
         return next;
@@ -242,7 +285,8 @@ class Emitter {
         for (const Part& one : part.parts) ways.push_back(emit(one, next));
         return builder_.either(ways);
       }
-      case Part::Kind::kRepeat: break;
+      case Part::Kind::kRepeat:
+        break;
     }
     return repeat(part, next);
   }
@@ -274,7 +318,8 @@ class Emitter {
 
 }  // namespace
 
-TextPlace regex_texts(TextProgramBuilder& builder, std::string_view pattern, RegexReach reach, Spelling spelling, const std::string& where, TextPlace next) {
+TextPlace regex_texts(TextProgramBuilder& builder, std::string_view pattern, RegexReach reach,
+                      Spelling spelling, const std::string& where, TextPlace next) {
   return Emitter(builder, spelling).emit(Parser(pattern, reach, where).parse(), next);
 }
 

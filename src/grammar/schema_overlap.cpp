@@ -33,7 +33,8 @@ bool share(const Kinds& a, const Kinds& b) {
 
 class Overlap {
  public:
-  Overlap(const SchemaTarget& target, const std::function<void()>& charge) : target_(target), charge_(charge) {}
+  Overlap(const SchemaTarget& target, const std::function<void()>& charge)
+      : target_(target), charge_(charge) {}
 
   bool may(const Json& first, const Json& second, int depth) {
     charge_();
@@ -54,11 +55,13 @@ class Overlap {
  private:
   const Json& meant(const Json& schema) const {
     const Json* at = &schema;
-    for (int i = 0; i < kMostDepth && at->is_object() && at->find("$ref") && at->at("$ref").is_string(); ++i) at = &target_(at->at("$ref").as_string());
+    for (int i = 0; i < kMostDepth && at->is_object() && at->find("$ref") && at->at("$ref").is_string(); ++i)
+      at = &target_(at->at("$ref").as_string());
     return *at;
   }
   bool any(const Json& ways, const Json& other, int depth) {
-    return std::any_of(ways.items().begin(), ways.items().end(), [&](const Json& way) { return may(way, other, depth + 1); });
+    return std::any_of(ways.items().begin(), ways.items().end(),
+                       [&](const Json& way) { return may(way, other, depth + 1); });
   }
   static std::span<const Json> values(const Json& schema) {
     if (const Json* list = schema.find("enum"); list && list->is_array()) return list->items();
@@ -84,16 +87,21 @@ class Overlap {
     const auto add = [&](const Json& one) {
       if (one.is_string()) found.insert(one.as_string() == "integer" ? "number" : one.as_string());
     };
-    if (type && type->is_array()) std::for_each(type->items().begin(), type->items().end(), add);
-    else if (type) add(*type);
+    if (type && type->is_array())
+      std::for_each(type->items().begin(), type->items().end(), add);
+    else if (type)
+      add(*type);
     return found.empty() ? kAllKinds : found;
   }
   static bool only_objects_are_shared(const Kinds& a, const Kinds& b) {
-    return std::none_of(a.begin(), a.end(), [&](const std::string& kind) { return kind != "object" && b.count(kind) != 0; });
+    return std::none_of(a.begin(), a.end(),
+                        [&](const std::string& kind) { return kind != "object" && b.count(kind) != 0; });
   }
   static bool requires_member(const Json& schema, const std::string& name) {
     const Json* required = schema.find("required");
-    return required && required->is_array() && std::find(required->items().begin(), required->items().end(), Json(name)) != required->items().end();
+    return required && required->is_array() &&
+           std::find(required->items().begin(), required->items().end(), Json(name)) !=
+               required->items().end();
   }
   // A member that either of them requires, and that both describe in ways that exclude each other.
   bool told_apart(const Json& a, const Json& b, int depth) {
@@ -101,7 +109,9 @@ class Overlap {
     if (!of_a || !of_b || !of_a->is_object() || !of_b->is_object()) return false;
     for (const Json::Member& member : of_a->members()) {
       const Json* other = of_b->find(member.first);
-      if (other && (requires_member(a, member.first) || requires_member(b, member.first)) && !may(member.second, *other, depth + 1)) return true;
+      if (other && (requires_member(a, member.first) || requires_member(b, member.first)) &&
+          !may(member.second, *other, depth + 1))
+        return true;
     }
     return false;
   }
@@ -112,6 +122,9 @@ class Overlap {
 
 }  // namespace
 
-bool may_overlap(const Json& a, const Json& b, const SchemaTarget& target, const std::function<void()>& charge) { return Overlap(target, charge).may(a, b, 0); }
+bool may_overlap(const Json& a, const Json& b, const SchemaTarget& target,
+                 const std::function<void()>& charge) {
+  return Overlap(target, charge).may(a, b, 0);
+}
 
 }  // namespace llmq

@@ -1,10 +1,13 @@
-// Walks a network of texts byte by byte: a deterministic automaton whose states are made when they are first reached.
+// Walks a network of texts byte by byte: a deterministic automaton whose states are made when they are first
+// reached.
 //
-// A state is the set of places at which the texts so far may stand, each with the rules it will return to. From every state that is not
-// kDead the text can be finished. Its table over classes of bytes (those that no node tells apart) is filled as it is used.
+// A state is the set of places at which the texts so far may stand, each with the rules it will return to.
+// From every state that is not kDead the text can be finished. Its table over classes of bytes (those that no
+// node tells apart) is filled as it is used.
 //
-// Budgets, so that no network can cost much: places looked at between two calls of renew(), and states; beyond either Error(kUnsupported).
-// Memory: at most kMostStates tables; restart() gives back all but one state.
+// Budgets, so that no network can cost much: places looked at between two calls of renew(), and states;
+// beyond either Error(kUnsupported). Memory: at most kMostStates tables; restart() gives back all but one
+// state.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -31,7 +34,9 @@ class TextAutomaton {
   }
   bool accepts(State state) const { return states_[static_cast<std::size_t>(state)].accepts; }
   // The text is finished and nothing can follow.
-  bool complete(State state) const { return accepts(state) && states_[static_cast<std::size_t>(state)].count == 0; }
+  bool complete(State state) const {
+    return accepts(state) && states_[static_cast<std::size_t>(state)].count == 0;
+  }
 
   void renew() { work_ = 0; }
   std::size_t states() const { return states_.size(); }

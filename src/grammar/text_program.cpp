@@ -18,12 +18,14 @@ bool any_byte(const TextNode& node, const ByteSet& writable) {
 
 class Levels {
  public:
-  Levels(std::vector<TextNode>& nodes, const ByteSet& writable) : nodes_(nodes), writable_(writable), users_(nodes.size()) {
+  Levels(std::vector<TextNode>& nodes, const ByteSet& writable)
+      : nodes_(nodes), writable_(writable), users_(nodes.size()) {
     for (std::size_t i = 0; i < nodes.size(); ++i) {
       const TextNode& node = nodes[i];
       if (node.kind == Kind::kEnd) continue;
       users_[static_cast<std::size_t>(node.next)].push_back(static_cast<TextPlace>(i));
-      if (node.kind != Kind::kByte && node.other != node.next) users_[static_cast<std::size_t>(node.other)].push_back(static_cast<TextPlace>(i));
+      if (node.kind != Kind::kByte && node.other != node.next)
+        users_[static_cast<std::size_t>(node.other)].push_back(static_cast<TextPlace>(i));
     }
   }
   void find() {
@@ -46,7 +48,8 @@ class Levels {
       int levels = level;
       if (node.kind == Kind::kByte && !any_byte(node, writable_)) continue;
       if (node.kind == Kind::kCall) levels = std::max(at(node.next).levels, 1 + at(node.other).levels);
-      if (static_cast<std::size_t>(levels) < waiting_.size()) waiting_[static_cast<std::size_t>(levels)].push_back(user);
+      if (static_cast<std::size_t>(levels) < waiting_.size())
+        waiting_[static_cast<std::size_t>(levels)].push_back(user);
     }
   }
 
@@ -62,18 +65,26 @@ TextProgramBuilder::TextProgramBuilder(std::string where) : where_(std::move(whe
 
 TextPlace TextProgramBuilder::add(const TextNode& node) {
   if (nodes_.size() == kMostNodes)
-    fail(ErrorKind::kUnsupported, {fmt::format("needs more than {} nodes", kMostNodes), {}, where_, "make it smaller, or its repetitions shorter"});
+    fail(ErrorKind::kUnsupported, {fmt::format("needs more than {} nodes", kMostNodes),
+                                   {},
+                                   where_,
+                                   "make it smaller, or its repetitions shorter"});
   nodes_.push_back(node);
   return static_cast<TextPlace>(nodes_.size() - 1);
 }
 
 void TextProgramBuilder::charge() {
-  if (++work_ > kMostWork) fail(ErrorKind::kUnsupported, {"takes too long to read", {}, where_, "make its repetitions shorter"});
+  if (++work_ > kMostWork)
+    fail(ErrorKind::kUnsupported, {"takes too long to read", {}, where_, "make its repetitions shorter"});
 }
 
-TextPlace TextProgramBuilder::byte(std::uint8_t low, std::uint8_t high, TextPlace next) { return add({Kind::kByte, low, high, next}); }
+TextPlace TextProgramBuilder::byte(std::uint8_t low, std::uint8_t high, TextPlace next) {
+  return add({Kind::kByte, low, high, next});
+}
 
-TextPlace TextProgramBuilder::either(TextPlace a, TextPlace b) { return a == b ? a : add({Kind::kSplit, 0, 0, a, b}); }
+TextPlace TextProgramBuilder::either(TextPlace a, TextPlace b) {
+  return a == b ? a : add({Kind::kSplit, 0, 0, a, b});
+}
 
 TextPlace TextProgramBuilder::either(std::span<const TextPlace> ways) {
   TextPlace place = ways.back();
@@ -82,12 +93,15 @@ TextPlace TextProgramBuilder::either(std::span<const TextPlace> ways) {
 }
 
 TextPlace TextProgramBuilder::literal(std::string_view bytes, TextPlace next) {
-  for (std::size_t i = bytes.size(); i-- > 0;) next = byte(static_cast<std::uint8_t>(bytes[i]), static_cast<std::uint8_t>(bytes[i]), next);
+  for (std::size_t i = bytes.size(); i-- > 0;)
+    next = byte(static_cast<std::uint8_t>(bytes[i]), static_cast<std::uint8_t>(bytes[i]), next);
   return next;
 }
 
 // Where nothing is left behind it, a rule takes the place of the one that calls it.
-TextPlace TextProgramBuilder::call(TextPlace rule, TextPlace next) { return next == kEnd ? rule : add({Kind::kCall, 0, 0, next, rule}); }
+TextPlace TextProgramBuilder::call(TextPlace rule, TextPlace next) {
+  return next == kEnd ? rule : add({Kind::kCall, 0, 0, next, rule});
+}
 
 TextPlace TextProgramBuilder::open() {
   const auto here = static_cast<TextPlace>(nodes_.size());
@@ -103,7 +117,12 @@ void TextProgramBuilder::close(TextPlace opened, TextPlace a, TextPlace b) {
 TextProgram TextProgramBuilder::finish(TextPlace start, const ByteSet& writable) && {
   Levels(nodes_, writable).find();
   if (nodes_[static_cast<std::size_t>(start)].levels == TextNode::kNever)
-    fail(ErrorKind::kBadInput, {fmt::format("no text of this model's vocabulary can satisfy it within {} levels of nesting", TextProgram::kMostLevels), {}, where_, {}});
+    fail(ErrorKind::kBadInput,
+         {fmt::format("no text of this model's vocabulary can satisfy it within {} levels of nesting",
+                      TextProgram::kMostLevels),
+          {},
+          where_,
+          {}});
   return {std::move(nodes_), start};
 }
 

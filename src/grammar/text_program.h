@@ -1,12 +1,14 @@
 // Sets of texts as a network of nodes over bytes: what regular expressions and JSON schemas are compiled to.
 //
-// A node reads a byte of a range, splits into two ways, calls a rule (a node from which a way leads to the end) and goes on behind it, or
-// ends the rule that it stands in; the end of no rule is the end of a text. Rules may call each other: JSON nests. Calls are limited to
-// kMostLevels, and every node knows how many levels it needs to reach its end: where a way would need more it is not taken, so that every
-// way that is taken can be finished.
+// A node reads a byte of a range, splits into two ways, calls a rule (a node from which a way leads to the
+// end) and goes on behind it, or ends the rule that it stands in; the end of no rule is the end of a text.
+// Rules may call each other: JSON nests. Calls are limited to kMostLevels, and every node knows how many
+// levels it needs to reach its end: where a way would need more it is not taken, so that every way that is
+// taken can be finished.
 //
-// Networks are built from the end to the start: each function is told what comes next and returns where it begins. A network of more than
-// kMostNodes nodes is refused (kUnsupported), and so is work that makes none (empty repetitions of empty repetitions).
+// Networks are built from the end to the start: each function is told what comes next and returns where it
+// begins. A network of more than kMostNodes nodes is refused (kUnsupported), and so is work that makes none
+// (empty repetitions of empty repetitions).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -55,7 +57,8 @@ class TextProgramBuilder {
   void close(TextPlace opened, TextPlace a, TextPlace b);
   void charge();  // one step of work
 
-  // `writable`: bytes that can be written one by one; nothing else is needed to finish a text. Error(kBadInput) where there is no text.
+  // `writable`: bytes that can be written one by one; nothing else is needed to finish a text.
+  // Error(kBadInput) where there is no text.
   TextProgram finish(TextPlace start, const ByteSet& writable) &&;
 
  private:

@@ -8,7 +8,8 @@
 namespace llmq {
 namespace {
 
-constexpr std::size_t kLongestToken = 1u << 12;  // longer ones (runs of blanks, pages of dashes) are not needed to write a text
+// longer ones (runs of blanks, pages of dashes) are not needed to write a text
+constexpr std::size_t kLongestToken = 1u << 12;
 
 }  // namespace
 
@@ -17,7 +18,8 @@ TokenPieces::TokenPieces(const Tokenizer& tokenizer) {
   begins_.push_back(0);
   for (std::int32_t id = 0; id < tokenizer.vocabulary_size(); ++id) {
     const std::string alone = tokenizer.decode(std::span(&id, 1), true);
-    std::string piece = alone.empty() && !tokenizer.decode(std::span(&id, 1), false).empty() ? std::string() : behind(id);
+    std::string piece =
+        alone.empty() && !tokenizer.decode(std::span(&id, 1), false).empty() ? std::string() : behind(id);
     if (piece.size() > kLongestToken) piece.clear();
     text_ += piece;
     begins_.push_back(static_cast<std::uint32_t>(text_.size()));
@@ -37,28 +39,34 @@ void TokenPieces::build_tree() {
   ordered_.resize(tokens());
   std::iota(ordered_.begin(), ordered_.end(), 0);
   std::erase_if(ordered_, [this](std::int32_t token) { return bytes(token).empty(); });
-  std::stable_sort(ordered_.begin(), ordered_.end(), [this](std::int32_t a, std::int32_t b) { return bytes(a) < bytes(b); });
+  std::stable_sort(ordered_.begin(), ordered_.end(),
+                   [this](std::int32_t a, std::int32_t b) { return bytes(a) < bytes(b); });
   std::vector<std::uint32_t> path;  // nodes of the bytes so far
   const auto leave = [&](std::size_t depth) {
-    for (; path.size() > depth; path.pop_back()) nodes_[path.back()].end = static_cast<std::uint32_t>(nodes_.size());
+    for (; path.size() > depth; path.pop_back())
+      nodes_[path.back()].end = static_cast<std::uint32_t>(nodes_.size());
   };
   std::string_view before;
   for (std::size_t i = 0; i < ordered_.size(); ++i) {
     const std::string_view piece = bytes(ordered_[i]);
-    const auto common = static_cast<std::size_t>(std::mismatch(before.begin(), before.end(), piece.begin(), piece.end()).first - before.begin());
+    const auto common = static_cast<std::size_t>(
+        std::mismatch(before.begin(), before.end(), piece.begin(), piece.end()).first - before.begin());
     leave(common);
     for (std::size_t depth = common; depth < piece.size(); ++depth) {
       path.push_back(static_cast<std::uint32_t>(nodes_.size()));
-      nodes_.push_back({0, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i), static_cast<std::uint16_t>(depth + 1), static_cast<std::uint8_t>(piece[depth])});
+      nodes_.push_back({0, static_cast<std::uint32_t>(i), static_cast<std::uint32_t>(i),
+                        static_cast<std::uint16_t>(depth + 1), static_cast<std::uint8_t>(piece[depth])});
     }
-    nodes_[path.back()].last = static_cast<std::uint32_t>(i + 1);  // a shorter piece comes before what begins with it, so only equal ones meet here
+    // a shorter piece comes before what begins with it, so only equal ones meet here
+    nodes_[path.back()].last = static_cast<std::uint32_t>(i + 1);
     longest_ = std::max(longest_, piece.size());
     before = piece;
   }
   leave(0);
 }
 
-void TokenPieces::mark_allowed(TextAutomaton& automaton, TextAutomaton::State from, std::span<std::uint64_t> bits) const {
+void TokenPieces::mark_allowed(TextAutomaton& automaton, TextAutomaton::State from,
+                               std::span<std::uint64_t> bits) const {
   std::vector<TextAutomaton::State> states(longest_ + 1, TextAutomaton::kDead);
   states[0] = from;
   for (std::size_t i = 0; i < nodes_.size();) {

@@ -376,7 +376,10 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
   if (tensor.permuted_heads == 0) {
     // By bands: otherwise the tensor would be there twice.
     each_band(tensor, [&](std::int64_t first, const TensorView& band) {
-      to_float32(band, into.subspan(static_cast<std::size_t>(first * cols), static_cast<std::size_t>(band.rows() * cols)), pool);
+      to_float32(
+          band,
+          into.subspan(static_cast<std::size_t>(first * cols), static_cast<std::size_t>(band.rows() * cols)),
+          pool);
     });
     return;
   }
@@ -385,7 +388,8 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);
   pool.parallel_for(static_cast<std::size_t>(units), [&](std::size_t row, int) {
-    const auto source = static_cast<std::uint64_t>(source_row(static_cast<std::int64_t>(row), units, tensor.permuted_heads));
+    const auto source =
+        static_cast<std::uint64_t>(source_row(static_cast<std::int64_t>(row), units, tensor.permuted_heads));
     const TensorView one(static_cast<const void*>(view.as<const std::byte>() + source * unit_bytes),
                          view.dtype, Shape{width});
     to_float32(one, into.subspan(row * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));

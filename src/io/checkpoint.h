@@ -1,10 +1,13 @@
-// A checkpoint as one table: name -> checked view over mapped bytes, whatever the container (safetensors, sharded or not; GGUF).
+// A checkpoint as one table: name -> checked view over mapped bytes, whatever the container (safetensors,
+// sharded or not; GGUF).
 //
-// Every header rule is checked before a view is handed out (io/safetensors.h, io/gguf.h); names, offsets, sizes and dtypes are facts above.
-// A shard is a plain name inside the directory, checked as text: files of the hub cache are symbolic links out of it, and shall be.
-// Opening maps and reads headers only. Values are looked at under a lease, which the functions below take themselves unless they say otherwise:
-// it is what counts bytes, and what reads them where the page cache is gone past (base/io.h). Leases do not outlive the checkpoint.
-// Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted, when it is read as a model (io/gguf_model.h).
+// Every header rule is checked before a view is handed out (io/safetensors.h, io/gguf.h); names, offsets,
+// sizes and dtypes are facts above. A shard is a plain name inside the directory, checked as text: files of
+// the hub cache are symbolic links out of it, and shall be. Opening maps and reads headers only. Values are
+// looked at under a lease, which the functions below take themselves unless they say otherwise: it is what
+// counts bytes, and what reads them where the page cache is gone past (base/io.h). Leases do not outlive the
+// checkpoint. Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted,
+// when it is read as a model (io/gguf_model.h).
 #pragma once
 #include <functional>
 #include <map>
@@ -31,7 +34,8 @@ struct StoredTensor {
 
 class Checkpoint {
  public:
-  // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h). Errors: kBadInput.
+  // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h).
+  // Errors: kBadInput.
   static Checkpoint open(Io& io, const std::string& model);
 
   // Shards in the making, with the config that they will get: what was not written yet reads as zeros.
@@ -56,18 +60,21 @@ class Checkpoint {
   std::uint64_t tensor_bytes() const;
   std::uint64_t header_bytes() const;  // that opening read, in whole blocks
   const std::vector<Path>& shards() const;
-  // Files beside the weights that loaders read, for byte-for-byte copies: tokenizer*.json, special_tokens_map.json, generation_config.json,
-  // vocab/merges, chat_template*, LICENSE*... For a GGUF: empty; io/gguf_model.h makes them.
+  // Files beside the weights that loaders read, for byte-for-byte copies: tokenizer*.json,
+  // special_tokens_map.json, generation_config.json, vocab/merges, chat_template*, LICENSE*... For a GGUF:
+  // empty; io/gguf_model.h makes them.
   const std::vector<Path>& companion_files() const;
   // Values as FP32, [rows*cols]; Llama q/k of a GGUF already un-permuted.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
-  void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;  // rows divided over its threads
+  // rows divided over its threads
+  void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
   // What view.pointer points to, until the lease goes. A small tensor is read once and kept.
   Lease hold(const StoredTensor& tensor) const;
   Lease hold_rows(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
   // One band of each_band(), which may have been read ahead.
   Lease hold_band(const StoredTensor& tensor, std::int64_t first, std::int64_t count) const;
-  // What one reading of the tensor by each_band() counts; hold() counts a little less, where bands share a block.
+  // What one reading of the tensor by each_band() counts; hold() counts a little less, where bands share a
+  // block.
   static std::uint64_t bytes_to_read(const StoredTensor& tensor);
   // Whether it is small, so that it is read once.
   static bool is_kept(const StoredTensor& tensor);
@@ -75,12 +82,14 @@ class Checkpoint {
   bool holds_in_memory() const;
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
-  // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time, in order. A
-  // tensor of several bands leaves the resident set behind them: it may be larger than there is memory.
+  // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time,
+  // in order. A tensor of several bands leaves the resident set behind them: it may be larger than there is
+  // memory.
   static constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
   using EachBand = std::function<void(std::int64_t first_row, const TensorView& rows)>;
   void each_band(const StoredTensor& tensor, const EachBand& see) const;
-  // Has the tensor read meanwhile, behind those named before, while no more than so many bytes are ahead of who reads them.
+  // Has the tensor read meanwhile, behind those named before, while no more than so many bytes are ahead of
+  // who reads them.
   static constexpr std::uint64_t kReadAheadBytes = std::uint64_t{64}
                                                    << 20;  // where they are memory of this process
   static constexpr std::uint64_t kReadAheadCached = std::uint64_t{512} << 20;

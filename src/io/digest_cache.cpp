@@ -1,5 +1,5 @@
-// The file: one line per digest, "device inode size mtime ctime sha256", sorted. A line that is anything else is
-// skipped. Two programs that save at once lose what one of them learnt.
+// The file: one line per digest, "device inode size mtime ctime sha256", sorted. A line that is anything else
+// is skipped. Two programs that save at once lose what one of them learnt.
 #include "io/digest_cache.h"
 
 #include <fmt/format.h>

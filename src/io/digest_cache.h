@@ -1,11 +1,12 @@
 // SHA-256 of whole files, and what is remembered of them from run to run.
 //
-// A remembered digest is taken for a file whose device, inode, size, mtime and ctime are what they were. It is
-// remembered only if the file had been left alone for two seconds before it was read and was not written while it
-// was: within one tick of a file system's clock a change leaves no trace. Whoever can set the clock back can
-// deceive it, so what must be certain (`verify`, a rehash) calls file_sha256().
+// A remembered digest is taken for a file whose device, inode, size, mtime and ctime are what they were. It
+// is remembered only if the file had been left alone for two seconds before it was read and was not written
+// while it was: within one tick of a file system's clock a change leaves no trace. Whoever can set the clock
+// back can deceive it, so what must be certain (`verify`, a rehash) calls file_sha256().
 //
-// Cost: reading the file once, in pieces of 1 MiB that no mapping holds; a remembered one costs an open and a stat.
+// Cost: reading the file once, in pieces of 1 MiB that no mapping holds; a remembered one costs an open and a
+// stat.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,8 +43,8 @@ class DigestCache {
   // Links are followed; any thread. `through`: by what the file is read, where not by what the cache is.
   std::string sha256(const Path& path) { return sha256(path, io_); }
   std::string sha256(const Path& path, Io& through);
-  // How often a run that asks twice for the digest reads the file: not at all, once, or, of a file that was just written,
-  // twice.
+  // How often a run that asks twice for the digest reads the file: not at all, once, or, of a file that was
+  // just written, twice.
   int readings(const Path& path, Io& through);
   // Adds what was learnt to the file. A failure costs time later and nothing else: it is not an error.
   void save() noexcept;

@@ -1,4 +1,5 @@
-// What a file is that should have been a checkpoint and is not: a Git LFS pointer, a web page, an archive, a pickle, another format.
+// What a file is that should have been a checkpoint and is not: a Git LFS pointer, a web page, an archive, a
+// pickle, another format.
 //
 // Downloads fail in few ways, and each leaves a file that would otherwise only read as "header too large".
 #pragma once
@@ -15,7 +16,8 @@ struct ForeignFile {
   std::string hint;
 };
 
-// Looks at the first bytes only. Nothing when they belong to no known format, or to `expected` ("safetensors", "GGUF").
+// Looks at the first bytes only. Nothing when they belong to no known format, or to `expected`
+// ("safetensors", "GGUF").
 std::optional<ForeignFile> recognize_foreign_file(std::span<const std::byte> bytes,
                                                   std::string_view expected);
 

@@ -1,10 +1,12 @@
-// GGUF: magic, version, a table of key-value metadata, a table of tensors, padding, the tensors each padded to the alignment.
+// GGUF: magic, version, a table of key-value metadata, a table of tensors, padding, the tensors each padded
+// to the alignment.
 //
-// Versions 2 and 3, little-endian. Every count is held against the bytes that are left before anything is allocated, every product and sum is
-// checked, keys and names are unique, the alignment is a power of two, and tensors neither overlap nor leave the file. A tensor's extents are
-// turned around on reading: Shape is outermost first, as everywhere in llmq. parse_gguf() sees memory only, so that the fuzz target needs no file.
-// Values are views into those bytes: a vocabulary of 150,000 tokens costs nothing until somebody asks for it.
-// Source: ggml's docs/gguf.md; formats.md 2.4.
+// Versions 2 and 3, little-endian. Every count is held against the bytes that are left before anything is
+// allocated, every product and sum is checked, keys and names are unique, the alignment is a power of two,
+// and tensors neither overlap nor leave the file. A tensor's extents are turned around on reading: Shape is
+// outermost first, as everywhere in llmq. parse_gguf() sees memory only, so that the fuzz target needs no
+// file. Values are views into those bytes: a vocabulary of 150,000 tokens costs nothing until somebody asks
+// for it. Source: ggml's docs/gguf.md; formats.md 2.4.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -53,8 +55,9 @@ struct GgufTensor {
   std::uint64_t offset = 0, bytes = 0;  // from the first byte of the file
 };
 
-// Looks into the bytes it was parsed from, which must outlive it. Typed reads throw Error(kBadInput) naming file and key: at() and the like when
-// the key is missing or its value is of another kind, the find_ forms only for the latter.
+// Looks into the bytes it was parsed from, which must outlive it. Typed reads throw Error(kBadInput) naming
+// file and key: at() and the like when the key is missing or its value is of another kind, the find_ forms
+// only for the latter.
 class GgufHeader {
  public:
   std::uint32_t version = 3;
@@ -81,7 +84,8 @@ class GgufHeader {
   std::optional<std::string_view> find_string(std::string_view key) const;
 };
 
-// `bytes` is the whole file; `file` names it in errors. Errors: kBadInput; kUnsupported for versions, byte orders and tensor types unknown here.
+// `bytes` is the whole file; `file` names it in errors. Errors: kBadInput; kUnsupported for versions, byte
+// orders and tensor types unknown here.
 GgufHeader parse_gguf(std::span<const std::byte> bytes, const std::string& file);
 
 // A mapped file and its parsed header.

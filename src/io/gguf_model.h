@@ -1,9 +1,11 @@
-// A GGUF file as the Hugging Face model it was made from: config.json, tensor names, and what is to be undone in the weights.
+// A GGUF file as the Hugging Face model it was made from: config.json, tensor names, and what is to be undone
+// in the weights.
 //
-// llama.cpp's converter renames tensors and, for architecture "llama" (Llama 1-3, Mistral), reorders the rows of q and k within each head from
-// [2, head_dim/2] to [head_dim/2, 2], because its rope turns neighbours. source_row() undoes that. Llama 3's frequency scaling arrives
-// as a tensor of factors, rope_freqs.weight, and is turned back into rope_scaling. Whatever cannot be said in a config is refused by name.
-// Source: llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/tensor_mapping.py; formats.md 2.4.
+// llama.cpp's converter renames tensors and, for architecture "llama" (Llama 1-3, Mistral), reorders the rows
+// of q and k within each head from [2, head_dim/2] to [head_dim/2, 2], because its rope turns neighbours.
+// source_row() undoes that. Llama 3's frequency scaling arrives as a tensor of factors, rope_freqs.weight,
+// and is turned back into rope_scaling. Whatever cannot be said in a config is refused by name. Source:
+// llama.cpp's convert_hf_to_gguf.py and gguf-py/gguf/tensor_mapping.py; formats.md 2.4.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -27,7 +29,8 @@ struct GgufModel {
   std::vector<GgufModelTensor> tensors;
 };
 
-// `bytes` is the file that `header` was parsed from. Architectures llama, qwen2, qwen3. Errors: kBadInput, kUnsupported.
+// `bytes` is the file that `header` was parsed from. Architectures llama, qwen2, qwen3. Errors: kBadInput,
+// kUnsupported.
 GgufModel read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes);
 
 // Where row `row` of a q or k projection of `heads` heads and `rows` rows lies in the GGUF.
@@ -44,13 +47,14 @@ constexpr std::int64_t permuted_row(std::int64_t row, std::int64_t rows, int hea
   return head * head_dim + (within % 2) * half + within / 2;
 }
 
-// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight", and modules without their suffix likewise;
-// empty where GGUF has no name for it. hugging_face_name() turns "blk.3.attn_q.weight" back.
+// "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight", and modules without their suffix
+// likewise; empty where GGUF has no name for it. hugging_face_name() turns "blk.3.attn_q.weight" back.
 std::string gguf_name(std::string_view hugging_face);
 std::string hugging_face_name(std::string_view gguf);
 inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
 
-// Small files that stand beside config.json and come from metadata alone: generation_config.json, and chat_template.jinja when there is one.
+// Small files that stand beside config.json and come from metadata alone: generation_config.json, and
+// chat_template.jinja when there is one.
 std::vector<std::pair<std::string, std::string>> gguf_companion_texts(const GgufHeader& header);
 
 }  // namespace llmq

@@ -1,4 +1,5 @@
-// The tables are made in memory and written first; every tensor has its place before the first byte of any comes.
+// The tables are made in memory and written first; every tensor has its place before the first byte of any
+// comes.
 #include "io/gguf_writer.h"
 
 #include <fmt/format.h>

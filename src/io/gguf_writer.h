@@ -1,10 +1,10 @@
-// GGUF v3, streamed: metadata and tensors declared up front, tensors fed in any order, the name given only by finish().
+// GGUF v3, streamed: metadata and tensors declared up front, tensors fed in any order, the name given only by
+// finish().
 //
-// Layout: magic, version, counts, the metadata in the order in which keys were first set, the tensor table and
-// the tensors in the order of the declarations, everything from the tensors on padded with zeros to 32 bytes. The
-// same input gives the same bytes. Room for the whole file is reserved at once; where the bytes lie until then is
-// FilePlace's to say.
-// Source: ggml's docs/gguf.md and gguf.cpp.
+// Layout: magic, version, counts, the metadata in the order in which keys were first set, the tensor table
+// and the tensors in the order of the declarations, everything from the tensors on padded with zeros to 32
+// bytes. The same input gives the same bytes. Room for the whole file is reserved at once; where the bytes
+// lie until then is FilePlace's to say. Source: ggml's docs/gguf.md and gguf.cpp.
 #pragma once
 #include <cstdint>
 #include <memory>

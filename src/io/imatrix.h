@@ -1,9 +1,11 @@
-// Importance matrices of llama.cpp: for each weight, the sum of squares of each of its inputs over the calibration tokens.
+// Importance matrices of llama.cpp: for each weight, the sum of squares of each of its inputs over the
+// calibration tokens.
 //
-//   GGUF         general.type "imatrix"; imatrix.datasets, .chunk_count, .chunk_size; tensors <weight>.in_sum2 F32 [matrices, inputs] and
-//                <weight>.counts F32 [matrices, 1]: tokens that each matrix saw
-//   .dat         the older form: i32 n; n times {i32 bytes, name, i32 calls, i32 values, f32[values]}; i32 chunks; {i32 bytes, dataset}. A value is
-//                the mean square times `calls`.
+//   GGUF         general.type "imatrix"; imatrix.datasets, .chunk_count, .chunk_size; tensors
+//                <weight>.in_sum2 F32 [matrices, inputs] and <weight>.counts F32 [matrices, 1]: tokens that
+//                each matrix saw
+//   .dat         the older form: i32 n; n times {i32 bytes, name, i32 calls, i32 values, f32[values]}; i32
+//                chunks; {i32 bytes, dataset}. A value is the mean square times `calls`.
 //
 // Weights have GGUF's names ("blk.0.attn_q.weight"). parse_imatrix() sees memory only.
 // Source: llama.cpp's tools/imatrix/imatrix.cpp, common/imatrix-loader.cpp; formats.md 2.4.
@@ -30,7 +32,8 @@ struct Imatrix {
   std::uint32_t chunk_count = 0,
                 chunk_size = 0;  // chunks of so many tokens; size 0 where the file does not say
 
-  // Mean square of each input of a matrix of its own; empty where nothing is known of the weight. A matrix that saw no token has 1 for each.
+  // Mean square of each input of a matrix of its own; empty where nothing is known of the weight. A matrix
+  // that saw no token has 1 for each.
   std::vector<float> importance(std::string_view weight) const;
 };
 

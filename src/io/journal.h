@@ -2,8 +2,9 @@
 //
 //   one record a line: <SHA-256 of the line before's digest and of the text, 64 digits> <text>\n
 //
-// Each line's digest takes in the one before, so a line counts only where it was written; reading stops at the first
-// that does not fit, which is where the writer was stopped. append() returns when the record is on the disk.
+// Each line's digest takes in the one before, so a line counts only where it was written; reading stops at
+// the first that does not fit, which is where the writer was stopped. append() returns when the record is on
+// the disk.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,7 +1,8 @@
-// Reads ranges of mapped files before they are asked for, in the order in which they are named, on a thread of its own.
+// Reads ranges of mapped files before they are asked for, in the order in which they are named, on a thread
+// of its own.
 //
-// What it has read it holds under leases of a few megabytes, at most `window` bytes; then it waits until somebody took some of
-// it. An error of the disk ends the range: whoever asks for it meets the error itself.
+// What it has read it holds under leases of a few megabytes, at most `window` bytes; then it waits until
+// somebody took some of it. An error of the disk ends the range: whoever asks for it meets the error itself.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -24,8 +25,8 @@ class ReadAhead {
 
   // The mapping outlives this.
   void add(const Mapping& mapping, std::uint64_t offset, std::uint64_t size, std::uint64_t window);
-  // A lease on the range when its reading has begun, and on nothing when it has not; either way the range is not read
-  // ahead any more.
+  // A lease on the range when its reading has begun, and on nothing when it has not; either way the range is
+  // not read ahead any more.
   Lease take_over(const Mapping& mapping, std::uint64_t offset, std::uint64_t size);
 
  private:

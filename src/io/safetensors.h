@@ -1,9 +1,11 @@
 // safetensors: 8 bytes of header length, a JSON header, the tensors back to back.
 //
-// Reader rules (the reference reader's, commit 24b0b28, and more): length >= 8 and inside the file and <= 100,000,000; header begins with '{'; UTF-8;
-// no duplicate key at any level; __metadata__ string -> string; offsets sorted leave no hole and no overlap; shape products and byte sizes checked;
-// the last end equals the file length; names <= 4 KiB without control characters; <= 1 M tensors. A file that is something else (Git LFS pointer,
-// HTML, zip/pickle, GGUF, gzip) is named as such. parse() sees memory only, so that the fuzz target needs no file.
+// Reader rules (the reference reader's, commit 24b0b28, and more): length >= 8 and inside the file and <=
+// 100,000,000; header begins with '{'; UTF-8; no duplicate key at any level; __metadata__ string -> string;
+// offsets sorted leave no hole and no overlap; shape products and byte sizes checked; the last end equals the
+// file length; names <= 4 KiB without control characters; <= 1 M tensors. A file that is something else (Git
+// LFS pointer, HTML, zip/pickle, GGUF, gzip) is named as such. parse() sees memory only, so that the fuzz
+// target needs no file.
 #pragma once
 #include <functional>
 #include <map>
@@ -30,7 +32,8 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// `bytes` is the whole file; `file` names it in errors. Errors: kBadInput, kUnsupported for a dtype unknown here.
+// `bytes` is the whole file; `file` names it in errors. Errors: kBadInput, kUnsupported for a dtype unknown
+// here.
 SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std::string& file);
 
 // As much of the file as the parser looks at.
@@ -42,8 +45,8 @@ struct TensorDeclaration {
   Shape shape;
 };
 
-// Streams one .safetensors file: declared up front, fed in any order. Layout: widest element first, then by name;
-// the header is padded to 8. The same input gives the same bytes.
+// Streams one .safetensors file: declared up front, fed in any order. Layout: widest element first, then by
+// name; the header is padded to 8. The same input gives the same bytes.
 class SafetensorsWriter {
  public:
   SafetensorsWriter(Io& io, Path target, std::vector<TensorDeclaration> declarations,

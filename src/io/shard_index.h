@@ -1,6 +1,8 @@
-// model.safetensors.index.json: which tensor lies in which shard. And which files beside the weights belong to a model.
+// model.safetensors.index.json: which tensor lies in which shard. And which files beside the weights belong
+// to a model.
 //
-// A shard's name comes from outside and is used as a path: it must be one plain path part that ends in .safetensors.
+// A shard's name comes from outside and is used as a path: it must be one plain path part that ends in
+// .safetensors.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,8 +27,9 @@ bool is_shard_name(std::string_view name);
 
 ShardIndex read_shard_index(const Json& json, const std::string& file);
 
-// Files that loaders or people need beside the weights and that quantizing leaves as they are: tokenizer*, vocab.json, merges.txt,
-// special_tokens_map.json, added_tokens.json, generation_config.json, chat_template*, *.tiktoken, LICENSE*, NOTICE*, USE_POLICY*.
+// Files that loaders or people need beside the weights and that quantizing leaves as they are: tokenizer*,
+// vocab.json, merges.txt, special_tokens_map.json, added_tokens.json, generation_config.json, chat_template*,
+// *.tiktoken, LICENSE*, NOTICE*, USE_POLICY*.
 bool is_companion_name(std::string_view name);
 
 }  // namespace llmq

@@ -62,9 +62,13 @@ ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Com
                                     std::int64_t positions) {
   const RopeTable table = make_rope_table(spec, positions);
   const auto* const own = dynamic_cast<const OwnMemory*>(&backend);
-  return ForwardContext{
-      spec,      backend, compute, upload_floats(backend, table.cosines), upload_floats(backend, table.sines),
-      positions, row_chunks(own == nullptr ? 0 : own->scratch_bytes())};
+  return ForwardContext{spec,
+                        backend,
+                        compute,
+                        upload_floats(backend, table.cosines),
+                        upload_floats(backend, table.sines),
+                        positions,
+                        row_chunks(own == nullptr ? 0 : own->scratch_bytes())};
 }
 
 namespace {
@@ -99,11 +103,13 @@ struct ReadLinear {
   std::vector<float> bias;  // empty: none
 };
 
-ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed, ThreadPool& pool) {
+ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite,
+                       PackedWeights packed, ThreadPool& pool) {
   ReadLinear read;
   const bool codes = packed == PackedWeights::kCodes;
   read.stored = source.stored(linear, allow_nonfinite);
-  if (!read.stored && source.is_packed(linear.module) && (codes || source.packed_shape(linear.module).scheme.activation_bits == 8)) {
+  if (!read.stored && source.is_packed(linear.module) &&
+      (codes || source.packed_shape(linear.module).scheme.activation_bits == 8)) {
     source.check_packed(linear);
     read.codes = source.quantized(linear.module);
   } else if (!read.stored && codes && source.checkpoint().is_gguf()) {
@@ -111,25 +117,32 @@ ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, boo
     if (read.codes) check_shape(source, linear, *read.codes);
   }
   if (!read.stored && !read.codes) read.values = source.weight(linear, pool, allow_nonfinite);
-  if (std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite)) read.bias = std::move(*bias);
+  if (std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite))
+    read.bias = std::move(*bias);
   return read;
 }
 
-std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute, const QuantizedMatrix& matrix) {
-  return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute) : prepare_codes(backend, compute, matrix);
+std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute,
+                                               const QuantizedMatrix& matrix) {
+  return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute)
+                                            : prepare_codes(backend, compute, matrix);
 }
 
 // Output rows [first, first + count).
-std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const LinearSpec& linear, const ReadLinear& read, std::int64_t first, std::int64_t count) {
+std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const LinearSpec& linear,
+                                             const ReadLinear& read, std::int64_t first, std::int64_t count) {
   if (read.codes && count == linear.out_features) return prepare_matrix(backend, compute, *read.codes);
   if (read.codes) return prepare_matrix(backend, compute, row_slice(*read.codes, first, count));
-  const TensorView whole = read.stored ? read.stored->view : TensorView(read.values.data(), DType::kF32, Shape{linear.out_features, linear.in_features});
+  const TensorView whole = read.stored ? read.stored->view
+                                       : TensorView(read.values.data(), DType::kF32,
+                                                    Shape{linear.out_features, linear.in_features});
   return backend.prepare(whole.row_slice(first, count), compute);
 }
 
 }  // namespace
 
-std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const LinearSpec& linear,
+std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute,
+                                               const LinearSource& source, const LinearSpec& linear,
                                                bool allow_nonfinite, PackedWeights packed) {
   const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed, members.front()->workers());
   const std::int64_t count = linear.out_features / static_cast<std::int64_t>(members.size());
@@ -138,7 +151,10 @@ std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members
     const std::int64_t first = static_cast<std::int64_t>(member) * count;
     BlockLinear& share = shares.emplace_back();
     share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
-    if (!read.bias.empty()) share.bias = upload_floats(*members[member], std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    if (!read.bias.empty())
+      share.bias = upload_floats(
+          *members[member],
+          std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   }
   return shares;
 }
@@ -146,7 +162,8 @@ std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members
 BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
                            const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
   Backend* const only = &backend;
-  return std::move(prepare_linear_shares({&only, 1}, compute, source, linear, allow_nonfinite, packed).front());
+  return std::move(
+      prepare_linear_shares({&only, 1}, compute, source, linear, allow_nonfinite, packed).front());
 }
 
 Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear,
@@ -155,18 +172,23 @@ Buffer load_bias(Backend& backend, const LinearSource& source, const LinearSpec&
   return bias ? upload_floats(backend, *bias) : Buffer();
 }
 
-std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const ModelSpec& spec, int block,
-                                            bool allow_nonfinite, std::span<const LinearRole> roles, PackedWeights packed) {
+std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute,
+                                            const LinearSource& source, const ModelSpec& spec, int block,
+                                            bool allow_nonfinite, std::span<const LinearRole> roles,
+                                            PackedWeights packed) {
   const BlockSpec& structure = spec.blocks.at(static_cast<std::size_t>(block));
   std::vector<BlockWeights> shares(members.size());
   for (const LinearRole role : roles) {
-    std::vector<BlockLinear> linears = prepare_linear_shares(members, compute, source, structure.linear(role), allow_nonfinite, packed);
-    for (std::size_t member = 0; member < members.size(); ++member) shares[member].linear(role) = std::move(linears[member]);
+    std::vector<BlockLinear> linears =
+        prepare_linear_shares(members, compute, source, structure.linear(role), allow_nonfinite, packed);
+    for (std::size_t member = 0; member < members.size(); ++member)
+      shares[member].linear(role) = std::move(linears[member]);
   }
   const auto load_norm = [&](const std::string& tensor, Buffer BlockWeights::*norm) {
     if (tensor.empty()) return;
     const std::vector<float> values = source.tensor(tensor, allow_nonfinite);
-    for (std::size_t member = 0; member < members.size(); ++member) shares[member].*norm = upload_floats(*members[member], values);
+    for (std::size_t member = 0; member < members.size(); ++member)
+      shares[member].*norm = upload_floats(*members[member], values);
   };
   load_norm(structure.input_norm, &BlockWeights::input_norm);
   load_norm(structure.post_attention_norm, &BlockWeights::post_attention_norm);
@@ -179,7 +201,8 @@ BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& s
                         int block, bool allow_nonfinite, std::span<const LinearRole> roles,
                         PackedWeights packed) {
   Backend* const only = &backend;
-  return std::move(load_block_shares({&only, 1}, compute, source, spec, block, allow_nonfinite, roles, packed).front());
+  return std::move(
+      load_block_shares({&only, 1}, compute, source, spec, block, allow_nonfinite, roles, packed).front());
 }
 
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
@@ -197,7 +220,8 @@ void project(const ForwardContext& context, const BlockWeights& weights, const T
                               call_of(weights.linear(LinearRole::kKey), x, flat(k)),
                               call_of(weights.linear(LinearRole::kValue), x, flat(v))};
   context.backend.linears(calls);
-  const AdaptedOutput outputs[] = {{LinearRole::kQuery, calls[0].y}, {LinearRole::kKey, calls[1].y}, {LinearRole::kValue, calls[2].y}};
+  const AdaptedOutput outputs[] = {
+      {LinearRole::kQuery, calls[0].y}, {LinearRole::kKey, calls[1].y}, {LinearRole::kValue, calls[2].y}};
   add_adapters(context.backend, adapters, x, outputs);
   normalize_and_rotate(context, weights.query_norm, q, positions);
   normalize_and_rotate(context, weights.key_norm, k, positions);
@@ -214,23 +238,28 @@ struct Heads {
         view(storage.view(DType::kF32, {rows, heads, head_dim})) {}
 };
 
-// Where a block's pages have a basis of their own, what is stored and asked goes into it, and what comes out of it back.
+// Where a block's pages have a basis of their own, what is stored and asked goes into it, and what comes out
+// of it back.
 struct PageBasis {
   const ForwardContext& context;
   const KvBasis& basis;
 
   void enter(Heads& q, Heads& k, Heads& v) const {
     if (basis.empty()) return;
-    replace(q, [&](const TensorView& changed) { change_basis(context.backend, changed, q.view, basis.queries); });
-    replace(k, [&](const TensorView& changed) { change_basis(context.backend, changed, k.view, basis.keys); });
-    replace(v, [&](const TensorView& changed) { mix_heads(context.backend, changed, v.view, *basis.mixing); });
+    replace(
+        q, [&](const TensorView& changed) { change_basis(context.backend, changed, q.view, basis.queries); });
+    replace(k,
+            [&](const TensorView& changed) { change_basis(context.backend, changed, k.view, basis.keys); });
+    replace(v,
+            [&](const TensorView& changed) { mix_heads(context.backend, changed, v.view, *basis.mixing); });
   }
 
   // `out` [T, heads * head_dim] in place.
   void leave(const TensorView& out) const {
     if (basis.empty()) return;
     const ModelSpec& spec = context.spec;
-    Heads wide(context.backend, out.rows(), spec.heads, spec.head_dim), back(context.backend, out.rows(), spec.heads, spec.head_dim);
+    Heads wide(context.backend, out.rows(), spec.heads, spec.head_dim),
+        back(context.backend, out.rows(), spec.heads, spec.head_dim);
     const auto flat = [&](const Heads& heads) { return heads.storage.view(DType::kF32, out.shape); };
     context.backend.convert(flat(wide), out);
     mix_heads(context.backend, back.view, wide.view, *basis.mixing);
@@ -261,40 +290,47 @@ void attend(const ForwardContext& context, int block, const BlockWeights& weight
   const PageBasis basis{context, weights.kv_basis};
   // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
   // its queries run.
-  for_fitting_rows(context.chunks, context.fitting.get(), x_attn.rows(), width, [&](std::int64_t first, std::int64_t count) {
-    Heads q(context.backend, count, spec.heads, spec.head_dim), k(context.backend, count, spec.kv_heads, spec.head_dim),
-        v(context.backend, count, spec.kv_heads, spec.head_dim);
-    const auto from = static_cast<std::size_t>(first), many = static_cast<std::size_t>(count);
-    project(context, weights, x_attn.row_slice(first, count), std::span(rows.positions).subspan(from, many), q.view, k.view, v.view,
-            {rows.adapters, static_cast<std::size_t>(block), first, context.member});
-    basis.enter(q, k, v);
-    context.backend.store_kv(pages, k.view, v.view, std::span(rows.slots).subspan(from, many));
-    const TensorView out = x_o.row_slice(first, count);
-    if (count == x_attn.rows())
-      context.backend.attention(out, q.view, pages, rows.sequences, problem);
-    else
-      context.backend.attention(out, q.view, pages, clip_sequences(rows.sequences, first, count), problem);
-    basis.leave(out);
-  });
+  for_fitting_rows(
+      context.chunks, context.fitting.get(), x_attn.rows(), width,
+      [&](std::int64_t first, std::int64_t count) {
+        Heads q(context.backend, count, spec.heads, spec.head_dim),
+            k(context.backend, count, spec.kv_heads, spec.head_dim),
+            v(context.backend, count, spec.kv_heads, spec.head_dim);
+        const auto from = static_cast<std::size_t>(first), many = static_cast<std::size_t>(count);
+        project(context, weights, x_attn.row_slice(first, count),
+                std::span(rows.positions).subspan(from, many), q.view, k.view, v.view,
+                {rows.adapters, static_cast<std::size_t>(block), first, context.member});
+        basis.enter(q, k, v);
+        context.backend.store_kv(pages, k.view, v.view, std::span(rows.slots).subspan(from, many));
+        const TensorView out = x_o.row_slice(first, count);
+        if (count == x_attn.rows())
+          context.backend.attention(out, q.view, pages, rows.sequences, problem);
+        else
+          context.backend.attention(out, q.view, pages, clip_sequences(rows.sequences, first, count),
+                                    problem);
+        basis.leave(out);
+      });
 }
 
-void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
-                  const TensorView& y, const RowAdapters& adapters) {
+void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role,
+                  const TensorView& x, const TensorView& y, const RowAdapters& adapters) {
   const BlockLinear& linear = weights.linear(role);
   context.backend.linear(y, x, *linear.weight, vector_view(linear.bias));
   const AdaptedOutput output{role, y};
   add_adapters(context.backend, adapters, x, std::span(&output, 1));
 }
 
-void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
-                const TensorView& hidden, const RowAdapters& adapters) {
-  for_fitting_rows(context.chunks, context.fitting.get(), x.rows(), hidden.cols(), [&](std::int64_t first, std::int64_t count) {
-    const Buffer y =
-        context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
-    const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
-    apply_linear(context, weights, role, x.row_slice(first, count), y_view, adapters.from(first));
-    context.backend.add(hidden.row_slice(first, count), y_view);
-  });
+void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role,
+                const TensorView& x, const TensorView& hidden, const RowAdapters& adapters) {
+  for_fitting_rows(
+      context.chunks, context.fitting.get(), x.rows(), hidden.cols(),
+      [&](std::int64_t first, std::int64_t count) {
+        const Buffer y =
+            context.backend.allocate(static_cast<std::size_t>(count * hidden.cols()) * sizeof(float));
+        const TensorView y_view = y.view(DType::kF32, {count, hidden.cols()});
+        apply_linear(context, weights, role, x.row_slice(first, count), y_view, adapters.from(first));
+        context.backend.add(hidden.row_slice(first, count), y_view);
+      });
 }
 
 void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
@@ -307,19 +343,21 @@ void gate(const ForwardContext& context, const BlockWeights& weights, const Tens
           const TensorView& x_down, const RowAdapters& adapters) {
   const std::int64_t width = context.spec.intermediate_size;
   const Activation activation = context.spec.silu ? Activation::kSilu : Activation::kGeluTanh;
-  for_fitting_rows(context.chunks, context.fitting.get(), x_mlp.rows(), 2 * width, [&](std::int64_t first, std::int64_t count) {
-    const std::size_t bytes = static_cast<std::size_t>(count * width) * sizeof(float);
-    const Buffer gate_out = context.backend.allocate(bytes), up_out = context.backend.allocate(bytes);
-    const TensorView gate_view = gate_out.view(DType::kF32, {count, width});
-    const TensorView up_view = up_out.view(DType::kF32, {count, width});
-    const TensorView x = x_mlp.row_slice(first, count);
-    const LinearCall calls[] = {call_of(weights.linear(LinearRole::kGate), x, gate_view),
-                                call_of(weights.linear(LinearRole::kUp), x, up_view)};
-    context.backend.linears(calls);
-    const AdaptedOutput outputs[] = {{LinearRole::kGate, gate_view}, {LinearRole::kUp, up_view}};
-    add_adapters(context.backend, adapters.from(first), x, outputs);
-    context.backend.gated_activation(x_down.row_slice(first, count), gate_view, up_view, activation);
-  });
+  for_fitting_rows(
+      context.chunks, context.fitting.get(), x_mlp.rows(), 2 * width,
+      [&](std::int64_t first, std::int64_t count) {
+        const std::size_t bytes = static_cast<std::size_t>(count * width) * sizeof(float);
+        const Buffer gate_out = context.backend.allocate(bytes), up_out = context.backend.allocate(bytes);
+        const TensorView gate_view = gate_out.view(DType::kF32, {count, width});
+        const TensorView up_view = up_out.view(DType::kF32, {count, width});
+        const TensorView x = x_mlp.row_slice(first, count);
+        const LinearCall calls[] = {call_of(weights.linear(LinearRole::kGate), x, gate_view),
+                                    call_of(weights.linear(LinearRole::kUp), x, up_view)};
+        context.backend.linears(calls);
+        const AdaptedOutput outputs[] = {{LinearRole::kGate, gate_view}, {LinearRole::kUp, up_view}};
+        add_adapters(context.backend, adapters.from(first), x, outputs);
+        context.backend.gated_activation(x_down.row_slice(first, count), gate_view, up_view, activation);
+      });
 }
 
 void forward_block(const ForwardContext& context, int block, const BlockWeights& weights,

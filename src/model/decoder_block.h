@@ -5,8 +5,9 @@
 //   mlp_input:       x_mlp  = rms_norm(h)                         -> readers gate, up
 //   gate:            x_down = act(gate) * up                      -> reader down
 //
-// Evaluation, generation and calibration run exactly these functions; calibration stops between them to take statistics and to swap a linear's
-// weight for its quantized one. All tensors on the backend's device; T = rows of the batch.
+// Evaluation, generation and calibration run exactly these functions; calibration stops between them to take
+// statistics and to swap a linear's weight for its quantized one. All tensors on the backend's device; T =
+// rows of the batch.
 #pragma once
 #include <array>
 #include <memory>
@@ -47,7 +48,8 @@ struct ForwardContext {
   std::int64_t positions = 0;
   RowChunks chunks = {};
   std::size_t member = 0;  // of those that a model is divided over (model/divided_block.h)
-  std::unique_ptr<FittingRows> fitting = {};  // of whoever goes on where memory runs out; null: that ends the work
+  // of whoever goes on where memory runs out; null: that ends the work
+  std::unique_ptr<FittingRows> fitting = {};
 };
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions);
@@ -60,8 +62,8 @@ struct BatchRows {
   std::vector<AdapterRun> adapters;  // rising; of the rows that have one
 };
 
-// A packed weight of 16-bit activations: dequantized, as calibration runs it beside weights that are still dense; or as
-// its codes where the backend keeps them, as evaluation and generation do.
+// A packed weight of 16-bit activations: dequantized, as calibration runs it beside weights that are still
+// dense; or as its codes where the backend keeps them, as evaluation and generation do.
 enum class PackedWeights : std::uint8_t { kDequantized, kCodes };
 std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
                                               const QuantizedMatrix& matrix);
@@ -74,16 +76,20 @@ inline constexpr std::array<LinearRole, kLinearRoles> kAllRoles = {
     LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue, LinearRole::kOutput,
     LinearRole::kGate,  LinearRole::kUp,  LinearRole::kDown};
 // The weights of a linear divided by output rows, equal shares in this order; read once.
-std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const LinearSpec& linear,
+std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute,
+                                               const LinearSource& source, const LinearSpec& linear,
                                                bool allow_nonfinite, PackedWeights packed);
-// The norms of a block and the linears named. NaN and infinity in any of them are refused by name unless allow_nonfinite.
+// The norms of a block and the linears named. NaN and infinity in any of them are refused by name unless
+// allow_nonfinite.
 BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const ModelSpec& spec,
                         int block, bool allow_nonfinite = false,
                         std::span<const LinearRole> roles = kAllRoles,
                         PackedWeights packed = PackedWeights::kDequantized);
 // Every member's share of the linears named, and the norms, which each has whole.
-std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute, const LinearSource& source, const ModelSpec& spec, int block,
-                                            bool allow_nonfinite, std::span<const LinearRole> roles, PackedWeights packed);
+std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute,
+                                            const LinearSource& source, const ModelSpec& spec, int block,
+                                            bool allow_nonfinite, std::span<const LinearRole> roles,
+                                            PackedWeights packed);
 
 // Stages. `hidden` F32 [T, hidden_size]; outputs x_* of the compute dtype.
 void attention_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
@@ -94,10 +100,12 @@ void project(const ForwardContext& context, const BlockWeights& weights, const T
              const TensorView& v, const RowAdapters& adapters = {});
 void attend(const ForwardContext& context, int block, const BlockWeights& weights, const TensorView& x_attn,
             const BatchRows& rows, const KvPages& pages, const TensorView& x_o);
-void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
-                  const TensorView& y, const RowAdapters& adapters = {});  // y F32 = linear(x)
-void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role, const TensorView& x,
-                const TensorView& hidden, const RowAdapters& adapters = {});  // hidden += linear(x)
+void apply_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role,
+                  const TensorView& x, const TensorView& y,
+                  const RowAdapters& adapters = {});  // y F32 = linear(x)
+void add_linear(const ForwardContext& context, const BlockWeights& weights, LinearRole role,
+                const TensorView& x, const TensorView& hidden,
+                const RowAdapters& adapters = {});  // hidden += linear(x)
 void mlp_input(const ForwardContext& context, const BlockWeights& weights, const TensorView& hidden,
                const TensorView& x_mlp);
 void gate(const ForwardContext& context, const BlockWeights& weights, const TensorView& x_mlp,

@@ -1,14 +1,17 @@
-// One model divided over several members, each with a backend and a memory of its own, so that every bit is that of one device.
+// One model divided over several members, each with a backend and a memory of its own, so that every bit is
+// that of one device.
 //
 //   member i of N has   heads [i h/N, (i+1) h/N), the KV heads that they ask, and their pages
 //                       rows of gate and up [i I/N, ...),  rows of o and down [i H/N, ...)
 //
-//   x_attn -> own heads of attention -> all x_o -> own columns of o -> all of them, added to h;  the MLP likewise
+//   x_attn -> own heads of attention -> all x_o -> own columns of o -> all of them, added to h;
+//   the MLP likewise
 //
-// No sum is ever cut: each linear is divided by its outputs and reads its whole input, which the members put together first. A column of a
-// linear does not depend on which others there are (tests/kernels/backend), so a member computes the bits that one device would; cutting o
-// and down along their inputs instead, as is usual, needs half the exchanges and sums in another order. The residual stream, norms and
-// the rope table are on every member. Four exchanges a block (device/exchange.h).
+// No sum is ever cut: each linear is divided by its outputs and reads its whole input, which the members put
+// together first. A column of a linear does not depend on which others there are (tests/kernels/backend), so
+// a member computes the bits that one device would; cutting o and down along their inputs instead, as is
+// usual, needs half the exchanges and sums in another order. The residual stream, norms and the rope table
+// are on every member. Four exchanges a block (device/exchange.h).
 #pragma once
 #include <span>
 #include <vector>
@@ -18,8 +21,8 @@
 
 namespace llmq {
 
-// What each of `members` runs: heads, KV heads, intermediate size and the outputs of the linears divided. Error(kUsage) where one of them or
-// the hidden size cannot be, naming it and the numbers that would do.
+// What each of `members` runs: heads, KV heads, intermediate size and the outputs of the linears divided.
+// Error(kUsage) where one of them or the hidden size cannot be, naming it and the numbers that would do.
 ModelSpec member_spec(const ModelSpec& spec, std::int64_t members);
 
 // One member in one block.
@@ -31,6 +34,7 @@ struct MemberBlock {
 };
 
 // forward_block() by all of them; a single one has the whole model.
-void forward_members(std::span<const MemberBlock> members, int block, const BatchRows& rows, Exchange& exchange);
+void forward_members(std::span<const MemberBlock> members, int block, const BatchRows& rows,
+                     Exchange& exchange);
 
 }  // namespace llmq

@@ -7,7 +7,8 @@ void FittingRows::halve(std::int64_t rows, const Error& error) {
     ErrorDetail detail = error.detail();
     detail.message += fmt::format(", with no more than {} rows of a chunk at a time", rows);
     detail.hint =
-        "the same command goes on from the last finished block when the device has room, or on another of its kind; fewer samples "
+        "the same command goes on from the last finished block when the device has room, or on another of "
+        "its kind; fewer samples "
         "(--set calibration.samples) need less";
     fail(error.kind(), std::move(detail));
   }

@@ -1,7 +1,9 @@
-// Rows of a stage in parts, as RowChunks cuts them, or smaller ones where the device runs out of memory in the middle: the part that failed is halved
-// and tried again, and smaller stays smaller. By row invariance no result depends on it (docs/adr/0013).
+// Rows of a stage in parts, as RowChunks cuts them, or smaller ones where the device runs out of memory in
+// the middle: the part that failed is halved and tried again, and smaller stays smaller. By row invariance no
+// result depends on it (docs/adr/0013).
 //
-// So that a part can be tried again, it changes what it also reads (the residual stream) only after everything it allocates.
+// So that a part can be tried again, it changes what it also reads (the residual stream) only after
+// everything it allocates.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -16,10 +18,12 @@ namespace llmq {
 // What one device turned out to have memory for. Not from two threads at once.
 class FittingRows {
  public:
-  static constexpr std::int64_t kFewest = 16;  // fewer save little of what a stage holds, and read the weights as often
+  // fewer save little of what a stage holds, and read the weights as often
+  static constexpr std::int64_t kFewest = 16;
 
   std::int64_t most() const { return most_; }
-  // `rows` were too many, as `error` says: half of them from now on. Throws `error`, with what would do, where they were the fewest.
+  // `rows` were too many, as `error` says: half of them from now on. Throws `error`, with what would do,
+  // where they were the fewest.
   void halve(std::int64_t rows, const Error& error);
   // most(), where it has fallen since this was asked last.
   std::optional<std::int64_t> news();
@@ -31,7 +35,8 @@ class FittingRows {
 
 // for_row_chunks(); where `fitting` is null, an allocation that fails ends the work.
 template <typename Work>
-void for_fitting_rows(const RowChunks& limits, FittingRows* fitting, std::int64_t rows, std::int64_t row_floats, const Work& work) {
+void for_fitting_rows(const RowChunks& limits, FittingRows* fitting, std::int64_t rows,
+                      std::int64_t row_floats, const Work& work) {
   const std::int64_t chunk = rows_at_once(limits, row_floats);
   for (std::int64_t first = 0; first < rows;) {
     const std::int64_t count = std::min({chunk, fitting == nullptr ? chunk : fitting->most(), rows - first});

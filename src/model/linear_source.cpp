@@ -128,7 +128,8 @@ void LinearSource::read_ahead(const LinearSpec& linear) const {
       checkpoint().read_ahead(tensor);
 }
 
-ZeroedNumbers<float> LinearSource::weight(const LinearSpec& linear, ThreadPool& pool, bool allow_nonfinite) const {
+ZeroedNumbers<float> LinearSource::weight(const LinearSpec& linear, ThreadPool& pool,
+                                          bool allow_nonfinite) const {
   if (!is_packed(linear.module)) {
     const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
     if (!(tensor.view.shape == Shape{linear.out_features, linear.in_features}))

@@ -53,8 +53,8 @@ class LinearSource {
   std::optional<std::vector<float>> bias(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
   std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;
-  // The same as it is stored, after one pass over its values; any dtype that read_float32() knows. `see` gets each band
-  // that was found finite (not of a tensor with permuted_heads).
+  // The same as it is stored, after one pass over its values; any dtype that read_float32() knows. `see` gets
+  // each band that was found finite (not of a tensor with permuted_heads).
   const StoredTensor& finite(const std::string& name, const Checkpoint::EachBand& see = {}) const;
   // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
   // safetensors); else nullopt.
@@ -63,8 +63,8 @@ class LinearSource {
   // nullopt for every other. Refuses NaN/Inf by name.
   std::optional<QuantizedMatrix> block_codes(const std::string& tensor) const;
   const Checkpoint& checkpoint() const;
-  // The tensors that hold a linear's weight, as far as there are any; what one reading of it counts at most, and how much
-  // of that is of tensors that are kept from their first reading on.
+  // The tensors that hold a linear's weight, as far as there are any; what one reading of it counts at most,
+  // and how much of that is of tensors that are kept from their first reading on.
   std::vector<std::string> tensors_of(const LinearSpec& linear) const;
   struct ReadBytes {
     std::uint64_t all = 0, kept = 0;

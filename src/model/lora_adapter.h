@@ -2,10 +2,11 @@
 //
 //   y = W x + scale B (A x),   scale = alpha / r, or alpha / sqrt(r) with use_rslora;   A [r, in], B [out, r]
 //
-// Opening checks every field, name, shape and value against the model: what an adapter may contain and this does not carry out (DoRA,
-// whole modules, biases, initialisations that change the base model, matrices of the embedding or the head) is refused by its name, because
-// an adapter that is carried out in part is another model. fan_in_fan_out is of layers that these models do not have; PEFT drops it, too.
-// Cost: one pass over the adapter's values; they are read again when they are asked for.
+// Opening checks every field, name, shape and value against the model: what an adapter may contain and this
+// does not carry out (DoRA, whole modules, biases, initialisations that change the base model, matrices of
+// the embedding or the head) is refused by its name, because an adapter that is carried out in part is
+// another model. fan_in_fan_out is of layers that these models do not have; PEFT drops it, too. Cost: one
+// pass over the adapter's values; they are read again when they are asked for.
 #pragma once
 #include <array>
 #include <optional>
@@ -27,8 +28,8 @@ struct LoraPair {
   std::vector<float> up;    // B, [out_features, rank]
 };
 
-// rows[i] += scale (B A)[first + i] for the `rows.size() / in_features` rows from `first` on: FP32, the sum over the rank in order, then the
-// scale, then one addition.
+// rows[i] += scale (B A)[first + i] for the `rows.size() / in_features` rows from `first` on: FP32, the sum
+// over the rank in order, then the scale, then one addition.
 void add_lora_rows(const LoraPair& pair, std::int64_t first, std::span<float> rows, ThreadPool& pool);
 
 class LoraAdapter {
@@ -36,14 +37,17 @@ class LoraAdapter {
   // Errors: kBadInput, kUnsupported, naming the file and the field or tensor.
   static LoraAdapter open(Io& io, const Path& directory, const ModelSpec& spec);
 
-  bool changes(std::size_t block, LinearRole role) const { return places_.at(block)[static_cast<std::size_t>(role)].has_value(); }
+  bool changes(std::size_t block, LinearRole role) const {
+    return places_.at(block)[static_cast<std::size_t>(role)].has_value();
+  }
   LoraPair pair(std::size_t block, LinearRole role) const;  // only where changes()
   std::size_t blocks() const { return places_.size(); }     // of the model
   std::size_t linears() const;                              // that it changes
   std::int64_t rank() const;                                // the largest
   std::int64_t values() const;                              // of all matrices
   const Path& directory() const { return directory_; }
-  static std::vector<Path> files(Io& io, const Path& directory);  // that open() reads; Error(kBadInput) where one is missing
+  // that open() reads; Error(kBadInput) where one is missing
+  static std::vector<Path> files(Io& io, const Path& directory);
 
  private:
   struct Place {

@@ -1,5 +1,6 @@
-// The tensors of one packed module as the formats of compressed-tensors, AutoAWQ and GPTQ store them. Every shape and dtype is checked against the
-// scheme before a word is read. Cost: one pass over the packed words, one over the codes.
+// The tensors of one packed module as the formats of compressed-tensors, AutoAWQ and GPTQ store them. Every
+// shape and dtype is checked against the scheme before a word is read. Cost: one pass over the packed words,
+// one over the codes.
 #pragma once
 #include <optional>
 #include <string>
@@ -29,7 +30,8 @@ struct PackedTensors {
 };
 
 // Error(kBadInput) or Error(kUnsupported) naming the tensor that is missing or is not what the scheme says.
-PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization, const std::string& module);
+PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization,
+                          const std::string& module);
 QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& packed, bool allow_nonfinite);
 
 // Where the codes of a module are; of the tensor of codes, its module.

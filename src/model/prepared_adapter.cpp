@@ -28,13 +28,19 @@ std::vector<AdapterRun> clip(const RowAdapters& adapters, std::int64_t rows) {
 }
 
 // All runs are of one adapter.
-void add_one(Backend& backend, const RowAdapters& adapters, std::span<const AdapterRun> runs, const TensorView& x, std::span<const AdaptedOutput> outputs) {
+void add_one(Backend& backend, const RowAdapters& adapters, std::span<const AdapterRun> runs,
+             const TensorView& x, std::span<const AdaptedOutput> outputs) {
   const auto& linears = runs.front().adapter->members.at(adapters.member).at(adapters.block);
-  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear& { return linears[static_cast<std::size_t>(output.role)]; };
-  if (std::none_of(outputs.begin(), outputs.end(), [&](const AdaptedOutput& output) { return linear_of(output).down != nullptr; })) return;
+  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear& {
+    return linears[static_cast<std::size_t>(output.role)];
+  };
+  if (std::none_of(outputs.begin(), outputs.end(),
+                   [&](const AdaptedOutput& output) { return linear_of(output).down != nullptr; }))
+    return;
   std::vector<std::int32_t> rows;
   for (const AdapterRun& run : runs)
-    for (std::int64_t row = run.first; row < run.first + run.count; ++row) rows.push_back(static_cast<std::int32_t>(row));
+    for (std::int64_t row = run.first; row < run.first + run.count; ++row)
+      rows.push_back(static_cast<std::int32_t>(row));
   const auto count = static_cast<std::int64_t>(rows.size());
   const Floats gathered = floats(backend, count, x.cols());
   backend.embed(gathered.view, x, rows);  // rows of a table, widened
@@ -75,20 +81,24 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
       const std::int64_t count = pair.out_features / static_cast<std::int64_t>(members.size());
       for (std::size_t member = 0; member < members.size(); ++member) {
         PreparedAdapter::Linear& linear = prepared.members[member][block][role];
-        linear.down = members[member]->prepare(TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
-        linear.up = members[member]->prepare(up.row_slice(static_cast<std::int64_t>(member) * count, count), Compute::kFloat32);
+        linear.down = members[member]->prepare(
+            TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
+        linear.up = members[member]->prepare(up.row_slice(static_cast<std::int64_t>(member) * count, count),
+                                             Compute::kFloat32);
         prepared.bytes += linear.down->bytes + linear.up->bytes;
       }
     }
   return prepared;
 }
 
-void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x, std::span<const AdaptedOutput> outputs) {
+void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x,
+                  std::span<const AdaptedOutput> outputs) {
   if (adapters.runs.empty()) return;
   std::vector<AdapterRun> left = clip(adapters, x.rows());
   while (!left.empty()) {
     const PreparedAdapter* adapter = left.front().adapter;
-    const auto others = std::stable_partition(left.begin(), left.end(), [&](const AdapterRun& run) { return run.adapter == adapter; });
+    const auto others = std::stable_partition(left.begin(), left.end(),
+                                              [&](const AdapterRun& run) { return run.adapter == adapter; });
     add_one(backend, adapters, {left.begin(), others}, x, outputs);
     left.erase(left.begin(), others);
   }

@@ -2,9 +2,10 @@
 //
 //   y[t] += B' (A x[t]),   B' = scale B
 //
-// FP32 whatever the model computes in: x is widened, and nothing is rounded to BF16. The rows of one adapter are gathered, go through two
-// products of the backend and are added one by one, so that a row's bits depend neither on its batch mates nor on their adapters. Rows
-// without an adapter are not touched, and a batch without any costs nothing.
+// FP32 whatever the model computes in: x is widened, and nothing is rounded to BF16. The rows of one adapter
+// are gathered, go through two products of the backend and are added one by one, so that a row's bits depend
+// neither on its batch mates nor on their adapters. Rows without an adapter are not touched, and a batch
+// without any costs nothing.
 #pragma once
 #include <array>
 #include <memory>
@@ -49,6 +50,7 @@ struct AdaptedOutput {
 };
 
 // For linears that share the input x [T, in], of the compute dtype.
-void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x, std::span<const AdaptedOutput> outputs);
+void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x,
+                  std::span<const AdaptedOutput> outputs);
 
 }  // namespace llmq

@@ -1,5 +1,6 @@
 // Sources: compressed_tensors.quantization (quant_config.py, quant_args.py, lifecycle/apply.py,
-// utils/match.py, 0.19-0.20), AutoAWQ's models/_config.py, Transformers' AwqConfig, GPTQModel 7.7 quantization/config.py.
+// utils/match.py, 0.19-0.20), AutoAWQ's models/_config.py, Transformers' AwqConfig, GPTQModel 7.7
+// quantization/config.py.
 #include "model/quantization_config.h"
 
 #include <algorithm>
@@ -120,8 +121,8 @@ QuantScheme read_weights(ConfigFields& weights) {
   return scheme;
 }
 
-// input_activations: 8 bits of the weights' type, symmetric; a scale per token, one per tensor that the checkpoint holds, or with
-// float8 blocks one per group of a token.
+// input_activations: 8 bits of the weights' type, symmetric; a scale per token, one per tensor that the
+// checkpoint holds, or with float8 blocks one per group of a token.
 void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
   const std::int64_t bits = inputs.integer("num_bits", {1, 64}, 8);
   if (bits != 8) inputs.unsupported("num_bits", fmt::format("is {}; 8 bits are supported", bits));

@@ -1,11 +1,13 @@
 // quantization_config of a checkpoint, parsed strictly in everything that changes what the stored words mean.
 //
-//   compressed-tensors   formats pack-quantized, int-quantized, float-quantized; config_groups of integer or float8 weight schemes, with
-//                        8-bit inputs or without, each with targets; ignore. A target is a module's full name, "re:" and a
-//                        regular expression from its start, or the class Linear, in this order of precedence.
+//   compressed-tensors   formats pack-quantized, int-quantized, float-quantized; config_groups of integer or
+//                        float8 weight schemes, with 8-bit inputs or without, each with targets; ignore. A
+//                        target is a module's full name, "re:" and a regular expression from its start, or
+//                        the class Linear, in this order of precedence.
 //   awq                  version gemm, 4 bits, one scheme for all.
-//   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular expressions from the start of a
-//                        module's name, the first that matches changes the scheme ("+:") or leaves the module dense ("-:").
+//   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular
+//                        expressions from the start of a module's name, the first that matches changes the
+//                        scheme ("+:") or leaves the module dense ("-:").
 // Anything else (other formats, other quantization of activations, transforms) is refused by name.
 #pragma once
 #include <optional>

@@ -4,9 +4,9 @@
 //   default   f_i = 1 / theta^(2i/d)
 //   linear    f_i / factor
 //   dynamic   theta * (factor n / m - (factor - 1))^(d / (d - 2)) in place of theta once n positions exceed
-//   the m trained for yarn      f_i / factor blended with f_i by a ramp over i; cos and sin times the
-//   attention factor llama3    f_i / factor beyond the low wavelength, f_i below the high one, interpolated
-//   between
+//             the m trained for
+//   yarn      f_i / factor blended with f_i by a ramp over i; cos and sin times the attention factor
+//   llama3    f_i / factor beyond the low wavelength, f_i below the high one, interpolated between
 //
 // Tensors are FP32 there, so every product and quotient here is rounded to FP32 where theirs is; powers and
 // cos/sin, whose last bit depends on the library, are taken in FP64 and rounded once. A tensor library's own

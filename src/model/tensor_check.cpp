@@ -55,8 +55,10 @@ class TensorCheck {
       expect(name, {1}, "one scale");
       const float scale = source.tensor(name).front();
       if (!(scale > 0) || !std::isfinite(scale))
-        fail(ErrorKind::kBadInput,
-             {fmt::format("is {}; a scale is above 0 and finite", scale), checkpoint_.path().string(), name, {}});
+        fail(ErrorKind::kBadInput, {fmt::format("is {}; a scale is above 0 and finite", scale),
+                                    checkpoint_.path().string(),
+                                    name,
+                                    {}});
     }
   }
 

@@ -26,10 +26,12 @@ bool all_finite(std::span<const float> values) {
   return no_exponent_of_ones<std::uint32_t>(values.data(), values.size(), 0x7f800000u);
 }
 
-void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message, std::string hint) {
+void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
+                std::string hint) {
   fail(ErrorKind::kBadInput, {std::move(message), checkpoint.path().string(), name, std::move(hint)});
 }
-void unsupported_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message, std::string hint) {
+void unsupported_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
+                        std::string hint) {
   fail(ErrorKind::kUnsupported, {std::move(message), checkpoint.path().string(), name, std::move(hint)});
 }
 
@@ -99,8 +101,7 @@ bool plain_and_finite(const TensorView& view) {
 
 }  // namespace
 
-void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
-                 const Checkpoint::EachBand& see) {
+void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Checkpoint::EachBand& see) {
   if (tensor.permuted_heads != 0) {  // rows are told by their place in the model
     refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
     return;
@@ -123,7 +124,8 @@ std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor&
   return values;
 }
 
-ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite, ThreadPool& pool) {
+ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                                 bool allow_nonfinite, ThreadPool& pool) {
   ZeroedNumbers<float> values(static_cast<std::size_t>(tensor.view.shape.elements()));
   checkpoint.read_float32(tensor, values, pool);
   if (allow_nonfinite) return values;
@@ -131,7 +133,8 @@ ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTenso
   std::atomic<bool> finite = true;
   pool.parallel_for((values.size() + kItem - 1) / kItem, [&](std::size_t item, int) {
     const std::size_t first = item * kItem;
-    if (!all_finite(std::span(std::as_const(values)).subspan(first, std::min(kItem, values.size() - first)))) finite = false;
+    if (!all_finite(std::span(std::as_const(values)).subspan(first, std::min(kItem, values.size() - first))))
+      finite = false;
   });
   if (!finite) refuse_nonfinite(checkpoint, tensor, values);
   return values;

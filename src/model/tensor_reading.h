@@ -1,4 +1,5 @@
-// Stored tensors read with care: shape and type are what they must be, values are finite, and what is wrong is said by name, file and place.
+// Stored tensors read with care: shape and type are what they must be, values are finite, and what is wrong
+// is said by name, file and place.
 #pragma once
 #include <cstring>
 #include <span>
@@ -11,15 +12,21 @@
 
 namespace llmq {
 
-[[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message, std::string hint = {});          // Error(kBadInput)
-[[noreturn]] void unsupported_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message, std::string hint = {});  // Error(kUnsupported)
+// Error(kBadInput)
+[[noreturn]] void bad_tensor(const Checkpoint& checkpoint, const std::string& name, std::string message,
+                             std::string hint = {});
+// Error(kUnsupported)
+[[noreturn]] void unsupported_tensor(const Checkpoint& checkpoint, const std::string& name,
+                                     std::string message, std::string hint = {});
 
 // By name; or bad_tensor().
 const StoredTensor& find_tensor(const Checkpoint& checkpoint, const std::string& name);
 // Of this type and shape; or unsupported_tensor(), bad_tensor().
-const StoredTensor& expect(const Checkpoint& checkpoint, const std::string& name, DType dtype, const Shape& shape);
+const StoredTensor& expect(const Checkpoint& checkpoint, const std::string& name, DType dtype,
+                           const Shape& shape);
 // F32, F16 or BF16 of one of these shapes.
-const StoredTensor& expect_scales(const Checkpoint& checkpoint, const std::string& name, std::initializer_list<Shape> shapes);
+const StoredTensor& expect_scales(const Checkpoint& checkpoint, const std::string& name,
+                                  std::initializer_list<Shape> shapes);
 
 // Bytes of a file need not be aligned for their type.
 template <typename T>
@@ -32,9 +39,12 @@ std::vector<T> copy_elements(const Checkpoint& checkpoint, const StoredTensor& t
 
 bool all_finite(std::span<const float> values);
 // Throws where a value is not finite, saying where; shows every band of rows that it has looked at.
-void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Checkpoint::EachBand& see = {});
-std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite);
+void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                 const Checkpoint::EachBand& see = {});
+std::vector<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                               bool allow_nonfinite);
 // By all threads, into memory that they touch first.
-ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, bool allow_nonfinite, ThreadPool& pool);
+ZeroedNumbers<float> read_finite(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                                 bool allow_nonfinite, ThreadPool& pool);
 
 }  // namespace llmq

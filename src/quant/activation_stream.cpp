@@ -73,7 +73,8 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
   const std::int64_t per_chunk = longest_chunk_ / length, pages_each = (length + kBlockSize - 1) / kBlockSize;
   for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
-    for (std::int64_t p = 0; p < pages_each; ++p) table.push_back(static_cast<std::int32_t>(at * pages_each + p));
+    for (std::int64_t p = 0; p < pages_each; ++p)
+      table.push_back(static_cast<std::int32_t>(at * pages_each + p));
   }
   SampleLane::Sizes sizes;
   sizes.longest_chunk = longest_chunk_;
@@ -97,8 +98,10 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
   }
   for (std::size_t lane = 0; lane < devices.size(); ++lane) {
     sizes.tokens = lane_tokens[lane];
-    const auto bytes = static_cast<std::uint64_t>(sizes.tokens * devices[lane].spec.hidden_size) * sizeof(float);
-    lanes_.emplace_back(devices[lane], sizes, place.open_store && bytes > 0 ? place.open_store(bytes) : nullptr);
+    const auto bytes =
+        static_cast<std::uint64_t>(sizes.tokens * devices[lane].spec.hidden_size) * sizeof(float);
+    lanes_.emplace_back(devices[lane], sizes,
+                        place.open_store && bytes > 0 ? place.open_store(bytes) : nullptr);
   }
 }
 
@@ -125,7 +128,8 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
   for (const SampleChunk& chunk : chunks_) {
     const std::size_t count = chunk.rows.sequences.size();
     SampleLane& lane = lanes_[chunk.lane];
-    embed_samples(lane.context(), checkpoint, samples.subspan(first, count), lane.hidden().begin(chunk.first, chunk.tokens()));
+    embed_samples(lane.context(), checkpoint, samples.subspan(first, count),
+                  lane.hidden().begin(chunk.first, chunk.tokens()));
     lane.hidden().save();
     first += count;
   }
@@ -135,7 +139,8 @@ void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
   Turns turns;
   side_by_side(lanes_.size(), turns, [&](std::size_t lane) {
     for (std::size_t place = 0; place * stride < chunks_.size(); ++place)
-      if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane) work(lanes_[lane], chunk, {turns, place});
+      if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane)
+        work(lanes_[lane], chunk, {turns, place});
   });
 }
 
@@ -143,13 +148,15 @@ std::size_t ActivationStream::stride_of(Samples samples) const {
   return samples == Samples::kAll ? 1 : search_stride(chunks_.size(), longest_chunk_);
 }
 
-void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples, const EachInput& see) {
+void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                                  const EachInput& see) {
   kept_.reset();
   if (site == InputSite::kOutput) forget_kv_extremes();
   each_chunk(stride_of(samples), [&](SampleLane& lane, const SampleChunk& chunk, const Turn& turn) {
     see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
   });
-  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown)) kept_ = site;
+  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
+    kept_ = site;
 }
 
 void ActivationStream::each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
@@ -161,8 +168,8 @@ void ActivationStream::each_input(InputSite site, int block, const DeviceWeights
   });
 }
 
-InputStats ActivationStream::statistics(InputSite site, int block, const DeviceWeights& weights, Samples samples, RowSample* rows,
-                                        std::int64_t gram_tokens) {
+InputStats ActivationStream::statistics(InputSite site, int block, const DeviceWeights& weights,
+                                        Samples samples, RowSample* rows, std::int64_t gram_tokens) {
   const std::int64_t channels = lanes_.front().width(site);
   InputStats stats(channels);
   std::vector<const SampleChunk*> seen;
@@ -174,19 +181,21 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
   if (rows != nullptr) *rows = RowSample(before.back(), channels);
   std::vector<std::optional<StatsCollector>> collectors(lanes_.size());
   for (const SampleChunk* chunk : seen)
-    if (!collectors[chunk->lane]) collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
+    if (!collectors[chunk->lane])
+      collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
   StatsCollector::Undrained left;
-  see_inputs(site, block, weights, samples, [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
-    const std::size_t place = turn.number, own = seen[place]->lane;
-    StatsCollector& collector = *collectors[own];
-    if (lanes_.size() > 1) collector.begin(x, before[place]);
-    turn.wait();
-    if (place > 0 && seen[place - 1]->lane != own) collector.take_over(left);
-    collector.add(x);
-    if (rows != nullptr) rows->add(lane.backend(), x);
-    if (place + 1 < seen.size() && seen[place + 1]->lane != own) left = collector.hand_over();
-    turn.pass();
-  });
+  see_inputs(site, block, weights, samples,
+             [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
+               const std::size_t place = turn.number, own = seen[place]->lane;
+               StatsCollector& collector = *collectors[own];
+               if (lanes_.size() > 1) collector.begin(x, before[place]);
+               turn.wait();
+               if (place > 0 && seen[place - 1]->lane != own) collector.take_over(left);
+               collector.add(x);
+               if (rows != nullptr) rows->add(lane.backend(), x);
+               if (place + 1 < seen.size() && seen[place + 1]->lane != own) left = collector.hand_over();
+               turn.pass();
+             });
   collectors[seen.back()->lane]->finish();
   return stats;
 }
@@ -196,7 +205,8 @@ void ActivationStream::finish(InputSite site, LinearRole role, int block, const 
   each_chunk(1, [&](SampleLane& lane, const SampleChunk& chunk, const Turn&) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", site_name(site)));
     const BlockWeights& own = weights[chunk.lane];
-    lane.finish(role, own, chunk, kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
+    lane.finish(role, own, chunk,
+                kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
   });
   kept_.reset();
 }
@@ -205,6 +215,8 @@ void ActivationStream::finish_attention(int block, const DeviceWeights& weights)
   finish(InputSite::kOutput, LinearRole::kOutput, block, weights);
 }
 
-void ActivationStream::finish_mlp(const DeviceWeights& weights) { finish(InputSite::kDown, LinearRole::kDown, 0, weights); }
+void ActivationStream::finish_mlp(const DeviceWeights& weights) {
+  finish(InputSite::kDown, LinearRole::kDown, 0, weights);
+}
 
 }  // namespace llmq

@@ -1,5 +1,6 @@
-// The calibration samples on their way through the blocks: the residual stream of all of them (FP32; in memory or in a
-// file), everything else a chunk at a time; on one device or spread over several (quant/sample_lane.h).
+// The calibration samples on their way through the blocks: the residual stream of all of them (FP32; in
+// memory or in a file), everything else a chunk at a time; on one device or spread over several
+// (quant/sample_lane.h).
 //
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
 // Stages are those of model/decoder_block.h; inputs of linears are made again from the residual stream, but
@@ -44,7 +45,8 @@ class DeviceWeights {
 
 // Where samples lie.
 struct SamplePlace {
-  bool keep_inputs = false;  // what statistics over all samples saw at the inputs of o and down stays until finish_*
+  // what statistics over all samples saw at the inputs of o and down stays until finish_*
+  bool keep_inputs = false;
   OpenStore open_store = {};  // where the residual stream is, if not in memory
   // On several devices, chunk c * stride lies where another stream has its chunk c.
   std::int64_t stride = 1;
@@ -52,16 +54,18 @@ struct SamplePlace {
 
 class ActivationStream {
  public:
-  // One context a device, all of one arithmetic; they outlive the stream. Chunks are given to the devices in turn, each device is driven by a thread, and sums
-  // are added in the order of chunks: their bits do not depend on how many devices there are.
-  ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration, std::int64_t chunk_tokens,
-                   const SamplePlace& place);
-  ActivationStream(const ForwardContext& context, const CalibrationSet& calibration, std::int64_t chunk_tokens, bool keep_inputs)
+  // One context a device, all of one arithmetic; they outlive the stream. Chunks are given to the devices in
+  // turn, each device is driven by a thread, and sums are added in the order of chunks: their bits do not
+  // depend on how many devices there are.
+  ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
+                   std::int64_t chunk_tokens, const SamplePlace& place);
+  ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
+                   std::int64_t chunk_tokens, bool keep_inputs)
       : ActivationStream(std::span(&context, 1), calibration, chunk_tokens, {keep_inputs}) {}
 
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
-  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector says
-  // what `gram_tokens` is); with `rows`, some of its rows as they are.
+  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector
+  // says what `gram_tokens` is); with `rows`, some of its rows as they are.
   void each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
   InputStats statistics(InputSite site, int block, const DeviceWeights& weights, Samples samples,
@@ -74,9 +78,10 @@ class ActivationStream {
   KvExtremes kv_extremes() const;
   void measure_kv();
 
-  // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's each.
-  // r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is the
-  // linear as it is on the devices, bias included. Nothing before `site` may have changed since its statistics.
+  // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's
+  // each. r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c *
+  // stride; W is the linear as it is on the devices, bias included. Nothing before `site` may have changed
+  // since its statistics.
   std::vector<double> missing_output(InputSite site, int block, const DeviceWeights& weights, LinearRole role,
                                      ActivationStream& original, std::int64_t stride);
   std::int64_t tokens() const { return tokens_; }
@@ -94,7 +99,8 @@ class ActivationStream {
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
   void each_chunk(std::size_t stride, const EachChunk& work);
-  void see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples, const EachInput& see);
+  void see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                  const EachInput& see);
   void forget_kv_extremes();
   void finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights);
 

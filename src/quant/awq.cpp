@@ -103,8 +103,8 @@ std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOpt
 }
 
 // Of each candidate.
-std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::vector<float>* const> s, std::span<const RowPlace> rows, GramLoss& gram,
-                              ThreadPool& pool) {
+std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::vector<float>* const> s,
+                              std::span<const RowPlace> rows, GramLoss& gram, ThreadPool& pool) {
   const std::int64_t channels = problem.stats->channels();
   const auto row_of = [&](std::int64_t i) {
     const RowPlace place = rows[static_cast<std::size_t>(i)];
@@ -112,11 +112,14 @@ std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::
     return GramLoss::Row{reader.weight.data() + place.row * channels, &reader.scheme};
   };
   std::vector<double> sums;
-  for (const std::vector<double>& loss : gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool)) sums.push_back(sum_in_order(loss));
+  for (const std::vector<double>& loss :
+       gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool))
+    sums.push_back(sum_in_order(loss));
   return sums;
 }
 
-void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std::span<const RowPlace> rows, GramLoss& gram, ThreadPool& pool) {
+void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std::span<const RowPlace> rows,
+           GramLoss& gram, ThreadPool& pool) {
   std::vector<const std::vector<float>*> s;
   for (const Candidate& c : candidates) s.push_back(&c.s);
   const std::vector<double> losses = losses_of(problem, s, rows, gram, pool);

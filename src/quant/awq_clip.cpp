@@ -61,9 +61,11 @@ class ClipSearch {
     const std::int64_t rows = problem_.out_features, columns = problem_.in_features;
     const std::int64_t groups = static_cast<std::int64_t>(ranges_.size()) / rows;
     const auto options = static_cast<std::int64_t>(shrinks_.size());
-    GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_, problem_.further_devices);
+    GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_,
+                  problem_.further_devices);
     const auto row_of = [&](std::int64_t row) {
-      return GramLoss::RangedRow{problem_.weight.data() + row * columns + first, ranges_[static_cast<std::size_t>(row * groups + g)]};
+      return GramLoss::RangedRow{problem_.weight.data() + row * columns + first,
+                                 ranges_[static_cast<std::size_t>(row * groups + g)]};
     };
     const std::vector<double> loss = gram.shrunk_losses(rows, row_of, shrinks_, problem_.scheme, pool_);
     for (std::int64_t row = 0; row < rows; ++row) {

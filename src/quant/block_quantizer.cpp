@@ -31,7 +31,9 @@ struct SeenInput {
 // A seen input with its Gram matrix as the backend holds it: made once for all linears that read the input.
 struct Judge {
   Judge(SeenInput of, const QuantizeRun& run)
-      : seen(std::move(of)), stats(seen.stats), gram(stats, run.backend, run.plan.compute, run.options.further_devices) {}
+      : seen(std::move(of)),
+        stats(seen.stats),
+        gram(stats, run.backend, run.plan.compute, run.options.further_devices) {}
   Judge(const Judge&) = delete;
   Judge& operator=(const Judge&) = delete;
   SeenInput seen;
@@ -152,8 +154,8 @@ class StagedBlock {
     }
   }
 
-  // A linear on the device, as its readers' inputs run through it before it is quantized: read once, also where it is to
-  // be quantized.
+  // A linear on the device, as its readers' inputs run through it before it is quantized: read once, also
+  // where it is to be quantized.
   void load(LinearRole role) {
     const LinearSpec& linear = spec_.linear(role);
     if (open(role)) {
@@ -162,7 +164,8 @@ class StagedBlock {
     } else {
       const Lease lease = hold_weight(run_, linear);
       on_each_device([&](Backend& backend, BlockWeights& weights) {
-        weights.linear(role) = prepare_linear(backend, run_.plan.compute, run_.source, linear, run_.options.allow_nonfinite);
+        weights.linear(role) =
+            prepare_linear(backend, run_.plan.compute, run_.source, linear, run_.options.allow_nonfinite);
       });
     }
     charge("reading");
@@ -178,7 +181,8 @@ class StagedBlock {
 
   void load_biases(const LinearSpec& linear) {
     on_each_device([&](Backend& backend, BlockWeights& weights) {
-      weights.linear(linear.role).bias = load_bias(backend, run_.source, linear, run_.options.allow_nonfinite);
+      weights.linear(linear.role).bias =
+          load_bias(backend, run_.source, linear, run_.options.allow_nonfinite);
     });
   }
 
@@ -213,7 +217,7 @@ class StagedBlock {
              {fmt::format("the activations {} are not finite", site_name(site)),
               run_.source.checkpoint().path().string(), spec_.prefix,
               run_.plan.compute == Compute::kBFloat16 ? "try --compute float32"
-                                                     : "the checkpoint's weights may be damaged"});
+                                                      : "the checkpoint's weights may be damaged"});
     charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
   }
@@ -268,8 +272,8 @@ class StagedBlock {
     return roles;
   }
 
-  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved. `gram` of
-  // seen.stats: SmoothQuant looks for none.
+  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
+  // `gram` of seen.stats: SmoothQuant looks for none.
   std::vector<float> fold(InputSite site, const SeenInput& seen, GramLoss* gram) {
     if (!can_fold(site)) return {};
     const NamedRange range(run_.backend, fmt::format("{} scale search", site_name(site)));
@@ -336,10 +340,10 @@ class StagedBlock {
     LinearWork& work = found->second;
     const LinearSpec& s = *work.spec;
     const NamedRange range(run_.backend, s.module);
-    QuantizedMatrix matrix =
-        run_.rounding->quantize({work.weight, s.out_features, s.in_features, &judge.stats,
-                                 work.module->scheme, &judge.gram, &judge.prepared, run_.options.further_devices},
-                                run_.backend);
+    QuantizedMatrix matrix = run_.rounding->quantize(
+        {work.weight, s.out_features, s.in_features, &judge.stats, work.module->scheme, &judge.gram,
+         &judge.prepared, run_.options.further_devices},
+        run_.backend);
     if (readers_of(s.site).size() == 1) judge.prepared.reset();  // this was the input's last reader
     charge("rounding");
     check_scales(matrix, s.module, run_.source.checkpoint().path().string());
@@ -396,8 +400,8 @@ class StagedBlock {
     work.report.weight_error = weight_error(work, matrix, run_.pool());
   }
 
-  // What loses more than plain rounding of the original weight gives way to plain rounding of this one, where that
-  // loses less.
+  // What loses more than plain rounding of the original weight gives way to plain rounding of this one, where
+  // that loses less.
   void keep_the_better(LinearWork& work, QuantizedMatrix& matrix, Judge& judge) {
     ModuleReport& report = work.report;
     if (!(report.loss > report.rtn_loss)) return;

@@ -1,7 +1,8 @@
 // Quantizes the linears of one block in the order in which their inputs arise, and carries the samples
 // through with the quantized weights.
 //
-//   x_attn: statistics, fold norm -> q,k,v; q, k quantized          (folds: AWQ's or SmoothQuant's scales, or none)
+//   x_attn: statistics, fold norm -> q,k,v; q, k quantized          (folds: AWQ's or SmoothQuant's scales, or
+//       none)
 //   x_o:    statistics of some samples with v as it is, fold v -> o; v quantized; statistics, o quantized;
 //           residual += o(attention)
 //   x_mlp:  statistics, fold norm -> gate,up; gate quantized

@@ -33,7 +33,8 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
     const auto planned = run.planned.find(linear.module);
     if (planned == run.planned.end()) continue;
     round_linear(run, linear, *planned->second);
-    return_freed_memory();  // else the next linear, of another size, would lie between the holes that this one leaves
+    // else the next linear, of another size, would lie between the holes that this one leaves
+    return_freed_memory();
   }
 }
 

@@ -59,8 +59,8 @@ void run_on_samples(QuantizeRun& run, const CalibrationSet& samples) {
   stream.embed(run.source.checkpoint(), samples);
   std::optional<OriginalStream> original;
   if (takes_back_upstream(run.plan)) {
-    original.emplace(
-        make_original_stream(std::span(&context, 1), samples, run.plan.chunk_tokens, [](std::uint64_t) { return nullptr; }));
+    original.emplace(make_original_stream(std::span(&context, 1), samples, run.plan.chunk_tokens,
+                                          [](std::uint64_t) { return nullptr; }));
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
@@ -94,7 +94,7 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
   Writing writing(writer);
-  QuantizeRun run{one,        source,  spec, backend, options, report, clock, make_rounding(one),
+  QuantizeRun run{one,     source,  spec, backend, options, report, clock, make_rounding(one),
                   writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;
   if (plan.needs_calibration)

@@ -1,5 +1,5 @@
-// A square matrix by blocks of at most 128 columns, each block's rows next to each other, as products with a tile of
-// rows read them.
+// A square matrix by blocks of at most 128 columns, each block's rows next to each other, as products with a
+// tile of rows read them.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -29,7 +29,8 @@ class ColumnPanels {
   float* at(std::int64_t row, const ColumnBlock& block) {
     return values_.data() + block.offset + row * block.width;
   }
-  std::span<const float> values() const { return {values_.data(), values_.size()}; }  // panel after panel, a block's at its offset
+  // panel after panel, a block's at its offset
+  std::span<const float> values() const { return {values_.data(), values_.size()}; }
   // The blocks of the run that begins at `begin`: [first, last).
   std::size_t first_block(std::int64_t begin) const { return block_of_[static_cast<std::size_t>(begin)]; }
 

@@ -27,9 +27,11 @@ class DeviceSmoothRows final : public SmoothRows {
         factor_(array<double>(problem.channels)),
         share_(array<double>(problem.channels)),
         soft_(array<SoftRow>(std::max(problem.inputs.values.size(), problem.weights.values.size()))),
-        sums_(array<double>(std::max(problem.inputs.values.size() * problem.groups(), problem.weights.values.size()))) {}
+        sums_(array<double>(
+            std::max(problem.inputs.values.size() * problem.groups(), problem.weights.values.size()))) {}
 
-  void input_errors(std::span<const float> s, std::span<const float> inverse, std::optional<float> scale, std::span<double> sums) override {
+  void input_errors(std::span<const float> s, std::span<const float> inverse, std::optional<float> scale,
+                    std::span<double> sums) override {
     put_scales(s, inverse);
     InputErrors errors;
     errors.rows = many(problem_.inputs.values.size());
@@ -49,21 +51,25 @@ class DeviceSmoothRows final : public SmoothRows {
     take(sums, sums_);
   }
 
-  void weight_errors(std::span<const float> s, std::span<const float> inverse, std::span<double> sums) override {
+  void weight_errors(std::span<const float> s, std::span<const float> inverse,
+                     std::span<double> sums) override {
     put_scales(s, inverse);
     const std::int64_t rows = many(sums.size()), columns = many(problem_.channels);
-    make_scaled_differences(maker_, {rows, columns, weights_.values.as<float>(), scales_.as<float>(), difference_.as<float>()},
-                            [&](std::int64_t n) { return problem_.weight_scheme[static_cast<std::size_t>(n)]; });
-    row_sums_.sum_squares({rows, columns, difference_.as<float>(), input_energy_.as<double>(), sums_.as<double>()});
+    make_scaled_differences(
+        maker_, {rows, columns, weights_.values.as<float>(), scales_.as<float>(), difference_.as<float>()},
+        [&](std::int64_t n) { return problem_.weight_scheme[static_cast<std::size_t>(n)]; });
+    row_sums_.sum_squares(
+        {rows, columns, difference_.as<float>(), input_energy_.as<double>(), sums_.as<double>()});
     take(sums, sums_);
   }
 
-  void soften(Side side, std::span<const double> factor, std::span<double> energy, std::span<double> share) override {
+  void soften(Side side, std::span<const double> factor, std::span<double> energy,
+              std::span<double> share) override {
     const Held& held = side == Side::kInputs ? inputs_ : weights_;
     put_into(factor_, factor);
     ColumnShares shares;
-    shares.rows = {many(energy.size()), many(problem_.channels), held.values.as<float>(), factor_.as<double>(), held.step_weight.as<double>(),
-                   soft_.as<SoftRow>()};
+    shares.rows = {many(energy.size()),  many(problem_.channels),       held.values.as<float>(),
+                   factor_.as<double>(), held.step_weight.as<double>(), soft_.as<SoftRow>()};
     shares.share = share_.as<double>();
     row_sums_.soften_rows(shares.rows);
     row_sums_.share_columns(shares);
@@ -84,7 +90,8 @@ class DeviceSmoothRows final : public SmoothRows {
   }
   template <class T>
   void put_into(const Buffer& to, std::span<const T> values, std::size_t at = 0) {
-    const TensorView bytes = to.view(DType::kU8, {many(to.bytes()), 1}).row_slice(many(at * sizeof(T)), many(values.size_bytes()));
+    const TensorView bytes =
+        to.view(DType::kU8, {many(to.bytes()), 1}).row_slice(many(at * sizeof(T)), many(values.size_bytes()));
     if (!values.empty()) backend_.upload(bytes, values.data());
   }
   Buffer put(std::span<const double> values) {
@@ -127,7 +134,8 @@ std::unique_ptr<SmoothRows> make_device_smooth_rows(const SmoothProblem& problem
 
 std::uint64_t device_smooth_bytes(const SmoothSizes& n) {
   return (n.inputs + 2 * n.weights) * n.channels * sizeof(float) + (n.inputs + n.weights) * sizeof(double) +
-         n.channels * (2 * sizeof(float) + 4 * sizeof(double)) + std::max(n.inputs, n.weights) * sizeof(SoftRow) +
+         n.channels * (2 * sizeof(float) + 4 * sizeof(double)) +
+         std::max(n.inputs, n.weights) * sizeof(SoftRow) +
          std::max(n.inputs * n.groups, n.weights) * sizeof(double);
 }
 

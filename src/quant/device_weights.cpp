@@ -38,17 +38,20 @@ BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const
 
 Lease hold_weight(const QuantizeRun& run, const LinearSpec& linear) {
   const Checkpoint& checkpoint = run.source.checkpoint();
-  const StoredTensor* weight = run.options.further_devices.empty() ? nullptr : checkpoint.find(linear.module + ".weight");
+  const StoredTensor* weight =
+      run.options.further_devices.empty() ? nullptr : checkpoint.find(linear.module + ".weight");
   return weight == nullptr ? Lease() : checkpoint.hold(*weight);
 }
 
-std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block, std::span<const LinearRole> roles) {
+std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block,
+                                          std::span<const LinearRole> roles) {
   std::vector<Lease> leases;
   for (const LinearRole role : roles)
     leases.push_back(hold_weight(run, run.spec.blocks.at(static_cast<std::size_t>(block)).linear(role)));
   std::vector<BlockWeights> weights;
   for (Backend* const backend : run.devices())
-    weights.push_back(load_block(*backend, run.plan.compute, run.source, run.spec, block, run.options.allow_nonfinite, roles));
+    weights.push_back(load_block(*backend, run.plan.compute, run.source, run.spec, block,
+                                 run.options.allow_nonfinite, roles));
   return weights;
 }
 
@@ -58,7 +61,8 @@ std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const Line
   for (const LinearSpec& linear : run.spec.blocks.at(static_cast<std::size_t>(block)).linears)
     if (run.planned.count(linear.module) == 0) leases.push_back(hold_weight(run, linear));
   std::vector<BlockWeights> weights;
-  for (Backend* const backend : run.devices()) weights.push_back(load_finished_block(*backend, run, written, changed, block));
+  for (Backend* const backend : run.devices())
+    weights.push_back(load_finished_block(*backend, run, written, changed, block));
   return weights;
 }
 

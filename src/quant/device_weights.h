@@ -13,7 +13,8 @@ namespace llmq {
 Lease hold_weight(const QuantizeRun& run, const LinearSpec& linear);
 
 // load_block() of the run's checkpoint, one of a device.
-std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block, std::span<const LinearRole> roles);
+std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block,
+                                          std::span<const LinearRole> roles);
 
 // A block that is done, as `written` has it; `changed`: the dense tensors that its folds changed.
 std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const LinearSource& written,

@@ -1,4 +1,5 @@
-// What each channel of an input takes alone, by all threads: of numbers per channel, or of neighbouring columns of whole matrices.
+// What each channel of an input takes alone, by all threads: of numbers per channel, or of neighbouring
+// columns of whole matrices.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -55,7 +55,9 @@ const std::array<KvLayout, 6> kKvLayouts = {
      {"bf16", {DType::kBF16}, "2 bytes an element"},
      {"fp16", {DType::kBF16, kKvFloat16}, "2 bytes an element"},
      {"int8", {DType::kBF16, kKvInt8}, "1 byte an element, an FP16 scale a position and head"},
-     {"int4", {DType::kBF16, kKvInt4}, "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
+     {"int4",
+      {DType::kBF16, kKvInt4},
+      "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
      {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};
 
 std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // of one layer and position
@@ -64,8 +66,8 @@ std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // 
 
 void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
   const std::optional<KvCacheType> asked = LinearSource::open(checkpoint).kv_cache();
-  into.kv_cache = kv_layout(!request.kv_cache.empty() ? request.kv_cache
-                            : !asked                  ? "bf16"
+  into.kv_cache = kv_layout(!request.kv_cache.empty()        ? request.kv_cache
+                            : !asked                         ? "bf16"
                             : *asked == KvCacheType::kFloat8 ? "fp8"
                                                              : "int8");
   into.kv_reason = !request.kv_cache.empty() ? "asked for"
@@ -113,8 +115,8 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
 
 bool rounds_inputs(const QuantScheme& scheme) { return scheme.activation_bits == 8; }
 
-// A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes in the
-// compute type, INT8 codes as bytes and E4M3 as BF16.
+// A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
+// in the compute type, INT8 codes as bytes and E4M3 as BF16.
 StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
                      const EstimateRequest& request, const MachineRates& machine) {
   const bool low = packed != nullptr && rounds_inputs(*packed);
@@ -213,8 +215,9 @@ void check_request(const EstimateRequest& request, const ModelSpec& spec) {
            {fmt::format("a batch of {}", batch), {}, "--batch", fmt::format("give 1 .. {}", kMaxBatch)});
 }
 
-// How good a choice is where memory allows it: more bits first; among equals what the machine multiplies fastest, then
-// what llmq's own methods choose codes for. A GGUF is for llama.cpp, and on the named machines the last resort.
+// How good a choice is where memory allows it: more bits first; among equals what the machine multiplies
+// fastest, then what llmq's own methods choose codes for. A GGUF is for llama.cpp, and on the named machines
+// the last resort.
 struct Preference {
   int native = 0, bits = 0, kind = 0;
   auto operator<=>(const Preference&) const = default;
@@ -297,11 +300,13 @@ const KvLayout& kv_layout(const std::string& name) {
     if (name == layout.name) return layout;
     names += std::string(names.empty() ? "" : ", ") + layout.name;
   }
-  fail(ErrorKind::kUsage, {"no KV cache is of type '" + name + "'", {}, "--kv-cache-dtype", "types: " + names});
+  fail(ErrorKind::kUsage,
+       {"no KV cache is of type '" + name + "'", {}, "--kv-cache-dtype", "types: " + names});
 }
 
 const KvLayout& kv_layout(const KvType& type) {
-  return *std::find_if(kKvLayouts.begin(), kKvLayouts.end(), [&](const KvLayout& layout) { return layout.type == type; });
+  return *std::find_if(kKvLayouts.begin(), kKvLayouts.end(),
+                       [&](const KvLayout& layout) { return layout.type == type; });
 }
 
 bool SchemeEstimate::fits() const {
@@ -339,7 +344,8 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
         for (const std::int64_t context : contexts) {
           EstimatedCell cell;
           cell.batch = batch, cell.context = context;
-          cell.kv_bytes = checked(checked_mul(kv_row * kept_positions(spec, context), static_cast<std::uint64_t>(batch)));
+          cell.kv_bytes =
+              checked(checked_mul(kv_row * kept_positions(spec, context), static_cast<std::uint64_t>(batch)));
           cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
           cell.fits = cell.bytes <= result.budget;
           cell.decode_tokens_per_second = decode_rate(sizes, costs, cell, machine);
@@ -375,24 +381,24 @@ Json Estimate::to_json() const {
                                  {"cells", cells}}));
   }
   const auto rate = [](double value) { return value > 0 ? Json(value) : Json(); };
-  return Json::object({{"schema", "llmq.estimate/1"},
-                       {"model", model},
-                       {"machine", Json::object({{"name", machine.name},
-                                                 {"source", machine.source},
-                                                 {"memory_bytes", Json(machine.memory_bytes)},
-                                                 {"bytes_per_second", machine.bytes_per_second},
-                                                 {"bfloat16_flops", machine.bfloat16_flops},
-                                                 {"int8_flops", rate(machine.int8_flops)},
-                                                 {"float8_flops", rate(machine.float8_flops)},
-                                                 {"call_seconds", rate(machine.call_seconds)}})},
-                       {"budget", Json(budget)},
-                       {"kv_bytes_per_token", Json(kv_bytes_per_token)},
-                       {"kv_cache", Json::object({{"dtype", kv_cache.name},
-                                                  {"layout", kv_cache.words},
-                                                  {"reason", kv_reason}})},
-                       {"schemes", list},
-                       {"recommended", recommended.empty() ? Json() : Json(recommended)},
-                       {"reason", reason}});
+  return Json::object(
+      {{"schema", "llmq.estimate/1"},
+       {"model", model},
+       {"machine", Json::object({{"name", machine.name},
+                                 {"source", machine.source},
+                                 {"memory_bytes", Json(machine.memory_bytes)},
+                                 {"bytes_per_second", machine.bytes_per_second},
+                                 {"bfloat16_flops", machine.bfloat16_flops},
+                                 {"int8_flops", rate(machine.int8_flops)},
+                                 {"float8_flops", rate(machine.float8_flops)},
+                                 {"call_seconds", rate(machine.call_seconds)}})},
+       {"budget", Json(budget)},
+       {"kv_bytes_per_token", Json(kv_bytes_per_token)},
+       {"kv_cache",
+        Json::object({{"dtype", kv_cache.name}, {"layout", kv_cache.words}, {"reason", kv_reason}})},
+       {"schemes", list},
+       {"recommended", recommended.empty() ? Json() : Json(recommended)},
+       {"reason", reason}});
 }
 
 }  // namespace llmq

@@ -1,14 +1,17 @@
 // Before anything is run: what each scheme would take and how fast it could be, from shapes and rates alone.
 //
 //   weights           bytes of every tensor as `llmq quantize` writes it (headers of files apart)
-//   KV cache          2 * layers * kv_heads * bytes of a head (KvLayout) * batch * positions; a layer with a sliding
-//                     window keeps no more positions than that
-//   time of a step    the longer of bytes / bandwidth and operations / rate (the roofline), plus the calls' own cost
+//   KV cache          2 * layers * kv_heads * bytes of a head (KvLayout) * batch * positions; a layer with a
+//                     sliding window keeps no more positions than that
+//   time of a step    the longer of bytes / bandwidth and operations / rate (the roofline), plus the calls'
+//                     own cost
 //   decoding          one token of every sequence: all weights but the embedding once, and the whole cache
-//   prefill           one sequence: 2 operations a weight and token, causal attention 2 T^2 heads head_dim a layer
+//   prefill           one sequence: 2 operations a weight and token, causal attention 2 T^2 heads head_dim a
+//                     layer
 //
-// A named machine's figures are upper bounds, for a runtime that computes from the packed weights. Those of the machine
-// at hand are what llmq's own runtime does: it holds 16-bit-input schemes dequantized in the compute type.
+// A named machine's figures are upper bounds, for a runtime that computes from the packed weights. Those of
+// the machine at hand are what llmq's own runtime does: it holds 16-bit-input schemes dequantized in the
+// compute type.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -37,8 +40,8 @@ const KvLayout& kv_layout(const KvType& type);  // one of these
 struct EstimateRequest {
   std::vector<std::string> schemes;             // of the recipe, or GGUF types; empty: the usual ones
   std::vector<std::int64_t> contexts, batches;  // empty: 2048, 8192, 32768 as far as the model goes; 1, 8, 32
-  std::string kv_cache;  // a KvLayout; empty: the type that the checkpoint asks for, else bf16
-  std::uint64_t budget = 0;                     // 0: the machine's memory
+  std::string kv_cache;      // a KvLayout; empty: the type that the checkpoint asks for, else bf16
+  std::uint64_t budget = 0;  // 0: the machine's memory
   Compute compute = Compute::kBFloat16;
 };
 

@@ -31,7 +31,8 @@ void Factorization::solve(std::span<double> rows, ThreadPool& pool) const {
 }
 
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
-                        const std::function<double(std::int64_t, std::int64_t)>& element, Backend& backend, FactorUse use) {
+                        const std::function<double(std::int64_t, std::int64_t)>& element, Backend& backend,
+                        FactorUse use) {
   Factorizer* const device = factorizer_of(backend);
   ThreadPool& pool = backend.workers();
   Factorization result{LowerTriangle(size), mean_diagonal > 0 ? damp * mean_diagonal : 1};

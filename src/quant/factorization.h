@@ -25,8 +25,9 @@ inline constexpr int kMostRaises = 8;
 enum class FactorUse : std::uint8_t { kNumbers, kSolving };
 
 struct Factorization {
-  LowerTriangle
-      reversed;  // the lower Cholesky factor of H + lambda I with rows and columns from last to first, where it is not on_device
+  // the lower Cholesky factor of H + lambda I with rows and columns from last to first, where it is not
+  // on_device
+  LowerTriangle reversed;
   double lambda = 0;
   int raises = 0;
   std::unique_ptr<DeviceFactor> on_device = nullptr;
@@ -35,7 +36,8 @@ struct Factorization {
     const std::int64_t last = reversed.size() - 1;
     return reversed.row(last - i)[last - j];
   }
-  // rows [count][reversed.padded()], whose columns run from last to first, becomes rows (H + lambda I)^-1, as solve_rows().
+  // rows [count][reversed.padded()], whose columns run from last to first, becomes rows (H + lambda I)^-1, as
+  // solve_rows().
   void solve(std::span<double> rows, ThreadPool& pool) const;
 };
 
@@ -43,7 +45,8 @@ struct Factorization {
 std::string host_factorization(Backend& backend);
 
 // element(i, j) of H, read for i >= j; mean_diagonal is that of the columns that are alive. Error(kBadInput)
-// where no lambda does: the statistics are then not a Gram matrix, or not finite. A backend that is a Factorizer does it.
+// where no lambda does: the statistics are then not a Gram matrix, or not finite. A backend that is a
+// Factorizer does it.
 Factorization factorize(std::int64_t size, double damp, double mean_diagonal,
                         const std::function<double(std::int64_t, std::int64_t)>& element, Backend& backend,
                         FactorUse use = FactorUse::kNumbers);

@@ -1,7 +1,9 @@
-// A block that an interrupted run finished: its weights as the files hold them, and the samples through it once more.
+// A block that an interrupted run finished: its weights as the files hold them, and the samples through it
+// once more.
 //
-// The first run computed with dequantized codes, scales and stored gains; the files hold exactly those, so the samples
-// leave the block with the same bits. What a fold did not change is read from the original, as in the first run.
+// The first run computed with dequantized codes, scales and stored gains; the files hold exactly those, so
+// the samples leave the block with the same bits. What a fold did not change is read from the original, as in
+// the first run.
 #pragma once
 #include <set>
 #include <string>

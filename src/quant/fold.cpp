@@ -16,7 +16,9 @@ float rounded_to(float value, DType dtype) {
 
 }  // namespace
 
-void LinearWork::change_rows(ThreadPool& pool, const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change) {
+void LinearWork::change_rows(
+    ThreadPool& pool,
+    const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change) {
   const bool first = unscaled.size() == 0;
   if (first) {
     unscaled = std::move(weight);
@@ -81,7 +83,8 @@ void Fold::divide_gain(const std::vector<float>& s, std::span<BlockWeights> weig
   for (std::size_t c = 0; c < s.size(); ++c) gain[c] = rounded_to(gain[c] / s[c], written_dtype(stored));
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i) {
-    const Buffer& buffer = spec_.site == InputSite::kAttention ? weights[i].input_norm : weights[i].post_attention_norm;
+    const Buffer& buffer =
+        spec_.site == InputSite::kAttention ? weights[i].input_norm : weights[i].post_attention_norm;
     devices[i]->upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(gain.size())}), gain.data());
   }
   run_.changed_dense[stored.name] = std::move(gain);
@@ -95,7 +98,8 @@ void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) 
     (*bias)[r] = rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
-    devices[i]->upload(weights[i].linear(work.spec->role).bias.view(DType::kF32, {work.spec->out_features}), bias->data());
+    devices[i]->upload(weights[i].linear(work.spec->role).bias.view(DType::kF32, {work.spec->out_features}),
+                       bias->data());
   run_.changed_dense[stored.name] = std::move(*bias);
 }
 

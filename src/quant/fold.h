@@ -27,7 +27,9 @@ struct LinearWork {
 
   std::span<const float> original() const { return unscaled.size() == 0 ? weight : unscaled; }
   // Makes every row anew of what it is, `from`, which may be the memory that it is made in; W is kept.
-  void change_rows(ThreadPool& pool, const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change);
+  void change_rows(
+      ThreadPool& pool,
+      const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change);
 };
 using LinearWorks = std::map<LinearRole, LinearWork>;
 
@@ -35,8 +37,8 @@ class Fold {
  public:
   Fold(QuantizeRun& run, const FoldSpec& spec) : run_(run), spec_(spec) {}
 
-  // Of each of `channels`: the producer's row it comes from. Channel c of x_o is head c / head_dim; its value row belongs
-  // to that head's KV head. Empty: row c.
+  // Of each of `channels`: the producer's row it comes from. Channel c of x_o is head c / head_dim; its value
+  // row belongs to that head's KV head. Empty: row c.
   std::vector<std::int32_t> producer_rows(std::int64_t channels) const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;

@@ -59,7 +59,8 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& 
   if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
-// Tensors that are not read in bands: what is prepared for the forward pass, unpacked, or has its rows in another order.
+// Tensors that are not read in bands: what is prepared for the forward pass, unpacked, or has its rows in
+// another order.
 std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
   const LinearSource source = LinearSource::open(checkpoint);
   std::set<std::string> whole;
@@ -132,7 +133,8 @@ std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& c
     if (bytes != 0) passes.push_back({what, bytes});
   };
   if (plan.needs_calibration() && !has_importance) {
-    // What is kept from its first reading on is counted with the file's tensors; those of a GGUF are read apart.
+    // What is kept from its first reading on is counted with the file's tensors; those of a GGUF are read
+    // apart.
     const LinearSource source = LinearSource::open(checkpoint);
     std::uint64_t linears = 0, kept = 0;
     for (const BlockSpec& block : spec.blocks)

@@ -1,9 +1,11 @@
-// A recipe whose format is GGUF: what each tensor gets, whether calibration is needed, and what it costs. All errors of intent appear here.
+// A recipe whose format is GGUF: what each tensor gets, whether calibration is needed, and what it costs. All
+// errors of intent appear here.
 //
 //   method rtn      no importance, ggml's search: the file of llama-quantize
 //   method imatrix  importance of the calibration text or of a file; the wider search
 //
-// Types follow llama.cpp's mixes (export/gguf_mix.h), so `ignore`, `overrides` and `targets` have no place here.
+// Types follow llama.cpp's mixes (export/gguf_mix.h), so `ignore`, `overrides` and `targets` have no place
+// here.
 #pragma once
 #include <set>
 #include <string>
@@ -43,9 +45,9 @@ struct GgufPlan {
   Json to_json() const;            // schema llmq.plan/1
 };
 
-// What a plan reads of the checkpoint, pass by pass, in whole blocks of the disk as the Io layer counts it: every tensor
-// once for the file, and every linear once for the importance of a calibration text. Of a run that goes on behind an interrupted one:
-// whether that collected the importance, and the tensors it wrote.
+// What a plan reads of the checkpoint, pass by pass, in whole blocks of the disk as the Io layer counts it:
+// every tensor once for the file, and every linear once for the importance of a calibration text. Of a run
+// that goes on behind an interrupted one: whether that collected the importance, and the tensors it wrote.
 std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
                                        const ModelSpec& spec, bool has_importance = false,
                                        const std::set<std::string>& written = {});

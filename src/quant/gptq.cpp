@@ -90,13 +90,15 @@ class Gptq final : public Method {
   }
 
  private:
-  static void round_on_host(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix, ThreadPool& pool) {
+  static void round_on_host(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
+                            ThreadPool& pool) {
     const std::int64_t tile = host_tile_rows();
-    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile), [&](std::size_t item, int) {
-      GptqRows rows(linear, problem, static_cast<std::int64_t>(item) * tile);
-      rows.run();
-      rows.write(matrix);
-    });
+    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile),
+                      [&](std::size_t item, int) {
+                        GptqRows rows(linear, problem, static_cast<std::int64_t>(item) * tile);
+                        rows.run();
+                        rows.write(matrix);
+                      });
   }
 
   int sweeps() const { return options_.descent_sweeps.value_or(1); }
@@ -117,7 +119,8 @@ class Gptq final : public Method {
     prepare(*input, *problem.stats, backend);
     if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
       input->on_devices.push_back(put_input(*input, backend));
-      for (const std::shared_ptr<Backend>& further : problem.further_devices) input->on_devices.push_back(put_input(*input, *further));
+      for (const std::shared_ptr<Backend>& further : problem.further_devices)
+        input->on_devices.push_back(put_input(*input, *further));
     }
     const GptqInput& made = *input;
     kept = std::move(input);

@@ -8,13 +8,15 @@ namespace llmq {
 
 std::vector<float> GptqInput::importance_by_column() const {
   std::vector<float> by_column(importance.size());
-  for (std::size_t place = 0; place < by_column.size(); ++place) by_column[static_cast<std::size_t>(order.columns[place])] = importance[place];
+  for (std::size_t place = 0; place < by_column.size(); ++place)
+    by_column[static_cast<std::size_t>(order.columns[place])] = importance[place];
   return by_column;
 }
 
 std::vector<std::int32_t> GptqInput::places_of_runs() const {
   std::vector<std::int32_t> place_of(order.columns.size()), places;
-  for (std::size_t p = 0; p < place_of.size(); ++p) place_of[static_cast<std::size_t>(order.columns[p])] = static_cast<std::int32_t>(p);
+  for (std::size_t p = 0; p < place_of.size(); ++p)
+    place_of[static_cast<std::size_t>(order.columns[p])] = static_cast<std::int32_t>(p);
   for (const std::int32_t column : runs.columns) places.push_back(place_of[static_cast<std::size_t>(column)]);
   return places;
 }
@@ -74,8 +76,8 @@ void GptqRows::choose_all_scales() {
   const std::vector<float> importance = linear_.input.importance_by_column();
   for (std::int64_t g = 0; g < groups_; ++g) {
     const std::int64_t begin = g * group_;
-    choose_group_scales({at(plain.weight, begin), importance.data() + begin,
-                         std::min(group_, size_ - begin), tile_.scale_of(g), tile_.zero_of(g)},
+    choose_group_scales({at(plain.weight, begin), importance.data() + begin, std::min(group_, size_ - begin),
+                         tile_.scale_of(g), tile_.zero_of(g)},
                         linear_.candidates());
   }
 }
@@ -135,7 +137,8 @@ void GptqRows::fit_scales(const ColumnBlock& first, std::int64_t end) {
   if (!linear_.tries(first, end)) return;
   TileColumns columns = columns_of(first, carried_);
   columns.cost = linear_.input.cost.data() + first.begin;
-  try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials, grid_rule(linear_.scheme));
+  try_group_scales(columns, {tile_.scale_of(group), tile_.zero_of(group), nullptr}, kCoarseTrials,
+                   grid_rule(linear_.scheme));
 }
 
 void GptqRows::change_order() {
@@ -160,11 +163,9 @@ void GptqRows::write(QuantizedMatrix& matrix) {
     for (std::int64_t place = 0; place < size_; ++place) {
       const auto column = static_cast<std::size_t>(order.columns[static_cast<std::size_t>(place)]);
       const float zero = tile_.zero_of(order.group[static_cast<std::size_t>(place)])[r];
-      const float steps = linear_.input.dead[column] != 0
-                              ? 0
-                              : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
-      matrix.codes[static_cast<std::size_t>(row * size_) + column] =
-          static_cast<std::uint8_t>(steps + zero);
+      const float steps =
+          linear_.input.dead[column] != 0 ? 0 : tile_.steps[static_cast<std::size_t>(place * tile_.rows + r)];
+      matrix.codes[static_cast<std::size_t>(row * size_) + column] = static_cast<std::uint8_t>(steps + zero);
     }
   }
 }

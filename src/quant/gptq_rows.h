@@ -1,5 +1,5 @@
-// GPTQ of a tile of rows (quant/gptq.h has the mathematics) in host memory. A device rounds many rows at once (quant/device_rows.h); the
-// codes are the same, bit for bit.
+// GPTQ of a tile of rows (quant/gptq.h has the mathematics) in host memory. A device rounds many rows at once
+// (quant/device_rows.h); the codes are the same, bit for bit.
 //
 // Cost per row of K columns: as quant/gptq.h says; memory 12 bytes for each weight of the tile.
 #pragma once
@@ -20,12 +20,12 @@ struct DevicePanels {
 
 // What a device holds of an input: as GptqInput has it, and DescentProblem.
 struct InputOnDevice {
-  DevicePanels upper, square;         // of unit_upper; of the descent's square, where there is a descent
-  Buffer importance, cost;            // by place of `order`
-  Buffer column_importance;           // by column, where scales are chosen before anything is rounded
-  Buffer inverse, row_sum;            // of the descent
-  Buffer own;                         // of each block that has them unit_upper, inverse, cost
-  std::vector<std::size_t> own_begin; // by block: where in `own`
+  DevicePanels upper, square;          // of unit_upper; of the descent's square, where there is a descent
+  Buffer importance, cost;             // by place of `order`
+  Buffer column_importance;            // by column, where scales are chosen before anything is rounded
+  Buffer inverse, row_sum;             // of the descent
+  Buffer own;                          // of each block that has them unit_upper, inverse, cost
+  std::vector<std::size_t> own_begin;  // by block: where in `own`
 };
 
 // What all rows of all linears that read an input share.
@@ -42,7 +42,8 @@ struct GptqInput final : PreparedInput {
   std::vector<InputOnDevice> on_devices;  // where devices round
 
   std::vector<float> importance_by_column() const;
-  std::vector<std::int32_t> places_of_runs() const;  // by place of `runs`: the place of the same column in `order`
+  // by place of `runs`: the place of the same column in `order`
+  std::vector<std::int32_t> places_of_runs() const;
   bool changes_order() const { return is_fitted && order.columns != runs.columns; }
 };
 
@@ -61,7 +62,8 @@ struct GptqLinear {
     return options.scale_search == GptqOptions::ScaleSearch::kFeedback && first.begin + first.width == end;
   }
 
-  // visit(block, end): end of the group whose scales are to be chosen when the block comes, 0 where there is none.
+  // visit(block, end): end of the group whose scales are to be chosen when the block comes, 0 where there is
+  // none.
   template <class Visit>
   void each_block(const Visit& visit) const {
     const std::vector<std::int32_t>& runs = input.order.run_begin;
@@ -73,7 +75,8 @@ struct GptqLinear {
   }
   // The blocks of the group that ends at `end`: [first, last) of unit_upper.blocks().
   std::span<const ColumnBlock> blocks_until(const ColumnBlock& first, std::int64_t end) const {
-    const std::size_t begin = input.unit_upper.first_block(first.begin), behind = input.unit_upper.first_block(end);
+    const std::size_t begin = input.unit_upper.first_block(first.begin),
+                      behind = input.unit_upper.first_block(end);
     return std::span(input.unit_upper.blocks()).subspan(begin, behind - begin);
   }
 };
@@ -87,7 +90,9 @@ class GptqRows {
   void write(QuantizedMatrix& matrix);
 
  private:
-  float* at(std::vector<float>& values, std::int64_t place) const { return values.data() + place * tile_.rows; }
+  float* at(std::vector<float>& values, std::int64_t place) const {
+    return values.data() + place * tile_.rows;
+  }
   void read_weight(const ColumnOrder& order, RowTile& tile) const;
   void start();
   void fix_grid();

@@ -42,7 +42,8 @@ void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
 
 void GroupDescent::refit() {
   const std::int64_t end = begin_ + width_;
-  if (const GroupSquare* own = problem_.own_of(begin_, end); own != nullptr) search_again(*own, problem_.blocks_of(begin_, end).front());
+  if (const GroupSquare* own = problem_.own_of(begin_, end); own != nullptr)
+    search_again(*own, problem_.blocks_of(begin_, end).front());
   if (!problem_.scales) return;
   fit_scale();
   if (!rule_.symmetric) shift_zero();
@@ -88,8 +89,7 @@ void GroupDescent::search_again(const GroupSquare& own, const ColumnBlock& block
   std::copy_n(difference, count, spent_.begin());
   take_differences();
   for (std::size_t i = 0; i < count; ++i) spent_[i] = difference[i] - spent_[i];
-  host_tile_product(y_.data(), columns_of(block).factors, width_, width_,
-                    spent_.data(), width_, true);
+  host_tile_product(y_.data(), columns_of(block).factors, width_, width_, spent_.data(), width_, true);
 }
 
 void GroupDescent::fit_scale() {

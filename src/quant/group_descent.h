@@ -3,10 +3,11 @@
 //   loss = D G D^T,   D = W - value(code)      G = H + lambda I
 //
 // With Y = D G on the group's columns and q its steps (code - zero), all exact in real arithmetic:
-//   scale   s + ds changes the loss by -2 ds (Y.q) + ds^2 (q G q^T); ds = Y.q / q G q^T, rounded to the stored type
+//   scale   s + ds changes the loss by -2 ds (Y.q) + ds^2 (q G q^T); ds = Y.q / q G q^T, rounded to the
+//           stored type
 //   zero    z + 1 shifts every value by -s
-//   again   with all else as it is, best would be t = value + Y G_gg^-1; the group is rounded to t with error feedback
-//           inside it, under scales and zeros around its own (a group of one block only)
+//   again   with all else as it is, best would be t = value + Y G_gg^-1; the group is rounded to t with error
+//           feedback inside it, under scales and zeros around its own (a group of one block only)
 //   codes   one by one to the nearest of what would be best, value + Y_k / G_kk
 // A change is made only where it lowers the loss with the scale as stored, so no sweep makes it worse but for
 // rounding in FP32. Cost: 2 K^2 products per row and sweep.
@@ -57,7 +58,9 @@ class GroupDescent {
   void run();
 
  private:
-  float* at(std::vector<float>& values, std::int64_t place) const { return values.data() + place * tile_.rows; }
+  float* at(std::vector<float>& values, std::int64_t place) const {
+    return values.data() + place * tile_.rows;
+  }
   void slopes(const ColumnBlock& block);
   void visit(std::int64_t begin, std::int64_t end);
   void refit();  // everything but the codes one by one

@@ -45,7 +45,8 @@ void choose_group_scales(const TileGroup& group, const RangeCandidates& candidat
       std::copy_n(zero.begin(), rows, group.zero);
       if (!candidates.searched) return;
     }
-    host_tile_scale_loss(loss.data(), group.weight, group.importance, group.columns, scale.data(), zero.data(), candidates.rule.top);
+    host_tile_scale_loss(loss.data(), group.weight, group.importance, group.columns, scale.data(),
+                         zero.data(), candidates.rule.top);
     for (std::size_t r = 0; r < rows; ++r)
       if (loss[r] < least[r]) {
         least[r] = loss[r];
@@ -55,7 +56,8 @@ void choose_group_scales(const TileGroup& group, const RangeCandidates& candidat
   }
 }
 
-void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials, const GridRule& rule) {
+void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials,
+                      const GridRule& rule) {
   const auto rows = static_cast<std::size_t>(host_tile_rows());
   const std::size_t count = static_cast<std::size_t>(columns.columns) * rows;
   const float* const carried = columns.carried;

@@ -1,4 +1,5 @@
-// Scale and zero of one group, for a tile of rows at once: the candidate (kernels/common/scale_search.h) that loses least,
+// Scale and zero of one group, for a tile of rows at once: the candidate (kernels/common/scale_search.h) that
+// loses least,
 //
 //   loss = sum_k importance[k] (w_k - value(code(w_k)))^2
 //
@@ -27,9 +28,11 @@ struct TileGrid {
   float* loss = nullptr;  // written: the best one's; may be null
 };
 
-// Tries scales and zeros around those of `grid`, to which columns.scale and columns.zero lead, each by rounding all
-// the columns with error feedback: loss = sum_k cost[k] (v_k - value)^2, what it costs when all that is left over is
-// made good by the columns after. columns.carried is what comes into the columns; it is read only.
-void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials, const GridRule& rule);
+// Tries scales and zeros around those of `grid`, to which columns.scale and columns.zero lead, each by
+// rounding all the columns with error feedback: loss = sum_k cost[k] (v_k - value)^2, what it costs when all
+// that is left over is made good by the columns after. columns.carried is what comes into the columns; it is
+// read only.
+void try_group_scales(TileColumns columns, const TileGrid& grid, const ScaleTrials& trials,
+                      const GridRule& rule);
 
 }  // namespace llmq

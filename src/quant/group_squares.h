@@ -1,5 +1,5 @@
-// What the own square of each block of columns gives: with all other columns as they are, a block is rounded like a
-// matrix of its own. G_bb = R R^T with R upper triangular; L = R diag(1 / R_kk).
+// What the own square of each block of columns gives: with all other columns as they are, a block is rounded
+// like a matrix of its own. G_bb = R R^T with R upper triangular; L = R diag(1 / R_kk).
 #pragma once
 #include <cstdint>
 #include <functional>

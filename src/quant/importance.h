@@ -1,9 +1,12 @@
-// How much an error in each input channel of each linear matters: the mean square of what arrives there over the calibration tokens.
+// How much an error in each input channel of each linear matters: the mean square of what arrives there over
+// the calibration tokens.
 //
-//   importance[k] = 1/T sum_t x_t[k]^2          the diagonal of the Gram matrix over T, and what llama-imatrix counts
+//   importance[k] = 1/T sum_t x_t[k]^2          the diagonal of the Gram matrix over T, and what
+//                                               llama-imatrix counts
 //
-// The model runs as it is, without any error of rounding before it. Sums are FP64, token after token: the same at any thread count. Weights are
-// named as GGUF names them; linears that read the same input have the same importance.
+// The model runs as it is, without any error of rounding before it. Sums are FP64, token after token: the
+// same at any thread count. Weights are named as GGUF names them; linears that read the same input have the
+// same importance.
 #pragma once
 #include <functional>
 #include <string>

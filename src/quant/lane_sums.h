@@ -1,4 +1,5 @@
-// Sums over a row's columns on the host, in the lanes of kernels/common/row_sums.h: the compiler's vectors, whatever these are.
+// Sums over a row's columns on the host, in the lanes of kernels/common/row_sums.h: the compiler's vectors,
+// whatever these are.
 #pragma once
 #include <algorithm>
 #include <cstddef>
@@ -21,14 +22,18 @@ inline __attribute__((always_inline)) void by_lanes(std::size_t count, const Bod
 // The largest |x_k / s_k|.
 inline float largest(const float* x, const float* inverse, std::size_t count) {
   float most[kSumLanes] = {};
-  by_lanes(count, [&](std::size_t k, std::size_t lane) { most[lane] = greater_of(most[lane], scaled_magnitude(x[k], inverse[k])); });
+  by_lanes(count, [&](std::size_t k, std::size_t lane) {
+    most[lane] = greater_of(most[lane], scaled_magnitude(x[k], inverse[k]));
+  });
   return *std::max_element(most, most + kSumLanes);
 }
 
 // sum_k weight_k x_k^2.
 inline double sum_of_squares(const float* x, std::span<const double> weight) {
   double sums[kSumLanes] = {};
-  by_lanes(weight.size(), [&](std::size_t k, std::size_t lane) { sums[lane] += weighted_square(static_cast<double>(x[k]), weight[k]); });
+  by_lanes(weight.size(), [&](std::size_t k, std::size_t lane) {
+    sums[lane] += weighted_square(static_cast<double>(x[k]), weight[k]);
+  });
   return sum_of_lanes(sums);
 }
 

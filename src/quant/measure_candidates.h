@@ -1,11 +1,12 @@
 // The measuring pass of mixed precision: what each linear would cost the model at each number of bits.
 //
-//   loss[g][b] = KL_g * ( sum_{m in g} tr(dW_mb G_m dW_mb^T) ) / ( the same at the fewest bits ),  dW_mb = RTN_b(W_m) - W_m
+//   loss[g][b] = KL_g * ( sum_{m in g} tr(dW_mb G_m dW_mb^T) ) / ( the same at the fewest bits ),
+//   dW_mb = RTN_b(W_m) - W_m
 //
 // KL_g is measured: the divergence of the model's predictions, on a few short samples, when group g alone is
-// rounded to the fewest bits. G_m are Gram matrices of the unquantized model's activations. KL is quadratic in a
-// small disturbance, so it falls with more bits as the Gram loss does and adds up over groups; at many bits it
-// could not be measured beside the arithmetic's own noise, and the Gram loss can.
+// rounded to the fewest bits. G_m are Gram matrices of the unquantized model's activations. KL is quadratic
+// in a small disturbance, so it falls with more bits as the Gram loss does and adds up over groups; at many
+// bits it could not be measured beside the arithmetic's own noise, and the Gram loss can.
 //
 // A group is what engines run as one product: q, k and v; gate and up; o; down. One pass over the blocks.
 #pragma once

@@ -1,5 +1,5 @@
-// When a run is begun under --memory-limit. A plan says what a run will take to within some percent, the limit is to be kept without any:
-// a twentieth is held in reserve.
+// When a run is begun under --memory-limit. A plan says what a run will take to within some percent, the
+// limit is to be kept without any: a twentieth is held in reserve.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -14,8 +14,8 @@ namespace llmq {
 
 class GramLoss;
 
-// What a method works out about an input alone: whoever keeps the input's statistics keeps it beside them, for the other
-// linears that read the input.
+// What a method works out about an input alone: whoever keeps the input's statistics keeps it beside them,
+// for the other linears that read the input.
 class PreparedInput {
  public:
   virtual ~PreparedInput() = default;
@@ -28,7 +28,8 @@ struct RoundingProblem {
   QuantScheme scheme;
   GramLoss* gram = nullptr;  // of `stats`, shared by the linears that read them; null: made where needed
   std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
-  std::span<const std::shared_ptr<Backend>> further_devices = {};  // that may take rows, beside the backend; always the same ones for one `prepared`
+  // that may take rows, beside the backend; always the same ones for one `prepared`
+  std::span<const std::shared_ptr<Backend>> further_devices = {};
 };
 
 class Method {

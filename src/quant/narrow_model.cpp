@@ -17,8 +17,8 @@ class Narrowing {
  public:
   explicit Narrowing(const LinearSource& source) : source_(source) {}
 
-  // The first rows and columns of a tensor that is [rows, columns] or, with one row, [columns]: as it is stored, or in FP32 where it
-  // is stored in blocks.
+  // The first rows and columns of a tensor that is [rows, columns] or, with one row, [columns]: as it is
+  // stored, or in FP32 where it is stored in blocks.
   void take(const std::string& name, std::int64_t rows, std::int64_t columns, bool flat = false) {
     if (name.empty()) return;
     const StoredTensor& tensor = source_.checkpoint().at(name);

@@ -57,7 +57,7 @@ void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& b
   const Shape& shape = tensor.view.shape;
   if (dtype == band.dtype) {
     run.writing.append_dense_now(tensor.name, dtype, shape,
-                            {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
+                                 {band.as<const std::byte>(), static_cast<std::size_t>(band.bytes())});
     return;
   }
   std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
@@ -65,9 +65,9 @@ void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& b
   run.writing.append_dense_now(tensor.name, dtype, shape, stored_bytes(values, dtype));
 }
 
-// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the last. What
-// can be large is copied on the way, a band of rows at a time, so that it is read once and written while the blocks are
-// worked on.
+// Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
+// last. What can be large is copied on the way, a band of rows at a time, so that it is read once and written
+// while the blocks are worked on.
 void check_dense(QuantizeRun& run) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   std::uint64_t unsynced = 0;
@@ -124,7 +124,8 @@ void write_dense(QuantizeRun& run) {
                   : stored_bytes(run.source.checkpoint().read_float32(tensor), dtype);
     const std::span<const std::byte> stored = {tensor.view.as<const std::byte>(),
                                                static_cast<std::size_t>(tensor.view.bytes())};
-    run.writing.add_dense_now(tensor.name, dtype, tensor.view.shape, as_stored ? stored : std::span(converted));
+    run.writing.add_dense_now(tensor.name, dtype, tensor.view.shape,
+                              as_stored ? stored : std::span(converted));
   }
   run.clock.charge("writing");
 }
@@ -153,7 +154,8 @@ void tell_fewer_rows(QuantizeRun& run, std::span<const ForwardContext> devices, 
     const std::optional<std::int64_t> rows = device.fitting ? device.fitting->news() : std::nullopt;
     if (!rows) continue;
     run.report.warnings.push_back(
-        fmt::format("{} ran out of memory in block {}/{}: from here on it computes {} rows of a chunk at a time, with the same result",
+        fmt::format("{} ran out of memory in block {}/{}: from here on it computes {} rows of a chunk at a "
+                    "time, with the same result",
                     device.backend.name(), block + 1, run.spec.blocks.size(), *rows));
     Log::get().warn(run.report.warnings.back());
   }
@@ -208,7 +210,8 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   };
   SamplePlace place{run.plan.keep_inputs, open_store};
   if (takes_back_upstream(run.plan))
-    place.stride = original_stride(static_cast<std::int64_t>(calibration.samples.size()), length, run.plan.chunk_tokens);
+    place.stride =
+        original_stride(static_cast<std::int64_t>(calibration.samples.size()), length, run.plan.chunk_tokens);
   ActivationStream stream(devices, calibration, run.plan.chunk_tokens, place);
   if (run.plan.kv_cache) stream.measure_kv();
   stream.embed(run.source.checkpoint(), calibration);
@@ -279,7 +282,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   report.warnings = plan.warnings;
   PartClock clock;
   Writing writing(writer);
-  QuantizeRun run{plan,       source,  spec, backend, options, report, clock, make_rounding(plan),
+  QuantizeRun run{plan,    source,  spec, backend, options, report, clock, make_rounding(plan),
                   writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const std::vector<std::set<std::string>> finished = take_finished(run);

@@ -34,7 +34,8 @@ struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
-  std::int64_t loss_tokens = 0;     // calibration tokens whose products the losses are taken from, scaled to all
+  // calibration tokens whose products the losses are taken from, scaled to all
+  std::int64_t loss_tokens = 0;
   std::int64_t resumed_blocks = 0;  // finished by an interrupted run before this one
   double seconds = 0;
   std::vector<std::pair<std::string, double>>
@@ -46,7 +47,8 @@ struct PipelineOptions {
   bool allow_nonfinite = false;
   Io* io = &system_io();
   Path scratch_directory = ".";  // where activations lie that do not fit in memory
-  // Devices beside the backend, of its kind and arithmetic: the samples are spread over all. No byte of the output depends on them.
+  // Devices beside the backend, of its kind and arithmetic: the samples are spread over all. No byte of the
+  // output depends on them.
   std::vector<std::shared_ptr<Backend>> further_devices = {};
   std::function<void(const std::string& place, const std::string& figures)> on_step;
 };
@@ -54,8 +56,8 @@ struct PipelineOptions {
 // The plan's rounding.
 std::unique_ptr<Method> make_rounding(const Plan& plan);
 
-// Runs the plan from the first block that the writer has not committed. The writer receives every planned module and
-// every dense tensor, and a commit at the end of each block; to complete it is the caller's.
+// Runs the plan from the first block that the writer has not committed. The writer receives every planned
+// module and every dense tensor, and a commit at the end of each block; to complete it is the caller's.
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,
                             const PipelineOptions& options);

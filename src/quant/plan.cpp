@@ -8,10 +8,10 @@
 
 #include "base/error.h"
 #include "base/pattern.h"
+#include "device/own_memory.h"
 #include "export/packed_formats.h"
 #include "export/report.h"
 #include "model/linear_source.h"
-#include "device/own_memory.h"
 #include "quant/memory_limit.h"
 #include "quant/plan_costs.h"
 #include "quant/plan_reads.h"
@@ -335,18 +335,24 @@ namespace {
 
 Json items_json(const std::vector<MemoryItem>& memory) {
   Json items = Json::array();
-  for (const MemoryItem& item : memory) items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  for (const MemoryItem& item : memory)
+    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
   return items;
 }
 
-bool fits_on_device(const Plan& plan) { return !plan.device_room || fits_in_memory(plan.device_bytes, plan.device_room->free_bytes); }
+bool fits_on_device(const Plan& plan) {
+  return !plan.device_room || fits_in_memory(plan.device_bytes, plan.device_room->free_bytes);
+}
 
 // With what would do: fewer samples, shorter ones, or another device.
-[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
-  const std::string found = fmt::format("the run needs {} MiB on its device, which has {} MiB to give", mebibytes_needed(plan.device_bytes),
-                                        plan.device_room->free_bytes >> 20);
-  const MemoryItem most = *std::max_element(plan.device_memory.begin(), plan.device_memory.end(),
-                                            [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
+[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
+                                const ModelSpec& spec, int threads) {
+  const std::string found =
+      fmt::format("the run needs {} MiB on its device, which has {} MiB to give",
+                  mebibytes_needed(plan.device_bytes), plan.device_room->free_bytes >> 20);
+  const MemoryItem most =
+      *std::max_element(plan.device_memory.begin(), plan.device_memory.end(),
+                        [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
   const auto try_less = [&](const char* key, const auto& value_of) {
     Plan tried = plan;
     while (value_of(tried) > 1) {
@@ -354,13 +360,17 @@ bool fits_on_device(const Plan& plan) { return !plan.device_room || fits_in_memo
       tried.chunk_tokens = chunk_of(tried.calibration.sequence_length);
       estimate_costs(tried, checkpoint, spec, threads);
       if (fits_on_device(tried))
-        fail(ErrorKind::kUsage, {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
+        fail(ErrorKind::kUsage,
+             {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
     }
   };
   try_less("calibration.samples", [](Plan& tried) -> std::int64_t& { return tried.calibration.samples; });
-  try_less("calibration.sequence_length", [](Plan& tried) -> std::int64_t& { return tried.calibration.sequence_length; });
+  try_less("calibration.sequence_length",
+           [](Plan& tried) -> std::int64_t& { return tried.calibration.sequence_length; });
   fail(ErrorKind::kUsage, {found, source, "--device",
-                           fmt::format("no number of samples would do, most of it is for {}; use --device cpu, or a device with more memory", most.what)});
+                           fmt::format("no number of samples would do, most of it is for {}; use --device "
+                                       "cpu, or a device with more memory",
+                                       most.what)});
 }
 
 }  // namespace
@@ -394,8 +404,7 @@ std::int64_t Plan::gram_tokens() const {
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
 
 Json Plan::to_json() const {
-  Json planned = Json::array(), left = Json::array(), notes = Json::array(),
-       named = Json::array();
+  Json planned = Json::array(), left = Json::array(), notes = Json::array(), named = Json::array();
   for (const PlannedModule& m : modules)
     planned.push_back(Json::object({{"module", Json(m.module)},
                                     {"scheme", Json(m.scheme.text())},

@@ -20,12 +20,14 @@ struct MemoryItem {
   std::uint64_t bytes;
 };
 
-// What a device with memory of its own has: to be had now, and of it for partial results of operations that can be cut.
+// What a device with memory of its own has: to be had now, and of it for partial results of operations that
+// can be cut.
 struct DeviceRoom {
   std::uint64_t free_bytes = 0, scratch_bytes = 0;
 };
 
-// The devices of a run as a plan needs them: their names where there are several, and the least room where they have memory of their own.
+// The devices of a run as a plan needs them: their names where there are several, and the least room where
+// they have memory of their own.
 struct PlannedDevices {
   std::vector<std::string> names = {};
   std::optional<DeviceRoom> room = {};
@@ -69,14 +71,16 @@ struct Plan {
   std::vector<ReadPass>
       reads;  // of the checkpoint's tensors (quant/plan_reads.h); commands add what they read themselves
   double flops = 0;
-  std::int64_t chunk_tokens = 0;     // rows of activations processed at a time
-  bool keep_inputs = true;           // inputs of o and down stay in memory instead of being computed again
-  bool activations_on_host = false;  // the residual stream, but for a chunk, is not on the device, which has no room for it
-  bool activations_in_file = false;  // the residual stream of all samples, which is in memory otherwise
-  std::vector<std::string> devices;  // by name, where several share the run
+  std::int64_t chunk_tokens = 0;  // rows of activations processed at a time
+  bool keep_inputs = true;        // inputs of o and down stay in memory instead of being computed again
+  // the residual stream, but for a chunk, is not on the device, which has no room for it
+  bool activations_on_host = false;
+  bool activations_in_file = false;       // the residual stream of all samples, which is in memory otherwise
+  std::vector<std::string> devices;       // by name, where several share the run
   std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
   std::vector<MemoryItem> device_memory;  // then: parts of a device's peak
-  // Their sum; without such memory, of a device beside the first: weights, one chunk, sums, its share of the samples aside.
+  // Their sum; without such memory, of a device beside the first: weights, one chunk, sums, its share of the
+  // samples aside.
   std::uint64_t device_bytes = 0;
   std::vector<std::string> warnings;
 
@@ -93,8 +97,9 @@ bool takes_back_upstream(const Plan& plan);
 // Error where columns are to stay at 16 bits and the format or the method has no place for them.
 void check_salient(const Recipe& recipe);
 
-// How many tokens of calibration samples run through the model at a time: whole samples, a number that depends on nothing but their length,
-// so that no figure of the machine enters the order of the sums. Error(kUsage) for samples longer than the model's positions.
+// How many tokens of calibration samples run through the model at a time: whole samples, a number that
+// depends on nothing but their length, so that no figure of the machine enters the order of the sums.
+// Error(kUsage) for samples longer than the model's positions.
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
 
 // Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named

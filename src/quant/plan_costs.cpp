@@ -12,7 +12,8 @@ namespace {
 
 // The moment that needs most.
 std::vector<MemoryItem> greatest(const std::vector<std::vector<MemoryItem>>& moments) {
-  return *std::max_element(moments.begin(), moments.end(), [](const auto& a, const auto& b) { return total(a) < total(b); });
+  return *std::max_element(moments.begin(), moments.end(),
+                           [](const auto& a, const auto& b) { return total(a) < total(b); });
 }
 
 void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
@@ -26,7 +27,8 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
   plan.device_bytes = own || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
   if (plan.device_bytes > 0)
     for (std::vector<MemoryItem>& moment : moments)
-      moment.push_back({"what further devices hold beside their samples", (plan.devices.size() - 1) * plan.device_bytes});
+      moment.push_back(
+          {"what further devices hold beside their samples", (plan.devices.size() - 1) * plan.device_bytes});
   if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"what is held of the checkpoint and read ahead", held});
@@ -35,7 +37,8 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
   if (!own || !plan.needs_calibration) return;
   auto there = run.on_device();
   if (plan.target_bits)
-    for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples)) there.push_back(std::move(moment));
+    for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
+      there.push_back(std::move(moment));
   plan.device_memory = greatest(there);
   plan.device_bytes = total(plan.device_memory);
 }

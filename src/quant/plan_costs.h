@@ -5,8 +5,9 @@
 
 namespace llmq {
 
-// The most that a GGUF output of the model needs at once, where importance is collected over the plan's samples if it needs calibration:
-// for the forward pass, for the file's vocabulary, and for rows on their way; `held` is beside each of them.
+// The most that a GGUF output of the model needs at once, where importance is collected over the plan's
+// samples if it needs calibration: for the forward pass, for the file's vocabulary, and for rows on their
+// way; `held` is beside each of them.
 std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                                     std::uint64_t held);
 // Of the forward pass of one block over the plan's samples, times blocks.

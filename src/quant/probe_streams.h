@@ -1,5 +1,5 @@
-// Copies of a few short samples on their way through the blocks, each disturbed once, where it was forked from
-// the undisturbed one; at the end, how far each one's predictions moved.
+// Copies of a few short samples on their way through the blocks, each disturbed once, where it was forked
+// from the undisturbed one; at the end, how far each one's predictions moved.
 //
 //   stream 0:       h_0 -> block 0 -> block 1 -> ... -> p            (the original model)
 //   stream i:       h_0 -> ... -> block b with other weights -> ... -> q_i
@@ -27,7 +27,8 @@ class ProbeStreams {
   void fork(int block, const BlockWeights& weights);
   // Every stream that existed before the forks from this block, through it.
   void advance(int block, const BlockWeights& weights);
-  // What `most` streams of so many tokens hold, with the KV pages of a batch; and what divergences() takes beside the head.
+  // What `most` streams of so many tokens hold, with the KV pages of a batch; and what divergences() takes
+  // beside the head.
   static std::uint64_t bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens, std::int64_t most);
   static std::uint64_t scoring_bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens);
 

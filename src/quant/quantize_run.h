@@ -1,4 +1,5 @@
-// What the blocks of one run share: the plan, where weights come from and go to, the clock of its parts, the disk that is waited for.
+// What the blocks of one run share: the plan, where weights come from and go to, the clock of its parts, the
+// disk that is waited for.
 #pragma once
 #include <functional>
 #include <map>

@@ -23,14 +23,14 @@ struct AwqOptions {
   int grid = 20;
   enum class Duo { kNo, kYes, kBoth } duo_scaling = Duo::kBoth;
   bool clip = true;
-  // Not AWQ but the baseline that its paper compares it with: this share of the input channels stays as it is, the rest is rounded to
-  // nearest, no scale moves (quant/salient_columns.h). 0: AWQ.
+  // Not AWQ but the baseline that its paper compares it with: this share of the input channels stays as it
+  // is, the rest is rounded to nearest, no scale moves (quant/salient_columns.h). 0: AWQ.
   double salient_fp16 = 0;
   bool operator==(const AwqOptions&) const = default;
 };
 
-// The largest magnitude that a calibrated scale of activations covers: that of all values seen, or the one that
-// `percentile` percent of the sampled values do not exceed; what lies above is clipped.
+// The largest magnitude that a calibrated scale of activations covers: that of all values seen, or the one
+// that `percentile` percent of the sampled values do not exceed; what lies above is clipped.
 struct ActivationRange {
   bool whole = true;
   double percentile = 99.99;
@@ -53,8 +53,8 @@ struct EvaluateRequest {
   std::int64_t max_windows = 0;
 };
 
-// format: gguf. Empty fields are chosen by the method: rtn has no importance and ggml's search, imatrix has that of the calibration text and the
-// wider search.
+// format: gguf. Empty fields are chosen by the method: rtn has no importance and ggml's search, imatrix has
+// that of the calibration text and the wider search.
 struct GgufOptions {
   std::string type = "q4_k_m";  // the scheme
   std::string importance;       // "none", "calibration", or an importance matrix
@@ -68,8 +68,8 @@ struct Recipe {
   std::string model, output;
   bool versioned = false;  // output: {dir, versioned, keep}
   std::int64_t keep = 0;   // versions kept; 0: all
-  std::vector<std::string>
-      methods;  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF
+  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF
+  std::vector<std::string> methods;
   std::optional<SchemeRequest> scheme;
   bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
   std::string format = "compressed-tensors";

@@ -1,5 +1,6 @@
-// The resolved recipe of a report or a manifest, read back. What stands there as it would in a recipe file goes through the
-// same table of keys; parts whose JSON is another form (schemes, llm-compressor's targets) are read here, as strictly.
+// The resolved recipe of a report or a manifest, read back. What stands there as it would in a recipe file
+// goes through the same table of keys; parts whose JSON is another form (schemes, llm-compressor's targets)
+// are read here, as strictly.
 #include <array>
 #include <string_view>
 

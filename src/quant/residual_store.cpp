@@ -56,15 +56,23 @@ class HostMemory final : public File {
   explicit HostMemory(std::uint64_t bytes) : bytes_(static_cast<std::size_t>(bytes)) {}
   std::uint64_t size() override { return bytes_.size(); }
   FileStamp stamp() override { return {}; }
-  void read_at(std::uint64_t offset, std::span<std::byte> into) override { std::memcpy(into.data(), at(offset, into.size()), into.size()); }
-  void write_at(std::uint64_t offset, std::span<const std::byte> from) override { std::memcpy(at(offset, from.size()), from.data(), from.size()); }
+  void read_at(std::uint64_t offset, std::span<std::byte> into) override {
+    std::memcpy(into.data(), at(offset, into.size()), into.size());
+  }
+  void write_at(std::uint64_t offset, std::span<const std::byte> from) override {
+    std::memcpy(at(offset, from.size()), from.data(), from.size());
+  }
   void reserve(std::uint64_t) override {}
   void sync() override {}
-  std::unique_ptr<Mapping> map() override { fail(ErrorKind::kInternal, "what is held in memory is not mapped"); }
+  std::unique_ptr<Mapping> map() override {
+    fail(ErrorKind::kInternal, "what is held in memory is not mapped");
+  }
 
  private:
   std::byte* at(std::uint64_t offset, std::size_t count) {
-    if (offset + count > bytes_.size()) fail(ErrorKind::kInternal, "{} bytes at {} end behind the {} that are held", count, offset, bytes_.size());
+    if (offset + count > bytes_.size())
+      fail(ErrorKind::kInternal, "{} bytes at {} end behind the {} that are held", count, offset,
+           bytes_.size());
     return bytes_.data() + offset;
   }
   std::vector<std::byte> bytes_;

@@ -1,5 +1,5 @@
-// The residual stream of all samples, FP32 [tokens, width], a chunk of rows at a time: in one buffer on the device, or in a
-// file of which one chunk is there.
+// The residual stream of all samples, FP32 [tokens, width], a chunk of rows at a time: in one buffer on the
+// device, or in a file of which one chunk is there.
 //
 //   view = load(first, rows);  ... change view ...;  save();
 //

@@ -32,8 +32,8 @@ GroupRange find_range(const float* weight, std::int64_t count) {
 }
 
 GridRule grid_rule(const QuantScheme& scheme) {
-  return {scheme.symmetric, scale_type(scheme.scale_dtype), static_cast<float>(scheme.code_count() - 1), static_cast<float>(scheme.middle()),
-          scheme.weight_type == WeightType::kFloat8};
+  return {scheme.symmetric, scale_type(scheme.scale_dtype), static_cast<float>(scheme.code_count() - 1),
+          static_cast<float>(scheme.middle()), scheme.weight_type == WeightType::kFloat8};
 }
 
 GroupGrid grid_for(GroupRange range, const QuantScheme& scheme) {

@@ -1,6 +1,7 @@
 // Rounding to nearest on one group of weights: range -> stored scale and zero -> codes.
 //
-//   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo / scale))
+//   asymmetric: lo = min(w, 0), hi = max(w, 0), scale = stored((hi - lo) / (2^b - 1)), zero = clamp(round(-lo
+//   / scale))
 //   symmetric:  scale = stored(2 max|w| / (2^b - 1)), zero = 2^(b-1) (compressed-tensors' convention)
 //               code = clamp(round(w / scale) + zero, 0, 2^b - 1)
 //   float8:     scale = stored(max|w| / kFloat8Top), code = the E4M3 nearest to w / scale

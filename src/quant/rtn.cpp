@@ -39,7 +39,8 @@ class Rtn final : public Method {
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     if (problem.stats != nullptr) {
       std::optional<GramLoss> own;
-      GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+      GramLoss& gram =
+          problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
       matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     }
     return matrix;

@@ -1,4 +1,5 @@
-// What a run holds at the moments that can be its peak: in the host's memory, and in that of a device which has memory of its own.
+// What a run holds at the moments that can be its peak: in the host's memory, and in that of a device which
+// has memory of its own.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -21,20 +22,24 @@
 
 namespace llmq {
 
-// Measured: the resident pages of the program and its libraries, and their data; and what a run that computes the model touches besides.
-inline constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20, kComputingBytes = std::uint64_t{1} << 20;
+// Measured: the resident pages of the program and its libraries, and their data; and what a run that computes
+// the model touches besides.
+inline constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20,
+                               kComputingBytes = std::uint64_t{1} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
 inline constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
 inline constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/upstream_error.cpp
 // Per column: a block's own square, twice, by 128 columns (FP32); a tile's rows, six times (FP32).
 inline constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
-// Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while it is
-// read (300 to 510).
+// Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while
+// it is read (300 to 510).
 inline constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
-inline constexpr std::uint64_t kVocabularyBytes = 200;                 // of a GGUF: pieces, merges, their bytes
-inline constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;  // judged at a time on the host (quant/judged_rows.h)
-inline constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;       // the largest that is kept
-inline constexpr std::uint64_t kFormRows = 96;                             // packed at a time (device/cpu)
+// of a GGUF: pieces, merges, their bytes
+inline constexpr std::uint64_t kVocabularyBytes = 200;
+// judged at a time on the host (quant/judged_rows.h)
+inline constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;
+inline constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;  // the largest that is kept
+inline constexpr std::uint64_t kFormRows = 96;                        // packed at a time (device/cpu)
 
 inline std::uint64_t positive(std::int64_t value) {
   return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
@@ -58,8 +63,8 @@ inline std::uint64_t total(const std::vector<MemoryItem>& items) {
   return bytes;
 }
 
-// What a run holds at the moments that can be its peak; each term by the name of what holds it. Elements of the
-// activations and of prepared weights take `element` bytes.
+// What a run holds at the moments that can be its peak; each term by the name of what holds it. Elements of
+// the activations and of prepared weights take `element` bytes.
 class MomentsOfARun {
  public:
   MomentsOfARun(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
@@ -102,20 +107,24 @@ class MomentsOfARun {
             with_base({{"one linear in FP32, and its codes", largest * 5}, written_meanwhile()})};
   }
 
-  // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared, stage and chunk buffers, a chunk's sum, the prepared square and
-  // what is missing of a chunk's output.
+  // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared,
+  // stage and chunk buffers, a chunk's sum, the prepared square and what is missing of a chunk's output.
   std::uint64_t further_device() const {
     std::uint64_t most = 0;
     for (const BlockSpec& block : spec_.blocks)
-      for (const auto& [outer, last] : {std::pair{InputSite::kAttention, LinearRole::kOutput}, std::pair{InputSite::kMlp, LinearRole::kDown}}) {
+      for (const auto& [outer, last] : {std::pair{InputSite::kAttention, LinearRole::kOutput},
+                                        std::pair{InputSite::kMlp, LinearRole::kDown}}) {
         const LinearSpec& reader = block.linear(last);
         std::uint64_t prepared = weights_of(reader);
         for (const LinearSpec& linear : block.linears)
           if (linear.site == outer) prepared += weights_of(linear);
-        const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)), square = k * k * 4;
-        const std::uint64_t passed = chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
-        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed + one_chunk() + original_chunk() +
-                                  (original_tokens_ != 0 ? taken(reader) : 0));
+        const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
+                            square = k * k * 4;
+        const std::uint64_t passed =
+            chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
+        most =
+            std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
+                               one_chunk() + original_chunk() + (original_tokens_ != 0 ? taken(reader) : 0));
       }
     return most;
   }
@@ -159,8 +168,8 @@ class MomentsOfARun {
     return moments;
   }
 
-  // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows, beside what the backend keeps of
-  // the forward pass.
+  // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows,
+  // beside what the backend keeps of the forward pass.
   std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const {
     const std::uint64_t vocabulary = positive(spec_.vocab_size),
                         kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
@@ -173,7 +182,8 @@ class MomentsOfARun {
                        {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2)}})};
   }
 
-  // The pass of mixed precision that goes before (quant/measure_candidates.cpp): the largest block, then the head.
+  // The pass of mixed precision that goes before (quant/measure_candidates.cpp): the largest block, then the
+  // head.
   std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const {
     const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
                         kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
@@ -216,9 +226,11 @@ class MomentsOfARun {
 
  private:
   // Nothing where it lies on a device.
-  bool searches() const { return folds_ && !samples_rows_; }  // AWQ's scales: by the losses of rows on the device
+  // AWQ's scales: by the losses of rows on the device
+  bool searches() const { return folds_ && !samples_rows_; }
   std::uint64_t unless_own(std::uint64_t bytes) const { return own_ ? 0 : bytes; }
-  std::vector<std::vector<MemoryItem>> device_half(const BlockSpec& block, InputSite outer, LinearRole last) const;
+  std::vector<std::vector<MemoryItem>> device_half(const BlockSpec& block, InputSite outer,
+                                                   LinearRole last) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
   std::uint64_t attention() const;
   std::uint64_t judged_numbers(const BlockSpec& block, InputSite site) const;
@@ -245,7 +257,8 @@ class MomentsOfARun {
     for (const BlockSpec& block : spec_.blocks)
       for (const LinearSpec& linear : block.linears)
         if (is_planned(linear)) largest = std::max(largest, weights_of(linear));
-    return {"codes of the linear before, while it is packed", largest * (1 + packed_format(format_).packing_bytes)};
+    return {"codes of the linear before, while it is packed",
+            largest * (1 + packed_format(format_).packing_bytes)};
   }
 
   static std::uint64_t weights_of(const LinearSpec& linear) {
@@ -277,7 +290,8 @@ class MomentsOfARun {
   // Buffers of one chunk; of what has room for all samples on the first device, one has a share.
   std::uint64_t one_chunk() const {
     const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
-    return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+    return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) +
+           chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
   }
   std::uint64_t original_chunk() const { return original_tokens_ == 0 ? 0 : one_chunk(); }
 
@@ -288,12 +302,12 @@ class MomentsOfARun {
     return residual(original_tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
   }
 
-  // What is missing of one chunk's output, with its input, as they are and turned; or the factor that solves their sums and
-  // the rows in hand. Beside them the sums.
+  // What is missing of one chunk's output, with its input, as they are and turned; or the factor that solves
+  // their sums and the rows in hand. Beside them the sums.
   std::uint64_t missing(const LinearSpec& last) const {
     const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-    return out * k * (8 + element_) +
-           std::max(taken(last), LowerTriangle::bytes(last.in_features) + std::min(out * k * 8, kSolvedBytes));
+    return out * k * (8 + element_) + std::max(taken(last), LowerTriangle::bytes(last.in_features) +
+                                                                std::min(out * k * 8, kSolvedBytes));
   }
   std::uint64_t taken(const LinearSpec& last) const {
     const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
@@ -302,10 +316,13 @@ class MomentsOfARun {
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
   std::uint64_t stage(std::uint64_t width) const {
-    return std::min(positive(rows_at_once(row_chunks(device_scratch_), static_cast<std::int64_t>(width))), chunk_) * width * 4;
+    return std::min(positive(rows_at_once(row_chunks(device_scratch_), static_cast<std::int64_t>(width))),
+                    chunk_) *
+           width * 4;
   }
 
-  // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all there.
+  // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all
+  // there.
   std::uint64_t packed_rows(std::uint64_t k) const {
     return positive(gram_rows_at_once(static_cast<std::int64_t>(k * element_)));
   }
@@ -319,20 +336,22 @@ class MomentsOfARun {
 
   std::uint64_t scratch(const BlockSpec& block) const {
     const std::uint64_t k = widest(block);
-    const std::uint64_t judged = positive(judged_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) * k;
+    const std::uint64_t judged =
+        positive(judged_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) * k;
     // What is judged, and its products; on a device rounded to BF16, too.
     return stages() + std::max(2 * kDifferenceBytes, judged * (own_ ? 4 + 4 + 2 : 4 + 4)) +
            std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
            kept_square(positive(spec_.hidden_size));
   }
 
-  // GPTQ: the Cholesky factor (FP64) and its panels (FP32), then the panels and the Gram matrix in the descent's order (FP32);
-  // the squares of groups; tiles of rows.
+  // GPTQ: the Cholesky factor (FP64) and its panels (FP32), then the panels and the Gram matrix in the
+  // descent's order (FP32); the squares of groups; tiles of rows.
   std::uint64_t factors(std::uint64_t k) const {
     return factorizes_ ? 6 * k * k + k * kGroupBytes + threads_ * k * kTileBytes : 0;
   }
 
-  // A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the diagonal is touched.
+  // A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the
+  // diagonal is touched.
   static std::uint64_t kept_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
   static std::uint64_t chunk_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? 0 : k * k * 2; }
   std::uint64_t judge(std::uint64_t k) const {
@@ -358,8 +377,8 @@ class MomentsOfARun {
     std::uint64_t made = 0;    // weights of a linear that is being rounded
   };
 
-  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what the
-  // producer feeds (quant/block_quantizer.cpp).
+  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what
+  // the producer feeds (quant/block_quantizer.cpp).
   void add_half(const BlockSpec& block, InputSite outer, LinearRole producer, LinearRole last,
                 std::vector<std::vector<MemoryItem>>& moments) const {
     std::uint64_t prepared = 0, readers = 0, largest = 0;
@@ -380,17 +399,18 @@ class MomentsOfARun {
     const auto add = [&](Open open, std::uint64_t gram, std::uint64_t factors) {
       // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
       const std::uint64_t made = open.made + std::max(open.made + factors, open.made * (4 + element_));
-      moments.push_back(
-          with_base({{"program while it computes", kComputingBytes},
-                     {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
-                     {"the original model's samples", own_ ? held(original_tokens_) : original()},
-                     {"half a block as prepared", unless_own(prepared)},
-                     {"stage and search buffers", own_ ? std::max(2 * kDifferenceBytes, lanes_ * staged) : scratch(block)},
-                     {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
-                     {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
-                     {"codes, then dequantized and prepared again; or the rounding's factors", made},
-                     {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
-                     {"sampled rows of one input (FP32)", sampled}}));
+      moments.push_back(with_base(
+          {{"program while it computes", kComputingBytes},
+           {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
+           {"the original model's samples", own_ ? held(original_tokens_) : original()},
+           {"half a block as prepared", unless_own(prepared)},
+           {"stage and search buffers",
+            own_ ? std::max(2 * kDifferenceBytes, lanes_ * staged) : scratch(block)},
+           {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
+           {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
+           {"codes, then dequantized and prepared again; or the rounding's factors", made},
+           {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
+           {"sampled rows of one input (FP32)", sampled}}));
     };
     if (readers != 0) {
       add({readers, 0, 0}, seen(h), 0);

@@ -21,7 +21,8 @@ SampleLane::SampleLane(const ForwardContext& context, const Sizes& sizes, std::u
   const DType dtype = activation_dtype(context.compute);
   const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
   near_ = context.backend.allocate(bytes_for(sizes.longest_chunk * spec.hidden_size, dtype));
-  far_ = context.backend.allocate(bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * widest, dtype));
+  far_ = context.backend.allocate(
+      bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * widest, dtype));
   const Shape pages{sizes.pages, sizes.page_tokens, spec.kv_heads, spec.head_dim};
   keys_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
   values_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
@@ -40,7 +41,8 @@ TensorView SampleLane::far_input(InputSite site, const SampleChunk& chunk) const
   return all.row_slice(sizes_.keep_inputs ? chunk.first : 0, chunk.tokens());
 }
 
-TensorView SampleLane::run_to(InputSite site, int block, const BlockWeights& weights, const SampleChunk& chunk) {
+TensorView SampleLane::run_to(InputSite site, int block, const BlockWeights& weights,
+                              const SampleChunk& chunk) {
   const DType dtype = activation_dtype(context_->compute);
   const TensorView hidden = residual(chunk);
   const TensorView near = near_.view(dtype, {hidden.rows(), context_->spec.hidden_size});
@@ -59,7 +61,8 @@ TensorView SampleLane::run_to(InputSite site, int block, const BlockWeights& wei
   return far;
 }
 
-void SampleLane::finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk, const TensorView& x) {
+void SampleLane::finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk,
+                        const TensorView& x) {
   add_linear(*context_, weights, role, x, residual(chunk));
   hidden_.save();
 }
@@ -76,18 +79,23 @@ void SampleLane::take_kv_extremes(const SampleChunk& chunk) {
     for (const float number : numbers) most = std::max(most, std::fabs(number));
     return most;
   };
-  for_fitting_rows(context_->chunks, context_->fitting.get(), chunk.tokens(), 2 * heads * head_dim, [&](std::int64_t first, std::int64_t count) {
-    const Shape shape{count, heads, head_dim};
-    const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
-    const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
-    const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
-    backend.load_kv(k, v, pages_, std::span(chunk.rows.slots).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
-    extremes.keys = std::max(extremes.keys, largest(k));
-    extremes.values = std::max(extremes.values, largest(v));
-  });
+  for_fitting_rows(context_->chunks, context_->fitting.get(), chunk.tokens(), 2 * heads * head_dim,
+                   [&](std::int64_t first, std::int64_t count) {
+                     const Shape shape{count, heads, head_dim};
+                     const auto bytes = static_cast<std::size_t>(shape.elements()) * sizeof(float);
+                     const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
+                     const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
+                     backend.load_kv(
+                         k, v, pages_,
+                         std::span(chunk.rows.slots)
+                             .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+                     extremes.keys = std::max(extremes.keys, largest(k));
+                     extremes.values = std::max(extremes.values, largest(v));
+                   });
 }
 
-std::vector<float> SampleLane::product(const std::vector<float>& turned, const TensorView& across, std::int64_t out) const {
+std::vector<float> SampleLane::product(const std::vector<float>& turned, const TensorView& across,
+                                       std::int64_t out) const {
   Backend& backend = context_->backend;
   const std::int64_t channels = across.rows(), rows = across.cols();
   const auto prepared = backend.prepare(across, context_->compute);

@@ -1,7 +1,9 @@
-// One device's share of the calibration samples: the residual stream of its chunks, and the stage buffers of one chunk.
+// One device's share of the calibration samples: the residual stream of its chunks, and the stage buffers of
+// one chunk.
 //
-// A lane's chunks are worked on one after another, by one thread at a time. Memory on the device: FP32 [rows of its chunks, hidden_size], or of one
-// chunk where a file has the rest; the inputs of one stage; KV pages of one chunk; the inputs of o and down, of one chunk or of all.
+// A lane's chunks are worked on one after another, by one thread at a time. Memory on the device: FP32 [rows
+// of its chunks, hidden_size], or of one chunk where a file has the rest; the inputs of one stage; KV pages
+// of one chunk; the inputs of o and down, of one chunk or of all.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -41,10 +43,13 @@ class SampleLane {
   std::int64_t width(InputSite site) const;
   // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
   TensorView run_to(InputSite site, int block, const BlockWeights& weights, const SampleChunk& chunk);
-  TensorView far_input(InputSite site, const SampleChunk& chunk) const;  // where x_o or x_down of a chunk lies
-  void finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk, const TensorView& x);  // residual += role(x)
+  // where x_o or x_down of a chunk lies
+  TensorView far_input(InputSite site, const SampleChunk& chunk) const;
+  // residual += role(x)
+  void finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk, const TensorView& x);
   // turned [out, T] times across^T: [out, channels] FP32; `turned` and `across` [channels, T] in host memory.
-  std::vector<float> product(const std::vector<float>& turned, const TensorView& across, std::int64_t out) const;
+  std::vector<float> product(const std::vector<float>& turned, const TensorView& across,
+                             std::int64_t out) const;
 
   void measure_kv() { measures_kv_ = true; }
   KvExtremes extremes;  // of the chunks run through attention since it was last set

@@ -1,4 +1,5 @@
-// What rounding to nearest changes in rows that are scaled before and scaled back after (scaled_difference(), quant/rounding.h), on a device.
+// What rounding to nearest changes in rows that are scaled before and scaled back after (scaled_difference(),
+// quant/rounding.h), on a device.
 #pragma once
 #include <algorithm>
 #include <cstdint>

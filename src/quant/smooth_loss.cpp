@@ -1,5 +1,5 @@
-// Work items are columns, or rows that are summed in order: no result depends on the threads. Within a row sums are in lanes
-// (kernels/common/row_sums.h): nor does a result depend on the processor.
+// Work items are columns, or rows that are summed in order: no result depends on the threads. Within a row
+// sums are in lanes (kernels/common/row_sums.h): nor does a result depend on the processor.
 #include "quant/smooth_loss.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ std::vector<float> inverse_of(std::span<const float> s) {
   return inverse;
 }
 
-// sum[k] += sum_r weight_r x_rk^2 over rows of sum.size() values, in the order of the rows; no weights: 1 each.
+// sum[k] += sum_r weight_r x_rk^2 over rows of sum.size() values, in the order of the rows; no weights: 1
+// each.
 void add_squares(std::span<double> sum, const float* x, std::size_t rows, std::span<const double> weight,
                  ThreadPool& pool) {
   each_columns(sum.size(), pool, [&](std::size_t first, std::size_t count) {
@@ -42,11 +43,13 @@ const QuantScheme& scheme_of_activations(const ScaleProblem& problem) {
 
 }  // namespace
 
-SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend) : problem_(problem), pool_(pool) {
+SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend)
+    : problem_(problem), pool_(pool) {
   const QuantScheme& activations = scheme_of_activations(problem);
   sampled_.activations = &activations;
   sampled_.channels = static_cast<std::size_t>(problem.stats->channels());
-  sampled_.group = activations.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : sampled_.channels;
+  sampled_.group = activations.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block}
+                                                                                : sampled_.channels;
   sample_weights();
   weigh_tokens();
   rows_ = make_smooth_rows(sampled_, pool, backend);
@@ -58,10 +61,12 @@ void SmoothJudge::sample_weights() {
   const std::size_t stride = sampled_stride(all);
   sampled_.weight_energy.assign(sampled_.channels, 0);
   for (const ScaleReader& reader : problem_.readers) {
-    add_squares(sampled_.weight_energy, reader.weight.data(), static_cast<std::size_t>(reader.out_features), {}, pool_);
+    add_squares(sampled_.weight_energy, reader.weight.data(), static_cast<std::size_t>(reader.out_features),
+                {}, pool_);
     for (std::int64_t n = 0; n < reader.out_features; ++n, ++row)
       if (row % stride == 0) {
-        sampled_.weights.values.push_back(reader.weight.data() + static_cast<std::size_t>(n) * sampled_.channels);
+        sampled_.weights.values.push_back(reader.weight.data() +
+                                          static_cast<std::size_t>(n) * sampled_.channels);
         sampled_.weight_scheme.push_back(&reader.scheme);
       }
   }
@@ -74,7 +79,8 @@ void SmoothJudge::sample_weights() {
 
 void SmoothJudge::weigh_tokens() {
   const auto tokens = static_cast<std::size_t>(problem_.rows->rows());
-  for (std::size_t t = 0; t < tokens; ++t) sampled_.inputs.values.push_back(problem_.rows->row(static_cast<std::int64_t>(t)));
+  for (std::size_t t = 0; t < tokens; ++t)
+    sampled_.inputs.values.push_back(problem_.rows->row(static_cast<std::int64_t>(t)));
   token_weight_.resize(tokens);
   pool_.parallel_for((tokens + kRowsTogether - 1) / kRowsTogether, [&](std::size_t block, int) {
     for (std::size_t t = block * kRowsTogether; t < std::min(tokens, (block + 1) * kRowsTogether); ++t)
@@ -108,7 +114,8 @@ double SmoothJudge::activation_loss(std::span<const float> s) const {
   const std::vector<float> inverse = inverse_of(s);
   std::optional<float> scale;
   if (sampled_.activations->activation_scale == ActivationScale::kTensor)
-    scale = largest(problem_.stats->absolute_max().data(), inverse.data(), inverse.size()) / input_top(sampled_.activations->weight_type);
+    scale = largest(problem_.stats->absolute_max().data(), inverse.data(), inverse.size()) /
+            input_top(sampled_.activations->weight_type);
   const std::size_t groups = sampled_.groups();
   std::vector<double> sums(token_weight_.size() * groups), of_token(token_weight_.size());
   rows_->input_errors(s, inverse, scale, sums);
@@ -144,7 +151,7 @@ SmoothJudge::Steps SmoothJudge::steps_of(SmoothRows::Side side, std::span<const 
 
 // F(s) and, added to `gradient`, dF / d log s, up to the factor 1/12.
 double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gradient) const {
-  const std::vector<double> &weight_energy = sampled_.weight_energy, &input_energy = sampled_.input_energy;
+  const std::vector<double>&weight_energy = sampled_.weight_energy, &input_energy = sampled_.input_energy;
   double input_side = 0, weight_side = 0;  // sum_k s_k^2 m_k, sum_k g_k / s_k^2
   std::vector<double> scale(s.begin(), s.end()), inverse(s.size());
   for (std::size_t k = 0; k < s.size(); ++k) {
@@ -153,11 +160,12 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
     input_side += square * weight_energy[k];
     weight_side += input_energy[k] / square;
   }
-  const Steps tokens = steps_of(SmoothRows::Side::kInputs, inverse), weights = steps_of(SmoothRows::Side::kWeights, scale);
+  const Steps tokens = steps_of(SmoothRows::Side::kInputs, inverse),
+              weights = steps_of(SmoothRows::Side::kWeights, scale);
   for (std::size_t k = 0; k < s.size(); ++k) {
     const double square = scale[k] * scale[k];
-    gradient[k] += 2 * (tokens.sum * square * weight_energy[k] - tokens.share[k] * input_side + weights.share[k] * weight_side -
-                        weights.sum * input_energy[k] / square);
+    gradient[k] += 2 * (tokens.sum * square * weight_energy[k] - tokens.share[k] * input_side +
+                        weights.share[k] * weight_side - weights.sum * input_energy[k] / square);
   }
   return tokens.sum * input_side + weights.sum * weight_side;
 }
@@ -166,7 +174,8 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
 std::vector<float> SmoothJudge::descend(std::vector<float> s) const {
   constexpr int kSteps = 60;
   constexpr double kRate = 0.08, kFirst = 0.9, kSecond = 0.95;
-  std::vector<double> gradient(sampled_.channels), first(sampled_.channels), second(sampled_.channels), sum(sampled_.channels);
+  std::vector<double> gradient(sampled_.channels), first(sampled_.channels), second(sampled_.channels),
+      sum(sampled_.channels);
   const std::vector<std::int32_t>& producer = problem_.producer_of;
   for (int step = 1; step <= kSteps; ++step) {
     std::fill(gradient.begin(), gradient.end(), 0.0);
@@ -174,11 +183,13 @@ std::vector<float> SmoothJudge::descend(std::vector<float> s) const {
     if (!(value > 0) || !std::isfinite(value)) return s;
     if (!producer.empty()) {  // channels of one producer move together
       std::fill(sum.begin(), sum.end(), 0.0);
-      for (std::size_t k = 0; k < sampled_.channels; ++k) sum[static_cast<std::size_t>(producer[k])] += gradient[k];
-      for (std::size_t k = 0; k < sampled_.channels; ++k) gradient[k] = sum[static_cast<std::size_t>(producer[k])];
+      for (std::size_t k = 0; k < sampled_.channels; ++k)
+        sum[static_cast<std::size_t>(producer[k])] += gradient[k];
+      for (std::size_t k = 0; k < sampled_.channels; ++k)
+        gradient[k] = sum[static_cast<std::size_t>(producer[k])];
     }
-    const double rate = kRate * (1.0 - static_cast<double>(step - 1) / kSteps), seen_first = 1 - std::pow(kFirst, step),
-                 seen_second = 1 - std::pow(kSecond, step);
+    const double rate = kRate * (1.0 - static_cast<double>(step - 1) / kSteps),
+                 seen_first = 1 - std::pow(kFirst, step), seen_second = 1 - std::pow(kSecond, step);
     each_channel(sampled_.channels, pool_, [&](std::size_t k) {
       const double g = gradient[k] / value;
       first[k] = kFirst * first[k] + (1 - kFirst) * g;

@@ -22,8 +22,8 @@ class SmoothJudge {
   //
   //   F(s) = 1/12 [ sum_t h_t d_t^2 sum_k s_k^2 m_k + sum_n d_n^2 sum_k g_k / s_k^2 ]
   //
-  // d_t the step of token t, max_k |x'_tk| / top, d_n that of a weight row; gradient steps on log s, the maximum
-  // softened to the p-norm of p = 16.
+  // d_t the step of token t, max_k |x'_tk| / top, d_n that of a weight row; gradient steps on log s, the
+  // maximum softened to the p-norm of p = 16.
   std::vector<float> descend(std::vector<float> s) const;
 
  private:

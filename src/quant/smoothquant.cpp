@@ -46,7 +46,8 @@ void share(std::vector<float>& values, const std::vector<std::int32_t>& producer
 void settle(std::vector<float>& s, std::span<const float> seen, ThreadPool& pool) {
   const auto is_active = [&](std::size_t k) { return seen[k] > 0 && s[k] > 0 && std::isfinite(s[k]); };
   std::vector<double> logs(s.size());
-  each_channel(s.size(), pool, [&](std::size_t k) { logs[k] = is_active(k) ? std::log(static_cast<double>(s[k])) : 0; });
+  each_channel(s.size(), pool,
+               [&](std::size_t k) { logs[k] = is_active(k) ? std::log(static_cast<double>(s[k])) : 0; });
   double sum = 0;
   std::size_t active = 0;
   for (std::size_t k = 0; k < s.size(); ++k)
@@ -78,7 +79,8 @@ SmoothLoss smooth_loss(const ScaleProblem& problem, std::span<const float> s, Ba
   return SmoothJudge(problem, backend.workers(), &backend).loss(s);
 }
 
-SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options, Backend& backend) {
+SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options,
+                                  Backend& backend) {
   ThreadPool& pool = backend.workers();
   std::vector<float> seen(problem.stats->absolute_max().begin(), problem.stats->absolute_max().end());
   share(seen, problem.producer_of);
@@ -106,7 +108,8 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
   share(typical, problem.producer_of);
   for (float& value : typical) value = std::max(value, kLeast);
   for (const std::vector<float>* of : {&inputs, &typical})
-    for (int i = 0; i <= kAlphas; ++i) consider(powers(*of, weights, static_cast<double>(i) / kAlphas, seen, pool));
+    for (int i = 0; i <= kAlphas; ++i)
+      consider(powers(*of, weights, static_cast<double>(i) / kAlphas, seen, pool));
   std::vector<float> descended = judge.descend(best.s);
   settle(descended, seen, pool);
   consider(std::move(descended));

@@ -12,10 +12,10 @@
 //   m_k = sum_n W_nk^2,  g_k = sum_t h_t x_tk^2,  E_t = sum_k x_tk^2 m_k,  h_t = 1 / (E_t + median E)
 //
 // Errors of different channels count as independent, which makes a candidate cost one rounding of the sampled
-// rows, O((tokens + rows) K), no product of matrices. h_t keeps a few tokens with huge outputs, whose absolute
-// errors are as huge and matter as little, from deciding for all. Candidates: the identity, 21 alphas with the
-// largest |x_k| and with its root mean square in its place, and descent on log s from the best of them. What goes
-// over rows is a device's where it can (quant/smooth_rows.h), with the same bits.
+// rows, O((tokens + rows) K), no product of matrices. h_t keeps a few tokens with huge outputs, whose
+// absolute errors are as huge and matter as little, from deciding for all. Candidates: the identity, 21
+// alphas with the largest |x_k| and with its root mean square in its place, and descent on log s from the
+// best of them. What goes over rows is a device's where it can (quant/smooth_rows.h), with the same bits.
 #pragma once
 #include <optional>
 #include <vector>
@@ -43,7 +43,8 @@ struct SmoothScales {
 };
 
 // Error(kInternal) where a search is asked for without sampled rows.
-SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options, Backend& backend);
+SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options,
+                                  Backend& backend);
 SmoothLoss smooth_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend);
 
 }  // namespace llmq

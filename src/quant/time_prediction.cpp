@@ -80,7 +80,8 @@ struct Probe {
     return {parts.begin(), parts.end()};
   }
 
-  // What lasts for milliseconds finds its memory not there at first, and is held up now and then: the mean of the rest.
+  // What lasts for milliseconds finds its memory not there at first, and is held up now and then: the mean of
+  // the rest.
   Seconds steady(const Checkpoint& checkpoint, const ModelSpec& one, std::int64_t samples) const {
     const Seconds first = timed(checkpoint, one, samples);
     if (total(first) > kShort) return first;
@@ -99,8 +100,8 @@ Seconds whole_samples(const Probe& probe, const Checkpoint& checkpoint, const Mo
   if (!plan.needs_calibration) return probe.steady(checkpoint, one, 1);
   const std::int64_t all = plan.calibration.samples,
                      chunk = std::max<std::int64_t>(1, plan.chunk_tokens / plan.calibration.sequence_length);
-  // Where a file takes what does not fit, memory has room for one chunk. Where a chunk takes milliseconds, two stay in the
-  // processor's cache, as the run's do not.
+  // Where a file takes what does not fit, memory has room for one chunk. Where a chunk takes milliseconds,
+  // two stay in the processor's cache, as the run's do not.
   const std::int64_t few = std::min(all, plan.activations_in_file ? (chunk + 1) / 2 : chunk);
   Seconds found = probe.steady(checkpoint, one, few);
   const std::int64_t chunks = plan.activations_in_file ? 1
@@ -143,8 +144,8 @@ struct Share {
   Seconds seconds;
 };
 
-// The block over all samples, from itself or from the two largest shares of its width that are tried: narrow products run
-// slower for their operations, so the share doubles until what it takes is long enough to tell.
+// The block over all samples, from itself or from the two largest shares of its width that are tried: narrow
+// products run slower for their operations, so the share doubles until what it takes is long enough to tell.
 Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const ModelSpec& spec,
                     std::size_t block) {
   const std::int64_t weights = weights_of(spec.blocks[block]);
@@ -229,7 +230,8 @@ WritingRates writing_rates(Io& io, const Path& directory) {
   return rates;
 }
 
-// What does not depend on which linears are quantized goes by the blocks' number, the rest by their quantized weights.
+// What does not depend on which linears are quantized goes by the blocks' number, the rest by their quantized
+// weights.
 SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                              const BlockTimer& timer) {
   const Chosen chosen = choose_block(plan, spec);

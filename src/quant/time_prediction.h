@@ -1,18 +1,21 @@
-// How long a plan will take on this machine: one block of the model run for two seconds, scaled to all of them.
+// How long a plan will take on this machine: one block of the model run for two seconds, scaled to all of
+// them.
 //
-// The pipeline's own code runs over the block with most quantized linears on made-up tokens (quant/block_timing.h), on one
-// chunk of samples and on two, or on all where there are fewer:
+// The pipeline's own code runs over the block with most quantized linears on made-up tokens
+// (quant/block_timing.h), on one chunk of samples and on two, or on all where there are fewer:
 //
-//   t(part, T) = a + b T        T: the tokens that the part runs over, all or those of a search or of the original model
+//   t(part, T) = a + b T        T: the tokens that the part runs over, all or those of a search or of the
+//                               original model
 //
-// A block of more than 4 M weights is cut down to a share of its width (quant/narrow_model.h), and to half of that, with
-// x the square root of the share of its weights:
+// A block of more than 4 M weights is cut down to a share of its width (quant/narrow_model.h), and to half of
+// that, with x the square root of the share of its weights:
 //
-//   t(part, x) = c x^p + d x^(p+1)      c, d >= 0; p = 1 for parts that go over tokens or weights (attention and norms;
-//                                       products), 2 for those of N K and N K^2 operations for each linear
+//   t(part, x) = c x^p + d x^(p+1)      c, d >= 0; p = 1 for parts that go over tokens or weights (attention
+//                                       and norms; products), 2 for those of N K and N K^2 operations for
+//                                       each linear
 //
-// Reading and writing: bytes at the rate of a piece of the checkpoint, and of a file of 16 MiB, and two syncs for each block; what the disk reads while
-// the block before is worked on takes no time of its own.
+// Reading and writing: bytes at the rate of a piece of the checkpoint, and of a file of 16 MiB, and two syncs
+// for each block; what the disk reads while the block before is worked on takes no time of its own.
 //
 // The figures hold for an otherwise idle machine, and for a checkpoint as far in the page cache as it is now.
 #pragma once

@@ -8,7 +8,8 @@ namespace llmq {
 namespace {
 
 constexpr double kDamp = 0.1;
-// Rows are solved a band at a time: 64 MiB of them, and enough that packing the factor for each band is little beside it.
+// Rows are solved a band at a time: 64 MiB of them, and enough that packing the factor for each band is
+// little beside it.
 constexpr std::int64_t kBandElements = std::int64_t{1} << 23, kLeastBand = 256;
 
 }  // namespace
@@ -20,8 +21,9 @@ std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int
   return std::max<std::int64_t>(1, chunks / wanted);
 }
 
-OriginalStream make_original_stream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
-                                    std::int64_t chunk_tokens, const OpenStore& open_store) {
+OriginalStream make_original_stream(std::span<const ForwardContext> devices,
+                                    const CalibrationSet& calibration, std::int64_t chunk_tokens,
+                                    const OpenStore& open_store) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
@@ -40,7 +42,8 @@ void take_back(std::span<float> weight, std::span<const double> missing, std::in
   for (std::int64_t k = 0; k < channels; ++k) mean += stats.gram_at(k, k) / static_cast<double>(channels);
   if (!(mean > 0)) return;
   const Factorization factor = factorize(
-      channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend, FactorUse::kSolving);
+      channels, kDamp, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend,
+      FactorUse::kSolving);
   // The factor's columns run from last to first, and so do the rows solved by it.
   const std::int64_t stride = factor.reversed.padded();
   const auto rows = static_cast<std::int64_t>(missing.size()) / channels;

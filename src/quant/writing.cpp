@@ -4,7 +4,9 @@ namespace llmq {
 
 void Writing::add_quantized(std::string module, QuantizedMatrix matrix) {
   adding_.wait();
-  adding_.then([this, module = std::move(module), matrix = std::move(matrix)] { writer_.add_quantized(module, matrix); });
+  adding_.then([this, module = std::move(module), matrix = std::move(matrix)] {
+    writer_.add_quantized(module, matrix);
+  });
 }
 
 void Writing::add_dense(std::string tensor, DType dtype, const Shape& shape, std::vector<std::byte> bytes) {
@@ -13,7 +15,8 @@ void Writing::add_dense(std::string tensor, DType dtype, const Shape& shape, std
   });
 }
 
-void Writing::add_dense_now(const std::string& tensor, DType dtype, const Shape& shape, std::span<const std::byte> bytes) {
+void Writing::add_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
+                            std::span<const std::byte> bytes) {
   adding_.wait();
   writer_.add_dense(tensor, dtype, shape, bytes);
 }

@@ -4,10 +4,11 @@
 //   adding     packs, hashes and writes linear i
 //   the disk   takes the block before
 //
-// The writer gets everything in the order in which it was given, whatever happens meanwhile, so no byte depends on it. One
-// linear waits at most: who brings the next waits for it; and one block, likewise, for the disk. So beside the run there are
-// the codes of one linear and what its format makes of them (PackedFormatRow::packing_bytes). An error of the writer or of
-// the disk comes to the run with one of the next calls, at the latest with finish().
+// The writer gets everything in the order in which it was given, whatever happens meanwhile, so no byte
+// depends on it. One linear waits at most: who brings the next waits for it; and one block, likewise, for the
+// disk. So beside the run there are the codes of one linear and what its format makes of them
+// (PackedFormatRow::packing_bytes). An error of the writer or of the disk comes to the run with one of the
+// next calls, at the latest with finish().
 #pragma once
 #include <functional>
 #include <future>
@@ -52,8 +53,10 @@ class Writing {
   void add_quantized(std::string module, QuantizedMatrix matrix);
   void add_dense(std::string tensor, DType dtype, const Shape& shape, std::vector<std::byte> bytes);
   // What need not be copied to be kept: given to the writer before the call returns.
-  void add_dense_now(const std::string& tensor, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
-  void append_dense_now(const std::string& tensor, DType dtype, const Shape& shape, std::span<const std::byte> bytes);
+  void add_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
+                     std::span<const std::byte> bytes);
+  void append_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
+                        std::span<const std::byte> bytes);
   void commit(Json findings);  // ModelWriter::commit(), of what was given before
   void sync();                 // of the same, without a record
   void finish();               // until all of it is on the disk

@@ -8,7 +8,8 @@
 
 namespace llmq {
 
-Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer, std::vector<std::int32_t> model_ends)
+Answer::Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer,
+               std::vector<std::int32_t> model_ends)
     : request_(std::move(request)),
       index_(index),
       ends_(request_->stop_tokens),

@@ -1,4 +1,5 @@
-// One answer to a request while it is being written: from rows of logits to tokens, text and log probabilities.
+// One answer to a request while it is being written: from rows of logits to tokens, text and log
+// probabilities.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -18,22 +19,29 @@ namespace llmq {
 class Answer {
  public:
   // Answer `index` of a request to a model with these end tokens. Without a tokenizer there is no text.
-  Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer, std::vector<std::int32_t> model_ends);
+  Answer(std::shared_ptr<const GenerationRequest> request, int index, const Tokenizer* tokenizer,
+         std::vector<std::int32_t> model_ends);
 
-  // One row of logits, ready to be drawn from, and what it was before penalties where log probabilities are asked for.
+  // One row of logits, ready to be drawn from, and what it was before penalties where log probabilities are
+  // asked for.
   struct Row {
     std::span<const float> logits, own;
     double log_sum = 0;
-    std::string failure;  // why nothing can be drawn from it
+    std::string failure;                     // why nothing can be drawn from it
     std::optional<std::int32_t> drawn = {};  // by the device; there are no logits then
   };
-  // How the token after `ahead` more ones is drawn, where nothing but a row of logits as it is decides that; else the row has to be prepared.
+  // How the token after `ahead` more ones is drawn, where nothing but a row of logits as it is decides that;
+  // else the row has to be prepared.
   std::optional<TokenDraw> plain_draw(std::uint64_t ahead) const;
-  // Penalties, biases, the constraint and the bar on early end tokens change `logits`; what they were goes to `own` where somebody asks for it.
+  // Penalties, biases, the constraint and the bar on early end tokens change `logits`; what they were goes to
+  // `own` where somebody asks for it.
   Row prepare(std::span<float> logits, std::vector<float>& own);
   // The next token of this answer.
-  std::int32_t draw(const Row& row) const { return row.drawn ? *row.drawn : sample_token(row.logits, sampling_, drawn_); }
-  // It goes into the event, unless it is an end token; true where it ends the answer. After a failure it is no token.
+  std::int32_t draw(const Row& row) const {
+    return row.drawn ? *row.drawn : sample_token(row.logits, sampling_, drawn_);
+  }
+  // It goes into the event, unless it is an end token; true where it ends the answer. After a failure it is
+  // no token.
   bool take(const Row& row, std::int32_t token, GenerationEvent& event);
   void finish(FinishReason reason, GenerationEvent& event);
 
@@ -47,9 +55,9 @@ class Answer {
   ConstrainedText* constrained() { return constrained_ ? &*constrained_ : nullptr; }
   std::span<const std::int32_t> ends() const { return ends_; }
 
-  std::int64_t cached = -1;  // of the prompt, when it started; -1 before
-  bool guessed_early = false;  // guesses for its first token were asked for, with its prompt
-  std::size_t event_at = 0;  // of this step: its place
+  std::int64_t cached = -1;                    // of the prompt, when it started; -1 before
+  bool guessed_early = false;                  // guesses for its first token were asked for, with its prompt
+  std::size_t event_at = 0;                    // of this step: its place
   std::vector<TokenLogprobs> prompt_logprobs;  // by place, while the prompt is read
   Speculation::Sequence speculation;
   std::shared_ptr<const PreparedAdapter> adapter;  // null: the model alone; kept while the answer is written

@@ -8,8 +8,8 @@ namespace llmq {
 AnswerText::AnswerText(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
                        std::vector<std::string> stops)
     : tokenizer_(&tokenizer), stops_(std::move(stops)) {
-  const auto last_shown = std::find_if_not(prompt.rbegin(), prompt.rend(),
-                                           [&](std::int32_t token) { return is_special(token); });
+  const auto last_shown =
+      std::find_if_not(prompt.rbegin(), prompt.rend(), [&](std::int32_t token) { return is_special(token); });
   if (last_shown != prompt.rend()) previous_ = *last_shown;
 }
 
@@ -18,8 +18,8 @@ bool AnswerText::is_special(std::int32_t token) const {
   return tokenizer_->decode(one, true).empty() && !tokenizer_->decode(one, false).empty();
 }
 
-// A token's own bytes: what it adds behind the last one that is shown (SentencePiece drops a leading space at the start of a
-// text only, and special tokens are no text).
+// A token's own bytes: what it adds behind the last one that is shown (SentencePiece drops a leading space at
+// the start of a text only, and special tokens are no text).
 std::string AnswerText::bytes_of(std::int32_t token) {
   if (is_special(token)) return {};
   const std::int32_t pair[] = {previous_, token};

@@ -1,4 +1,5 @@
-// The text of an answer, token by token: its own bytes behind the prompt, up to a stop string, in whole characters.
+// The text of an answer, token by token: its own bytes behind the prompt, up to a stop string, in whole
+// characters.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -12,7 +13,8 @@ namespace llmq {
 
 class AnswerText {
  public:
-  AnswerText(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt, std::vector<std::string> stops);
+  AnswerText(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
+             std::vector<std::string> stops);
   std::string push(std::int32_t token);  // what has become certain
   std::string finish();                  // the rest; nothing follows
   bool stopped() const { return stops_.stopped(); }

@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "device/named_range.h"
 #include "device/exchange.h"
+#include "device/named_range.h"
 #include "model/divided_block.h"
 #include "runtime/kv_fitting.h"
 
@@ -78,14 +78,17 @@ struct Engine::State {
         members(members_of(*backend, with)),
         contexts(contexts_of(share, members, with)),
         early_context(early_context_of(spec, with)),
-        cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens, with.block_size,
-              with.prefix_caching) {
+        cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens,
+              with.block_size, with.prefix_caching) {
     if (options.kv && options.kv->packed && early_context)
-      fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only", {}, "--kv-cache-dtype", "leave it out, or leave --gpu-layers out"});
+      fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only",
+                                     {},
+                                     "--kv-cache-dtype",
+                                     "leave it out, or leave --gpu-layers out"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec, static_cast<int>(block), false, kAllRoles,
-                                         PackedWeights::kCodes));
+      blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec,
+                                         static_cast<int>(block), false, kAllRoles, PackedWeights::kCodes));
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       for (const LinearRole role : kAllRoles)
         count_served(source, spec.blocks[block].linear(role).module, blocks[block], role);
@@ -101,12 +104,16 @@ struct Engine::State {
 
   static std::vector<Backend*> members_of(Backend& first, const Options& options) {
     if (options.early.count > 0 && !options.further_members.empty())
-      fail(ErrorKind::kUnsupported, {"a model is divided over devices as a whole, not in part", {}, "--tensor-parallel-size", "leave it out, or leave --gpu-layers out"});
+      fail(ErrorKind::kUnsupported, {"a model is divided over devices as a whole, not in part",
+                                     {},
+                                     "--tensor-parallel-size",
+                                     "leave it out, or leave --gpu-layers out"});
     std::vector<Backend*> all = {&first};
     for (const std::shared_ptr<Backend>& member : options.further_members) all.push_back(member.get());
     return all;
   }
-  static std::vector<ForwardContext> contexts_of(const ModelSpec& share, std::span<Backend* const> members, const Options& options) {
+  static std::vector<ForwardContext> contexts_of(const ModelSpec& share, std::span<Backend* const> members,
+                                                 const Options& options) {
     std::vector<ForwardContext> contexts;
     for (Backend* const member : members) {
       contexts.push_back(make_forward_context(share, *member, options.compute, options.max_context));
@@ -142,7 +149,9 @@ struct Engine::State {
       const std::span<const ForwardContext> context = contexts_of_block(block);
       const NamedRange range(context.front().backend, "block " + std::to_string(block));
       in_block.clear();
-      for (std::size_t i = 0; i < context.size(); ++i) in_block.push_back({&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
+      for (std::size_t i = 0; i < context.size(); ++i)
+        in_block.push_back(
+            {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
       forward_members(in_block, static_cast<int>(block), rows, exchange);
     }
   }
@@ -179,7 +188,8 @@ struct Engine::State {
     const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
       for (int layer = 0; layer < static_cast<int>(blocks.size()); ++layer)
-        cache.set_scales(layer, source.tensor(kv_scale_name(layer, "k_scale")).front(), source.tensor(kv_scale_name(layer, "v_scale")).front());
+        cache.set_scales(layer, source.tensor(kv_scale_name(layer, "k_scale")).front(),
+                         source.tensor(kv_scale_name(layer, "v_scale")).front());
     if (!packed || options.kv_probe.empty()) return;
     const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
@@ -188,7 +198,8 @@ struct Engine::State {
     fit_kv_bases(contexts, blocks, on_members(view).views, exchange);
   }
 
-  void count_served(const LinearSource& source, const std::string& module, std::span<const BlockWeights> shares, LinearRole role) {
+  void count_served(const LinearSource& source, const std::string& module,
+                    std::span<const BlockWeights> shares, LinearRole role) {
     const PreparedWeight& weight = *shares.front().linear(role).weight;
     const bool packed = source.is_packed(module);
     std::string name;
@@ -234,7 +245,8 @@ struct Engine::State {
     for (const Step& step : steps) {
       check(step);
       const auto count = static_cast<std::int64_t>(step.tokens.size());
-      if (const PreparedAdapter* adapter = step.adapter ? step.adapter : usual_adapter.get(); adapter != nullptr && count > 0)
+      if (const PreparedAdapter* adapter = step.adapter ? step.adapter : usual_adapter.get();
+          adapter != nullptr && count > 0)
         rows.adapters.push_back({static_cast<std::int64_t>(ids.size()), count, adapter});
       rows.sequences.push_back({static_cast<std::int64_t>(ids.size()), count, step.first, step.blocks});
       for (std::int64_t p = step.first; p < step.first + count; ++p) {
@@ -263,19 +275,26 @@ std::string Engine::device_name() const {
   const EarlyBlocks& early = state_->options.early;
   if (const std::vector<Backend*>& members = state_->members; members.size() > 1) {
     // On the host they differ by their threads alone.
-    if (std::all_of(members.begin(), members.end(), [&](const Backend* one) { return one->device() == Device{} || one->name() == backend().name(); }))
+    if (std::all_of(members.begin(), members.end(), [&](const Backend* one) {
+          return one->device() == Device{} || one->name() == backend().name();
+        }))
       return fmt::format("{} x {}", members.size(), backend().name());
     std::string names = backend().name();
-    for (std::size_t i = 1; i < members.size(); ++i) names += fmt::format("{}{}", i + 1 == members.size() ? " and " : ", ", members[i]->name());
+    for (std::size_t i = 1; i < members.size(); ++i)
+      names += fmt::format("{}{}", i + 1 == members.size() ? " and " : ", ", members[i]->name());
     return fmt::format("{} devices: {}", members.size(), names);
   }
   if (early.count == 0) return backend().name();
-  return fmt::format("{}, and {} for the first {} of {} blocks", backend().name(), early.backend->name(), early.count, spec().blocks.size());
+  return fmt::format("{}, and {} for the first {} of {} blocks", backend().name(), early.backend->name(),
+                     early.count, spec().blocks.size());
 }
 
 std::shared_ptr<const PreparedAdapter> Engine::prepare(const LoraAdapter& adapter) {
   if (state_->early_context)
-    fail(ErrorKind::kUnsupported, {"an adapter runs beside a model that is on one device only", {}, "--gpu-layers", "leave it out, or merge the adapter with llmq merge"});
+    fail(ErrorKind::kUnsupported, {"an adapter runs beside a model that is on one device only",
+                                   {},
+                                   "--gpu-layers",
+                                   "leave it out, or merge the adapter with llmq merge"});
   auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(state_->members, adapter));
   prepared->number = ++state_->adapters;
   return prepared;
@@ -353,7 +372,8 @@ TensorView Engine::logits(const TensorView& normed_rows) {
   return view;
 }
 
-void Engine::score(const TensorView& normed_rows, std::span<const std::int32_t> targets, std::span<RowScore> scores) {
+void Engine::score(const TensorView& normed_rows, std::span<const std::int32_t> targets,
+                   std::span<RowScore> scores) {
   state_->backend->score_products(normed_rows, *state_->head, targets, scores);
 }
 

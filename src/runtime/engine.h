@@ -1,8 +1,8 @@
 // A model ready to run: weights of any kind, a paged KV cache, a backend.
 //
-// forward() runs rows of any number of sequences, prompts and single tokens alike, and returns hidden states; the block forward
-// is the one calibration runs (model/decoder_block.h). A result never depends on batch mates, chunking or thread count (row
-// invariance).
+// forward() runs rows of any number of sequences, prompts and single tokens alike, and returns hidden states;
+// the block forward is the one calibration runs (model/decoder_block.h). A result never depends on batch
+// mates, chunking or thread count (row invariance).
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -34,13 +34,15 @@ class Engine {
     bool prefix_caching = true;
     HeadWeight head = HeadWeight::kStored;
     std::optional<KvType> kv;  // of the KV cache; the compute type's numbers when absent
-    // What the model reads once, when its pages are INT8 or INT4, to find coordinates in which they lose least (runtime/kv_fitting.h);
-    // without it keys and values are stored as they are. FP8 takes the checkpoint's own scales, where it has them.
+    // What the model reads once, when its pages are INT8 or INT4, to find coordinates in which they lose
+    // least (runtime/kv_fitting.h); without it keys and values are stored as they are. FP8 takes the
+    // checkpoint's own scales, where it has them.
     std::vector<std::int32_t> kv_probe = {};
-    // The engine's own backend has all the rest: embedding, later blocks, head. The residual stream goes between the two by way of the host.
+    // The engine's own backend has all the rest: embedding, later blocks, head. The residual stream goes
+    // between the two by way of the host.
     EarlyBlocks early = {};
-    // With them the model is divided (model/divided_block.h): the engine's own backend is the first member, and has the embedding, the final
-    // norm and the head besides.
+    // With them the model is divided (model/divided_block.h): the engine's own backend is the first member,
+    // and has the embedding, the final norm and the head besides.
     std::vector<std::shared_ptr<Backend>> further_members = {};
   };
   static Engine load(const Checkpoint& checkpoint, std::shared_ptr<Backend> backend, const Options& options);
@@ -50,10 +52,12 @@ class Engine {
   const std::shared_ptr<Backend>& shared_backend() const;  // for another engine of the same threads
   KvCache& cache();
   const Options& options() const;
-  std::string device_name() const;  // of its backend, and of the early blocks' or the other members' where there are any
+  // of its backend, and of the early blocks' or the other members' where there are any
+  std::string device_name() const;
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
   std::size_t weight_bytes() const;
-  // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and the head.
+  // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and
+  // the head.
   struct Served {
     std::string weights, kernel;
     std::int64_t linears = 0;
@@ -65,10 +69,12 @@ class Engine {
 
   // An adapter for the steps that name it; one of this engine's model.
   std::shared_ptr<const PreparedAdapter> prepare(const LoraAdapter& adapter);
-  // Every row whose step names no adapter gets this one: before the first forward(), because pages depend on it.
+  // Every row whose step names no adapter gets this one: before the first forward(), because pages depend on
+  // it.
   void adapt(const LoraAdapter& adapter);
 
-  // `tokens` of a sequence stand at positions first, first + 1, ...; `blocks` is its table, with room for them.
+  // `tokens` of a sequence stand at positions first, first + 1, ...; `blocks` is its table, with room for
+  // them.
   struct Step {
     std::span<const std::int32_t> tokens;
     std::int64_t first = 0;
@@ -83,9 +89,12 @@ class Engine {
   // next call).
   TensorView logits(const TensorView& normed_rows);
   // The scores of given rows of forward()'s result, without their logits in memory.
-  void score(const TensorView& normed_rows, std::span<const std::int32_t> targets, std::span<RowScore> scores);
-  std::span<float> on_host(const TensorView& logits);  // of logits(); the caller may change them. Valid until the next call
-  // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, as logits() gives them; or on_host().
+  void score(const TensorView& normed_rows, std::span<const std::int32_t> targets,
+             std::span<RowScore> scores);
+  // of logits(); the caller may change them. Valid until the next call
+  std::span<float> on_host(const TensorView& logits);
+  // Logits [rows.size(), vocab] of some rows of forward()'s result, `total` rows, as logits() gives them; or
+  // on_host().
   TensorView logits_of(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows);
   std::span<float> host_logits(const Buffer& normed, std::int64_t total, std::span<const std::int32_t> rows) {
     return on_host(logits_of(normed, total, rows));

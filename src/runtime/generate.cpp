@@ -71,7 +71,8 @@ Generated run(Engine& engine, const Tokenizer* tokenizer, std::span<const std::i
         first = last;
         first_tokens = static_cast<std::int64_t>(event.tokens.size());
       }
-      if (event.finish == FinishReason::kFailed) fail(ErrorKind::kUnsupported, ErrorDetail{event.failure, {}, {}, "take a simpler constraint"});
+      if (event.finish == FinishReason::kFailed)
+        fail(ErrorKind::kUnsupported, ErrorDetail{event.failure, {}, {}, "take a simpler constraint"});
       if (event.finish == FinishReason::kStop) result.finish_reason = "stop";
       if (on_event(event)) continue;
       result.finish_reason = "stop";

@@ -1,4 +1,5 @@
-// Continues a prompt: one request alone on a serving engine, until an end token, a stop string, max_tokens or the end of the context.
+// Continues a prompt: one request alone on a serving engine, until an end token, a stop string, max_tokens or
+// the end of the context.
 //
 // Neither the chunk in which the prompt is read nor a drafter changes a token, only memory and time.
 #pragma once
@@ -34,7 +35,8 @@ struct Generated {
   std::int64_t draft_rounds = 0, drafted = 0, accepted = 0;
 };
 
-// `on_token` sees every token as it comes; false ends the text after it ("stop"). Error(kUsage) for what cannot be run.
+// `on_token` sees every token as it comes; false ends the text after it ("stop"). Error(kUsage) for what
+// cannot be run.
 Generated generate_tokens(Engine& engine, std::span<const std::int32_t> prompt,
                           const GenerateOptions& options, const std::function<bool(std::int32_t)>& on_token);
 

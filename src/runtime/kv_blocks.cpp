@@ -19,7 +19,8 @@ BlockKey next_key(const BlockKey& key, std::span<const std::int32_t> tokens) {
 
 }  // namespace
 
-std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t positions, std::int64_t step) {
+std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t positions,
+                            std::int64_t step) {
   const auto blocks_for = [&](std::int64_t count) { return (count - 1) / block_size + 1; };
   if (window.positions == 0) return blocks_for(positions);
   // What a step looks at, and what the roundings down to a grain and to a block add in front of it.
@@ -143,7 +144,8 @@ void KvBlocks::truncate(KvTable& table, std::int64_t length) {
   if (length < 0 || length > table.length)
     fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}", table.length, length);
   if (length > 0 && passed(length) < table.passed)
-    fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}: its window has passed", table.length, length);
+    fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}: its window has passed",
+         table.length, length);
   const auto kept = static_cast<std::size_t>(blocks_for(length));
   while (table.blocks.size() > kept) {
     if (table.blocks.back() != kNoBlock) release(table.blocks.back());
@@ -156,7 +158,8 @@ void KvBlocks::truncate(KvTable& table, std::int64_t length) {
 }
 
 void KvBlocks::release_passed(KvTable& table) {
-  for (const std::size_t end = passed(table.length); table.passed < end; ++table.passed) release(std::exchange(table.blocks[table.passed], kNoBlock));
+  for (const std::size_t end = passed(table.length); table.passed < end; ++table.passed)
+    release(std::exchange(table.blocks[table.passed], kNoBlock));
 }
 
 void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {

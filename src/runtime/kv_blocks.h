@@ -1,20 +1,22 @@
 // Which page of the KV cache holds which positions of which sequence: numbers only, no page and no backend.
 //
-// A fixed number of blocks of `block_size` positions, each with a count of the sequences that have it in their table. A block
-// that is full can be published under the key of everything up to its end,
+// A fixed number of blocks of `block_size` positions, each with a count of the sequences that have it in
+// their table. A block that is full can be published under the key of everything up to its end,
 //
 //   key(0) = SHA-256(salt),   key(i+1) = SHA-256(key(i), tokens of block i),
 //
-// so that a later sequence of the same tenant (salt) with the same first tokens takes it instead of computing it. SHA-256
-// makes two different prefixes with one key impossible in practice, so tokens are not compared again. Blocks that no
-// sequence has stay published until they are needed for something else: blocks without contents first, then the least
-// recently used. A sequence gives its blocks back last one first, so that the end of a prefix goes before its start.
+// so that a later sequence of the same tenant (salt) with the same first tokens takes it instead of computing
+// it. SHA-256 makes two different prefixes with one key impossible in practice, so tokens are not compared
+// again. Blocks that no sequence has stay published until they are needed for something else: blocks without
+// contents first, then the least recently used. A sequence gives its blocks back last one first, so that the
+// end of a prefix goes before its start.
 //
-// Where positions look back only so far (KvWindow), the blocks that nothing will look at again are given back while their sequence goes on,
-// and a prefix is found where its end is there, as far back as what follows looks. Keys are chained over all of it as before.
+// Where positions look back only so far (KvWindow), the blocks that nothing will look at again are given back
+// while their sequence goes on, and a prefix is found where its end is there, as far back as what follows
+// looks. Keys are chained over all of it as before.
 //
-// A block is written only by the one sequence that has it, and never while published: reserve() gives a sequence a copy of
-// its own first (copy-on-write) and says what to copy. Every call is O(blocks it touches).
+// A block is written only by the one sequence that has it, and never while published: reserve() gives a
+// sequence a copy of its own first (copy-on-write) and says what to copy. Every call is O(blocks it touches).
 #pragma once
 #include <array>
 #include <cstdint>
@@ -38,7 +40,8 @@ struct PageSwap {
   std::int32_t block, slot;
 };
 
-// Position p looks at those from p - positions + 1 on, and may touch those before them down to a multiple of `grain`.
+// Position p looks at those from p - positions + 1 on, and may touch those before them down to a multiple of
+// `grain`.
 struct KvWindow {
   std::int64_t positions = 0;  // 0: all
   std::int64_t grain = 1;
@@ -50,12 +53,13 @@ inline constexpr std::int32_t kNoBlock = -1;
 struct KvTable {
   std::vector<std::int32_t> blocks;  // kNoBlock at the front, where the window has passed
   std::size_t passed = 0;            // so many
-  std::int64_t length = 0;     // positions it has room for, exactly: the last block may be part used
-  std::vector<BlockKey> keys;  // key(0), then those of the blocks at the front that were offered
-  bool shares = true;          // prefixes, both ways
+  std::int64_t length = 0;           // positions it has room for, exactly: the last block may be part used
+  std::vector<BlockKey> keys;        // key(0), then those of the blocks at the front that were offered
+  bool shares = true;                // prefixes, both ways
 };
 
-std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t positions, std::int64_t step);
+std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t positions,
+                            std::int64_t step);
 
 class KvBlocks {
  public:
@@ -63,17 +67,18 @@ class KvBlocks {
 
   // An empty table; sequences share prefixes only with the same salt, and only where they share any.
   KvTable open(std::string_view salt = {}, bool shares = true) const;
-  // Puts published blocks with the first of `tokens` into an empty table, never all of the tokens: the last one is always
-  // left to compute. Returns the positions that were found.
+  // Puts published blocks with the first of `tokens` into an empty table, never all of the tokens: the last
+  // one is always left to compute. Returns the positions that were found.
   std::int64_t take_prefix(KvTable& table, std::span<const std::int32_t> tokens);
-  // Room for `length` positions in blocks that the sequence may write from its present length on; or false and no change.
+  // Room for `length` positions in blocks that the sequence may write from its present length on; or false
+  // and no change.
   bool reserve(KvTable& table, std::int64_t length, std::vector<BlockCopy>& copies);
   // Gives back the blocks that no position from the table's length on looks at.
   void release_passed(KvTable& table);
   // Keeps the positions below `length`, which may be 0 or one whose window is still there.
   void truncate(KvTable& table, std::int64_t length);
-  // Offers the blocks that `tokens`, whose pages are computed, fill. A prefix that is already offered by another block
-  // stays with that one.
+  // Offers the blocks that `tokens`, whose pages are computed, fill. A prefix that is already offered by
+  // another block stays with that one.
   void publish(KvTable& table, std::span<const std::int32_t> tokens);
   // Another sequence with the same contents (parallel samples).
   KvTable fork(const KvTable& table);
@@ -88,8 +93,11 @@ class KvBlocks {
   std::int64_t blocks_for(std::int64_t positions) const {
     return (positions + block_size_ - 1) / block_size_;
   }
-  // The most that a sequence has at once on its way to `positions`, if it is run at most `step` at a time and releases what it passed.
-  std::int64_t most_blocks(std::int64_t positions, std::int64_t step) const { return most_kv_blocks(window_, block_size_, positions, step); }
+  // The most that a sequence has at once on its way to `positions`, if it is run at most `step` at a time and
+  // releases what it passed.
+  std::int64_t most_blocks(std::int64_t positions, std::int64_t step) const {
+    return most_kv_blocks(window_, block_size_, positions, step);
+  }
 
  private:
   // Free blocks are a list in the order in which they are taken.

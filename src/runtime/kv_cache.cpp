@@ -30,25 +30,33 @@ KvWindow kv_window(const ModelSpec& spec) {
 
 KvCache::KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
                  bool prefix_caching)
-    : KvCache(spec, std::vector<Backend*>(spec.blocks.size(), &backend), type, tokens, block_size, prefix_caching) {}
+    : KvCache(spec, std::vector<Backend*>(spec.blocks.size(), &backend), type, tokens, block_size,
+              prefix_caching) {}
 
-KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching)
-    : members_(backends.size() / std::max<std::size_t>(1, spec.blocks.size())), backends_(std::move(backends)), blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
+KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens,
+                 int block_size, bool prefix_caching)
+    : members_(backends.size() / std::max<std::size_t>(1, spec.blocks.size())),
+      backends_(std::move(backends)),
+      blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
   const auto pages_of = [&](Backend& backend, std::int64_t head_bytes) {
-    const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size), static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
+    const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size),
+                                   static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
     if (!bytes) fail(ErrorKind::kResource, "a KV cache of {} positions exceeds the address space", tokens);
     const Buffer& pages = storage_.emplace_back(backend.allocate(*bytes));
     return type.packed ? pages.view(DType::kU8, {blocks, spec.kv_heads, block_size, head_bytes})
                        : pages.view(type.plain, {blocks, block_size, spec.kv_heads, spec.head_dim});
   };
   for (Backend* const backend : backends_) {
-    const TensorView keys = pages_of(*backend, type.key_bytes(spec.head_dim)), values = pages_of(*backend, type.value_bytes(spec.head_dim));
+    const TensorView keys = pages_of(*backend, type.key_bytes(spec.head_dim)),
+                     values = pages_of(*backend, type.value_bytes(spec.head_dim));
     pages_.push_back({keys, values, block_size, type.packed});
   }
 }
 
-const KvPages& KvCache::pages(int layer, std::size_t member) const { return pages_.at(static_cast<std::size_t>(layer) * members_ + member); }
+const KvPages& KvCache::pages(int layer, std::size_t member) const {
+  return pages_.at(static_cast<std::size_t>(layer) * members_ + member);
+}
 
 void KvCache::set_scales(int layer, float keys, float values) {
   for (std::size_t member = 0; member < members_; ++member) {
@@ -93,14 +101,18 @@ void KvCache::copy(std::span<const BlockCopy> copies) {
         exchange_.copy(*backends_[place], page_of(all, copy.from), *backends_[place], page_of(all, copy.to));
 }
 
-void KvCache::give_swap_space(std::int32_t pages) { swapped_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(pages) * page_bytes()); }
+void KvCache::give_swap_space(std::int32_t pages) {
+  swapped_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<std::size_t>(pages) * page_bytes());
+}
 
 void KvCache::swap_out(std::span<const PageSwap> pages) {
-  for (const PageSwap& page : pages) read(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
+  for (const PageSwap& page : pages)
+    read(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
 }
 
 void KvCache::swap_in(std::span<const PageSwap> pages) {
-  for (const PageSwap& page : pages) write(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
+  for (const PageSwap& page : pages)
+    write(page.block, swapped_.get() + static_cast<std::size_t>(page.slot) * page_bytes());
 }
 
 void KvCache::synchronize() {
@@ -118,14 +130,14 @@ void KvSequence::extend(std::int64_t count) {
   std::vector<BlockCopy> copies;
   if (!blocks.reserve(table_, table_.length + count, copies))
     fail(ErrorKind::kResource,
-         ErrorDetail{fmt::format("the KV cache is full: {} more positions need {} blocks of {}, and {} are free",
-                                 count,
-                                 blocks.blocks_for(table_.length + count) -
-                                     static_cast<std::int64_t>(table_.blocks.size()),
-                                 blocks.block_size(), blocks.free()),
-                     {},
-                     {},
-                     "give a shorter context or a larger cache"});
+         ErrorDetail{
+             fmt::format(
+                 "the KV cache is full: {} more positions need {} blocks of {}, and {} are free", count,
+                 blocks.blocks_for(table_.length + count) - static_cast<std::int64_t>(table_.blocks.size()),
+                 blocks.block_size(), blocks.free()),
+             {},
+             {},
+             "give a shorter context or a larger cache"});
   cache_.copy(copies);
 }
 

@@ -1,5 +1,5 @@
-// The pages of the KV cache on the device, and who has which (kv_blocks.h). Attention sees tables of blocks and never knows that
-// two sequences share one.
+// The pages of the KV cache on the device, and who has which (kv_blocks.h). Attention sees tables of blocks
+// and never knows that two sequences share one.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -23,15 +23,17 @@ class KvCache {
   // Error(kUsage) for a cache that holds nothing, Error(kResource) for one beyond what a table can name.
   KvCache(const ModelSpec& spec, Backend& backend, KvType type, std::int64_t tokens, int block_size,
           bool prefix_caching = true);
-  // Each layer's pages on a backend of its own, or, where there are N times as many backends as layers, those of N members next to one
-  // another, `spec` being what each of them has (model/divided_block.h).
-  KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens, int block_size, bool prefix_caching);
+  // Each layer's pages on a backend of its own, or, where there are N times as many backends as layers, those
+  // of N members next to one another, `spec` being what each of them has (model/divided_block.h).
+  KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType type, std::int64_t tokens,
+          int block_size, bool prefix_caching);
 
   KvBlocks& blocks() { return blocks_; }
   const KvPages& pages(int layer, std::size_t member = 0) const;
   // Of the FP8 codes of a layer's keys and values; 1 until this is called.
   void set_scales(int layer, float keys, float values);
-  // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with several answers).
+  // Of every layer, in this order; by way of the host, because copies are few (the last page of a prompt with
+  // several answers).
   void copy(std::span<const BlockCopy> copies);
   // Host memory for so many pages, untouched until pages come, and pages on their way there and back.
   void give_swap_space(std::int32_t pages);
@@ -63,7 +65,8 @@ class KvSequence {
   KvSequence(const KvSequence&) = delete;
   KvSequence& operator=(const KvSequence&) = delete;
 
-  // Room for `count` more positions. Error(kResource), and nothing done, when too few blocks are free, with the figures.
+  // Room for `count` more positions. Error(kResource), and nothing done, when too few blocks are free, with
+  // the figures.
   void extend(std::int64_t count);
   void truncate(std::int64_t length) { cache_.blocks().truncate(table_, length); }
   std::int64_t length() const { return table_.length; }

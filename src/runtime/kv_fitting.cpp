@@ -9,7 +9,8 @@ namespace {
 
 constexpr std::int64_t kPiece = 256, kBlock = 16, kFirstTokens = 4;
 
-// Pieces of the text as sequences of their own, with pages one behind the other; and where they stand for the statistics.
+// Pieces of the text as sequences of their own, with pages one behind the other; and where they stand for the
+// statistics.
 struct Pieces {
   std::vector<std::vector<std::int32_t>> tables;
   BatchRows rows;
@@ -21,7 +22,8 @@ struct Pieces {
     tables.resize(static_cast<std::size_t>(count));
     for (std::int64_t piece = 0; piece < count; ++piece) {
       std::vector<std::int32_t>& table = tables[static_cast<std::size_t>(piece)];
-      for (std::int64_t b = 0; b < blocks; ++b) table.push_back(static_cast<std::int32_t>(piece * blocks + b));
+      for (std::int64_t b = 0; b < blocks; ++b)
+        table.push_back(static_cast<std::int32_t>(piece * blocks + b));
       const std::int64_t first = piece * length, rest = std::min(length, tokens - first);
       const std::int64_t start = count > 1 ? piece * (context - length) / (count - 1) : 0;
       rows.sequences.push_back({first, rest, 0, table});
@@ -32,7 +34,8 @@ struct Pieces {
       }
     }
   }
-  // use(first row, rows) of every piece, without its first tokens: they draw attention, and their keys are like no others.
+  // use(first row, rows) of every piece, without its first tokens: they draw attention, and their keys are
+  // like no others.
   template <class Use>
   void each(const Use& use) const {
     for (const SequenceRows& piece : rows.sequences)
@@ -42,7 +45,8 @@ struct Pieces {
 };
 
 // Mean of x^T x over heads [first, first + count) of the pieces' rows of x F32 [T, heads, n]: [n, n].
-std::vector<double> second_moment(Backend& backend, const Pieces& pieces, const TensorView& x, std::int64_t first, std::int64_t count) {
+std::vector<double> second_moment(Backend& backend, const Pieces& pieces, const TensorView& x,
+                                  std::int64_t first, std::int64_t count) {
   const std::int64_t heads = x.shape[1], n = x.shape[2];
   const Buffer storage = backend.allocate(static_cast<std::size_t>(n * n) * sizeof(float));
   const TensorView gram = storage.view(DType::kF32, {n, n});
@@ -63,11 +67,14 @@ std::vector<double> second_moment(Backend& backend, const Pieces& pieces, const 
   std::size_t at = 0;
   for (std::int64_t i = 0; i < n; ++i)
     for (std::int64_t j = i; j < n; ++j, ++at)
-      if (seen > 0) square[static_cast<std::size_t>(i * n + j)] = square[static_cast<std::size_t>(j * n + i)] = triangle[at] / static_cast<double>(seen);
+      if (seen > 0)
+        square[static_cast<std::size_t>(i * n + j)] = square[static_cast<std::size_t>(j * n + i)] =
+            triangle[at] / static_cast<double>(seen);
   return square;
 }
 
-std::vector<HeadBasis> fit_block(Backend& backend, const Pieces& pieces, const TensorView& q, const TensorView& k) {
+std::vector<HeadBasis> fit_block(Backend& backend, const Pieces& pieces, const TensorView& q,
+                                 const TensorView& k) {
   const std::int64_t heads = k.shape[1], group = q.shape[1] / heads;
   std::vector<std::vector<double>> keys, queries;
   for (std::int64_t head = 0; head < heads; ++head) {
@@ -84,7 +91,10 @@ std::vector<HeadBasis> fit_block(Backend& backend, const Pieces& pieces, const T
 class FittedMember {
  public:
   FittedMember(const ForwardContext& context, const Pieces& pieces, const TensorView& hidden)
-      : context_(context), pieces_(pieces), hidden_(hidden), mixing_(prepare_mixing(context.backend, context.spec.head_dim)) {
+      : context_(context),
+        pieces_(pieces),
+        hidden_(hidden),
+        mixing_(prepare_mixing(context.backend, context.spec.head_dim)) {
     const ModelSpec& spec = context.spec;
     const std::int64_t tokens = hidden.rows();
     const DType dtype = activation_dtype(context.compute);
@@ -107,7 +117,9 @@ class FittedMember {
     project(context_, weights, x_, pieces_.spread, q_, k_, v_);
     return fit_block(context_.backend, pieces_, q_, k_);
   }
-  KvBasis prepare(std::span<const HeadBasis> bases) const { return prepare_kv_basis(context_.backend, bases, mixing_); }
+  KvBasis prepare(std::span<const HeadBasis> bases) const {
+    return prepare_kv_basis(context_.backend, bases, mixing_);
+  }
   MemberBlock in_block(const BlockWeights& weights) const { return {&context_, &weights, pages_, hidden_}; }
 
  private:
@@ -121,7 +133,8 @@ class FittedMember {
 
 }  // namespace
 
-void fit_kv_bases(std::span<const ForwardContext> contexts, std::span<std::vector<BlockWeights>> blocks, std::span<const TensorView> hidden, Exchange& exchange) {
+void fit_kv_bases(std::span<const ForwardContext> contexts, std::span<std::vector<BlockWeights>> blocks,
+                  std::span<const TensorView> hidden, Exchange& exchange) {
   const Pieces pieces(hidden.front().rows(), contexts.front().positions);
   std::vector<FittedMember> members;
   members.reserve(contexts.size());

@@ -14,7 +14,8 @@ double log_sum(std::span<const float> logits) {
   return greatest + std::log(sum);
 }
 
-std::vector<TokenLogprob> likeliest_logprobs(std::span<const float> logits, double log_sum, std::int64_t count) {
+std::vector<TokenLogprob> likeliest_logprobs(std::span<const float> logits, double log_sum,
+                                             std::int64_t count) {
   std::vector<TokenLogprob> result;
   if (count < 1) return result;
   for (const std::int32_t token : likeliest_tokens(logits, static_cast<std::size_t>(count)))

@@ -18,6 +18,7 @@ struct TokenLogprobs {
 // log sum exp of the logits, in FP64.
 double log_sum(std::span<const float> logits);
 // The `count` likeliest.
-std::vector<TokenLogprob> likeliest_logprobs(std::span<const float> logits, double log_sum, std::int64_t count);
+std::vector<TokenLogprob> likeliest_logprobs(std::span<const float> logits, double log_sum,
+                                             std::int64_t count);
 
 }  // namespace llmq

@@ -1,5 +1,6 @@
-// Guesses by a smaller model. It has a cache of its own, in which a sequence stands as far as it has been read: the tokens of the
-// sequence, and guesses behind them that the next round takes back where they were wrong.
+// Guesses by a smaller model. It has a cache of its own, in which a sequence stands as far as it has been
+// read: the tokens of the sequence, and guesses behind them that the next round takes back where they were
+// wrong.
 #include <algorithm>
 #include <map>
 
@@ -41,8 +42,10 @@ class ModelDrafter : public Drafter {
         const std::int64_t first = static_cast<std::int64_t>(reader->read.size());
         const std::int64_t count = std::min(budget, size - first);
         if (!reserve(*reader, first + count)) continue;
-        rows.push_back({&job, reader, job.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
-                        first + count == size, job.constrained ? job.constrained->state() : TextAutomaton::kDead});
+        rows.push_back({&job, reader,
+                        job.tokens.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)),
+                        first + count == size,
+                        job.constrained ? job.constrained->state() : TextAutomaton::kDead});
         budget -= count;
       }
     }
@@ -57,7 +60,8 @@ class ModelDrafter : public Drafter {
     KvTable table;
     std::vector<std::int32_t> read;  // tokens whose pages are written
   };
-  // Tokens that run on top of what a reader has read; a guess follows where all tokens of the sequence are read then.
+  // Tokens that run on top of what a reader has read; a guess follows where all tokens of the sequence are
+  // read then.
   struct Row {
     DraftJob* job;
     Reader* reader;
@@ -78,7 +82,8 @@ class ModelDrafter : public Drafter {
       const std::int64_t found = blocks.take_prefix(reader.table, job.tokens);
       reader.read.assign(job.tokens.begin(), job.tokens.begin() + found);
     }
-    const auto wrong = std::mismatch(reader.read.begin(), reader.read.end(), job.tokens.begin(), job.tokens.end()).first;
+    const auto wrong =
+        std::mismatch(reader.read.begin(), reader.read.end(), job.tokens.begin(), job.tokens.end()).first;
     // The last token is always run again, for what follows it.
     const auto kept = std::min(static_cast<std::size_t>(wrong - reader.read.begin()), job.tokens.size() - 1);
     reader.read.resize(kept);
@@ -86,7 +91,9 @@ class ModelDrafter : public Drafter {
     blocks.publish(reader.table, reader.read);
     blocks.release_passed(reader.table);  // `kept` never falls: a sequence only grows
     const auto fresh = job.tokens.subspan(kept);
-    if (std::any_of(fresh.begin(), fresh.end(), [&](std::int32_t id) { return id >= engine_.spec().vocab_size; })) return nullptr;
+    if (std::any_of(fresh.begin(), fresh.end(),
+                    [&](std::int32_t id) { return id >= engine_.spec().vocab_size; }))
+      return nullptr;
     return &reader;
   }
 
@@ -102,12 +109,14 @@ class ModelDrafter : public Drafter {
     std::vector<std::int32_t> last;
     std::int64_t total = 0;
     for (const Row& row : rows) {
-      steps.push_back({row.tokens, static_cast<std::int64_t>(row.reader->read.size()), row.reader->table.blocks});
+      steps.push_back(
+          {row.tokens, static_cast<std::int64_t>(row.reader->read.size()), row.reader->table.blocks});
       total += static_cast<std::int64_t>(row.tokens.size());
       if (row.guesses) last.push_back(static_cast<std::int32_t>(total - 1));
     }
     const Buffer normed = engine_.forward(steps);
-    for (Row& row : rows) row.reader->read.insert(row.reader->read.end(), row.tokens.begin(), row.tokens.end());
+    for (Row& row : rows)
+      row.reader->read.insert(row.reader->read.end(), row.tokens.begin(), row.tokens.end());
     if (last.empty()) return;
     const TensorView logits = engine_.logits_of(normed, total, last);
     TensorView known = logits;  // of the tokens that the model has too
@@ -194,7 +203,8 @@ void check_same_vocabulary(const Tokenizer& model, const Tokenizer& draft, const
     const std::string own = piece(model, id), other = piece(draft, id);
     if (own == other) continue;
     fail(ErrorKind::kBadInput,
-         ErrorDetail{fmt::format("the vocabularies differ: token {} is {} in the model and {} in the draft", id, shown(own), shown(other)),
+         ErrorDetail{fmt::format("the vocabularies differ: token {} is {} in the model and {} in the draft",
+                                 id, shown(own), shown(other)),
                      draft_name, "--draft", "take a draft of the same tokenizer, or --draft ngram"});
   }
 }

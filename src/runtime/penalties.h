@@ -1,5 +1,5 @@
-// What a request adds to the logits before a token is chosen: penalties of tokens that were there before, biases, end tokens that may
-// not come yet.
+// What a request adds to the logits before a token is chosen: penalties of tokens that were there before,
+// biases, end tokens that may not come yet.
 //
 // Cost of apply(): the different tokens of prompt and answer, not the vocabulary.
 #pragma once
@@ -21,7 +21,8 @@ class Penalties {
  private:
   SamplingOptions options_;
   bool counts_tokens_;
-  std::unordered_map<std::int32_t, std::int64_t> answered_;  // how often in the answer; 0 for those of the prompt alone
+  // how often in the answer; 0 for those of the prompt alone
+  std::unordered_map<std::int32_t, std::int64_t> answered_;
 };
 
 }  // namespace llmq

@@ -85,7 +85,8 @@ class Race {
       : start_(race_start(options.seed, draw)), winner_(favourite) {
     best_ = arrival(favourite);
   }
-  // Of relative weight exp(exponent). -log u >= 1 - u and exp(x) >= 1 + x + x^2/2 for x >= 0: most need neither function.
+  // Of relative weight exp(exponent). -log u >= 1 - u and exp(x) >= 1 + x + x^2/2 for x >= 0: most need
+  // neither function.
   void enter(std::int32_t token, double exponent) {
     if (token == winner_) return;
     const double x = -exponent, late = 1 - race_uniform(start_, token);
@@ -128,8 +129,8 @@ std::uint64_t answer_seed(std::uint64_t seed, int index) {
   return index == 0 ? seed : race_mix(race_mix(seed) ^ static_cast<std::uint64_t>(index));
 }
 
-// The greatest first, in chains that do not wait for each other; then where it stands. Comparisons only: any order
-// gives the same value, and a NaN is never greater.
+// The greatest first, in chains that do not wait for each other; then where it stands. Comparisons only: any
+// order gives the same value, and a NaN is never greater.
 std::int32_t greedy_token(std::span<const float> logits) {
   constexpr std::size_t kChains = 8;
   float greatest[kChains];

@@ -77,10 +77,12 @@ void Scheduler::erase(std::uint64_t id) {
   live_.erase(id);
 }
 
-// Copies of its whole pages, the first ones first. What a window leaves of a sequence is little, and is computed again.
+// Copies of its whole pages, the first ones first. What a window leaves of a sequence is little, and is
+// computed again.
 void Scheduler::swap_out(Sequence& sequence, Step& step) {
   if (blocks_.window().positions != 0) return;
-  if (!sequence.swapped.empty()) fail(ErrorKind::kInternal, "a sequence that has pages for all its tokens was pushed out as it started");
+  if (!sequence.swapped.empty())
+    fail(ErrorKind::kInternal, "a sequence that has pages for all its tokens was pushed out as it started");
   const auto whole = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
   for (std::size_t i = 0; i < whole && !free_slots_.empty(); ++i) {
     sequence.swapped.push_back(free_slots_.back());
@@ -91,9 +93,11 @@ void Scheduler::swap_out(Sequence& sequence, Step& step) {
 
 // Behind what was found of it. The places on the host are its own until the step has run.
 void Scheduler::swap_in(Sequence& sequence, Step& step) {
-  const std::int64_t size = blocks_.block_size(), length = static_cast<std::int64_t>(sequence.swapped.size()) * size;
+  const std::int64_t size = blocks_.block_size(),
+                     length = static_cast<std::int64_t>(sequence.swapped.size()) * size;
   if (length <= sequence.computed) return;
-  if (!blocks_.reserve(sequence.table, length, step.copies)) fail(ErrorKind::kInternal, "a sequence started without room for its pages");
+  if (!blocks_.reserve(sequence.table, length, step.copies))
+    fail(ErrorKind::kInternal, "a sequence started without room for its pages");
   for (auto i = static_cast<std::size_t>(sequence.computed / size); i < sequence.swapped.size(); ++i)
     step.in.push_back({sequence.table.blocks[i], sequence.swapped[i]});
   sequence.computed = length;
@@ -114,8 +118,8 @@ void Scheduler::preempt(Sequence& sequence, Step& step) {
   step.preempted.push_back(sequence.request.id);
 }
 
-// Pushes out the least urgent running sequence, if it is less urgent than `place`. It cannot be in this step yet, because
-// the step is filled in the order of urgency.
+// Pushes out the least urgent running sequence, if it is less urgent than `place`. It cannot be in this step
+// yet, because the step is filled in the order of urgency.
 bool Scheduler::preempt_less_urgent(const Place& place, Step& step) {
   if (running_.empty() || *running_.rbegin() <= place) return false;
   preempt(live_.at(running_.rbegin()->second), step);
@@ -170,8 +174,10 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
     if (!preempt_less_urgent(place, step)) return false;
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());
   sequence.computed = blocks_.take_prefix(sequence.table, sequence.tokens);
-  const auto passed = static_cast<std::int64_t>(sequence.table.passed), has = static_cast<std::int64_t>(sequence.table.blocks.size()) - passed;
-  const std::int64_t wanted = std::min(blocks_.blocks_for(size) - passed, blocks_.most_blocks(size, limits_.max_num_batched_tokens));
+  const auto passed = static_cast<std::int64_t>(sequence.table.passed),
+             has = static_cast<std::int64_t>(sequence.table.blocks.size()) - passed;
+  const std::int64_t wanted =
+      std::min(blocks_.blocks_for(size) - passed, blocks_.most_blocks(size, limits_.max_num_batched_tokens));
   while (wanted - has > blocks_.free())
     if (!preempt_less_urgent(place, step)) {
       blocks_.close(sequence.table);
@@ -183,7 +189,8 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
   sequence.runs = true;
   const std::int64_t cached = sequence.computed;
   swap_in(sequence, step);
-  step.started.push_back({sequence.request.id, size, cached, sequence.computed - cached, std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
+  step.started.push_back({sequence.request.id, size, cached, sequence.computed - cached,
+                          std::max<std::int64_t>(0, sequence.most_computed - sequence.computed)});
   make_room(sequence);
   return true;
 }
@@ -192,7 +199,8 @@ const Scheduler::Step& Scheduler::next() {
   if (stepping_) fail(ErrorKind::kInternal, "a step is asked for while one runs");
   Step& step = step_;
   for (const Start& start : step.started)  // what came back has no need of the host
-    if (const auto found = live_.find(start.id); found != live_.end() && found->second.runs) forget_swapped(found->second);
+    if (const auto found = live_.find(start.id); found != live_.end() && found->second.runs)
+      forget_swapped(found->second);
   step.work.clear();
   step.out.clear();
   step.copies.clear();
@@ -201,8 +209,8 @@ const Scheduler::Step& Scheduler::next() {
   step.started.clear();
   ++steps_;
   std::int64_t budget = limits_.max_num_batched_tokens;
-  // Both queues are walked together in the order of urgency. A sequence that is pushed out here was behind all that went
-  // before, so what waited first still comes first in the next step.
+  // Both queues are walked together in the order of urgency. A sequence that is pushed out here was behind
+  // all that went before, so what waited first still comes first in the next step.
   Place at{INT64_MIN, 0};
   bool starting = true;
   while (budget > 0) {
@@ -225,7 +233,8 @@ const Scheduler::Step& Scheduler::next() {
 }
 
 void Scheduler::fork(std::uint64_t id, std::uint64_t other, std::int32_t token) {
-  const auto work = std::find_if(step_.work.begin(), step_.work.end(), [&](const Work& w) { return w.id == id; });
+  const auto work =
+      std::find_if(step_.work.begin(), step_.work.end(), [&](const Work& w) { return w.id == id; });
   if (!stepping_ || work == step_.work.end() || !work->samples || live_.count(other) != 0)
     fail(ErrorKind::kInternal, "sequence {} cannot be forked to {} now", id, other);
   const Sequence& from = live_.at(id);
@@ -275,8 +284,8 @@ std::vector<std::pair<std::uint64_t, Scheduler::Finish>> Scheduler::complete(
       stopped = outcome->stop;
       ++outcome;
       const auto size = static_cast<std::int64_t>(sequence.tokens.size());
-      ends = stopped || size - static_cast<std::int64_t>(sequence.request.prompt.size()) >=
-                            sequence.request.max_tokens;
+      ends = stopped ||
+             size - static_cast<std::int64_t>(sequence.request.prompt.size()) >= sequence.request.max_tokens;
     }
     blocks_.truncate(sequence.table, sequence.computed);  // what was reserved for drafts
     if (work.first < static_cast<std::int64_t>(sequence.request.prompt.size()))

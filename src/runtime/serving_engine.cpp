@@ -14,18 +14,22 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kTileBytes = 64 << 20;  // of logits at once
-constexpr std::int64_t kBackgroundRows = 32;    // of a step: what an answer beside it hardly feels
+constexpr std::int64_t kBackgroundRows = 32;   // of a step: what an answer beside it hardly feels
 
 using Refusal = GenerationRefusal;
 
 double guess_cost(const Engine& engine, const Drafter* drafter) {
-  return drafter ? drafter->bytes_per_guess() / static_cast<double>(std::max<std::size_t>(1, engine.weight_bytes())) : 0;
+  return drafter ? drafter->bytes_per_guess() /
+                       static_cast<double>(std::max<std::size_t>(1, engine.weight_bytes()))
+                 : 0;
 }
 
 double free_rows(const Engine& engine) {
   const ModelSpec& spec = engine.spec();
-  const std::int64_t looked_up = spec.tied_head ? 0 : spec.vocab_size * spec.hidden_size;  // an embedding that no row is multiplied with
-  return Speculation::free_rows_of(static_cast<double>(engine.weight_bytes()), static_cast<double>(spec.parameters() - looked_up));
+  // an embedding that no row is multiplied with
+  const std::int64_t looked_up = spec.tied_head ? 0 : spec.vocab_size * spec.hidden_size;
+  return Speculation::free_rows_of(static_cast<double>(engine.weight_bytes()),
+                                   static_cast<double>(spec.parameters() - looked_up));
 }
 
 }  // namespace
@@ -39,9 +43,11 @@ struct ServingEngine::State {
         scheduler(asked.limits, with.cache().blocks()),
         speculation(asked.num_draft_tokens, guess_cost(with, guesses), free_rows(with)) {
     if (asked.limits.max_model_len > with.options().max_context + 1)
-      fail(ErrorKind::kUsage, {fmt::format("{} positions were asked for, and the model was loaded with {}", asked.limits.max_model_len,
-                                           with.options().max_context),
-                               {}, "--max-model-len", "give a shorter context"});
+      fail(ErrorKind::kUsage, {fmt::format("{} positions were asked for, and the model was loaded with {}",
+                                           asked.limits.max_model_len, with.options().max_context),
+                               {},
+                               "--max-model-len",
+                               "give a shorter context"});
     if (drafter) speculates = speculation.usual_guesses(1) > 0;
   }
 
@@ -103,30 +109,42 @@ struct ServingEngine::State {
   std::vector<float> own_logits;
 };
 
-// Who may share the pages of a prefix: one tenant's requests of one adapter, and no earlier adapter of the same name.
+// Who may share the pages of a prefix: one tenant's requests of one adapter, and no earlier adapter of the
+// same name.
 std::string ServingEngine::State::salt_of(const GenerationRequest& request) const {
   if (request.adapter.empty()) return request.tenant;
   return request.tenant + '\0' + std::to_string(adapters.at(request.adapter).prepared->number);
 }
 
-std::optional<Refusal> ServingEngine::State::refused(Scheduler::Refusal why, const GenerationRequest& request) const {
+std::optional<Refusal> ServingEngine::State::refused(Scheduler::Refusal why,
+                                                     const GenerationRequest& request) const {
   using Why = Scheduler::Refusal;
   const std::size_t length = request.prompt.size();
   switch (why) {
-    case Why::kNone: return std::nullopt;
+    case Why::kNone:
+      return std::nullopt;
     case Why::kTooLong:
       return Refusal{Refusal::Kind::kTooLong, "prompt",
-                     fmt::format("the prompt has {} tokens, and prompt and answer together may have {}", length, options.limits.max_model_len)};
+                     fmt::format("the prompt has {} tokens, and prompt and answer together may have {}",
+                                 length, options.limits.max_model_len)};
     case Why::kTooLarge:
-      return Refusal{Refusal::Kind::kTooLong, "max_tokens",
-                     fmt::format("a prompt of {} tokens and an answer of {} do not fit into the KV cache, which holds {} positions", length,
-                                 request.max_tokens, std::int64_t{engine.cache().blocks().total()} * engine.options().block_size)};
+      return Refusal{
+          Refusal::Kind::kTooLong, "max_tokens",
+          fmt::format("a prompt of {} tokens and an answer of {} do not fit into the KV cache, which holds "
+                      "{} positions",
+                      length, request.max_tokens,
+                      std::int64_t{engine.cache().blocks().total()} * engine.options().block_size)};
     case Why::kQueueFull:
-      return Refusal{Refusal::Kind::kBusy, {}, fmt::format("{} requests wait already; try again later", scheduler.waiting())};
+      return Refusal{Refusal::Kind::kBusy,
+                     {},
+                     fmt::format("{} requests wait already; try again later", scheduler.waiting())};
     case Why::kBadPriority:
-      return Refusal{Refusal::Kind::kInvalid, "priority", fmt::format("priority is {}, which is not between -{} and {}", request.priority, Scheduler::kPriorities,
-                                             Scheduler::kPriorities)};
-    case Why::kEmptyPrompt: case Why::kKnownId: break;  // looked at before
+      return Refusal{Refusal::Kind::kInvalid, "priority",
+                     fmt::format("priority is {}, which is not between -{} and {}", request.priority,
+                                 Scheduler::kPriorities, Scheduler::kPriorities)};
+    case Why::kEmptyPrompt:
+    case Why::kKnownId:
+      break;  // looked at before
   }
   return Refusal{Refusal::Kind::kInvalid, {}, "the request cannot be scheduled"};
 }
@@ -146,8 +164,8 @@ GenerationEvent& ServingEngine::State::new_event(const Answer& answer) {
   return event;
 }
 
-// Guesses for every sequence that may generate in the next step: also for the first token behind a prompt of one step, but only once,
-// because it may have to wait.
+// Guesses for every sequence that may generate in the next step: also for the first token behind a prompt of
+// one step, but only once, because it may have to wait.
 void ServingEngine::State::propose() {
   if (!drafter) return;
   jobs.clear();
@@ -156,17 +174,27 @@ void ServingEngine::State::propose() {
     const Scheduler::Sequence& sequence = scheduler.sequence(entry.first);
     const auto size = static_cast<std::int64_t>(sequence.tokens.size());
     const bool generates = sequence.runs && size - sequence.computed == 1;
-    const bool begins = !generates && !entry.second.guessed_early && size - sequence.computed <= options.limits.max_num_batched_tokens &&
+    const bool begins = !generates && !entry.second.guessed_early &&
+                        size - sequence.computed <= options.limits.max_num_batched_tokens &&
                         (sequence.runs || sharing < options.limits.max_num_seqs);
     if (!generates && !begins) continue;
     entry.second.guessed_early |= begins;
-    const std::int64_t wanted = speculation.guesses(entry.second.speculation, std::max<std::int64_t>(1, sharing));
-    const std::int64_t room = static_cast<std::int64_t>(sequence.request.prompt.size()) + sequence.request.max_tokens - size - 1;
+    const std::int64_t wanted =
+        speculation.guesses(entry.second.speculation, std::max<std::int64_t>(1, sharing));
+    const std::int64_t room =
+        static_cast<std::int64_t>(sequence.request.prompt.size()) + sequence.request.max_tokens - size - 1;
     // A fixed number is kept to: a round is whole or not at all.
     const std::int64_t most = speculation.adapts() ? std::min(wanted, room) : (room < wanted ? 0 : wanted);
     if (most < 1) continue;
-    jobs.push_back({entry.first, sequence.request.salt, sequence.tokens, &entry.second.sampling(), entry.second.drawn(), most, {},
-                    entry.second.constrained(), entry.second.ends()});
+    jobs.push_back({entry.first,
+                    sequence.request.salt,
+                    sequence.tokens,
+                    &entry.second.sampling(),
+                    entry.second.drawn(),
+                    most,
+                    {},
+                    entry.second.constrained(),
+                    entry.second.ends()});
   }
   if (jobs.empty()) return;
   drafter->propose(jobs);
@@ -199,52 +227,61 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
   for (const Scheduler::Work& work : step.work) {
     const Scheduler::Sequence& sequence = scheduler.sequence(work.id);
     offsets.push_back(ids.size());
-    ids.insert(ids.end(), sequence.tokens.begin() + work.first, sequence.tokens.begin() + work.first + work.count);
+    ids.insert(ids.end(), sequence.tokens.begin() + work.first,
+               sequence.tokens.begin() + work.first + work.count);
     ids.insert(ids.end(), sequence.drafts.begin(), sequence.drafts.end());
   }
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];
     const auto count = static_cast<std::size_t>(work.count + work.drafts);
-    steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first, scheduler.sequence(work.id).table.blocks,
-                     answers.at(work.id).adapter.get()});
+    steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first,
+                     scheduler.sequence(work.id).table.blocks, answers.at(work.id).adapter.get()});
   }
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());
   return engine.forward(steps);
 }
 
-// Log probabilities of the tokens of prompts that asked for them, from the rows before each; eval-ppl scores by the same product and sum.
+// Log probabilities of the tokens of prompts that asked for them, from the rows before each; eval-ppl scores
+// by the same product and sum.
 void ServingEngine::State::score_prompts(const Scheduler::Step& step, const Buffer& normed) {
-  const TensorView all = normed.view(activation_dtype(engine.options().compute), {static_cast<std::int64_t>(ids.size()), engine.spec().hidden_size});
+  const TensorView all = normed.view(activation_dtype(engine.options().compute),
+                                     {static_cast<std::int64_t>(ids.size()), engine.spec().hidden_size});
   const std::int64_t tile = std::max<std::int64_t>(1, kTileBytes / (engine.spec().vocab_size * 4));
   std::vector<RowScore> scores;
   for (std::size_t i = 0; i < step.work.size(); ++i) {
     const Scheduler::Work& work = step.work[i];
     Answer& answer = answers.at(work.id);
     const GenerationRequest& request = answer.request();
-    const std::int64_t end = std::min(work.first + work.count, static_cast<std::int64_t>(request.prompt.size()) - 1);
+    const std::int64_t end =
+        std::min(work.first + work.count, static_cast<std::int64_t>(request.prompt.size()) - 1);
     if (!request.prompt_logprobs || answer.drawn() > 0) continue;
     answer.prompt_logprobs.resize(request.prompt.size() - 1);
     for (std::int64_t at = work.first; at < end; at += tile) {
       const auto count = static_cast<std::size_t>(std::min(tile, end - at));
       const std::span<const std::int32_t> targets(request.prompt.data() + at + 1, count);
       scores.resize(count);
-      const TensorView logits = engine.logits(all.row_slice(static_cast<std::int64_t>(offsets[i]) + at - work.first, static_cast<std::int64_t>(count)));
+      const TensorView logits = engine.logits(all.row_slice(
+          static_cast<std::int64_t>(offsets[i]) + at - work.first, static_cast<std::int64_t>(count)));
       engine.backend().score_rows(logits, targets, scores);
-      const std::span<const float> values = *request.prompt_logprobs > 0 ? engine.on_host(logits) : std::span<float>();
+      const std::span<const float> values =
+          *request.prompt_logprobs > 0 ? engine.on_host(logits) : std::span<float>();
       for (std::size_t row = 0; row < count; ++row) {
         TokenLogprobs& scored = answer.prompt_logprobs[static_cast<std::size_t>(at) + row];
         scored.chosen = {targets[row], scores[row].log_prob};
         if (values.empty()) continue;
         const auto width = static_cast<std::size_t>(engine.spec().vocab_size);
         const std::span<const float> own = values.subspan(row * width, width);
-        scored.likeliest = likeliest_logprobs(own, static_cast<double>(own[static_cast<std::size_t>(targets[row])]) - scores[row].log_prob, *request.prompt_logprobs);
+        scored.likeliest = likeliest_logprobs(
+            own, static_cast<double>(own[static_cast<std::size_t>(targets[row])]) - scores[row].log_prob,
+            *request.prompt_logprobs);
       }
     }
   }
 }
 
-// Rows that are followed by a token: drawn where the logits are, if the device can and nothing changes them first.
+// Rows that are followed by a token: drawn where the logits are, if the device can and nothing changes them
+// first.
 void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& normed) {
   const bool can_draw = dynamic_cast<TokenDrawer*>(&engine.backend()) != nullptr;
   const auto total = static_cast<std::int64_t>(ids.size());
@@ -255,7 +292,8 @@ void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& nor
     const Scheduler::Work& work = step.work[i];
     if (!work.samples) continue;
     const auto last = static_cast<std::int32_t>(offsets[i]) + static_cast<std::int32_t>(work.count - 1);
-    (can_draw && answers.at(work.id).plain_draw(0) ? drawn_there : drawn_here).push_back({&work, last, outcome++});
+    (can_draw && answers.at(work.id).plain_draw(0) ? drawn_there : drawn_here)
+        .push_back({&work, last, outcome++});
   }
   outcomes.resize(outcome);
   sample_rows(drawn_there, [&](Tile tile) { draw_on_device(tile, engine.logits_of(normed, total, rows)); });
@@ -298,13 +336,16 @@ void ServingEngine::State::draw_on_device(Tile tile, const TensorView& logits) {
 void ServingEngine::State::draw_on_host(Tile tile, std::span<float> logits) {
   const auto width = static_cast<std::size_t>(engine.spec().vocab_size);
   for (const Sampled& one : tile) {
-    choose(one, [&](std::size_t at, Answer& answer) { return answer.prepare(logits.subspan(at * width, width), own_logits); });
+    choose(one, [&](std::size_t at, Answer& answer) {
+      return answer.prepare(logits.subspan(at * width, width), own_logits);
+    });
     logits = logits.subspan(static_cast<std::size_t>(1 + one.work->drafts) * width);
   }
 }
 
 // The other answers to a prompt: their first tokens come from the row that the first answer's comes from.
-void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answer& first, const Answer::Row& row) {
+void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answer& first,
+                                        const Answer::Row& row) {
   const GenerationRequest& request = first.request();
   const std::int64_t most = scheduler.sequence(work.id).request.max_tokens;
   for (int index = 1; index < request.n; ++index) {
@@ -326,7 +367,8 @@ void ServingEngine::State::answer_again(const Scheduler::Work& work, const Answe
   }
 }
 
-// Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same. row_of(at, answer) has the row.
+// Tokens of one sequence: the model's own at every row, as long as the guesses before the row are the same.
+// row_of(at, answer) has the row.
 template <class RowOf>
 void ServingEngine::State::choose(const Sampled& sampled, const RowOf& row_of) {
   const Scheduler::Work& work = *sampled.work;
@@ -350,7 +392,8 @@ void ServingEngine::State::choose(const Sampled& sampled, const RowOf& row_of) {
     accepted += right;
     if (outcome.stop || !right) break;
   }
-  if (!answer.request().background) statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
+  if (!answer.request().background)
+    statistics.generated_tokens += static_cast<std::int64_t>(events[event].tokens.size());
   if (guesses.empty()) return;
   ++statistics.draft_rounds;
   statistics.drafted += work.drafts;
@@ -364,7 +407,9 @@ void ServingEngine::State::finish(std::uint64_t sequence, FinishReason reason) {
   Answer& answer = answers.at(sequence);
   answer.finish(reason, events[answer.event_at]);
   if (!answer.request().background)
-    ++(answer.failed() ? statistics.failed : reason == FinishReason::kStop ? statistics.finished_stop : statistics.finished_length);
+    ++(answer.failed()                 ? statistics.failed
+       : reason == FinishReason::kStop ? statistics.finished_stop
+                                       : statistics.finished_length);
   forget(sequence);
 }
 
@@ -382,7 +427,8 @@ std::int64_t ServingEngine::State::unused_places() const {
   std::int64_t unused = 0;
   for (const auto& entry : scheduler.live()) {
     const KvTable& table = entry.second.table;
-    unused += static_cast<std::int64_t>(table.blocks.size()) * engine.cache().blocks().block_size() - table.length;
+    unused +=
+        static_cast<std::int64_t>(table.blocks.size()) * engine.cache().blocks().block_size() - table.length;
   }
   return unused;
 }
@@ -398,15 +444,18 @@ void ServingEngine::State::note_speculation() {
   const bool now = speculation.usual_guesses(static_cast<std::int64_t>(scheduler.running())) > 0;
   if (now == speculates) return;
   speculates = now;
-  const std::string sentence = fmt::format("speculation ({}) is {} at {} running sequences: {} of {} guesses were right so far", drafter->name(),
-                                           now ? "on again" : "off, because it would lose,", scheduler.running(), statistics.accepted, statistics.drafted);
+  const std::string sentence =
+      fmt::format("speculation ({}) is {} at {} running sequences: {} of {} guesses were right so far",
+                  drafter->name(), now ? "on again" : "off, because it would lose,", scheduler.running(),
+                  statistics.accepted, statistics.drafted);
   if (std::exchange(told, true))
     Log::get().detail(sentence);
   else
     Log::get().note(sentence);
 }
 
-ServingEngine::ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options, Drafter* drafter)
+ServingEngine::ServingEngine(Engine& engine, const Tokenizer* tokenizer, const ServingOptions& options,
+                             Drafter* drafter)
     : state_(std::make_unique<State>(engine, tokenizer, options, drafter)) {}
 
 // The cache outlives the engine: what is left of its pages is given back.
@@ -419,23 +468,29 @@ ServingEngine::~ServingEngine() {
 
 std::optional<GenerationRefusal> ServingEngine::submit(GenerationRequest request) {
   State& state = *state_;
-  std::optional<Refusal> refusal =
-      check_request(request, state.engine.spec().vocab_size, state.options.limits.max_num_seqs, state.tokenizer != nullptr);
+  std::optional<Refusal> refusal = check_request(
+      request, state.engine.spec().vocab_size, state.options.limits.max_num_seqs, state.tokenizer != nullptr);
   if (!refusal && state.sequences_of.count(request.id) != 0)
-    refusal = Refusal{Refusal::Kind::kInvalid, "id", fmt::format("request {} is running already", request.id)};
+    refusal =
+        Refusal{Refusal::Kind::kInvalid, "id", fmt::format("request {} is running already", request.id)};
   const auto adapter = state.adapters.find(request.adapter);
   if (!refusal && !request.adapter.empty() && adapter == state.adapters.end())
-    refusal = Refusal{Refusal::Kind::kUnknownModel, "model", fmt::format("the adapter '{}' is not loaded", request.adapter)};
+    refusal = Refusal{Refusal::Kind::kUnknownModel, "model",
+                      fmt::format("the adapter '{}' is not loaded", request.adapter)};
   if (!refusal) {
     const std::uint64_t sequence = state.next_sequence;
-    const Scheduler::Refusal why = state.scheduler.add({sequence, request.prompt, request.max_tokens, request.priority, state.salt_of(request), !request.prompt_logprobs,
-                                                        request.background ? kBackgroundRows : INT64_MAX});
+    const Scheduler::Refusal why = state.scheduler.add(
+        {sequence, request.prompt, request.max_tokens, request.priority, state.salt_of(request),
+         !request.prompt_logprobs, request.background ? kBackgroundRows : INT64_MAX});
     refusal = state.refused(why, request);
     if (!refusal) {
       ++state.next_sequence;
-      if (!request.background) state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
+      if (!request.background)
+        state.statistics.prompt_tokens += static_cast<std::int64_t>(request.prompt.size());
       state.sequences_of[request.id].push_back(sequence);
-      const auto answer = state.answers.emplace(sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer, state.engine.spec().eos_ids));
+      const auto answer = state.answers.emplace(
+          sequence, Answer(std::make_shared<const GenerationRequest>(std::move(request)), 0, state.tokenizer,
+                           state.engine.spec().eos_ids));
       if (adapter == state.adapters.end()) return std::nullopt;
       answer.first->second.adapter = adapter->second.prepared;
       ++adapter->second.requests;
@@ -446,7 +501,9 @@ std::optional<GenerationRefusal> ServingEngine::submit(GenerationRequest request
   return refusal;
 }
 
-void ServingEngine::load_adapter(const std::string& name, const LoraAdapter& adapter) { state_->adapters[name] = {state_->engine.prepare(adapter), 0}; }
+void ServingEngine::load_adapter(const std::string& name, const LoraAdapter& adapter) {
+  state_->adapters[name] = {state_->engine.prepare(adapter), 0};
+}
 
 void ServingEngine::unload_adapter(const std::string& name) { state_->adapters.erase(name); }
 
@@ -487,7 +544,8 @@ const std::vector<GenerationEvent>& ServingEngine::step() {
     state.score_prompts(step, normed);
     state.sample(step, normed);
     for (const auto& end : state.scheduler.complete(state.outcomes))
-      state.finish(end.first, end.second == Scheduler::Finish::kStop ? FinishReason::kStop : FinishReason::kLength);
+      state.finish(end.first,
+                   end.second == Scheduler::Finish::kStop ? FinishReason::kStop : FinishReason::kLength);
     state.note_speculation();
   }
   state.events.resize(state.events_used);
@@ -507,7 +565,8 @@ const ServingStatistics& ServingEngine::statistics() {
   now.running = static_cast<std::int64_t>(state.scheduler.running());
   now.waiting = static_cast<std::int64_t>(state.scheduler.waiting());
   for (const auto& entry : state.answers)
-    if (entry.second.request().background) --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
+    if (entry.second.request().background)
+      --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
   now.kv_blocks_total = blocks.total();
   now.kv_bytes = static_cast<std::int64_t>(state.engine.cache().bytes());
   now.swap_pages_total = state.options.limits.swap_pages;
@@ -520,10 +579,13 @@ const ServingStatistics& ServingEngine::statistics() {
     told->name = entry.first;
     told->requests = entry.second.requests;
     told->bytes = static_cast<std::int64_t>(entry.second.prepared->bytes);
-    told->unfinished = std::count_if(state.answers.begin(), state.answers.end(), [&](const auto& answer) { return answer.second.adapter == entry.second.prepared; });
+    told->unfinished = std::count_if(state.answers.begin(), state.answers.end(), [&](const auto& answer) {
+      return answer.second.adapter == entry.second.prepared;
+    });
     ++told;
   }
-  now.draft_tokens_now = state.drafter ? state.speculation.usual_guesses(std::max<std::int64_t>(1, now.running)) : 0;
+  now.draft_tokens_now =
+      state.drafter ? state.speculation.usual_guesses(std::max<std::int64_t>(1, now.running)) : 0;
   return now;
 }
 

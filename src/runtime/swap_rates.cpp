@@ -21,14 +21,16 @@ double seconds_of(const Work& work) {
 SwapRates measure_swap(Engine& engine) {
   KvCache& cache = engine.cache();
   const int size = cache.blocks().block_size();
-  const std::int64_t count = std::min({kTried, engine.options().max_context, std::int64_t{cache.blocks().total()} * size});
+  const std::int64_t count =
+      std::min({kTried, engine.options().max_context, std::int64_t{cache.blocks().total()} * size});
   const std::vector<std::int32_t> tokens(static_cast<std::size_t>(count), 0);
   KvSequence sequence(cache);
   SwapRates rates;
   rates.computed_seconds = seconds_of([&] {
                              engine.forward(sequence, tokens);
                              cache.synchronize();
-                           }) / static_cast<double>(count);
+                           }) /
+                           static_cast<double>(count);
   // The first time touches the memory; one place for all, which is what the smallest swap space has.
   for (int time = 0; time < 2; ++time)
     rates.swapped_seconds = seconds_of([&] {
@@ -38,7 +40,8 @@ SwapRates measure_swap(Engine& engine) {
                                 cache.swap_in({&page, 1});
                               }
                               cache.synchronize();
-                            }) / static_cast<double>(static_cast<std::int64_t>(sequence.blocks().size()) * size);
+                            }) /
+                            static_cast<double>(static_cast<std::int64_t>(sequence.blocks().size()) * size);
   return rates;
 }
 

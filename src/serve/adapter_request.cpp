@@ -15,7 +15,8 @@ std::string required(RequestFields& fields, const char* name) {
 AdapterRequest parse_load_adapter_request(std::string_view body, const RequestLimits& limits) {
   const Json json = parse_body(body, limits.body);
   RequestFields fields(json);
-  AdapterRequest request{required(fields, "lora_name"), required(fields, "lora_path"), fields.boolean("load_inplace").value_or(false)};
+  AdapterRequest request{required(fields, "lora_name"), required(fields, "lora_path"),
+                         fields.boolean("load_inplace").value_or(false)};
   fields.finish();
   return request;
 }

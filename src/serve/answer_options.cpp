@@ -18,9 +18,11 @@ std::vector<std::string> read_stop(RequestFields& fields) {
   if (!stop) return {};
   std::vector<std::string> found;
   const auto add = [&](const Json& one, const std::string& name) {
-    if (!one.is_string()) refuse_field(name, fmt::format("expected a string, found {}", one.kind()), "invalid_type");
+    if (!one.is_string())
+      refuse_field(name, fmt::format("expected a string, found {}", one.kind()), "invalid_type");
     if (one.as_string().empty()) refuse_field(name, "is empty, which would stop before every text");
-    if (one.as_string().size() > kStopBytes) refuse_field(name, fmt::format("has more than {} bytes", kStopBytes));
+    if (one.as_string().size() > kStopBytes)
+      refuse_field(name, fmt::format("has more than {} bytes", kStopBytes));
     found.push_back(one.as_string());
   };
   if (!stop->is_array()) {
@@ -32,10 +34,12 @@ std::vector<std::string> read_stop(RequestFields& fields) {
   return found;
 }
 
-std::vector<std::pair<std::int32_t, float>> read_logit_bias(RequestFields& fields, const RequestLimits& limits) {
+std::vector<std::pair<std::int32_t, float>> read_logit_bias(RequestFields& fields,
+                                                            const RequestLimits& limits) {
   const Json* bias = fields.object("logit_bias");
   if (!bias) return {};
-  if (bias->members().size() > kBiases) refuse_field("logit_bias", fmt::format("has more than {} tokens", kBiases));
+  if (bias->members().size() > kBiases)
+    refuse_field("logit_bias", fmt::format("has more than {} tokens", kBiases));
   std::vector<std::pair<std::int32_t, float>> found;
   for (const Json::Member& member : bias->members()) {
     std::int32_t id = -1;
@@ -43,8 +47,10 @@ std::vector<std::pair<std::int32_t, float>> read_logit_bias(RequestFields& field
     const auto result = std::from_chars(begin, end, id);
     if (result.ec != std::errc() || result.ptr != end || id < 0 || id >= limits.vocabulary_size)
       refuse_field("logit_bias", fmt::format("its keys are token ids below {}", limits.vocabulary_size));
-    if (!member.second.is_number() || !(member.second.as_double() >= -100 && member.second.as_double() <= 100))
-      refuse_field("logit_bias", fmt::format("the bias of token {} is not a number between -100 and 100", id));
+    if (!member.second.is_number() ||
+        !(member.second.as_double() >= -100 && member.second.as_double() <= 100))
+      refuse_field("logit_bias",
+                   fmt::format("the bias of token {} is not a number between -100 and 100", id));
     found.emplace_back(id, static_cast<float>(member.second.as_double()));
   }
   return found;
@@ -62,7 +68,8 @@ void read_stream_options(RequestFields& fields, AnswerOptions& options) {
 
 // Sent along by clients for OpenAI's own accounting.
 void ignore_accounting(RequestFields& fields) {
-  for (const char* key : {"user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"}) fields.ignore(key);
+  for (const char* key : {"user", "metadata", "safety_identifier", "prompt_cache_key", "service_tier"})
+    fields.ignore(key);
   fields.unsupported("store", Json(false));
 }
 
@@ -94,7 +101,8 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   options.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(0);
   options.repetition_penalty = fields.number("repetition_penalty", 0.01, 100).value_or(1);
   options.logit_bias = read_logit_bias(fields, limits);
-  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX)) options.seed = static_cast<std::uint64_t>(*seed);
+  if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX))
+    options.seed = static_cast<std::uint64_t>(*seed);
   options.constraint = read_constraint(fields);
   options.stop = read_stop(fields);
   if (const Json::Array* ids = fields.array("stop_token_ids")) {

@@ -1,7 +1,8 @@
 // The paths of the server: who may ask what, and the way of a request from its body to the engine and back.
 //
-// handle() runs on the thread of the connections and does there only what takes microseconds. Bodies are parsed, chats rendered
-// and texts tokenized on one thread of their own, whose queue is limited; the engine has another.
+// handle() runs on the thread of the connections and does there only what takes microseconds. Bodies are
+// parsed, chats rendered and texts tokenized on one thread of their own, whose queue is limited; the engine
+// has another.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -19,10 +20,11 @@ namespace llmq {
 struct ApiOptions {
   ApiKeys keys;
   RequestLimits limits;
-  bool loopback_only = true;    // requests must name the loopback interface as their Host: no web page elsewhere can ask
+  // requests must name the loopback interface as their Host: no web page elsewhere can ask
+  bool loopback_only = true;
   bool log_prompts = false;
-  std::size_t max_preparing = 256;  // requests whose bodies wait to be read
-  Json version;                 // what /version says
+  std::size_t max_preparing = 256;      // requests whose bodies wait to be read
+  Json version;                         // what /version says
   std::vector<ServedAdapter> adapters;  // that the engine has when the server begins
   AdapterLoading loading;
 };
@@ -30,7 +32,8 @@ struct ApiOptions {
 class Api {
  public:
   // All that is given by reference lives longer.
-  Api(const ServedModel& model, ApiOptions options, Metrics& metrics, EngineThread& engine, std::function<HttpCounters()> connections);
+  Api(const ServedModel& model, ApiOptions options, Metrics& metrics, EngineThread& engine,
+      std::function<HttpCounters()> connections);
   void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
   void begin_drain() { draining_ = true; }  // no new answers
   void engine_failed() { failed_ = true; }
@@ -63,10 +66,12 @@ class Api {
   // Of the model that a request names, or ApiError 404: empty for the model alone.
   std::string adapter_of(const std::string& name) const;
   Json model_json(const ServedAdapter* adapter) const;
-  void change_adapters(std::function<void(RequestEngine&)> act, const std::string& done, const Answer& answer);
+  void change_adapters(std::function<void(RequestEngine&)> act, const std::string& done,
+                       const Answer& answer);
   std::string rendered(const Json& chat) const;
   TokenIds encoded(const std::string& text, bool special, const std::string& field) const;
-  GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant, bool chat) const;
+  GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant,
+                               bool chat) const;
   std::shared_ptr<const Constraint> constraint_of(const AnswerOptions& options);  // on the preparing thread
   void submit(std::vector<GenerationRequest> requests, CompletionAnswer::Asked asked, const Answer& answer);
 
@@ -76,7 +81,9 @@ class Api {
   EngineThread& engine_;
   std::function<HttpCounters()> connections_;
   std::size_t most_prompt_bytes_;
-  std::shared_ptr<ServedAdapters> adapters_;  // changed on the preparing thread, and by the engine's, which may outlive this, where one could not be loaded
+  // changed on the preparing thread, and by the engine's, which may outlive this, where one could not be
+  // loaded
+  std::shared_ptr<ServedAdapters> adapters_;
   std::shared_ptr<const TokenPieces> pieces_;  // made for the first constrained answer
   std::atomic<bool> draining_{false}, failed_{false};
   WorkQueue preparing_;  // last: its thread uses all of the above

@@ -14,7 +14,8 @@ constexpr std::string_view kBlank = " \t\r";
 // No branch and no early end depends on what the bytes are.
 bool equal_in_constant_time(const std::array<std::uint8_t, 32>& a, const std::array<std::uint8_t, 32>& b) {
   volatile std::uint8_t difference = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) difference = static_cast<std::uint8_t>(difference | (a[i] ^ b[i]));
+  for (std::size_t i = 0; i < a.size(); ++i)
+    difference = static_cast<std::uint8_t>(difference | (a[i] ^ b[i]));
   return difference == 0;
 }
 
@@ -22,13 +23,15 @@ bool is_bearer(std::string_view scheme) {
   constexpr std::string_view kBearer = "bearer ";
   if (scheme.size() < kBearer.size()) return false;
   for (std::size_t i = 0; i < kBearer.size(); ++i)
-    if ((scheme[i] >= 'A' && scheme[i] <= 'Z' ? scheme[i] + ('a' - 'A') : scheme[i]) != kBearer[i]) return false;
+    if ((scheme[i] >= 'A' && scheme[i] <= 'Z' ? scheme[i] + ('a' - 'A') : scheme[i]) != kBearer[i])
+      return false;
   return true;
 }
 
 std::string_view trimmed(std::string_view text) {
   const std::size_t first = text.find_first_not_of(kBlank);
-  return first == std::string_view::npos ? std::string_view() : text.substr(first, text.find_last_not_of(kBlank) - first + 1);
+  return first == std::string_view::npos ? std::string_view()
+                                         : text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
 }  // namespace
@@ -41,11 +44,13 @@ ApiKeys ApiKeys::parse(std::string_view text, const std::string& file) {
     text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
     if (key.empty() || key.front() == '#') continue;
     if (key.size() < kShortest)
-      fail(ErrorKind::kBadInput, {fmt::format("a key of {} characters can be guessed", key.size()), file, fmt::format("line {}", line),
-                                  fmt::format("use at least {}: openssl rand -hex 24", kShortest)});
+      fail(ErrorKind::kBadInput,
+           {fmt::format("a key of {} characters can be guessed", key.size()), file,
+            fmt::format("line {}", line), fmt::format("use at least {}: openssl rand -hex 24", kShortest)});
     keys.digests_.push_back(sha256_bytes(key));
   }
-  if (keys.digests_.empty()) fail(ErrorKind::kBadInput, {"holds no key", file, {}, "write one key per line: openssl rand -hex 24"});
+  if (keys.digests_.empty())
+    fail(ErrorKind::kBadInput, {"holds no key", file, {}, "write one key per line: openssl rand -hex 24"});
   return keys;
 }
 

@@ -7,7 +7,8 @@
 
 namespace llmq {
 
-// Text parts become one text, the arguments of earlier tool calls become objects; anything but text is refused.
+// Text parts become one text, the arguments of earlier tool calls become objects; anything but text is
+// refused.
 Json read_messages(const Json::Array& messages);
 
 struct Tools {

@@ -18,12 +18,16 @@ constexpr std::size_t kTools = 128;
 // A string, or text parts, which templates see as one string.
 std::string text_of(const Json& content, const std::string& name) {
   if (content.is_string()) return content.as_string();
-  if (!content.is_array()) refuse_field(name, fmt::format("expected a string or a list of parts, found {}", content.kind()), "invalid_type");
+  if (!content.is_array())
+    refuse_field(name, fmt::format("expected a string or a list of parts, found {}", content.kind()),
+                 "invalid_type");
   std::string text;
   for (std::size_t i = 0; i < content.items().size(); ++i) {
     RequestFields part(content.items()[i], fmt::format("{}[{}]", name, i));
     const std::string type = part.string("type").value_or("");
-    if (type != "text") refuse_field(part.name("type"), "only parts of type 'text' are supported by this server", "unsupported_value");
+    if (type != "text")
+      refuse_field(part.name("type"), "only parts of type 'text' are supported by this server",
+                   "unsupported_value");
     const auto piece = part.string("text");
     if (!piece) refuse_field(part.name("text"), "is missing", "missing_required_parameter");
     part.finish();
@@ -32,7 +36,8 @@ std::string text_of(const Json& content, const std::string& name) {
   return text;
 }
 
-// {"id", "type": "function", "function": {"name", "arguments": "{...}"}}: the arguments become what their text says.
+// {"id", "type": "function", "function": {"name", "arguments": "{...}"}}: the arguments become what their
+// text says.
 Json shown_call(const Json& call, const std::string& name) {
   RequestFields fields(call, name);
   Json shown = Json::object();
@@ -63,26 +68,31 @@ Json shown_message(const Json& message, const std::string& name) {
   if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
     refuse_field(fields.name("role"), fmt::format("is one of {}", fmt::join(kRoles, ", ")));
   Json shown = Json::object({{"role", role == "developer" ? "system" : role}});
-  if (const Json* content = fields.take("content")) shown["content"] = text_of(*content, fields.name("content"));
+  if (const Json* content = fields.take("content"))
+    shown["content"] = text_of(*content, fields.name("content"));
   if (const Json::Array* calls = fields.array("tool_calls"); calls && !calls->empty()) {
     Json list = Json::array();
-    for (std::size_t i = 0; i < calls->size(); ++i) list.push_back(shown_call((*calls)[i], fmt::format("{}.tool_calls[{}]", name, i)));
+    for (std::size_t i = 0; i < calls->size(); ++i)
+      list.push_back(shown_call((*calls)[i], fmt::format("{}.tool_calls[{}]", name, i)));
     shown["tool_calls"] = std::move(list);
   }
   for (const char* key : {"name", "tool_call_id", "reasoning_content"})
     if (const auto text = fields.string(key)) shown[key] = *text;
-  for (const char* key : {"refusal", "annotations"}) fields.ignore(key);  // parts of answers that clients send back
+  // parts of answers that clients send back
+  for (const char* key : {"refusal", "annotations"}) fields.ignore(key);
   fields.unsupported("audio");
   fields.unsupported("function_call");
   fields.finish();
-  if (!shown.find("content") && !shown.find("tool_calls")) refuse_field(fields.name("content"), "is missing", "missing_required_parameter");
+  if (!shown.find("content") && !shown.find("tool_calls"))
+    refuse_field(fields.name("content"), "is missing", "missing_required_parameter");
   return shown;
 }
 
 // {"type": "function", "function": {"name": ...}}: the name.
 std::string named_choice(const Json& choice) {
   RequestFields fields(choice, "tool_choice");
-  if (fields.string("type").value_or("") != "function") refuse_field(fields.name("type"), "only 'function' is supported by this server", "unsupported_value");
+  if (fields.string("type").value_or("") != "function")
+    refuse_field(fields.name("type"), "only 'function' is supported by this server", "unsupported_value");
   const Json* function = fields.object("function");
   if (!function) refuse_field(fields.name("function"), "is missing", "missing_required_parameter");
   RequestFields inner(*function, fields.name("function"));
@@ -97,20 +107,26 @@ std::string named_choice(const Json& choice) {
 Json arguments_schema(const Json& parameters, const std::string& name) {
   if (parameters.is_null()) return Json::object({{"type", "object"}, {"additionalProperties", false}});
   Json schema = parameters;
-  if (const Json* type = schema.find("type"); type && *type != Json("object")) refuse_field(name + ".type", "arguments are an object: expected 'object'");
+  if (const Json* type = schema.find("type"); type && *type != Json("object"))
+    refuse_field(name + ".type", "arguments are an object: expected 'object'");
   for (const char* key : {"$ref", "anyOf", "oneOf", "allOf", "enum", "const"})
-    if (schema.find(key)) refuse_field(name + "." + key, "is not supported at the top of the parameters of a call that is forced", "unsupported_value");
+    if (schema.find(key))
+      refuse_field(name + "." + key, "is not supported at the top of the parameters of a call that is forced",
+                   "unsupported_value");
   schema["type"] = "object";
   return schema;
 }
 
 void force_calls(ChatRequest& request, const Tools& tools, const std::string& only) {
-  if (request.options.constraint) refuse_field("tool_choice", "a call is forced, and the answer is constrained, too; give one of them");
+  if (request.options.constraint)
+    refuse_field("tool_choice", "a call is forced, and the answer is constrained, too; give one of them");
   for (std::size_t i = 0; i < tools.names.size(); ++i) {
     const std::string where = fmt::format("tools[{}].function.parameters", i);
-    if (only.empty() || tools.names[i] == only) request.forced.push_back({tools.names[i], arguments_schema(tools.parameters[i], where), where});
+    if (only.empty() || tools.names[i] == only)
+      request.forced.push_back({tools.names[i], arguments_schema(tools.parameters[i], where), where});
   }
-  if (request.forced.empty()) refuse_field("tool_choice", fmt::format("no tool is named '{}'", shown(only, 64)));
+  if (request.forced.empty())
+    refuse_field("tool_choice", fmt::format("no tool is named '{}'", shown(only, 64)));
 }
 
 void read_tool_fields(RequestFields& fields, ChatRequest& request) {
@@ -119,7 +135,9 @@ void read_tool_fields(RequestFields& fields, ChatRequest& request) {
   const std::string word = !choice ? "auto" : choice->is_string() ? choice->as_string() : "function";
   const std::string only = choice && !choice->is_string() ? named_choice(*choice) : "";
   const bool forced = word == "required" || !only.empty();
-  if (!forced && word != "auto" && word != "none") refuse_field("tool_choice", "is 'auto', 'none', 'required' or a function by its name", "unsupported_value");
+  if (!forced && word != "auto" && word != "none")
+    refuse_field("tool_choice", "is 'auto', 'none', 'required' or a function by its name",
+                 "unsupported_value");
   request.one_call = !fields.boolean("parallel_tool_calls").value_or(true) || !only.empty();
   if (!tools || tools->empty()) {
     if (forced) refuse_field("tool_choice", "a call is forced, and there are no tools");
@@ -139,7 +157,8 @@ void read_template_variables(RequestFields& fields, ChatRequest& request) {
   const RequestFields inner(*variables, "chat_template_kwargs");
   for (const Json::Member& member : variables->members()) {
     const std::string name = inner.name(member.first);
-    if (request.chat.find(member.first) || member.first == "tools" || member.first == "documents" || member.first == "chat_template")
+    if (request.chat.find(member.first) || member.first == "tools" || member.first == "documents" ||
+        member.first == "chat_template")
       refuse_field(name, "may not be set here");
     if (member.second.is_array() || member.second.is_object()) refuse_field(name, "expected a plain value");
     request.chat[member.first] = member.second;
@@ -148,7 +167,8 @@ void read_template_variables(RequestFields& fields, ChatRequest& request) {
 
 void refuse_unsupported(RequestFields& fields) {
   fields.unsupported("modalities", Json::array({"text"}));
-  for (const char* key : {"audio", "prediction", "web_search_options", "functions", "function_call", "reasoning_effort", "verbosity"})
+  for (const char* key : {"audio", "prediction", "web_search_options", "functions", "function_call",
+                          "reasoning_effort", "verbosity"})
     fields.unsupported(key);
 }
 
@@ -157,7 +177,8 @@ void refuse_unsupported(RequestFields& fields) {
 Json read_messages(const Json::Array& messages) {
   if (messages.empty()) refuse_field("messages", "is empty; a chat needs at least one message");
   Json shown = Json::array();
-  for (std::size_t i = 0; i < messages.size(); ++i) shown.push_back(shown_message(messages[i], fmt::format("messages[{}]", i)));
+  for (std::size_t i = 0; i < messages.size(); ++i)
+    shown.push_back(shown_message(messages[i], fmt::format("messages[{}]", i)));
   return shown;
 }
 
@@ -166,7 +187,9 @@ Tools read_tools(const Json::Array& tools) {
   Tools read{Json(tools), {}, {}};
   for (std::size_t i = 0; i < tools.size(); ++i) {
     RequestFields fields(tools[i], fmt::format("tools[{}]", i));
-    if (fields.string("type").value_or("") != "function") refuse_field(fields.name("type"), "only tools of type 'function' are supported by this server", "unsupported_value");
+    if (fields.string("type").value_or("") != "function")
+      refuse_field(fields.name("type"), "only tools of type 'function' are supported by this server",
+                   "unsupported_value");
     const Json* function = fields.object("function");
     if (!function) refuse_field(fields.name("function"), "is missing", "missing_required_parameter");
     RequestFields inner(*function, fields.name("function"));
@@ -188,7 +211,9 @@ ChatRequest parse_chat_request(std::string_view body, const RequestLimits& limit
   RequestFields fields(json);
   ChatRequest request;
   request.options = read_answer_options(fields, limits);
-  if (const auto most = fields.integer("max_completion_tokens", 1, limits.max_tokens)) request.options.max_tokens = most;  // its newer name
+  // its newer name
+  if (const auto most = fields.integer("max_completion_tokens", 1, limits.max_tokens))
+    request.options.max_tokens = most;
   const Json::Array* messages = fields.array("messages");
   if (!messages) refuse_field("messages", "is missing", "missing_required_parameter");
   request.chat = Json::object({{"messages", read_messages(*messages)}, {"add_generation_prompt", true}});

@@ -15,23 +15,33 @@
 namespace llmq {
 namespace {
 
-double seconds_between(AnswerSink::Time from, AnswerSink::Time to) { return std::chrono::duration<double>(to - from).count(); }
+double seconds_between(AnswerSink::Time from, AnswerSink::Time to) {
+  return std::chrono::duration<double>(to - from).count();
+}
 
 const char* reason_word(FinishReason reason) {
   switch (reason) {
-    case FinishReason::kStop: return "stop";
-    case FinishReason::kLength: return "length";
-    case FinishReason::kCancelled: case FinishReason::kFailed: break;
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+    case FinishReason::kFailed:
+      break;
   }
   return "cancelled";
 }
 
 ApiError refusal_error(const GenerationRefusal& refusal) {
   switch (refusal.kind) {
-    case GenerationRefusal::Kind::kBusy: return ApiError(429, "the server is busy: " + refusal.message, {}, "queue_full");
-    case GenerationRefusal::Kind::kTooLong: return ApiError(400, refusal.message, refusal.field, "context_length_exceeded");
-    case GenerationRefusal::Kind::kUnknownModel: return ApiError(404, refusal.message, refusal.field, "model_not_found");
-    case GenerationRefusal::Kind::kInvalid: break;
+    case GenerationRefusal::Kind::kBusy:
+      return ApiError(429, "the server is busy: " + refusal.message, {}, "queue_full");
+    case GenerationRefusal::Kind::kTooLong:
+      return ApiError(400, refusal.message, refusal.field, "context_length_exceeded");
+    case GenerationRefusal::Kind::kUnknownModel:
+      return ApiError(404, refusal.message, refusal.field, "model_not_found");
+    case GenerationRefusal::Kind::kInvalid:
+      break;
   }
   return ApiError(400, refusal.message, refusal.field);
 }
@@ -45,10 +55,14 @@ std::string unique_name(const std::string& prefix) {
   return fmt::format("{}{:016x}{:08x}", prefix, numbers(), numbers() & 0xffffffffu);
 }
 
-CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer)
+CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics,
+                                   std::shared_ptr<HttpAnswer> answer)
     : asked_(std::move(asked)), model_(model), metrics_(metrics), answer_(std::move(answer)) {
-  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"), asked_.adapter.empty() ? model.name : asked_.adapter, static_cast<std::int64_t>(std::time(nullptr))};
-  usage_.prompt_tokens = std::accumulate(asked_.prompt_tokens.begin(), asked_.prompt_tokens.end(), std::int64_t{0});
+  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"),
+           asked_.adapter.empty() ? model.name : asked_.adapter,
+           static_cast<std::int64_t>(std::time(nullptr))};
+  usage_.prompt_tokens =
+      std::accumulate(asked_.prompt_tokens.begin(), asked_.prompt_tokens.end(), std::int64_t{0});
   const std::size_t n = static_cast<std::size_t>(asked_.options.n);
   for (std::size_t i = 0; i < asked_.prompt_tokens.size() * n; ++i) {
     Choice& choice = choices_.emplace_back(asked_.tools, asked_.one_call);
@@ -64,7 +78,8 @@ void CompletionAnswer::accepted(std::uint64_t first) {
   if (!asked_.options.stream) return;
   answer_->open_stream("text/event-stream");
   for (Choice& choice : choices_) {
-    if (asked_.chat) answer_->write(event_text(chat_role_chunk(head_, choice.whole.index, asked_.options.include_usage)));
+    if (asked_.chat)
+      answer_->write(event_text(chat_role_chunk(head_, choice.whole.index, asked_.options.include_usage)));
     if (choice.whole.text.empty()) continue;
     choice.characters = characters_of(choice.whole.text);
     AnswerPart echo;
@@ -87,7 +102,8 @@ void CompletionAnswer::failed(const std::string& message) {
 }
 
 void CompletionAnswer::end_with(const ApiError& error) {
-  if (!asked_.options.stream) return answer_->reply({error.status(), "application/json", error.body().dump(), {}});
+  if (!asked_.options.stream)
+    return answer_->reply({error.status(), "application/json", error.body().dump(), {}});
   answer_->write(event_text(error.body()) + kLastEvent);
   answer_->end();
 }
@@ -97,20 +113,24 @@ std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprob
   std::vector<ScoredToken> list;
   for (const TokenLogprobs& one : logprobs) {
     ScoredToken& token = list.emplace_back(ScoredToken{bytes(one.chosen.token), one.chosen.logprob, {}});
-    for (const TokenLogprob& other : one.likeliest) token.likeliest.emplace_back(bytes(other.token), other.logprob);
+    for (const TokenLogprob& other : one.likeliest)
+      token.likeliest.emplace_back(bytes(other.token), other.logprob);
   }
   return list;
 }
 
-// The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before which there is none.
+// The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before
+// which there is none.
 void CompletionAnswer::tell_prompt(Choice& choice, const GenerationEvent& event, AnswerPart& part) const {
   if (asked_.first_tokens.empty() || choice.prompt_told) return;
   choice.prompt_told = true;
   TokenLogprobs first;
-  first.chosen = {asked_.first_tokens.at(static_cast<std::size_t>(choice.whole.index / asked_.options.n)), std::nan("")};
+  first.chosen = {asked_.first_tokens.at(static_cast<std::size_t>(choice.whole.index / asked_.options.n)),
+                  std::nan("")};
   std::vector<ScoredToken> prompt = scored({first}), others = scored(event.prompt_logprobs);
   prompt.insert(prompt.end(), std::make_move_iterator(others.begin()), std::make_move_iterator(others.end()));
-  part.logprobs->insert(part.logprobs->begin(), std::make_move_iterator(prompt.begin()), std::make_move_iterator(prompt.end()));
+  part.logprobs->insert(part.logprobs->begin(), std::make_move_iterator(prompt.begin()),
+                        std::make_move_iterator(prompt.end()));
   part.text_offset = choice.characters = 0;
 }
 
@@ -131,7 +151,8 @@ AnswerPart CompletionAnswer::part_of(Choice& choice, const GenerationEvent& even
     for (ToolCall& call : part.tool_calls) call.id = unique_name("call_");
     part.finish_reason = part.tool_calls.empty() ? reason_word(*event.finish) : "tool_calls";
   }
-  for (const ScoredToken& token : part.logprobs.value_or(std::vector<ScoredToken>())) choice.characters += characters_of(token.bytes);
+  for (const ScoredToken& token : part.logprobs.value_or(std::vector<ScoredToken>()))
+    choice.characters += characters_of(token.bytes);
   return part;
 }
 
@@ -150,10 +171,13 @@ void CompletionAnswer::measure(Choice& choice, const GenerationEvent& event, Tim
   choice.last = now;
 }
 
-void CompletionAnswer::started(std::uint64_t, Time now) { metrics_.queued(seconds_between(asked_.received, now)); }
+void CompletionAnswer::started(std::uint64_t, Time now) {
+  metrics_.queued(seconds_between(asked_.received, now));
+}
 
 void CompletionAnswer::event(const GenerationEvent& event, Time now) {
-  const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) + static_cast<std::size_t>(event.index);
+  const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) +
+                            static_cast<std::size_t>(event.index);
   Choice& choice = choices_.at(place);
   measure(choice, event, now);
   AnswerPart part = part_of(choice, event);
@@ -164,7 +188,9 @@ void CompletionAnswer::event(const GenerationEvent& event, Time now) {
     if (!part.text.empty() || (part.logprobs && !part.logprobs->empty()) || event.finish) send(part);
   } else {
     choice.whole.text += part.text;
-    if (part.logprobs) choice.whole.logprobs->insert(choice.whole.logprobs->end(), part.logprobs->begin(), part.logprobs->end());
+    if (part.logprobs)
+      choice.whole.logprobs->insert(choice.whole.logprobs->end(), part.logprobs->begin(),
+                                    part.logprobs->end());
     choice.whole.tool_calls = std::move(part.tool_calls);
     choice.whole.finish_reason = part.finish_reason;
   }
@@ -172,17 +198,21 @@ void CompletionAnswer::event(const GenerationEvent& event, Time now) {
 }
 
 void CompletionAnswer::send(const AnswerPart& part) {
-  const Json chunk = asked_.chat ? chat_chunk(head_, part, asked_.options.include_usage) : text_chunk(head_, part, asked_.options.include_usage);
+  const Json chunk = asked_.chat ? chat_chunk(head_, part, asked_.options.include_usage)
+                                 : text_chunk(head_, part, asked_.options.include_usage);
   answer_->write(event_text(chunk));
 }
 
 void CompletionAnswer::finish(Time now) {
   const double seconds = seconds_between(asked_.received, now);
-  Log::get().detail(fmt::format("{}: {} + {} tokens, the first after {:.3f} s, all after {:.3f} s{}", head_.id, usage_.prompt_tokens, usage_.completion_tokens,
+  Log::get().detail(fmt::format("{}: {} + {} tokens, the first after {:.3f} s, all after {:.3f} s{}",
+                                head_.id, usage_.prompt_tokens, usage_.completion_tokens,
                                 first_token_seconds_, seconds, cancelled_ ? "; cancelled" : ""));
   if (cancelled_) return;  // nobody reads it
   metrics_.finished(seconds, usage_.prompt_tokens, usage_.completion_tokens);
-  if (!failure_.empty()) return end_with(ApiError(400, failure_, asked_.options.constraint ? asked_.options.constraint->where : ""));
+  if (!failure_.empty())
+    return end_with(
+        ApiError(400, failure_, asked_.options.constraint ? asked_.options.constraint->where : ""));
   if (asked_.options.stream) {
     if (asked_.options.include_usage) answer_->write(event_text(usage_chunk(head_, asked_.chat, usage_)));
     answer_->write(kLastEvent);
@@ -190,7 +220,8 @@ void CompletionAnswer::finish(Time now) {
   }
   std::vector<AnswerPart> answers;
   for (Choice& choice : choices_) answers.push_back(std::move(choice.whole));
-  const Json body = asked_.chat ? chat_completion(head_, answers, usage_) : text_completion(head_, answers, usage_);
+  const Json body =
+      asked_.chat ? chat_completion(head_, answers, usage_) : text_completion(head_, answers, usage_);
   answer_->reply({200, "application/json", body.dump(), {}});
 }
 

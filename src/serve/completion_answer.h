@@ -29,7 +29,8 @@ class CompletionAnswer : public AnswerSink {
     std::string adapter = {};  // that answers; empty: the model alone
   };
   // `model` and `metrics` live longer.
-  CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics, std::shared_ptr<HttpAnswer> answer);
+  CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics,
+                   std::shared_ptr<HttpAnswer> answer);
 
   void accepted(std::uint64_t first) override;
   void refused(const GenerationRefusal& refusal) override;

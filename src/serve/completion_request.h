@@ -1,9 +1,9 @@
 // The bodies of /v1/completions, /v1/chat/completions, /tokenize and /detokenize as typed values.
 //
-// Pure functions of text: no model, tokenizer or connection. Everything that can be wrong without them is ApiError 400 here:
-// unknown fields, wrong types, ranges, and parts of OpenAI's API that this server does not carry out, each by its name.
-// Beside OpenAI's fields: top_k, min_p, repetition_penalty, stop_token_ids, ignore_eos, priority (the lower the sooner),
-// structured_outputs and chat_template_kwargs, as vLLM has them.
+// Pure functions of text: no model, tokenizer or connection. Everything that can be wrong without them is
+// ApiError 400 here: unknown fields, wrong types, ranges, and parts of OpenAI's API that this server does not
+// carry out, each by its name. Beside OpenAI's fields: top_k, min_p, repetition_penalty, stop_token_ids,
+// ignore_eos, priority (the lower the sooner), structured_outputs and chat_template_kwargs, as vLLM has them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -27,13 +27,14 @@ struct RequestLimits {
 };
 
 struct AnswerOptions {
-  std::string model;                       // empty: the one that is served
-  std::optional<std::int64_t> max_tokens;  // none: 16 for completions, for chats what the context has room for
+  std::string model;  // empty: the one that is served
+  // none: 16 for completions, for chats what the context has room for
+  std::optional<std::int64_t> max_tokens;
   double temperature = 1, top_p = 1, min_p = 0;
   std::int64_t top_k = 0;  // 0: all
   double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
   std::vector<std::pair<std::int32_t, float>> logit_bias;
-  std::optional<std::uint64_t> seed;  // none: another one for every request
+  std::optional<std::uint64_t> seed;         // none: another one for every request
   std::optional<ConstraintSpec> constraint;  // not compiled yet
   std::vector<std::string> stop;
   std::vector<std::int32_t> stop_token_ids;
@@ -54,7 +55,8 @@ struct TextRequest {
 
 struct ChatRequest {
   AnswerOptions options;
-  Json chat;                       // what the template sees: messages, tools, add_generation_prompt, its own variables
+  // what the template sees: messages, tools, add_generation_prompt, its own variables
+  Json chat;
   std::vector<std::string> tools;  // names of the functions that may be called; empty: answers are text
   // Functions one of which the answer must call (tool_choice), and nothing else; none: as it likes.
   struct Forced {

@@ -44,7 +44,8 @@ Json chat_logprobs(const AnswerPart& part) {
 std::string token_key(const std::string& bytes) {
   if (is_utf8(bytes)) return bytes;
   std::string key = "bytes:";
-  for (const char c : bytes) key += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
+  for (const char c : bytes)
+    key += fmt::format("\\x{:02x}", static_cast<unsigned>(static_cast<unsigned char>(c)));
   return key;
 }
 
@@ -61,10 +62,15 @@ Json text_logprobs(const AnswerPart& part) {
     offsets.push_back(offset);
     offset += characters_of(token.bytes);
   }
-  return Json::object({{"tokens", std::move(tokens)}, {"token_logprobs", std::move(values)}, {"top_logprobs", std::move(likeliest)}, {"text_offset", std::move(offsets)}});
+  return Json::object({{"tokens", std::move(tokens)},
+                       {"token_logprobs", std::move(values)},
+                       {"top_logprobs", std::move(likeliest)},
+                       {"text_offset", std::move(offsets)}});
 }
 
-Json reason_json(const AnswerPart& part) { return part.finish_reason.empty() ? Json() : Json(part.finish_reason); }
+Json reason_json(const AnswerPart& part) {
+  return part.finish_reason.empty() ? Json() : Json(part.finish_reason);
+}
 
 Json calls_json(const std::vector<ToolCall>& calls, bool streamed) {
   Json list = Json::array();
@@ -81,15 +87,25 @@ Json calls_json(const std::vector<ToolCall>& calls, bool streamed) {
 }
 
 Json opened(const AnswerHead& head, const char* object, Json choices) {
-  return Json::object({{"id", head.id}, {"object", object}, {"created", head.created}, {"model", head.model}, {"choices", std::move(choices)}});
+  return Json::object({{"id", head.id},
+                       {"object", object},
+                       {"created", head.created},
+                       {"model", head.model},
+                       {"choices", std::move(choices)}});
 }
 
 Json text_choice(const AnswerPart& part) {
-  return Json::object({{"text", part.text}, {"index", part.index}, {"logprobs", text_logprobs(part)}, {"finish_reason", reason_json(part)}});
+  return Json::object({{"text", part.text},
+                       {"index", part.index},
+                       {"logprobs", text_logprobs(part)},
+                       {"finish_reason", reason_json(part)}});
 }
 
 Json chat_choice(const AnswerPart& part, const char* key, Json message) {
-  return Json::object({{"index", part.index}, {key, std::move(message)}, {"logprobs", chat_logprobs(part)}, {"finish_reason", reason_json(part)}});
+  return Json::object({{"index", part.index},
+                       {key, std::move(message)},
+                       {"logprobs", chat_logprobs(part)},
+                       {"finish_reason", reason_json(part)}});
 }
 
 Json chunk(const AnswerHead& head, const char* object, Json choice, bool usage_follows) {
@@ -114,7 +130,9 @@ Json chat_completion(const AnswerHead& head, const std::vector<AnswerPart>& answ
   Json choices = Json::array();
   for (const AnswerPart& answer : answers) {
     const bool calls = !answer.tool_calls.empty();
-    Json message = Json::object({{"role", "assistant"}, {"content", calls && answer.text.empty() ? Json() : Json(answer.text)}, {"refusal", Json()}});
+    Json message = Json::object({{"role", "assistant"},
+                                 {"content", calls && answer.text.empty() ? Json() : Json(answer.text)},
+                                 {"refusal", Json()}});
     if (calls) message["tool_calls"] = calls_json(answer.tool_calls, false);
     choices.push_back(chat_choice(answer, "message", std::move(message)));
   }
@@ -123,7 +141,9 @@ Json chat_completion(const AnswerHead& head, const std::vector<AnswerPart>& answ
   return json;
 }
 
-Json text_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows) { return chunk(head, kTextObject, text_choice(part), usage_follows); }
+Json text_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows) {
+  return chunk(head, kTextObject, text_choice(part), usage_follows);
+}
 
 Json chat_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows) {
   Json delta = Json::object();
@@ -135,7 +155,9 @@ Json chat_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follo
 Json chat_role_chunk(const AnswerHead& head, int index, bool usage_follows) {
   AnswerPart nothing;
   nothing.index = index;
-  return chunk(head, kChatChunk, chat_choice(nothing, "delta", Json::object({{"role", "assistant"}, {"content", ""}})), usage_follows);
+  return chunk(head, kChatChunk,
+               chat_choice(nothing, "delta", Json::object({{"role", "assistant"}, {"content", ""}})),
+               usage_follows);
 }
 
 Json usage_chunk(const AnswerHead& head, bool chat, const Usage& usage) {
@@ -147,7 +169,8 @@ Json usage_chunk(const AnswerHead& head, bool chat, const Usage& usage) {
 std::string event_text(const Json& chunk) { return "data: " + chunk.dump() + "\n\n"; }
 
 std::int64_t characters_of(const std::string& text) {
-  return std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; });
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0u) != 0x80u; });
 }
 
 }  // namespace llmq

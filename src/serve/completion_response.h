@@ -1,7 +1,7 @@
 // Answers as OpenAI's clients read them: whole bodies and the chunks of a stream, for completions and chats.
 //
-// Pure functions of values. Text and tokens may hold broken UTF-8; what is written is JSON all the same (U+FFFD), and a
-// token's own bytes are always given.
+// Pure functions of values. Text and tokens may hold broken UTF-8; what is written is JSON all the same
+// (U+FFFD), and a token's own bytes are always given.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -15,7 +15,7 @@ namespace llmq {
 
 struct ScoredToken {
   std::string bytes;
-  double logprob = 0;  // NaN: of the first token there is none
+  double logprob = 0;                                     // NaN: of the first token there is none
   std::vector<std::pair<std::string, double>> likeliest;  // the most likely first
 };
 

@@ -19,7 +19,9 @@ std::string shown(std::string text) {
   if (text.size() > kShown) text = text.substr(0, kShown) + "...";
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
-  if (!is_utf8(text)) std::replace_if(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > 126; }, '?');
+  if (!is_utf8(text))
+    std::replace_if(
+        text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) > 126; }, '?');
   return text;
 }
 
@@ -56,10 +58,13 @@ StreamPart read_stream_event(const std::string& data) {
     fail(ErrorKind::kBadInput, "an event of the stream is no JSON: {}", shown(data));
   }
   if (!chunk.is_object()) fail(ErrorKind::kBadInput, "an event of the stream is no chunk: {}", shown(data));
-  if (const Json* error = chunk.find("error"); error && !error->is_null()) fail(ErrorKind::kBadInput, "the server says: {}", shown(words_in(*error)));
-  if (const Json* usage = as_object(chunk.find("usage"))) part.usage = StreamUsage{count_in(*usage, "prompt_tokens"), count_in(*usage, "completion_tokens")};
+  if (const Json* error = chunk.find("error"); error && !error->is_null())
+    fail(ErrorKind::kBadInput, "the server says: {}", shown(words_in(*error)));
+  if (const Json* usage = as_object(chunk.find("usage")))
+    part.usage = StreamUsage{count_in(*usage, "prompt_tokens"), count_in(*usage, "completion_tokens")};
   const Json* choices = chunk.find("choices");
-  if (!choices || !choices->is_array()) fail(ErrorKind::kBadInput, "an event of the stream has no choices: {}", shown(data));
+  if (!choices || !choices->is_array())
+    fail(ErrorKind::kBadInput, "an event of the stream has no choices: {}", shown(data));
   for (const Json& choice : choices->items()) {
     const Json* reason = choice.find("finish_reason");
     const bool last = reason && !reason->is_null();

@@ -38,7 +38,8 @@ std::optional<ConstraintSpec> read_response_format(RequestFields& fields) {
 OneOfTexts read_choice(const Json::Array& list, const std::string& name) {
   OneOfTexts choice;
   for (const Json& text : list) {
-    if (!text.is_string()) refuse_field(name, fmt::format("expected strings, found {}", text.kind()), "invalid_type");
+    if (!text.is_string())
+      refuse_field(name, fmt::format("expected strings, found {}", text.kind()), "invalid_type");
     choice.texts.push_back(text.as_string());
   }
   return choice;
@@ -59,21 +60,28 @@ std::optional<ConstraintSpec> read_structured_outputs(RequestFields& fields) {
   if (!outputs) return std::nullopt;
   RequestFields inner(*outputs, "structured_outputs");
   std::vector<ConstraintSpec> found;
-  if (const Json* schema = inner.take("json")) found.push_back({read_schema(*schema, inner.name("json")), inner.name("json")});
-  if (auto pattern = inner.string("regex")) found.push_back({RegexText{std::move(*pattern)}, inner.name("regex")});
-  if (const Json::Array* list = inner.array("choice")) found.push_back({read_choice(*list, inner.name("choice")), inner.name("choice")});
-  if (inner.boolean("json_object").value_or(false)) found.push_back({JsonObjectText{}, inner.name("json_object")});
+  if (const Json* schema = inner.take("json"))
+    found.push_back({read_schema(*schema, inner.name("json")), inner.name("json")});
+  if (auto pattern = inner.string("regex"))
+    found.push_back({RegexText{std::move(*pattern)}, inner.name("regex")});
+  if (const Json::Array* list = inner.array("choice"))
+    found.push_back({read_choice(*list, inner.name("choice")), inner.name("choice")});
+  if (inner.boolean("json_object").value_or(false))
+    found.push_back({JsonObjectText{}, inner.name("json_object")});
   for (const char* key : {"grammar", "structural_tag"}) inner.unsupported(key);
   inner.finish();
-  if (found.size() != 1) refuse_field("structured_outputs", "needs exactly one of json, regex, choice, json_object");
+  if (found.size() != 1)
+    refuse_field("structured_outputs", "needs exactly one of json, regex, choice, json_object");
   return found[0];
 }
 
 }  // namespace
 
 std::optional<ConstraintSpec> read_constraint(RequestFields& fields) {
-  std::optional<ConstraintSpec> format = read_response_format(fields), outputs = read_structured_outputs(fields);
-  if (format && outputs) refuse_field("structured_outputs", "is given beside 'response_format'; give one of them");
+  std::optional<ConstraintSpec> format = read_response_format(fields),
+                                outputs = read_structured_outputs(fields);
+  if (format && outputs)
+    refuse_field("structured_outputs", "is given beside 'response_format'; give one of them");
   return format ? std::move(format) : std::move(outputs);
 }
 

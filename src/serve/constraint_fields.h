@@ -7,7 +7,8 @@
 
 namespace llmq {
 
-// None where answers are free. ApiError 400 where both are given, or anything in them that is not carried out.
+// None where answers are free. ApiError 400 where both are given, or anything in them that is not carried
+// out.
 std::optional<ConstraintSpec> read_constraint(RequestFields& fields);
 
 }  // namespace llmq

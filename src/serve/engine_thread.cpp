@@ -5,8 +5,13 @@
 
 namespace llmq {
 
-EngineThread::EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics, std::function<void(const std::string&)> on_failure)
-    : engine_(std::move(engine)), max_queue_(max_queue), metrics_(metrics), on_failure_(std::move(on_failure)), thread_([this] { run(); }) {}
+EngineThread::EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics,
+                           std::function<void(const std::string&)> on_failure)
+    : engine_(std::move(engine)),
+      max_queue_(max_queue),
+      metrics_(metrics),
+      on_failure_(std::move(on_failure)),
+      thread_([this] { run(); }) {}
 
 EngineThread::~EngineThread() {
   {
@@ -17,7 +22,8 @@ EngineThread::~EngineThread() {
   thread_.join();
 }
 
-std::uint64_t EngineThread::submit(std::vector<GenerationRequest> requests, std::shared_ptr<AnswerSink> sink) {
+std::uint64_t EngineThread::submit(std::vector<GenerationRequest> requests,
+                                   std::shared_ptr<AnswerSink> sink) {
   std::uint64_t first = kRefused;
   {
     const std::lock_guard lock(mutex_);
@@ -93,7 +99,8 @@ void EngineThread::step() {
   const auto now = std::chrono::steady_clock::now();
   metrics_.engine(engine_->statistics());  // who has an answer finds it counted
   for (const std::uint64_t id : engine_->started())
-    if (const auto ticket = tickets_.find(id); ticket != tickets_.end()) ticket->second.sink->started(id, begun);
+    if (const auto ticket = tickets_.find(id); ticket != tickets_.end())
+      ticket->second.sink->started(id, begun);
   for (const GenerationEvent& event : events) {
     const auto ticket = tickets_.find(event.id);
     if (ticket == tickets_.end()) continue;  // of a group that was refused

@@ -1,6 +1,8 @@
-// The one thread that owns the engine: takes requests from a queue of limited length, steps, and hands out what they get.
+// The one thread that owns the engine: takes requests from a queue of limited length, steps, and hands out
+// what they get.
 //
-// A request given up (its client left) is cancelled before the next step begins, so that its pages are free within one step.
+// A request given up (its client left) is cancelled before the next step begins, so that its pages are free
+// within one step.
 #pragma once
 #include <atomic>
 #include <chrono>
@@ -49,18 +51,20 @@ class AnswerSink {
 class EngineThread {
  public:
   // `on_failure` is called once, when a step threw: nothing can be answered any more.
-  EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics, std::function<void(const std::string&)> on_failure);
+  EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics,
+               std::function<void(const std::string&)> on_failure);
   ~EngineThread();  // what is not finished is let go
   EngineThread(const EngineThread&) = delete;
   EngineThread& operator=(const EngineThread&) = delete;
 
   static constexpr std::uint64_t kRefused = 0;
-  // Requests that are accepted or refused together. Their ids are given here: the first of consecutive ones is returned; kRefused when
-  // the queue is full or the engine has failed.
+  // Requests that are accepted or refused together. Their ids are given here: the first of consecutive ones
+  // is returned; kRefused when the queue is full or the engine has failed.
   std::uint64_t submit(std::vector<GenerationRequest> requests, std::shared_ptr<AnswerSink> sink);
   void cancel(std::uint64_t first, std::size_t requests);
-  // Has `act` done on the engine's thread, behind the requests that were submitted before and in front of those that come after; it throws
-  // nothing. False, and not done, when the queue is full or the engine has failed.
+  // Has `act` done on the engine's thread, behind the requests that were submitted before and in front of
+  // those that come after; it throws nothing. False, and not done, when the queue is full or the engine has
+  // failed.
   bool between_steps(std::function<void(RequestEngine&)> act);
 
  private:

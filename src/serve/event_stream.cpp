@@ -14,7 +14,8 @@ void EventStream::feed(std::string_view piece, const std::function<void(const st
     if (c == '\n' || c == '\r') {
       line(on_data);
     } else {
-      if (line_.size() + data_.size() >= max_event_) fail(ErrorKind::kBadInput, "an event of the stream has more than {} bytes", max_event_);
+      if (line_.size() + data_.size() >= max_event_)
+        fail(ErrorKind::kBadInput, "an event of the stream has more than {} bytes", max_event_);
       line_ += c;
     }
   }
@@ -28,7 +29,8 @@ void EventStream::line(const std::function<void(const std::string& data)>& on_da
   }
   const std::size_t colon = line.find(':');
   if (line.substr(0, colon) != "data") return;
-  std::string_view value = colon == std::string::npos ? std::string_view() : std::string_view(line).substr(colon + 1);
+  std::string_view value =
+      colon == std::string::npos ? std::string_view() : std::string_view(line).substr(colon + 1);
   if (value.starts_with(' ')) value.remove_prefix(1);
   if (std::exchange(has_data_, true)) data_ += '\n';
   data_ += value;

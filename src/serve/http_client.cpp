@@ -1,4 +1,5 @@
-// Connections over Boost.Asio; Boost.Beast parses what comes back. With http_server.cpp the only file that includes either.
+// Connections over Boost.Asio; Boost.Beast parses what comes back. With http_server.cpp the only file that
+// includes either.
 #include "serve/http_client.h"
 
 #include <fmt/core.h>
@@ -23,18 +24,22 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
-using boost::system::error_code;
 using asio::ip::tcp;
+using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kReadPiece = 16u << 10;
 
-Clock::duration seconds(double value) { return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value)); }
+Clock::duration seconds(double value) {
+  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
+}
 
 std::string request_text(const HttpTarget& target, const HttpCall& call) {
-  std::string text = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: */*\r\n", call.method, target.path, call.path, target.authority());
+  std::string text = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: */*\r\n",
+                                 call.method, target.path, call.path, target.authority());
   if (!call.authorization.empty()) text += fmt::format("Authorization: {}\r\n", call.authorization);
-  if (!call.body.empty()) text += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", call.body.size());
+  if (!call.body.empty())
+    text += fmt::format("Content-Type: application/json\r\nContent-Length: {}\r\n", call.body.size());
   return text + "\r\n" + call.body;
 }
 
@@ -53,7 +58,11 @@ struct HttpClient::State {
 class HttpRun : public std::enable_shared_from_this<HttpRun> {
  public:
   HttpRun(HttpClient::State& client, HttpCall call, std::shared_ptr<HttpReader> reader)
-      : client_(client), request_(request_text(client.target, call)), reader_(std::move(reader)), socket_(client.io), deadline_(client.io) {
+      : client_(client),
+        request_(request_text(client.target, call)),
+        reader_(std::move(reader)),
+        socket_(client.io),
+        deadline_(client.io) {
     parser_.header_limit(static_cast<std::uint32_t>(client.limits.max_header));
     parser_.body_limit(client.limits.max_body);
     parser_.eager(true);
@@ -64,11 +73,12 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
     ++client_.under_way;
     end_ = Clock::now() + seconds(client_.limits.whole_seconds);
     wait_at_most(client_.limits.connect_seconds, "no connection");
-    asio::async_connect(socket_, client_.addresses, [self = shared_from_this()](error_code error, const tcp::endpoint&) {
-      if (self->over_) return;
-      if (error) return self->fail_with("cannot connect: " + error.message());
-      self->send();
-    });
+    asio::async_connect(socket_, client_.addresses,
+                        [self = shared_from_this()](error_code error, const tcp::endpoint&) {
+                          if (self->over_) return;
+                          if (error) return self->fail_with("cannot connect: " + error.message());
+                          self->send();
+                        });
   }
 
  private:
@@ -76,21 +86,24 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
     error_code ignored;
     socket_.set_option(tcp::no_delay(true), ignored);
     wait_at_most(client_.limits.quiet_seconds, "the request was not taken");
-    asio::async_write(socket_, asio::buffer(request_), [self = shared_from_this()](error_code error, std::size_t) {
-      // A server may answer, and close, before it has read everything: its answer says more than this error.
-      if (!self->over_) self->read(error);
-    });
+    asio::async_write(socket_, asio::buffer(request_),
+                      [self = shared_from_this()](error_code error, std::size_t) {
+                        // A server may answer, and close, before it has read everything: its answer says more
+                        // than this error.
+                        if (!self->over_) self->read(error);
+                      });
   }
 
   void read(error_code sending) {
     wait_at_most(client_.limits.quiet_seconds, "nothing came");
-    socket_.async_read_some(asio::buffer(piece_), [self = shared_from_this(), sending](error_code error, std::size_t bytes) {
-      if (self->over_) return;
-      const Clock::time_point now = Clock::now();
-      if (error == asio::error::eof) return self->ended(now);
-      if (error) return self->fail_with("the connection broke: " + (sending ? sending : error).message());
-      self->received(bytes, now);
-    });
+    socket_.async_read_some(
+        asio::buffer(piece_), [self = shared_from_this(), sending](error_code error, std::size_t bytes) {
+          if (self->over_) return;
+          const Clock::time_point now = Clock::now();
+          if (error == asio::error::eof) return self->ended(now);
+          if (error) return self->fail_with("the connection broke: " + (sending ? sending : error).message());
+          self->received(bytes, now);
+        });
   }
 
   void received(std::size_t bytes, Clock::time_point now) {
@@ -104,7 +117,8 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
       if (used == 0) break;
     }
     if (parser_.is_done()) return finish(now);
-    if (unread_.size() > client_.limits.max_header + kReadPiece) return fail_with("the answer is no HTTP: a part of it does not end");
+    if (unread_.size() > client_.limits.max_header + kReadPiece)
+      return fail_with("the answer is no HTTP: a part of it does not end");
     read({});
   }
 
@@ -131,8 +145,10 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
   }
 
   std::string sentence_of(error_code error) const {
-    if (error == http::error::body_limit) return fmt::format("the answer has more than {} bytes", client_.limits.max_body);
-    if (error == http::error::header_limit) return fmt::format("the answer's header has more than {} bytes", client_.limits.max_header);
+    if (error == http::error::body_limit)
+      return fmt::format("the answer has more than {} bytes", client_.limits.max_body);
+    if (error == http::error::header_limit)
+      return fmt::format("the answer's header has more than {} bytes", client_.limits.max_header);
     return "the answer is no HTTP: " + error.message();
   }
 
@@ -158,7 +174,9 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
     const Clock::time_point until = Clock::now() + seconds(limit);
     const bool whole = end_ < until;
     deadline_.expires_at(std::min(until, end_));
-    const std::string sentence = whole ? fmt::format("the answer took more than {} s", client_.limits.whole_seconds) : fmt::format("{} for {} s", what, limit);
+    const std::string sentence =
+        whole ? fmt::format("the answer took more than {} s", client_.limits.whole_seconds)
+              : fmt::format("{} for {} s", what, limit);
     deadline_.async_wait([self = shared_from_this(), sentence, serial = ++serial_](error_code error) {
       if (!error && !self->over_ && serial == self->serial_) self->fail_with(sentence);
     });
@@ -177,13 +195,20 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
   std::uint64_t serial_ = 0;
 };
 
-std::string HttpTarget::authority() const { return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port); }
+std::string HttpTarget::authority() const {
+  return (host.find(':') == std::string::npos ? host : "[" + host + "]") + ":" + std::to_string(port);
+}
 
 HttpTarget parse_http_url(const std::string& url, const std::string& flag) {
-  const auto refuse = [&](const std::string& what, const std::string& hint) { fail(ErrorKind::kUsage, {what, {}, flag, hint}); };
+  const auto refuse = [&](const std::string& what, const std::string& hint) {
+    fail(ErrorKind::kUsage, {what, {}, flag, hint});
+  };
   constexpr std::string_view kScheme = "http://";
-  if (url.starts_with("https://")) refuse("TLS is not spoken", "put a proxy beside the server, or give its plain http:// address");
-  if (!url.starts_with(kScheme) || std::any_of(url.begin(), url.end(), [](char c) { return c <= ' ' || c > '~'; }) || url.find_first_of("@?#") != std::string::npos)
+  if (url.starts_with("https://"))
+    refuse("TLS is not spoken", "put a proxy beside the server, or give its plain http:// address");
+  if (!url.starts_with(kScheme) ||
+      std::any_of(url.begin(), url.end(), [](char c) { return c <= ' ' || c > '~'; }) ||
+      url.find_first_of("@?#") != std::string::npos)
     refuse(fmt::format("'{}' is not the address of a server", url), "give it as http://host:port");
   std::string rest = url.substr(kScheme.size());
   HttpTarget target;
@@ -197,15 +222,18 @@ HttpTarget parse_http_url(const std::string& url, const std::string& flag) {
   if (colon != std::string::npos) {
     const char *first = rest.data() + colon + 1, *last = rest.data() + rest.size();
     const auto [end, error] = std::from_chars(first, last, target.port);
-    if (error != std::errc() || end != last || target.port < 1 || target.port > 65535) refuse(fmt::format("'{}' has no valid port", url), "give it as http://host:port");
+    if (error != std::errc() || end != last || target.port < 1 || target.port > 65535)
+      refuse(fmt::format("'{}' has no valid port", url), "give it as http://host:port");
     rest.resize(colon);
   }
   target.host = bracket == std::string::npos ? rest : rest.substr(1, bracket - 1);
-  if (target.host.empty() || target.host.find_first_of("[]") != std::string::npos) refuse(fmt::format("'{}' names no host", url), "give it as http://host:port");
+  if (target.host.empty() || target.host.find_first_of("[]") != std::string::npos)
+    refuse(fmt::format("'{}' names no host", url), "give it as http://host:port");
   return target;
 }
 
-HttpClient::HttpClient(HttpTarget target, const HttpClientLimits& limits) : state_(std::make_unique<State>(std::move(target), limits)) {
+HttpClient::HttpClient(HttpTarget target, const HttpClientLimits& limits)
+    : state_(std::make_unique<State>(std::move(target), limits)) {
   tcp::resolver resolver(state_->io);
   error_code error;
   state_->addresses = resolver.resolve(state_->target.host, std::to_string(state_->target.port), error);
@@ -214,7 +242,9 @@ HttpClient::HttpClient(HttpTarget target, const HttpClientLimits& limits) : stat
 
 HttpClient::~HttpClient() = default;
 
-void HttpClient::call(HttpCall call, std::shared_ptr<HttpReader> reader) { std::make_shared<HttpRun>(*state_, std::move(call), std::move(reader))->start(); }
+void HttpClient::call(HttpCall call, std::shared_ptr<HttpReader> reader) {
+  std::make_shared<HttpRun>(*state_, std::move(call), std::move(reader))->start();
+}
 
 void HttpClient::at(Clock::time_point time, std::function<void()> act) {
   ++state_->under_way;

@@ -23,14 +23,15 @@ struct HttpReply {
   std::vector<std::pair<std::string, std::string>> headers;
 };
 
-// Any thread may call; nothing here waits for the network. A reply, or a stream that is opened, written and ended. Letting
-// go of it without either tells the client that the server failed.
+// Any thread may call; nothing here waits for the network. A reply, or a stream that is opened, written and
+// ended. Letting go of it without either tells the client that the server failed.
 class HttpAnswer {
  public:
   virtual ~HttpAnswer() = default;
   virtual void reply(HttpReply reply) = 0;
   virtual void open_stream(const std::string& content_type) = 0;
-  virtual void write(std::string text) = 0;  // of a client that does not read, more than a limit ends the connection
+  // of a client that does not read, more than a limit ends the connection
+  virtual void write(std::string text) = 0;
   virtual void end() = 0;
   // The client left, or was left because it is too slow or its time is over: nothing that is written arrives.
   virtual bool gone() const = 0;

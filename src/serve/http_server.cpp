@@ -1,7 +1,8 @@
-// Connections over Boost.Asio; Boost.Beast parses what they send. With http_client.cpp the only file that includes either.
+// Connections over Boost.Asio; Boost.Beast parses what they send. With http_client.cpp the only file that
+// includes either.
 //
-// A connection goes idle -> header -> body -> answering -> idle, or ends in lingering: what the client still sends is thrown
-// away for a moment, because closing at once would take back the answer on its way.
+// A connection goes idle -> header -> body -> answering -> idle, or ends in lingering: what the client still
+// sends is thrown away for a moment, because closing at once would take back the answer on its way.
 #include "serve/http_server.h"
 
 #include <fmt/core.h>
@@ -31,16 +32,18 @@ namespace {
 
 namespace asio = boost::asio;
 namespace http = boost::beast::http;
-using boost::system::error_code;
 using asio::ip::tcp;
+using boost::system::error_code;
 
 constexpr std::size_t kReadPiece = 8u << 10;
-constexpr std::size_t kMaxBuffered = 64u << 10;  // that the parser cannot use yet, or pipelined behind a request
+// that the parser cannot use yet, or pipelined behind a request
+constexpr std::size_t kMaxBuffered = 64u << 10;
 constexpr double kLingerSeconds = 2;
 constexpr std::size_t kMaxTarget = 8u << 10;
 
 std::chrono::steady_clock::duration seconds(double value) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(value));
+  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(
+      std::chrono::duration<double>(value));
 }
 
 const char* reason_of(int status) { return http::obsolete_reason(static_cast<http::status>(status)).data(); }
@@ -54,15 +57,26 @@ HttpReply error_reply(const ApiError& error) {
 void listen_at(tcp::acceptor& acceptor, const std::string& host, int port) {
   error_code error;
   const auto address = asio::ip::make_address(host == "localhost" ? "127.0.0.1" : host, error);
-  if (error) fail(ErrorKind::kUsage, {fmt::format("'{}' is no IP address", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
+  if (error)
+    fail(ErrorKind::kUsage, {fmt::format("'{}' is no IP address", host),
+                             {},
+                             "--host",
+                             "use 127.0.0.1, ::1, or the address of a network card"});
   const tcp::endpoint endpoint(address, static_cast<std::uint16_t>(port));
   acceptor.open(endpoint.protocol(), error);
   if (!error) acceptor.set_option(tcp::acceptor::reuse_address(true), error);
   if (!error) acceptor.bind(endpoint, error);
   if (!error) acceptor.listen(1024, error);
   if (error == boost::system::errc::address_not_available || error == boost::system::errc::invalid_argument)
-    fail(ErrorKind::kUsage, {fmt::format("no network card here has the address {}", host), {}, "--host", "use 127.0.0.1, ::1, or the address of a network card"});
-  if (error) fail(ErrorKind::kResource, {fmt::format("cannot listen on {}:{}: {}", host, port, error.message()), {}, "--port", "choose another port; 0 takes a free one"});
+    fail(ErrorKind::kUsage, {fmt::format("no network card here has the address {}", host),
+                             {},
+                             "--host",
+                             "use 127.0.0.1, ::1, or the address of a network card"});
+  if (error)
+    fail(ErrorKind::kResource, {fmt::format("cannot listen on {}:{}: {}", host, port, error.message()),
+                                {},
+                                "--port",
+                                "choose another port; 0 takes a free one"});
 }
 
 }  // namespace
@@ -71,7 +85,13 @@ class HttpConnection;
 class HttpExchange;
 
 struct HttpServer::State {
-  State(const HttpLimits& given, HttpHandler handle) : limits(given), handler(std::move(handle)), acceptor(io), signals(io), drain_timer(io), retry_timer(io) {}
+  State(const HttpLimits& given, HttpHandler handle)
+      : limits(given),
+        handler(std::move(handle)),
+        acceptor(io),
+        signals(io),
+        drain_timer(io),
+        retry_timer(io) {}
   void accept();
   void admit(tcp::socket socket);
   bool make_room();
@@ -100,7 +120,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   using Parser = http::request_parser<http::string_body>;
   enum class Phase { kIdle, kHeader, kBody, kAnswering, kLingering, kClosed };
 
-  HttpConnection(HttpServer::State& server, tcp::socket socket) : server_(server), socket_(std::move(socket)), deadline_(server.io), write_deadline_(server.io) {}
+  HttpConnection(HttpServer::State& server, tcp::socket socket)
+      : server_(server), socket_(std::move(socket)), deadline_(server.io), write_deadline_(server.io) {}
 
   void start();
   void refuse(const ApiError& error);  // answers without having been asked, and closes
@@ -139,30 +160,40 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Phase phase_ = Phase::kIdle;
   std::uint64_t serial_ = 0, deadline_serial_ = 0;
   std::size_t counted_ = 0;  // bytes of the body in server_.body_bytes
-  bool header_done_ = false, reading_ = false, writing_ = false, keep_alive_ = true, chunked_ = true, streaming_ = false, last_ = false;
+  bool header_done_ = false, reading_ = false, writing_ = false, keep_alive_ = true, chunked_ = true,
+       streaming_ = false, last_ = false;
   std::string out_, on_the_way_;
 };
 
 // The answer to one request: calls from any thread become work of the I/O thread.
 class HttpExchange : public HttpAnswer, public std::enable_shared_from_this<HttpExchange> {
  public:
-  HttpExchange(asio::io_context& io, std::shared_ptr<HttpConnection> connection, std::uint64_t serial) : io_(io), connection_(std::move(connection)), serial_(serial) {}
+  HttpExchange(asio::io_context& io, std::shared_ptr<HttpConnection> connection, std::uint64_t serial)
+      : io_(io), connection_(std::move(connection)), serial_(serial) {}
   ~HttpExchange() override {
     if (answered_) return;
-    asio::post(io_, [connection = connection_, serial = serial_] { connection->reply(serial, error_reply(ApiError(500, "the server dropped this request"))); });
+    asio::post(io_, [connection = connection_, serial = serial_] {
+      connection->reply(serial, error_reply(ApiError(500, "the server dropped this request")));
+    });
   }
 
   void reply(HttpReply reply) override {
     answered_ = true;
-    asio::post(io_, [connection = connection_, serial = serial_, reply = std::move(reply)]() mutable { connection->reply(serial, std::move(reply)); });
+    asio::post(io_, [connection = connection_, serial = serial_, reply = std::move(reply)]() mutable {
+      connection->reply(serial, std::move(reply));
+    });
   }
   void open_stream(const std::string& content_type) override {
     answered_ = true;
-    asio::post(io_, [connection = connection_, serial = serial_, content_type] { connection->open_stream(serial, content_type); });
+    asio::post(io_, [connection = connection_, serial = serial_, content_type] {
+      connection->open_stream(serial, content_type);
+    });
   }
   void write(std::string text) override {
     if (gone_) return;
-    asio::post(io_, [connection = connection_, serial = serial_, text = std::move(text)] { connection->write(serial, text); });
+    asio::post(io_, [connection = connection_, serial = serial_, text = std::move(text)] {
+      connection->write(serial, text);
+    });
   }
   void end() override {
     asio::post(io_, [connection = connection_, serial = serial_] { connection->end(serial); });
@@ -226,7 +257,8 @@ void HttpConnection::enter(Phase phase, double limit) {
 
 void HttpConnection::expired() {
   ++server_.timed_out;
-  if (phase_ == Phase::kHeader || phase_ == Phase::kBody) return refuse(ApiError(408, "the request did not arrive in time", {}, "request_timeout"));
+  if (phase_ == Phase::kHeader || phase_ == Phase::kBody)
+    return refuse(ApiError(408, "the request did not arrive in time", {}, "request_timeout"));
   if (phase_ != Phase::kAnswering || streaming_ || last_) return close();
   if (const auto exchange = exchange_.lock()) exchange->lose();
   refuse(ApiError(504, "the answer took longer than this server allows", {}, "timeout"));
@@ -235,12 +267,13 @@ void HttpConnection::expired() {
 void HttpConnection::read() {
   if (reading_ || phase_ == Phase::kClosed || unread_.size() >= kMaxBuffered) return;
   reading_ = true;
-  socket_.async_read_some(asio::buffer(piece_), [self = shared_from_this()](error_code error, std::size_t bytes) {
-    self->reading_ = false;
-    if (self->phase_ == Phase::kClosed) return;
-    if (error) return self->close();
-    self->received(bytes);
-  });
+  socket_.async_read_some(asio::buffer(piece_),
+                          [self = shared_from_this()](error_code error, std::size_t bytes) {
+                            self->reading_ = false;
+                            if (self->phase_ == Phase::kClosed) return;
+                            if (error) return self->close();
+                            self->received(bytes);
+                          });
 }
 
 void HttpConnection::received(std::size_t bytes) {
@@ -263,12 +296,17 @@ void HttpConnection::parse() {
       unread_.erase(0, parser_->put(asio::const_buffer(unread_.data(), unread_.size()), error));
       take_body_bytes();
       if (error == http::error::need_more) break;
-      if (error == http::error::body_limit) throw ApiError(413, fmt::format("the body has more than the {} bytes allowed", server_.limits.max_body));
-      if (error == http::error::header_limit) throw ApiError(431, fmt::format("the header has more than the {} bytes allowed", server_.limits.max_header));
+      if (error == http::error::body_limit)
+        throw ApiError(413,
+                       fmt::format("the body has more than the {} bytes allowed", server_.limits.max_body));
+      if (error == http::error::header_limit)
+        throw ApiError(
+            431, fmt::format("the header has more than the {} bytes allowed", server_.limits.max_header));
       if (error) throw ApiError(400, "not a valid HTTP request: " + error.message());
       if (parser_->is_header_done() && !header_done_) check_header();
     }
-    if (!parser_->is_done() && unread_.size() >= kMaxBuffered) throw ApiError(400, "not a valid HTTP request: a part of it does not end");
+    if (!parser_->is_done() && unread_.size() >= kMaxBuffered)
+      throw ApiError(400, "not a valid HTTP request: a part of it does not end");
   } catch (const ApiError& error) {
     return refuse(error);
   }
@@ -286,13 +324,20 @@ void HttpConnection::check_header() {
     ++fields;
     if (field.name() == http::field::host) ++hosts;
   }
-  if (fields > server_.limits.max_fields) throw ApiError(431, fmt::format("the header has more than {} fields", server_.limits.max_fields));
-  if (message.version() != 10 && message.version() != 11) throw ApiError(505, "only HTTP/1.0 and HTTP/1.1 are understood");
-  if (hosts > 1 || (hosts == 0 && message.version() == 11)) throw ApiError(400, "not a valid HTTP request: one Host is needed");
-  const std::string_view coding(message[http::field::transfer_encoding].data(), message[http::field::transfer_encoding].size());
-  if (!coding.empty() && coding != "chunked") throw ApiError(501, "the only transfer coding understood is 'chunked'");
+  if (fields > server_.limits.max_fields)
+    throw ApiError(431, fmt::format("the header has more than {} fields", server_.limits.max_fields));
+  if (message.version() != 10 && message.version() != 11)
+    throw ApiError(505, "only HTTP/1.0 and HTTP/1.1 are understood");
+  if (hosts > 1 || (hosts == 0 && message.version() == 11))
+    throw ApiError(400, "not a valid HTTP request: one Host is needed");
+  const std::string_view coding(message[http::field::transfer_encoding].data(),
+                                message[http::field::transfer_encoding].size());
+  if (!coding.empty() && coding != "chunked")
+    throw ApiError(501, "the only transfer coding understood is 'chunked'");
   const auto length = parser_->content_length();
-  if (length && *length > server_.limits.max_body) throw ApiError(413, fmt::format("the body has {} bytes, more than the {} allowed", *length, server_.limits.max_body));
+  if (length && *length > server_.limits.max_body)
+    throw ApiError(413, fmt::format("the body has {} bytes, more than the {} allowed", *length,
+                                    server_.limits.max_body));
   if (parser_->is_done()) return;
   enter(Phase::kBody, server_.limits.body_seconds);
   const auto expect = message[http::field::expect];
@@ -304,7 +349,8 @@ void HttpConnection::take_body_bytes() {
   const std::size_t now = parser_->get().body().size();
   server_.body_bytes += now - counted_;
   counted_ = now;
-  if (server_.body_bytes > server_.limits.max_bodies) throw ApiError(503, "the server holds as many requests as it can; try again", {}, "overloaded");
+  if (server_.body_bytes > server_.limits.max_bodies)
+    throw ApiError(503, "the server holds as many requests as it can; try again", {}, "overloaded");
 }
 
 void HttpConnection::dispatch() {
@@ -318,8 +364,13 @@ void HttpConnection::dispatch() {
   enter(Phase::kAnswering, server_.limits.request_seconds);
   const auto text = [](boost::beast::string_view view) { return std::string(view.data(), view.size()); };
   const std::string target = text(message.target());
-  HttpRequest request{text(message.method_string()), target.substr(0, target.find('?')), text(message[http::field::host]), text(message[http::field::authorization]),
-                      text(message[http::field::content_type]), std::move(message.body()), std::chrono::steady_clock::now()};
+  HttpRequest request{text(message.method_string()),
+                      target.substr(0, target.find('?')),
+                      text(message[http::field::host]),
+                      text(message[http::field::authorization]),
+                      text(message[http::field::content_type]),
+                      std::move(message.body()),
+                      std::chrono::steady_clock::now()};
   const auto exchange = std::make_shared<HttpExchange>(server_.io, shared_from_this(), serial_);
   exchange_ = exchange;
   server_.handler(std::move(request), exchange);
@@ -327,8 +378,8 @@ void HttpConnection::dispatch() {
 }
 
 std::string HttpConnection::head_of(int status, const std::string& content_type) const {
-  return fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n{}", status, reason_of(status), content_type,
-                     keep_alive_ ? "" : "Connection: close\r\n");
+  return fmt::format("HTTP/1.1 {} {}\r\nContent-Type: {}\r\nX-Content-Type-Options: nosniff\r\n{}", status,
+                     reason_of(status), content_type, keep_alive_ ? "" : "Connection: close\r\n");
 }
 
 void HttpConnection::reply(std::uint64_t serial, HttpReply reply) {
@@ -343,7 +394,8 @@ void HttpConnection::open_stream(std::uint64_t serial, const std::string& conten
   if (serial != serial_ || phase_ != Phase::kAnswering || streaming_ || last_) return;
   streaming_ = true;
   if (!chunked_) keep_alive_ = false;
-  send(head_of(200, content_type) + "Cache-Control: no-cache\r\n" + (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
+  send(head_of(200, content_type) + "Cache-Control: no-cache\r\n" +
+       (chunked_ ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n"));
 }
 
 void HttpConnection::write(std::uint64_t serial, const std::string& text) {
@@ -378,13 +430,14 @@ void HttpConnection::flush() {
     ++self->server_.timed_out;
     self->close();
   });
-  asio::async_write(socket_, asio::buffer(on_the_way_), [self = shared_from_this()](error_code error, std::size_t) {
-    self->writing_ = false;
-    self->on_the_way_.clear();
-    self->write_deadline_.cancel();
-    if (error) return self->close();
-    self->flush();
-  });
+  asio::async_write(socket_, asio::buffer(on_the_way_),
+                    [self = shared_from_this()](error_code error, std::size_t) {
+                      self->writing_ = false;
+                      self->on_the_way_.clear();
+                      self->write_deadline_.cancel();
+                      if (error) return self->close();
+                      self->flush();
+                    });
 }
 
 // The whole answer is sent: the next request, or the end.
@@ -449,7 +502,8 @@ void HttpServer::State::admit(tcp::socket socket) {
   ++connection_count;
   if (room) return connection->start();
   ++refused;
-  connection->refuse(ApiError(503, "the server has as many connections as it can; try again", {}, "overloaded"));
+  connection->refuse(
+      ApiError(503, "the server has as many connections as it can; try again", {}, "overloaded"));
 }
 
 bool HttpServer::State::make_room() {
@@ -502,13 +556,17 @@ void check_address(const std::string& host, int port) {
   listen_at(acceptor, host, port);
 }
 
-HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler) : state_(std::make_unique<State>(limits, std::move(handler))) {
+HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler)
+    : state_(std::make_unique<State>(limits, std::move(handler))) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     constexpr rlim_t kOwnFiles = 64;  // for everything that is no connection
-    files.rlim_cur = std::min<rlim_t>(files.rlim_max, std::max<rlim_t>(files.rlim_cur, limits.max_connections + kOwnFiles));
+    files.rlim_cur = std::min<rlim_t>(files.rlim_max,
+                                      std::max<rlim_t>(files.rlim_cur, limits.max_connections + kOwnFiles));
     setrlimit(RLIMIT_NOFILE, &files);
-    if (files.rlim_cur > kOwnFiles) state_->limits.max_connections = std::min<std::size_t>(limits.max_connections, files.rlim_cur - kOwnFiles);
+    if (files.rlim_cur > kOwnFiles)
+      state_->limits.max_connections =
+          std::min<std::size_t>(limits.max_connections, files.rlim_cur - kOwnFiles);
   }
   listen_at(state_->acceptor, host, port);
 }

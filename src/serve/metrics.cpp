@@ -11,17 +11,25 @@ namespace llmq {
 namespace {
 
 // vLLM's, and finer ones below for models that are faster than its fastest.
-const std::vector<double> kFirstToken = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560};
-const std::vector<double> kInterToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80};
-const std::vector<double> kRequest = {0.05, 0.1, 0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680};
-const std::vector<double> kTokens = {1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
+const std::vector<double> kFirstToken = {0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08,
+                                         0.1,   0.25,   0.5,   0.75, 1,    2.5,  5,    7.5,
+                                         10,    20,     40,    80,   160,  640,  2560};
+const std::vector<double> kInterToken = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075,
+                                         0.1,    0.15,  0.2,    0.3,   0.4,  0.5,   0.75, 1,
+                                         2.5,    5,     7.5,    10,    20,   40,    80};
+const std::vector<double> kRequest = {0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2.5, 5,    10,  15,
+                                      20,   30,  40,  50,  60,  120, 240, 480, 960, 1920, 7680};
+const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
+                                     500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
 std::string escaped(const std::string& label) {
   std::string safe;
   for (const char c : label) {
     if (c == '\\' || c == '"') safe += '\\';
-    if (c == '\n') safe += "\\n";
-    else safe += c;
+    if (c == '\n')
+      safe += "\\n";
+    else
+      safe += c;
   }
   return safe;
 }
@@ -29,14 +37,18 @@ std::string escaped(const std::string& label) {
 // Text in Prometheus' exposition format; each family under its names.
 class Exposition {
  public:
-  Exposition(const std::string& model, bool vllm) : labels_(fmt::format("model_name=\"{}\"", escaped(model))), vllm_(vllm) {}
+  Exposition(const std::string& model, bool vllm)
+      : labels_(fmt::format("model_name=\"{}\"", escaped(model))), vllm_(vllm) {}
 
   // `name` has no prefix. Families that vLLM has too get both names.
-  void family(const std::string& name, const char* type, const char* help, bool in_vllm, const std::vector<std::pair<std::string, double>>& samples) {
+  void family(const std::string& name, const char* type, const char* help, bool in_vllm,
+              const std::vector<std::pair<std::string, double>>& samples) {
     write("llmq_" + name, type, help, labels_, samples);
     if (in_vllm && vllm_) write("vllm:" + name, type, help, labels_ + ",engine=\"0\"", samples);
   }
-  void gauge(const std::string& name, const char* help, double value, bool in_vllm = true) { family(name, "gauge", help, in_vllm, {{"", value}}); }
+  void gauge(const std::string& name, const char* help, double value, bool in_vllm = true) {
+    family(name, "gauge", help, in_vllm, {{"", value}});
+  }
   void counter(const std::string& name, const char* help, std::int64_t value, bool in_vllm = true) {
     family(name, "counter", help, in_vllm, {{"", static_cast<double>(value)}});
   }
@@ -44,23 +56,32 @@ class Exposition {
     write_histogram("llmq_" + name, help, labels_, h);
     if (vllm_) write_histogram("vllm:" + name, help, labels_ + ",engine=\"0\"", h);
   }
-  void plain(const char* name, const char* type, const char* help, double value) { text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n{0} {3}\n", name, type, help, value); }
+  void plain(const char* name, const char* type, const char* help, double value) {
+    text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n{0} {3}\n", name, type, help, value);
+  }
   std::string take() { return std::move(text_); }
 
  private:
-  void head(const std::string& name, const char* type, const char* help) { text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help); }
-  void write(const std::string& name, const char* type, const char* help, const std::string& labels, const std::vector<std::pair<std::string, double>>& samples) {
-    head(name, type, help);
-    for (const auto& sample : samples) text_ += fmt::format("{}{{{}{}{}}} {}\n", name, labels, sample.first.empty() ? "" : ",", sample.first, sample.second);
+  void head(const std::string& name, const char* type, const char* help) {
+    text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
   }
-  void write_histogram(const std::string& name, const char* help, const std::string& labels, const Histogram& h) {
+  void write(const std::string& name, const char* type, const char* help, const std::string& labels,
+             const std::vector<std::pair<std::string, double>>& samples) {
+    head(name, type, help);
+    for (const auto& sample : samples)
+      text_ += fmt::format("{}{{{}{}{}}} {}\n", name, labels, sample.first.empty() ? "" : ",", sample.first,
+                           sample.second);
+  }
+  void write_histogram(const std::string& name, const char* help, const std::string& labels,
+                       const Histogram& h) {
     head(name, "histogram", help);
     std::int64_t below = 0;
     for (std::size_t i = 0; i < h.bounds().size(); ++i) {
       below += h.counts()[i];
       text_ += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, h.bounds()[i], below);
     }
-    text_ += fmt::format("{0}_bucket{{{1},le=\"+Inf\"}} {2}\n{0}_sum{{{1}}} {3}\n{0}_count{{{1}}} {2}\n", name, labels, h.count(), h.sum());
+    text_ += fmt::format("{0}_bucket{{{1},le=\"+Inf\"}} {2}\n{0}_sum{{{1}}} {3}\n{0}_count{{{1}}} {2}\n",
+                         name, labels, h.count(), h.sum());
   }
 
   std::string labels_, text_;
@@ -76,24 +97,35 @@ double resident_bytes() {
   return found == 2 ? static_cast<double>(pages) * 4096 : 0;
 }
 
-double share(std::int64_t part, std::int64_t whole) { return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0; }
+double share(std::int64_t part, std::int64_t whole) {
+  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
+}
 
 void write_engine(Exposition& out, const ServingStatistics& s) {
   out.gauge("num_requests_running", "Answers that run in the present step.", static_cast<double>(s.running));
-  out.gauge("num_requests_waiting", "Answers that wait for pages or for a place.", static_cast<double>(s.waiting));
-  out.gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 1 is full.", share(s.kv_blocks_used, s.kv_blocks_total));
+  out.gauge("num_requests_waiting", "Answers that wait for pages or for a place.",
+            static_cast<double>(s.waiting));
+  out.gauge("kv_cache_usage_perc", "Share of the KV cache's blocks in use, 1 is full.",
+            share(s.kv_blocks_used, s.kv_blocks_total));
   out.gauge("kv_blocks_used", "Blocks of the KV cache in use.", static_cast<double>(s.kv_blocks_used), false);
   out.gauge("kv_blocks", "Blocks of the KV cache.", static_cast<double>(s.kv_blocks_total), false);
   out.gauge("kv_cache_bytes", "Bytes of the KV cache, used or not.", static_cast<double>(s.kv_bytes), false);
-  out.gauge("kv_positions_used", "Positions filled in the blocks in use.", static_cast<double>(s.kv_positions_used), false);
-  out.counter("kv_places_total", "Places of the blocks in use, summed over forward passes.", s.kv_places, false);
-  out.counter("kv_places_unused_total", "Of these, places that held nothing: their share is the waste.", s.kv_places_unused, false);
+  out.gauge("kv_positions_used", "Positions filled in the blocks in use.",
+            static_cast<double>(s.kv_positions_used), false);
+  out.counter("kv_places_total", "Places of the blocks in use, summed over forward passes.", s.kv_places,
+              false);
+  out.counter("kv_places_unused_total", "Of these, places that held nothing: their share is the waste.",
+              s.kv_places_unused, false);
   out.counter("prompt_tokens_total", "Tokens of prompts taken.", s.prompt_tokens);
   out.counter("generation_tokens_total", "Tokens written.", s.generated_tokens);
-  out.counter("prompt_tokens_recomputed_total", "Tokens computed again after a preemption.", s.recomputed_tokens);
-  out.counter("tokens_restored_total", "Tokens whose pages came back from the host after a preemption.", s.restored_tokens, false);
-  out.gauge("swap_blocks_used", "Blocks of host memory that hold pages of waiting answers.", static_cast<double>(s.swap_pages_used), false);
-  out.gauge("swap_blocks", "Blocks of host memory for them (--swap-space).", static_cast<double>(s.swap_pages_total), false);
+  out.counter("prompt_tokens_recomputed_total", "Tokens computed again after a preemption.",
+              s.recomputed_tokens);
+  out.counter("tokens_restored_total", "Tokens whose pages came back from the host after a preemption.",
+              s.restored_tokens, false);
+  out.gauge("swap_blocks_used", "Blocks of host memory that hold pages of waiting answers.",
+            static_cast<double>(s.swap_pages_used), false);
+  out.gauge("swap_blocks", "Blocks of host memory for them (--swap-space).",
+            static_cast<double>(s.swap_pages_total), false);
   out.counter("prefix_cache_queries_total", "Tokens looked for in the prefix cache.", s.prefix_queries);
   out.counter("prefix_cache_hits_total", "Tokens found there.", s.prefix_hits);
   out.counter("num_preemptions_total", "Times that an answer gave its pages back and waited.", s.preemptions);
@@ -105,31 +137,45 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
   out.counter("spec_decode_num_drafts_total", "Rounds of speculation.", s.draft_rounds);
   out.counter("spec_decode_num_draft_tokens_total", "Tokens proposed.", s.drafted);
   out.counter("spec_decode_num_accepted_tokens_total", "Proposed tokens that were right.", s.accepted);
-  const auto of_adapters = [&](const char* name, const char* kind, const char* help, std::int64_t ServingStatistics::Adapter::*figure) {
+  const auto of_adapters = [&](const char* name, const char* kind, const char* help,
+                               std::int64_t ServingStatistics::Adapter::*figure) {
     std::vector<std::pair<std::string, double>> values;
-    for (const ServingStatistics::Adapter& adapter : s.adapters) values.emplace_back(fmt::format("lora_name=\"{}\"", escaped(adapter.name)), static_cast<double>(adapter.*figure));
+    for (const ServingStatistics::Adapter& adapter : s.adapters)
+      values.emplace_back(fmt::format("lora_name=\"{}\"", escaped(adapter.name)),
+                          static_cast<double>(adapter.*figure));
     out.family(name, kind, help, false, values);
   };
-  of_adapters("lora_requests_unfinished", "gauge", "Answers that an adapter is writing, or will.", &ServingStatistics::Adapter::unfinished);
-  of_adapters("lora_requests_total", "counter", "Requests that an adapter has taken since it was loaded.", &ServingStatistics::Adapter::requests);
+  of_adapters("lora_requests_unfinished", "gauge", "Answers that an adapter is writing, or will.",
+              &ServingStatistics::Adapter::unfinished);
+  of_adapters("lora_requests_total", "counter", "Requests that an adapter has taken since it was loaded.",
+              &ServingStatistics::Adapter::requests);
   of_adapters("lora_bytes", "gauge", "Memory of an adapter's matrices.", &ServingStatistics::Adapter::bytes);
   std::vector<std::pair<std::string, double>> places;
-  for (std::size_t i = 0; i < s.accepted_at.size(); ++i) places.emplace_back(fmt::format("position=\"{}\"", i), static_cast<double>(s.accepted_at[i]));
-  out.family("spec_decode_num_accepted_tokens_per_pos_total", "counter", "Accepted tokens by their place in a round.", true, places);
-  out.gauge("spec_decode_draft_tokens", "Tokens proposed per round at present; 0 when speculation is off or has turned itself off.", static_cast<double>(s.draft_tokens_now), false);
+  for (std::size_t i = 0; i < s.accepted_at.size(); ++i)
+    places.emplace_back(fmt::format("position=\"{}\"", i), static_cast<double>(s.accepted_at[i]));
+  out.family("spec_decode_num_accepted_tokens_per_pos_total", "counter",
+             "Accepted tokens by their place in a round.", true, places);
+  out.gauge("spec_decode_draft_tokens",
+            "Tokens proposed per round at present; 0 when speculation is off or has turned itself off.",
+            static_cast<double>(s.draft_tokens_now), false);
 }
 
 void write_probe(Exposition& out, const ProbeFigures& probe) {
   out.family("quality_probes_total", "counter", "Probes of quality, by how they ended.", false,
-             {{"result=\"scored\"", static_cast<double>(probe.scored)}, {"result=\"skipped\"", static_cast<double>(probe.skipped)}, {"result=\"failed\"", static_cast<double>(probe.failed)}});
+             {{"result=\"scored\"", static_cast<double>(probe.scored)},
+              {"result=\"skipped\"", static_cast<double>(probe.skipped)},
+              {"result=\"failed\"", static_cast<double>(probe.failed)}});
   if (probe.mean_log_prob) {
-    out.gauge("quality_probe_mean_log_prob", "Mean log probability of a fixed text's tokens, in nats, by the last probe.", *probe.mean_log_prob, false);
+    out.gauge("quality_probe_mean_log_prob",
+              "Mean log probability of a fixed text's tokens, in nats, by the last probe.",
+              *probe.mean_log_prob, false);
     out.gauge("quality_probe_perplexity", "Perplexity of the same.", std::exp(-*probe.mean_log_prob), false);
     out.gauge("quality_probe_seconds", "From the start to the end of the last probe.", probe.seconds, false);
   }
   if (probe.baseline) {
     out.gauge("quality_probe_baseline_mean_log_prob", "What was recorded for it.", *probe.baseline, false);
-    out.gauge("quality_probe_baseline_perplexity", "Perplexity of the same.", std::exp(-*probe.baseline), false);
+    out.gauge("quality_probe_baseline_perplexity", "Perplexity of the same.", std::exp(-*probe.baseline),
+              false);
   }
 }
 
@@ -143,10 +189,18 @@ void Histogram::observe(double value, std::int64_t times) {
   sum_ += value * static_cast<double>(times);
 }
 
-std::int64_t Histogram::count() const { return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0}); }
+std::int64_t Histogram::count() const {
+  return std::accumulate(counts_.begin(), counts_.end(), std::int64_t{0});
+}
 
 Metrics::Metrics(Options options)
-    : options_(std::move(options)), ttft_(kFirstToken), inter_token_(kInterToken), queue_(kRequest), whole_(kRequest), prompt_(kTokens), generated_(kTokens) {}
+    : options_(std::move(options)),
+      ttft_(kFirstToken),
+      inter_token_(kInterToken),
+      queue_(kRequest),
+      whole_(kRequest),
+      prompt_(kTokens),
+      generated_(kTokens) {}
 
 void Metrics::engine(const ServingStatistics& now) {
   const std::lock_guard lock(mutex_);
@@ -192,16 +246,21 @@ std::string Metrics::text(const HttpCounters& connections) const {
   write_engine(out, engine_);
   out.histogram("time_to_first_token_seconds", "From a request's arrival to its first token.", ttft_);
   out.histogram("inter_token_latency_seconds", "Between the tokens of an answer.", inter_token_);
-  out.histogram("request_queue_time_seconds", "From a request's arrival to the first step that ran it.", queue_);
+  out.histogram("request_queue_time_seconds", "From a request's arrival to the first step that ran it.",
+                queue_);
   out.histogram("e2e_request_latency_seconds", "From a request's arrival to the end of its answers.", whole_);
   out.histogram("request_prompt_tokens", "Tokens of a request's prompts.", prompt_);
   out.histogram("request_generation_tokens", "Tokens of a request's answers.", generated_);
   std::vector<std::pair<std::string, double>> answers;
-  for (const auto& entry : http_) answers.emplace_back(fmt::format("path=\"{}\",status=\"{}\"", entry.first.first, entry.first.second), static_cast<double>(entry.second));
+  for (const auto& entry : http_)
+    answers.emplace_back(fmt::format("path=\"{}\",status=\"{}\"", entry.first.first, entry.first.second),
+                         static_cast<double>(entry.second));
   out.family("http_requests_total", "counter", "Answers of the HTTP server.", false, answers);
   out.gauge("http_connections", "Open connections.", static_cast<double>(connections.connections), false);
-  out.counter("http_connections_evicted_total", "Quiet connections closed to make room.", connections.evicted, false);
-  out.counter("http_connections_refused_total", "Connections refused because all others waited for an answer.", connections.refused, false);
+  out.counter("http_connections_evicted_total", "Quiet connections closed to make room.", connections.evicted,
+              false);
+  out.counter("http_connections_refused_total",
+              "Connections refused because all others waited for an answer.", connections.refused, false);
   out.counter("http_timeouts_total", "Connections that a deadline ended.", connections.timed_out, false);
   if (probe_) write_probe(out, *probe_);
   out.plain("process_resident_memory_bytes", "gauge", "Resident memory.", resident_bytes());

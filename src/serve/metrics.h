@@ -1,9 +1,9 @@
-// What the server measures, as Prometheus text: names that begin with llmq_ and go on as vLLM's do, so that a dashboard is
-// ported by changing a prefix; or vLLM's own names beside them.
+// What the server measures, as Prometheus text: names that begin with llmq_ and go on as vLLM's do, so that a
+// dashboard is ported by changing a prefix; or vLLM's own names beside them.
 //
-// Any thread may call. Intervals: time to first token from a request's arrival; inter-token latency between two deliveries to
-// one answer, shared equally by the tokens of the later one (speculation delivers several at once); queue time from
-// arrival to the first step that ran some of the request.
+// Any thread may call. Intervals: time to first token from a request's arrival; inter-token latency between
+// two deliveries to one answer, shared equally by the tokens of the later one (speculation delivers several
+// at once); queue time from arrival to the first step that ran some of the request.
 #pragma once
 #include <cstdint>
 #include <map>

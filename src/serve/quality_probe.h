@@ -1,11 +1,13 @@
-// A fixed batch of texts that the engine scores at intervals while it serves, so that a model whose quality changed is noticed.
+// A fixed batch of texts that the engine scores at intervals while it serves, so that a model whose quality
+// changed is noticed.
 //
-//   mean log probability = 1/N sum_i log p(x_i | x_<i) over all tokens of the batch but the first of each text, in nats;
-//   perplexity = exp of its negative.
+//   mean log probability = 1/N sum_i log p(x_i | x_<i) over all tokens of the batch but the first of each
+//   text, in nats; perplexity = exp of its negative.
 //
-// Rows are invariant: while weights, memory and processor are what they were, every probe gives the same digits, whatever runs
-// beside it. Its texts are scored one after the other, each as the least urgent of requests and a few rows of a step at a time, so
-// that answers hardly feel it; a probe that finds the queue full is skipped.
+// Rows are invariant: while weights, memory and processor are what they were, every probe gives the same
+// digits, whatever runs beside it. Its texts are scored one after the other, each as the least urgent of
+// requests and a few rows of a step at a time, so that answers hardly feel it; a probe that finds the queue
+// full is skipped.
 #pragma once
 #include <condition_variable>
 #include <cstdint>
@@ -29,7 +31,8 @@ struct ProbeBaseline {
   std::int64_t tokens = 0;
   double mean_log_prob = 0;
 };
-// Nothing where there is no such file yet. Error(kBadInput) for one that is no baseline, Error(kUsage) where none can be written.
+// Nothing where there is no such file yet. Error(kBadInput) for one that is no baseline, Error(kUsage) where
+// none can be written.
 std::optional<ProbeBaseline> read_probe_baseline(Io& io, const Path& path);
 void write_probe_baseline(Io& io, const Path& path, const ProbeBaseline& baseline);
 
@@ -41,7 +44,8 @@ struct ProbeOptions {
 
 class QualityProbe {
  public:
-  // The first probe begins at once. What is given by reference lives longer. Error(kBadInput) for a baseline of other tokens.
+  // The first probe begins at once. What is given by reference lives longer. Error(kBadInput) for a baseline
+  // of other tokens.
   QualityProbe(ProbeOptions options, const ServedModel& model, EngineThread& engine, Metrics& metrics);
   ~QualityProbe();  // a probe under way is let go
   QualityProbe(const QualityProbe&) = delete;

@@ -55,13 +55,17 @@ void refuse_field(const std::string& name, const std::string& message, std::stri
 
 Json parse_body(std::string_view body, const BodyLimits& limits) {
   if (body.size() > limits.max_bytes)
-    throw ApiError(413, fmt::format("the body has {} bytes, more than the {} allowed", body.size(), limits.max_bytes));
+    throw ApiError(
+        413, fmt::format("the body has {} bytes, more than the {} allowed", body.size(), limits.max_bytes));
   if (!is_utf8(body)) throw ApiError(400, "the body is not valid UTF-8");
   check_structure(body, limits);
   try {
     return Json::parse(body, "the body", {limits.max_bytes, limits.max_depth});
   } catch (const Error& error) {
-    throw ApiError(400, fmt::format("the body {} ({})", shown(error.detail().message, kShownReason), error.detail().where), {}, "invalid_json");
+    throw ApiError(
+        400,
+        fmt::format("the body {} ({})", shown(error.detail().message, kShownReason), error.detail().where),
+        {}, "invalid_json");
   }
 }
 
@@ -88,13 +92,15 @@ std::optional<bool> RequestFields::boolean(std::string_view key) {
   return value->as_bool();
 }
 
-std::optional<std::int64_t> RequestFields::integer(std::string_view key, std::int64_t low, std::int64_t high) {
+std::optional<std::int64_t> RequestFields::integer(std::string_view key, std::int64_t low,
+                                                   std::int64_t high) {
   const Json* value = take(key);
   if (!value) return std::nullopt;
   if (!value->is_integer()) wrong_type(name(key), "an integer", *value);
   const std::int64_t found = value->as_integer();
   if (found < low || found > high)
-    refuse_field(name(key), fmt::format("{} is not between {} and {}", found, low, high), "value_out_of_range");
+    refuse_field(name(key), fmt::format("{} is not between {} and {}", found, low, high),
+                 "value_out_of_range");
   return found;
 }
 
@@ -104,7 +110,8 @@ std::optional<double> RequestFields::number(std::string_view key, double low, do
   if (!value->is_number()) wrong_type(name(key), "a number", *value);
   const double found = value->as_double();
   if (!(found >= low && found <= high))
-    refuse_field(name(key), fmt::format("{} is not between {} and {}", found, low, high), "value_out_of_range");
+    refuse_field(name(key), fmt::format("{} is not between {} and {}", found, low, high),
+                 "value_out_of_range");
   return found;
 }
 
@@ -129,7 +136,8 @@ const Json* RequestFields::object(std::string_view key) {
 
 void RequestFields::unsupported(std::string_view key, const Json& harmless) {
   const Json* value = take(key);
-  if (value && !(*value == harmless)) refuse_field(name(key), "is not supported by this server", "unsupported_value");
+  if (value && !(*value == harmless))
+    refuse_field(name(key), "is not supported by this server", "unsupported_value");
 }
 
 void RequestFields::finish() const {

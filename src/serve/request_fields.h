@@ -1,5 +1,5 @@
-// The fields of a JSON object in a request, read one by one: wrong types and ranges, and fields that nobody asked for,
-// are ApiError 400 with the field's name. A field that is null counts as absent.
+// The fields of a JSON object in a request, read one by one: wrong types and ranges, and fields that nobody
+// asked for, are ApiError 400 with the field's name. A field that is null counts as absent.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -6,12 +6,16 @@
 
 namespace llmq {
 
-ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options, const std::function<void(int port)>& listening) {
+ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options,
+               const std::function<void(int port)>& listening) {
   Metrics metrics({model.name, options.vllm_names});
   std::atomic<bool> failed{false};
   Api* api = nullptr;  // set before a connection is taken
   // Answers hold connections, so what makes answers is gone before the server is.
-  HttpServer http(options.host, options.port, options.http, [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) { api->handle(std::move(request), std::move(answer)); });
+  HttpServer http(options.host, options.port, options.http,
+                  [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+                    api->handle(std::move(request), std::move(answer));
+                  });
   EngineThread thread(std::move(engine), options.max_queue, metrics, [&](const std::string& message) {
     Log::get().warn("the model failed, and the server ends: " + message);
     failed = true;
@@ -27,10 +31,13 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
     Log::get().warn("everyone who reaches this address may use the model: give --api-key-file");
   const std::stop_callback stop(options.stop, [&] { http.stop_soon(); });
   listening(http.port());
-  const bool whole = http.run(options.drain_seconds, [&] {
-    if (!options.stop.stop_possible()) Log::get().note("finishing the answers under way");
-    served.begin_drain();
-  }, !options.stop.stop_possible());
+  const bool whole = http.run(
+      options.drain_seconds,
+      [&] {
+        if (!options.stop.stop_possible()) Log::get().note("finishing the answers under way");
+        served.begin_drain();
+      },
+      !options.stop.stop_possible());
   if (failed) return ServeEnd::kFailed;
   return whole ? ServeEnd::kDrained : ServeEnd::kCutOff;
 }

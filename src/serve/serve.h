@@ -19,13 +19,16 @@ struct ServeOptions {
   bool vllm_names = false;
   ProbeOptions probe;
   double drain_seconds = 30;
-  std::stop_token stop;  // where it can be: ends the server in the place of SIGTERM and SIGINT, which are left alone
+  // where it can be: ends the server in the place of SIGTERM and SIGINT, which are left alone
+  std::stop_token stop;
 };
 
 enum class ServeEnd { kDrained, kCutOff, kFailed };
 
-// Serves until SIGTERM, SIGINT or options.stop (kDrained when every answer under way was given, kCutOff when not), or until the engine fails.
-// `listening` is told the port. The engine is used on a thread of its own and gone when this returns.
-ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options, const std::function<void(int port)>& listening);
+// Serves until SIGTERM, SIGINT or options.stop (kDrained when every answer under way was given, kCutOff when
+// not), or until the engine fails. `listening` is told the port. The engine is used on a thread of its own
+// and gone when this returns.
+ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options,
+               const std::function<void(int port)>& listening);
 
 }  // namespace llmq

@@ -1,4 +1,5 @@
-// The adapters that a server answers for: their names, seen from any thread. The engine holds the adapters themselves.
+// The adapters that a server answers for: their names, seen from any thread. The engine holds the adapters
+// themselves.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -25,7 +26,8 @@ class ServedAdapters {
   bool has(std::string_view name) const;
   std::size_t size() const;
   std::vector<ServedAdapter> list() const;
-  std::optional<ServedAdapter> put(ServedAdapter adapter);  // in the place of one of that name, which is returned
+  // in the place of one of that name, which is returned
+  std::optional<ServedAdapter> put(ServedAdapter adapter);
   bool remove(std::string_view name);
 
  private:
@@ -43,7 +45,8 @@ struct AdapterLoading {
 // Why a name is not one for an adapter; nothing where it is. Letters, digits and "._:/@+-", at most 128.
 std::optional<std::string> bad_adapter_name(std::string_view name);
 
-// The directory that `asked`, relative to `directory` or absolute, really is; ApiError 400 where that is not below `directory`.
+// The directory that `asked`, relative to `directory` or absolute, really is; ApiError 400 where that is not
+// below `directory`.
 Path adapter_below(const Path& directory, const std::string& asked);
 
 }  // namespace llmq

@@ -20,7 +20,8 @@ struct ServedModel {
   std::optional<ChatTemplate> chat_template;
 };
 
-// A prompt with more bytes is refused unseen: no max_model_len tokens hold as much, unless a tokenizer drops most of a text.
+// A prompt with more bytes is refused unseen: no max_model_len tokens hold as much, unless a tokenizer drops
+// most of a text.
 std::size_t most_prompt_bytes(const ServedModel& model);
 
 }  // namespace llmq

@@ -14,19 +14,22 @@ void add_prompt(TextRequest& request, const Json& one, const std::string& name, 
   } else if (one.is_array()) {
     request.prompts.emplace_back(read_token_ids(one.items(), name, limits));
   } else {
-    refuse_field(name, fmt::format("expected a string or a list of token ids, found {}", one.kind()), "invalid_type");
+    refuse_field(name, fmt::format("expected a string or a list of token ids, found {}", one.kind()),
+                 "invalid_type");
   }
 }
 
 void read_prompts(RequestFields& fields, TextRequest& request, const RequestLimits& limits) {
   const Json* prompt = fields.take("prompt");
   if (!prompt) refuse_field("prompt", "is missing", "missing_required_parameter");
-  const bool several = prompt->is_array() && !prompt->items().empty() && !prompt->items().front().is_integer();
+  const bool several =
+      prompt->is_array() && !prompt->items().empty() && !prompt->items().front().is_integer();
   if (!several) return add_prompt(request, *prompt, "prompt", limits);
   const std::int64_t most = limits.max_samples / request.options.n;
   if (static_cast<std::int64_t>(prompt->items().size()) > most)
-    refuse_field("prompt", fmt::format("{} prompts with n = {} are more than the {} answers allowed to one request",
-                                       prompt->items().size(), request.options.n, limits.max_samples));
+    refuse_field("prompt",
+                 fmt::format("{} prompts with n = {} are more than the {} answers allowed to one request",
+                             prompt->items().size(), request.options.n, limits.max_samples));
   for (std::size_t i = 0; i < prompt->items().size(); ++i)
     add_prompt(request, prompt->items()[i], fmt::format("prompt[{}]", i), limits);
 }
@@ -39,7 +42,8 @@ TextRequest parse_text_request(std::string_view body, const RequestLimits& limit
   TextRequest request;
   request.options = read_answer_options(fields, limits);
   read_prompts(fields, request, limits);
-  if (const auto logprobs = fields.integer("logprobs", 0, kMostAlternatives)) request.options.logprobs = static_cast<int>(*logprobs);
+  if (const auto logprobs = fields.integer("logprobs", 0, kMostAlternatives))
+    request.options.logprobs = static_cast<int>(*logprobs);
   request.echo = fields.boolean("echo").value_or(false);
   fields.unsupported("suffix", Json(""));
   fields.unsupported("best_of", Json(request.options.n));
@@ -55,9 +59,11 @@ TokenizeRequest parse_tokenize_request(std::string_view body, const RequestLimit
   request.prompt = fields.string("prompt");
   if (const Json::Array* messages = fields.array("messages")) {
     if (request.prompt) refuse_field("messages", "is given beside 'prompt'; give one of them");
-    request.chat = Json::object({{"messages", read_messages(*messages)},
-                                 {"add_generation_prompt", fields.boolean("add_generation_prompt").value_or(true)}});
-    if (const Json::Array* tools = fields.array("tools")) request.chat["tools"] = read_tools(*tools).definitions;
+    request.chat =
+        Json::object({{"messages", read_messages(*messages)},
+                      {"add_generation_prompt", fields.boolean("add_generation_prompt").value_or(true)}});
+    if (const Json::Array* tools = fields.array("tools"))
+      request.chat["tools"] = read_tools(*tools).definitions;
   } else if (!request.prompt) {
     refuse_field("prompt", "is missing", "missing_required_parameter");
   }

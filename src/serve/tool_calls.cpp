@@ -26,7 +26,8 @@ std::size_t possible_start(std::string_view text, std::string_view tag) {
 // Whether an answer that so begins may be a call in Llama's form.
 bool may_be_plain_call(std::string_view text) {
   const std::string_view start = trimmed(text);
-  return start.empty() || start.front() == '{' || kPythonTag.starts_with(start) || start.starts_with(kPythonTag);
+  return start.empty() || start.front() == '{' || kPythonTag.starts_with(start) ||
+         start.starts_with(kPythonTag);
 }
 
 // The end of the JSON object that begins at text[0]; npos when it does not end.
@@ -35,8 +36,10 @@ std::size_t object_end(std::string_view text) {
   bool in_string = false;
   for (std::size_t i = 0; i < text.size(); ++i) {
     if (in_string) {
-      if (text[i] == '\\') ++i;
-      else if (text[i] == '"') in_string = false;
+      if (text[i] == '\\')
+        ++i;
+      else if (text[i] == '"')
+        in_string = false;
       continue;
     }
     if (text[i] == '"') in_string = true;
@@ -48,7 +51,8 @@ std::size_t object_end(std::string_view text) {
 
 }  // namespace
 
-ToolCallReader::ToolCallReader(std::vector<std::string> functions, bool one_call) : functions_(std::move(functions)), one_call_(one_call) {}
+ToolCallReader::ToolCallReader(std::vector<std::string> functions, bool one_call)
+    : functions_(std::move(functions)), one_call_(one_call) {}
 
 std::string ToolCallReader::push(std::string_view piece) {
   if (functions_.empty()) return std::string(piece);
@@ -73,7 +77,9 @@ ToolCallReader::Rest ToolCallReader::finish() {
   return rest;
 }
 
-bool ToolCallReader::offers(const std::string& name) const { return std::find(functions_.begin(), functions_.end(), name) != functions_.end(); }
+bool ToolCallReader::offers(const std::string& name) const {
+  return std::find(functions_.begin(), functions_.end(), name) != functions_.end();
+}
 
 bool ToolCallReader::read_call(std::string_view json, std::vector<ToolCall>& calls) const {
   try {
@@ -96,7 +102,9 @@ bool ToolCallReader::read_tagged(std::string_view text, Rest& rest) const {
   for (std::size_t open; (open = text.find(kOpen, at)) != std::string_view::npos;) {
     found.text += trimmed(text.substr(at, open - at));
     const std::size_t begin = open + kOpen.size(), close = text.find(kClose, begin);
-    if (!read_call(trimmed(text.substr(begin, close == std::string_view::npos ? close : close - begin)), found.calls)) return false;
+    if (!read_call(trimmed(text.substr(begin, close == std::string_view::npos ? close : close - begin)),
+                   found.calls))
+      return false;
     at = close == std::string_view::npos ? text.size() : close + kClose.size();
   }
   if (found.calls.empty()) return false;
@@ -124,13 +132,18 @@ ToolCallForm tool_call_form(std::string_view prompt) {
   return prompt.find(kOpen) != std::string_view::npos ? ToolCallForm::kTagged : ToolCallForm::kPlain;
 }
 
-ConstraintSpec forced_calls(ToolCallForm form, const std::vector<ChatRequest::Forced>& functions, bool one_call) {
+ConstraintSpec forced_calls(ToolCallForm form, const std::vector<ChatRequest::Forced>& functions,
+                            bool one_call) {
   const bool tagged = form == ToolCallForm::kTagged;
   FramedValues calls;
   for (const ChatRequest::Forced& function : functions) {
     const std::string name = Json(function.name).dump();
-    if (tagged) calls.frames.push_back({std::string(kOpen) + "\n{\"name\": " + name + ", \"arguments\": ", "}\n" + std::string(kClose), function.arguments, function.where});
-    else calls.frames.push_back({"{\"name\": " + name + ", \"parameters\": ", "}", function.arguments, function.where});
+    if (tagged)
+      calls.frames.push_back({std::string(kOpen) + "\n{\"name\": " + name + ", \"arguments\": ",
+                              "}\n" + std::string(kClose), function.arguments, function.where});
+    else
+      calls.frames.push_back(
+          {"{\"name\": " + name + ", \"parameters\": ", "}", function.arguments, function.where});
   }
   if (!one_call) calls.between = tagged ? "\n" : "; ";
   return {std::move(calls), "tool_choice"};

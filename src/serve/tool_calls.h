@@ -13,7 +13,8 @@
 
 namespace llmq {
 
-// An answer as it comes. push() gives the text that is certainly no part of a call; what may be one is held to the end.
+// An answer as it comes. push() gives the text that is certainly no part of a call; what may be one is held
+// to the end.
 class ToolCallReader {
  public:
   // No functions: everything is text. `one_call`: of several calls the first is given.
@@ -42,6 +43,7 @@ class ToolCallReader {
 enum class ToolCallForm : std::uint8_t { kTagged, kPlain };
 ToolCallForm tool_call_form(std::string_view prompt);
 // Calls of one of `functions` in this form and nothing else: one, or several.
-ConstraintSpec forced_calls(ToolCallForm form, const std::vector<ChatRequest::Forced>& functions, bool one_call);
+ConstraintSpec forced_calls(ToolCallForm form, const std::vector<ChatRequest::Forced>& functions,
+                            bool one_call);
 
 }  // namespace llmq

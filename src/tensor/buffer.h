@@ -8,7 +8,8 @@
 
 namespace llmq {
 
-// Where buffers come from. Implementations: host (64-byte aligned), the fake device, CUDA pools; tests count or refuse.
+// Where buffers come from. Implementations: host (64-byte aligned), the fake device, CUDA pools; tests count
+// or refuse.
 class MemoryResource {
  public:
   virtual ~MemoryResource() = default;
@@ -19,7 +20,8 @@ class MemoryResource {
 };
 
 std::shared_ptr<MemoryResource> host_memory();
-// Gives the system what the host's heap holds of freed blocks: worth it before something large of another kind.
+// Gives the system what the host's heap holds of freed blocks: worth it before something large of another
+// kind.
 void return_freed_memory();
 
 class Buffer {

@@ -1,5 +1,5 @@
-// Stored elements to FP32, exactly where FP32 can hold them; block types by the arithmetic of tensor/ggml_blocks.h.
-// Bytes come from mapped files and may lie at any address: every load is a memcpy.
+// Stored elements to FP32, exactly where FP32 can hold them; block types by the arithmetic of
+// tensor/ggml_blocks.h. Bytes come from mapped files and may lie at any address: every load is a memcpy.
 #include <algorithm>
 #include <cstring>
 
@@ -109,7 +109,8 @@ void to_float32(const TensorView& from, std::span<float> into) {
 }
 
 void to_float32(const TensorView& from, std::span<float> into, ThreadPool& pool) {
-  constexpr std::int64_t kItem = 1 << 16;  // values: a quarter of a MiB, and of a millisecond where pages are new
+  // values: a quarter of a MiB, and of a millisecond where pages are new
+  constexpr std::int64_t kItem = 1 << 16;
   rows_to_float32(from, into, [&](std::int64_t rows, std::int64_t cols, const auto& convert) {
     const std::int64_t each = std::max<std::int64_t>(1, kItem / cols);
     pool.parallel_for(static_cast<std::size_t>((rows + each - 1) / each), [&](std::size_t item, int) {

@@ -1,9 +1,11 @@
 // ggml's choice, from one list of steps for all types:
 //
-//   blocks of 32, no importance   the largest number, or the extremes, set the scale; every number is rounded once
+//   blocks of 32, no importance   the largest number, or the extremes, set the scale; every number is rounded
+//                                 once
 //   blocks of 32, importance      weights imp * sqrt(mean square of the row + x^2), one search, its codes
-//   K-blocks                      weights; a search in each sub-block; the scales found there become integers; every number is rounded once
-//                                 more with the scales as they are stored
+//   K-blocks                      weights; a search in each sub-block; the scales found there become
+//                                 integers; every number is rounded once more with the scales as they are
+//                                 stored
 //
 // Every float operation stands in ggml's order.
 #include "tensor/ggml_choice.h"

@@ -28,8 +28,7 @@ void append_block_row(DType dtype, const void* bytes, QuantizedMatrix& matrix) {
     for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
       matrix.scales.push_back(to_float(fields.d) * static_cast<float>(fields.s[j]));
       matrix.zeros.push_back(static_cast<std::uint8_t>(layout.zero));
-      if (layout.has_minimum())
-        matrix.minima.push_back(to_float(fields.m) * static_cast<float>(fields.t[j]));
+      if (layout.has_minimum()) matrix.minima.push_back(to_float(fields.m) * static_cast<float>(fields.t[j]));
     }
   }
   ++matrix.out_features;

@@ -1,5 +1,5 @@
-// Four sub-blocks side by side: number i of sub-block k in lane k of vector i. Nothing is ever added across lanes, so that a lane computes what
-// a loop over its sub-block would.
+// Four sub-blocks side by side: number i of sub-block k in lane k of vector i. Nothing is ever added across
+// lanes, so that a lane computes what a loop over its sub-block would.
 #pragma once
 #include <array>
 #include <cstddef>

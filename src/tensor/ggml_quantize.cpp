@@ -39,7 +39,8 @@ void check_importance(std::span<const float> importance) {
            kLargestImportance);
 }
 
-// Importance with a floor of 2^-20 of its mean, so that columns that calibration never saw are still rounded well; equal weights without.
+// Importance with a floor of 2^-20 of its mean, so that columns that calibration never saw are still rounded
+// well; equal weights without.
 std::vector<float> wide_search_weights(std::span<const float> importance, std::size_t width) {
   double sum = 0;
   for (const float value : importance) sum += static_cast<double>(value);

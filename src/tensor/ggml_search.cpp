@@ -15,8 +15,8 @@ std::uint8_t code(float scaled, int low, int high) {
   return static_cast<std::uint8_t>(std::clamp(nearest_int(scaled), low, high) - low);
 }
 
-// sum w x q and sum w q^2 of a candidate; the scale that fits its codes best is their quotient, and what that leaves is
-// sum w x^2 - xq^2 / qq.
+// sum w x q and sum w q^2 of a candidate; the scale that fits its codes best is their quotient, and what that
+// leaves is sum w x^2 - xq^2 / qq.
 struct Products {
   float xq = 0, qq = 0;
 };
@@ -29,8 +29,9 @@ float largest(WeightedRun run) {
   return best;
 }
 
-// Up to five sweeps that give one number at a time the code that the scale of all the others asks for, kept if the run then fits better.
-// Codes are signed here. `others` : a number that alone has a code other than 0 stays.
+// Up to five sweeps that give one number at a time the code that the scale of all the others asks for, kept
+// if the run then fits better. Codes are signed here. `others` : a number that alone has a code other than 0
+// stays.
 void sweep(WeightedRun run, int low, int high, bool others, int* q, Products& sums) {
   for (int round = 0; round < 5; ++round) {
     bool changed = false;
@@ -156,7 +157,8 @@ float search_positive(WeightedRun run, int top, std::uint8_t* q) {
 
 namespace {
 
-// Codes where code 0 stands for `lowest`. A range so small that its inverse is no number gives every number the code 0, as nearest_int() does.
+// Codes where code 0 stands for `lowest`. A range so small that its inverse is no number gives every number
+// the code 0, as nearest_int() does.
 void round_from(const RunLanes& runs, Lanes inverse, Lanes lowest, Lanes top, Lanes* q) {
   inverse = inverse <= FLT_MAX ? inverse : Lanes{};
   for (std::size_t i = 0; i < runs.size; ++i) q[i] = rounded(inverse * (runs.x[i] - lowest), Lanes{}, top);
@@ -196,7 +198,8 @@ void search_affine(WeightedRun first, int top, AffineCandidates candidates, Affi
     const float reach = candidates.first + candidates.step * static_cast<float>(c) + static_cast<float>(top);
     const Lanes candidate = reach / (highest - lowest);
     round_from(runs, candidate, lowest, high, q.data());
-    // The least-squares line through (code, number). One that would have all codes above 0 passes through 0 instead.
+    // The least-squares line through (code, number). One that would have all codes above 0 passes through 0
+    // instead.
     Lanes sum_q = {}, sum_qq = {}, sum_xq = {};
     for (std::size_t i = 0; i < runs.size; ++i) {
       const Lanes wq = runs.weight[i] * q[i];

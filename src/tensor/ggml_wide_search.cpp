@@ -1,14 +1,16 @@
 // Better scales than ggml's for sum_i w_i (x_i - x'_i)^2, in the same blocks.
 //
-//   1. in each sub-block, the scale (and minimum) that fits it best alone: a grid of candidates, each with the least-squares line through
-//      its codes; the best one is rounded and fitted again
-//   2. K types: d (and m) and the integers of all sub-blocks together. From the integers nearest to step 1's scales, and from ggml's, in turn:
-//      each sub-block takes the best of the integers beside its own, judged by the error with the codes that they give; d and m follow by
-//      least squares over the block, rounded to F16; until that stays
+//   1. in each sub-block, the scale (and minimum) that fits it best alone: a grid of candidates, each with
+//      the least-squares line through its codes; the best one is rounded and fitted again
+//   2. K types: d (and m) and the integers of all sub-blocks together. From the integers nearest to step 1's
+//      scales, and from ggml's, in turn: each sub-block takes the best of the integers beside its own, judged
+//      by the error with the codes that they give; d and m follow by least squares over the block, rounded to
+//      F16; until that stays
 //   3. what would be stored is compared with ggml's block: the better one is kept
 //
-// Four sub-blocks stand side by side in vector lanes; only step 2's sums over a block, in double precision, cross them.
-// Cost per number: about 3 vector operations for each of 64 to 80 candidates; K types 3 more for each of up to 90 steps.
+// Four sub-blocks stand side by side in vector lanes; only step 2's sums over a block, in double precision,
+// cross them. Cost per number: about 3 vector operations for each of 64 to 80 candidates; K types 3 more for
+// each of up to 90 steps.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -48,8 +50,9 @@ Lanes guarded_inverse(Lanes scale) {
   return select((inverse >= -0x1p120f) & (inverse <= 0x1p120f), inverse, Lanes{});
 }
 
-// The grids. Edges, with a minimum: how far inside the range of the numbers the lowest and the highest code lie, as parts of it. Reaches,
-// without: the code that the number of largest magnitude asks for, as a part of the lowest code and of its opposite; what is not there is clipped.
+// The grids. Edges, with a minimum: how far inside the range of the numbers the lowest and the highest code
+// lie, as parts of it. Reaches, without: the code that the number of largest magnitude asks for, as a part of
+// the lowest code and of its opposite; what is not there is clipped.
 struct Grid {
   float first, step;
   int count;
@@ -58,7 +61,8 @@ struct Grid {
 constexpr Grid kEdges{-0.04f, 0.03f, 8}, kReaches{0.5f, 0.015f, 40};
 constexpr int kFitsAgain = 3, kRounds = 5;
 
-// The largest sub-block's integers start this far below the largest possible, so that they can move both ways.
+// The largest sub-block's integers start this far below the largest possible, so that they can move both
+// ways.
 constexpr float kHeadroom = 1.05f;
 
 // Four sub-blocks and their weights.

@@ -1,12 +1,18 @@
-// Where each code of a quantized matrix lies in packed words: the only place that says so, for both directions.
+// Where each code of a quantized matrix lies in packed words: the only place that says so, for both
+// directions.
 //
-//   compressed-tensors pack-quantized: row n is a little-endian bit stream of fields b bits wide, field j = code(n, j); words int32 [out, ceil(in*b/32)];
-//                                      zeros: [ceil(out*b/32), groups], packed along out. Codes are stored unsigned (v + 2^(b-1)).
-//   AutoAWQ gemm:                      int32 [in, out/8]; nibble i of word (k, c) = code(8c + order[i], k), order = 0 2 4 6 1 3 5 7; zeros alike [groups, out/8].
-//   GPTQ:                              the bit streams of the first, transposed: int32 [in*b/32, out], a column of words an output;
-//                                      zeros [groups, out*b/32], packed along out; v1 stores them less one.
-// Sources: docs/formats.md (AutoAWQ packing_utils.py; compressed_tensors pack_quantized; AutoGPTQ qlinear_cuda.py, whose 3-bit
-// words of 10, 11 and 11 fields are this stream). Bits 2..8 for the first, 4 for the second, 2, 3, 4 and 8 for the third.
+//   compressed-tensors pack-quantized: row n is a little-endian bit stream of fields b bits wide, field j =
+//   code(n, j); words int32 [out, ceil(in*b/32)];
+//                                      zeros: [ceil(out*b/32), groups], packed along out. Codes are stored
+//                                      unsigned (v + 2^(b-1)).
+//   AutoAWQ gemm:                      int32 [in, out/8]; nibble i of word (k, c) = code(8c + order[i], k),
+//                                      order = 0 2 4 6 1 3 5 7; zeros alike [groups, out/8].
+//   GPTQ:                              the bit streams of the first, transposed: int32 [in*b/32, out], a
+//                                      column of words an output; zeros [groups, out*b/32], packed along out;
+//                                      v1 stores them less one.
+// Sources: docs/formats.md (AutoAWQ packing_utils.py; compressed_tensors pack_quantized; AutoGPTQ
+// qlinear_cuda.py, whose 3-bit words of 10, 11 and 11 fields are this stream). Bits 2..8 for the first, 4 for
+// the second, 2, 3, 4 and 8 for the third.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -33,9 +39,9 @@ std::vector<std::uint32_t> pack_gptq(std::span<const std::uint8_t> codes, std::i
                                      std::int64_t columns, int bits);
 std::vector<std::uint8_t> unpack_gptq(std::span<const std::uint32_t> words, std::int64_t out_features,
                                       std::int64_t columns, int bits);
-// [groups, out*b/32] words -> zeros [out, groups]. GPTQModel writes v1 by taking one from every field of a word at once, and undoes
-// that by adding them again: carries pass between fields, and a zero of 0 survives. Other writers have no such fields
-// (has_gptq_v1_borrow), so that for them both readings agree.
+// [groups, out*b/32] words -> zeros [out, groups]. GPTQModel writes v1 by taking one from every field of a
+// word at once, and undoes that by adding them again: carries pass between fields, and a zero of 0 survives.
+// Other writers have no such fields (has_gptq_v1_borrow), so that for them both readings agree.
 enum class GptqZeros : std::uint8_t { kLessOne, kPlain };
 std::vector<std::uint8_t> unpack_gptq_zeros(std::span<const std::uint32_t> words, std::int64_t out_features,
                                             std::int64_t groups, int bits, GptqZeros stored);

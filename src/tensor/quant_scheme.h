@@ -1,13 +1,16 @@
 // What the bits of a quantized weight mean, as a value: compared, printed and parsed whole.
 //
-//   kInteger: value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),  g = k / group_size  (kernels/common/code_value.h)
+//   kInteger: value(n, k) = (code(n, k) - zero(n, g)) * scale(n, g),  g = k / group_size
+//       (kernels/common/code_value.h)
 //   kFloat8:  value(n, k) = e4m3(code(n, k)) * scale(n, g)
 //
-// Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per tensor with a scale
-// found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale = input_scale(max|x|) (tensor/quantized_matrix.h).
+// Activations of 8 bits are rounded before the product, per token with a scale found at run time, or per
+// tensor with a scale found by calibration: integers symmetric in -128 .. 127, or E4M3, with scale =
+// input_scale(max|x|) (tensor/quantized_matrix.h).
 //
-// Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym, w8a8_channel_sym;
-// fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x 128 blocks, activations in groups of 128).
+// Text form: w<bits>a<16|8>[_g<N>|_channel|_tensor][_sym|_asym][_static], e.g. w4a16_g128_asym,
+// w8a8_channel_sym; fp8 (channel scales, activations per token), fp8_static (tensor scales), fp8_block (128 x
+// 128 blocks, activations in groups of 128).
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -45,8 +48,9 @@ struct QuantScheme {
   bool operator==(const QuantScheme&) const = default;
 };
 
-// A scheme as asked for: parts left out stay open until the plan resolves them (cli.md: no scheme given means w4a16 with the
-// largest of 128, 64, 32 that divides every quantized linear; asymmetric for AWQ, symmetric for GPTQ).
+// A scheme as asked for: parts left out stay open until the plan resolves them (cli.md: no scheme given means
+// w4a16 with the largest of 128, 64, 32 that divides every quantized linear; asymmetric for AWQ, symmetric
+// for GPTQ).
 struct SchemeRequest {
   int bits = 4;
   int activation_bits = 16;

@@ -38,8 +38,8 @@ float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t ze
 namespace {
 
 // weight_value() for neighbours with one scale: the same product, with nothing to look up for each.
-void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::int64_t count, std::uint8_t zero,
-                      float scale, float* into) {
+void dequantize_group(const QuantScheme& scheme, const std::uint8_t* code, std::int64_t count,
+                      std::uint8_t zero, float scale, float* into) {
   if (scheme.weight_type == WeightType::kFloat8) {
     for (std::int64_t k = 0; k < count; ++k) into[k] = weight_value(scheme, code[k], zero, scale);
     return;

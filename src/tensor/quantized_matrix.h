@@ -1,8 +1,9 @@
 // A quantized weight before packing: codes, scales, zeros and what the method says it lost.
 //
-// value(n, k) = (code - zero) * scale in FP32, with the scale exactly as stored: scales here are FP32 numbers that scheme.scale_dtype
-// represents exactly (stored_scale() rounds), so dequantize() equals what any loader computes. Writers pack it, readers unpack into it.
-// ggml's blocks with a minimum are code * scale - minimum, rounded twice in FP32; only codes that were read from them have minima.
+// value(n, k) = (code - zero) * scale in FP32, with the scale exactly as stored: scales here are FP32 numbers
+// that scheme.scale_dtype represents exactly (stored_scale() rounds), so dequantize() equals what any loader
+// computes. Writers pack it, readers unpack into it. ggml's blocks with a minimum are code * scale - minimum,
+// rounded twice in FP32; only codes that were read from them have minima.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -33,7 +34,8 @@ struct QuantizedMatrix {
   std::vector<std::uint8_t> zeros;         // [out, groups]; symmetric: all scheme.middle()
   std::vector<float> minima;               // [out, groups], with every zero 0; empty: none
   std::vector<std::int32_t> column_group;  // [in] the group of each column; empty: k / group()
-  // Columns that stay as they were, rising, and their weights [out, kept_columns]; packed formats have no place for them.
+  // Columns that stay as they were, rising, and their weights [out, kept_columns]; packed formats have no
+  // place for them.
   std::vector<std::int32_t> kept_columns;
   std::vector<float> kept_weights;
   // ActivationScale::kTensor: the calibrated scale of the linear's input, a stored_scale().
@@ -48,19 +50,23 @@ struct QuantizedMatrix {
   }
 };
 
-// `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal of that type.
+// `scale` rounded to the stored type, as FP32; a zero or subnormal-to-zero result becomes the smallest normal
+// of that type.
 float stored_scale(float scale, DType scale_dtype);
 ScaleType scale_type(DType scale_dtype);  // how kernels name it
 
-// The code, before it is rounded and clamped, of the largest magnitude among values that are rounded to 8 bits.
+// The code, before it is rounded and clamped, of the largest magnitude among values that are rounded to 8
+// bits.
 float input_top(WeightType type);
-// The scale of such values with `largest` the largest magnitude: largest / input_top(type); 1 where all are 0, which any scale stores.
+// The scale of such values with `largest` the largest magnitude: largest / input_top(type); 1 where all are
+// 0, which any scale stores.
 float input_scale(WeightType type, float largest);
 
 // What one code of `scheme` stands for.
 float weight_value(const QuantScheme& scheme, std::uint8_t code, std::uint8_t zero, float scale);
 
-// Rows [first, first + count) as a matrix of its own: each has the values that it had. Without notes and loss, which are of the whole.
+// Rows [first, first + count) as a matrix of its own: each has the values that it had. Without notes and
+// loss, which are of the whole.
 QuantizedMatrix row_slice(const QuantizedMatrix& matrix, std::int64_t first, std::int64_t count);
 
 // FP32 through kernels/common/code_value.h: row n, in_features values; the whole matrix, [out, in].

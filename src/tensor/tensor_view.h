@@ -1,7 +1,8 @@
 // A tensor somebody else owns: pointer, dtype, shape, row stride, device. Looks, never owns, copies freely.
 //
-// Row-major; the last dimension is contiguous; `row_stride` (elements) separates rows of the last two dimensions and
-// equals the last dimension unless the view is a slice of columns. Block dtypes are always contiguous.
+// Row-major; the last dimension is contiguous; `row_stride` (elements) separates rows of the last two
+// dimensions and equals the last dimension unless the view is a slice of columns. Block dtypes are always
+// contiguous.
 #pragma once
 #include <array>
 #include <cstddef>
@@ -35,7 +36,8 @@ class Shape {
   int rank_ = 0;
 };
 
-// Which memory a pointer belongs to. Host memory is device 0 of kind kHost; a fake or CUDA device's pointers are closed to the host.
+// Which memory a pointer belongs to. Host memory is device 0 of kind kHost; a fake or CUDA device's pointers
+// are closed to the host.
 enum class DeviceKind : std::uint8_t { kHost, kFake, kCuda };
 struct Device {
   DeviceKind kind = DeviceKind::kHost;
@@ -53,7 +55,8 @@ struct TensorView {
   TensorView() = default;
   TensorView(void* p, DType d, Shape s, Device where = {})
       : pointer(p), dtype(d), shape(s), row_stride(s.back()), device(where) {}
-  // Views of files are read-only by convention: their owners hand out const bytes, and no operation writes its inputs.
+  // Views of files are read-only by convention: their owners hand out const bytes, and no operation writes
+  // its inputs.
   TensorView(const void* p, DType d, Shape s, Device where = {})
       : TensorView(const_cast<void*>(p), d, s, where) {}
 
@@ -74,9 +77,10 @@ struct TensorView {
   bool contiguous() const { return row_stride == shape.back(); }
 };
 
-// Values of a host tensor of any dtype as FP32, exactly where FP32 can hold them (block types: as ggml dequantizes).
-// `into` has rows()*cols() elements. Implemented in tensor/dequantize.cpp.
+// Values of a host tensor of any dtype as FP32, exactly where FP32 can hold them (block types: as ggml
+// dequantizes). `into` has rows()*cols() elements. Implemented in tensor/dequantize.cpp.
 void to_float32(const TensorView& from, std::span<float> into);
-void to_float32(const TensorView& from, std::span<float> into, ThreadPool& pool);  // rows divided over its threads
+// rows divided over its threads
+void to_float32(const TensorView& from, std::span<float> into, ThreadPool& pool);
 
 }  // namespace llmq

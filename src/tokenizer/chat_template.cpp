@@ -26,7 +26,8 @@ void put_first(Json& object, const char* key, const Json& value) {
   if (!object.find(key)) object.members().insert(object.members().begin(), {key, value});
 }
 
-// A message as Transformers shows it to a template: without nulls, its reasoning under the names that templates read.
+// A message as Transformers shows it to a template: without nulls, its reasoning under the names that
+// templates read.
 Json shown_message(const Json& message, const std::string& where) {
   if (!message.is_object())
     refuse_request(fmt::format("expected a message (an object), found {}", message.kind()), where);

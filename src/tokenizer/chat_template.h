@@ -1,8 +1,9 @@
 // A model's chat template: messages -> the text the model was trained to read.
 //
-// render() equals Transformers' apply_chat_template(tokenize=False), byte for byte, for templates inside the subset of Jinja
-// that jinja_*.h describe: no include, import, block, call, recursive loop or escaping. Templates come with models from
-// anywhere, so a rendering has a budget (jinja_meter.h), sees nothing but its request, and ends in text or in one sentence.
+// render() equals Transformers' apply_chat_template(tokenize=False), byte for byte, for templates inside the
+// subset of Jinja that jinja_*.h describe: no include, import, block, call, recursive loop or escaping.
+// Templates come with models from anywhere, so a rendering has a budget (jinja_meter.h), sees nothing but its
+// request, and ends in text or in one sentence.
 #pragma once
 #include <ctime>
 #include <memory>
@@ -17,16 +18,17 @@ namespace llmq {
 
 class ChatTemplate {
  public:
-  // `config`: an object whose "bos_token", "eos_token" ... the template sees (tokenizer_config.json has them).
+  // `config`: an object whose "bos_token", "eos_token" ... the template sees (tokenizer_config.json has
+  // them).
   static ChatTemplate parse(std::string_view source, const std::string& file,
                             const Json& config = Json::object());
-  // chat_template.jinja of a model directory, else "chat_template" of its tokenizer_config.json (one, or several by name),
-  // or that of a .gguf; none where the model has none.
+  // chat_template.jinja of a model directory, else "chat_template" of its tokenizer_config.json (one, or
+  // several by name), or that of a .gguf; none where the model has none.
   static std::optional<ChatTemplate> open(Io& io, const Path& model);
 
-  // `request` has "messages"; it may have "tools", "documents", "add_generation_prompt" (false when absent) and any other
-  // variable of the template. Where the model has a template named "tool_use" it is taken when there are tools. `now` is
-  // what strftime_now() prints.
+  // `request` has "messages"; it may have "tools", "documents", "add_generation_prompt" (false when absent)
+  // and any other variable of the template. Where the model has a template named "tool_use" it is taken when
+  // there are tools. `now` is what strftime_now() prints.
   std::string render(const Json& request, const std::tm& now) const;
 
  private:

@@ -30,7 +30,8 @@ class Evaluator {
     Meter& meter_;
   };
 
-  // --- variables: those of the innermost loop or macro first, then those of the template, then what it was given
+  // --- variables: those of the innermost loop or macro first, then those of the template, then what it was
+  // given
 
   const Value* find_in(const Frame& frame, std::string_view name) const {
     for (const auto& variable : frame)
@@ -339,7 +340,8 @@ class Evaluator {
     return value.as<bool>() ? Value{*value.integer()} : value;
   }
 
-  // jinja2 marks a text that went through `safe`, and adding to such a text escapes HTML: not done here, so not pretended.
+  // jinja2 marks a text that went through `safe`, and adding to such a text escapes HTML: not done here, so
+  // not pretended.
   void refuse_safe(const Expression& e) {
     if (e.kind == ExpressionKind::kFilter && e.name == "safe")
       meter_.unsupported("the chat template adds to a text that is marked safe");

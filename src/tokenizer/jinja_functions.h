@@ -1,5 +1,6 @@
-// What expressions call: operators, attributes, methods, filters, tests and global functions, each as Python and jinja2 3.1
-// define it (autoescape off). An unknown name is Error(kUnsupported), a wrong type Error(kBadInput), both with the line.
+// What expressions call: operators, attributes, methods, filters, tests and global functions, each as Python
+// and jinja2 3.1 define it (autoescape off). An unknown name is Error(kUnsupported), a wrong type
+// Error(kBadInput), both with the line.
 //
 // Where jinja2 makes a generator (map, select, items ...) a list is made here.
 #pragma once

@@ -1,6 +1,6 @@
-// The text of a Jinja template to tokens, as jinja2 3.1 cuts it with trim_blocks and lstrip_blocks (Transformers' settings):
-// a block takes the line break behind it, blanks before a block at the start of a line go, `-` takes all white space on
-// its side and `+` none; one line break at the end of the source goes.
+// The text of a Jinja template to tokens, as jinja2 3.1 cuts it with trim_blocks and lstrip_blocks
+// (Transformers' settings): a block takes the line break behind it, blanks before a block at the start of a
+// line go, `-` takes all white space on its side and `+` none; one line break at the end of the source goes.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -1,7 +1,9 @@
-// What one rendering of a template may cost, and where it stands: every loop round, call, copied byte and kept element is
-// charged before it happens, so that a hostile template ends in one sentence within a known time and memory.
+// What one rendering of a template may cost, and where it stands: every loop round, call, copied byte and
+// kept element is charged before it happens, so that a hostile template ends in one sentence within a known
+// time and memory.
 //
-//   steps   expressions evaluated, elements compared or copied, and one for every 16 bytes of text that are looked at
+//   steps   expressions evaluated, elements compared or copied, and one for every 16 bytes of text that are
+//           looked at
 //   bytes   everything ever made (texts, lists), released or not
 //   depth   nested evaluations, macro calls included
 #pragma once

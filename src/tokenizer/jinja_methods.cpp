@@ -1,4 +1,5 @@
-// Methods of str, list and dict; global functions. Methods that change their object are refused, as jinja2's immutable sandbox does.
+// Methods of str, list and dict; global functions. Methods that change their object are refused, as jinja2's
+// immutable sandbox does.
 #include <algorithm>
 
 #include "tokenizer/jinja_functions.h"

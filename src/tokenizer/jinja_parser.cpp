@@ -1,5 +1,5 @@
-// Recursive descent over the grammar of jinja2 3.1's parser.py, with a limit on how deep a tree may grow: all recursion
-// over trees (here, in the evaluator, in destructors) is bounded by it.
+// Recursive descent over the grammar of jinja2 3.1's parser.py, with a limit on how deep a tree may grow: all
+// recursion over trees (here, in the evaluator, in destructors) is bounded by it.
 #include <algorithm>
 #include <array>
 
@@ -346,7 +346,8 @@ class Parser {
                 list_of(std::move(made), std::move(start), std::move(stop), std::move(step)));
   }
 
-  // subject(arguments), subject | name(arguments), subject is name(arguments); the bracket is optional for the last two.
+  // subject(arguments), subject | name(arguments), subject is name(arguments); the bracket is optional for
+  // the last two.
   Made parse_call(ExpressionKind kind, Made subject, int line, std::string name) {
     const Deeper deeper(*this);
     std::vector<Made> operands;

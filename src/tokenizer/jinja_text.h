@@ -1,7 +1,7 @@
 // Python's str methods on UTF-8 text, as far as chat templates use them. Characters are code points.
 //
-// upper, lower and what follows from them know the simple case mappings; a character whose mapping is longer than one
-// character (ß) or depends on its neighbours (Σ) is refused by the caller through `special_case`.
+// upper, lower and what follows from them know the simple case mappings; a character whose mapping is longer
+// than one character (ß) or depends on its neighbours (Σ) is refused by the caller through `special_case`.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -1,9 +1,10 @@
-// What a template computes with: Python's None, bool, int, float, str, list, tuple and dict, and Jinja's undefined,
-// namespace, loop and callables.
+// What a template computes with: Python's None, bool, int, float, str, list, tuple and dict, and Jinja's
+// undefined, namespace, loop and callables.
 //
-// Values are shared and never changed once made, so a copy is a pointer; a namespace is the one thing that changes, and it
-// may not lie in a list, a dict or another namespace, so no cycle can arise. Every list knows how deep it nests, and a
-// limit on that keeps all recursion over values short. Integers are 64 bits wide: what does not fit is refused, not rounded.
+// Values are shared and never changed once made, so a copy is a pointer; a namespace is the one thing that
+// changes, and it may not lie in a list, a dict or another namespace, so no cycle can arise. Every list knows
+// how deep it nests, and a limit on that keeps all recursion over values short. Integers are 64 bits wide:
+// what does not fit is refused, not rounded.
 #pragma once
 #include <cstdint>
 #include <memory>

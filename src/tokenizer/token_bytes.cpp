@@ -2,7 +2,8 @@
 
 namespace llmq {
 
-TokenBytes::TokenBytes(const Tokenizer& tokenizer) : tokenizer_(tokenizer), before_(tokenizer.encode("a", false)), text_before_(tokenizer.decode(before_)) {}
+TokenBytes::TokenBytes(const Tokenizer& tokenizer)
+    : tokenizer_(tokenizer), before_(tokenizer.encode("a", false)), text_before_(tokenizer.decode(before_)) {}
 
 std::string TokenBytes::operator()(std::int32_t id) const {
   std::vector<std::int32_t> ids = before_;

@@ -1,5 +1,5 @@
-// Kinds of tokens, by the numbers that SentencePiece's protobuf and GGUF's tokenizer.ggml.token_type give them; and the letter that stands
-// for a space in a SentencePiece vocabulary.
+// Kinds of tokens, by the numbers that SentencePiece's protobuf and GGUF's tokenizer.ggml.token_type give
+// them; and the letter that stands for a space in a SentencePiece vocabulary.
 #pragma once
 #include <cstdint>
 #include <string_view>

@@ -1,5 +1,6 @@
-// What the benchmarks share: a backend (LLMQ_CPU_ISA chooses the level, LLMQ_BENCH_THREADS the threads, all by default), tensors of noise,
-// and work beside the limit of the machine that was measured just before and after it in this process (a busy neighbour slows both).
+// What the benchmarks share: a backend (LLMQ_CPU_ISA chooses the level, LLMQ_BENCH_THREADS the threads, all
+// by default), tensors of noise, and work beside the limit of the machine that was measured just before and
+// after it in this process (a busy neighbour slows both).
 #pragma once
 #include <benchmark/benchmark.h>
 
@@ -67,7 +68,8 @@ void against_peak(benchmark::State& state, ArithmeticKind kind, double flops, co
   state.SetLabel(backend().name());
 }
 
-// Work that reads `bytes` of weights or pages from memory, beside the bandwidth at which all threads read 256 MiB.
+// Work that reads `bytes` of weights or pages from memory, beside the bandwidth at which all threads read 256
+// MiB.
 template <class Work>
 void against_bandwidth(benchmark::State& state, double bytes, const Work& work) {
   work();
@@ -81,7 +83,8 @@ void against_bandwidth(benchmark::State& state, double bytes, const Work& work) 
   state.SetLabel(backend().name());
 }
 
-inline AttentionProblem attention_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim, Compute compute) {
+inline AttentionProblem attention_of(std::int64_t heads, std::int64_t kv_heads, std::int64_t head_dim,
+                                     Compute compute) {
   AttentionProblem problem;
   problem.heads = static_cast<int>(heads);
   problem.kv_heads = static_cast<int>(kv_heads);
@@ -91,7 +94,8 @@ inline AttentionProblem attention_of(std::int64_t heads, std::int64_t kv_heads, 
   return problem;
 }
 
-inline QuantizedMatrix noisy_codes(int bits, int activation_bits, bool symmetric, std::int64_t n, std::int64_t k) {
+inline QuantizedMatrix noisy_codes(int bits, int activation_bits, bool symmetric, std::int64_t n,
+                                   std::int64_t k) {
   QuantizedMatrix matrix;
   matrix.scheme.bits = bits;
   matrix.scheme.activation_bits = activation_bits;

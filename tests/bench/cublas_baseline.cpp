@@ -1,5 +1,5 @@
-// cuBLASLt by the names of its shared library, with the types of its header. The library counts by columns: to it y is [n, m], x [k, m] and
-// w [k, n], so that y = w^T x.
+// cuBLASLt by the names of its shared library, with the types of its header. The library counts by columns:
+// to it y is [n, m], x [k, m] and w [k, n], so that y = w^T x.
 #include "bench/cublas_baseline.h"
 
 #include <cublasLt.h>
@@ -71,7 +71,9 @@ const Cublas& cublas() {
 }
 
 void check(cudaError_t error, const char* call) {
-  if (error != cudaSuccess) fail(ErrorKind::kDevice, "{} failed beside cuBLASLt: {} ({})", call, cudaGetErrorString(error), cudaGetErrorName(error));
+  if (error != cudaSuccess)
+    fail(ErrorKind::kDevice, "{} failed beside cuBLASLt: {} ({})", call, cudaGetErrorString(error),
+         cudaGetErrorName(error));
 }
 
 struct Size {
@@ -81,7 +83,8 @@ struct Size {
 
 void check(cublasStatus_t status, const char* call, const Size& size) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
-  fail(ErrorKind::kDevice, "{} failed for a product {} x {} x {}: {}", call, size.m, size.n, size.k, cublas().name(status));
+  fail(ErrorKind::kDevice, "{} failed for a product {} x {} x {}: {}", call, size.m, size.n, size.k,
+       cublas().name(status));
 }
 
 struct Destroy {
@@ -99,21 +102,26 @@ class Plan {
  public:
   Plan(cublasLtHandle_t handle, const Size& s) : size(s) {
     cublasLtMatmulDesc_t product_made = nullptr;
-    check(cublas().create_product(&product_made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate", s);
+    check(cublas().create_product(&product_made, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate",
+          s);
     product.reset(product_made);
     const cublasOperation_t turned = CUBLAS_OP_T;
-    check(cublas().set_product(product_made, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof(turned)), "cublasLtMatmulDescSetAttribute", s);
+    check(cublas().set_product(product_made, CUBLASLT_MATMUL_DESC_TRANSA, &turned, sizeof(turned)),
+          "cublasLtMatmulDescSetAttribute", s);
     w = layout(CUDA_R_16BF, s.k, s.n);
     x = layout(CUDA_R_16BF, s.k, s.m);
     y = layout(CUDA_R_32F, s.n, s.m);
     cublasLtMatmulPreference_t preference = nullptr;
     check(cublas().create_preference(&preference), "cublasLtMatmulPreferenceCreate", s);
     const Owned<cublasLtMatmulPreference_t> kept(preference);
-    check(cublas().set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes, sizeof(kWorkspaceBytes)),
+    check(cublas().set_preference(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &kWorkspaceBytes,
+                                  sizeof(kWorkspaceBytes)),
           "cublasLtMatmulPreferenceSetAttribute", s);
     cublasLtMatmulHeuristicResult_t result{};
     int found = 0;
-    check(cublas().choose(handle, product.get(), w.get(), x.get(), y.get(), y.get(), preference, 1, &result, &found), "cublasLtMatmulAlgoGetHeuristic", s);
+    check(cublas().choose(handle, product.get(), w.get(), x.get(), y.get(), y.get(), preference, 1, &result,
+                          &found),
+          "cublasLtMatmulAlgoGetHeuristic", s);
     check(found == 0 ? CUBLAS_STATUS_NOT_SUPPORTED : result.state, "cublasLtMatmulAlgoGetHeuristic", s);
     algorithm = result.algo;
   }
@@ -124,9 +132,12 @@ class Plan {
   cublasLtMatmulAlgo_t algorithm{};
 
  private:
-  Owned<cublasLtMatrixLayout_t> layout(cudaDataType_t type, std::int64_t height, std::int64_t width) const {  // by columns, one after another
+  // by columns, one after another
+  Owned<cublasLtMatrixLayout_t> layout(cudaDataType_t type, std::int64_t height, std::int64_t width) const {
     cublasLtMatrixLayout_t made = nullptr;
-    check(cublas().create_layout(&made, type, static_cast<std::uint64_t>(height), static_cast<std::uint64_t>(width), height), "cublasLtMatrixLayoutCreate", size);
+    check(cublas().create_layout(&made, type, static_cast<std::uint64_t>(height),
+                                 static_cast<std::uint64_t>(width), height),
+          "cublasLtMatrixLayoutCreate", size);
     return Owned<cublasLtMatrixLayout_t>(made);
   }
 };
@@ -148,13 +159,15 @@ class LegacyStreamBaseline final : public CublasBaseline {
     const Size size{x.rows(), w.rows(), x.cols()};
     if (!plan_ || plan_->size != size) plan_ = std::make_unique<Plan>(handle_.get(), size);
     const float one = 1, zero = 0;
-    check(cublas().multiply(handle_.get(), plan_->product.get(), &one, w.pointer, plan_->w.get(), x.pointer, plan_->x.get(), &zero, y.pointer,
-                            plan_->y.get(), y.pointer, plan_->y.get(), &plan_->algorithm, workspace_.get(), kWorkspaceBytes, nullptr),
+    check(cublas().multiply(handle_.get(), plan_->product.get(), &one, w.pointer, plan_->w.get(), x.pointer,
+                            plan_->x.get(), &zero, y.pointer, plan_->y.get(), y.pointer, plan_->y.get(),
+                            &plan_->algorithm, workspace_.get(), kWorkspaceBytes, nullptr),
           "cublasLtMatmul", size);
   }
   void dequantize(const cuda::Dequantize4& codes) override {
     use();
-    check(static_cast<cudaError_t>(cuda::launch_dequantize4(codes, nullptr)), "the launch of the dequantization");
+    check(static_cast<cudaError_t>(cuda::launch_dequantize4(codes, nullptr)),
+          "the launch of the dequantization");
   }
   void wait() override {
     use();
@@ -174,6 +187,8 @@ class LegacyStreamBaseline final : public CublasBaseline {
 
 const CublasFound& find_cublas() { return cublas().found; }
 
-std::unique_ptr<CublasBaseline> make_cublas_baseline(int index) { return std::make_unique<LegacyStreamBaseline>(index); }
+std::unique_ptr<CublasBaseline> make_cublas_baseline(int index) {
+  return std::make_unique<LegacyStreamBaseline>(index);
+}
 
 }  // namespace llmq

@@ -1,5 +1,6 @@
-// What one decoded token waits for: weights and pages read from memory, each call the next of 192 MB, so that no cache helps. GB/s, and the
-// fraction of the bandwidth measured beside. With more rows the same weights serve them all: the rate of products is shown beside.
+// What one decoded token waits for: weights and pages read from memory, each call the next of 192 MB, so that
+// no cache helps. GB/s, and the fraction of the bandwidth measured beside. With more rows the same weights
+// serve them all: the rate of products is shown beside.
 #include <algorithm>
 #include <cmath>
 #include <functional>
@@ -12,10 +13,12 @@ namespace {
 
 constexpr double kBeyondCaches = 192e6;
 
-// kind: 0 4 bits symmetric, 1 4 bits asymmetric, 2 8 bits symmetric, in groups of 64; 3 INT8 per channel with inputs in 8 bits; 4 dense BF16.
+// kind: 0 4 bits symmetric, 1 4 bits asymmetric, 2 8 bits symmetric, in groups of 64; 3 INT8 per channel with
+// inputs in 8 bits; 4 dense BF16.
 std::unique_ptr<PreparedWeight> weight_of(std::int64_t kind, std::int64_t n, std::int64_t k) {
   if (kind == 4) return backend().prepare(tensor(DType::kF32, {n, k}, 1).view, Compute::kBFloat16);
-  return backend().prepare_quantized(noisy_codes(kind < 2 ? 4 : 8, kind == 3 ? 8 : 16, kind != 1, n, k), Compute::kBFloat16);
+  return backend().prepare_quantized(noisy_codes(kind < 2 ? 4 : 8, kind == 3 ? 8 : 16, kind != 1, n, k),
+                                     Compute::kBFloat16);
 }
 
 // state: kind, rows, in_features, out_features, whether the weights come from memory
@@ -25,15 +28,17 @@ void packed_linear(benchmark::State& state) {
   weights.push_back(weight_of(state.range(0), n, k));
   const auto bytes = static_cast<double>(weights[0]->bytes);
   if (state.range(4) != 0)
-    while (static_cast<double>(weights.size()) * bytes < kBeyondCaches) weights.push_back(weight_of(state.range(0), n, k));
+    while (static_cast<double>(weights.size()) * bytes < kBeyondCaches)
+      weights.push_back(weight_of(state.range(0), n, k));
   const Owned x = tensor(DType::kBF16, {m, k}, 2), y = tensor(DType::kF32, {m, n}, 3);
   std::size_t next = 0;
   against_bandwidth(state, bytes, [&] {
     backend().linear(y.view, x.view, *weights[next], {});
     next = (next + 1) % weights.size();
   });
-  state.counters["GFLOP/s"] = benchmark::Counter(
-      2e-9 * static_cast<double>(m * n * k) * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["GFLOP/s"] =
+      benchmark::Counter(2e-9 * static_cast<double>(m * n * k) * static_cast<double>(state.iterations()),
+                         benchmark::Counter::kIsRate);
 }
 
 // One new row of each of `batch` sequences after `context` others.
@@ -43,8 +48,8 @@ void decode_attention(benchmark::State& state) {
   const AttentionProblem problem = attention_of(state.range(3), state.range(4), state.range(5), compute);
   const DType dtype = activation_dtype(compute);
   const Shape pages{batch * blocks_each, 16, problem.kv_heads, problem.head_dim};
-  const double bytes = 2.0 * static_cast<double>(batch * (context + 1)) * problem.kv_heads * problem.head_dim *
-                       dtype_row(dtype).block_bytes;
+  const double bytes = 2.0 * static_cast<double>(batch * (context + 1)) * problem.kv_heads *
+                       problem.head_dim * dtype_row(dtype).block_bytes;
   const auto layers = std::max<std::size_t>(1, static_cast<std::size_t>(std::ceil(kBeyondCaches / bytes)));
   std::vector<Owned> keys, values;
   for (std::size_t i = 0; i < layers; ++i) {
@@ -57,9 +62,10 @@ void decode_attention(benchmark::State& state) {
   for (std::size_t i = 0; i < table.size(); ++i) table[i] = static_cast<std::int32_t>(i);
   std::vector<SequenceRows> sequences;
   for (std::int64_t s = 0; s < batch; ++s)
-    sequences.push_back({s, 1, context,
-                         std::span<const std::int32_t>(table).subspan(static_cast<std::size_t>(s * blocks_each),
-                                                                      static_cast<std::size_t>(blocks_each))});
+    sequences.push_back(
+        {s, 1, context,
+         std::span<const std::int32_t>(table).subspan(static_cast<std::size_t>(s * blocks_each),
+                                                      static_cast<std::size_t>(blocks_each))});
   std::size_t next = 0;
   against_bandwidth(state, bytes, [&] {
     backend().attention(out.view, q.view, {keys[next].view, values[next].view, 16}, sequences, problem);

@@ -4,6 +4,8 @@
 
 namespace llmq::cuda {
 
-int launch_dequantize4(const Dequantize4& codes, void* stream) { return static_cast<int>(launch<Each<Dequantize4>>(codes, static_cast<cudaStream_t>(stream))); }
+int launch_dequantize4(const Dequantize4& codes, void* stream) {
+  return static_cast<int>(launch<Each<Dequantize4>>(codes, static_cast<cudaStream_t>(stream)));
+}
 
 }  // namespace llmq::cuda

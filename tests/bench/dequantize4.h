@@ -1,7 +1,8 @@
-// 4-bit codes to BF16, row by row, as a program does that has no product of codes: value = (code - zero) scale, rounded. For comparison only
-// (cublas_baseline.h).
+// 4-bit codes to BF16, row by row, as a program does that has no product of codes: value = (code - zero)
+// scale, rounded. For comparison only (cublas_baseline.h).
 //
-// A thread takes a word of eight codes, lower bits first, and writes 16 bytes; 128 columns have one scale, and rows are whole groups.
+// A thread takes a word of eight codes, lower bits first, and writes 16 bytes; 128 columns have one scale,
+// and rows are whole groups.
 #pragma once
 #include "kernels/common/code_value.h"
 #include "kernels/cuda/elementwise.h"
@@ -18,7 +19,7 @@ struct Dequantize4 {
   const uint32_t* codes = nullptr;  // [features, columns / 8]
   const float* scales = nullptr;    // [features, columns / 128]
   const uint8_t* zeros = nullptr;
-  Vector* values = nullptr;         // BF16 [features, columns]
+  Vector* values = nullptr;  // BF16 [features, columns]
   LLMQ_BLOCK void one(int64_t i) const {
     const uint32_t word = codes[i];
     const float scale = scales[i / (kGroup / kCodes)];
@@ -26,7 +27,8 @@ struct Dequantize4 {
     Vector vector;
     LLMQ_UNROLL
     for (int pair = 0; pair < kCodes / 2; ++pair) {
-      const auto rounded = [&](int at) {  // in the upper half: to_bfloat16() without its question for NaN, a branch for each number
+      // in the upper half: to_bfloat16() without its question for NaN, a branch for each number
+      const auto rounded = [&](int at) {
         const uint32_t bits = bits_from_float(code_value(static_cast<int>(word >> 4 * at & 15), zero, scale));
         return bits + 0x7fff + (bits >> 16 & 1);
       };

@@ -26,7 +26,8 @@ std::optional<double> share(double achieved, double limit) {
 
 Lines of(const Lines& lines, const std::string& operation) {
   Lines found;
-  std::copy_if(lines.begin(), lines.end(), std::back_inserter(found), [&](const Measured& line) { return line.operation == operation; });
+  std::copy_if(lines.begin(), lines.end(), std::back_inserter(found),
+               [&](const Measured& line) { return line.operation == operation; });
   return found;
 }
 
@@ -42,14 +43,16 @@ Verdict at_least(double wanted, const std::string& bar, const std::vector<Figure
   Verdict verdict{bar, fmt::format(">= {:.2f}", wanted), {}, {}, false};
   for (const Figure& figure : figures) {
     if (!figure.value) return {bar, verdict.wanted, {}, {}, false};
-    if (!verdict.value || *figure.value < *verdict.value) verdict.value = figure.value, verdict.where = figure.where;
+    if (!verdict.value || *figure.value < *verdict.value)
+      verdict.value = figure.value, verdict.where = figure.where;
   }
   verdict.met = verdict.value && *verdict.value >= wanted;
   return verdict;
 }
 
 Verdict at_most(double wanted, const std::string& bar, const Figure& figure) {
-  return {bar, fmt::format("<= {:.2f}", wanted), figure.value, figure.where, figure.value && *figure.value <= wanted};
+  return {bar, fmt::format("<= {:.2f}", wanted), figure.value, figure.where,
+          figure.value && *figure.value <= wanted};
 }
 
 }  // namespace
@@ -63,8 +66,12 @@ Limits limits_of(const MachinePeaks& peaks) {
   return limits;
 }
 
-std::optional<double> of_read(const Measured& line, const Limits& limits) { return share(line.bytes / line.seconds, limits.read); }
-std::optional<double> of_products(const Measured& line, const Limits& limits) { return share(rate(line), limits.products[static_cast<int>(line.kind)]); }
+std::optional<double> of_read(const Measured& line, const Limits& limits) {
+  return share(line.bytes / line.seconds, limits.read);
+}
+std::optional<double> of_products(const Measured& line, const Limits& limits) {
+  return share(rate(line), limits.products[static_cast<int>(line.kind)]);
+}
 
 std::vector<RowTimes> side_by_side(const Lines& lines, const std::string& first, const std::string& second) {
   std::vector<RowTimes> times;
@@ -92,7 +99,8 @@ std::vector<Verdict> verdicts(const Lines& lines, const Limits& limits) {
   Figure more_rows;
   for (const Measured& line : of(lines, codes)) {
     if (line.rows == 1) one_row = {line};
-    if (line.rows == kFewRows && !one_row.empty()) more_rows = {line.seconds / one_row[0].seconds, line.shape};
+    if (line.rows == kFewRows && !one_row.empty())
+      more_rows = {line.seconds / one_row[0].seconds, line.shape};
   }
   std::vector<Figure> over_codes;
   for (const Measured& line : of(lines, codes)) {
@@ -106,11 +114,16 @@ std::vector<Verdict> verdicts(const Lines& lines, const Limits& limits) {
       at_least(0.75, fmt::format("{} of the bf16 peak", measured::kCalibration),
                figures(calibration, [&](const Measured& line) { return of_products(line, limits); })),
       at_least(0.60, fmt::format("{} of the fastest {}", measured::kGram, measured::kCalibration),
-               figures(of(lines, measured::kGram), [&](const Measured& line) { return share(rate(line), fastest); })),
+               figures(of(lines, measured::kGram),
+                       [&](const Measured& line) { return share(rate(line), fastest); })),
       at_least(0.80, fmt::format("{} of the read bandwidth at 1 row", codes), figures(one_row, read)),
       at_most(1.15, fmt::format("{} at {} rows: time over that of 1", codes, kFewRows), more_rows),
-      at_least(2.0, fmt::format("{} at 1 to {} rows: time over that of {}", measured::kDequantized, kFewRows, codes), over_codes),
-      at_least(0.75, fmt::format("{} of the read bandwidth", measured::kAttention), figures(of(lines, measured::kAttention), read)),
+      at_least(
+          2.0,
+          fmt::format("{} at 1 to {} rows: time over that of {}", measured::kDequantized, kFewRows, codes),
+          over_codes),
+      at_least(0.75, fmt::format("{} of the read bandwidth", measured::kAttention),
+               figures(of(lines, measured::kAttention), read)),
   };
 }
 

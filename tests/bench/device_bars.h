@@ -1,10 +1,11 @@
-// What a device is asked to reach, and whether it does: from measured lines and the device's own limits to one verdict a bar.
+// What a device is asked to reach, and whether it does: from measured lines and the device's own limits to
+// one verdict a bar.
 //
 //   calibration_bf16   products of the peak by registers            0.75 at the slowest shape
 //   gram               products of the fastest of those             0.60 at the slowest shape
 //   linear_w4a16       bytes of the read bandwidth, one row         0.80
 //                      time of 16 rows, of that of one              1.15 at most
-//                      time of dequantize_cublaslt, of its own      2    at the worst number of rows from 1 to 16
+//                      time of dequantize_cublaslt, of its own      2    at the worst of 1 to 16 rows
 //   attention_decode   bytes of the read bandwidth                  0.75 at the slowest
 //
 // Nothing here measures, and no verdict is given of what was not measured.
@@ -19,7 +20,8 @@
 namespace llmq {
 
 namespace measured {  // names of operations
-inline constexpr const char *kCalibration = "calibration_bf16", *kGram = "gram", *kCodes4 = "linear_w4a16_g128", *kInt8 = "linear_w8a8",
+inline constexpr const char *kCalibration = "calibration_bf16", *kGram = "gram",
+                            *kCodes4 = "linear_w4a16_g128", *kInt8 = "linear_w8a8",
                             *kDequantized = "dequantize_cublaslt", *kAttention = "attention_decode";
 }
 
@@ -55,7 +57,8 @@ struct RowTimes {
   std::int64_t rows = 0;
   double first = 0, second = 0;
 };
-std::vector<RowTimes> side_by_side(const std::vector<Measured>& lines, const std::string& first, const std::string& second);
+std::vector<RowTimes> side_by_side(const std::vector<Measured>& lines, const std::string& first,
+                                   const std::string& second);
 // The least measured number of rows from which on the second is always the faster.
 std::optional<std::int64_t> overtaken_at(const std::vector<RowTimes>& times);
 

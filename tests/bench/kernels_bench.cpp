@@ -1,4 +1,5 @@
-// Speed of the CPU's operations at the shapes of a small and a middling model: GFLOP/s, and the fraction of what registers alone allow.
+// Speed of the CPU's operations at the shapes of a small and a middling model: GFLOP/s, and the fraction of
+// what registers alone allow.
 #include <vector>
 
 #include "bench/bench.h"
@@ -21,8 +22,8 @@ void linear(benchmark::State& state) {
   against_peak(state, peak_of(compute), flops, [&] { backend().linear(y.view, x.view, *prepared, {}); });
 }
 
-// The same product with inputs rounded to 8 bits in the call, against the BF16 peak: 0 INT8 per channel, 1 INT8 with weights of 4 bits in
-// groups of 64, 2 E4M3.
+// The same product with inputs rounded to 8 bits in the call, against the BF16 peak: 0 INT8 per channel, 1
+// INT8 with weights of 4 bits in groups of 64, 2 E4M3.
 void low_precision_linear(benchmark::State& state) {
   const std::int64_t kind = state.range(0), m = state.range(1), k = state.range(2), n = state.range(3);
   QuantizedMatrix matrix = noisy_codes(kind == 1 ? 4 : 8, 8, true, n, k);

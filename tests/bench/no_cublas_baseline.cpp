@@ -1,4 +1,5 @@
-// What stands in for cublas_baseline.cpp where CUDA is not built, or its toolkit is without cuBLASLt's header.
+// What stands in for cublas_baseline.cpp where CUDA is not built, or its toolkit is without cuBLASLt's
+// header.
 #include "base/error.h"
 #include "bench/cublas_baseline.h"
 
@@ -9,6 +10,8 @@ const CublasFound& find_cublas() {
   return found;
 }
 
-std::unique_ptr<CublasBaseline> make_cublas_baseline(int) { fail(ErrorKind::kInternal, "{}", find_cublas().missing); }
+std::unique_ptr<CublasBaseline> make_cublas_baseline(int) {
+  fail(ErrorKind::kInternal, "{}", find_cublas().missing);
+}
 
 }  // namespace llmq

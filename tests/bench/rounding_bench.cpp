@@ -1,5 +1,6 @@
-// The parts of GPTQ: the FP64 factor beside the FP64 products that registers allow (half of FP32's), rounding of a whole linear and its
-// losses beside FP32's. Weights and inputs are noise; half of the inputs' channels follow the one before, so that errors have somewhere to go.
+// The parts of GPTQ: the FP64 factor beside the FP64 products that registers allow (half of FP32's), rounding
+// of a whole linear and its losses beside FP32's. Weights and inputs are noise; half of the inputs' channels
+// follow the one before, so that errors have somewhere to go.
 #include <memory>
 #include <vector>
 
@@ -20,7 +21,8 @@ InputStats statistics_of(std::int64_t channels) {
   InputStats stats(channels);
   StatsCollector collector(backend(), stats);
   for (std::int64_t first = 0; first < tokens; first += kGramChunkRows)
-    collector.add(TensorView(rows.data() + first * channels, DType::kF32, {std::min(kGramChunkRows, tokens - first), channels}));
+    collector.add(TensorView(rows.data() + first * channels, DType::kF32,
+                             {std::min(kGramChunkRows, tokens - first), channels}));
   collector.finish();
   return stats;
 }
@@ -35,9 +37,11 @@ double mean_diagonal(const InputStats& stats) {
 void cholesky(benchmark::State& state) {
   const std::int64_t k = state.range(0);
   const InputStats stats = statistics_of(k);
-  const double mean = mean_diagonal(stats), flops = static_cast<double>(k) * static_cast<double>(k) * static_cast<double>(k) / 3;
+  const double mean = mean_diagonal(stats),
+               flops = static_cast<double>(k) * static_cast<double>(k) * static_cast<double>(k) / 3;
   against_peak(state, ArithmeticKind::kF32, 2 * flops, [&] {
-    factorize(k, 0.01, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend());
+    factorize(
+        k, 0.01, mean, [&](std::int64_t i, std::int64_t j) { return stats.gram_at(i, j); }, backend());
   });
 }
 
@@ -63,7 +67,8 @@ void gptq(benchmark::State& state) {
   problem.scheme.symmetric = true;
   problem.gram = &gram;
   problem.prepared = &prepared;
-  const double flops = 2.0 * (1 + 2 * sweeps) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(k);
+  const double flops =
+      2.0 * (1 + 2 * sweeps) * static_cast<double>(n) * static_cast<double>(k) * static_cast<double>(k);
   against_peak(state, ArithmeticKind::kF32, flops, [&] { method->quantize(problem, backend()); });
 }
 
@@ -86,8 +91,18 @@ void cleared_triangle(benchmark::State& state) {
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(numbers * sizeof(double)));
 }
 
-BENCHMARK(cleared_triangle)->ArgNames({"zeroed", "K"})->UseRealTime()->Unit(benchmark::kMillisecond)->ArgsProduct({{0, 1}, {14336}});
-BENCHMARK(cholesky)->ArgName("K")->UseRealTime()->Unit(benchmark::kMillisecond)->Arg(576)->Arg(1536)->Arg(4096);
+BENCHMARK(cleared_triangle)
+    ->ArgNames({"zeroed", "K"})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond)
+    ->ArgsProduct({{0, 1}, {14336}});
+BENCHMARK(cholesky)
+    ->ArgName("K")
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond)
+    ->Arg(576)
+    ->Arg(1536)
+    ->Arg(4096);
 BENCHMARK(gptq)
     ->ArgNames({"sweeps", "K", "N"})
     ->UseRealTime()

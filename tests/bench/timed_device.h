@@ -1,6 +1,8 @@
-// A backend whose operations are timed and printed as lines of CSV, cuBLASLt beside it, and tensors of random numbers for both.
+// A backend whose operations are timed and printed as lines of CSV, cuBLASLt beside it, and tensors of random
+// numbers for both.
 //
-// A sample is a run of calls up to a wait for the device, of 20 ms or more, after a warm-up; the time of a call is the median of nine.
+// A sample is a run of calls up to a wait for the device, of 20 ms or more, after a warm-up; the time of a
+// call is the median of nine.
 #pragma once
 #include <algorithm>
 #include <chrono>
@@ -51,14 +53,18 @@ inline double seconds_of(const std::function<void(int)>& call, const std::functi
 
 inline double rate(const Measured& line) { return line.operations / line.seconds; }
 
-// A peer that computes something else is none. Sums in another order differ by far less than a hundredth, any operand out of place by far more.
-inline void require_alike(const std::vector<float>& theirs, const std::vector<float>& ours, const std::string& shape) {
+// A peer that computes something else is none. Sums in another order differ by far less than a hundredth, any
+// operand out of place by far more.
+inline void require_alike(const std::vector<float>& theirs, const std::vector<float>& ours,
+                          const std::string& shape) {
   double difference = 0, size = 0;
   for (std::size_t i = 0; i < ours.size(); ++i) {
     const double apart = static_cast<double>(theirs[i]) - static_cast<double>(ours[i]);
     difference += apart * apart, size += static_cast<double>(ours[i]) * static_cast<double>(ours[i]);
   }
-  if (!(difference <= 1e-4 * size)) fail(ErrorKind::kInternal, "its product {} is not ours: {:.3g} of it is different", shape, std::sqrt(difference / size));
+  if (!(difference <= 1e-4 * size))
+    fail(ErrorKind::kInternal, "its product {} is not ours: {:.3g} of it is different", shape,
+         std::sqrt(difference / size));
 }
 
 struct TimedDevice {
@@ -95,8 +101,10 @@ struct TimedDevice {
     line.seconds = seconds_of(call, [&] { backend.synchronize(); });
     return line;
   }
-  // By cuBLASLt, whose y must be what the backend's is. None where the library is not there or fails; then it is left out from here on.
-  std::optional<Measured> time_cublas(Measured line, const TensorView& y, const Call& ours, const Call& theirs) {
+  // By cuBLASLt, whose y must be what the backend's is. None where the library is not there or fails; then it
+  // is left out from here on.
+  std::optional<Measured> time_cublas(Measured line, const TensorView& y, const Call& ours,
+                                      const Call& theirs) {
     if (!cublas) return {};
     ours(0);
     const std::vector<float> expected = first_rows(y);
@@ -121,9 +129,13 @@ struct TimedDevice {
     return numbers;
   }
   void report(const Measured& line, const std::string& beside = {}) {
-    const auto digits = [](const std::optional<double>& fraction) { return fraction ? fmt::format("{:.3f}", *fraction) : ""; };
-    std::printf("%s,%s,%.2f,%.1f,%.2f,%s,%s,%s\n", line.operation.c_str(), line.shape.c_str(), line.seconds * 1e6, line.bytes / line.seconds * 1e-9,
-                rate(line) * 1e-12, digits(of_read(line, limits)).c_str(), digits(of_products(line, limits)).c_str(), beside.c_str());
+    const auto digits = [](const std::optional<double>& fraction) {
+      return fraction ? fmt::format("{:.3f}", *fraction) : "";
+    };
+    std::printf("%s,%s,%.2f,%.1f,%.2f,%s,%s,%s\n", line.operation.c_str(), line.shape.c_str(),
+                line.seconds * 1e6, line.bytes / line.seconds * 1e-9, rate(line) * 1e-12,
+                digits(of_read(line, limits)).c_str(), digits(of_products(line, limits)).c_str(),
+                beside.c_str());
     std::fflush(stdout);
     lines.push_back(line);
   }

@@ -1,4 +1,5 @@
-// bench on the small trained model: every field of the contract, files beside it, refusals. No figure is judged.
+// bench on the small trained model: every field of the contract, files beside it, refusals. No figure is
+// judged.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,8 +65,31 @@ TEST(Bench, ThroughputTakesEveryBatchThatIsNamed) {
 TEST(Bench, AServerUnderLoad) {
   const Scratch scratch;
   const std::string csv = scratch / "load.csv", html = scratch / "load.html";
-  const Outcome outcome = bench({"--suite", "serve", "--clients", "2,4", "--rate", "inf,100", "--requests", "12", "--prompt-tokens", "40", "--new-tokens", "8", "--shared-prefix", "0.5", "--num-draft-tokens", "2", "--draft",
-                                 std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft", "--price-per-hour", "2", "--csv", csv, "--html", html, "--json"});
+  const Outcome outcome = bench({"--suite",
+                                 "serve",
+                                 "--clients",
+                                 "2,4",
+                                 "--rate",
+                                 "inf,100",
+                                 "--requests",
+                                 "12",
+                                 "--prompt-tokens",
+                                 "40",
+                                 "--new-tokens",
+                                 "8",
+                                 "--shared-prefix",
+                                 "0.5",
+                                 "--num-draft-tokens",
+                                 "2",
+                                 "--draft",
+                                 std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft",
+                                 "--price-per-hour",
+                                 "2",
+                                 "--csv",
+                                 csv,
+                                 "--html",
+                                 html,
+                                 "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.bench/1");
@@ -82,9 +106,13 @@ TEST(Bench, AServerUnderLoad) {
     EXPECT_EQ(row.at("failed").as_integer(), 0);
     EXPECT_EQ(row.at("short_answers").as_integer(), 0);
     EXPECT_GT(row.at("prompt_tokens").as_double(), 10);
-    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(), json.at("rows").items()[0].at("new_tokens").as_double()) << "the same mix in every row";
-    EXPECT_NEAR(row.at("tokens_per_second").as_double() * row.at("seconds").as_double(), 12 * row.at("new_tokens").as_double(), 1e-6);
-    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(), 2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
+    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(),
+                     json.at("rows").items()[0].at("new_tokens").as_double())
+        << "the same mix in every row";
+    EXPECT_NEAR(row.at("tokens_per_second").as_double() * row.at("seconds").as_double(),
+                12 * row.at("new_tokens").as_double(), 1e-6);
+    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(),
+                     2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
     EXPECT_GT(row.at("peak_memory_bytes").as_integer(), 1'000'000);
     EXPECT_GT(row.at("prefix_hit_share").as_double(), 0) << "some begin alike";
     EXPECT_GT(row.at("acceptance_rate").as_double(), 0);
@@ -98,7 +126,9 @@ TEST(Bench, AServerUnderLoad) {
 }
 
 TEST(Bench, AStaticBatchStandsBesideContinuousOnes) {
-  const Outcome outcome = bench({"--suite", "serve", "--clients", "4", "--batching", "continuous,static", "--answer-lengths", "long-tail", "--requests", "12", "--prompt-tokens", "8", "--new-tokens", "10", "--json"});
+  const Outcome outcome =
+      bench({"--suite", "serve", "--clients", "4", "--batching", "continuous,static", "--answer-lengths",
+             "long-tail", "--requests", "12", "--prompt-tokens", "8", "--new-tokens", "10", "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
   const std::vector<Json>& rows = json.at("rows").items();
@@ -106,16 +136,45 @@ TEST(Bench, AStaticBatchStandsBesideContinuousOnes) {
   EXPECT_EQ(rows[0].at("batching").as_string(), "continuous");
   EXPECT_EQ(rows[1].at("batching").as_string(), "static");
   EXPECT_EQ(rows[1].at("failed").as_integer(), 0);
-  EXPECT_DOUBLE_EQ(rows[0].at("new_tokens").as_double(), rows[1].at("new_tokens").as_double()) << "the same requests";
+  EXPECT_DOUBLE_EQ(rows[0].at("new_tokens").as_double(), rows[1].at("new_tokens").as_double())
+      << "the same requests";
 }
 
 TEST(Bench, TheMatrixMeasuresFiveConfigurations) {
   const Scratch scratch;
   const std::string quantized = scratch / "w8", csv = scratch / "matrix.csv", html = scratch / "matrix.html";
-  const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", quantized, "--set", "scheme=w8a16_g64_sym"});
+  const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",
+                                 quantized, "--set", "scheme=w8a16_g64_sym"});
   ASSERT_EQ(made.exit_code, 0) << made.err;
-  const Outcome outcome = bench({"--suite", "matrix", "--quantized", quantized, "--batch", "4,1", "--requests", "2", "--prompt-tokens", "80", "--new-tokens", "8", "--num-draft-tokens", "2", "--draft", std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft", "--max-windows", "2",
-                                 "--price-per-hour", "2", "--ttft-target", "0.001,1e6", "--quality-tolerance", "1000", "--csv", csv, "--html", html, "--json"});
+  const Outcome outcome = bench({"--suite",
+                                 "matrix",
+                                 "--quantized",
+                                 quantized,
+                                 "--batch",
+                                 "4,1",
+                                 "--requests",
+                                 "2",
+                                 "--prompt-tokens",
+                                 "80",
+                                 "--new-tokens",
+                                 "8",
+                                 "--num-draft-tokens",
+                                 "2",
+                                 "--draft",
+                                 std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-draft",
+                                 "--max-windows",
+                                 "2",
+                                 "--price-per-hour",
+                                 "2",
+                                 "--ttft-target",
+                                 "0.001,1e6",
+                                 "--quality-tolerance",
+                                 "1000",
+                                 "--csv",
+                                 csv,
+                                 "--html",
+                                 html,
+                                 "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.bench/1");
@@ -129,15 +188,21 @@ TEST(Bench, TheMatrixMeasuresFiveConfigurations) {
     EXPECT_EQ(row.at("batch").as_integer(), i % 2 == 0 ? 1 : 4) << "batches ascend";
     EXPECT_EQ(row.at("failed").as_integer(), 0);
     EXPECT_EQ(row.at("requests").as_integer(), 2 * row.at("batch").as_integer());
-    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(), rows[i % 2].at("new_tokens").as_double()) << "the same requests in every configuration";
+    EXPECT_DOUBLE_EQ(row.at("new_tokens").as_double(), rows[i % 2].at("new_tokens").as_double())
+        << "the same requests in every configuration";
     EXPECT_GT(row.at("tokens_per_second").as_double(), 0);
     EXPECT_GT(row.at("peak_memory_bytes").as_integer(), 1'000'000);
-    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(), 2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
+    EXPECT_DOUBLE_EQ(row.at("cost_per_million_tokens").as_double(),
+                     2 / 3600. / row.at("tokens_per_second").as_double() * 1e6);
     EXPECT_EQ(row.at("acceptance_rate").is_null(), i / 2 != 2 && i / 2 != 4) << names[i / 2];
     const bool caches = i / 2 >= 3;
     EXPECT_EQ(row.at("prefix_caching").as_bool(), caches);
-    if (!caches) { EXPECT_EQ(row.at("prefix_hit_share").as_double(), 0) << names[i / 2]; }
-    if (caches && i % 2 == 1) { EXPECT_GT(row.at("prefix_hit_share").as_double(), 0) << names[i / 2]; }
+    if (!caches) {
+      EXPECT_EQ(row.at("prefix_hit_share").as_double(), 0) << names[i / 2];
+    }
+    if (caches && i % 2 == 1) {
+      EXPECT_GT(row.at("prefix_hit_share").as_double(), 0) << names[i / 2];
+    }
     EXPECT_EQ(row.at("ppl").as_double(), rows[i < 2 ? 0 : 2].at("ppl").as_double());
   }
   EXPECT_NE(rows[0].at("ppl").as_double(), rows[2].at("ppl").as_double());
@@ -148,19 +213,22 @@ TEST(Bench, TheMatrixMeasuresFiveConfigurations) {
   double best = 0;
   for (const Json& row : rows) best = std::max(best, row.at("tokens_per_second").as_double());
   EXPECT_EQ(decisions[1].at("tokens_per_second").as_double(), best);
-  EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,model,scheme,draft,prefix_caching,ppl,ppl_stderr,batch"));
+  EXPECT_THAT(read_file(csv),
+              HasSubstr("config,suite,compute,model,scheme,draft,prefix_caching,ppl,ppl_stderr,batch"));
   EXPECT_THAT(read_file(html), HasSubstr("nothing measured here does"));
 }
 
 TEST(Bench, AMatrixWithoutAQuantizedModelSaysSo) {
-  const Outcome outcome = bench({"--suite", "matrix", "--batch", "1", "--requests", "2", "--prompt-tokens", "20", "--new-tokens", "4", "--max-windows", "1"});
+  const Outcome outcome = bench({"--suite", "matrix", "--batch", "1", "--requests", "2", "--prompt-tokens",
+                                 "20", "--new-tokens", "4", "--max-windows", "1"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("all was not measured: no quantized model was given (--quantized)."));
   EXPECT_THAT(outcome.out, HasSubstr("baseline"));
 }
 
 TEST(Bench, ALoadCanBeInterrupted) {
-  const Outcome outcome = run_llmq_until(2.5, SIGINT, {"bench", tinystories(), "--suite", "serve", "--rate", "0.05"});
+  const Outcome outcome =
+      run_llmq_until(2.5, SIGINT, {"bench", tinystories(), "--suite", "serve", "--rate", "0.05"});
   EXPECT_EQ(outcome.exit_code, 130) << outcome.err;
 }
 
@@ -192,7 +260,8 @@ TEST(Bench, WhatIsNotThereIsRefusedInWords) {
   refused({"--suite", "serve", "--rate", "1,fast"}, "--rate");
   refused({"--suite", "serve", "--rate", "0"}, "--rate");
   refused({"--suite", "serve", "--shared-prefix", "1.5"}, "--shared-prefix");
-  refused({"--suite", "serve", "--prompt-tokens", "300", "--new-tokens", "100"}, "600 tokens, the server's context 512");
+  refused({"--suite", "serve", "--prompt-tokens", "300", "--new-tokens", "100"},
+          "600 tokens, the server's context 512");
   refused({"--batch", "0"}, "--batch");
   refused({"--prompt-tokens", "510", "--new-tokens", "4"}, "512 positions");
   refused({"--new-tokens", "1"}, "two new tokens");

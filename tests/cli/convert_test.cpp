@@ -83,7 +83,8 @@ TEST(Convert, ARebuildNamesTheTensorThatWasNeverConvertedSo) {
   const Outcome changed = run_llmq({"verify", output, "--rebuild"});
   EXPECT_EQ(changed.exit_code, 2);
   EXPECT_THAT(changed.out, HasSubstr("input differs: model/config.json"));
-  EXPECT_EQ(names_in(scratch.path()), (Words{"m.gguf", "m.gguf.manifest.json", "m.gguf.report.json", "model"}));
+  EXPECT_EQ(names_in(scratch.path()),
+            (Words{"m.gguf", "m.gguf.manifest.json", "m.gguf.report.json", "model"}));
 }
 
 // A directory whose manifest speaks of a file would have nothing compared, and be found equal.

@@ -13,10 +13,22 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> job(const std::string& method, const std::string& output, const std::string& samples, const std::string& length,
-                             const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {"quantize", "--method", method,  "--model", tinystories(), "--output", output, "--device", "cpu", "--set",
-                                    "calibration.samples=" + samples, "--set", "calibration.sequence_length=" + length, "--json"};
+std::vector<std::string> job(const std::string& method, const std::string& output, const std::string& samples,
+                             const std::string& length, const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"quantize",
+                                    "--method",
+                                    method,
+                                    "--model",
+                                    tinystories(),
+                                    "--output",
+                                    output,
+                                    "--device",
+                                    "cpu",
+                                    "--set",
+                                    "calibration.samples=" + samples,
+                                    "--set",
+                                    "calibration.sequence_length=" + length,
+                                    "--json"};
   words.insert(words.end(), more.begin(), more.end());
   return words;
 }
@@ -31,10 +43,17 @@ TEST(Devices, TheDigestIsThatOfOne) {
   const Scratch scratch;
   const struct {
     std::string method, samples, length, devices;
-  } cases[] = {{"rtn", "2", "64", "0,1"}, {"awq", "36", "256", "0,1"}, {"gptq", "90", "100", "0,1,2"}, {"smoothquant", "36", "256", "0,1,2"}};
+  } cases[] = {{"rtn", "2", "64", "0,1"},
+               {"awq", "36", "256", "0,1"},
+               {"gptq", "90", "100", "0,1,2"},
+               {"smoothquant", "36", "256", "0,1,2"}};
   for (const auto& c : cases) {
-    const std::string one = digest_of(run_llmq(job(c.method, scratch / (c.method + "-one"), c.samples, c.length)));
-    EXPECT_EQ(digest_of(run_llmq(job(c.method, scratch / (c.method + "-more"), c.samples, c.length, {"--devices", c.devices}))), one) << c.method;
+    const std::string one =
+        digest_of(run_llmq(job(c.method, scratch / (c.method + "-one"), c.samples, c.length)));
+    EXPECT_EQ(digest_of(run_llmq(job(c.method, scratch / (c.method + "-more"), c.samples, c.length,
+                                     {"--devices", c.devices}))),
+              one)
+        << c.method;
   }
 }
 
@@ -51,7 +70,8 @@ TEST(Devices, AKilledRunGoesOnWithAnotherNumberOfThem) {
   for (int i = 0; i < 20 && !resumed; ++i) {  // until a kill has met a run between its two blocks
     std::filesystem::remove_all(scratch / "killed");
     std::filesystem::remove_all(scratch / "killed.unfinished");
-    run_llmq_until(seconds * std::uniform_real_distribution(0.4, 1.6)(random), SIGKILL, on("killed", {"--devices", "0,1"}));
+    run_llmq_until(seconds * std::uniform_real_distribution(0.4, 1.6)(random), SIGKILL,
+                   on("killed", {"--devices", "0,1"}));
     const Outcome rest = run_llmq(on("killed", {"--devices", "0,1,2"}));
     ASSERT_EQ(digest_of(rest), digest);
     const Json document = rest.json();
@@ -76,10 +96,12 @@ TEST(Devices, ThePlanNamesThemAndBadListsAreRefused) {
                {{"--devices", "1,1"}, "device 1 stands twice"},
                {{"--devices", "0,99"}, "there is no device 99"},
                {{"--devices", "0,1", "--device", "reference"}, "--device reference is one device"},
-               {{"--devices", "0,1", "--set", "format=gguf", "--set", "scheme=q4_0"}, "a GGUF output is made on one device"}};
+               {{"--devices", "0,1", "--set", "format=gguf", "--set", "scheme=q4_0"},
+                "a GGUF output is made on one device"}};
   for (const auto& c : cases) {
     std::vector<std::string> words = job("awq", scratch / "q", "8", "64", c.words);
-    if (c.words.size() == 4 && c.words[2] == "--device") words.erase(words.begin() + 7, words.begin() + 9);  // the one that job() gives
+    // the one that job() gives
+    if (c.words.size() == 4 && c.words[2] == "--device") words.erase(words.begin() + 7, words.begin() + 9);
     const Outcome refused = run_llmq(words);
     EXPECT_EQ(refused.exit_code, 2) << refused.err;
     EXPECT_THAT(refused.out + refused.err, HasSubstr(c.sentence));

@@ -1,5 +1,5 @@
-// One model divided over several devices (--tensor-parallel-size): every digit and every token is that of one device, whatever its
-// weights are; what cannot be divided is refused.
+// One model divided over several devices (--tensor-parallel-size): every digit and every token is that of one
+// device, whatever its weights are; what cannot be divided is refused.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +11,8 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string rounded_model(const Scratch& scratch, const std::string& name, const std::vector<std::string>& settings) {
+std::string rounded_model(const Scratch& scratch, const std::string& name,
+                          const std::vector<std::string>& settings) {
   const std::string out = scratch / name;
   std::vector<std::string> words = {"quantize", "--method", "rtn", "--model", tinystories(), "--output", out};
   for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
@@ -38,17 +39,22 @@ TEST(Divided, EveryFormOfAModelGivesTheFiguresOfOneDevice) {
   };
   for (const std::string& model : models)
     for (const std::string compute : {"float32", "bfloat16"}) {
-      const std::vector<std::string> measure = {"eval-ppl", model, "--max-windows", "1", "--context", "96", "--compute", compute};
-      const std::vector<std::string> tell = {"generate", model, "--prompt", "Once upon a time", "--max-tokens", "20", "--draft", "ngram", "--compute", compute};
+      const std::vector<std::string> measure = {"eval-ppl",  model, "--max-windows", "1",
+                                                "--context", "96",  "--compute",     compute};
+      const std::vector<std::string> tell = {"generate",     model,  "--prompt", "Once upon a time",
+                                             "--max-tokens", "20",   "--draft",  "ngram",
+                                             "--compute",    compute};
       const Json figures = said(measure, "1"), story = said(tell, "1");
       for (const std::string members : {"2", "4"}) {
         const Json divided = said(measure, members);
-        EXPECT_EQ(divided.at("ppl").as_double(), figures.at("ppl").as_double()) << model << " " << compute << " " << members;
+        EXPECT_EQ(divided.at("ppl").as_double(), figures.at("ppl").as_double())
+            << model << " " << compute << " " << members;
         EXPECT_EQ(divided.at("mean_nll").as_double(), figures.at("mean_nll").as_double());
         EXPECT_EQ(divided.at("kernels").items().size(), figures.at("kernels").items().size());
         EXPECT_THAT(divided.at("device").as_string(), StartsWith(members + " x cpu"));
       }
-      EXPECT_EQ(said(tell, "2").at("token_ids").dump(), story.at("token_ids").dump()) << model << " " << compute;
+      EXPECT_EQ(said(tell, "2").at("token_ids").dump(), story.at("token_ids").dump())
+          << model << " " << compute;
     }
 }
 
@@ -61,14 +67,16 @@ TEST(Divided, WhatCannotBeDividedIsRefused) {
     EXPECT_THAT(outcome.err, HasSubstr("--tensor-parallel-size"));
     return outcome.err;
   };
-  EXPECT_THAT(refused({"--tensor-parallel-size", "3"}), HasSubstr("the model's 8 attention heads cannot be divided over 3 devices"));
+  EXPECT_THAT(refused({"--tensor-parallel-size", "3"}),
+              HasSubstr("the model's 8 attention heads cannot be divided over 3 devices"));
   EXPECT_THAT(refused({"--tensor-parallel-size", "8"}), HasSubstr("4 KV heads"));
   EXPECT_THAT(refused({"--tensor-parallel-size", "8"}), HasSubstr("use one of 1, 2, 4"));
   refused({"--tensor-parallel-size", "0"});
   refused({"--tensor-parallel-size", "-2"});
   refused({"--tensor-parallel-size", "many"});
   refused({"--tensor-parallel-size", "2", "--device", "emulated", "--gpu-layers", "1"});
-  EXPECT_THAT(refused({"--tensor-parallel-size", "2", "--device", "cuda:1"}), HasSubstr("--device cuda:1 is one device"));
+  EXPECT_THAT(refused({"--tensor-parallel-size", "2", "--device", "cuda:1"}),
+              HasSubstr("--device cuda:1 is one device"));
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// Whole commands through the CUDA backend, its kernels emulated by the host (--device emulated): what a GPU would compute, but for
-// what docs/adr/0013 says an emulation cannot show.
+// Whole commands through the CUDA backend, its kernels emulated by the host (--device emulated): what a GPU
+// would compute, but for what docs/adr/0013 says an emulation cannot show.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -8,14 +8,17 @@
 namespace llmq::testing {
 namespace {
 
-Outcome evaluate(const std::string& device, const std::string& text, const std::vector<std::string>& more = {}) {
-  std::vector<std::string> words = {"eval-ppl", tinystories(), "--text", text, "--context", "32", "--max-windows", "1", "--compute",
-                                    "float32", "--device", device, "--json"};
+Outcome evaluate(const std::string& device, const std::string& text,
+                 const std::vector<std::string>& more = {}) {
+  std::vector<std::string> words = {"eval-ppl", tinystories(),   "--text", text,        "--context",
+                                    "32",       "--max-windows", "1",      "--compute", "float32",
+                                    "--device", device,          "--json"};
   words.insert(words.end(), more.begin(), more.end());
   return run_llmq(words);
 }
 
-double perplexity(const std::string& device, const std::string& text, const std::vector<std::string>& more = {}) {
+double perplexity(const std::string& device, const std::string& text,
+                  const std::vector<std::string>& more = {}) {
   const Outcome outcome = evaluate(device, text, more);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.json().at("ppl").as_double();
@@ -24,8 +27,10 @@ double perplexity(const std::string& device, const std::string& text, const std:
 TEST(EmulatedCuda, PerplexityIsTheCpus) {
   const Scratch scratch;
   const std::string text = scratch / "text.txt";
-  write_file(text, "Once upon a time there was a little dog who liked to play in the park with his friends. One day he found a red ball, and "
-                   "he was very happy, because he had never seen such a big ball before.");
+  write_file(text,
+             "Once upon a time there was a little dog who liked to play in the park with his friends. One "
+             "day he found a red ball, and "
+             "he was very happy, because he had never seen such a big ball before.");
   const double cpu = perplexity("cpu", text);
   const double emulated = perplexity("emulated", text);
   EXPECT_NEAR(emulated, cpu, 5e-5 * cpu);  // four digits
@@ -33,7 +38,9 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
   const Outcome split = evaluate("emulated", text, {"--gpu-layers", "1"});
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_NEAR(split.json().at("ppl").as_double(), cpu, 5e-5 * cpu);
-  EXPECT_THAT(split.json().at("device").as_string(), ::testing::AllOf(::testing::StartsWith("cpu"), ::testing::HasSubstr("cuda (emulated) for the first 1 of 2 blocks")));
+  EXPECT_THAT(split.json().at("device").as_string(),
+              ::testing::AllOf(::testing::StartsWith("cpu"),
+                               ::testing::HasSubstr("cuda (emulated) for the first 1 of 2 blocks")));
   EXPECT_EQ(perplexity("emulated", text, {"--gpu-layers", "0"}), cpu);
   const Outcome refused = run_llmq({"eval-ppl", tinystories(), "--device", "cpu", "--gpu-layers", "1"});
   EXPECT_EQ(refused.exit_code, 2);
@@ -42,13 +49,15 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
 
 TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {
   const Scratch scratch;
-  const Outcome outcome = run_llmq({"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--device", "emulated", "--json", "--set",
-                                    "scheme=w4a16_g32_sym", "--set", "calibration.samples=1", "--set", "calibration.sequence_length=16", "--set",
-                                    "ignore=['re:.*(mlp|layers.1).*']"});
+  const Outcome outcome = run_llmq(
+      {"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--device",
+       "emulated", "--json", "--set", "scheme=w4a16_g32_sym", "--set", "calibration.samples=1", "--set",
+       "calibration.sequence_length=16", "--set", "ignore=['re:.*(mlp|layers.1).*']"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   // One linear of the model's, at the least: 192 x 64 numbers.
   EXPECT_GT(outcome.json().at("peak_device_bytes").as_integer(), 192 * 64 * 4);
-  const Outcome again = run_llmq({"verify", scratch / "q", "--rebuild", "--json"});  // on the device of the manifest
+  // on the device of the manifest
+  const Outcome again = run_llmq({"verify", scratch / "q", "--rebuild", "--json"});
   ASSERT_EQ(again.exit_code, 0) << again.err;
   EXPECT_TRUE(again.json().at("rebuild").at("ok").as_bool());
   EXPECT_THAT(again.err, ::testing::Not(::testing::HasSubstr("arithmetic was")));
@@ -56,8 +65,23 @@ TEST(EmulatedCuda, QuantizeSaysWhatTheDeviceHeld) {
 
 TEST(EmulatedCuda, ARunThatTheDeviceHasNoRoomForIsRefusedBeforeItBegins) {
   const Scratch scratch;
-  const std::vector<std::string> job = {"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--device", "emulated", "--json", "--dry-run",
-                                        "--set", "scheme=w4a16_g32_sym", "--set", "calibration.samples=8", "--set", "calibration.sequence_length=64"};
+  const std::vector<std::string> job = {"quantize",
+                                        "--method",
+                                        "gptq",
+                                        "--model",
+                                        tinystories(),
+                                        "--output",
+                                        scratch / "q",
+                                        "--device",
+                                        "emulated",
+                                        "--json",
+                                        "--dry-run",
+                                        "--set",
+                                        "scheme=w4a16_g32_sym",
+                                        "--set",
+                                        "calibration.samples=8",
+                                        "--set",
+                                        "calibration.sequence_length=64"};
   const Outcome plan = run_llmq(job);
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   const Json document = plan.json();
@@ -67,7 +91,8 @@ TEST(EmulatedCuda, ARunThatTheDeviceHasNoRoomForIsRefusedBeforeItBegins) {
   EXPECT_EQ(parts, needed);
   const Outcome refused = run_llmq(job, {"LLMQ_EMULATED_MEMORY=" + std::to_string(needed / 4)});
   EXPECT_EQ(refused.exit_code, 2);
-  EXPECT_THAT(refused.out + refused.err, ::testing::AllOf(::testing::HasSubstr("MiB on its device"), ::testing::HasSubstr("would do")));
+  EXPECT_THAT(refused.out + refused.err,
+              ::testing::AllOf(::testing::HasSubstr("MiB on its device"), ::testing::HasSubstr("would do")));
   EXPECT_EQ(run_llmq(job, {"LLMQ_EMULATED_MEMORY=few"}).exit_code, 2);
 }
 

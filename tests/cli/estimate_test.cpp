@@ -1,4 +1,5 @@
-// What is said before a run is what the run then writes; what does not fit is marked; the advice follows the budget.
+// What is said before a run is what the run then writes; what does not fit is marked; the advice follows the
+// budget.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -101,12 +102,13 @@ TEST(Estimate, CountsTheCacheInEveryType) {
                                                                    : field("num_attention_heads"),
                      head_dim = field("hidden_size") / field("num_attention_heads"),
                      heads = field("num_hidden_layers") * kv_heads;
-  const std::vector<std::pair<std::string, std::int64_t>> head_bytes = {  // of a key and its value
-                                                                        {"bf16", 4 * head_dim},
-                                                                        {"fp16", 4 * head_dim},
-                                                                        {"int8", 2 * (head_dim + 2)},
-                                                                        {"int4", head_dim * 5 / 8 + 2 + head_dim / 2 + 2},
-                                                                        {"fp8", 2 * head_dim}};
+  const std::vector<std::pair<std::string, std::int64_t>> head_bytes = {
+      // of a key and its value
+      {"bf16", 4 * head_dim},
+      {"fp16", 4 * head_dim},
+      {"int8", 2 * (head_dim + 2)},
+      {"int4", head_dim * 5 / 8 + 2 + head_dim / 2 + 2},
+      {"fp8", 2 * head_dim}};
   std::int64_t before = 0;
   for (const auto& [type, bytes] : head_bytes) {
     const Json json = estimate({"--scheme", "original", "--context", "100", "--batch", "3",
@@ -127,12 +129,13 @@ TEST(Estimate, TakesTheCheckpointsCacheTypeAndSaysSo) {
   const Scratch scratch;
   EXPECT_EQ(estimate({"--scheme", "original", "--json"}).json().at("kv_cache").at("reason").as_string(),
             "the default");
-  ASSERT_EQ(run_llmq({"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q",
-                      "--set", "kv_cache.dtype=fp8", "--set",
-                      "calibration={samples: 2, sequence_length: 64}"})
-                .exit_code,
-            0);
-  const std::vector<std::string> words = {"estimate", scratch / "q", "--machine", "l4", "--scheme", "original"};
+  ASSERT_EQ(
+      run_llmq({"quantize", "--method", "gptq", "--model", tinystories(), "--output", scratch / "q", "--set",
+                "kv_cache.dtype=fp8", "--set", "calibration={samples: 2, sequence_length: 64}"})
+          .exit_code,
+      0);
+  const std::vector<std::string> words = {"estimate", scratch / "q", "--machine",
+                                          "l4",       "--scheme",    "original"};
   EXPECT_THAT(run_llmq(words).out, HasSubstr("in fp8 (the checkpoint asks for it)"));
 }
 

@@ -82,13 +82,17 @@ TEST(EvalPpl, LevelsAgreeClosely) {
   EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
 }
 
-// What is promised of int8, and what docs/serving.md says of int4 and fp8; all change something, and the bytes are those of heads of 16.
+// What is promised of int8, and what docs/serving.md says of int4 and fp8; all change something, and the
+// bytes are those of heads of 16.
 TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   const Json plain = eval({tinystories()}).json();
   const double before = plain.at("ppl").as_double();
-  const std::int64_t layers_and_heads = plain.at("kv_cache").at("bytes_per_token").as_integer() / 128;  // keys and values, 16 numbers of 4 bytes
+  // keys and values, 16 numbers of 4 bytes
+  const std::int64_t layers_and_heads = plain.at("kv_cache").at("bytes_per_token").as_integer() / 128;
   EXPECT_EQ(eval({tinystories(), "--kv-cache-dtype", "f32"}).json().at("ppl").as_double(), before);
-  for (const auto& [type, share, bytes] : {std::tuple{"bf16", 0.001, 64}, std::tuple{"fp16", 0.001, 64}, std::tuple{"int8", 0.001, 36}, std::tuple{"int4", 0.025, 22}, std::tuple{"fp8", 0.01, 32}}) {
+  for (const auto& [type, share, bytes] :
+       {std::tuple{"bf16", 0.001, 64}, std::tuple{"fp16", 0.001, 64}, std::tuple{"int8", 0.001, 36},
+        std::tuple{"int4", 0.025, 22}, std::tuple{"fp8", 0.01, 32}}) {
     const Json json = eval({tinystories(), "--kv-cache-dtype", type}).json();
     const double ppl = json.at("ppl").as_double();
     EXPECT_NE(ppl, before) << type;
@@ -102,15 +106,27 @@ TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
 TEST(EvalPpl, TheFilesScalesOfACacheAreUsed) {
   const Scratch scratch;
   const auto quantized = [&](const std::string& name, const std::vector<std::string>& more) {
-    std::vector<std::string> arguments = {"quantize", "--method", "awq", "--model", tinystories(), "--output", scratch / name, "--set", "scheme=w8a16_g64_sym",
-                                          "--set", "calibration.samples=4"};
+    std::vector<std::string> arguments = {"quantize",
+                                          "--method",
+                                          "awq",
+                                          "--model",
+                                          tinystories(),
+                                          "--output",
+                                          scratch / name,
+                                          "--set",
+                                          "scheme=w8a16_g64_sym",
+                                          "--set",
+                                          "calibration.samples=4"};
     arguments.insert(arguments.end(), more.begin(), more.end());
     const Outcome outcome = run_llmq(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return scratch / name;
   };
-  const std::string with = quantized("with", {"--set", "kv_cache.dtype=fp8"}), without = quantized("without", {});
-  const auto ppl = [](const std::string& model, const char* type) { return eval({model, "--kv-cache-dtype", type}).json().at("ppl").as_double(); };
+  const std::string with = quantized("with", {"--set", "kv_cache.dtype=fp8"}),
+                    without = quantized("without", {});
+  const auto ppl = [](const std::string& model, const char* type) {
+    return eval({model, "--kv-cache-dtype", type}).json().at("ppl").as_double();
+  };
   EXPECT_EQ(ppl(with, "auto"), ppl(without, "auto"));
   EXPECT_EQ(ppl(with, "int8"), ppl(without, "int8"));
   EXPECT_NE(ppl(with, "fp8"), ppl(without, "fp8"));
@@ -158,7 +174,9 @@ TEST(Generate, SameSeedSameText) {
 
 TEST(Generate, ADraftChangesNoTextAndIsCounted) {
   const auto run = [](std::vector<std::string> more) {
-    std::vector<std::string> words = {"generate", tinystories(), "--prompt", "Once upon a time there was a", "--max-tokens", "100", "--ignore-eos", "--json"};
+    std::vector<std::string> words = {
+        "generate",     tinystories(), "--prompt",     "Once upon a time there was a",
+        "--max-tokens", "100",         "--ignore-eos", "--json"};
     words.insert(words.end(), more.begin(), more.end());
     return run_llmq(words);
   };
@@ -168,13 +186,16 @@ TEST(Generate, ADraftChangesNoTextAndIsCounted) {
     const Outcome outcome = run({"--draft", draft, "--num-draft-tokens", "3"});
     const Json json = outcome.json(), counted = json.at("speculative");
     EXPECT_EQ(json.at("token_ids"), alone.at("token_ids"));
-    const std::int64_t proposed = counted.at("proposed").as_integer(), accepted = counted.at("accepted").as_integer(),
+    const std::int64_t proposed = counted.at("proposed").as_integer(),
+                       accepted = counted.at("accepted").as_integer(),
                        rounds = counted.at("rounds").as_integer();
     EXPECT_EQ(proposed, 3 * rounds);
     EXPECT_GT(accepted, 0);
     EXPECT_LT(accepted, proposed);
-    EXPECT_DOUBLE_EQ(counted.at("acceptance_rate").as_double(), static_cast<double>(accepted) / static_cast<double>(proposed));
-    EXPECT_DOUBLE_EQ(counted.at("mean_accepted_length").as_double(), 1 + static_cast<double>(accepted) / static_cast<double>(rounds));
+    EXPECT_DOUBLE_EQ(counted.at("acceptance_rate").as_double(),
+                     static_cast<double>(accepted) / static_cast<double>(proposed));
+    EXPECT_DOUBLE_EQ(counted.at("mean_accepted_length").as_double(),
+                     1 + static_cast<double>(accepted) / static_cast<double>(rounds));
     EXPECT_NE(outcome.err.find("guesses right"), std::string::npos);
   }
 }
@@ -194,7 +215,8 @@ TEST(Generate, DraftsThatCannotGuessAreRefused) {
   const std::string other = copy_of_model(scratch);
   std::string tokenizer = read_file(other + "/tokenizer.json");
   const std::string words = R"("!": 4,
-      "\"": 5,)", swapped = R"("!": 5,
+      "\"": 5,)",
+                    swapped = R"("!": 5,
       "\"": 4,)";
   const std::size_t at = tokenizer.find(words);
   ASSERT_NE(at, std::string::npos);
@@ -207,12 +229,14 @@ TEST(Generate, ConstraintsAreKept) {
   const Scratch scratch;
   write_file(scratch / "schema.json", R"({"type": "string", "pattern": "^[a-z]{3,9}$"})");
   const auto run = [](std::vector<std::string> more) {
-    more.insert(more.begin(), {"generate", tinystories(), "--prompt", "Once upon a time", "--max-tokens", "30"});
+    more.insert(more.begin(),
+                {"generate", tinystories(), "--prompt", "Once upon a time", "--max-tokens", "30"});
     return run_llmq(more);
   };
   EXPECT_THAT(run({"--choice", "No.", "--choice", "Yes, please."}).out, AnyOf("No.\n", "Yes, please.\n"));
   EXPECT_THAT(run({"--regex", "[0-9]{3}-[a-z]{2}"}).out, MatchesRegex("[0-9][0-9][0-9]-[a-z][a-z]\n"));
-  EXPECT_THAT(run({"--json-schema", scratch / "schema.json", "--draft", "ngram"}).out, MatchesRegex("\"[a-z]+\"\n"));
+  EXPECT_THAT(run({"--json-schema", scratch / "schema.json", "--draft", "ngram"}).out,
+              MatchesRegex("\"[a-z]+\"\n"));
   const auto refused = [&](const std::vector<std::string>& more, const char* words) {
     const Outcome outcome = run(more);
     EXPECT_EQ(outcome.exit_code, 2);
@@ -222,7 +246,8 @@ TEST(Generate, ConstraintsAreKept) {
   refused({"--regex", "(a)\\1"}, "--regex: this escape at byte 4 of the expression is not supported");
   refused({"--regex", "a", "--choice", "b"}, "the text is constrained twice");
   write_file(scratch / "schema.json", R"({"type": "string", "contentEncoding": "base64"})");
-  refused({"--json-schema", scratch / "schema.json"}, "--json-schema.contentEncoding: 'contentEncoding' is not supported");
+  refused({"--json-schema", scratch / "schema.json"},
+          "--json-schema.contentEncoding: 'contentEncoding' is not supported");
 }
 
 TEST(Generate, AChatNeedsATemplate) {
@@ -234,7 +259,9 @@ TEST(Generate, AChatNeedsATemplate) {
 TEST(Tokenize, AChatIsRenderedAndCounted) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch), chat = scratch / "chat.json";
-  write_file(model + "/chat_template.jinja", "{% for m in messages %}{{ m.content | trim }}.{% endfor %}{% if add_generation_prompt %} Then{% endif %}");
+  write_file(model + "/chat_template.jinja",
+             "{% for m in messages %}{{ m.content | trim }}.{% endfor %}{% if add_generation_prompt %} "
+             "Then{% endif %}");
   write_file(chat, R"([{"role": "user", "content": " Once "}])");
   EXPECT_EQ(run_llmq({"tokenize", model, "--chat", chat}).out, "Once. Then");
   const Json json = Json::parse(run_llmq({"tokenize", model, "--chat", chat, "--json"}).out, "stdout");

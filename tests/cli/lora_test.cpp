@@ -15,7 +15,8 @@ using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 std::string adapter_in(const Scratch& scratch, const std::string& name = "adapter", std::uint64_t seed = 1) {
-  return write_tiny_adapter(ModelSpec::read(Checkpoint::open(system_io(), tinystories())), scratch / name, seed, 0.1f);
+  return write_tiny_adapter(ModelSpec::read(Checkpoint::open(system_io(), tinystories())), scratch / name,
+                            seed, 0.1f);
 }
 
 TEST(Merge, MakesAModelThatIsVerifiedAndMadeAgain) {
@@ -50,7 +51,8 @@ TEST(Merge, MistakesAreOneSentenceAndLeaveNothing) {
   };
   EXPECT_THAT(said(scratch / "nowhere"), HasSubstr("no such directory"));
   const std::string adapter = adapter_in(scratch);
-  write_file(adapter + "/adapter_config.json", R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true})");
+  write_file(adapter + "/adapter_config.json",
+             R"({"peft_type": "LORA", "r": 4, "lora_alpha": 8, "use_dora": true})");
   EXPECT_THAT(said(adapter), HasSubstr("use_dora"));
   write_file(adapter + "/adapter_model.safetensors", "<html>");
   EXPECT_THAT(said(adapter), HasSubstr("adapter"));
@@ -62,7 +64,8 @@ TEST(Lora, RunsAsTheMergedModelDoes) {
   const std::string adapter = adapter_in(scratch), merged = scratch / "merged";
   ASSERT_EQ(run_llmq({"merge", tinystories(), "--lora", adapter, merged}).exit_code, 0);
   const auto text = [](const std::string& model, const Words& more) {
-    Words words = {"generate", model, "--prompt", "Once upon a time", "--max-tokens", "40", "--compute", "float32", "--json"};
+    Words words = {"generate",  model,     "--prompt", "Once upon a time", "--max-tokens", "40",
+                   "--compute", "float32", "--json"};
     words.insert(words.end(), more.begin(), more.end());
     const Outcome outcome = run_llmq(words);
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
@@ -82,20 +85,24 @@ TEST(Lora, RunsAsTheMergedModelDoes) {
   // The sums are taken in another order; the adapter itself moves it more than ten times as far.
   EXPECT_NEAR(beside, in_it, 1e-4 * in_it);
   EXPECT_GT(std::abs(loss(tinystories(), {}) - in_it), 1e-3 * in_it);
-  EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "a", "--lora", scratch / "nowhere"}).exit_code, 2);
+  EXPECT_EQ(run_llmq({"generate", tinystories(), "--prompt", "a", "--lora", scratch / "nowhere"}).exit_code,
+            2);
 }
 
-// Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be applied to something else.
+// Rounding leaves what a linear reads as it was; AWQ does not, and an adapter of the original would be
+// applied to something else.
 TEST(Lora, WarnsWhereTheInputsWereRescaled) {
   const Scratch scratch;
   const std::string adapter = adapter_in(scratch);
   for (const std::string method : {"rtn", "awq"}) {
     const std::string quantized = scratch / method;
-    ASSERT_EQ(run_llmq({"quantize", "--method", method, "--model", tinystories(), "--output", quantized, "--set", "scheme=w4a16_g64_asym", "--set", "calibration.samples=2", "--set",
+    ASSERT_EQ(run_llmq({"quantize", "--method", method, "--model", tinystories(), "--output", quantized,
+                        "--set", "scheme=w4a16_g64_asym", "--set", "calibration.samples=2", "--set",
                         "calibration.sequence_length=64"})
                   .exit_code,
               0);
-    const Outcome outcome = run_llmq({"generate", quantized, "--lora", adapter, "--prompt", "Once", "--max-tokens", "2"});
+    const Outcome outcome =
+        run_llmq({"generate", quantized, "--lora", adapter, "--prompt", "Once", "--max-tokens", "2"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("14 linears of rank up to 4"));
     EXPECT_EQ(outcome.err.find("AWQ rescaled") != std::string::npos, method == "awq") << outcome.err;

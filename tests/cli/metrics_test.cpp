@@ -1,4 +1,5 @@
-// The figures that a run leaves for dashboards agree with what it said, and are of the form their readers want.
+// The figures that a run leaves for dashboards agree with what it said, and are of the form their readers
+// want.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,18 +1,20 @@
-// What each method is for, on a model with planted outliers: in each norm the four largest gains times 50, their
-// readers divided by 50, the function unchanged (cli/planted_outliers.h).
+// What each method is for, on a model with planted outliers: in each norm the four largest gains times 50,
+// their readers divided by 50, the function unchanged (cli/planted_outliers.h).
 //
-//   8 bits: one step covers the channels of a token, or all there are, and the outliers make it 50 times as wide.
+//   8 bits: one step covers the channels of a token, or all there are, and the outliers make it 50 times as
+//   wide.
 //           Plain rounding collapses, SmoothQuant gives back what the original gives.
-//   4 bits: the columns that read the outliers are 50 times smaller than their neighbours under the same scale, and
+//   4 bits: the columns that read the outliers are 50 times smaller than their neighbours under the same
+//   scale, and
 //           plain rounding makes them 0. AWQ gives back what it gives on the model without outliers.
 //
-// "Gives back": within 0.5 %. "Collapses": 8 bits are worse than plain 4 bits without outliers, 4 bits than 3. Text:
-// stories that the model told itself (tests/fixtures/stories), others for calibration, so that perplexity means
-// something. Each figure is printed: docs/methods.md has them as a table.
+// "Gives back": within 0.5 %. "Collapses": 8 bits are worse than plain 4 bits without outliers, 4 bits than
+// 3. Text: stories that the model told itself (tests/fixtures/stories), others for calibration, so that
+// perplexity means something. Each figure is printed: docs/methods.md has them as a table.
 //
-// AWQ chooses among near-ties, and one story more or a processor that adds in another order changes the choice: at 4
-// bits the ratio of one calibration scatters by 0.7 %. So it is the geometric mean over calibrations of 4 to 16 stories
-// that is compared with 0.5 %.
+// AWQ chooses among near-ties, and one story more or a processor that adds in another order changes the
+// choice: at 4 bits the ratio of one calibration scatters by 0.7 %. So it is the geometric mean over
+// calibrations of 4 to 16 stories that is compared with 0.5 %.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -43,10 +45,10 @@ class PlantedOutliers : public ::testing::Test {
   double quantized(const std::string& model, const std::string& method, const std::string& scheme,
                    int samples = kMostSamples) {
     const std::string output = scratch_ / ("q" + std::to_string(++count_));
-    const Outcome outcome =
-        run_llmq({"quantize", "--model", model, "--output", output, "--set", "method=" + method, "--set",
-                  "scheme=" + scheme, "--set", "calibration.text=" + kStories + "calibration.txt", "--set",
-                  "calibration.samples=" + std::to_string(samples), "--set", "calibration.sequence_length=256"});
+    const Outcome outcome = run_llmq(
+        {"quantize", "--model", model, "--output", output, "--set", "method=" + method, "--set",
+         "scheme=" + scheme, "--set", "calibration.text=" + kStories + "calibration.txt", "--set",
+         "calibration.samples=" + std::to_string(samples), "--set", "calibration.sequence_length=256"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     return printed(method + " " + scheme + " by " + std::to_string(samples), model, perplexity(output));
   }

@@ -1,4 +1,5 @@
-// Packed checkpoints run from their codes: the same figures as dequantized, in about their size, and the program says so.
+// Packed checkpoints run from their codes: the same figures as dequantized, in about their size, and the
+// program says so.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -40,11 +41,10 @@ TEST(Packed, EvaluatesInFloat32ToTheBitsOfTheDenseCheckpoint) {
 // Blocks run from their codes, around one zero or above a minimum, q's and k's rows put in the model's order.
 TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
   const Scratch scratch;
-  const std::vector<std::pair<std::string, std::string>> types = {
-      {"q4_0", "Q4_0 linears as 4-bit codes"},
-      {"q8_0", "Q8_0 linears as 8-bit codes"},
-      {"q4_1", "Q4_1 linears as 4-bit codes"},
-      {"q5_1", "Q5_1 linears as 8-bit codes"}};
+  const std::vector<std::pair<std::string, std::string>> types = {{"q4_0", "Q4_0 linears as 4-bit codes"},
+                                                                  {"q8_0", "Q8_0 linears as 8-bit codes"},
+                                                                  {"q4_1", "Q4_1 linears as 4-bit codes"},
+                                                                  {"q5_1", "Q5_1 linears as 8-bit codes"}};
   for (const auto& [type, served] : types) {
     const std::string packed = scratch / (type + ".gguf"), dense = scratch / (type + "-dense");
     const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",

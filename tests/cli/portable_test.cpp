@@ -1,5 +1,5 @@
-// quantize --portable: one digest whatever the processor has beyond AVX2. LLMQ_CPU_ISA plays the smaller machine; what of the program
-// looks at the processor by itself (kernels on host memory) follows it as well.
+// quantize --portable: one digest whatever the processor has beyond AVX2. LLMQ_CPU_ISA plays the smaller
+// machine; what of the program looks at the processor by itself (kernels on host memory) follows it as well.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

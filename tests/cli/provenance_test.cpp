@@ -179,7 +179,8 @@ TEST(Sign, AGgufIsSignedAndVerifiedAsADirectoryIs) {
   write_file(file + ".report.json", read_file(file + ".report.json") + "\n");
   EXPECT_EQ(verified().exit_code, 1);
   EXPECT_THAT(verified().out, HasSubstr("differs: m.gguf.report.json"));
-  EXPECT_EQ(run_llmq({"sign", file, "--key", scratch / "private.pem"}).exit_code, 2) << "not what was written";
+  EXPECT_EQ(run_llmq({"sign", file, "--key", scratch / "private.pem"}).exit_code, 2)
+      << "not what was written";
 }
 
 TEST(Verify, AnOutputWithoutAManifestIsTheUsersMistake) {
@@ -248,8 +249,7 @@ TEST(Pack, AnotherProgramReadsTheLayoutAndCopiesItWhole) {
     EXPECT_EQ(sha256_of(copied + "/blobs/sha256/" + digest), digest);
   }
   const Json index = Json::parse(read_file(copied + "/index.json"), "index.json");
-  EXPECT_EQ(index.at("manifests").items()[0].at("digest"), said.at("digest"))
-      << "not one byte was changed";
+  EXPECT_EQ(index.at("manifests").items()[0].at("digest"), said.at("digest")) << "not one byte was changed";
 }
 
 }  // namespace

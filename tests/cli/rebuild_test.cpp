@@ -1,5 +1,5 @@
-// llmq verify --rebuild: the same bytes again, or what is not as it was; and whatever a manifest says, nothing is left or written
-// elsewhere.
+// llmq verify --rebuild: the same bytes again, or what is not as it was; and whatever a manifest says,
+// nothing is left or written elsewhere.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

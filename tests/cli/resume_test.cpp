@@ -181,7 +181,8 @@ TEST(Versions, ArePublishedKeptAndRolledBackTo) {
   EXPECT_EQ(quantize("3").at("status").as_string(), "unchanged") << "which does not undo a roll back";
   EXPECT_EQ(latest(), one);
 
-  // What `latest` names is not pruned, even where it is the oldest; what misses a gate does not become latest.
+  // What `latest` names is not pruned, even where it is the oldest; what misses a gate does not become
+  // latest.
   const std::string three =
       quantize("4", {"--set", "evaluate={max_windows: 1, max_kl: 0.0000001}"}).at("version").as_string();
   EXPECT_EQ(latest(), one);

@@ -11,10 +11,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "bench",      "inspect",
-                                 "diff",     "convert",  "estimate", "verify",     "sign",
-                                 "pack",     "publish",  "tokenize", "completion", "man",     "serve",
-                                 "merge"};
+const char* const kCommands[] = {"quantize", "eval-ppl",   "generate", "bench", "inspect", "diff",
+                                 "convert",  "estimate",   "verify",   "sign",  "pack",    "publish",
+                                 "tokenize", "completion", "man",      "serve", "merge"};
 
 TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
   const Outcome help = run_llmq({"--help"});

@@ -1,5 +1,6 @@
-// malloc and its relatives stand in front of the C library's; system calls come by way of a seccomp filter that turns each into
-// SIGSYS. The handler counts it and makes it itself, from the one instruction that the filter lets through. x86-64 and glibc.
+// malloc and its relatives stand in front of the C library's; system calls come by way of a seccomp filter
+// that turns each into SIGSYS. The handler counts it and makes it itself, from the one instruction that the
+// filter lets through. x86-64 and glibc.
 #include "counters/counted_calls.h"
 
 #include <linux/audit.h>
@@ -72,8 +73,8 @@ void count_and_call(int, siginfo_t*, void* context) {
   r[REG_RAX] = llmq_call(r[REG_RAX], r[REG_RDI], r[REG_RSI], r[REG_RDX], r[REG_R10], r[REG_R8], r[REG_R9]);
 }
 
-// Whether SIGSYS reaches every thread. A thread that has not begun yet has all signals blocked: its first system call under
-// the filter would be the process's end.
+// Whether SIGSYS reaches every thread. A thread that has not begun yet has all signals blocked: its first
+// system call under the filter would be the process's end.
 bool every_thread_takes_the_signal() {
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
     std::ifstream status(task.path() / "status");

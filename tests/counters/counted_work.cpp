@@ -1,6 +1,7 @@
 // Pieces of work for an instruction counter, one thread each.   counted_work NAME | names
 //
-// What counts happens inside counted_region(), which valgrind is told to look at; everything is prepared before and run once.
+// What counts happens inside counted_region(), which valgrind is told to look at; everything is prepared
+// before and run once.
 #include <cmath>
 #include <cstdio>
 #include <functional>

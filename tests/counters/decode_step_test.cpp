@@ -1,4 +1,5 @@
-// One decoded token asks nothing of the heap and nothing of the system, and reads no more than the weights as they are packed.
+// One decoded token asks nothing of the heap and nothing of the system, and reads no more than the weights as
+// they are packed.
 #include <gtest/gtest.h>
 
 #include <unistd.h>
@@ -44,14 +45,18 @@ Engine load(const Case& c) {
   options.max_context = 512;
   options.kv_tokens = 512 * c.batch;
   if (c.packed) options.head = HeadWeight::kInt8;
-  if (c.pages) options.kv = KvType{DType::kBF16, c.pages}, options.kv_probe = std::vector<std::int32_t>(64, 5);
+  if (c.pages)
+    options.kv = KvType{DType::kBF16, c.pages}, options.kv_probe = std::vector<std::int32_t>(64, 5);
   return Engine::load(Checkpoint::open(system_io(), c.packed ? packed_model() : tinystories()),
                       make_cpu_backend(c.threads), options);
 }
 
-constexpr Case kCases[] = {{Compute::kBFloat16, 1, 1},       {Compute::kBFloat16, 2, 1},
-                           {Compute::kBFloat16, 2, 5},       {Compute::kFloat32, 2, 1},
-                           {Compute::kBFloat16, 2, 1, true}, {Compute::kBFloat16, 2, 5, true},
+constexpr Case kCases[] = {{Compute::kBFloat16, 1, 1},
+                           {Compute::kBFloat16, 2, 1},
+                           {Compute::kBFloat16, 2, 5},
+                           {Compute::kFloat32, 2, 1},
+                           {Compute::kBFloat16, 2, 1, true},
+                           {Compute::kBFloat16, 2, 5, true},
                            {Compute::kBFloat16, 2, 5, true, kKvInt4}};
 constexpr int kSteps = 20;  // more than positions in a block of the cache
 
@@ -70,8 +75,9 @@ struct Warm {
   ServingEngine batch;
 };
 
-// What every round of `steps` steps needs shows in the least of many: on a busy machine a thread may take part for the first
-// time in any step, and then its scratch memory is made; or look for another in vain and sleep.
+// What every round of `steps` steps needs shows in the least of many: on a busy machine a thread may take
+// part for the first time in any step, and then its scratch memory is made; or look for another in vain and
+// sleep.
 std::uint64_t least_of_rounds(ServingEngine& batch, int rounds, int steps, std::uint64_t (*counter)()) {
   std::uint64_t least = UINT64_MAX;
   for (int round = 0; round < rounds; ++round) {
@@ -108,8 +114,9 @@ TEST(DecodeStep, NeedsNoSystemCall) {
   EXPECT_EQ(system_calls() - before, 1u) << "the watch sees nothing";
 }
 
-// Blocks of hidden 128, 8 heads and 4 KV heads of 16, intermediate 384, vocabulary 2048: every width a multiple of every panel. Of 4 bits in
-// groups of 32: half a byte a weight and two a group; of the head in 8 bits, in groups of 32 at the least, a byte and two a group.
+// Blocks of hidden 128, 8 heads and 4 KV heads of 16, intermediate 384, vocabulary 2048: every width a
+// multiple of every panel. Of 4 bits in groups of 32: half a byte a weight and two a group; of the head in 8
+// bits, in groups of 32 at the least, a byte and two a group.
 TEST(DecodeStep, ReadsTheWeightsAsTheyArePacked) {
   constexpr double kLinears = 2 * (128.0 * 128 * 2 + 128 * 64 * 2 + 128 * 384 * 3), kHead = 2048.0 * 128;
   const Engine dense = load({Compute::kBFloat16, 1, 1}), packed = load({Compute::kBFloat16, 1, 1, true});

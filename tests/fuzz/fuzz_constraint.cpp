@@ -1,4 +1,5 @@
-// Any bytes as a regular expression or a JSON schema: refused with an Error, or texts can be drawn from it, inside the budgets; those of a schema are JSON.
+// Any bytes as a regular expression or a JSON schema: refused with an Error, or texts can be drawn from it,
+// inside the budgets; those of a schema are JSON.
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -19,9 +20,10 @@ TextProgram program_of(char kind, std::string_view text) {
   bytes.fill(true);
   TextProgramBuilder builder("input");
   constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
-  const TextPlace start = kind == 's'   ? schema_texts(builder, Json::parse(text, "input", {1u << 20, 64}), "input")
-                          : kind == 'i' ? regex_texts(builder, text, RegexReach::kInside, Spelling::kPlain, "input", kEnd)
-                                        : regex_texts(builder, text, RegexReach::kWhole, Spelling::kPlain, "input", kEnd);
+  const TextPlace start =
+      kind == 's'   ? schema_texts(builder, Json::parse(text, "input", {1u << 20, 64}), "input")
+      : kind == 'i' ? regex_texts(builder, text, RegexReach::kInside, Spelling::kPlain, "input", kEnd)
+                    : regex_texts(builder, text, RegexReach::kWhole, Spelling::kPlain, "input", kEnd);
   return std::move(builder).finish(start, bytes);
 }
 
@@ -34,7 +36,8 @@ void draw(TextAutomaton& automaton, bool json, std::uint64_t random) {
     random = random * 6364136223846793005u + 1442695040888963407u;
     TextAutomaton::State next = TextAutomaton::kDead;
     int byte = static_cast<int>(random >> 56);
-    for (int tried = 0; tried < 256 && next == TextAutomaton::kDead; ++tried) next = automaton.step(state, static_cast<std::uint8_t>(++byte &= 255));
+    for (int tried = 0; tried < 256 && next == TextAutomaton::kDead; ++tried)
+      next = automaton.step(state, static_cast<std::uint8_t>(++byte &= 255));
     if (next == TextAutomaton::kDead) {
       if (automaton.accepts(state)) break;
       std::abort();  // begun, and cannot be finished

@@ -1,4 +1,5 @@
-// Any bytes as an importance matrix: either an Error, or entries whose importance is a finite number for each input.
+// Any bytes as an importance matrix: either an Error, or entries whose importance is a finite number for each
+// input.
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
@@ -8,7 +9,8 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    const llmq::Imatrix imatrix = llmq::parse_imatrix({reinterpret_cast<const std::byte*>(data), size}, "imatrix");
+    const llmq::Imatrix imatrix =
+        llmq::parse_imatrix({reinterpret_cast<const std::byte*>(data), size}, "imatrix");
     if (imatrix.entries.empty()) std::abort();
     for (const auto& [name, entry] : imatrix.entries) {
       const std::vector<float> importance = imatrix.importance(name);

@@ -1,5 +1,5 @@
-// Any bytes as a manifest, as a signature, and as what a valid signature signs: either an Error, or names that stay
-// inside and digests that are ones.
+// Any bytes as a manifest, as a signature, and as what a valid signature signs: either an Error, or names
+// that stay inside and digests that are ones.
 #include <fmt/core.h>
 
 #include <cstdint>

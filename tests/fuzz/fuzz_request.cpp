@@ -1,4 +1,5 @@
-// Any bytes as the body of a request to each path: a typed request, or an error of the client with a status of its own.
+// Any bytes as the body of a request to each path: a typed request, or an error of the client with a status
+// of its own.
 #include <cstdlib>
 #include <string_view>
 
@@ -15,7 +16,8 @@ void read(const Parse& parse, std::string_view text) {
     parse(text, limits);
   } catch (const llmq::ApiError& error) {
     if (error.status() != 400 && error.status() != 413) std::abort();
-    if (error.body().dump().size() > 4096 + 4 * error.param().size()) std::abort();  // a body is not sent back
+    // a body is not sent back
+    if (error.body().dump().size() > 4096 + 4 * error.param().size()) std::abort();
   }
 }
 

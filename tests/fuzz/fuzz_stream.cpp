@@ -1,4 +1,5 @@
-// Any bytes as what a server streams: the same events however they are cut, and each a part or an Error; words of an error that can be shown.
+// Any bytes as what a server streams: the same events however they are cut, and each a part or an Error;
+// words of an error that can be shown.
 #include <cstdlib>
 #include <string>
 #include <string_view>
@@ -17,7 +18,8 @@ std::vector<std::string> events(std::string_view text, std::size_t cut) {
   llmq::EventStream stream(256);
   std::vector<std::string> found;
   try {
-    for (std::size_t at = 0; at < text.size(); at += cut) stream.feed(text.substr(at, cut), [&](const std::string& data) { found.push_back(data); });
+    for (std::size_t at = 0; at < text.size(); at += cut)
+      stream.feed(text.substr(at, cut), [&](const std::string& data) { found.push_back(data); });
   } catch (const llmq::Error&) {
     found.emplace_back("too long");
   }
@@ -40,7 +42,9 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t si
   if (words.size() > 400 || !llmq::is_utf8(words)) std::abort();
   try {
     const llmq::HttpTarget target = llmq::parse_http_url("http://" + text, "--endpoint");
-    if (target.host.empty() || target.port < 1 || target.port > 65535 || target.path.find_first_of("\r\n ") != std::string::npos) std::abort();
+    if (target.host.empty() || target.port < 1 || target.port > 65535 ||
+        target.path.find_first_of("\r\n ") != std::string::npos)
+      std::abort();
   } catch (const llmq::Error&) {
   }
   return 0;

@@ -1,5 +1,6 @@
-// llmq_chat: renders chats for comparison with another library's. Each line of standard input is a JSON object with "template",
-// "config" (special tokens) and "request"; each line of output is {"text"} or {"error"}. The clock stands at 2026-07-26 09:05.
+// llmq_chat: renders chats for comparison with another library's. Each line of standard input is a JSON
+// object with "template", "config" (special tokens) and "request"; each line of output is {"text"} or
+// {"error"}. The clock stands at 2026-07-26 09:05.
 #include <iostream>
 #include <string>
 

@@ -1,8 +1,8 @@
-// llmq_linears trace MODEL IDS DIR: the inputs of every linear as llmq computes them in FP32 for one sequence.
-// llmq_linears apply MODEL DIR: every linear on inputs that another library computed.
+// llmq_linears trace MODEL IDS DIR: the inputs of every linear as llmq computes them in FP32 for one
+// sequence. llmq_linears apply MODEL DIR: every linear on inputs that another library computed.
 //
-// IDS holds little-endian int32 token ids, at most as many as RowSample keeps. Inputs are float32 [tokens, in] in
-// DIR/<module>.x, outputs float32 [tokens, out] in DIR/<module>.y, one file per linear of the blocks.
+// IDS holds little-endian int32 token ids, at most as many as RowSample keeps. Inputs are float32 [tokens,
+// in] in DIR/<module>.x, outputs float32 [tokens, out] in DIR/<module>.y, one file per linear of the blocks.
 #include <fmt/core.h>
 
 #include <cstdio>

@@ -1,14 +1,17 @@
-// A preloaded library (LD_PRELOAD) between a program and the disk: it counts calls by what they do and to which file,
-// and makes one of them fail, fall short, or be the process's last.
+// A preloaded library (LD_PRELOAD) between a program and the disk: it counts calls by what they do and to
+// which file, and makes one of them fail, fall short, or be the process's last.
 //
 //   FAULTY_DISK_UNDER   directories, separated by ':'; calls on files elsewhere are not looked at
-//   FAULTY_DISK_LOG     a file that gets a line "<call> <file>" for each call, "<call> <file> FAULT" for the chosen one
-//   FAULTY_DISK_FAULT   "<how> <number> <call> <file>": the number-th such call (from 1); <how> is an errno (ENOSPC, EIO),
-//                       short (half of the bytes), kill (before the call), torn (half of the bytes, then killed), cut (before
-//                       the call the file FAULTY_DISK_CUT loses all but its first 4 KiB), or an errno with '+' behind it: that
-//                       call and every one after it that changes the disk
+//   FAULTY_DISK_LOG     a file that gets a line "<call> <file>" for each call, "<call> <file> FAULT" for the
+//                       chosen one
+//   FAULTY_DISK_FAULT   "<how> <number> <call> <file>": the number-th such call (from 1); <how> is an errno
+//                       (ENOSPC, EIO), short (half of the bytes), kill (before the call), torn (half of the
+//                       bytes, then killed), cut (before the call the file FAULTY_DISK_CUT loses all but its
+//                       first 4 KiB), or an errno with '+' behind it: that call and every one after it that
+//                       changes the disk
 //
-// <call> is one of the words below; <file> is the path below the directory, where the process's number reads PID; of a file
+// <call> is one of the words below; <file> is the path below the directory, where the process's number reads
+// PID; of a file
 //                       without a name the directory's and "/#". The call
 // "any" with the file "*" counts every call that changes the disk.
 // Calls to libc are seen, system calls made by themselves are not: llmq makes none.

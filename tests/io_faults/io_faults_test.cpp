@@ -1,8 +1,8 @@
-// Every call to the disk that the built program makes, refused, failed, cut short, or its last: what it then says, what it
-// leaves, and that the same command afterwards ends with the same bytes.
+// Every call to the disk that the built program makes, refused, failed, cut short, or its last: what it then
+// says, what it leaves, and that the same command afterwards ends with the same bytes.
 //
-// A site is what a call does to which file. Of a site that is called more than a few times (writes into a shard) the first
-// two, the last and some between are taken.
+// A site is what a call does to which file. Of a site that is called more than a few times (writes into a
+// shard) the first two, the last and some between are taken.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -30,22 +30,34 @@ Words with(Words words, const Words& more) {
 
 const Words kRounding = {"quantize", "--quiet", "--threads", "2",       "--method", "rtn",
                          "--model",  "@in",     "--output",  "@work/q", "--set",    "scheme=w4a16_g32_asym"};
-const Words kGptq = {"quantize",       "--quiet",
-                     "--threads",      "2",
-                     "--method",       "gptq",
-                     "--model",        "@in",
-                     "--output",       "@work/q",
-                     "--set",          "scheme=w4a16_g32_sym",
-                     "--set",          "calibration.samples=144",
-                     "--set",          "calibration.sequence_length=64"};
-const Words kGguf = {"quantize", "--quiet",  "--threads",   "2",          "--method",
-                     "imatrix",  "--model",  "@in",         "--output",   "@work/q.gguf",
-                     "--set",    "format=gguf",
-                     "--set",    "scheme=q8_0",
-                     "--set",    "calibration={text: [" LLMQ_SOURCE_DIR
+const Words kGptq = {"quantize",  "--quiet",
+                     "--threads", "2",
+                     "--method",  "gptq",
+                     "--model",   "@in",
+                     "--output",  "@work/q",
+                     "--set",     "scheme=w4a16_g32_sym",
+                     "--set",     "calibration.samples=144",
+                     "--set",     "calibration.sequence_length=64"};
+const Words kGguf = {"quantize",
+                     "--quiet",
+                     "--threads",
+                     "2",
+                     "--method",
+                     "imatrix",
+                     "--model",
+                     "@in",
+                     "--output",
+                     "@work/q.gguf",
+                     "--set",
+                     "format=gguf",
+                     "--set",
+                     "scheme=q8_0",
+                     "--set",
+                     "calibration={text: [" LLMQ_SOURCE_DIR
                      "/tests/fixtures/stories/calibration.txt], samples: 1, sequence_length: 64}"};
 const Words kConversion = {"convert", "--quiet", "@in", "@work/q", "--to", "safetensors", "--dtype", "f32"};
-const Words kGgufConversion = {"convert", "--quiet", "--threads", "2", "@in", "@work/q.gguf", "--to", "gguf", "--dtype", "q8_0"};
+const Words kGgufConversion = {"convert",      "--quiet", "--threads", "2",       "@in",
+                               "@work/q.gguf", "--to",    "gguf",      "--dtype", "q8_0"};
 const Words kVersioned = {"--set", "output.versioned=true", "--set", "output.keep=2"};
 
 // A job, what is there before it, and what it ends with.
@@ -129,8 +141,8 @@ void expect_clear_sentence(const std::string& err, const std::string& file, cons
       << err;
 }
 
-// What may fail with a warning: finding and removing what is not needed any more, an old version among it. (work/q is synced
-// for the new version, for `latest`, and for the old one.)
+// What may fail with a warning: finding and removing what is not needed any more, an old version among it.
+// (work/q is synced for the new version, for `latest`, and for the old one.)
 bool may_go_unnoticed(const DiskCall& site, int number) {
   return site.first == "remove" || site.first == "list" ||
          site == DiskCall{"rename", "work/q.unfinished/pruned"} ||
@@ -169,7 +181,8 @@ int fail_everywhere(Scenario& s, const std::function<bool(const DiskCall&)>& cho
   return faults;
 }
 
-// Kills the program before each call that changes the disk, and in the middle of writes; how many points that were.
+// Kills the program before each call that changes the disk, and in the middle of writes; how many points that
+// were.
 int kill_everywhere(Scenario& s) {
   s.settle();
   int points = 0;
@@ -282,8 +295,7 @@ TEST(Kills, WhatWasMeasuredForABudgetIsTakenUp) {
   for (const int record : {1, 2, 3}) {
     SCOPED_TRACE(record);
     s.job.begin();
-    const FaultyRun killed =
-        s.job.run("kill " + std::to_string(record) + " write work/q.unfinished/journal");
+    const FaultyRun killed = s.job.run("kill " + std::to_string(record) + " write work/q.unfinished/journal");
     ASSERT_EQ(killed.outcome.exit_code, 128 + SIGKILL) << killed.outcome.err;
     const FaultyRun again = s.job.run();
     ASSERT_EQ(again.outcome.exit_code, 0) << again.outcome.err;
@@ -320,7 +332,8 @@ TEST(DiskFaults, AModelThatIsCutShortWhileItIsReadIsNamed) {
     EXPECT_EQ(cut.outcome.exit_code, 1) << cut.outcome.err;
     const std::string said = json ? cut.outcome.json().at("file").as_string() : cut.outcome.err;
     EXPECT_THAT(said, ::testing::HasSubstr(model.string())) << cut.outcome.err << cut.outcome.out;
-    EXPECT_EQ(std::count(cut.outcome.err.begin(), cut.outcome.err.end(), '\n'), json ? 0 : 1) << cut.outcome.err;
+    EXPECT_EQ(std::count(cut.outcome.err.begin(), cut.outcome.err.end(), '\n'), json ? 0 : 1)
+        << cut.outcome.err;
     fs::copy_file(sound, model, fs::copy_options::overwrite_existing);
     const FaultyRun again = s.job.run(with(kRounding, {"--json"}));
     ASSERT_EQ(again.outcome.exit_code, 0) << again.outcome.err;

@@ -63,10 +63,9 @@ FaultyRun JobOnDisk::run(const std::vector<std::string>& arguments, const std::s
   fs::remove(log);
   FaultyRun run;
   // No digests from run to run: every run reads the same.
-  run.outcome =
-      run_llmq(words, {"LD_PRELOAD=" LLMQ_FAULTY_DISK, "FAULTY_DISK_UNDER=" + scratch_.path(),
-                       "FAULTY_DISK_LOG=" + log, "FAULTY_DISK_FAULT=" + fault,
-                "FAULTY_DISK_CUT=" + in() + "/model.safetensors", "LLMQ_DIGEST_CACHE="});
+  run.outcome = run_llmq(words, {"LD_PRELOAD=" LLMQ_FAULTY_DISK, "FAULTY_DISK_UNDER=" + scratch_.path(),
+                                 "FAULTY_DISK_LOG=" + log, "FAULTY_DISK_FAULT=" + fault,
+                                 "FAULTY_DISK_CUT=" + in() + "/model.safetensors", "LLMQ_DIGEST_CACHE="});
   std::istringstream lines(read_file(log));
   for (std::string line; std::getline(lines, line);) {
     std::istringstream fields(line);

@@ -1,5 +1,5 @@
-// A job of the built program with a directory of its own, which faults are planted into (faulty_disk.cpp) and which can be
-// put back as it was.
+// A job of the built program with a directory of its own, which faults are planted into (faulty_disk.cpp) and
+// which can be put back as it was.
 #pragma once
 #include <string>
 #include <utility>
@@ -20,8 +20,8 @@ struct FaultyRun {
 
 class JobOnDisk {
  public:
-  // `arguments` of llmq; "@in" and "@work" stand for the directories of the input and of the output. The output is "@work/<output>",
-  // a directory or, by its name, a .gguf file.
+  // `arguments` of llmq; "@in" and "@work" stand for the directories of the input and of the output. The
+  // output is "@work/<output>", a directory or, by its name, a .gguf file.
   explicit JobOnDisk(std::vector<std::string> arguments, std::string output = "q");
 
   // What the output's directory holds before each run of begin(): as it is now.
@@ -36,8 +36,9 @@ class JobOnDisk {
   FaultyRun run(const std::string& fault = {}) const;
   FaultyRun run(const std::vector<std::string>& arguments, const std::string& fault = {}) const;
 
-  // The digest of what a reader finds at the output, through `latest` where that is there; empty where nothing looks
-  // finished; "torn" where that or any version lacks a file of its manifest, and where a file is not what a manifest beside it says.
+  // The digest of what a reader finds at the output, through `latest` where that is there; empty where
+  // nothing looks finished; "torn" where that or any version lacks a file of its manifest, and where a file
+  // is not what a manifest beside it says.
   std::string found() const;
   std::vector<std::string> names() const;  // in work(), sorted
 

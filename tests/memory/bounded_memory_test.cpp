@@ -1,5 +1,5 @@
-// The built program on synthetic checkpoints, watched from outside: it stays inside --memory-limit, says what the smallest
-// limit is, and writes the same bytes whatever the limit and the threads.
+// The built program on synthetic checkpoints, watched from outside: it stays inside --memory-limit, says what
+// the smallest limit is, and writes the same bytes whatever the limit and the threads.
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -133,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
                                            Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
                                            Job{"small-mistral", "smoothquant"},
                                            Job{"small-llama", "rtn", 48, 256, true},
-                                           // its block is timed by shares of its width, which must not be the peak
+                                           // its block is timed by shares of its width, which must not be the
+                                           // peak
                                            Job{"wide-llama", "rtn"}));
 
 // Killed when it is about to record its second block.
@@ -147,8 +148,8 @@ void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_
 
 class SameBytes : public ::testing::TestWithParam<Job> {};
 
-// One digest over threads, plans (everything in memory, inputs computed again, the residual stream in a file) and histories.
-// Rounding alone has one plan: for it the limit is only there.
+// One digest over threads, plans (everything in memory, inputs computed again, the residual stream in a file)
+// and histories. Rounding alone has one plan: for it the limit is only there.
 TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
   const Job job = GetParam();
   std::string digest;
@@ -156,7 +157,8 @@ TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
   if (job.method == "rtn") limits.insert(limits.end(), {64, 128});
   ASSERT_GE(limits.size(), 3u);
   for (const int threads : {1, 2, 3, 8}) {
-    // Each thread's scratch is beside whatever the plan holds; both figures were rounded up, so that their difference may be one too small.
+    // Each thread's scratch is beside whatever the plan holds; both figures were rounded up, so that their
+    // difference may be one too small.
     const std::uint64_t scratch = threads == 1 ? 0 : planned_mebibytes(job, 0, threads) - limits.front() + 1;
     for (const std::uint64_t alone : limits) {
       const std::uint64_t limit = alone + scratch;

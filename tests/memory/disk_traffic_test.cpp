@@ -1,8 +1,8 @@
 // What a run reads and writes: what the plan announced, as the Io layer counted it and as the kernel did.
 //
-// Past the page cache (--direct-io) every byte that the program reads of its model is one that the kernel reads from the
-// disk, so that /proc/PID/io and the program's own count must agree. Blocks are 4 KiB: two tensors, or two bands of one,
-// may share one.
+// Past the page cache (--direct-io) every byte that the program reads of its model is one that the kernel
+// reads from the disk, so that /proc/PID/io and the program's own count must agree. Blocks are 4 KiB: two
+// tensors, or two bands of one, may share one.
 #include <gtest/gtest.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
@@ -135,8 +135,9 @@ TEST_P(DiskTraffic, IsWhatWasAnnounced) {
   if (const std::string why = why_not_direct(checkpoint()); !why.empty()) GTEST_SKIP() << why;
   ProgramRun direct;
   double read = 0, most = 0;
-  // A kernel short of memory drops the program's own pages, and reads ahead of those it brings back without a fault to count. What the
-  // program asks for is the same every time, so that the run with the least is the one to look at.
+  // A kernel short of memory drops the program's own pages, and reads ahead of those it brings back without a
+  // fault to count. What the program asks for is the same every time, so that the run with the least is the
+  // one to look at.
   for (int attempt = 0; attempt < 3; ++attempt) {
     direct = run(method, place(output, "direct" + std::to_string(attempt), ending), {"--direct-io"});
     ASSERT_EQ(direct.watched.exit_code, 0) << direct.text;
@@ -144,7 +145,8 @@ TEST_P(DiskTraffic, IsWhatWasAnnounced) {
     direct.expect_as_announced();
     if (direct.watched.disk_read == 0 && direct.watched.disk_written == 0)
       GTEST_SKIP() << "the kernel's counters of another process cannot be read here";
-    const auto program = static_cast<double>(direct.watched.major_faults * read_around(LLMQ_PROGRAM));  // and its libraries
+    // and its libraries
+    const auto program = static_cast<double>(direct.watched.major_faults * read_around(LLMQ_PROGRAM));
     RecordProperty("read_of_the_program_at_most", std::to_string(program));
     read = static_cast<double>(direct.watched.disk_read);
     most = direct.at("planned_bytes_read") * 1.02 + program + kSmall;
@@ -166,7 +168,8 @@ INSTANTIATE_TEST_SUITE_P(Methods, DiskTraffic,
                                            Job{"gguf_imatrix", "imatrix", ".gguf"}),
                          [](const auto& of) { return of.param.name; });
 
-// Most tensors are small enough to be kept, and share blocks with their neighbours: each end is announced twice.
+// Most tensors are small enough to be kept, and share blocks with their neighbours: each end is announced
+// twice.
 TEST(DiskTrafficOfASmallModel, IsWhatWasAnnounced) {
   constexpr double kTensors = 20;
   const TemporaryDirectory output;

@@ -1,4 +1,5 @@
-// make_checkpoint SHAPE DIRECTORY [LAYERS] [SEED]: a synthetic checkpoint, for `make bench-large` and by hand.
+// make_checkpoint SHAPE DIRECTORY [LAYERS] [SEED]: a synthetic checkpoint, for `make bench-large` and by
+// hand.
 #include <cstdio>
 #include <exception>
 #include <string>

@@ -1,12 +1,14 @@
-// Checkpoints of any size in the shape of a real model, for what depends on sizes and not on meaning: memory, disk
-// traffic, time.
+// Checkpoints of any size in the shape of a real model, for what depends on sizes and not on meaning: memory,
+// disk traffic, time.
 //
-//   W[n, k] = s ( z[n, k] + sum_r a_r u_r[n] v_r[k] ),   s = 0.7 / sqrt(K),   a_r = 4 (N^-1/2 + K^-1/2) (r + 1)^-0.7
+//   W[n, k] = s ( z[n, k] + sum_r a_r u_r[n] v_r[k] ),   s = 0.7 / sqrt(K),
+//   a_r = 4 (N^-1/2 + K^-1/2) (r + 1)^-0.7
 //
-// z, u, v are normal (nearly: sums of four uniform values) and come from the seed, the tensor's name and the place alone. The sum gives a few singular values above the
-// noise, falling like a power law, as trained linears have; gains are log-normal with one channel in 128 eight times as
-// large, so that inputs have the outliers that AWQ is about. Biases are small. BF16, sharded, a tokenizer of byte-level
-// BPE whose tokens are all reached by merges.
+// z, u, v are normal (nearly: sums of four uniform values) and come from the seed, the tensor's name and the
+// place alone. The sum gives a few singular values above the noise, falling like a power law, as trained
+// linears have; gains are log-normal with one channel in 128 eight times as large, so that inputs have the
+// outliers that AWQ is about. Biases are small. BF16, sharded, a tokenizer of byte-level BPE whose tokens are
+// all reached by merges.
 //
 // Never more than a mebibyte of a tensor is in memory.
 #pragma once
@@ -25,7 +27,8 @@ struct SyntheticShape {
   bool tied_head = false;
 };
 
-// "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b" with their published sizes, and small ones for tests.
+// "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b" with their published
+// sizes, and small ones for tests.
 const std::vector<SyntheticShape>& synthetic_shapes();
 // Throws std::runtime_error naming the known ones.
 SyntheticShape synthetic_shape(const std::string& name);

@@ -1,5 +1,5 @@
-// What the generator promises: checkpoints that the program reads as models of their family, the same from the same
-// seed, with inputs' outliers and weights' spectra that random numbers do not have.
+// What the generator promises: checkpoints that the program reads as models of their family, the same from
+// the same seed, with inputs' outliers and weights' spectra that random numbers do not have.
 #include "memory/synthetic_checkpoint.h"
 
 #include <gtest/gtest.h>
@@ -52,7 +52,8 @@ TEST(Synthetic, TheSeedAndNothingElseDecidesTheValues) {
   EXPECT_NE(one, values("other", 8, 5'000'000'000));
 }
 
-// Noise of standard deviation s has a largest singular value near s (sqrt(N) + sqrt(K)); the planted ones are four times that.
+// Noise of standard deviation s has a largest singular value near s (sqrt(N) + sqrt(K)); the planted ones are
+// four times that.
 TEST(Synthetic, WeightsHaveSingularValuesAboveTheNoise) {
   const TemporaryDirectory directory;
   const SyntheticShape shape = synthetic_shape("small-llama");

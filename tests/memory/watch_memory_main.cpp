@@ -1,5 +1,6 @@
-// watch_memory LIMIT PROGRAM [ARGUMENT ...]: runs PROGRAM (a path), kills it above LIMIT bytes (0: never), and says what it took
-// as one line of JSON on stderr. Exits as the program did, or with 99 when it was killed for its memory.
+// watch_memory LIMIT PROGRAM [ARGUMENT ...]: runs PROGRAM (a path), kills it above LIMIT bytes (0: never),
+// and says what it took as one line of JSON on stderr. Exits as the program did, or with 99 when it was
+// killed for its memory.
 #include <cstdio>
 #include <string>
 

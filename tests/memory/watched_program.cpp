@@ -36,13 +36,15 @@ std::uint64_t io_bytes(const std::string& text, const std::string& key) {
   return at == std::string::npos ? 0 : std::stoull(text.substr(at + key.size() + 3));
 }
 
-// Private dirty pages are anonymous or a private file's; of files only what is beyond the anonymous ones counts.
+// Private dirty pages are anonymous or a private file's; of files only what is beyond the anonymous ones
+// counts.
 std::uint64_t own_bytes(const std::string& rollup) {
   const std::uint64_t anonymous = kilobytes(rollup, "Anonymous"), dirty = kilobytes(rollup, "Private_Dirty");
   return std::max(anonymous, dirty) + kilobytes(rollup, "Shared_Dirty");
 }
 
-// Pages of a program that was linked a moment ago are dirty until they are on the disk, and would count as its memory.
+// Pages of a program that was linked a moment ago are dirty until they are on the disk, and would count as
+// its memory.
 void write_back(const std::string& file) {
   const int open_file = ::open(file.c_str(), O_RDONLY | O_CLOEXEC);
   if (open_file < 0) return;
@@ -50,7 +52,8 @@ void write_back(const std::string& file) {
   ::close(open_file);
 }
 
-// Returns when the program has taken the place of the copy of this process, whose memory is not the program's.
+// Returns when the program has taken the place of the copy of this process, whose memory is not the
+// program's.
 pid_t start(const std::vector<std::string>& command, const std::string& output,
             const std::vector<std::string>& environment) {
   write_back(command.front());

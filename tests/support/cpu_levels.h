@@ -9,7 +9,8 @@ namespace llmq::testing {
 
 inline std::vector<const CpuKernels*> present_levels() {
   std::vector<const CpuKernels*> levels;
-  for (const CpuKernels* level : {scalar_level(), avx2_level(), avx512_plain_level(), avx512_level(), amx_emulated_level(), amx_level()})
+  for (const CpuKernels* level : {scalar_level(), avx2_level(), avx512_plain_level(), avx512_level(),
+                                  amx_emulated_level(), amx_level()})
     if (level != nullptr && (levels.empty() || levels.back() != level)) levels.push_back(level);
   return levels;
 }

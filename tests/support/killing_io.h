@@ -1,5 +1,5 @@
-// An Io that kills its process ahead of the k-th call, or in the middle of it where that is a write: half of the bytes
-// are there then.
+// An Io that kills its process ahead of the k-th call, or in the middle of it where that is a write: half of
+// the bytes are there then.
 #pragma once
 #include <signal.h>
 #include <sys/wait.h>

@@ -1,8 +1,8 @@
-// What a disk holds after the power failed: a recording of every call that changes it, replayed up to any point, with
-// what was not synced by then lost, or lost in part.
+// What a disk holds after the power failed: a recording of every call that changes it, replayed up to any
+// point, with what was not synced by then lost, or lost in part.
 //
-// The model is as harsh as POSIX allows: bytes last once their file is synced, and a name once its directory is; a rename
-// is two changes of two directories, each on its own. (Journalling file systems promise more.)
+// The model is as harsh as POSIX allows: bytes last once their file is synced, and a name once its directory
+// is; a rename is two changes of two directories, each on its own. (Journalling file systems promise more.)
 #pragma once
 #include <cstdint>
 #include <filesystem>
@@ -128,8 +128,9 @@ class SimulatedDisk {
     }
   }
 
-  // Writes what the power left below `to`. Without a seed only what was synced is there; with one, each directory and
-  // each file is as the kernel saw it or as it was synced, a file also in between: the first of its new bytes.
+  // Writes what the power left below `to`. Without a seed only what was synced is there; with one, each
+  // directory and each file is as the kernel saw it or as it was synced, a file also in between: the first of
+  // its new bytes.
   void leave(const Path& to, const unsigned* seed = nullptr) const {
     std::mt19937 random(seed == nullptr ? 0 : *seed);
     write(*top_, to, seed == nullptr ? nullptr : &random);

@@ -22,7 +22,8 @@ struct DeviceNotes {
 class RecordingDevice : public CudaDevice {
  public:
   // Where `reaches` is false, no other device's memory can be copied from here.
-  RecordingDevice(DeviceNotes& notes, int index, bool reaches = true) : inner_(make_emulated_device({index})), notes_(notes), reaches_(reaches) {}
+  RecordingDevice(DeviceNotes& notes, int index, bool reaches = true)
+      : inner_(make_emulated_device({index})), notes_(notes), reaches_(reaches) {}
   std::string name() const override { return inner_->name(); }
   std::string arithmetic() const override { return inner_->arithmetic(); }
   Device place() const override { return inner_->place(); }
@@ -54,9 +55,13 @@ class RecordingDevice : public CudaDevice {
     ++notes_.across;
     return inner_->copy_across(*other->inner_, copy);
   }
-  void begin_range(const std::string& name) override { notes_.ranges.push_back(std::string(static_cast<std::size_t>(notes_.open++), ' ') + name); }
+  void begin_range(const std::string& name) override {
+    notes_.ranges.push_back(std::string(static_cast<std::size_t>(notes_.open++), ' ') + name);
+  }
   void end_range() noexcept override { --notes_.open; }
-  void fail_launch(const char* operation, int code, const std::string& sizes) override { inner_->fail_launch(operation, code, sizes); }
+  void fail_launch(const char* operation, int code, const std::string& sizes) override {
+    inner_->fail_launch(operation, code, sizes);
+  }
 
  private:
   std::unique_ptr<CudaDevice> inner_;

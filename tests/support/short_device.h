@@ -11,13 +11,15 @@
 
 namespace llmq::testing {
 
-// Whether an allocation of so many bytes is refused; `ranges`: the open ones, each between slashes ("/block 0/x_o forward/").
+// Whether an allocation of so many bytes is refused; `ranges`: the open ones, each between slashes ("/block
+// 0/x_o forward/").
 using Refuse = std::function<bool(std::size_t bytes, const std::string& ranges)>;
 
 class ShortDevice final : public RecordingDevice {
  public:
   ShortDevice(int index, Refuse refuse)
-      : RecordingDevice(notes_, index), memory_(std::make_shared<Memory>(RecordingDevice::memory(), std::move(refuse))) {}
+      : RecordingDevice(notes_, index),
+        memory_(std::make_shared<Memory>(RecordingDevice::memory(), std::move(refuse))) {}
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
   void begin_range(const std::string& name) override {
     lengths_.push_back(memory_->ranges.size());
@@ -33,9 +35,11 @@ class ShortDevice final : public RecordingDevice {
     std::shared_ptr<MemoryResource> inner;
     Refuse refuse;
     std::string ranges = "/";
-    Memory(std::shared_ptr<MemoryResource> from, Refuse rule) : inner(std::move(from)), refuse(std::move(rule)) {}
+    Memory(std::shared_ptr<MemoryResource> from, Refuse rule)
+        : inner(std::move(from)), refuse(std::move(rule)) {}
     void* allocate(std::size_t bytes) override {
-      if (refuse(bytes, ranges)) fail(ErrorKind::kResource, "the short device has no room for {} more bytes", bytes);
+      if (refuse(bytes, ranges))
+        fail(ErrorKind::kResource, "the short device has no room for {} more bytes", bytes);
       return inner->allocate(bytes);
     }
     void deallocate(void* pointer, std::size_t bytes) noexcept override { inner->deallocate(pointer, bytes); }

@@ -1,5 +1,5 @@
-// tiles.h on processors without AMX, by AVX-512 and bit for bit: what a test of tile_products.h runs on. A tile lies in
-// memory, the fused products of a row of B are 16 lanes.
+// tiles.h on processors without AMX, by AVX-512 and bit for bit: what a test of tile_products.h runs on. A
+// tile lies in memory, the fused products of a row of B are 16 lanes.
 #pragma once
 #include <string.h>
 
@@ -30,7 +30,8 @@ struct EmulatedTiles {
   static void load(const void* from, int64_t stride) {
     zero<Tile>();
     for (int r = 0; r < shape.rows[Tile]; ++r)
-      memcpy(tiles[Tile].bytes[r], static_cast<const unsigned char*>(from) + r * stride, shape.row_bytes[Tile]);
+      memcpy(tiles[Tile].bytes[r], static_cast<const unsigned char*>(from) + r * stride,
+             shape.row_bytes[Tile]);
   }
   template <int Tile>
   static void store(void* to, int64_t stride) {
@@ -51,7 +52,8 @@ struct EmulatedTiles {
 
  private:
   // A call, so that no addition moves across the change of the mode.
-  __attribute__((noinline)) static void multiply_pairs(unsigned char* c, const unsigned char* a, const EmulatedTile& b) {
+  __attribute__((noinline)) static void multiply_pairs(unsigned char* c, const unsigned char* a,
+                                                       const EmulatedTile& b) {
     __m512 even = _mm512_setzero_ps(), odd = _mm512_setzero_ps();
     for (int k = 0; k < 16; ++k) {
       uint32_t pair;
@@ -62,7 +64,8 @@ struct EmulatedTiles {
     float* const sum = reinterpret_cast<float*>(c);
     Avx512::store(sum, Avx512::add(Avx512::load(sum), Avx512::add(even, odd)));
   }
-  __attribute__((noinline)) static void multiply_quads(unsigned char* c, const unsigned char* a, const EmulatedTile& b) {
+  __attribute__((noinline)) static void multiply_quads(unsigned char* c, const unsigned char* a,
+                                                       const EmulatedTile& b) {
     for (int n = 0; n < 16; ++n) {
       uint32_t sum;
       memcpy(&sum, c + 4 * n, sizeof sum);

@@ -1,13 +1,15 @@
-// Products of BF16 pairs and of INT8 quads in AMX's tiles, over the panels that every level has (cpu_kernels.h): a panel of
-// 32 columns is two tiles side by side, unit for unit, and rows of A are tiles as they lie.
+// Products of BF16 pairs and of INT8 quads in AMX's tiles, over the panels that every level has
+// (cpu_kernels.h): a panel of 32 columns is two tiles side by side, unit for unit, and rows of A are tiles as
+// they lie.
 //
-//   C = start or C; for each 16 units of the depth, in order: C = C (+) A tile x B tile     (tiles.h has the sum inside)
+//   C = start or C; for each 16 units of the depth, in order: C = C (+) A tile x B tile
+//   (tiles.h has the sum inside)
 //
-// A depth that does not fill the last tile meets zeros there. Nothing else enters a row's chain, so that one decoded row has
-// the bits it has among thousands.
+// A depth that does not fill the last tile meets zeros there. Nothing else enters a row's chain, so that one
+// decoded row has the bits it has among thousands.
 //
-// Up to 32 rows at once: C takes four tiles, A two, B two; 4 products of 16 cycles follow 4 loads of 8. A panel's part of
-// kBlockUnits units stays in L1 while the rows pass by from L2, and the sums wait in C.
+// Up to 32 rows at once: C takes four tiles, A two, B two; 4 products of 16 cycles follow 4 loads of 8. A
+// panel's part of kBlockUnits units stays in L1 while the rows pass by from L2, and the sums wait in C.
 #pragma once
 #include <string.h>
 
@@ -22,7 +24,7 @@ constexpr int64_t kTileRows = 16, kTileUnits = 16, kTileColumns = 16, kTilePanel
 constexpr int64_t kUnitBytes = kTilePanel * 4;  // of a panel
 constexpr int64_t kBlockUnits = 192;            // 24 KiB of a panel
 constexpr auto kBf16 = static_cast<int>(CpuFormat::kBF16);
-constexpr int64_t kNarrowStep = 128;            // codes of a column that are expanded at once
+constexpr int64_t kNarrowStep = 128;  // codes of a column that are expanded at once
 static_assert(Avx512::kPanelVectors * Avx512::kLanes == kTilePanel);
 
 // Tiles 0 to 3: C, by rows and columns. 4, 5: A. 6, 7: B.
@@ -38,9 +40,11 @@ inline TileConfiguration tiles_for(int64_t rows) {
 }
 
 // copy[r][u] = from[u][r] for 16 units of 4 bytes, by exchanges of neighbours, pairs, fours and eights.
-__attribute__((noinline)) void turn_units(unsigned char* copy, const unsigned char* from, int64_t step, int64_t rows, int64_t units) {
+__attribute__((noinline)) void turn_units(unsigned char* copy, const unsigned char* from, int64_t step,
+                                          int64_t rows, int64_t units) {
   __m512i v[16], w[16];
-  for (int u = 0; u < 16; ++u) v[u] = u < units ? Avx512::loadi_first(from + u * step, static_cast<int>(rows)) : Avx512::zeroi();
+  for (int u = 0; u < 16; ++u)
+    v[u] = u < units ? Avx512::loadi_first(from + u * step, static_cast<int>(rows)) : Avx512::zeroi();
   for (int i = 0; i < 16; i += 2) {
     w[i] = _mm512_unpacklo_epi32(v[i], v[i + 1]);
     w[i + 1] = _mm512_unpackhi_epi32(v[i], v[i + 1]);
@@ -52,8 +56,10 @@ __attribute__((noinline)) void turn_units(unsigned char* copy, const unsigned ch
     }
   // v[4 i + j] has columns j, 4 + j, 8 + j, 12 + j of units 4 i to 4 i + 3, one to each quarter.
   for (int j = 0; j < 4; ++j) {
-    const __m512i low = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88), high = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
-    const __m512i low2 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xdd), high2 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xdd);
+    const __m512i low = _mm512_shuffle_i32x4(v[j], v[4 + j], 0x88),
+                  high = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0x88);
+    const __m512i low2 = _mm512_shuffle_i32x4(v[j], v[4 + j], 0xdd),
+                  high2 = _mm512_shuffle_i32x4(v[8 + j], v[12 + j], 0xdd);
     Avx512::storei(copy + 64 * j, _mm512_shuffle_i32x4(low, high, 0x88));
     Avx512::storei(copy + 64 * (8 + j), _mm512_shuffle_i32x4(low, high, 0xdd));
     Avx512::storei(copy + 64 * (4 + j), _mm512_shuffle_i32x4(low2, high2, 0x88));
@@ -68,7 +74,8 @@ struct RowBlock {
   int64_t rows;
   bool transposed;
 
-  // 16 units from `unit` on, of which `bytes` are there, as whole tiles of 64 bytes a row; rows from 16 on at copy + 1024.
+  // 16 units from `unit` on, of which `bytes` are there, as whole tiles of 64 bytes a row; rows from 16 on at
+  // copy + 1024.
   LLMQ_INLINE void copy_tiles(unsigned char* copy, int64_t unit, int64_t bytes) const {
     for (int64_t first = 0; first < rows; first += kTileRows, copy += kTileRows * 64) {
       const int64_t count = rows - first < kTileRows ? rows - first : kTileRows;
@@ -77,7 +84,8 @@ struct RowBlock {
         continue;
       }
       memset(copy, 0, kTileRows * 64);
-      for (int64_t r = 0; r < count; ++r) memcpy(copy + r * 64, a + (first + r) * step + 4 * unit, static_cast<size_t>(bytes));
+      for (int64_t r = 0; r < count; ++r)
+        memcpy(copy + r * 64, a + (first + r) * step + 4 * unit, static_cast<size_t>(bytes));
     }
   }
 };
@@ -118,16 +126,19 @@ struct PanelTiles {
       Tiles::template multiply<3, 5, 7>(Product{});
     }
   }
-  // Adds the products of `bytes` of each row with as many of a panel at b: units of 4, the last one perhaps half.
+  // Adds the products of `bytes` of each row with as many of a panel at b: units of 4, the last one perhaps
+  // half.
   static LLMQ_INLINE void add(const RowBlock& rows, const unsigned char* b, int64_t bytes) {
     int64_t unit = 0;
     if (!rows.transposed)
-      for (; 4 * unit + 64 <= bytes; unit += kTileUnits) step(rows.a + 4 * unit, rows.step, b + unit * kUnitBytes);
+      for (; 4 * unit + 64 <= bytes; unit += kTileUnits)
+        step(rows.a + 4 * unit, rows.step, b + unit * kUnitBytes);
     if (4 * unit < bytes) add_copies(rows, b, unit, bytes);
   }
 
  private:
-  __attribute__((noinline)) static void add_copies(const RowBlock& rows, const unsigned char* b, int64_t unit, int64_t bytes) {
+  __attribute__((noinline)) static void add_copies(const RowBlock& rows, const unsigned char* b, int64_t unit,
+                                                   int64_t bytes) {
     alignas(64) unsigned char copy[2 * kTileRows * 64], end_of_b[kTileUnits * kUnitBytes];
     for (; 4 * unit < bytes; unit += kTileUnits) {
       const int64_t left = bytes - 4 * unit < 64 ? bytes - 4 * unit : 64;
@@ -162,17 +173,21 @@ LLMQ_INLINE void take_rows(float* y, const float* from, int64_t from_row, int64_
   for (int64_t r = 0; r < rows; ++r)
     for (int v = 0; v < 2; ++v)
       Avx512::store(y + r * kTilePanel + v * kTileColumns,
-                    from == nullptr ? Avx512::set(0.0f) : Avx512::load_first(from + r * from_row + v * kTileColumns, columns_of(columns, v)));
+                    from == nullptr
+                        ? Avx512::set(0.0f)
+                        : Avx512::load_first(from + r * from_row + v * kTileColumns, columns_of(columns, v)));
 }
 LLMQ_INLINE void put_rows(float* c, int64_t c_row, const float* y, int64_t rows, int64_t columns) {
   for (int64_t r = 0; r < rows; ++r)
     for (int v = 0; v < 2; ++v)
-      Avx512::store_first(c + r * c_row + v * kTileColumns, Avx512::load(y + r * kTilePanel + v * kTileColumns), columns_of(columns, v));
+      Avx512::store_first(c + r * c_row + v * kTileColumns,
+                          Avx512::load(y + r * kTilePanel + v * kTileColumns), columns_of(columns, v));
 }
 
 // Rows [first, first + rows) against one panel, g.columns of it, and units [from, to) of the depth.
 template <class Tiles, class Product, bool Two>
-__attribute__((noinline)) void multiply_panel(const GemmPanel& g, int64_t first, int64_t rows, int64_t depth_bytes, int64_t from, int64_t to) {
+__attribute__((noinline)) void multiply_panel(const GemmPanel& g, int64_t first, int64_t rows,
+                                              int64_t depth_bytes, int64_t from, int64_t to) {
   using Panel = PanelTiles<Tiles, Product, Two>;
   alignas(64) float sums[2 * kTileRows * kTilePanel];
   float* const c = g.c + first * g.c_row;
@@ -189,8 +204,10 @@ __attribute__((noinline)) void multiply_panel(const GemmPanel& g, int64_t first,
     Panel::load(sums, kTilePanel);
   }
   const auto* const a = static_cast<const unsigned char*>(g.a);
-  const RowBlock block{g.transposed ? a + 4 * first + from * g.a_row : a + first * g.a_row + 4 * from, g.a_row, rows, g.transposed};
-  Panel::add(block, static_cast<const unsigned char*>(g.b) + from * kUnitBytes, (4 * to < depth_bytes ? 4 * to : depth_bytes) - 4 * from);
+  const RowBlock block{g.transposed ? a + 4 * first + from * g.a_row : a + first * g.a_row + 4 * from,
+                       g.a_row, rows, g.transposed};
+  Panel::add(block, static_cast<const unsigned char*>(g.b) + from * kUnitBytes,
+             (4 * to < depth_bytes ? 4 * to : depth_bytes) - 4 * from);
   if (whole) return Panel::store(c, g.c_row);
   Panel::store(sums, kTilePanel);
   put_rows(c, g.c_row, sums, rows, g.columns);
@@ -210,21 +227,25 @@ void multiply_rows(const GemmPanel& g, int64_t depth_bytes, int64_t first, int64
     int64_t from = 0;
     do {
       const int64_t to = units - from < step ? units : from + step;
-      for (int64_t row = first; row < end; row += block) multiply_panel<Tiles, Product, Two>(one, row, block, depth_bytes, from, to);
+      for (int64_t row = first; row < end; row += block)
+        multiply_panel<Tiles, Product, Two>(one, row, block, depth_bytes, from, to);
       from = to;
     } while (from < units);
   }
   Tiles::release();
 }
 
-// use(Index of whether a block takes two tiles of rows, first, end, rows of a block): whole blocks, then what is left.
+// use(Index of whether a block takes two tiles of rows, first, end, rows of a block): whole blocks, then what
+// is left.
 template <class Use>
 LLMQ_INLINE void by_blocks(int64_t rows, const Use& use) {
   constexpr int64_t kMost = 2 * kTileRows;
   const int64_t many = rows / kMost * kMost, left = rows - many;
   if (many > 0) use(Index<1>{}, 0, many, kMost);
-  if (left > kTileRows) use(Index<1>{}, many, rows, left);
-  else if (left > 0) use(Index<0>{}, many, rows, left);
+  if (left > kTileRows)
+    use(Index<1>{}, many, rows, left);
+  else if (left > 0)
+    use(Index<0>{}, many, rows, left);
 }
 
 // `gemm` of the level; an element has 2 bytes for Pairs, 1 for Quads.
@@ -235,7 +256,8 @@ void tile_gemm(const GemmPanel& g) {
   });
 }
 
-// Rows [first, end) of one panel, `block` at a time, group after group: sums of one group are scaled while the tiles make the next.
+// Rows [first, end) of one panel, `block` at a time, group after group: sums of one group are scaled while
+// the tiles make the next.
 template <class Tiles, bool Two>
 void multiply_groups(const GemmPanel& g, int64_t group, int64_t first, int64_t end, int64_t block) {
   using Panel = PanelTiles<Tiles, Pairs, Two>;
@@ -247,7 +269,8 @@ void multiply_groups(const GemmPanel& g, int64_t group, int64_t first, int64_t e
     int64_t i = 0;
     for (int64_t k = 0; k < g.depth; k += group, ++i) {
       Panel::zero();
-      const RowBlock rows{static_cast<const unsigned char*>(g.a) + row * g.a_row + 2 * k, g.a_row, block, false};
+      const RowBlock rows{static_cast<const unsigned char*>(g.a) + row * g.a_row + 2 * k, g.a_row, block,
+                          false};
       Panel::add(rows, static_cast<const unsigned char*>(g.b) + i * g.b_panel, 2 * group);
       if (i > 0) add_scaled(y, sums[(i - 1) & 1], g.scale + (i - 1) * kTilePanel, block);
       Panel::store(sums[i & 1], kTilePanel);
@@ -266,31 +289,43 @@ void tile_gemm_groups(const GemmPanel& g, int64_t group) {
   });
 }
 
-// Up to 32 rows against codes, of which kNarrowStep a column are expanded while the tiles multiply those before.
+// Up to 32 rows against codes, of which kNarrowStep a column are expanded while the tiles multiply those
+// before.
 template <class Tiles, bool Two>
 void multiply_narrow(const NarrowProduct& p) {
   using Panel = PanelTiles<Tiles, Pairs, Two>;
   alignas(64) unsigned char codes[2][kNarrowStep * kTilePanel * 2];
   alignas(64) float scales[2][kTilePanel], sums[2 * kTileRows * kTilePanel], y[2 * kTileRows * kTilePanel];
   const NarrowLayout& layout = p.layout;
-  const int64_t group_bytes = layout.group_bytes(kTilePanel), steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
-  const auto count_of = [&](int64_t step) { return layout.group - step * kNarrowStep < kNarrowStep ? layout.group - step * kNarrowStep : kNarrowStep; };
+  const int64_t group_bytes = layout.group_bytes(kTilePanel),
+                steps = (layout.group + kNarrowStep - 1) / kNarrowStep;
+  const auto count_of = [&](int64_t step) {
+    return layout.group - step * kNarrowStep < kNarrowStep ? layout.group - step * kNarrowStep : kNarrowStep;
+  };
 
   const int64_t all = (p.columns + kTilePanel - 1) / kTilePanel * layout.groups * steps;
   const auto expand = [&](int64_t i) {
-    if (i < all) kAvx512Bf16Kernels.narrow_unpack[kBf16](codes[i & 1], scales[i & 1], p.b + i / steps * group_bytes, layout, nullptr, i % steps * kNarrowStep, count_of(i % steps));
+    if (i < all)
+      kAvx512Bf16Kernels.narrow_unpack[kBf16](codes[i & 1], scales[i & 1], p.b + i / steps * group_bytes,
+                                              layout, nullptr, i % steps * kNarrowStep, count_of(i % steps));
   };
   Tiles::configure(tiles_for(p.rows));
   expand(0);
   for (int64_t i = 0; i < all; ++i) {
-    const int64_t step = i % steps, group = i / steps % layout.groups, column = i / steps / layout.groups * kTilePanel;
+    const int64_t step = i % steps, group = i / steps % layout.groups,
+                  column = i / steps / layout.groups * kTilePanel;
     const int64_t columns = p.columns - column;
     float* const c = p.c + column;
     expand(i + 1);
     if (step == 0) Panel::zero();
     if (step == 0 && group == 0)
-      take_rows(y, p.accumulate ? c : p.start == nullptr ? nullptr : p.start + column, p.accumulate ? p.c_row : 0, p.rows, columns);
-    const auto* const a = static_cast<const unsigned char*>(p.a) + (group * layout.group + step * kNarrowStep) * 2;
+      take_rows(y,
+                p.accumulate         ? c
+                : p.start == nullptr ? nullptr
+                                     : p.start + column,
+                p.accumulate ? p.c_row : 0, p.rows, columns);
+    const auto* const a =
+        static_cast<const unsigned char*>(p.a) + (group * layout.group + step * kNarrowStep) * 2;
     Panel::add(RowBlock{a, p.a_row, p.rows, false}, codes[i & 1], count_of(step) * 2);
     if (step + 1 < steps) continue;
     Panel::store(sums, kTilePanel);

@@ -1,12 +1,14 @@
-// AMX's tile registers: eight of 16 rows x 64 bytes. What tile_products.h is written against; emulated_tiles.h is the other one.
+// AMX's tile registers: eight of 16 rows x 64 bytes. What tile_products.h is written against;
+// emulated_tiles.h is the other one.
 //
 //   multiply<Pairs>:  even_n = odd_n = 0; over the 16 pairs k of a row of A and of B's rows, in order:
 //                       even_n = fma(a[2k], b[k][2n], even_n);  odd_n = fma(a[2k+1], b[k][2n+1], odd_n)
 //                     c_n = c_n + (even_n + odd_n), denormals zero in and out       (Intel SDM, TDPBF16PS)
 //   multiply<Quads>:  c_n = c_n + the sum of 64 products, signed by unsigned, modulo 2^32     (TDPBSUD)
 //
-// so a row of C depends on its own row of A alone, and on no number of rows. Plain assembler, because the compiler's
-// intrinsics take tile numbers as literals only, and g++ 12 believes that LDTILECFG reads eight bytes.
+// so a row of C depends on its own row of A alone, and on no number of rows. Plain assembler, because the
+// compiler's intrinsics take tile numbers as literals only, and g++ 12 believes that LDTILECFG reads eight
+// bytes.
 #pragma once
 #include <stdint.h>
 
@@ -28,7 +30,9 @@ struct Quads {};  // four codes of 32 bits
 namespace {
 
 struct AmxTiles {
-  static LLMQ_INLINE void configure(const TileConfiguration& tiles) { asm volatile("ldtilecfg %0" : : "m"(tiles)); }
+  static LLMQ_INLINE void configure(const TileConfiguration& tiles) {
+    asm volatile("ldtilecfg %0" : : "m"(tiles));
+  }
   static LLMQ_INLINE void release() { asm volatile("tilerelease"); }
   template <int Tile>
   static LLMQ_INLINE void zero() {

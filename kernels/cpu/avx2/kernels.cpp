@@ -58,8 +58,12 @@ struct Avx2 {
   static LLMQ_INLINE F scale_where_not_less(F x, F limit, F p, F, F shifted) {
     return zero_where_less(x, limit, mul(p, power_of_two(shifted)));
   }
-  static LLMQ_INLINE bool any_greater(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0; }
-  static LLMQ_INLINE bool any_equal(F a, F b) { return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) != 0; }
+  static LLMQ_INLINE bool any_greater(F a, F b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_GT_OQ)) != 0;
+  }
+  static LLMQ_INLINE bool any_equal(F a, F b) {
+    return _mm256_movemask_ps(_mm256_cmp_ps(a, b, _CMP_EQ_OQ)) != 0;
+  }
   static LLMQ_INLINE float sum(F v) {
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));

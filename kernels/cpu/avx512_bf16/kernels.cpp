@@ -31,9 +31,9 @@ struct ProductQuads {
   static LLMQ_INLINE __m512i add(__m512i acc, B a, B b) { return _mm512_dpbusd_epi32(acc, b, a); }
 };
 
-// Codes as BF16 pairs. Four bits: code - zero, modulo 32, looks its BF16 up in a table of 32, which a permutation of
-// words is; of an index it sees the low five bits alone. With the zero 8 the table has every entry twice, so that the
-// fifth bit, the next code's first, does not matter and nothing is masked.
+// Codes as BF16 pairs. Four bits: code - zero, modulo 32, looks its BF16 up in a table of 32, which a
+// permutation of words is; of an index it sees the low five bits alone. With the zero 8 the table has every
+// entry twice, so that the fifth bit, the next code's first, does not matter and nothing is masked.
 struct PairCodes {
   using B = __m512i;
   using Zero = __m512i;

@@ -6,9 +6,9 @@
 //
 // Rows are (position, head) pairs, so that GQA's heads and many positions share one packed tile of keys and
 // of values; they pass it kRowBlock at a time, so that scores and shares stay in L1. A tile that a row cannot
-// see is skipped or adds products of zero: neither changes the row. Few rows (decoding) read keys and values where they
-// lie (kernels/cpu/kv_layout.h), in the same chains. In bf16 Q, K, P and V are BF16 and sums
-// FP32; l sums the unrounded P, lane by lane until the end. scale > 0.
+// see is skipped or adds products of zero: neither changes the row. Few rows (decoding) read keys and values
+// where they lie (kernels/cpu/kv_layout.h), in the same chains. In bf16 Q, K, P and V are BF16 and sums FP32;
+// l sums the unrounded P, lane by lane until the end. scale > 0.
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
 #include "kernels/cpu/kv_layout.h"
@@ -20,8 +20,8 @@ namespace llmq {
 
 constexpr int kKeyTile = 64;
 constexpr int kRowBlock = 24;  // whole register tiles at every level
-// Shares may grow to 2^8 before O and l are rescaled: floating point loses nothing by it, and rows are rescaled once or twice instead of at
-// every new maximum (the condition of FlashAttention-4).
+// Shares may grow to 2^8 before O and l are rescaled: floating point loses nothing by it, and rows are
+// rescaled once or twice instead of at every new maximum (the condition of FlashAttention-4).
 constexpr float kHeadroom = 8;
 
 LLMQ_INLINE size_t aligned64(size_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -108,8 +108,8 @@ struct AttentionRun {
     return reinterpret_cast<const unsigned char*>(static_cast<const T*>(t.values) + tile_at(position));
   }
 
-  // One tile's keys and values out of pages that hold them unit by unit. Keys from `count` on are whatever was there:
-  // their scores are masked. Values from `count` on are zero.
+  // One tile's keys and values out of pages that hold them unit by unit. Keys from `count` on are whatever
+  // was there: their scores are masked. Values from `count` on are zero.
   LLMQ_INLINE void copy_panels(int64_t first_key, int64_t count) const {
     constexpr int64_t kPiece = kPanel < kSlotTile ? kPanel : kSlotTile, kTileUnits = kSlotTile / kPerUnit;
     const int64_t units = t.head_dim / kPerUnit, dim = t.head_dim, width = static_cast<int64_t>(at.width);
@@ -119,7 +119,8 @@ struct AttentionRun {
       const unsigned char* from = keys_at(first_key + j);
       for (int64_t u = 0; u < units; ++u)
         for (int64_t n = j; n < j + kSlotTile; n += kPiece, from += 4 * kPiece)
-          __builtin_memcpy(keys + 4 * (n / kPanel * kPanel * units + u * kPanel + n % kPanel), from, 4 * kPiece);
+          __builtin_memcpy(keys + 4 * (n / kPanel * kPanel * units + u * kPanel + n % kPanel), from,
+                           4 * kPiece);
       from = values_at(first_key + j);
       for (int64_t u = j / kPerUnit; u < j / kPerUnit + kTileUnits; ++u, from += 4 * dim)
         for (int64_t n = 0; n < width; n += kPanel)
@@ -127,7 +128,8 @@ struct AttentionRun {
     }
     for (int64_t u = count / kPerUnit; u < kKeyTile / kPerUnit; ++u)
       for (int64_t n = 0; n < width; ++n) {
-        unsigned char* const unit = values + 4 * (n / kPanel * kPanel * (kKeyTile / kPerUnit) + u * kPanel + n % kPanel);
+        unsigned char* const unit =
+            values + 4 * (n / kPanel * kPanel * (kKeyTile / kPerUnit) + u * kPanel + n % kPanel);
         const uint32_t kept = u * kPerUnit < count ? half_unit(unit) : 0;
         __builtin_memcpy(unit, &kept, 4);
       }
@@ -141,10 +143,12 @@ struct AttentionRun {
     }
   }
 
-  // The same for any block size and pages of either format: element by element into rows, zero beyond `count`, then packed.
+  // The same for any block size and pages of either format: element by element into rows, zero beyond
+  // `count`, then packed.
   template <class Page>
   LLMQ_INLINE void gather(int64_t first_key, int64_t count) const {
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width),
+                  dim = t.head_dim;
     T* const keys = piece<T>(at.keys);
     T* const values = piece<T>(at.values);
     const Page* const from_keys = static_cast<const Page*>(t.keys);
@@ -152,7 +156,8 @@ struct AttentionRun {
     for (int64_t j = 0; j < kKeyTile; ++j) {
       const bool seen = j < count;
       if (seen) {
-        const int64_t block = t.block_table[(first_key + j) / t.block_size], p = (first_key + j) % t.block_size;
+        const int64_t block = t.block_table[(first_key + j) / t.block_size],
+                      p = (first_key + j) % t.block_size;
         Page* const row = piece<Page>(at.row);
         for (int64_t d = 0; d < dim; ++d) row[d] = from_keys[layout.key(block, t.kv_head, p, d)];
         take_row(keys + j * depth, row, dim);
@@ -173,7 +178,8 @@ struct AttentionRun {
   // `gather` from pages of packed rows.
   template <KvFormat kKeys, KvFormat kValues, int64_t kDim>
   LLMQ_INLINE void gather_packed(int64_t first_key, int64_t count) const {
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = kDim > 0 ? kDim : t.head_dim;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width),
+                  dim = kDim > 0 ? kDim : t.head_dim;
     const KvRow of_keys{kKeys, dim}, of_values{kValues, dim};
     T* const keys = piece<T>(at.keys);
     T* const values = piece<T>(at.values);
@@ -182,9 +188,11 @@ struct AttentionRun {
       const bool seen = j < count;
       if (seen) {
         const int64_t place = place_at(first_key + j);
-        kv_load_row(of_keys, row, static_cast<const unsigned char*>(t.keys) + place * of_keys.bytes(), t.key_scale);
+        kv_load_row(of_keys, row, static_cast<const unsigned char*>(t.keys) + place * of_keys.bytes(),
+                    t.key_scale);
         take_row(keys + j * depth, row, dim);
-        kv_load_row(of_values, row, static_cast<const unsigned char*>(t.values) + place * of_values.bytes(), t.value_scale);
+        kv_load_row(of_values, row, static_cast<const unsigned char*>(t.values) + place * of_values.bytes(),
+                    t.value_scale);
         take_row(values + j * width, row, dim);
       }
       pad(keys, values, j, seen);
@@ -199,15 +207,19 @@ struct AttentionRun {
     gather_packed<kKeys, kValues, 0>(first_key, count);
   }
   LLMQ_INLINE void gather_any_packed(int64_t first_key, int64_t count) const {
-    if (t.key_row.format == KvFormat::kInt8) return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
-    if (t.key_row.format == KvFormat::kInt5) return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
-    if (t.key_row.format == KvFormat::kFloat16) return gather_packed<KvFormat::kFloat16, KvFormat::kFloat16>(first_key, count);
+    if (t.key_row.format == KvFormat::kInt8)
+      return gather_packed<KvFormat::kInt8, KvFormat::kInt8>(first_key, count);
+    if (t.key_row.format == KvFormat::kInt5)
+      return gather_packed<KvFormat::kInt5, KvFormat::kInt4>(first_key, count);
+    if (t.key_row.format == KvFormat::kFloat16)
+      return gather_packed<KvFormat::kFloat16, KvFormat::kFloat16>(first_key, count);
     gather_packed<KvFormat::kFloat8, KvFormat::kFloat8>(first_key, count);
   }
 
   // Row j is zero behind its last dimension, or throughout.
   LLMQ_INLINE void pad(T* keys, T* values, int64_t j, bool seen) const {
-    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width), dim = t.head_dim;
+    const int64_t depth = static_cast<int64_t>(at.depth), width = static_cast<int64_t>(at.width),
+                  dim = t.head_dim;
     for (int64_t d = seen ? dim : 0; d < depth; ++d) keys[j * depth + d] = T{};
     for (int64_t d = seen ? dim : 0; d < width; ++d) values[j * width + d] = T{};
   }
@@ -256,8 +268,8 @@ struct AttentionRun {
           unroll<kTiles>([&](auto i) LLMQ_LAMBDA_INLINE {
             unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
               constexpr int kI = decltype(i)::value, kV = decltype(v)::value;
-              acc[kR][kI][kV] =
-                  Product::add(acc[kR][kI][kV], input, Product::load(from[kI] + 4 * (u * kSlotTile + kV * V::kLanes)));
+              acc[kR][kI][kV] = Product::add(acc[kR][kI][kV], input,
+                                             Product::load(from[kI] + 4 * (u * kSlotTile + kV * V::kLanes)));
             });
           });
         });
@@ -274,7 +286,8 @@ struct AttentionRun {
     constexpr int kVectors = V::kPanelVectors * kPanelsAtOnce;
     const int64_t width = static_cast<int64_t>(at.width), dim = t.head_dim;
     float* const out = piece<float>(at.out) + first_row * width;
-    unsigned char* const last = t.scratch + at.values;  // the unit of an odd last position, its other half zero
+    // the unit of an odd last position, its other half zero
+    unsigned char* const last = t.scratch + at.values;
     if (kPerUnit == 2 && count % 2 != 0) {
       const unsigned char* const from =
           values_at(first_key + count - 1) + 4 * ((count - 1) % kSlotTile / kPerUnit) * dim;
@@ -297,7 +310,8 @@ struct AttentionRun {
       const auto step = [&](const unsigned char* values, const unsigned char* share) LLMQ_LAMBDA_INLINE {
         unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE {
           constexpr int kR = decltype(r)::value;
-          const auto input = Product::broadcast(whole_unit(share + kR * kKeyTile * static_cast<int64_t>(sizeof(T))));
+          const auto input =
+              Product::broadcast(whole_unit(share + kR * kKeyTile * static_cast<int64_t>(sizeof(T))));
           unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
             constexpr int kV = decltype(v)::value;
             acc[kR][kV] = Product::add(acc[kR][kV], input, Product::load(values + 4 * (n + kV * V::kLanes)));
@@ -318,7 +332,8 @@ struct AttentionRun {
   template <int A, int B, int C, class Body>
   static LLMQ_INLINE void each_sum(const Body& body) {
     unroll<A>([&](auto a) LLMQ_LAMBDA_INLINE {
-      unroll<B>([&](auto b) LLMQ_LAMBDA_INLINE { unroll<C>([&](auto c) LLMQ_LAMBDA_INLINE { body(a, b, c); }); });
+      unroll<B>([&](auto b)
+                    LLMQ_LAMBDA_INLINE { unroll<C>([&](auto c) LLMQ_LAMBDA_INLINE { body(a, b, c); }); });
     });
   }
 
@@ -336,7 +351,8 @@ struct AttentionRun {
   }
 
   // The online softmax's step for a block of rows, in two passes so that neither waits for the other's long
-  // chains: each row's maximum (where it is far above the last one, O's row and l are rescaled), then the exponentials.
+  // chains: each row's maximum (where it is far above the last one, O's row and l are rescaled), then the
+  // exponentials.
   template <class Product>
   LLMQ_INLINE void soften(int64_t first_row, int64_t count, int64_t first_key) const {
     constexpr int kVectors = kKeyTile / V::kLanes;
@@ -414,8 +430,8 @@ struct AttentionRun {
     }
   }
 
-  // The tile after the one at `first_key` comes into L2 while this one is met: pages lie anywhere, and the processor's own
-  // prefetch ends with each.
+  // The tile after the one at `first_key` comes into L2 while this one is met: pages lie anywhere, and the
+  // processor's own prefetch ends with each.
   LLMQ_INLINE void fetch_next(int64_t first_key) const {
     int64_t end = t.first_position + t.positions;
     if (end > first_key + 2 * kKeyTile) end = first_key + 2 * kKeyTile;
@@ -423,8 +439,10 @@ struct AttentionRun {
     for (int64_t key = first_key + kKeyTile; key < end; key += at_once) {
       if (t.packed) {
         const int64_t place = place_at(key);
-        fetch(static_cast<const unsigned char*>(t.keys) + place * t.key_row.bytes(), at_once * t.key_row.bytes());
-        fetch(static_cast<const unsigned char*>(t.values) + place * t.value_row.bytes(), at_once * t.value_row.bytes());
+        fetch(static_cast<const unsigned char*>(t.keys) + place * t.key_row.bytes(),
+              at_once * t.key_row.bytes());
+        fetch(static_cast<const unsigned char*>(t.values) + place * t.value_row.bytes(),
+              at_once * t.value_row.bytes());
       } else {
         fetch(keys_at(key), at_once * t.head_dim * static_cast<int64_t>(sizeof(T)));
         fetch(values_at(key), at_once * t.head_dim * static_cast<int64_t>(sizeof(T)));

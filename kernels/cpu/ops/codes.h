@@ -1,5 +1,5 @@
-// Products of 8-bit codes: rows rounded to INT8 or E4M3, INT8 products with INT32 sums, the scales that follow
-// (src/device/low_precision.h says the arithmetic and its order).
+// Products of 8-bit codes: rows rounded to INT8 or E4M3, INT8 products with INT32 sums, the scales that
+// follow (src/device/low_precision.h says the arithmetic and its order).
 //
 // Integer sums are exact and every other step is one IEEE operation per element in a fixed order, so INT8
 // results are the same bits at every level. Plain loops stand where the compiler's vectors do.
@@ -34,7 +34,8 @@ LLMQ_INLINE void write_codes(int8_t* p, typename V::F v, int n) {
   for (int i = 0; i < n; ++i) p[i] = padded[i];
 }
 
-// codes[k] = round(clamp(x[k] / scale, -128, 127)), ties to even; their sum, which FP32 holds exactly for kExact of them.
+// codes[k] = round(clamp(x[k] / scale, -128, 127)), ties to even; their sum, which FP32 holds exactly for
+// kExact of them.
 template <class V, class From>
 int32_t round_int8(int8_t* codes, const void* x, float scale, int64_t n) {
   constexpr int64_t kExact = 1 << 16;
@@ -70,8 +71,8 @@ void round_float8(BFloat16* values, const void* x, float scale, int64_t n) {
   }
 }
 
-// One row: y = term(n) * scale (the first group) or fma(term(n), scale, y); the last group's sum is then multiplied by the
-// row's factor, and the bias added, before it is stored.
+// One row: y = term(n) * scale (the first group) or fma(term(n), scale, y); the last group's sum is then
+// multiplied by the row's factor, and the bias added, before it is stored.
 template <class Term>
 LLMQ_INLINE void add_row(const ScaledSums& p, int64_t r, const Term& term) {
   float* const __restrict y = p.y + r * p.y_row;
@@ -113,7 +114,8 @@ void add_float8_sums(const ScaledSums& p) {
   }
 }
 
-// INT8 without an instruction for it: bytes widened to pairs of INT16, whose products and pair sums are exact.
+// INT8 without an instruction for it: bytes widened to pairs of INT16, whose products and pair sums are
+// exact.
 template <class V>
 struct ProductInt8 {
   static constexpr int kPerUnit = 4;

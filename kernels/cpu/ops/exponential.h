@@ -1,4 +1,5 @@
-// exp(x) for vectors: x = n ln 2 + r, |r| <= ln 2 / 2, exp(x) = 2^n P(r); 2^x: x = n + r, |r| <= 1/2. The same operations at every level.
+// exp(x) for vectors: x = n ln 2 + r, |r| <= ln 2 / 2, exp(x) = 2^n P(r); 2^x: x = n + r, |r| <= 1/2. The
+// same operations at every level.
 //
 // FP32: Cephes' degree-5 minimax polynomial for (exp(r) - 1 - r) / r^2; at most 1 ulp where the result is
 // normal and below 2^127.5 (tests/kernels/cpu/rows_test), 0 below -87.33, infinity from 88.38 on.
@@ -40,9 +41,9 @@ LLMQ_INLINE typename V::F exp_f32(typename V::F x) {
   return V::zero_where_less(x, lowest, V::mul(e.p, V::power_of_two(e.shifted)));
 }
 
-// 2^x for x <= 126 (and NaN), for attention: 8 operations less than exp_f32. P is a minimax polynomial of degree 5, P(0) = 1; its error and
-// all roundings stay below 1.7e-7 of the result. 0 below -126: 2^n is a normal number, and a processor that scales by it in one
-// instruction may.
+// 2^x for x <= 126 (and NaN), for attention: 8 operations less than exp_f32. P is a minimax polynomial of
+// degree 5, P(0) = 1; its error and all roundings stay below 1.7e-7 of the result. 0 below -126: 2^n is a
+// normal number, and a processor that scales by it in one instruction may.
 constexpr float kExp2Lowest = -126.0f;
 constexpr float kLog2E = 0x1.715476p0f;
 

@@ -232,7 +232,8 @@ void gemm_groups(const GemmPanel& g, int64_t group) {
     one.rows = g.rows - row < kRows ? g.rows - row : kRows;
     const size_t bytes = static_cast<size_t>(g.columns) * sizeof(float);
     if (g.accumulate)
-      for (int64_t r = 0; r < one.rows; ++r) __builtin_memcpy(c + r * kPanel, g.c + (row + r) * g.c_row, bytes);
+      for (int64_t r = 0; r < one.rows; ++r)
+        __builtin_memcpy(c + r * kPanel, g.c + (row + r) * g.c_row, bytes);
     for (int64_t k = 0, i = 0; k < g.depth; k += group, ++i) {
       one.a = static_cast<const unsigned char*>(g.a) + row * g.a_row + k * static_cast<int64_t>(sizeof(T));
       one.b = static_cast<const unsigned char*>(g.b) + i * g.b_panel;

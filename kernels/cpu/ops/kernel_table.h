@@ -1,4 +1,5 @@
-// The table of one level from its vectors V, its BF16 and INT8 products and how it makes BF16 numbers of codes.
+// The table of one level from its vectors V, its BF16 and INT8 products and how it makes BF16 numbers of
+// codes.
 #pragma once
 #include "kernels/cpu/ops/attention.h"
 #include "kernels/cpu/ops/codes.h"

@@ -6,18 +6,21 @@
 //
 // A group of a panel of P columns, bytes in order:
 //   scales: P numbers of NarrowLayout::scales      zeros, if any: P bytes (8-bit codes: signed, less 128)
-//   4 bits: per 8 codes of each column P words of 32 bits; nibble j of the low half is code 2 j, of the high half
-//           code 2 j + 1, so that a shift brings a pair under the two halves of a lane. Without zeros the zero is 8.
+//   4 bits: per 8 codes of each column P words of 32 bits; nibble j of the low half is code 2 j, of the high
+//   half
+//           code 2 j + 1, so that a shift brings a pair under the two halves of a lane. Without zeros the
+//           zero is 8.
 //   8 bits: per code of each column P signed bytes: code less zero without zeros, code less 128 with them.
 //
-// A weight with minima (ggml's blocks) has w = code * scale - minimum, and with the middle z in which its codes are stored
+// A weight with minima (ggml's blocks) has w = code * scale - minimum, and with the middle z in which its
+// codes are stored
 //
 //   y = start + sum over g of A_g (z scale_g - minimum_g), then as above;   A_g = the sum of a's group
 //
 // which is one more product, of FP32 numbers and 1/32 or 1/16 of the depth, made by `gemm` before this one.
 //
-// One row: 3 to 4 instructions per 32 codes, and two groups of a panel are under way at once, since the sums of one
-// alone would wait for their own additions.
+// One row: 3 to 4 instructions per 32 codes, and two groups of a panel are under way at once, since the sums
+// of one alone would wait for their own additions.
 #pragma once
 #include "kernels/cpu/ops/gemm.h"
 #include "kernels/cpu/ops/rows.h"
@@ -82,10 +85,12 @@ LLMQ_INLINE void narrow_pairs(typename Codes::B (&pairs)[4], const unsigned char
   }
 }
 
-// Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels, so that
-// enough sums are under way; of groups, as many times as there are so many up to `end`: y stays in registers.
+// Rows rows against Chains groups side by side in memory of one panel, or against one group of Chains panels,
+// so that enough sums are under way; of groups, as many times as there are so many up to `end`: y stays in
+// registers.
 template <class V, class Product, class Codes, int Bits, bool HasZeros, int Rows, int Chains, bool OfGroups>
-__attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t first_group, int64_t end) {
+__attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel, int64_t first_group,
+                                           int64_t end) {
   constexpr int kVectors = V::kPanelVectors;
   constexpr int64_t kPanel = kVectors * V::kLanes;
   const NarrowLayout& layout = p.layout;
@@ -98,7 +103,8 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   const auto each_y = [&](const auto& take) LLMQ_LAMBDA_INLINE {
     unroll<kSums>([&](auto i) LLMQ_LAMBDA_INLINE {
       unroll<kVectors>([&](auto v) LLMQ_LAMBDA_INLINE {
-        const int64_t n = (panel + decltype(i)::value) * kPanel + decltype(v)::value * V::kLanes, left = p.columns - n;
+        const int64_t n = (panel + decltype(i)::value) * kPanel + decltype(v)::value * V::kLanes,
+                      left = p.columns - n;
         const int count = static_cast<int>(left < 0 ? 0 : left > V::kLanes ? V::kLanes : left);
         unroll<Rows>([&](auto r) LLMQ_LAMBDA_INLINE { take(r, i, v, n, count); });
       });
@@ -106,7 +112,9 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
   };
   typename V::F y[Rows][kSums][kVectors];
   each_y([&](auto r, auto i, auto v, int64_t n, int count) LLMQ_LAMBDA_INLINE {
-    const float* const from = first_group > 0 || p.accumulate ? p.c + decltype(r)::value * p.c_row + n : p.start == nullptr ? nullptr : p.start + n;
+    const float* const from = first_group > 0 || p.accumulate ? p.c + decltype(r)::value * p.c_row + n
+                              : p.start == nullptr            ? nullptr
+                                                              : p.start + n;
     auto& sum = y[decltype(r)::value][decltype(i)::value][decltype(v)::value];
     sum = from == nullptr ? V::set(0.0f) : count == V::kLanes ? V::load(from) : V::load_first(from, count);
   });
@@ -124,8 +132,8 @@ __attribute__((noinline)) void narrow_tile(const NarrowProduct& p, int64_t panel
       });
     });
 
-    // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that follow where
-    // these are neighbours, further down the same panels where not.
+    // Lines are asked for in the order of their addresses, which the memory likes best: of the chains that
+    // follow where these are neighbours, further down the same panels where not.
     constexpr int64_t kBlockBytes = kNarrowBlock * kPanel * Bits / 8, kAhead = 2048;
     for (int64_t block = 0; block < layout.group / kNarrowBlock; ++block)
       unroll<Chains>([&](auto i) LLMQ_LAMBDA_INLINE {
@@ -186,8 +194,10 @@ LLMQ_INLINE void narrow_rows(const NarrowProduct& p) {
       narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, false>(p, panel, 0, 1);
   for (; panel < panels; ++panel) {
     const int64_t together = groups / kChains * kChains;
-    if (together > 0) narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, 0, together);
-    if (together < groups) narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
+    if (together > 0)
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, kChains, true>(p, panel, 0, together);
+    if (together < groups)
+      narrow_tile<V, Product, Codes, Bits, HasZeros, Rows, 1, true>(p, panel, together, groups);
   }
 }
 
@@ -210,8 +220,8 @@ LLMQ_INLINE void with_layout(const NarrowLayout& layout, const Use& use) {
     layout.zeros ? use(Index<8>{}, Index<1>{}) : use(Index<8>{}, Index<0>{});
 }
 
-// Rows that share one expansion of the codes. Without an instruction for BF16 products two fill the registers, and
-// lanes that are plain C++ take minutes to compile for more than one.
+// Rows that share one expansion of the codes. Without an instruction for BF16 products two fill the
+// registers, and lanes that are plain C++ take minutes to compile for more than one.
 template <class V, class Product>
 struct NarrowTile {
   static constexpr int kRows = 8;
@@ -235,9 +245,11 @@ void narrow_gemm(const NarrowProduct& p) {
   });
 }
 
-// take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group; the first unit is 0.
+// take(Index of the vector, unit, pair) for every pair of codes [first, first + count) of a group; the first
+// unit is 0.
 template <class V, class Codes, class Take>
-LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout& layout, int64_t first, int64_t count, const Take& take) {
+LLMQ_INLINE void narrow_each_pair(const unsigned char* group, const NarrowLayout& layout, int64_t first,
+                                  int64_t count, const Take& take) {
   constexpr int64_t kPanel = V::kPanelVectors * V::kLanes;
   with_layout(layout, [&](auto bits, auto zeros) LLMQ_LAMBDA_INLINE {
     constexpr int kBits = decltype(bits)::value;
@@ -267,9 +279,10 @@ void narrow_unpack_bf16(void* panel, float* scales, const unsigned char* group, 
   unsigned char* const to = static_cast<unsigned char*>(panel);
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
     V::store(scales + n, narrow_scale<V>(group, layout.scales, n));
-  narrow_each_pair<V, Codes>(group, layout, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-    Codes::store(to + 4 * (unit * kPanel + decltype(v)::value * V::kLanes), pair);
-  });
+  narrow_each_pair<V, Codes>(group, layout, first, count,
+                             [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+                               Codes::store(to + 4 * (unit * kPanel + decltype(v)::value * V::kLanes), pair);
+                             });
 }
 
 template <class V>
@@ -280,11 +293,12 @@ void narrow_unpack_f32(void* panel, float* scales, const unsigned char* group, c
   for (int64_t n = 0; n < kPanel; n += V::kLanes)
     V::store(scales + n, narrow_scale<V>(group, layout.scales, n));
   const auto unpack = [&](const auto& value) LLMQ_LAMBDA_INLINE {
-    narrow_each_pair<V, WideCodes<V>>(group, layout, first, count, [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
-      const int64_t n = decltype(v)::value * V::kLanes;
-      V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
-      V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
-    });
+    narrow_each_pair<V, WideCodes<V>>(group, layout, first, count,
+                                      [&](auto v, int64_t unit, auto pair) LLMQ_LAMBDA_INLINE {
+                                        const int64_t n = decltype(v)::value * V::kLanes;
+                                        V::store(to + 2 * unit * kPanel + n, value(pair.even, n));
+                                        V::store(to + (2 * unit + 1) * kPanel + n, value(pair.odd, n));
+                                      });
   };
   if (minima == nullptr)
     return unpack([&](auto code, int64_t n) LLMQ_LAMBDA_INLINE { return V::mul(code, V::load(scales + n)); });

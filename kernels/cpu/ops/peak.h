@@ -1,5 +1,5 @@
-// What a level does at most: chains of its own products on operands that stay in registers (one load of B from
-// L1 per step), and a loop that does nothing but read.
+// What a level does at most: chains of its own products on operands that stay in registers (one load of B
+// from L1 per step), and a loop that does nothing but read.
 //
 // As many chains as gemm's register tile has accumulators: more than latency times products per cycle.
 #pragma once
@@ -41,8 +41,8 @@ constexpr double (*peak_of())(int64_t) {
 
 constexpr size_t kReadBlock = 256;  // bytes of one step of read_memory, a multiple of every vector
 
-// Reads `bytes` (a multiple of kReadBlock) from `from` (aligned to 64), asking for lines 2 KiB ahead: sooner than the
-// processor's own prefetcher does, and across the borders of pages, where that one stops.
+// Reads `bytes` (a multiple of kReadBlock) from `from` (aligned to 64), asking for lines 2 KiB ahead: sooner
+// than the processor's own prefetcher does, and across the borders of pages, where that one stops.
 template <class V>
 __attribute__((noinline)) int32_t read_memory(const void* from, size_t bytes) {
   constexpr size_t kAhead = 2048, kVector = sizeof(typename V::I);

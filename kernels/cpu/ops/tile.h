@@ -1,7 +1,8 @@
-// Rounding with error feedback on a tile of rows (kernels/common/row_tile.h): lanes are rows, every operation is one of
-// kernels/common/tile_arithmetic.h per lane, in the order of the columns.
+// Rounding with error feedback on a tile of rows (kernels/common/row_tile.h): lanes are rows, every operation
+// is one of kernels/common/tile_arithmetic.h per lane, in the order of the columns.
 //
-// The chain inside a block goes eight columns at a time; what they leave to the columns after them is a product.
+// The chain inside a block goes eight columns at a time; what they leave to the columns after them is a
+// product.
 #pragma once
 #include "kernels/common/row_tile.h"
 #include "kernels/common/tile_arithmetic.h"
@@ -30,7 +31,8 @@ struct TilePlace {
   LLMQ_INLINE TilePlace(const TileColumns& t, int64_t k, int64_t offset)
       : at(k * TileRow<V>::kRows + offset), grid(t.group[k] * TileRow<V>::kRows + offset) {}
   LLMQ_INLINE TileColumn<V> column(const TileColumns& t) const {
-    return {V::load(t.weight + at), V::load(t.carried + at), V::load(t.scale + grid), V::load(t.zero + grid), t.top};
+    return {V::load(t.weight + at), V::load(t.carried + at), V::load(t.scale + grid), V::load(t.zero + grid),
+            t.top};
   }
   LLMQ_INLINE void write(const TileColumns& t, const ColumnResult<V>& result) const {
     V::store(t.steps + at, result.steps);
@@ -119,7 +121,8 @@ void tile_scale_loss(float* loss, const float* w, const float* importance, int64
   each_vector<V>([&](int64_t offset) LLMQ_LAMBDA_INLINE {
     const auto s = V::load(scale + offset), z = V::load(zero + offset), inverse = V::div(V::set(1.0f), s);
     auto sum = V::set(0.0f);
-    for (int64_t k = 0; k < columns; ++k) sum = plain_loss<V>(sum, V::load(w + k * kRows + offset), importance[k], s, inverse, z, top);
+    for (int64_t k = 0; k < columns; ++k)
+      sum = plain_loss<V>(sum, V::load(w + k * kRows + offset), importance[k], s, inverse, z, top);
     V::store(loss + offset, sum);
   });
 }

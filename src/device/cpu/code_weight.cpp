@@ -1,5 +1,6 @@
-// Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few rows and panels at a time, group by
-// group: the sums of a group lie in scratch, what they come to is added up in y. Nothing is summed across items.
+// Two passes: every row is rounded once, then items of (rows x columns) multiply. An item takes a few rows
+// and panels at a time, group by group: the sums of a group lie in scratch, what they come to is added up in
+// y. Nothing is summed across items.
 #include "device/cpu/code_weight.h"
 
 #include <algorithm>
@@ -28,8 +29,8 @@ void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
   work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
 }
 
-// The inputs as codes: row m at codes + m * stride, groups group_step elements apart, scales and sums of row m at
-// m * its count.
+// The inputs as codes: row m at codes + m * stride, groups group_step elements apart, scales and sums of row
+// m at m * its count.
 struct RoundedRows {
   Buffer memory;
   unsigned char* codes = nullptr;
@@ -88,9 +89,10 @@ struct Rounding {
 // Whether two products take the same codes of the same inputs.
 bool rounds_alike(const ProductCall<CodeWeight>& a, const ProductCall<CodeWeight>& b) {
   const CodeWeight &v = *a.w, &w = *b.w;
-  return a.x.pointer == b.x.pointer && a.x.dtype == b.x.dtype && a.x.rows() == b.x.rows() && a.x.row_stride == b.x.row_stride &&
-         v.in_features == w.in_features && v.activation == w.activation && v.float8 == w.float8 && v.groups == w.groups &&
-         v.group == w.group && (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
+  return a.x.pointer == b.x.pointer && a.x.dtype == b.x.dtype && a.x.rows() == b.x.rows() &&
+         a.x.row_stride == b.x.row_stride && v.in_features == w.in_features && v.activation == w.activation &&
+         v.float8 == w.float8 && v.groups == w.groups && v.group == w.group &&
+         (v.activation != ActivationScale::kTensor || v.input_scale == w.input_scale);
 }
 
 // One block of rows against one group of panels.
@@ -225,7 +227,8 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
 void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> calls) {
   const ProductItems items(calls, work.kernels->panel, kBlockRows, kGroupColumns, *work.pool);
   std::array<std::optional<RoundedRows>, kMostCallsAtOnce> rounded;  // none where another call's rows serve
-  std::array<std::size_t, kMostCallsAtOnce> source{};                // the call whose rounded rows a call takes
+  // the call whose rounded rows a call takes
+  std::array<std::size_t, kMostCallsAtOnce> source{};
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const ProductCall<CodeWeight>& call = calls[i];
     while (source[i] < i && !(rounded[source[i]] && rounds_alike(call, calls[source[i]]))) ++source[i];
@@ -236,11 +239,12 @@ void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> call
       for (std::int64_t m = first; m < std::min(call.x.rows(), first + kRoundedAtOnce); ++m) rounding.run(m);
     });
   }
-  items.each_product([&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
-    const ProductCall<CodeWeight>& c = calls[call];
-    const CodeItem item{work, c.y, *rounded[source[call]], *c.w, c.bias};
-    item.run(row, std::min(kBlockRows, c.x.rows() - row), first, panels, worker);
-  });
+  items.each_product(
+      [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+        const ProductCall<CodeWeight>& c = calls[call];
+        const CodeItem item{work, c.y, *rounded[source[call]], *c.w, c.bias};
+        item.run(row, std::min(kBlockRows, c.x.rows() - row), first, panels, worker);
+      });
 }
 
 }  // namespace llmq

@@ -1,5 +1,5 @@
-// Products of 8-bit inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of unsigned codes for INT8, of
-// BF16 numbers, which hold every E4M3 exactly, for float8.
+// Products of 8-bit inputs with a weight of codes (device/low_precision.h has the arithmetic): panels of
+// unsigned codes for INT8, of BF16 numbers, which hold every E4M3 exactly, for float8.
 #pragma once
 #include <memory>
 #include <vector>
@@ -32,7 +32,8 @@ class CodeWeight final : public PreparedWeight {
 };
 
 std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute);
-// At most kMostCallsAtOnce, none of whose results is an input of another; inputs that several round alike are rounded once.
+// At most kMostCallsAtOnce, none of whose results is an input of another; inputs that several round alike are
+// rounded once.
 void multiply(const CpuWork& work, std::span<const ProductCall<CodeWeight>> calls);
 
 }  // namespace llmq

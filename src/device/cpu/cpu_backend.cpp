@@ -84,8 +84,10 @@ class CpuBackend final : public Backend {
 
   void linears(std::span<const LinearCall> calls) override {
     for (const LinearCall& call : calls) require_on(device(), "linear", {&call.y, &call.x, &call.bias});
-    if (const auto dense = calls_with<PackedWeight>(calls); dense.count > 0) return multiply(work(), dense.all());
-    if (const auto codes = calls_with<CodeWeight>(calls); codes.count > 0) return multiply(work(), codes.all());
+    if (const auto dense = calls_with<PackedWeight>(calls); dense.count > 0)
+      return multiply(work(), dense.all());
+    if (const auto codes = calls_with<CodeWeight>(calls); codes.count > 0)
+      return multiply(work(), codes.all());
     const auto narrow = calls_with<NarrowWeight>(calls);
     if (narrow.count > 0 && std::all_of(narrow.all().begin(), narrow.all().end(), has_few_rows))
       return multiply_few(work(), narrow.all());
@@ -135,10 +137,13 @@ class CpuBackend final : public Backend {
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
     if (pages.packed)
-      return each_packed_row(pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
-        kv_store_row(keys, pages.keys.as<unsigned char>() + place * keys.bytes(), k.row<const float>(row), pages.key_scale);
-        kv_store_row(values, pages.values.as<unsigned char>() + place * values.bytes(), v.row<const float>(row), pages.value_scale);
-      });
+      return each_packed_row(pages, k, slots,
+                             [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
+                               kv_store_row(keys, pages.keys.as<unsigned char>() + place * keys.bytes(),
+                                            k.row<const float>(row), pages.key_scale);
+                               kv_store_row(values, pages.values.as<unsigned char>() + place * values.bytes(),
+                                            v.row<const float>(row), pages.value_scale);
+                             });
     each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
       store_head<decltype(element)>(pages, at, k.row<const float>(row), v.row<const float>(row));
     });
@@ -148,15 +153,20 @@ class CpuBackend final : public Backend {
                std::span<const std::int64_t> slots) override {
     require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
     if (pages.packed)
-      return each_packed_row(pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
-        kv_load_row(keys, k.row<float>(row), pages.keys.as<const unsigned char>() + place * keys.bytes(), pages.key_scale);
-        kv_load_row(values, v.row<float>(row), pages.values.as<const unsigned char>() + place * values.bytes(), pages.value_scale);
-      });
+      return each_packed_row(
+          pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
+            kv_load_row(keys, k.row<float>(row), pages.keys.as<const unsigned char>() + place * keys.bytes(),
+                        pages.key_scale);
+            kv_load_row(values, v.row<float>(row),
+                        pages.values.as<const unsigned char>() + place * values.bytes(), pages.value_scale);
+          });
     each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
       using Element = decltype(element);
       for (std::int64_t d = 0; d < at.layout.head_dim; ++d) {
-        k.row<float>(row)[d] = number(pages.keys.as<const Element>()[at.layout.key(at.block, at.head, at.place, d)]);
-        v.row<float>(row)[d] = number(pages.values.as<const Element>()[at.layout.value(at.block, at.head, at.place, d)]);
+        k.row<float>(row)[d] =
+            number(pages.keys.as<const Element>()[at.layout.key(at.block, at.head, at.place, d)]);
+        v.row<float>(row)[d] =
+            number(pages.values.as<const Element>()[at.layout.value(at.block, at.head, at.place, d)]);
       }
     });
   }
@@ -220,7 +230,8 @@ class CpuBackend final : public Backend {
       const auto i = static_cast<std::size_t>(r);
       const float* const row = logits.row<const float>(r);
       for (std::int64_t t = 0; t < tiles; ++t)
-        parts.push_back(score_tile(kernels_, row + t * kScoreTile, std::min(kScoreTile, width - t * kScoreTile), t * kScoreTile));
+        parts.push_back(score_tile(kernels_, row + t * kScoreTile,
+                                   std::min(kScoreTile, width - t * kScoreTile), t * kScoreTile));
       scores[i] = join(parts, row[targets[i]]);
     });
   }
@@ -229,7 +240,8 @@ class CpuBackend final : public Backend {
                       std::span<RowScore> scores) override {
     require_on(device(), "score_products", {&x});
     const auto* packed = dynamic_cast<const PackedWeight*>(&w);
-    if (packed == nullptr || packed->kernels != &kernels_) return Backend::score_products(x, w, targets, scores);
+    if (packed == nullptr || packed->kernels != &kernels_)
+      return Backend::score_products(x, w, targets, scores);
     score_in_tiles(work(), x, *packed, targets, scores);
   }
 
@@ -342,7 +354,8 @@ class CpuBackend final : public Backend {
 
   // use(an element of the pages, KvSlot, the row of [T * heads, head_dim]) for each head of each slot.
   template <class Use>
-  void each_kv_head(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
+  void each_kv_head(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots,
+                    const Use& use) {
     const std::int64_t heads = k.shape[1];
     const bool narrow = pages.keys.dtype == DType::kBF16;
     KvSlot at{{pages.block_size, heads, k.cols(), narrow ? 2 : 1}, 0, 0, 0};
@@ -358,9 +371,11 @@ class CpuBackend final : public Backend {
     });
   }
 
-  // use(KvRow of keys, of values, the row of [T * heads, head_dim], its place among the pages' rows) for each head of each slot.
+  // use(KvRow of keys, of values, the row of [T * heads, head_dim], its place among the pages' rows) for each
+  // head of each slot.
   template <class Use>
-  void each_packed_row(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
+  void each_packed_row(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots,
+                       const Use& use) {
     const std::int64_t heads = k.shape[1], size = pages.block_size;
     const KvRow keys{pages.packed->keys, k.cols()}, values{pages.packed->values, k.cols()};
     by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&](std::int64_t t) {
@@ -384,7 +399,8 @@ class CpuBackend final : public Backend {
     Element* to = keys + layout.key(at.block, at.head, at.place, 0);
     for (std::int64_t d = 0; d + kPerUnit <= dim; d += kPerUnit, to += stride)
       for (std::int64_t i = 0; i < kPerUnit; ++i) place_element(to + i, key[d + i]);
-    if (dim % kPerUnit != 0) place_element(keys + layout.key(at.block, at.head, at.place, dim - 1), key[dim - 1]);
+    if (dim % kPerUnit != 0)
+      place_element(keys + layout.key(at.block, at.head, at.place, dim - 1), key[dim - 1]);
     const std::int64_t first = layout.value(at.block, at.head, at.place, 0),
                        step = layout.value(at.block, at.head, at.place, 1) - first;
     to = pages.values.as<Element>() + first;
@@ -413,7 +429,9 @@ class CpuBackend final : public Backend {
     tile.values = pages.values.pointer;
     tile.pages = format_of(pages.keys.dtype);
     tile.packed = pages.packed.has_value();
-    if (pages.packed) tile.key_row = {pages.packed->keys, problem.head_dim}, tile.value_row = {pages.packed->values, problem.head_dim};
+    if (pages.packed)
+      tile.key_row = {pages.packed->keys, problem.head_dim},
+      tile.value_row = {pages.packed->values, problem.head_dim};
     tile.key_scale = pages.key_scale;
     tile.value_scale = pages.value_scale;
     tile.block_size = pages.block_size;
@@ -468,8 +486,7 @@ std::shared_ptr<Backend> make_cpu_backend_at(int threads, const std::string& lev
   for (const Level& known : kLevels) {
     if (level != known.name) continue;
     const CpuKernels* const kernels = known.kernels();
-    if (kernels != nullptr)
-      return std::make_shared<CpuBackend>(threads, kernels->name, *kernels);
+    if (kernels != nullptr) return std::make_shared<CpuBackend>(threads, kernels->name, *kernels);
     fail(ErrorKind::kUnsupported,
          ErrorDetail{fmt::format("this processor does not have the CPU level '{}'", level),
                      {},
@@ -487,11 +504,11 @@ std::shared_ptr<Backend> make_cpu_backend_of(int threads, const std::string& ari
     if (const CpuKernels* const kernels = level.kernels();
         kernels != nullptr && arithmetic == arithmetic_of(kernels->name))
       return make_cpu_backend_at(threads, level.name);
-  fail(ErrorKind::kUnsupported, ErrorDetail{fmt::format("this machine does not compute as '{}'", arithmetic),
-                                            {},
-                                            {},
-                                            fmt::format("it has the CPU levels {}",
-                                                        fmt::join(cpu_levels_present(), ", "))});
+  fail(ErrorKind::kUnsupported,
+       ErrorDetail{fmt::format("this machine does not compute as '{}'", arithmetic),
+                   {},
+                   {},
+                   fmt::format("it has the CPU levels {}", fmt::join(cpu_levels_present(), ", "))});
 }
 
 std::string chosen_cpu_level() {

@@ -1,6 +1,6 @@
-// Few BF16 rows meet the codes directly. Many rows, and all FP32 rows, meet panels that a worker unpacks into its own
-// scratch for as many rows as stay in L2 beside them. Either way an element's sum is the same chain, so neither the
-// number of rows nor the partition shows in a result.
+// Few BF16 rows meet the codes directly. Many rows, and all FP32 rows, meet panels that a worker unpacks into
+// its own scratch for as many rows as stay in L2 beside them. Either way an element's sum is the same chain,
+// so neither the number of rows nor the partition shows in a result.
 #include "device/cpu/narrow_weight.h"
 
 #include <algorithm>
@@ -53,7 +53,8 @@ std::uint32_t word_of(std::uint64_t codes) {
   return gathered(codes & kEven) | gathered((codes >> 8) & kEven) << 16;
 }
 
-// y = bias + what the minima of these panels add, given the sums of the rows' groups: the chain over groups that `gemm` has.
+// y = bias + what the minima of these panels add, given the sums of the rows' groups: the chain over groups
+// that `gemm` has.
 void start_with_minima(const NarrowWeight& w, const float* sums, const float* bias, std::int64_t rows,
                        std::int64_t first_panel, std::int64_t columns, float* y, std::int64_t y_row) {
   const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
@@ -82,8 +83,7 @@ struct ColumnWriter {
     const auto index = static_cast<std::size_t>(row * matrix.groups() + g);
     write_scale(group, n, layout.scales, matrix.scales[index]);
     // Codes with a minimum lie there as they are, whatever the middle (ops/narrow.h).
-    const int zero = matrix.zeros[index],
-              middle = !matrix.minima.empty() ? zero : layout.bits == 4 ? 8 : 0;
+    const int zero = matrix.zeros[index], middle = !matrix.minima.empty() ? zero : layout.bits == 4 ? 8 : 0;
     unsigned char* const zeros = group + panel * layout.scale_bytes();
     unsigned char* const codes = zeros + (layout.zeros ? panel : 0);
     const std::uint8_t* const from = matrix.codes.data() + row * matrix.in_features + g * w.group;
@@ -100,7 +100,8 @@ struct ColumnWriter {
       }
       std::uint64_t eight;
       std::memcpy(&eight, block, sizeof eight);
-      // Eight additions at once: to codes below 16 of less than 16, which carry nothing, or of 128 modulo 256.
+      // Eight additions at once: to codes below 16 of less than 16, which carry nothing, or of 128 modulo
+      // 256.
       if (layout.bits == 4)
         eight += static_cast<std::uint64_t>(shift) * 0x0101010101010101u;
       else if (shift == -128)
@@ -119,7 +120,8 @@ struct ColumnWriter {
 };
 
 // Of one panel, zero where there is no column.
-void write_minima(const NarrowWeight& w, const QuantizedMatrix& matrix, std::int64_t p, std::int64_t columns) {
+void write_minima(const NarrowWeight& w, const QuantizedMatrix& matrix, std::int64_t p,
+                  std::int64_t columns) {
   if (matrix.minima.empty()) return;
   const std::int64_t panel = w.kernels->panel, groups = w.layout.groups;
   const bool as_they_are = w.compute == Compute::kFloat32;
@@ -158,8 +160,8 @@ struct UnpackedItem {
     const std::int64_t panel = work.kernels->panel, unpacked_bytes = chunk_groups * unit_bytes(),
                        scale_bytes = chunk_groups * panel * 4;
     const std::int64_t copy_bytes = crowded(rows) ? rows * spread_stride() : 0;
-    unsigned char* const memory = work.scratch->take(
-        worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + copy_bytes));
+    unsigned char* const memory =
+        work.scratch->take(worker, static_cast<std::size_t>(unpacked_bytes + scale_bytes + copy_bytes));
     Tile tile;
     tile.unpacked = memory;
     tile.scales = reinterpret_cast<float*>(memory + unpacked_bytes);
@@ -184,7 +186,8 @@ struct UnpackedItem {
           work.kernels->narrow_unpack[static_cast<int>(format_of(w.compute))](
               memory + i * unit_bytes(), tile.scales + i * panel,
               w.panel(tile.panel) + (tile.group + i) * w.layout.group_bytes(panel), w.layout,
-              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel, 0, w.layout.group);
+              w.minima.bytes() == 0 ? nullptr : w.minima_of(tile.panel) + (tile.group + i) * panel, 0,
+              w.layout.group);
         multiply(tile, first_row, rows);
       }
   }
@@ -196,7 +199,8 @@ struct UnpackedItem {
     std::int64_t a_row = 0, panel = 0, group = 0, groups = 0;
   };
 
-  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through all.
+  // BF16: group after group, each sum scaled. FP32: the values have their scales, and one chain runs through
+  // all.
   void multiply(const Tile& tile, std::int64_t first_row, std::int64_t rows) const {
     const std::int64_t panel = work.kernels->panel;
     GemmPanel g;
@@ -232,7 +236,8 @@ const unsigned char* padded_rows(const TensorView& x, const NarrowWeight& w, Buf
 }
 
 // The sums of the groups of rows [first, first + rows), [rows, groups].
-void sum_groups(const TensorView& x, const NarrowWeight& w, std::int64_t first, std::int64_t rows, float* sums) {
+void sum_groups(const TensorView& x, const NarrowWeight& w, std::int64_t first, std::int64_t rows,
+                float* sums) {
   for (std::int64_t r = first; r < first + rows; ++r)
     w.kernels->group_sums(sums + r * w.layout.groups, x.row<const BFloat16>(r), w.layout.groups, w.group);
 }
@@ -273,8 +278,8 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
   narrow->panel_bytes = narrow->layout.groups * narrow->layout.group_bytes(panel);
   narrow->panels = Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->panel_bytes));
   if (!matrix.minima.empty())
-    narrow->minima =
-        Buffer(weight_memory(), static_cast<std::size_t>(panels * narrow->layout.groups * panel) * sizeof(float));
+    narrow->minima = Buffer(weight_memory(),
+                            static_cast<std::size_t>(panels * narrow->layout.groups * panel) * sizeof(float));
   narrow->bytes = narrow->panels.bytes() + narrow->minima.bytes();
   const ColumnWriter writer{*narrow, matrix, panel};
   parallel(work, panels, [&](std::int64_t p, int) {
@@ -343,7 +348,8 @@ void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
               const float* bias) {
   if (x.rows() == 0 || w.out_features == 0) return;
-  if (const ProductCall<NarrowWeight> call{y, x, &w, bias}; has_few_rows(call)) return multiply_few(work, {&call, 1});
+  if (const ProductCall<NarrowWeight> call{y, x, &w, bias}; has_few_rows(call))
+    return multiply_few(work, {&call, 1});
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(w.out_features, panel);
   const Buffer sums = room_for_sums(work, x.rows(), w);
   if (w.adds_minima()) {

@@ -1,5 +1,5 @@
-// A weight that stays in 4 or 8 bits in memory, and products with it (kernels/cpu/ops/narrow.h has the bytes and the
-// order of the sum, docs/adr/0009 the reasons).
+// A weight that stays in 4 or 8 bits in memory, and products with it (kernels/cpu/ops/narrow.h has the bytes
+// and the order of the sum, docs/adr/0009 the reasons).
 #pragma once
 #include <memory>
 #include <span>
@@ -16,8 +16,8 @@ class NarrowWeight final : public PreparedWeight {
   std::int64_t group = 0;  // columns of a group as they are, before padding
   Buffer panels;
   std::int64_t panel_bytes = 0;
-  // FP32 numbers [panels][groups][columns of a panel], or nothing: bfloat16: what a row's sum over a group is multiplied with, the middle
-  // of the codes times their scale less the minimum; float32: the minimum.
+  // FP32 numbers [panels][groups][columns of a panel], or nothing: bfloat16: what a row's sum over a group is
+  // multiplied with, the middle of the codes times their scale less the minimum; float32: the minimum.
   Buffer minima;
 
   const unsigned char* panel(std::int64_t index) const {
@@ -29,8 +29,9 @@ class NarrowWeight final : public PreparedWeight {
   bool adds_minima() const { return minima.bytes() != 0 && compute == Compute::kBFloat16; }
 };
 
-// Integer codes with inputs of 16 bits whose groups lie side by side: all there is but GPTQ's columns in another order,
-// columns that were kept as they are, and minima of groups that are not of whole blocks of codes.
+// Integer codes with inputs of 16 bits whose groups lie side by side: all there is but GPTQ's columns in
+// another order, columns that were kept as they are, and minima of groups that are not of whole blocks of
+// codes.
 bool can_stay_narrow(const QuantizedMatrix& matrix);
 
 std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const QuantizedMatrix& matrix,

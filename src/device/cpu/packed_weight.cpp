@@ -153,20 +153,25 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
 void multiply(const CpuWork& work, std::span<const ProductCall<PackedWeight>> calls) {
   const std::int64_t panel = work.kernels->panel;
   const ProductItems items(calls, panel, kBlockRows, kGroupColumns, *work.pool);
-  items.each_product([&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
-    const ProductCall<PackedWeight>& c = calls[call];
-    const LinearItem item{work, c.x, *c.w, c.bias, panels};
-    item.run(row, first, c.y.row<float>(row) + first * panel, c.y.row_stride, worker);
-  });
+  items.each_product(
+      [&](std::size_t call, std::int64_t row, std::int64_t first, std::int64_t panels, int worker) {
+        const ProductCall<PackedWeight>& c = calls[call];
+        const LinearItem item{work, c.x, *c.w, c.bias, panels};
+        item.run(row, first, c.y.row<float>(row) + first * panel, c.y.row_stride, worker);
+      });
 }
 
-// Item: a block of rows against a tile of columns, whose logits stay in the worker's L2; the tiles' sums of a row lie together.
-void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w, std::span<const std::int32_t> targets,
-                    std::span<RowScore> scores) {
-  const std::int64_t panel = work.kernels->panel, tiles = ceil_of(w.out_features, kScoreTile), blocks = ceil_of(x.rows(), kBlockRows);
+// Item: a block of rows against a tile of columns, whose logits stay in the worker's L2; the tiles' sums of a
+// row lie together.
+void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w,
+                    std::span<const std::int32_t> targets, std::span<RowScore> scores) {
+  const std::int64_t panel = work.kernels->panel, tiles = ceil_of(w.out_features, kScoreTile),
+                     blocks = ceil_of(x.rows(), kBlockRows);
   const auto rows = static_cast<std::size_t>(x.rows());
-  const Buffer logits(work.memory, static_cast<std::size_t>(work.pool->size() * kBlockRows * kScoreTile) * sizeof(float));
-  const Buffer sums(work.memory, rows * static_cast<std::size_t>(tiles) * sizeof(TileScore)), chosen(work.memory, rows * sizeof(float));
+  const Buffer logits(work.memory,
+                      static_cast<std::size_t>(work.pool->size() * kBlockRows * kScoreTile) * sizeof(float));
+  const Buffer sums(work.memory, rows * static_cast<std::size_t>(tiles) * sizeof(TileScore)),
+      chosen(work.memory, rows * sizeof(float));
   TileScore* const parts = sums.as<TileScore>();
   float* const target_logits = chosen.as<float>();
   const LinearItem item{work, x, w, nullptr, kScoreTile / panel};
@@ -183,7 +188,8 @@ void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight
     }
   });
   for (std::int64_t r = 0; r < x.rows(); ++r)
-    scores[static_cast<std::size_t>(r)] = join(std::span(parts + r * tiles, static_cast<std::size_t>(tiles)), target_logits[r]);
+    scores[static_cast<std::size_t>(r)] =
+        join(std::span(parts + r * tiles, static_cast<std::size_t>(tiles)), target_logits[r]);
 }
 
 void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView& x) {

@@ -41,8 +41,8 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
 // At most kMostCallsAtOnce, none of whose results is an input of another.
 void multiply(const CpuWork& work, std::span<const ProductCall<PackedWeight>> calls);
 // Backend::score_products; w.out_features > 0.
-void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w, std::span<const std::int32_t> targets,
-                    std::span<RowScore> scores);
+void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight& w,
+                    std::span<const std::int32_t> targets, std::span<RowScore> scores);
 void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView& x);
 void evaluate_form(const CpuWork& work, std::span<double> loss, const TensorView& d, const PackedWeight& g);
 

@@ -1,5 +1,6 @@
-// How the products of linears that run together are cut into items for the pool: blocks of rows against groups of panels, the blocks of
-// one group one after another, so that the workers share its panels in L3; one linear after the other. No result depends on it.
+// How the products of linears that run together are cut into items for the pool: blocks of rows against
+// groups of panels, the blocks of one group one after another, so that the workers share its panels in L3;
+// one linear after the other. No result depends on it.
 #pragma once
 #include <algorithm>
 #include <array>
@@ -21,18 +22,20 @@ struct ProductCall {
   const Weight* w = nullptr;
   const float* bias = nullptr;
   double products() const {
-    return static_cast<double>(x.rows()) * static_cast<double>(w->in_features) * static_cast<double>(w->out_features);
+    return static_cast<double>(x.rows()) * static_cast<double>(w->in_features) *
+           static_cast<double>(w->out_features);
   }
 };
 
 struct ProductCut {
-  std::int64_t block_rows = 1, blocks = 0;      // of rows
+  std::int64_t block_rows = 1, blocks = 0;         // of rows
   std::int64_t panels = 0, group = 1, groups = 0;  // panels in all, of one item, and how many such groups
   std::int64_t items() const { return blocks * groups; }
 };
 
 // Items of at most `most_panels`, of even size, and enough of them for every worker where rows are few.
-inline ProductCut cut_product(std::int64_t rows, std::int64_t panels, std::int64_t block_rows, std::int64_t most_panels, int workers) {
+inline ProductCut cut_product(std::int64_t rows, std::int64_t panels, std::int64_t block_rows,
+                              std::int64_t most_panels, int workers) {
   const auto ceil_of = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   ProductCut cut{block_rows, ceil_of(rows, block_rows), panels, 1, 0};
   if (rows == 0 || panels == 0) return cut;
@@ -47,15 +50,18 @@ inline ProductCut cut_product(std::int64_t rows, std::int64_t panels, std::int64
 template <class Weight>
 class ProductItems {
  public:
-  ProductItems(std::span<const ProductCall<Weight>> calls, std::int64_t panel, std::int64_t block_rows, std::int64_t most_columns, ThreadPool& pool)
+  ProductItems(std::span<const ProductCall<Weight>> calls, std::int64_t panel, std::int64_t block_rows,
+               std::int64_t most_columns, ThreadPool& pool)
       : pool_(pool), count_(calls.size()) {
     for (std::size_t i = 0; i < count_; ++i) {
-      cuts_.at(i) = cut_product(calls[i].x.rows(), (calls[i].w->out_features + panel - 1) / panel, block_rows, most_columns / panel, pool.size());
+      cuts_.at(i) = cut_product(calls[i].x.rows(), (calls[i].w->out_features + panel - 1) / panel, block_rows,
+                                most_columns / panel, pool.size());
       products_ += calls[i].products();
     }
   }
 
-  // body(item, worker) for each of `items`, in the calling thread where the products are so few that waking a worker costs more than it brings.
+  // body(item, worker) for each of `items`, in the calling thread where the products are so few that waking a
+  // worker costs more than it brings.
   template <class Body>
   void each(std::int64_t items, const Body& body) const {
     constexpr double kInline = 1 << 18;

@@ -10,7 +10,8 @@
 
 namespace llmq {
 
-// Keeps at most `kept_bytes` of freed blocks, and up to 2 MiB of small ones; thread-safe; contents of a block are whatever was there.
+// Keeps at most `kept_bytes` of freed blocks, and up to 2 MiB of small ones; thread-safe; contents of a block
+// are whatever was there.
 std::shared_ptr<MemoryResource> recycled_memory(std::size_t kept_bytes);
 
 }  // namespace llmq

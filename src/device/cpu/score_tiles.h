@@ -1,7 +1,8 @@
-// A row of logits scored tile by tile of kScoreTile: the sums of its tiles, put together from the left. One order of sums, whether the
-// logits lie in memory or come out of a product a tile at a time.
+// A row of logits scored tile by tile of kScoreTile: the sums of its tiles, put together from the left. One
+// order of sums, whether the logits lie in memory or come out of a product a tile at a time.
 //
-//   log p(target) = x[target] - M - log sum over tiles t of exp(m_t - M) s_t,   m_t = max of tile t, s_t = sum exp(x - m_t), M = max m_t
+//   log p(target) = x[target] - M - log sum over tiles t of exp(m_t - M) s_t,   m_t = max of tile t, s_t =
+//       sum exp(x - m_t), M = max m_t
 #pragma once
 #include <cmath>
 #include <span>
@@ -19,7 +20,8 @@ struct TileScore {
   std::int32_t argmax = 0;  // within the row; lowest index among equals
 };
 
-inline TileScore score_tile(const CpuKernels& kernels, const float* logits, std::int64_t count, std::int64_t first) {
+inline TileScore score_tile(const CpuKernels& kernels, const float* logits, std::int64_t count,
+                            std::int64_t first) {
   std::int64_t argmax = 0;
   const SoftmaxSum sum = kernels.softmax_sum(logits, count, &argmax);
   return {sum.sum, sum.max, static_cast<std::int32_t>(first + argmax)};

@@ -1,5 +1,5 @@
-// Blocks are handed out one after another from mappings of kMapping bytes (or of one larger block's); what a mapping
-// has left when the next block does not fit is never touched, so it costs addresses and no memory.
+// Blocks are handed out one after another from mappings of kMapping bytes (or of one larger block's); what a
+// mapping has left when the next block does not fit is never touched, so it costs addresses and no memory.
 #include "device/cpu/weight_memory.h"
 
 #include <sys/mman.h>

@@ -13,8 +13,9 @@ namespace llmq {
 // `threads` of the host stand in workers().
 std::shared_ptr<Backend> make_backend_on(std::unique_ptr<CudaDevice> device, int threads);
 
-// The same backend and the same kernels without a device: every block of threads is emulated on the host (kernels/cuda/block.h). For
-// tests on machines without a GPU; hundreds of times slower than the CPU backend. A view of the memory of another `index` is refused as on a device.
+// The same backend and the same kernels without a device: every block of threads is emulated on the host
+// (kernels/cuda/block.h). For tests on machines without a GPU; hundreds of times slower than the CPU backend.
+// A view of the memory of another `index` is refused as on a device.
 struct EmulatedDeviceSpec {
   int index = 0;
   std::optional<std::uint64_t> memory_bytes = {};  // no more than this

@@ -1,8 +1,9 @@
-// What the CUDA backend asks of a device: memory, copies, one order of work, kernels. No type of CUDA's stands here: the device of the
-// CUDA runtime (runtime_device.cpp) and the emulation on the host (emulated_device.cpp) implement it.
+// What the CUDA backend asks of a device: memory, copies, one order of work, kernels. No type of CUDA's
+// stands here: the device of the CUDA runtime (runtime_device.cpp) and the emulation on the host
+// (emulated_device.cpp) implement it.
 //
-// All work of a device is in one order, that of its calls: a copy sees what the kernels before it wrote. Only what filled() copies may run
-// before its turn, which nobody can tell, because the memory is new.
+// All work of a device is in one order, that of its calls: a copy sees what the kernels before it wrote. Only
+// what filled() copies may run before its turn, which nobody can tell, because the memory is new.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -26,9 +27,10 @@ class CudaDevice {
   virtual std::uint64_t peak_bytes() const = 0;  // the most that was held at once
   virtual std::uint64_t free_bytes() const = 0;  // that memory() may still give
   virtual const cuda::CudaKernels& kernels() const = 0;
-  virtual std::int64_t scratch_bytes() const = 0;  // of partial results at once, where an operation can be cut
-  virtual void* stream() const = 0;  // what kernels are launched on
-  virtual SquareCholesky* cholesky() = 0;                 // null where there is none
+  // of partial results at once, where an operation can be cut
+  virtual std::int64_t scratch_bytes() const = 0;
+  virtual void* stream() const = 0;        // what kernels are launched on
+  virtual SquareCholesky* cholesky() = 0;  // null where there is none
   virtual std::string why_no_cholesky() const { return {}; }
 
   // `from_host` is free again at return; the copy itself may still be under way.
@@ -36,13 +38,14 @@ class CudaDevice {
   virtual void copy_out(void* to_host, const void* from, std::size_t bytes) = 0;  // returns when it is done
   virtual void zero(void* at, std::size_t bytes) = 0;
 
-  // New memory that holds what `fill` puts there: put(offset, from host, bytes), each byte once. The copies run beside the kernels that were started
-  // before, and whatever is started after sees them. For weights: a wait between two queues costs more than a short list takes to copy.
+  // New memory that holds what `fill` puts there: put(offset, from host, bytes), each byte once. The copies
+  // run beside the kernels that were started before, and whatever is started after sees them. For weights: a
+  // wait between two queues costs more than a short list takes to copy.
   using Put = std::function<void(std::size_t offset, const void* from_host, std::size_t bytes)>;
   virtual Buffer filled(std::size_t bytes, const std::function<void(const Put& put)>& fill) = 0;
 
-  // `rows` rows of `bytes` each, `to_stride` and `from_stride` bytes apart, from another device, in the order of the work of both; false where memory of
-  // `owner` cannot be reached from here.
+  // `rows` rows of `bytes` each, `to_stride` and `from_stride` bytes apart, from another device, in the order
+  // of the work of both; false where memory of `owner` cannot be reached from here.
   struct Strided {
     void* to = nullptr;
     const void* from = nullptr;

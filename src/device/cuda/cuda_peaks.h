@@ -1,4 +1,5 @@
-// What a CUDA device does at most (device/device_peaks.h), by the loops of kernels/cuda/peak.h. About 0.1 s each.
+// What a CUDA device does at most (device/device_peaks.h), by the loops of kernels/cuda/peak.h. About 0.1 s
+// each.
 #pragma once
 #include "device/cuda/cuda_device.h"
 #include "device/machine_peaks.h"

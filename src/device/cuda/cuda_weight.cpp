@@ -20,7 +20,8 @@ Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
 
 // F32 or F16 to BF16, some rows at a time.
 void put_rounded(const CudaDevice::Put& put, const TensorView& weight) {
-  const std::int64_t width = weight.cols(), most = std::max<std::int64_t>(1, kRoundedAtOnce / std::max<std::int64_t>(1, width));
+  const std::int64_t width = weight.cols(),
+                     most = std::max<std::int64_t>(1, kRoundedAtOnce / std::max<std::int64_t>(1, width));
   std::vector<float> numbers;
   std::vector<BFloat16> halves;
   for (std::int64_t row = 0; row < weight.rows(); row += most) {
@@ -29,14 +30,16 @@ void put_rounded(const CudaDevice::Put& put, const TensorView& weight) {
     halves.resize(numbers.size());
     to_float32(rows, numbers);
     std::transform(numbers.begin(), numbers.end(), halves.begin(), [](float v) { return to_bfloat16(v); });
-    put(static_cast<std::size_t>(row * width) * sizeof(BFloat16), halves.data(), halves.size() * sizeof(BFloat16));
+    put(static_cast<std::size_t>(row * width) * sizeof(BFloat16), halves.data(),
+        halves.size() * sizeof(BFloat16));
   }
 }
 
 // `from` in device memory, [out, in] of BF16 (wide) or codes, to fragments.
 void pack(CudaDevice& device, CudaWeight& weight, const Buffer& from) {
   const FragmentLayout layout = weight.layout();
-  weight.fragments = Buffer(device.memory(), static_cast<std::size_t>(layout.words()) * sizeof(std::uint32_t));
+  weight.fragments =
+      Buffer(device.memory(), static_cast<std::size_t>(layout.words()) * sizeof(std::uint32_t));
   cuda::PackFragments::Arguments a;
   a.words = weight.fragments.as<std::uint32_t>();
   a.layout = layout;
@@ -46,7 +49,8 @@ void pack(CudaDevice& device, CudaWeight& weight, const Buffer& from) {
     a.narrow = from.as<std::uint8_t>();
   if (weight.form == cuda::WeightForm::kInt8) a.flip = 0x80;
   const int code = device.kernels().pack_fragments(a, device.stream());
-  if (code != 0) device.fail_launch("prepare", code, fmt::format("[{}, {}]", weight.out_features, weight.in_features));
+  if (code != 0)
+    device.fail_launch("prepare", code, fmt::format("[{}, {}]", weight.out_features, weight.in_features));
 }
 
 // [out, groups] to FP32 [groups][padded features], 0 at the padding.
@@ -56,7 +60,8 @@ Buffer by_group(CudaDevice& device, const CudaWeight& weight, const std::vector<
   std::vector<float> numbers(static_cast<std::size_t>(weight.groups * padded));
   for (std::int64_t n = 0; n < weight.out_features; ++n)
     for (std::int64_t g = 0; g < weight.groups; ++g)
-      numbers[static_cast<std::size_t>(g * padded + n)] = static_cast<float>(values[static_cast<std::size_t>(n * weight.groups + g)]);
+      numbers[static_cast<std::size_t>(g * padded + n)] =
+          static_cast<float>(values[static_cast<std::size_t>(n * weight.groups + g)]);
   return copy_of(device, numbers);
 }
 
@@ -64,7 +69,8 @@ std::optional<cuda::WeightForm> form_of(const QuantizedMatrix& matrix, Compute c
   using cuda::WeightForm;
   const bool float8 = matrix.scheme.weight_type == WeightType::kFloat8;
   if (matrix.in_features == 0) return {};
-  if (matrix.scheme.activation_scale != ActivationScale::kNone) return float8 ? WeightForm::kFloat8 : WeightForm::kInt8;
+  if (matrix.scheme.activation_scale != ActivationScale::kNone)
+    return float8 ? WeightForm::kFloat8 : WeightForm::kInt8;
   if (compute == Compute::kFloat32 || !matrix.minima.empty() || !matrix.column_group.empty()) return {};
   return float8 ? WeightForm::kFloat8 : matrix.scheme.bits <= 4 ? WeightForm::kCodes4 : WeightForm::kCodes8;
 }
@@ -91,17 +97,26 @@ cuda::Element element_of(DType dtype) {
   if (dtype == DType::kF32) return cuda::Element::kF32;
   if (dtype == DType::kBF16) return cuda::Element::kBF16;
   if (dtype == DType::kF16) return cuda::Element::kF16;
-  fail(ErrorKind::kInternal, "the CUDA backend computes with F32, BF16 and F16, not {}", dtype_row(dtype).name);
+  fail(ErrorKind::kInternal, "the CUDA backend computes with F32, BF16 and F16, not {}",
+       dtype_row(dtype).name);
 }
 
 cuda::CodeOperand CudaWeight::coded() const {
-  return {codes.as<std::uint8_t>(),  scales.as<float>(), zeros.as<std::uint8_t>(), minima.as<float>(), column_group.as<std::int32_t>(),
-          in_features, group, groups, type == WeightType::kFloat8};
+  return {codes.as<std::uint8_t>(),
+          scales.as<float>(),
+          zeros.as<std::uint8_t>(),
+          minima.as<float>(),
+          column_group.as<std::int32_t>(),
+          in_features,
+          group,
+          groups,
+          type == WeightType::kFloat8};
 }
 
 std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute) {
   auto prepared = std::make_unique<CudaWeight>();
-  const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;  // FP32 products of narrower numbers are exact
+  // FP32 products of narrower numbers are exact
+  const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;
   prepared->owner = &device;
   prepared->out_features = weight.rows();
   prepared->in_features = weight.cols();
@@ -128,7 +143,8 @@ std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& w
 std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatrix& matrix, Compute compute) {
   if (matrix.scheme.activation_scale != ActivationScale::kNone) check_low_precision(matrix);
   if (!matrix.kept_columns.empty())
-    fail(ErrorKind::kUnsupported, "a weight with {} columns kept as they are has no codes for the device", matrix.kept_columns.size());
+    fail(ErrorKind::kUnsupported, "a weight with {} columns kept as they are has no codes for the device",
+         matrix.kept_columns.size());
   auto prepared = std::make_unique<CudaWeight>();
   prepared->owner = &device;
   prepared->out_features = matrix.out_features;
@@ -148,16 +164,21 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
     pack(device, *prepared, prepared->codes);
     prepared->codes.reset();
     prepared->group_scales = by_group(device, *prepared, matrix.scales);
-    const bool in_the_middle = prepared->form == cuda::WeightForm::kInt8 && std::all_of(matrix.zeros.begin(), matrix.zeros.end(), [](std::uint8_t zero) { return zero == 0x80; });
-    if (prepared->form != cuda::WeightForm::kFloat8 && !in_the_middle) prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
-    prepared->bytes = prepared->fragments.bytes() + prepared->group_scales.bytes() + prepared->group_zeros.bytes();
+    const bool in_the_middle =
+        prepared->form == cuda::WeightForm::kInt8 &&
+        std::all_of(matrix.zeros.begin(), matrix.zeros.end(), [](std::uint8_t zero) { return zero == 0x80; });
+    if (prepared->form != cuda::WeightForm::kFloat8 && !in_the_middle)
+      prepared->group_zeros = by_group(device, *prepared, matrix.zeros);
+    prepared->bytes =
+        prepared->fragments.bytes() + prepared->group_scales.bytes() + prepared->group_zeros.bytes();
     return prepared;
   }
   prepared->scales = copy_of(device, matrix.scales);
   prepared->zeros = copy_of(device, matrix.zeros);
   prepared->minima = copy_of(device, matrix.minima);
   prepared->column_group = copy_of(device, matrix.column_group);
-  for (const Buffer* buffer : {&prepared->codes, &prepared->scales, &prepared->zeros, &prepared->minima, &prepared->column_group})
+  for (const Buffer* buffer :
+       {&prepared->codes, &prepared->scales, &prepared->zeros, &prepared->minima, &prepared->column_group})
     prepared->bytes += buffer->bytes();
   return prepared;
 }

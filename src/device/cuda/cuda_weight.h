@@ -1,5 +1,6 @@
 // Weights in a device's memory, as what multiplies them takes them:
-//   fragments  BF16 numbers and codes for the matrix units (kernels/cuda/linear.h): bfloat16 compute, and all with 8-bit inputs
+//   fragments  BF16 numbers and codes for the matrix units (kernels/cuda/linear.h): bfloat16 compute, and all
+//              with 8-bit inputs
 //   dense      numbers as they are stored, for FP32 products
 //   coded      codes of one byte, each dequantized in FP32: float32 compute, minima, columns in another order
 #pragma once
@@ -15,7 +16,7 @@ class CudaWeight final : public PreparedWeight {
  public:
   const CudaDevice* owner = nullptr;
 
-  std::optional<cuda::WeightForm> form;  // fragments, or:
+  std::optional<cuda::WeightForm> form;         // fragments, or:
   Buffer fragments, group_scales, group_zeros;  // FP32 [groups][padded features]
   Buffer values;                                // dense: [out, in] of `element`
   cuda::Element element = cuda::Element::kF32;

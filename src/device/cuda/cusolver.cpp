@@ -1,7 +1,8 @@
-// cuSOLVER's 64-bit interface by the names of its shared library, with the types of its header. The library stores by columns: the lower triangle of a
-// square by rows is its upper one, L L^T = U^T U.
+// cuSOLVER's 64-bit interface by the names of its shared library, with the types of its header. The library
+// stores by columns: the lower triangle of a square by rows is its upper one, L L^T = U^T U.
 //
-// Its deterministic mode is asked for. Every call waits for its end, since what the library says of the numbers is known only then.
+// Its deterministic mode is asked for. Every call waits for its end, since what the library says of the
+// numbers is known only then.
 #include "device/cuda/cusolver.h"
 
 #include <cuda_runtime_api.h>
@@ -53,8 +54,10 @@ Cusolver open_cusolver() {
   find(library.factor, "cusolverDnXpotrf");
   find(library.solve, "cusolverDnXpotrs");
   int version = 0;
-  if (library.found.missing.empty() && library.version(&version) != CUSOLVER_STATUS_SUCCESS) library.found.missing = name + " does not say its version";
-  if (library.found.missing.empty()) library.found.version = fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100);
+  if (library.found.missing.empty() && library.version(&version) != CUSOLVER_STATUS_SUCCESS)
+    library.found.missing = name + " does not say its version";
+  if (library.found.missing.empty())
+    library.found.version = fmt::format("{}.{}.{}", version / 1000, version / 100 % 10, version % 100);
   return library;
 }
 
@@ -65,13 +68,14 @@ const Cusolver& cusolver() {
 
 void check(cudaError_t error, const char* call, std::int64_t size) {
   if (error != cudaSuccess)
-    fail(ErrorKind::kDevice, "{} failed for {} by {} numbers: {} ({})", call, size, size, cudaGetErrorString(error), cudaGetErrorName(error));
+    fail(ErrorKind::kDevice, "{} failed for {} by {} numbers: {} ({})", call, size, size,
+         cudaGetErrorString(error), cudaGetErrorName(error));
 }
 
 void check(cusolverStatus_t status, const char* call, std::int64_t size) {
   if (status == CUSOLVER_STATUS_SUCCESS) return;
-  fail(status == CUSOLVER_STATUS_ALLOC_FAILED ? ErrorKind::kResource : ErrorKind::kDevice, "{} failed for {} by {} numbers: cuSOLVER's status {}", call,
-       size, size, static_cast<int>(status));
+  fail(status == CUSOLVER_STATUS_ALLOC_FAILED ? ErrorKind::kResource : ErrorKind::kDevice,
+       "{} failed for {} by {} numbers: cuSOLVER's status {}", call, size, size, static_cast<int>(status));
 }
 
 struct Destroy {
@@ -90,25 +94,30 @@ class CusolverCholesky final : public SquareCholesky {
     check(cusolver().create_params(&parameters), "cusolverDnCreateParams", 0);
     parameters_.reset(parameters);
     check(cusolver().set_stream(handle, stream), "cusolverDnSetStream", 0);
-    check(cusolver().set_deterministic(handle, CUSOLVER_DETERMINISTIC_RESULTS), "cusolverDnSetDeterministicMode", 0);
+    check(cusolver().set_deterministic(handle, CUSOLVER_DETERMINISTIC_RESULTS),
+          "cusolverDnSetDeterministicMode", 0);
   }
 
   int factor(double* square, std::int64_t size) override {
     use(size);
     std::size_t on_device = 0, on_host = 0;
-    check(cusolver().factor_bytes(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, CUDA_R_64F, square, size, CUDA_R_64F, &on_device, &on_host),
+    check(cusolver().factor_bytes(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, CUDA_R_64F,
+                                  square, size, CUDA_R_64F, &on_device, &on_host),
           "cusolverDnXpotrf_bufferSize", size);
     const Buffer workspace(memory_, on_device);
     std::vector<char> host_workspace(on_host);
-    check(cusolver().factor(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, CUDA_R_64F, square, size, CUDA_R_64F, workspace.get(), on_device,
-                            host_workspace.data(), on_host, answer_.as<int>()),
+    check(cusolver().factor(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, CUDA_R_64F,
+                            square, size, CUDA_R_64F, workspace.get(), on_device, host_workspace.data(),
+                            on_host, answer_.as<int>()),
           "cusolverDnXpotrf", size);
     return answer(size);
   }
 
-  int solve(const double* square, std::int64_t size, double* rows, std::int64_t stride, std::int64_t count) override {
+  int solve(const double* square, std::int64_t size, double* rows, std::int64_t stride,
+            std::int64_t count) override {
     use(size);
-    check(cusolver().solve(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, count, CUDA_R_64F, square, size, CUDA_R_64F, rows, stride, answer_.as<int>()),
+    check(cusolver().solve(handle_.get(), parameters_.get(), CUBLAS_FILL_MODE_UPPER, size, count, CUDA_R_64F,
+                           square, size, CUDA_R_64F, rows, stride, answer_.as<int>()),
           "cusolverDnXpotrs", size);
     return answer(size);
   }
@@ -117,7 +126,8 @@ class CusolverCholesky final : public SquareCholesky {
   void use(std::int64_t size) const { check(cudaSetDevice(memory_->device().index), "cudaSetDevice", size); }
   int answer(std::int64_t size) const {
     int answer = 0;
-    check(cudaMemcpyAsync(&answer, answer_.get(), sizeof(answer), cudaMemcpyDeviceToHost, stream_), "cudaMemcpyAsync", size);
+    check(cudaMemcpyAsync(&answer, answer_.get(), sizeof(answer), cudaMemcpyDeviceToHost, stream_),
+          "cudaMemcpyAsync", size);
     check(cudaStreamSynchronize(stream_), "cudaStreamSynchronize", size);
     return answer;
   }

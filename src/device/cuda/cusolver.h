@@ -1,4 +1,5 @@
-// NVIDIA's dense solvers, opened when they are first asked for: a program that does not factorize on a device neither needs nor loads them.
+// NVIDIA's dense solvers, opened when they are first asked for: a program that does not factorize on a device
+// neither needs nor loads them.
 #pragma once
 #include <memory>
 #include <string>

@@ -14,7 +14,9 @@ constexpr std::int64_t kBandBytes = std::int64_t{16} << 20;
 
 // Error where the library was called wrongly; else what it found.
 int checked(int answer, const char* call, std::int64_t size) {
-  if (answer < 0) fail(ErrorKind::kInternal, "argument {} of {} of {} by {} numbers is at fault", -answer, call, size, size);
+  if (answer < 0)
+    fail(ErrorKind::kInternal, "argument {} of {} of {} by {} numbers is at fault", -answer, call, size,
+         size);
   return answer;
 }
 
@@ -24,10 +26,12 @@ Buffer room_for(CudaDevice& device, std::uint64_t bytes, std::int64_t size) {
     return Buffer(device.memory(), static_cast<std::size_t>(bytes));
   } catch (const Error& error) {
     if (error.kind() != ErrorKind::kResource) throw;
-    fail(ErrorKind::kResource, ErrorDetail{fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}", size, bytes, error.what()),
-                                           {},
-                                           "--device",
-                                           "leave it more memory, or use --device cpu"});
+    fail(ErrorKind::kResource,
+         ErrorDetail{fmt::format("the Cholesky factor of {} channels needs {} bytes of the device: {}", size,
+                                 bytes, error.what()),
+                     {},
+                     "--device",
+                     "leave it more memory, or use --device cpu"});
   }
 }
 
@@ -55,34 +59,43 @@ class FactorOnDevice final : public DeviceFactor {
     return finite;
   }
 
-  bool factor() { return checked(device_.cholesky()->factor(square_.as<double>(), size_), "the Cholesky factor", size_) == 0; }
+  bool factor() {
+    return checked(device_.cholesky()->factor(square_.as<double>(), size_), "the Cholesky factor", size_) ==
+           0;
+  }
 
   void read(LowerTriangle& factor) const override {
     each_band([&](double* rows, std::vector<double>& band, std::int64_t first) {
       device_.copy_out(band.data(), rows, band.size() * sizeof(double));
-      each_row(band, [&](const double* from, std::int64_t i) { std::copy_n(from, first + i + 1, factor.row(first + i)); });
+      each_row(band, [&](const double* from, std::int64_t i) {
+        std::copy_n(from, first + i + 1, factor.row(first + i));
+      });
     });
     factor.pad();
   }
 
   void solve(std::span<double> rows) const override {
-    const std::int64_t most = std::max<std::int64_t>(1, device_.scratch_bytes() / (padded_ * std::int64_t{sizeof(double)}));
+    const std::int64_t most =
+        std::max<std::int64_t>(1, device_.scratch_bytes() / (padded_ * std::int64_t{sizeof(double)}));
     const auto at_once = static_cast<std::size_t>(most * padded_);
     const Buffer part = room_for(device_, std::min(at_once, rows.size()) * sizeof(double), size_);
     for (std::size_t begin = 0; begin < rows.size(); begin += at_once) {
       const std::span<double> here = rows.subspan(begin, std::min(at_once, rows.size() - begin));
       device_.copy_in(part.get(), here.data(), here.size_bytes());
-      checked(device_.cholesky()->solve(square_.as<double>(), size_, part.as<double>(), padded_, static_cast<std::int64_t>(here.size()) / padded_),
+      checked(device_.cholesky()->solve(square_.as<double>(), size_, part.as<double>(), padded_,
+                                        static_cast<std::int64_t>(here.size()) / padded_),
               "the solution by the Cholesky factor", size_);
       device_.copy_out(here.data(), part.get(), here.size_bytes());
     }
   }
 
  private:
-  // work(the band's place on the device, its numbers on the host, its first row). What lies above the diagonal is left as it came.
+  // work(the band's place on the device, its numbers on the host, its first row). What lies above the
+  // diagonal is left as it came.
   template <class Work>
   void each_band(const Work& work) const {
-    const std::int64_t most = std::max<std::int64_t>(1, std::min(kBandBytes, device_.scratch_bytes()) / (size_ * std::int64_t{sizeof(double)}));
+    const std::int64_t most = std::max<std::int64_t>(
+        1, std::min(kBandBytes, device_.scratch_bytes()) / (size_ * std::int64_t{sizeof(double)}));
     std::vector<double> band;
     for (std::int64_t first = 0; first < size_; first += most) {
       band.resize(static_cast<std::size_t>(std::min(most, size_ - first) * size_));
@@ -91,8 +104,9 @@ class FactorOnDevice final : public DeviceFactor {
   }
   template <class Work>
   void each_row(std::vector<double>& band, const Work& work) const {
-    pool_.parallel_for(band.size() / static_cast<std::size_t>(size_),
-                       [&](std::size_t i, int) { work(band.data() + i * static_cast<std::size_t>(size_), static_cast<std::int64_t>(i)); });
+    pool_.parallel_for(band.size() / static_cast<std::size_t>(size_), [&](std::size_t i, int) {
+      work(band.data() + i * static_cast<std::size_t>(size_), static_cast<std::int64_t>(i));
+    });
   }
 
   CudaDevice& device_;
@@ -103,7 +117,8 @@ class FactorOnDevice final : public DeviceFactor {
 
 }  // namespace
 
-std::unique_ptr<DeviceFactor> factorize_on(CudaDevice& device, const LowerTriangle& matrix, ThreadPool& pool) {
+std::unique_ptr<DeviceFactor> factorize_on(CudaDevice& device, const LowerTriangle& matrix,
+                                           ThreadPool& pool) {
   auto factor = std::make_unique<FactorOnDevice>(device, matrix, pool);
   if (!factor->put(matrix) || !factor->factor()) return nullptr;
   return factor;

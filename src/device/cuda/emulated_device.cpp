@@ -1,5 +1,5 @@
-// A CUDA device whose memory is the host's and whose blocks of threads run in turn (kernels/cuda/block.h). What it does not show: warps
-// out of step, the order in which a tensor core adds, and speed.
+// A CUDA device whose memory is the host's and whose blocks of threads run in turn (kernels/cuda/block.h).
+// What it does not show: warps out of step, the order in which a tensor core adds, and speed.
 #include <algorithm>
 #include <atomic>
 #include <cmath>
@@ -15,14 +15,17 @@ namespace {
 // Of the host, under the device's name: a view of the host is refused as on a device.
 class EmulatedMemory final : public MemoryResource {
  public:
-  explicit EmulatedMemory(const EmulatedDeviceSpec& spec) : device_{DeviceKind::kCuda, spec.index}, limit_(spec.memory_bytes.value_or(UINT64_MAX)) {}
+  explicit EmulatedMemory(const EmulatedDeviceSpec& spec)
+      : device_{DeviceKind::kCuda, spec.index}, limit_(spec.memory_bytes.value_or(UINT64_MAX)) {}
   void* allocate(std::size_t bytes) override {
     const std::uint64_t held = held_ += bytes;
     if (held > limit_) {
       held_ -= bytes;
-      fail(ErrorKind::kResource, "the emulated device has no room for {} more bytes: {} of {} are taken", bytes, held - bytes, limit_);
+      fail(ErrorKind::kResource, "the emulated device has no room for {} more bytes: {} of {} are taken",
+           bytes, held - bytes, limit_);
     }
-    for (std::uint64_t peak = peak_; peak < held && !peak_.compare_exchange_weak(peak, held);) {}
+    for (std::uint64_t peak = peak_; peak < held && !peak_.compare_exchange_weak(peak, held);) {
+    }
     return host_memory()->allocate(bytes);
   }
   void deallocate(void* pointer, std::size_t bytes) noexcept override {
@@ -51,7 +54,8 @@ class EmulatedCholesky final : public SquareCholesky {
     for (std::int64_t i = 0; i < size; ++i) std::copy_n(triangle.row(i), i + 1, square + i * size);
     return 0;
   }
-  int solve(const double* square, std::int64_t size, double* rows, std::int64_t stride, std::int64_t count) override {
+  int solve(const double* square, std::int64_t size, double* rows, std::int64_t stride,
+            std::int64_t count) override {
     LowerTriangle factor = triangle_of(square, size);
     factor.pad();
     if (stride != factor.padded()) return -4;
@@ -71,7 +75,10 @@ class EmulatedCholesky final : public SquareCholesky {
 
 class EmulatedDevice final : public CudaDevice {
  public:
-  explicit EmulatedDevice(const EmulatedDeviceSpec& spec) : memory_(std::make_shared<EmulatedMemory>(spec)), why_no_cholesky_(spec.why_no_cholesky), scratch_bytes_(spec.scratch_bytes) {}
+  explicit EmulatedDevice(const EmulatedDeviceSpec& spec)
+      : memory_(std::make_shared<EmulatedMemory>(spec)),
+        why_no_cholesky_(spec.why_no_cholesky),
+        scratch_bytes_(spec.scratch_bytes) {}
   std::string name() const override { return "cuda (emulated)"; }
   std::string arithmetic() const override { return "cuda emulated"; }
   Device place() const override { return memory_->device(); }
@@ -95,13 +102,16 @@ class EmulatedDevice final : public CudaDevice {
   void synchronize() override {}
   Buffer filled(std::size_t bytes, const std::function<void(const Put&)>& fill) override {
     Buffer buffer(memory_, std::max<std::size_t>(bytes, 1));
-    fill([&](std::size_t offset, const void* from_host, std::size_t part) { copy_in(buffer.as<char>() + offset, from_host, part); });
+    fill([&](std::size_t offset, const void* from_host, std::size_t part) {
+      copy_in(buffer.as<char>() + offset, from_host, part);
+    });
     return buffer;
   }
   bool copy_across(CudaDevice& owner, const Strided& copy) override {
     if (dynamic_cast<EmulatedDevice*>(&owner) == nullptr) return false;
     for (std::size_t row = 0; row < copy.rows; ++row)
-      std::memcpy(static_cast<char*>(copy.to) + row * copy.to_stride, static_cast<const char*>(copy.from) + row * copy.from_stride, copy.bytes);
+      std::memcpy(static_cast<char*>(copy.to) + row * copy.to_stride,
+                  static_cast<const char*>(copy.from) + row * copy.from_stride, copy.bytes);
     return true;
   }
   void begin_range(const std::string&) override {}
@@ -119,7 +129,9 @@ class EmulatedDevice final : public CudaDevice {
 
 }  // namespace
 
-std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec) { return std::make_unique<EmulatedDevice>(spec); }
+std::unique_ptr<CudaDevice> make_emulated_device(const EmulatedDeviceSpec& spec) {
+  return std::make_unique<EmulatedDevice>(spec);
+}
 
 std::shared_ptr<Backend> make_emulated_cuda_backend(int threads, const EmulatedDeviceSpec& spec) {
   return make_backend_on(make_emulated_device(spec), threads);

@@ -9,6 +9,8 @@ const CusolverFound& find_cusolver() {
   return found;
 }
 
-std::unique_ptr<SquareCholesky> make_cusolver(std::shared_ptr<MemoryResource>, void*) { fail(ErrorKind::kInternal, "{}", find_cusolver().missing); }
+std::unique_ptr<SquareCholesky> make_cusolver(std::shared_ptr<MemoryResource>, void*) {
+  fail(ErrorKind::kInternal, "{}", find_cusolver().missing);
+}
 
 }  // namespace llmq

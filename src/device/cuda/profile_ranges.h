@@ -1,4 +1,5 @@
-// Named stretches of work for NVIDIA's profilers (NVTX): nvtx_ranges.cpp where the toolkit has its header, else no_ranges.cpp.
+// Named stretches of work for NVIDIA's profilers (NVTX): nvtx_ranges.cpp where the toolkit has its header,
+// else no_ranges.cpp.
 #pragma once
 #include <string>
 

@@ -1,5 +1,5 @@
-// Lists that came from the host lately, as they lie on the device: the positions, slots and block tables of a batch are the same for every layer,
-// and a list that is there already is not copied again.
+// Lists that came from the host lately, as they lie on the device: the positions, slots and block tables of a
+// batch are the same for every layer, and a list that is there already is not copied again.
 //
 // What is handed out is read only, and stays as long as somebody holds it. Not from two threads at once.
 #pragma once
@@ -22,7 +22,8 @@ class RecentLists {
   template <class Put>
   std::shared_ptr<const Buffer> find(std::span<const std::byte> bytes, const Put& put) {
     const auto same = [&](const Entry& entry) {
-      return entry.bytes.size() == bytes.size() && (bytes.empty() || std::memcmp(entry.bytes.data(), bytes.data(), bytes.size()) == 0);
+      return entry.bytes.size() == bytes.size() &&
+             (bytes.empty() || std::memcmp(entry.bytes.data(), bytes.data(), bytes.size()) == 0);
     };
     const auto known = std::find_if(entries_.begin(), entries_.end(), same);
     if (known != entries_.end()) {

@@ -1,4 +1,5 @@
-// A device of the CUDA runtime: kernels and copies in one queue, copies into new memory beside them, pinned memory for what goes up.
+// A device of the CUDA runtime: kernels and copies in one queue, copies into new memory beside them, pinned
+// memory for what goes up.
 //
 // A copy down waits for the queue. Every failure names the call, what it was for and its size.
 #include <cuda_runtime_api.h>
@@ -28,24 +29,32 @@ cudaDeviceProp device_at(int index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   const int version = CUDART_VERSION;
   if (error == cudaErrorInsufficientDriver)
-    refuse(fmt::format("device cuda:{} is asked for, and this machine has no NVIDIA driver for CUDA {}.{}", index, version / 1000, version % 1000 / 10));
+    refuse(fmt::format("device cuda:{} is asked for, and this machine has no NVIDIA driver for CUDA {}.{}",
+                       index, version / 1000, version % 1000 / 10));
   if (error != cudaSuccess && error != cudaErrorNoDevice)
     refuse(fmt::format("device cuda:{} is asked for, and the driver answers: {}", index, words_of(error)));
-  if (count == 0) refuse(fmt::format("device cuda:{} is asked for, and this machine has no CUDA device", index));
+  if (count == 0)
+    refuse(fmt::format("device cuda:{} is asked for, and this machine has no CUDA device", index));
   if (index >= count)
-    refuse(fmt::format("device cuda:{} is asked for, and this machine has {}", index, count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1)));
+    refuse(fmt::format("device cuda:{} is asked for, and this machine has {}", index,
+                       count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1)));
   cudaDeviceProp properties{};
-  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties", fmt::format("cuda:{}", index));
-  if (properties.major < kOldestMajor || (properties.major == kOldestMajor && properties.minor < kOldestMinor))
-    refuse(fmt::format("cuda:{} is a {} of compute capability {}.{}; {}.{} is the least that this llmq is built for", index, properties.name,
-                       properties.major, properties.minor, kOldestMajor, kOldestMinor));
+  check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties",
+             fmt::format("cuda:{}", index));
+  if (properties.major < kOldestMajor ||
+      (properties.major == kOldestMajor && properties.minor < kOldestMinor))
+    refuse(fmt::format(
+        "cuda:{} is a {} of compute capability {}.{}; {}.{} is the least that this llmq is built for", index,
+        properties.name, properties.major, properties.minor, kOldestMajor, kOldestMinor));
   return properties;
 }
 
 class RuntimeDevice final : public CudaDevice {
  public:
   explicit RuntimeDevice(int index)
-      : properties_(device_at(index)), memory_(std::make_shared<PoolMemory>(index)), ring_(pinned_.slots(), PinnedMemory::kSlotBytes) {}
+      : properties_(device_at(index)),
+        memory_(std::make_shared<PoolMemory>(index)),
+        ring_(pinned_.slots(), PinnedMemory::kSlotBytes) {}
   ~RuntimeDevice() override {  // before the pinned memory goes
     cudaStreamSynchronize(memory_->copies());
     cudaStreamSynchronize(memory_->stream());
@@ -54,11 +63,13 @@ class RuntimeDevice final : public CudaDevice {
   RuntimeDevice& operator=(const RuntimeDevice&) = delete;
 
   std::string name() const override {
-    return fmt::format("cuda:{} ({}, sm_{}{})", memory_->device().index, properties_.name, properties_.major, properties_.minor);
+    return fmt::format("cuda:{} ({}, sm_{}{})", memory_->device().index, properties_.name, properties_.major,
+                       properties_.minor);
   }
   std::string arithmetic() const override {
     const CusolverFound& library = find_cusolver();
-    return fmt::format("cuda sm_{}{}{}", properties_.major, properties_.minor, library.version.empty() ? "" : ", cuSOLVER " + library.version);
+    return fmt::format("cuda sm_{}{}{}", properties_.major, properties_.minor,
+                       library.version.empty() ? "" : ", cuSOLVER " + library.version);
   }
   Device place() const override { return memory_->device(); }
   std::shared_ptr<MemoryResource> memory() override { return memory_; }
@@ -80,17 +91,21 @@ class RuntimeDevice final : public CudaDevice {
   }
   std::string why_no_cholesky() const override { return find_cusolver().missing; }
 
-  void copy_in(void* to, const void* from_host, std::size_t bytes) override { pass(to, from_host, bytes, memory_->stream()); }
+  void copy_in(void* to, const void* from_host, std::size_t bytes) override {
+    pass(to, from_host, bytes, memory_->stream());
+  }
   void copy_out(void* to_host, const void* from, std::size_t bytes) override {
     if (bytes == 0) return;
     memory_->use();
     const std::string purpose = fmt::format("a download of {} bytes", bytes);
-    check_cuda(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, memory_->stream()), "cudaMemcpyAsync", purpose);
+    check_cuda(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, memory_->stream()),
+               "cudaMemcpyAsync", purpose);
     check_cuda(cudaStreamSynchronize(memory_->stream()), "cudaStreamSynchronize", purpose);
   }
   void zero(void* at, std::size_t bytes) override {
     memory_->use();
-    check_cuda(cudaMemsetAsync(at, 0, bytes, memory_->stream()), "cudaMemsetAsync", fmt::format("{} bytes of zeros", bytes));
+    check_cuda(cudaMemsetAsync(at, 0, bytes, memory_->stream()), "cudaMemsetAsync",
+               fmt::format("{} bytes of zeros", bytes));
   }
   // Whatever happens, the queue of work waits for the copies before the memory can be used or freed in it.
   Buffer filled(std::size_t bytes, const std::function<void(const Put&)>& fill) override {
@@ -98,7 +113,9 @@ class RuntimeDevice final : public CudaDevice {
     Event copied;
     Buffer buffer(copied_, std::max<std::size_t>(bytes, 1));
     try {
-      fill([&](std::size_t offset, const void* from_host, std::size_t part) { pass(buffer.as<char>() + offset, from_host, part, memory_->copies()); });
+      fill([&](std::size_t offset, const void* from_host, std::size_t part) {
+        pass(buffer.as<char>() + offset, from_host, part, memory_->copies());
+      });
       copied.order(memory_->copies(), memory_->stream(), "new memory");
     } catch (...) {
       cudaStreamSynchronize(memory_->copies());
@@ -106,19 +123,24 @@ class RuntimeDevice final : public CudaDevice {
     }
     return buffer;
   }
-  // Runs in this device's queue, behind what wrote `from`; and what comes after in the owner's queue may change or free it.
+  // Runs in this device's queue, behind what wrote `from`; and what comes after in the owner's queue may
+  // change or free it.
   bool copy_across(CudaDevice& owner, const Strided& copy) override {
     auto* const other = dynamic_cast<RuntimeDevice*>(&owner);
     if (other == nullptr) return false;
     const bool same = other->memory_->device() == memory_->device(), own = other == this;
     if (!same && !memory_->reaches(*other->memory_)) return false;
-    if (!own) other->handed_over_.order(other->memory_->stream(), memory_->stream(), "a copy between devices");
+    if (!own)
+      other->handed_over_.order(other->memory_->stream(), memory_->stream(), "a copy between devices");
     memory_->use();
     const std::string purpose = fmt::format("{} rows of {} bytes between devices", copy.rows, copy.bytes);
     if (copy.rows == 1 || (copy.to_stride == copy.bytes && copy.from_stride == copy.bytes))
-      check_cuda(cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.bytes, cudaMemcpyDefault, memory_->stream()), "cudaMemcpyAsync", purpose);
+      check_cuda(
+          cudaMemcpyAsync(copy.to, copy.from, copy.rows * copy.bytes, cudaMemcpyDefault, memory_->stream()),
+          "cudaMemcpyAsync", purpose);
     else
-      check_cuda(cudaMemcpy2DAsync(copy.to, copy.to_stride, copy.from, copy.from_stride, copy.bytes, copy.rows, cudaMemcpyDefault, memory_->stream()),
+      check_cuda(cudaMemcpy2DAsync(copy.to, copy.to_stride, copy.from, copy.from_stride, copy.bytes,
+                                   copy.rows, cudaMemcpyDefault, memory_->stream()),
                  "cudaMemcpy2DAsync", purpose);
     if (!own) handed_over_.order(memory_->stream(), other->memory_->stream(), "a copy between devices");
     return true;
@@ -130,7 +152,8 @@ class RuntimeDevice final : public CudaDevice {
     check_cuda(cudaStreamSynchronize(memory_->stream()), "cudaStreamSynchronize", "the work before it");
   }
   void fail_launch(const char* operation, int code, const std::string& sizes) override {
-    fail(ErrorKind::kDevice, "the launch of {} of {} failed: {}", operation, sizes, words_of(static_cast<cudaError_t>(code)));
+    fail(ErrorKind::kDevice, "the launch of {} of {} failed: {}", operation, sizes,
+         words_of(static_cast<cudaError_t>(code)));
   }
 
  private:
@@ -139,10 +162,13 @@ class RuntimeDevice final : public CudaDevice {
     const std::lock_guard lock(staging_);
     ring_.pass(
         from_host, bytes,
-        [&](std::size_t slot) { check_cuda(cudaEventSynchronize(pinned_.ended(slot)), "cudaEventSynchronize", "a slot of staging"); },
+        [&](std::size_t slot) {
+          check_cuda(cudaEventSynchronize(pinned_.ended(slot)), "cudaEventSynchronize", "a slot of staging");
+        },
         [&](std::size_t slot, const char* memory, std::size_t offset, std::size_t part) {
-          check_cuda(cudaMemcpyAsync(static_cast<char*>(to) + offset, memory, part, cudaMemcpyHostToDevice, stream), "cudaMemcpyAsync",
-                     fmt::format("an upload of {} bytes", bytes));
+          check_cuda(
+              cudaMemcpyAsync(static_cast<char*>(to) + offset, memory, part, cudaMemcpyHostToDevice, stream),
+              "cudaMemcpyAsync", fmt::format("an upload of {} bytes", bytes));
           check_cuda(cudaEventRecord(pinned_.ended(slot), stream), "cudaEventRecord", "a slot of staging");
         });
   }

@@ -10,7 +10,9 @@ constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace
 
-std::string words_of(cudaError_t error) { return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error)); }
+std::string words_of(cudaError_t error) {
+  return fmt::format("{} ({})", cudaGetErrorString(error), cudaGetErrorName(error));
+}
 
 void check_cuda(cudaError_t error, const char* call, const std::string& purpose) {
   if (error == cudaSuccess) return;
@@ -18,7 +20,10 @@ void check_cuda(cudaError_t error, const char* call, const std::string& purpose)
   fail(ErrorKind::kDevice, "{} failed for {}: {}", call, purpose, words_of(error));
 }
 
-Event::Event() { check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags", "the backend"); }
+Event::Event() {
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreateWithFlags",
+             "the backend");
+}
 
 void Event::order(cudaStream_t earlier, cudaStream_t later, const char* purpose) {
   check_cuda(cudaEventRecord(event_, earlier), "cudaEventRecord", purpose);
@@ -28,10 +33,12 @@ void Event::order(cudaStream_t earlier, cudaStream_t later, const char* purpose)
 PoolMemory::PoolMemory(int index) : index_(index) {
   use();
   for (cudaStream_t* stream : {&stream_, &copies_})
-    check_cuda(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags", "the backend");
+    check_cuda(cudaStreamCreateWithFlags(stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags",
+               "the backend");
   check_cuda(cudaDeviceGetDefaultMemPool(&pool_, index), "cudaDeviceGetDefaultMemPool", "the backend");
   std::uint64_t keep = UINT64_MAX;
-  check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep), "cudaMemPoolSetAttribute", "the backend");
+  check_cuda(cudaMemPoolSetAttribute(pool_, cudaMemPoolAttrReleaseThreshold, &keep),
+             "cudaMemPoolSetAttribute", "the backend");
 }
 
 PoolMemory::~PoolMemory() {
@@ -46,7 +53,8 @@ void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
   use();
   void* pointer = nullptr;
   cudaError_t error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
-  if (error == cudaErrorMemoryAllocation) {  // what was freed is free when the queues have come to it, and in one piece when the pool has let go of it
+  // what was freed is free when the queues have come to it, and in one piece when the pool has let go of it
+  if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     trim();
     error = cudaMallocAsync(&pointer, bytes == 0 ? 1 : bytes, stream);
@@ -55,8 +63,8 @@ void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
     cudaGetLastError();
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(ErrorKind::kResource, "cuda:{} has no room for {} more bytes: {:.2f} of {:.2f} GiB are free", index_, bytes, static_cast<double>(free) / kGib,
-         static_cast<double>(total) / kGib);
+    fail(ErrorKind::kResource, "cuda:{} has no room for {} more bytes: {:.2f} of {:.2f} GiB are free", index_,
+         bytes, static_cast<double>(free) / kGib, static_cast<double>(total) / kGib);
   }
   check_cuda(error, "cudaMallocAsync", fmt::format("{} bytes", bytes));
   return pointer;
@@ -71,18 +79,21 @@ std::uint64_t PoolMemory::free_bytes() const {
 
 void PoolMemory::deallocate(void* pointer, std::size_t) noexcept {
   cudaSetDevice(index_);
-  if (cudaFreeAsync(pointer, stream_) != cudaSuccess) cudaGetLastError();  // what is broken shows at the next call that may report it
+  // what is broken shows at the next call that may report it
+  if (cudaFreeAsync(pointer, stream_) != cudaSuccess) cudaGetLastError();
 }
 
 void PoolMemory::trim() {
   use();
-  for (cudaStream_t stream : {copies_, stream_}) check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize", "the memory that is to be given back");
+  for (cudaStream_t stream : {copies_, stream_})
+    check_cuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize", "the memory that is to be given back");
   check_cuda(cudaMemPoolTrimTo(pool_, 0), "cudaMemPoolTrimTo", "the memory that is to be given back");
 }
 
 std::uint64_t PoolMemory::peak_bytes() const {
   std::uint64_t peak = 0;
-  check_cuda(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &peak), "cudaMemPoolGetAttribute", "the most memory that was in use");
+  check_cuda(cudaMemPoolGetAttribute(pool_, cudaMemPoolAttrUsedMemHigh, &peak), "cudaMemPoolGetAttribute",
+             "the most memory that was in use");
   return peak;
 }
 
@@ -92,13 +103,15 @@ bool PoolMemory::reaches(const PoolMemory& owner) {
   if (reached_.size() <= other) reached_.resize(other + 1, -1);
   if (reached_[other] < 0) {
     int can = 0;
-    check_cuda(cudaDeviceCanAccessPeer(&can, index_, owner.index_), "cudaDeviceCanAccessPeer", fmt::format("cuda:{} and cuda:{}", index_, owner.index_));
+    check_cuda(cudaDeviceCanAccessPeer(&can, index_, owner.index_), "cudaDeviceCanAccessPeer",
+               fmt::format("cuda:{} and cuda:{}", index_, owner.index_));
     if (can != 0) {
       cudaMemAccessDesc access{};
       access.location.type = cudaMemLocationTypeDevice;
       access.location.id = index_;
       access.flags = cudaMemAccessFlagsProtReadWrite;
-      if (cudaMemPoolSetAccess(owner.pool_, &access, 1) != cudaSuccess) {  // in some containers and virtual machines: the host carries it
+      // in some containers and virtual machines: the host carries it
+      if (cudaMemPoolSetAccess(owner.pool_, &access, 1) != cudaSuccess) {
         cudaGetLastError();
         can = 0;
       }
@@ -108,7 +121,9 @@ bool PoolMemory::reaches(const PoolMemory& owner) {
   return reached_[other] > 0;
 }
 
-void PoolMemory::use() const { check_cuda(cudaSetDevice(index_), "cudaSetDevice", fmt::format("cuda:{}", index_)); }
+void PoolMemory::use() const {
+  check_cuda(cudaSetDevice(index_), "cudaSetDevice", fmt::format("cuda:{}", index_));
+}
 
 PinnedMemory::PinnedMemory() {
   check_cuda(cudaMallocHost(reinterpret_cast<void**>(&memory_), kSlots * kSlotBytes), "cudaMallocHost",

@@ -1,7 +1,8 @@
-// Memory of a device of the CUDA runtime, and its two queues: one that orders all work, one for copies that need not wait their turn.
+// Memory of a device of the CUDA runtime, and its two queues: one that orders all work, one for copies that
+// need not wait their turn.
 //
-// Memory is allocated and freed in the order of a queue (cudaMallocAsync) and kept by the pool, so that a block's intermediates cost no call to
-// the driver.
+// Memory is allocated and freed in the order of a queue (cudaMallocAsync) and kept by the pool, so that a
+// block's intermediates cost no call to the driver.
 #pragma once
 #include <cuda_runtime_api.h>
 
@@ -45,10 +46,12 @@ class PoolMemory final : public MemoryResource {
   void deallocate(void* pointer, std::size_t) noexcept override;
   Device device() const override { return {DeviceKind::kCuda, index_}; }
   void* allocate_in(cudaStream_t stream, std::size_t bytes);
-  std::uint64_t free_bytes() const;  // less a reserve for kernels, workspaces of libraries and gaps of the pool
+  // less a reserve for kernels, workspaces of libraries and gaps of the pool
+  std::uint64_t free_bytes() const;
   std::uint64_t peak_bytes() const;
   void trim();  // gives what is free to the driver, for libraries that do not ask this pool
-  // Whether kernels and copies of this device may touch memory of `owner`: asked once for a pair, and arranged.
+  // Whether kernels and copies of this device may touch memory of `owner`: asked once for a pair, and
+  // arranged.
   bool reaches(const PoolMemory& owner);
 
   cudaStream_t stream() const { return stream_; }

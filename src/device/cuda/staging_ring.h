@@ -1,5 +1,6 @@
-// Host memory on its way to a device: pinned slots that are filled in turn, so that a copy runs while the next slot is filled, and no
-// slot is written before the copy that reads it has ended. The caller owns the slots.
+// Host memory on its way to a device: pinned slots that are filled in turn, so that a copy runs while the
+// next slot is filled, and no slot is written before the copy that reads it has ended. The caller owns the
+// slots.
 #pragma once
 #include <algorithm>
 #include <cstddef>

@@ -56,8 +56,10 @@ void each_kv_element(const TensorView& k, std::span<const std::int64_t> slots, c
 }
 
 // The bytes of one position and head in packed pages, `from` being their keys or their values.
-unsigned char* packed_row(const KvPages& pages, const TensorView& from, std::int64_t slot, std::int64_t head) {
-  const std::int64_t row = (slot / pages.block_size * from.shape[1] + head) * pages.block_size + slot % pages.block_size;
+unsigned char* packed_row(const KvPages& pages, const TensorView& from, std::int64_t slot,
+                          std::int64_t head) {
+  const std::int64_t row =
+      (slot / pages.block_size * from.shape[1] + head) * pages.block_size + slot % pages.block_size;
   return from.as<unsigned char>() + row * from.cols();
 }
 
@@ -66,7 +68,8 @@ template <class Use>
 void each_packed_row(const TensorView& k, std::span<const std::int64_t> slots, const Use& use) {
   const std::int64_t heads = k.shape[1];
   for (std::size_t t = 0; t < slots.size(); ++t)
-    for (std::int64_t head = 0; head < heads; ++head) use(static_cast<std::int64_t>(t) * heads + head, slots[t], head);
+    for (std::int64_t head = 0; head < heads; ++head)
+      use(static_cast<std::int64_t>(t) * heads + head, slots[t], head);
 }
 
 class ReferenceWeight final : public PreparedWeight {
@@ -171,8 +174,8 @@ struct AttentionRow {
     row.resize(static_cast<std::size_t>(problem.head_dim));
     if (pages.packed) {
       std::vector<float> numbers(row.size());
-      kv_load_row({values ? pages.packed->values : pages.packed->keys, problem.head_dim}, numbers.data(), packed_row(pages, from, slot, kv_head),
-                  values ? pages.value_scale : pages.key_scale);
+      kv_load_row({values ? pages.packed->values : pages.packed->keys, problem.head_dim}, numbers.data(),
+                  packed_row(pages, from, slot, kv_head), values ? pages.value_scale : pages.key_scale);
       std::copy(numbers.begin(), numbers.end(), row.begin());
     } else {
       for (std::size_t d = 0; d < row.size(); ++d)
@@ -201,7 +204,8 @@ struct AttentionRow {
     for (double& weight : weights) sum += weight = std::exp(weight - greatest);
     for (std::int64_t p = first; p <= position; ++p) {
       read_row(true, sequence, p, kv_head, value);
-      for (std::size_t d = 0; d < mixed.size(); ++d) mixed[d] += weights[static_cast<std::size_t>(p - first)] * value[d];
+      for (std::size_t d = 0; d < mixed.size(); ++d)
+        mixed[d] += weights[static_cast<std::size_t>(p - first)] * value[d];
     }
     for (std::int64_t d = 0; d < problem.head_dim; ++d)
       write(out, row, head * problem.head_dim + d, mixed[static_cast<std::size_t>(d)] / sum);
@@ -334,8 +338,10 @@ class ReferenceBackend final : public Backend {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
     if (pages.packed)
       return each_packed_row(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t head) {
-        kv_store_row({pages.packed->keys, k.cols()}, packed_row(pages, pages.keys, slot, head), k.row<const float>(row), pages.key_scale);
-        kv_store_row({pages.packed->values, k.cols()}, packed_row(pages, pages.values, slot, head), v.row<const float>(row), pages.value_scale);
+        kv_store_row({pages.packed->keys, k.cols()}, packed_row(pages, pages.keys, slot, head),
+                     k.row<const float>(row), pages.key_scale);
+        kv_store_row({pages.packed->values, k.cols()}, packed_row(pages, pages.values, slot, head),
+                     v.row<const float>(row), pages.value_scale);
       });
     each_kv_element(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t d) {
       write(pages.keys, slot, d, read(k, row, d));
@@ -348,8 +354,10 @@ class ReferenceBackend final : public Backend {
     require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
     if (pages.packed)
       return each_packed_row(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t head) {
-        kv_load_row({pages.packed->keys, k.cols()}, k.row<float>(row), packed_row(pages, pages.keys, slot, head), pages.key_scale);
-        kv_load_row({pages.packed->values, k.cols()}, v.row<float>(row), packed_row(pages, pages.values, slot, head), pages.value_scale);
+        kv_load_row({pages.packed->keys, k.cols()}, k.row<float>(row),
+                    packed_row(pages, pages.keys, slot, head), pages.key_scale);
+        kv_load_row({pages.packed->values, k.cols()}, v.row<float>(row),
+                    packed_row(pages, pages.values, slot, head), pages.value_scale);
       });
     each_kv_element(k, slots, [&](std::int64_t row, std::int64_t slot, std::int64_t d) {
       write(k, row, d, read(pages.keys, slot, d));

@@ -1,4 +1,5 @@
-// Every chat of cases.json renders as Transformers renders it, byte for byte; what its templates refuse is refused.
+// Every chat of cases.json renders as Transformers renders it, byte for byte; what its templates refuse is
+// refused.
 #include "tokenizer/chat_template.h"
 
 #include <gtest/gtest.h>

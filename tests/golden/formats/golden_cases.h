@@ -1,4 +1,5 @@
-// What the golden cases of the formats share: the files that the libraries' scripts wrote, and bytes as they spell them.
+// What the golden cases of the formats share: the files that the libraries' scripts wrote, and bytes as they
+// spell them.
 #pragma once
 #include <fmt/core.h>
 

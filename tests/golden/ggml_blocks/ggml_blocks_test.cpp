@@ -1,7 +1,9 @@
-// Rows become the bytes that ggml itself makes of them, with an importance matrix and without, at any thread count.
+// Rows become the bytes that ggml itself makes of them, with an importance matrix and without, at any thread
+// count.
 //
-// blocks.safetensors was written by ggml 0.25.3 (make_golden.py beside it): ordinary rows, outliers of 1e4, zeros, constants, one-sided rows,
-// subnormal numbers, weights of zero. The hashes are of ggml's bytes for a fixed sequence of integers over 32.
+// blocks.safetensors was written by ggml 0.25.3 (make_golden.py beside it): ordinary rows, outliers of 1e4,
+// zeros, constants, one-sided rows, subnormal numbers, weights of zero. The hashes are of ggml's bytes for a
+// fixed sequence of integers over 32.
 #include <gtest/gtest.h>
 
 #include <cstring>

@@ -1,4 +1,5 @@
-// The types of every tensor against those that llama-quantize gave (types.json; make_types.py beside it made it).
+// The types of every tensor against those that llama-quantize gave (types.json; make_types.py beside it made
+// it).
 #include <gtest/gtest.h>
 
 #include <algorithm>

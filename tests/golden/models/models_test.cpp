@@ -54,7 +54,8 @@ Golden read_golden(const Path& path) {
 }
 
 // Logits of all ids, fed in chunks of `chunk` rows: row invariance makes the chunking invisible.
-std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, std::size_t chunk, bool divided = false) {
+std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, std::size_t chunk,
+                       bool divided = false) {
   Engine::Options options;
   options.compute = Compute::kFloat32;
   options.max_context = static_cast<std::int64_t>(ids.size());

@@ -83,7 +83,8 @@ inline PlacedPages place_pages(Backend& backend, const AttentionCase& c, const A
     const Placed k = put(backend, DType::kF32, rows, data.keys[s]),
                  v = put(backend, DType::kF32, rows, data.values[s]);
     backend.store_kv(placed.pages, k.view, v.view, slots);
-    const std::int64_t unseen = c.sliding_window > 0 ? std::max<std::int64_t>(0, c.sequences[s].first - c.sliding_window + 1) : 0;
+    const std::int64_t unseen =
+        c.sliding_window > 0 ? std::max<std::int64_t>(0, c.sequences[s].first - c.sliding_window + 1) : 0;
     std::fill_n(table.begin(), unseen / kAttentionTile * kAttentionTile / c.block_size, order.back());
   }
   return placed;
@@ -112,7 +113,7 @@ inline constexpr double kExpError = 4 * 0x1p-23;
 // The greatest error of a score of this row and head, in the exponent: a dot product of head_dim terms
 // (bfloat16 compute may round q), the product with the scale, and the subtraction of the maximum.
 inline double score_error(const AttentionCase& c, const std::vector<float>& keys, const float* q,
-                   std::int64_t kv_head, std::int64_t first, std::int64_t last) {
+                          std::int64_t kv_head, std::int64_t first, std::int64_t last) {
   double worst = 0;
   for (std::int64_t p = first; p <= last; ++p) {
     const float* key = keys.data() + (p * c.kv_heads + kv_head) * c.head_dim;
@@ -127,7 +128,7 @@ inline double score_error(const AttentionCase& c, const std::vector<float>& keys
 }
 
 inline std::vector<double> attention_bound(const AttentionCase& c, const AttentionData& data,
-                                    const std::vector<float>& want, const std::vector<float>& means) {
+                                           const std::vector<float>& want, const std::vector<float>& means) {
   std::vector<double> bound;
   std::int64_t row = 0;
   for (std::size_t s = 0; s < c.sequences.size(); ++s)

@@ -73,7 +73,8 @@ PackedRows packed_rows(const std::vector<float>& numbers, KvRow row, float scale
 
 constexpr KvFormats kKvTypes[] = {kKvInt8, kKvInt4, kKvFloat8, kKvFloat16};
 
-// Pages of codes give the bits of pages in F32 that hold what the codes stand for, and load_kv() gives those numbers.
+// Pages of codes give the bits of pages in F32 that hold what the codes stand for, and load_kv() gives those
+// numbers.
 TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const KvFormats& formats : kKvTypes)
@@ -87,7 +88,8 @@ TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
           const auto placed = [&](KvRow row) {
             const Shape shape{blocks, c.kv_heads, block_size, row.bytes()};
             Buffer pages = backend().allocate(static_cast<std::size_t>(shape.elements()));
-            backend().upload(pages.view(DType::kU8, shape), std::vector<std::uint8_t>(pages.bytes(), 0xff).data());
+            backend().upload(pages.view(DType::kU8, shape),
+                             std::vector<std::uint8_t>(pages.bytes(), 0xff).data());
             return std::pair(pages.view(DType::kU8, shape), std::move(pages));
           };
           const auto keys = placed(of_keys), values = placed(of_values);
@@ -97,17 +99,24 @@ TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
           const Buffer f32_keys = backend().allocate(static_cast<std::size_t>(all.elements()) * 4),
                        f32_values = backend().allocate(static_cast<std::size_t>(all.elements()) * 4);
           const Shape f32_shape{blocks, block_size, c.kv_heads, dim};
-          const KvPages plain{f32_keys.view(DType::kF32, f32_shape), f32_values.view(DType::kF32, f32_shape), block_size};
+          const KvPages plain{f32_keys.view(DType::kF32, f32_shape), f32_values.view(DType::kF32, f32_shape),
+                              block_size};
           for (std::size_t s = 0; s < c.sequences.size(); ++s) {
             const std::int64_t positions = c.sequences[s].first + c.sequences[s].second;
             std::vector<std::int64_t> places;
             for (std::int64_t p = 0; p < positions; ++p)
-              places.push_back(std::int64_t{plain_places.tables[s][static_cast<std::size_t>(p / block_size)]} * block_size + p % block_size);
+              places.push_back(
+                  std::int64_t{plain_places.tables[s][static_cast<std::size_t>(p / block_size)]} *
+                      block_size +
+                  p % block_size);
             const Shape rows{positions, c.kv_heads, dim};
-            const Placed k = put(backend(), DType::kF32, rows, data.keys[s]), v = put(backend(), DType::kF32, rows, data.values[s]);
+            const Placed k = put(backend(), DType::kF32, rows, data.keys[s]),
+                         v = put(backend(), DType::kF32, rows, data.values[s]);
             backend().store_kv(packed, k.view, v.view, places);
-            const std::vector<float> want_k = packed_rows(data.keys[s], of_keys, 0.5f).values, want_v = packed_rows(data.values[s], of_values, 0.25f).values;
-            const Placed got_k = poisoned(backend(), DType::kF32, rows), got_v = poisoned(backend(), DType::kF32, rows);
+            const std::vector<float> want_k = packed_rows(data.keys[s], of_keys, 0.5f).values,
+                                     want_v = packed_rows(data.values[s], of_values, 0.25f).values;
+            const Placed got_k = poisoned(backend(), DType::kF32, rows),
+                         got_v = poisoned(backend(), DType::kF32, rows);
             backend().load_kv(got_k.view, got_v.view, packed, places);
             ASSERT_TRUE(same_bits(get(backend(), got_k.view), want_k));
             ASSERT_TRUE(same_bits(get(backend(), got_v.view), want_v));
@@ -121,11 +130,13 @@ TEST_P(Attention, PackedPagesAreWhatTheyStandFor) {
           }
           const Placed q = put(backend(), DType::kF32, {c.rows(), c.heads, dim}, data.q);
           const auto run = [&](const KvPages& pages) {
-            const Placed out = poisoned(backend(), activation_dtype(compute), {c.rows(), std::int64_t{c.heads} * dim});
+            const Placed out =
+                poisoned(backend(), activation_dtype(compute), {c.rows(), std::int64_t{c.heads} * dim});
             backend().attention(out.view, q.view, pages, sequences, c.problem());
             return get(backend(), out.view);
           };
-          ASSERT_TRUE(same_bits(run(packed), run(plain))) << "format " << static_cast<int>(formats.values) << ", dim " << dim << ", block " << block_size;
+          ASSERT_TRUE(same_bits(run(packed), run(plain)))
+              << "format " << static_cast<int>(formats.values) << ", dim " << dim << ", block " << block_size;
         }
 }
 
@@ -159,8 +170,10 @@ TEST(KvRow, WhatIsNotFiniteIsNotHidden) {
   for (const float bad : {std::nanf(""), infinity, -infinity})
     for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4})
       for (const float value : back({1, 2, bad, 4}, format)) EXPECT_TRUE(std::isnan(value));
-  for (const KvFormat format : {KvFormat::kFloat8, KvFormat::kFloat16}) EXPECT_TRUE(std::isnan(back({std::nanf("")}, format)[0]));
-  EXPECT_EQ(back({1e30f, -infinity, 0.5f}, KvFormat::kFloat16), (std::vector<float>{65504, -65504, 0.5f})) << "clamped";
+  for (const KvFormat format : {KvFormat::kFloat8, KvFormat::kFloat16})
+    EXPECT_TRUE(std::isnan(back({std::nanf("")}, format)[0]));
+  EXPECT_EQ(back({1e30f, -infinity, 0.5f}, KvFormat::kFloat16), (std::vector<float>{65504, -65504, 0.5f}))
+      << "clamped";
   for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5, KvFormat::kInt4}) {
     EXPECT_EQ(back({0, 0, 0}, format), (std::vector<float>{0, 0, 0}));
     const std::vector<float> huge = back({1e30f, -1e30f}, format);

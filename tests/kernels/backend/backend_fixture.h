@@ -185,9 +185,11 @@ inline std::vector<float> get(Backend& backend, const TensorView& view) {
 }
 
 // Columns [first, first + count) of rows of `width`.
-inline std::vector<float> columns_of(const std::vector<float>& rows, std::int64_t width, std::int64_t first, std::int64_t count) {
+inline std::vector<float> columns_of(const std::vector<float>& rows, std::int64_t width, std::int64_t first,
+                                     std::int64_t count) {
   std::vector<float> some;
-  for (auto row = rows.begin(); row != rows.end(); row += width) some.insert(some.end(), row + first, row + first + count);
+  for (auto row = rows.begin(); row != rows.end(); row += width)
+    some.insert(some.end(), row + first, row + first + count);
   return some;
 }
 

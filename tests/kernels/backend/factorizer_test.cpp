@@ -1,5 +1,6 @@
-// Cholesky factors by a device: they give the matrix back within what rounding allows, and solve; what has no factor is said to have none. On a
-// device this is the library's; in the emulation the host's own behind the same interface, whose bits must come through.
+// Cholesky factors by a device: they give the matrix back within what rounding allows, and solve; what has no
+// factor is said to have none. On a device this is the library's; in the emulation the host's own behind the
+// same interface, whose bits must come through.
 #include "device/factorizer.h"
 
 #include <cstdio>
@@ -37,7 +38,8 @@ double residual(const LowerTriangle& factor) {
   return greatest;
 }
 
-// Higham, theorem 10.3, with what products by inverted blocks cost: the condition number of a block (below 1e2 here).
+// Higham, theorem 10.3, with what products by inverted blocks cost: the condition number of a block (below
+// 1e2 here).
 double bound(std::int64_t size) { return 1e2 * static_cast<double>(size + 1) * 0x1p-53; }
 
 class FactorizerTest : public BackendTest {
@@ -56,7 +58,8 @@ class FactorizerTest : public BackendTest {
     factor->read(device);
     ASSERT_TRUE(cholesky_lower(host, pool));
     const double found = residual(device), of_host = residual(host);
-    std::printf("%lld: the device's factor leaves %.2e of the matrix, the host's %.2e\n", static_cast<long long>(size), found, of_host);
+    std::printf("%lld: the device's factor leaves %.2e of the matrix, the host's %.2e\n",
+                static_cast<long long>(size), found, of_host);
     EXPECT_LE(found, bound(size)) << size;
     EXPECT_LE(of_host, bound(size)) << size;
     for (std::int64_t i = size; i < device.padded(); ++i)
@@ -70,7 +73,8 @@ class FactorizerTest : public BackendTest {
     std::normal_distribution<double> normal;
     std::vector<double> rows(static_cast<std::size_t>(count * stride));
     for (std::int64_t n = 0; n < count; ++n)
-      for (std::int64_t k = 0; k < size; ++k) rows[static_cast<std::size_t>(n * stride + k)] = normal(generator);
+      for (std::int64_t k = 0; k < size; ++k)
+        rows[static_cast<std::size_t>(n * stride + k)] = normal(generator);
     std::vector<double> solved = rows;
     factor.solve(solved);
     for (std::int64_t n = 0; n < count; ++n) {
@@ -80,7 +84,9 @@ class FactorizerTest : public BackendTest {
       for (std::int64_t k = size - 1; k >= 0; k -= size <= 512 ? 1 : 61) {
         double sum = 0;
         for (std::int64_t j = 0; j < size; ++j) sum += x[j] * element(j, k);
-        ASSERT_NEAR(sum, rows[static_cast<std::size_t>(n * stride + k)], 1e2 * static_cast<double>(size + 1) * 0x1p-53 * norm * 5) << size << ": " << k;
+        ASSERT_NEAR(sum, rows[static_cast<std::size_t>(n * stride + k)],
+                    1e2 * static_cast<double>(size + 1) * 0x1p-53 * norm * 5)
+            << size << ": " << k;
       }
       for (std::int64_t k = size; k < stride; ++k) ASSERT_EQ(x[k], 0);
     }
@@ -92,12 +98,11 @@ TEST_P(FactorizerTest, FactorsAndSolves) {
   for (const std::int64_t size : {1, 63, 64, 65, 200, 512}) expect_factor(size);
 }
 
-TEST_P(FactorizerTest, ModelShapes) {
-  expect_factor(GetParam().name == "cuda" ? 5120 : 600);
-}
+TEST_P(FactorizerTest, ModelShapes) { expect_factor(GetParam().name == "cuda" ? 5120 : 600); }
 
 TEST_P(FactorizerTest, SaysWhatHasNoFactor) {
-  for (const double bad : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
+  for (const double bad :
+       {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity()})
     for (const std::int64_t place : {0, 70, 299}) {
       LowerTriangle matrix = matrix_of(300);
       matrix.row(place)[place] = bad;
@@ -106,7 +111,8 @@ TEST_P(FactorizerTest, SaysWhatHasNoFactor) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Backends, FactorizerTest,
-                         ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}), param_name);
+                         ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}),
+                         param_name);
 
 }  // namespace
 }  // namespace llmq::testing

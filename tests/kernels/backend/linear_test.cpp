@@ -131,7 +131,8 @@ TEST_P(Linear, Float32OnCudaHasTheBitsOfTheCpu) {
   for (const Problem& p : {Problem{1, 67, 131, 0, 1, false}, Problem{70, 65, 192, 6, 1, false}}) {
     Numbers numbers(8);
     const std::vector<float> x = numbers.values(p.m * p.k, p.spread), w = numbers.values(p.n * p.k, p.spread);
-    EXPECT_TRUE(same_bits(run(backend(), p, Compute::kFloat32, x, w, {}), run(*scalar, p, Compute::kFloat32, x, w, {})));
+    EXPECT_TRUE(same_bits(run(backend(), p, Compute::kFloat32, x, w, {}),
+                          run(*scalar, p, Compute::kFloat32, x, w, {})));
   }
 }
 

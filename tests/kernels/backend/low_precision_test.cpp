@@ -1,5 +1,6 @@
-// Linears with 8-bit inputs on every backend. Integer sums are exact, so what remains are a few FP32 roundings, and every CPU level
-// gives the same bits; E4M3 products are exact, and their FP32 sums are bounded like any other (support/tolerance.h).
+// Linears with 8-bit inputs on every backend. Integer sums are exact, so what remains are a few FP32
+// roundings, and every CPU level gives the same bits; E4M3 products are exact, and their FP32 sums are
+// bounded like any other (support/tolerance.h).
 #include "device/low_precision.h"
 #include "backend_fixture.h"
 
@@ -101,9 +102,10 @@ class LowPrecision : public BackendTest {
     const std::vector<float> x = numbers.values(m * k), bias = numbers.values(with_bias ? n : 0, 0, 10);
     const std::vector<float> want = run(oracle(), matrix, compute, m, x, bias);
     std::vector<float> sums = run(oracle(), magnitudes(matrix), compute, m, absolute(x), absolute(bias));
-    // INT8: each group's sum becomes FP32, is multiplied and added (2 roundings for each of G groups, the first addition is none), then
-    // scaled and given its bias: 2 G + 1 at most for any one term. E4M3: K roundings of the sum and one more product in token groups.
-    // The oracle rounds its result once. Magnitudes of the inputs may round to 127 where the input rounded to -128.
+    // INT8: each group's sum becomes FP32, is multiplied and added (2 roundings for each of G groups, the
+    // first addition is none), then scaled and given its bias: 2 G + 1 at most for any one term. E4M3: K
+    // roundings of the sum and one more product in token groups. The oracle rounds its result once.
+    // Magnitudes of the inputs may round to 127 where the input rounded to -128.
     const auto groups = static_cast<double>(matrix.groups());
     const double roundings = 2 * groups + 1 + (is_float8(c) ? static_cast<double>(k) + 1 : 0);
     std::vector<double> bound;
@@ -135,7 +137,8 @@ class LowPrecision : public BackendTest {
           std::fabs(weight_value(matrix.scheme, matrix.codes[static_cast<std::size_t>((n - 1) * k + i)],
                                  matrix.zeros[group], matrix.scales[group])));
     }
-    const float scale = c.activation == ActivationScale::kTensor ? matrix.input_scale : input / input_top(WeightType::kInteger);
+    const float scale = c.activation == ActivationScale::kTensor ? matrix.input_scale
+                                                                 : input / input_top(WeightType::kInteger);
     if (greatest == 0 || scale == 0) return;
     got.back() += greatest * scale;
     EXPECT_NE(outside(got, widened(want), bound), "");
@@ -145,8 +148,9 @@ class LowPrecision : public BackendTest {
   std::shared_ptr<Backend> scalar_;
 };
 
-// Linears that run together have the bits of each alone: one input rounded once for all that round it alike (the second has a scale of its
-// own where scales are static), dense and low-precision weights side by side, few rows and several blocks of them.
+// Linears that run together have the bits of each alone: one input rounded once for all that round it alike
+// (the second has a scale of its own where scales are static), dense and low-precision weights side by side,
+// few rows and several blocks of them.
 TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
   for (const Case& c : kCases)
     for (const std::int64_t m : {1, 5, 200}) {
@@ -161,7 +165,9 @@ TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
           if (n == 130) matrix.input_scale *= 2;
           weights.push_back(backend().prepare_quantized(matrix, Compute::kBFloat16));
         }
-        if (mixed) weights.back() = backend().prepare(TensorView(dense.data(), DType::kF32, Shape{33, k}), Compute::kBFloat16);
+        if (mixed)
+          weights.back() =
+              backend().prepare(TensorView(dense.data(), DType::kF32, Shape{33, k}), Compute::kBFloat16);
         std::vector<Placed> together, alone;
         std::vector<LinearCall> calls;
         for (std::size_t i = 0; i < weights.size(); ++i) {
@@ -172,7 +178,8 @@ TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
         }
         backend().linears(calls);
         for (std::size_t i = 0; i < weights.size(); ++i)
-          ASSERT_TRUE(same_bits(get(backend(), together[i].view), get(backend(), alone[i].view))) << c.name << " " << m << " rows, linear " << i;
+          ASSERT_TRUE(same_bits(get(backend(), together[i].view), get(backend(), alone[i].view)))
+              << c.name << " " << m << " rows, linear " << i;
       }
     }
 }
@@ -195,8 +202,10 @@ TEST_P(LowPrecision, AColumnHasItsBitsInAnyWeight) {
       const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
       const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n, 0, 10);
       const std::vector<float> all = run(backend(), matrix, Compute::kBFloat16, m, x, bias);
-      for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 82}, {82, 82}, {41, 41}, {161, 3}})
-        ASSERT_TRUE(same_bits(run(backend(), row_slice(matrix, first, count), Compute::kBFloat16, m, x, {bias.begin() + first, bias.begin() + first + count}),
+      for (const auto& [first, count] :
+           std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 82}, {82, 82}, {41, 41}, {161, 3}})
+        ASSERT_TRUE(same_bits(run(backend(), row_slice(matrix, first, count), Compute::kBFloat16, m, x,
+                                  {bias.begin() + first, bias.begin() + first + count}),
                               columns_of(all, n, first, count)))
             << c.name << " columns " << first << " + " << count << ", " << m << " rows";
     }

@@ -1,5 +1,5 @@
-// Weights that stay in 4 or 8 bits, on every backend: within the bound of the sum against the FP64 oracle, in float32
-// compute the very bits of the dequantized weight, and one row's bits whatever comes with it.
+// Weights that stay in 4 or 8 bits, on every backend: within the bound of the sum against the FP64 oracle, in
+// float32 compute the very bits of the dequantized weight, and one row's bits whatever comes with it.
 #include "backend_fixture.h"
 
 namespace llmq::testing {
@@ -14,20 +14,23 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "w" << c.bits << "_g" << c.group << (c.minima ? "_min " : c.symmetric ? "_sym " : "_asym ")
-      << dtype_row(c.scales).name;
+  *out << "w" << c.bits << "_g" << c.group
+       << (c.minima      ? "_min "
+           : c.symmetric ? "_sym "
+                         : "_asym ")
+       << dtype_row(c.scales).name;
 }
 
 constexpr Case kCases[] = {
-    {4, 32, true, DType::kBF16},  {4, 32, false, DType::kF16},   {4, 64, true, DType::kF16},
-    {4, 64, false, DType::kBF16}, {4, 128, true, DType::kF32},   {4, 128, false, DType::kBF16},
-    {4, 0, true, DType::kBF16},   {4, 0, false, DType::kF32},    {8, 32, true, DType::kBF16},
-    {8, 64, false, DType::kF16},  {8, 128, false, DType::kBF16}, {8, 0, true, DType::kBF16},
-    {8, 0, false, DType::kF32},   {2, 16, false, DType::kF16},   {3, 64, true, DType::kBF16},
-    {5, 32, true, DType::kF16},   {6, 128, false, DType::kBF16}, {4, 5, false, DType::kBF16},
-    {8, 33, true, DType::kF16},   {4, 8, true, DType::kBF16},    {4, 20, true, DType::kBF16},
-    {4, 32, false, DType::kF32, true}, {4, 32, false, DType::kF16, true},
-    {5, 32, false, DType::kF32, true}, {2, 16, false, DType::kF32, true},
+    {4, 32, true, DType::kBF16},       {4, 32, false, DType::kF16},       {4, 64, true, DType::kF16},
+    {4, 64, false, DType::kBF16},      {4, 128, true, DType::kF32},       {4, 128, false, DType::kBF16},
+    {4, 0, true, DType::kBF16},        {4, 0, false, DType::kF32},        {8, 32, true, DType::kBF16},
+    {8, 64, false, DType::kF16},       {8, 128, false, DType::kBF16},     {8, 0, true, DType::kBF16},
+    {8, 0, false, DType::kF32},        {2, 16, false, DType::kF16},       {3, 64, true, DType::kBF16},
+    {5, 32, true, DType::kF16},        {6, 128, false, DType::kBF16},     {4, 5, false, DType::kBF16},
+    {8, 33, true, DType::kF16},        {4, 8, true, DType::kBF16},        {4, 20, true, DType::kBF16},
+    {4, 32, false, DType::kF32, true}, {4, 32, false, DType::kF16, true}, {5, 32, false, DType::kF32, true},
+    {2, 16, false, DType::kF32, true},
 };
 
 float stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
@@ -49,8 +52,10 @@ QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Num
     const int exponent = scale + static_cast<int>(numbers.below(2 * spread + 1)) - spread;
     const double sign = numbers.below(2) == 0 ? -1 : 1;
     matrix.scales.push_back(stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
-    matrix.zeros.push_back(static_cast<std::uint8_t>(
-        c.minima ? 0 : c.symmetric ? matrix.scheme.middle() : numbers.below(matrix.scheme.code_count())));
+    matrix.zeros.push_back(static_cast<std::uint8_t>(c.minima ? 0
+                                                     : c.symmetric
+                                                         ? matrix.scheme.middle()
+                                                         : numbers.below(matrix.scheme.code_count())));
     if (c.minima)  // as large as the codes' values, so that they meet
       matrix.minima.push_back(
           stored_as(DType::kF32, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
@@ -110,12 +115,12 @@ class NarrowWeight : public BackendTest {
     const std::vector<float> want = run(oracle(), *oracle().prepare_quantized(matrix, compute), m, x, bias);
     const std::vector<float> sums = run(oracle(), *oracle().prepare_quantized(magnitudes(matrix), compute), m,
                                         absolute(x), absolute(bias));
-    // A product of a BF16 number and a code is exact. It takes part in at most K additions of its group (no group is
-    // longer), is multiplied by its scale and takes part in one addition per group and in the bias's: K + groups + 2
-    // roundings. Float32: the value is rounded once, as the oracle's is, the product and K additions: fewer. The
-    // oracle's values are rounded once where the scale has 24 bits, and its result once.
-    // With minima: a sum over a group's inputs, of at most K additions, is multiplied by a number rounded once and takes part in groups
-    // additions more; the oracle's values are rounded twice.
+    // A product of a BF16 number and a code is exact. It takes part in at most K additions of its group (no
+    // group is longer), is multiplied by its scale and takes part in one addition per group and in the
+    // bias's: K + groups + 2 roundings. Float32: the value is rounded once, as the oracle's is, the product
+    // and K additions: fewer. The oracle's values are rounded once where the scale has 24 bits, and its
+    // result once. With minima: a sum over a group's inputs, of at most K additions, is multiplied by a
+    // number rounded once and takes part in groups additions more; the oracle's values are rounded twice.
     const double roundings =
         static_cast<double>(k + matrix.groups() + 4 + (matrix.minima.empty() ? 0 : matrix.groups() + 4));
     std::vector<double> bound;
@@ -166,7 +171,10 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
     const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
     const std::int64_t stored = c.bits <= 4 ? 4 : 8, scale = c.scales == DType::kF32 ? 4 : 2;
     EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
-              n * k * stored / 8 + n * matrix.groups() * (scale + (c.minima ? 4 : c.symmetric ? 0 : 1)))
+              n * k * stored / 8 + n * matrix.groups() *
+                                       (scale + (c.minima      ? 4
+                                                 : c.symmetric ? 0
+                                                               : 1)))
         << ::testing::PrintToString(c);
   }
 }
@@ -190,11 +198,16 @@ TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
         Numbers numbers(22);
         const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
         const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n);
-        const std::vector<float> all = run(backend(), *backend().prepare_quantized(matrix, compute), m, x, bias);
-        for (const auto& [first, count] : std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 41}, {41, 41}, {20, 21}, {79, 3}})
-          ASSERT_TRUE(same_bits(run(backend(), *backend().prepare_quantized(row_slice(matrix, first, count), compute), m, x, rows_of(bias, first, count, 1)),
-                                columns_of(all, n, first, count)))
-              << ::testing::PrintToString(c) << " columns " << first << " + " << count << ", " << m << " rows";
+        const std::vector<float> all =
+            run(backend(), *backend().prepare_quantized(matrix, compute), m, x, bias);
+        for (const auto& [first, count] :
+             std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 41}, {41, 41}, {20, 21}, {79, 3}})
+          ASSERT_TRUE(
+              same_bits(run(backend(), *backend().prepare_quantized(row_slice(matrix, first, count), compute),
+                            m, x, rows_of(bias, first, count, 1)),
+                        columns_of(all, n, first, count)))
+              << ::testing::PrintToString(c) << " columns " << first << " + " << count << ", " << m
+              << " rows";
       }
 }
 
@@ -225,7 +238,8 @@ TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
     }
 }
 
-// BF16 numbers made of codes without the instruction for pairs run only where the processor has none, or here.
+// BF16 numbers made of codes without the instruction for pairs run only where the processor has none, or
+// here.
 std::vector<BackendParam> with_plain_avx512() {
   std::vector<BackendParam> params = backends({1, 2, 8});
   params.push_back({"cpu_avx512_plain", 2});

@@ -29,8 +29,8 @@ std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first,
 
 TEST_P(RowInvariance, Linear) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
-    for (const auto& shape :
-         std::vector<std::pair<std::int64_t, std::int64_t>>{{67, 131}, {576, 192}, {48, 1536}, {1600, 64}, {1030, 576}}) {
+    for (const auto& shape : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {67, 131}, {576, 192}, {48, 1536}, {1600, 64}, {1030, 576}}) {
       const std::int64_t n = shape.first, k = shape.second;
       Numbers numbers(21);
       const std::vector<float> x = numbers.values(kRows * k), w = numbers.values(n * k);
@@ -50,17 +50,21 @@ TEST_P(RowInvariance, Linear) {
     }
 }
 
-// Column n is the same bits whatever other columns the weight has: what dividing a weight over devices rests on.
+// Column n is the same bits whatever other columns the weight has: what dividing a weight over devices rests
+// on.
 TEST_P(RowInvariance, LinearOfSomeColumns) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
-    for (const auto& shape : std::vector<std::pair<std::int64_t, std::int64_t>>{{67, 131}, {576, 192}, {48, 1536}, {1600, 64}, {1030, 576}})
+    for (const auto& shape : std::vector<std::pair<std::int64_t, std::int64_t>>{
+             {67, 131}, {576, 192}, {48, 1536}, {1600, 64}, {1030, 576}})
       for (const std::int64_t rows : {1, 5, 70}) {
         const std::int64_t n = shape.first, k = shape.second;
         Numbers numbers(25);
-        const std::vector<float> x = numbers.values(rows * k), w = numbers.values(n * k), bias = numbers.values(n);
+        const std::vector<float> x = numbers.values(rows * k), w = numbers.values(n * k),
+                                 bias = numbers.values(n);
         const Placed in = put(backend(), activation_dtype(compute), {rows, k}, x);
         const auto run = [&](std::int64_t first, std::int64_t count) {
-          const auto weight = backend().prepare(TensorView(w.data(), DType::kF32, Shape{n, k}).row_slice(first, count), compute);
+          const auto weight = backend().prepare(
+              TensorView(w.data(), DType::kF32, Shape{n, k}).row_slice(first, count), compute);
           const Placed b = put(backend(), DType::kF32, {count}, rows_of(bias, first, count, 1));
           const Placed out = poisoned(backend(), DType::kF32, {rows, count});
           backend().linear(out.view, in.view, *weight, b.view);
@@ -71,7 +75,8 @@ TEST_P(RowInvariance, LinearOfSomeColumns) {
           for (std::int64_t part = 0; part < parts; ++part) {
             const std::int64_t first = part * n / parts, count = (part + 1) * n / parts - first;
             ASSERT_TRUE(same_bits(run(first, count), columns_of(all, n, first, count)))
-                << rows << " rows, columns " << first << " + " << count << " of N " << n << " K " << k << " compute " << static_cast<int>(compute);
+                << rows << " rows, columns " << first << " + " << count << " of N " << n << " K " << k
+                << " compute " << static_cast<int>(compute);
           }
       }
 }

@@ -1,5 +1,6 @@
-// Sums over rows by a device: the bits of one row after another, one column after another in its lane, for rows that end inside a tile of terms and
-// inside a lane's turn, one step for a row, for groups of its columns and for all.
+// Sums over rows by a device: the bits of one row after another, one column after another in its lane, for
+// rows that end inside a tile of terms and inside a lane's turn, one step for a row, for groups of its
+// columns and for all.
 #include "device/row_sums.h"
 
 #include <utility>
@@ -34,13 +35,17 @@ class RowSumsTest : public BackendTest {
   template <class T>
   Buffer put_values(const std::vector<T>& values) {
     Buffer buffer = backend().allocate(std::max<std::size_t>(1, values.size() * sizeof(T)));
-    if (!values.empty()) backend().upload(buffer.view(DType::kU8, {static_cast<std::int64_t>(values.size() * sizeof(T))}), values.data());
+    if (!values.empty())
+      backend().upload(buffer.view(DType::kU8, {static_cast<std::int64_t>(values.size() * sizeof(T))}),
+                       values.data());
     return buffer;
   }
   template <class T>
   std::vector<T> get_values(const Buffer& from, std::int64_t count) {
     std::vector<T> values(static_cast<std::size_t>(count));
-    if (count != 0) backend().download(values.data(), from.view(DType::kU8, {count * static_cast<std::int64_t>(sizeof(T))}));
+    if (count != 0)
+      backend().download(values.data(),
+                         from.view(DType::kU8, {count * static_cast<std::int64_t>(sizeof(T))}));
     return values;
   }
 
@@ -63,27 +68,38 @@ TEST_P(RowSumsTest, InputErrors) {
           if (rows > 2) std::fill_n(x.begin() + columns, columns, 0.0f);
           const std::vector<double> weight = positive(columns, numbers);
           const std::int64_t groups = (columns + group - 1) / group;
-          const Buffer on_x = put_values(x), on_s = put_values(s), on_inverse = put_values(inverse), on_weight = put_values(weight),
-                       on_sums = backend().allocate(static_cast<std::size_t>(rows * groups) * sizeof(double) + 1);
+          const Buffer on_x = put_values(x), on_s = put_values(s), on_inverse = put_values(inverse),
+                       on_weight = put_values(weight),
+                       on_sums =
+                           backend().allocate(static_cast<std::size_t>(rows * groups) * sizeof(double) + 1);
           InputErrors errors;
           errors.rows = rows, errors.columns = columns, errors.group = group;
-          errors.x = on_x.as<float>(), errors.s = on_s.as<float>(), errors.inverse = on_inverse.as<float>(), errors.weight = on_weight.as<double>();
+          errors.x = on_x.as<float>(), errors.s = on_s.as<float>(), errors.inverse = on_inverse.as<float>(),
+          errors.weight = on_weight.as<double>();
           errors.sums = on_sums.as<double>();
-          errors.top = float8 ? 448.0f : 127.5f, errors.least = kLeast, errors.scale = fixed, errors.one_scale = fixed >= 0, errors.float8 = float8;
+          errors.top = float8 ? 448.0f : 127.5f, errors.least = kLeast, errors.scale = fixed,
+          errors.one_scale = fixed >= 0, errors.float8 = float8;
           sums_->sum_input_errors(errors);
           std::vector<double> want;
           for (std::int64_t i = 0; i < rows * groups; ++i) {
-            const std::int64_t first = i % groups * group, count = std::min(group, columns - first), at = i / groups * columns + first;
-            const auto number = [](const auto& values, std::int64_t k) { return values[static_cast<std::size_t>(k)]; };
+            const std::int64_t first = i % groups * group, count = std::min(group, columns - first),
+                               at = i / groups * columns + first;
+            const auto number = [](const auto& values, std::int64_t k) {
+              return values[static_cast<std::size_t>(k)];
+            };
             float most = 0;
-            for (std::int64_t k = 0; k < count; ++k) most = std::max(most, std::fabs(number(x, at + k) * number(inverse, first + k)));
+            for (std::int64_t k = 0; k < count; ++k)
+              most = std::max(most, std::fabs(number(x, at + k) * number(inverse, first + k)));
             const InputStep step = InputStep::of(fixed < 0 ? most / errors.top : fixed, kLeast);
             want.push_back(in_lanes(count, [&](std::int64_t k) {
               const auto error = float8 ? input_error<true> : input_error<false>;
-              return weighted_square(error(number(x, at + k), number(s, first + k), number(inverse, first + k), step), number(weight, first + k));
+              return weighted_square(
+                  error(number(x, at + k), number(s, first + k), number(inverse, first + k), step),
+                  number(weight, first + k));
             }));
           }
-          EXPECT_EQ(get_values<double>(on_sums, rows * groups), want) << rows << " rows of " << columns << " in groups of " << group << ", step " << fixed;
+          EXPECT_EQ(get_values<double>(on_sums, rows * groups), want)
+              << rows << " rows of " << columns << " in groups of " << group << ", step " << fixed;
         }
 }
 
@@ -98,23 +114,36 @@ TEST_P(RowSumsTest, SquaresSoftMaximaAndShares) {
                  on_soft = backend().allocate(static_cast<std::size_t>(rows) * sizeof(SoftRow) + 1),
                  on_share = backend().allocate(static_cast<std::size_t>(columns) * sizeof(double));
     sums_->sum_squares({rows, columns, on_x.as<float>(), on_factor.as<double>(), on_sums.as<double>()});
-    const SoftRows soft{rows, columns, on_x.as<float>(), on_factor.as<double>(), on_weight.as<double>(), on_soft.as<SoftRow>()};
+    const SoftRows soft{rows,
+                        columns,
+                        on_x.as<float>(),
+                        on_factor.as<double>(),
+                        on_weight.as<double>(),
+                        on_soft.as<SoftRow>()};
     sums_->soften_rows(soft);
     sums_->share_columns({soft, on_share.as<double>()});
 
     std::vector<double> squares, energy, share(static_cast<std::size_t>(columns)), block(share.size());
     for (std::int64_t r = 0; r < rows; ++r) {
       const float* const row = x.data() + r * columns;
-      const auto value = [&](std::int64_t k) { return soft_value(row[k], factor[static_cast<std::size_t>(k)]); };
+      const auto value = [&](std::int64_t k) {
+        return soft_value(row[k], factor[static_cast<std::size_t>(k)]);
+      };
       double most = 0;
       for (std::int64_t k = 0; k < columns; ++k) most = std::max(most, value(k));
-      squares.push_back(
-          in_lanes(columns, [&](std::int64_t k) { return weighted_square(static_cast<double>(row[k]), factor[static_cast<std::size_t>(k)]); }));
-      const double whole = in_lanes(columns, [&](std::int64_t k) { return soft_power(value(k), inverse_of_most(most)); });
+      squares.push_back(in_lanes(columns, [&](std::int64_t k) {
+        return weighted_square(static_cast<double>(row[k]), factor[static_cast<std::size_t>(k)]);
+      }));
+      const double whole =
+          in_lanes(columns, [&](std::int64_t k) { return soft_power(value(k), inverse_of_most(most)); });
       const SoftRow one = soft_row(most, whole, weight[static_cast<std::size_t>(r)]);
       energy.push_back(one.energy);
-      EXPECT_NEAR(one.energy, most == 0 ? 0 : weight[static_cast<std::size_t>(r)] * std::pow(most * std::pow(whole, 1.0 / 16), 2), 1e-14 * one.energy);
-      for (std::size_t k = 0; k < share.size(); ++k) block[k] += one.part * soft_power(value(static_cast<std::int64_t>(k)), one.inverse);
+      EXPECT_NEAR(
+          one.energy,
+          most == 0 ? 0 : weight[static_cast<std::size_t>(r)] * std::pow(most * std::pow(whole, 1.0 / 16), 2),
+          1e-14 * one.energy);
+      for (std::size_t k = 0; k < share.size(); ++k)
+        block[k] += one.part * soft_power(value(static_cast<std::int64_t>(k)), one.inverse);
       if (r % kRowsTogether != kRowsTogether - 1 && r + 1 != rows) continue;
       for (std::size_t k = 0; k < share.size(); ++k) share[k] += std::exchange(block[k], 0.0);
     }
@@ -126,7 +155,9 @@ TEST_P(RowSumsTest, SquaresSoftMaximaAndShares) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, RowSumsTest, ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}), param_name);
+INSTANTIATE_TEST_SUITE_P(Backends, RowSumsTest,
+                         ::testing::Values(BackendParam{"cuda_emulated", 1}, BackendParam{"cuda", 1}),
+                         param_name);
 
 }  // namespace
 }  // namespace llmq::testing

@@ -45,16 +45,20 @@ TEST_P(Scoring, ScoreRows) {
   }
 }
 
-// The logits' own digits: of rows in one block and several, of vocabularies that end inside a tile, of a depth whose rows are spread.
+// The logits' own digits: of rows in one block and several, of vocabularies that end inside a tile, of a
+// depth whose rows are spread.
 TEST_P(Scoring, ProductsScoreAsTheirLogitsDo) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
-    for (const auto& [rows, width, depth] : {std::array<std::int64_t, 3>{1, 1, 3}, {5, 511, 64}, {97, 1030, 17}, {200, 513, 512}}) {
+    for (const auto& [rows, width, depth] :
+         {std::array<std::int64_t, 3>{1, 1, 3}, {5, 511, 64}, {97, 1030, 17}, {200, 513, 512}}) {
       Numbers numbers(static_cast<std::uint64_t>(width));
-      const Placed x = put(backend(), activation_dtype(compute), {rows, depth}, numbers.values(rows * depth, 0, 2));
+      const Placed x =
+          put(backend(), activation_dtype(compute), {rows, depth}, numbers.values(rows * depth, 0, 2));
       const std::vector<float> weight = numbers.values(width * depth);
       const auto head = backend().prepare(TensorView(weight.data(), DType::kF32, {width, depth}), compute);
       std::vector<std::int32_t> targets;
-      for (std::int64_t r = 0; r < rows; ++r) targets.push_back(static_cast<std::int32_t>(numbers.below(width)));
+      for (std::int64_t r = 0; r < rows; ++r)
+        targets.push_back(static_cast<std::int32_t>(numbers.below(width)));
       targets.back() = static_cast<std::int32_t>(width - 1);
       const Placed logits = poisoned(backend(), DType::kF32, {rows, width});
       std::vector<RowScore> want(targets.size()), got(targets.size());
@@ -150,12 +154,14 @@ TEST_P(Scoring, GramTotalsHaveTheBitsOfDrainedOnes) {
     ASSERT_NE(total, nullptr);
     for (int i = 0; i < 3; ++i) {
       const std::vector<float> square = numbers.values(k * k, 10, 1e3);
-      const Placed one = put(backend(), DType::kF32, {k, k}, square), other = put(backend(), DType::kF32, {k, k}, square);
+      const Placed one = put(backend(), DType::kF32, {k, k}, square),
+                   other = put(backend(), DType::kF32, {k, k}, square);
       backend().drain_gram(want, one.view);
       total->drain(other.view);
       const std::vector<float> left = get(backend(), other.view);
       for (std::int64_t row = 0; row < k; ++row)
-        for (std::int64_t column = row; column < k; ++column) EXPECT_EQ(left[static_cast<std::size_t>(row * k + column)], 0.0f);
+        for (std::int64_t column = row; column < k; ++column)
+          EXPECT_EQ(left[static_cast<std::size_t>(row * k + column)], 0.0f);
     }
     total->read(got);
     EXPECT_EQ(got, want) << k;

@@ -1,5 +1,5 @@
-// AMX's tiles add as Intel's manual says, and the emulation, which stands in for them on other processors, adds likewise:
-// both against that sum written out, bit for bit.
+// AMX's tiles add as Intel's manual says, and the emulation, which stands in for them on other processors,
+// adds likewise: both against that sum written out, bit for bit.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -20,17 +20,20 @@ std::vector<const CpuKernels*> tiled_levels() {
   return levels;
 }
 
-#define LLMQ_WITH_TILES(levels) \
+#define LLMQ_WITH_TILES(levels)                                 \
   const std::vector<const CpuKernels*> levels = tiled_levels(); \
   if (levels.empty()) GTEST_SKIP() << "the level needs AVX-512 with BF16"
 
 std::vector<BFloat16> numbers(std::int64_t count, unsigned seed, float scale = 1) {
   std::vector<BFloat16> out;
-  for (const float value : normal_values(static_cast<std::size_t>(count), seed)) out.push_back(to_bfloat16(scale * value));
+  for (const float value : normal_values(static_cast<std::size_t>(count), seed))
+    out.push_back(to_bfloat16(scale * value));
   return out;
 }
 
-float normal_or_zero(float v) { return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v; }
+float normal_or_zero(float v) {
+  return std::fabs(v) < std::numeric_limits<float>::min() ? std::copysign(0.0f, v) : v;
+}
 
 // Products of one row and one column: 32 along the depth at a time, even ones and odd ones apart.
 float chain(const BFloat16* a, const BFloat16* w, std::int64_t depth, float sum) {
@@ -47,21 +50,25 @@ float chain(const BFloat16* a, const BFloat16* w, std::int64_t depth, float sum)
 
 // A weight [columns][depth] as panels, each `group` of the depth by itself.
 struct Panels {
-  Panels(const CpuKernels& level, const std::vector<BFloat16>& w, std::int64_t columns, std::int64_t depth, std::int64_t group)
+  Panels(const CpuKernels& level, const std::vector<BFloat16>& w, std::int64_t columns, std::int64_t depth,
+         std::int64_t group)
       : group_bytes((group + 1) / 2 * 4 * level.panel), panel_bytes(depth / group * group_bytes) {
     const std::int64_t panel = level.panel;
     bytes.resize(static_cast<std::size_t>((columns + panel - 1) / panel * panel_bytes));
     for (std::int64_t n = 0; n < columns; n += panel)
       for (std::int64_t k = 0; k < depth; k += group)
-        level.pack[1](bytes.data() + n / panel * panel_bytes + k / group * group_bytes, w.data() + n * depth + k, depth, std::min(panel, columns - n), group);
+        level.pack[1](bytes.data() + n / panel * panel_bytes + k / group * group_bytes,
+                      w.data() + n * depth + k, depth, std::min(panel, columns - n), group);
   }
   std::int64_t group_bytes, panel_bytes;
   std::vector<unsigned char> bytes;
 };
 
-void expect_bits(const std::vector<float>& found, const std::vector<float>& expected, const CpuKernels& level, const std::string& what) {
+void expect_bits(const std::vector<float>& found, const std::vector<float>& expected, const CpuKernels& level,
+                 const std::string& what) {
   std::size_t different = 0;
-  for (std::size_t i = 0; i < expected.size(); ++i) different += bits_from_float(found[i]) != bits_from_float(expected[i]);
+  for (std::size_t i = 0; i < expected.size(); ++i)
+    different += bits_from_float(found[i]) != bits_from_float(expected[i]);
   EXPECT_EQ(different, 0u) << level.name << " " << what << ", of " << expected.size();
 }
 
@@ -71,7 +78,8 @@ TEST(AmxTiles, SumsAreThoseOfTheInstruction) {
     std::int64_t rows, columns, depth;
     float scale;
   };
-  for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{16, 32, 32, 1}, Shape{17, 33, 31, 1}, Shape{70, 70, 129, 1}, Shape{33, 32, 801, 1}, Shape{5, 40, 64, 3e-20f}}) {
+  for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{16, 32, 32, 1}, Shape{17, 33, 31, 1}, Shape{70, 70, 129, 1},
+                         Shape{33, 32, 801, 1}, Shape{5, 40, 64, 3e-20f}}) {
     const auto a = numbers(s.rows * s.depth, 1, s.scale), w = numbers(s.columns * s.depth, 2, s.scale);
     const auto bias = normal_values(static_cast<std::size_t>(s.columns), 3);
     for (const bool with_bias : {false, true})
@@ -79,7 +87,8 @@ TEST(AmxTiles, SumsAreThoseOfTheInstruction) {
         std::vector<float> expected;
         for (std::int64_t r = 0; r < s.rows; ++r)
           for (std::int64_t n = 0; n < s.columns; ++n)
-            expected.push_back(chain(a.data() + r * s.depth, w.data() + n * s.depth, s.depth, with_bias ? bias[static_cast<std::size_t>(n)] : 0));
+            expected.push_back(chain(a.data() + r * s.depth, w.data() + n * s.depth, s.depth,
+                                     with_bias ? bias[static_cast<std::size_t>(n)] : 0));
         const Panels panels(*level, w, s.columns, s.depth, s.depth);
         std::vector<float> c(expected.size(), -1);
         GemmPanel g;
@@ -109,7 +118,8 @@ TEST(AmxTiles, TurnedRowsAreTheSameRows) {
     std::vector<float> c = begin, expected;
     for (std::int64_t r = 0; r < kRows; ++r)
       for (std::int64_t n = 0; n < kColumns; ++n)
-        expected.push_back(chain(a.data() + r * kDepth, w.data() + n * kDepth, kDepth, begin[static_cast<std::size_t>(r * kColumns + n)]));
+        expected.push_back(chain(a.data() + r * kDepth, w.data() + n * kDepth, kDepth,
+                                 begin[static_cast<std::size_t>(r * kColumns + n)]));
     GemmPanel g;
     g.transposed = true;
     g.a = rows.bytes.data();
@@ -136,14 +146,16 @@ TEST(AmxTiles, GroupsAreScaledInOrder) {
       const auto a = numbers(rows * depth, 1), w = numbers(kColumns * depth, 2);
       for (const CpuKernels* level : levels) {
         const std::int64_t panel = level->panel;
-        const auto scales = normal_values(static_cast<std::size_t>(4 * panel), 3), bias = normal_values(static_cast<std::size_t>(panel), 4);
+        const auto scales = normal_values(static_cast<std::size_t>(4 * panel), 3),
+                   bias = normal_values(static_cast<std::size_t>(panel), 4);
         const Panels panels(*level, w, kColumns, depth, group);
         std::vector<float> c(static_cast<std::size_t>(rows * kColumns), -1), expected;
         for (std::int64_t r = 0; r < rows; ++r)
           for (std::int64_t n = 0; n < kColumns; ++n) {
             float y = bias[static_cast<std::size_t>(n)];
             for (std::int64_t k = 0; k < depth; k += group)
-              y = std::fma(chain(a.data() + r * depth + k, w.data() + n * depth + k, group, 0), scales[static_cast<std::size_t>(k / group * panel + n)], y);
+              y = std::fma(chain(a.data() + r * depth + k, w.data() + n * depth + k, group, 0),
+                           scales[static_cast<std::size_t>(k / group * panel + n)], y);
             expected.push_back(y);
           }
         GemmPanel g;

@@ -79,7 +79,8 @@ TEST(Exponential, EndsOfTheRange) {
   }
 }
 
-// Every 1009th FP32 number of the range (r is exact): the polynomial's 0.92e-7, 2^-24 for the last addition, 2^-26 for the one before.
+// Every 1009th FP32 number of the range (r is exact): the polynomial's 0.92e-7, 2^-24 for the last addition,
+// 2^-26 for the one before.
 TEST(PowerOfTwo, IsWithinItsPromiseAndTheSameAtEveryLevel) {
   std::vector<float> x = {-0.0f};
   for (std::uint32_t bits = 0; bits < 0x42fc0000u; bits += 1009) {
@@ -110,7 +111,8 @@ TEST(PowerOfTwo, IsZeroBelowTheNormalNumbersAndKeepsNan) {
   for (const CpuKernels* level : present_levels()) {
     std::vector<float> y(x.size());
     level->exponential2(y.data(), x.data(), static_cast<std::int64_t>(x.size()));
-    EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{0, 0, 0, 0x1p-126f})) << level->name;
+    EXPECT_EQ(std::vector<float>(y.begin(), y.begin() + 4), (std::vector<float>{0, 0, 0, 0x1p-126f}))
+        << level->name;
     EXPECT_TRUE(std::isnan(y[4])) << level->name;
   }
 }

@@ -1,5 +1,5 @@
-// Chains and sums over a tile of rows, bit for bit what one row gives by itself in plain fused multiply-adds, at every
-// level.
+// Chains and sums over a tile of rows, bit for bit what one row gives by itself in plain fused multiply-adds,
+// at every level.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -1,5 +1,5 @@
-// The emulation itself: a sum of a block through shared memory with a barrier, and without; copies that arrive when they are waited for;
-// fragments against plain products.
+// The emulation itself: a sum of a block through shared memory with a barrier, and without; copies that
+// arrive when they are waited for; fragments against plain products.
 #include <gtest/gtest.h>
 
 #include <numeric>
@@ -65,7 +65,8 @@ struct Copy {
     if (kWait) block.template wait_copies<0>();
     if (kBarrier) block.barrier();
     block.each([&](int t) {
-      for (int i = 0; i < 4; ++i) a.y[4 * t + i] = shared.words.get(t, (4 * t + i + a.shift) % (4 * kThreads));
+      for (int i = 0; i < 4; ++i)
+        a.y[4 * t + i] = shared.words.get(t, (4 * t + i + a.shift) % (4 * kThreads));
     });
     block.template wait_copies<0>();
   }
@@ -99,11 +100,14 @@ TEST(CudaEmulation, FourAtOnceAreReadAsOneByOne) {
   EXPECT_THROW(words.set(0, 3, 1.0f), EmulationFault);  // another read it
 }
 
-// D = A B of one warp, loaded as the manual of PTX draws the fragments (figures of m16n8k16 for BF16, m16n8k32 for S8).
+// D = A B of one warp, loaded as the manual of PTX draws the fragments (figures of m16n8k16 for BF16,
+// m16n8k32 for S8).
 TEST(CudaEmulation, FragmentsAreThoseOfTheManual) {
   const auto a = [](int row, int k) { return static_cast<float>((row * 7 + k * 3) % 11 - 5); };
   const auto b = [](int k, int column) { return static_cast<float>((k * 5 + column * 2) % 13 - 6); };
-  const auto byte = [](float v, int at) { return static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int8_t>(v))) << (8 * at); };
+  const auto byte = [](float v, int at) {
+    return static_cast<uint32_t>(static_cast<uint8_t>(static_cast<int8_t>(v))) << (8 * at);
+  };
   Block<32> block;
   PerThread<FragmentA, 32> a16, a8;
   PerThread<FragmentB, 32> b16, b8;
@@ -112,22 +116,29 @@ TEST(CudaEmulation, FragmentsAreThoseOfTheManual) {
   block.each([&](int lane) {
     const int group = lane >> 2, t = lane & 3;
     for (int i = 0; i < 4; ++i) d16[lane].v[i] = 0, d8[lane].v[i] = 0;
-    // "row = groupID for a0,a1,a4,a5; groupID + 8 for a2,a3,a6,a7; col = threadID * 2 + (i & 1), + 8 for i >= 4"
+    // "row = groupID for a0,a1,a4,a5; groupID + 8 for a2,a3,a6,a7; col = threadID * 2 + (i & 1), + 8 for i >=
+    // 4"
     for (int i = 0; i < 8; i += 2) {
       const int row = i == 0 || i == 4 ? group : group + 8, k = t * 2 + (i >= 4 ? 8 : 0);
       a16[lane].v[i / 2] = bfloat16_pair(a(row, k), a(row, k + 1));
     }
     // "row = threadID * 2 + (i & 1), + 8 for i >= 2; col = groupID"
-    for (int i = 0; i < 4; i += 2) b16[lane].v[i / 2] = bfloat16_pair(b(t * 2 + i * 4, group), b(t * 2 + i * 4 + 1, group));
-    // "row = groupID for 0 <= i < 4 or 8 <= i < 12, else groupID + 8; col = threadID * 4 + (i & 3), + 16 for i >= 8"
+    for (int i = 0; i < 4; i += 2)
+      b16[lane].v[i / 2] = bfloat16_pair(b(t * 2 + i * 4, group), b(t * 2 + i * 4 + 1, group));
+    // "row = groupID for 0 <= i < 4 or 8 <= i < 12, else groupID + 8; col = threadID * 4 + (i & 3), + 16 for
+    // i >= 8"
     for (int i = 0; i < 4; ++i) a8[lane].v[i] = 0;
     for (int i = 0; i < 16; ++i)
-      a8[lane].v[i / 4] |= byte(a(i < 4 || (i >= 8 && i < 12) ? group : group + 8, t * 4 + (i & 3) + (i >= 8 ? 16 : 0)), i & 3);
+      a8[lane].v[i / 4] |= byte(
+          a(i < 4 || (i >= 8 && i < 12) ? group : group + 8, t * 4 + (i & 3) + (i >= 8 ? 16 : 0)), i & 3);
     for (int i = 0; i < 2; ++i) b8[lane].v[i] = 0;
-    for (int i = 0; i < 8; ++i) b8[lane].v[i / 4] |= byte(b(t * 4 + (i & 3) + (i >= 4 ? 16 : 0), group), i & 3);
+    for (int i = 0; i < 8; ++i)
+      b8[lane].v[i / 4] |= byte(b(t * 4 + (i & 3) + (i >= 4 ? 16 : 0), group), i & 3);
   });
-  block.mma_bf16([&](int t) -> Sums& { return d16[t]; }, [&](int t) -> FragmentA& { return a16[t]; }, [&](int t) -> FragmentB& { return b16[t]; });
-  block.mma_s8([&](int t) -> IntegerSums& { return d8[t]; }, [&](int t) -> FragmentA& { return a8[t]; }, [&](int t) -> FragmentB& { return b8[t]; });
+  block.mma_bf16([&](int t) -> Sums& { return d16[t]; }, [&](int t) -> FragmentA& { return a16[t]; },
+                 [&](int t) -> FragmentB& { return b16[t]; });
+  block.mma_s8([&](int t) -> IntegerSums& { return d8[t]; }, [&](int t) -> FragmentA& { return a8[t]; },
+               [&](int t) -> FragmentB& { return b8[t]; });
   const auto product = [&](int row, int column, int depth) {
     float sum = 0;
     for (int k = 0; k < depth; ++k) sum += a(row, k) * b(k, column);

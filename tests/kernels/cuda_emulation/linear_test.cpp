@@ -1,5 +1,5 @@
-// kernels/cuda/linear.h against sums in double: forms of weights, odd sizes, odd groups, mixed magnitudes; rows alone and together, in blocks of
-// every shape.
+// kernels/cuda/linear.h against sums in double: forms of weights, odd sizes, odd groups, mixed magnitudes;
+// rows alone and together, in blocks of every shape.
 #include "kernels/cuda/start_linear.h"
 
 #include <gtest/gtest.h>
@@ -25,12 +25,13 @@ struct Case {
 };
 
 void PrintTo(const Case& c, std::ostream* out) {
-  *out << "form " << static_cast<int>(c.form) << ", " << c.rows << "x" << c.features << "x" << c.columns << ", group " << c.group;
+  *out << "form " << static_cast<int>(c.form) << ", " << c.rows << "x" << c.features << "x" << c.columns
+       << ", group " << c.group;
 }
 
 struct Problem {
   Case c;
-  AlignedWords x, weight;  // x as the kernel takes it
+  AlignedWords x, weight;              // x as the kernel takes it
   std::vector<double> inputs, values;  // [rows, columns], [features, columns] without scale
   std::vector<float> scale, zero, bias, row_scale;
   std::vector<int32_t> row_sum;
@@ -38,7 +39,8 @@ struct Problem {
 };
 
 double code_as_value(const Case& c, uint32_t code, float zero) {
-  return c.form == WeightForm::kFloat8 ? static_cast<double>(to_float(Float8{static_cast<uint8_t>(code)})) : code - static_cast<double>(zero);
+  return c.form == WeightForm::kFloat8 ? static_cast<double>(to_float(Float8{static_cast<uint8_t>(code)}))
+                                       : code - static_cast<double>(zero);
 }
 
 void make_weight(Problem& p, Numbers& numbers) {
@@ -48,7 +50,10 @@ void make_weight(Problem& p, Numbers& numbers) {
   if (!dense) {
     p.scale = numbers.values(layout.groups() * layout.padded_features(), 10);
     for (std::size_t i = 0; i < p.scale.size(); ++i)
-      p.zero.push_back(c.form == WeightForm::kFloat8 ? 0.0f : static_cast<float>(c.zeros ? numbers.below(1 << layout.bits) : 1 << (layout.bits - 1)));
+      p.zero.push_back(
+          c.form == WeightForm::kFloat8
+              ? 0.0f
+              : static_cast<float>(c.zeros ? numbers.below(1 << layout.bits) : 1 << (layout.bits - 1)));
   }
   p.weight.words.assign(static_cast<std::size_t>(layout.words()), 0);
   for (int64_t n = 0; n < c.features; ++n)
@@ -61,7 +66,8 @@ void make_weight(Problem& p, Numbers& numbers) {
       } else {
         code = static_cast<uint32_t>(numbers.below(1 << layout.bits));
         if (c.form == WeightForm::kFloat8 && code % 128 == 127) code = 0x7e;
-        p.values.push_back(code_as_value(c, code, p.zero[static_cast<std::size_t>(k / layout.group * layout.padded_features() + n)]));
+        p.values.push_back(code_as_value(
+            c, code, p.zero[static_cast<std::size_t>(k / layout.group * layout.padded_features() + n)]));
         if (c.form == WeightForm::kInt8) code ^= 0x80;
       }
       p.weight.words[static_cast<std::size_t>(place.word)] |= code << place.shift;
@@ -73,7 +79,8 @@ void make_inputs(Problem& p, Numbers& numbers) {
   const FragmentLayout layout = fragment_layout(c.form, c.features, c.columns, c.group);
   const bool integer = c.form == WeightForm::kInt8;
   const int64_t stride = (integer ? layout.positions() : c.columns + c.spare);
-  p.x.words.assign(static_cast<std::size_t>(c.rows * stride / (integer ? 4 : 2) + 1), 0x7fc07fc0u);  // NaN where nobody may look
+  // NaN where nobody may look
+  p.x.words.assign(static_cast<std::size_t>(c.rows * stride / (integer ? 4 : 2) + 1), 0x7fc07fc0u);
   if (integer) std::fill(p.x.words.begin(), p.x.words.end(), 0);
   p.row_sum.assign(static_cast<std::size_t>(c.rows * layout.groups()), 0);
   auto* const bytes = reinterpret_cast<unsigned char*>(p.x.words.data());
@@ -95,7 +102,8 @@ void make_inputs(Problem& p, Numbers& numbers) {
 }
 
 Problem make(const Case& c) {
-  Numbers numbers(static_cast<std::uint64_t>(c.rows * 1000003 + c.features * 1009 + c.columns * 31 + c.group));
+  Numbers numbers(
+      static_cast<std::uint64_t>(c.rows * 1000003 + c.features * 1009 + c.columns * 31 + c.group));
   Problem p;
   p.c = c;
   make_weight(p, numbers);
@@ -118,7 +126,8 @@ LinearArguments arguments(const Problem& p, int64_t first, int64_t count, std::v
   a.bias = c.bias ? p.bias.data() : nullptr;
   a.row_scale = p.row_scale.data() + first * c.row_scales;
   a.row_sum = p.row_sum.data() + first * fragment_layout(c.form, c.features, c.columns, c.group).groups();
-  a.rows = count, a.features = c.features, a.columns = c.columns, a.group = c.group, a.row_scales = c.row_scales;
+  a.rows = count, a.features = c.features, a.columns = c.columns, a.group = c.group,
+  a.row_scales = c.row_scales;
   return with_layout(a, c.form);
 }
 
@@ -127,10 +136,14 @@ enum class Shape { kNarrow, kLow, kMiddle, kTall, kGathered };
 template <WeightForm kForm>
 void emulate_form(const LinearArguments& a, Shape shape) {
   switch (shape) {
-    case Shape::kNarrow: return emulate<MmaLinear<kForm, kNarrow>>(a);
-    case Shape::kLow: return emulate<MmaLinear<kForm, kLow>>(a);
-    case Shape::kMiddle: return emulate<MmaLinear<kForm, kMiddle>>(a);
-    case Shape::kTall: return emulate<MmaLinear<kForm, tall_shape(kForm)>>(a);
+    case Shape::kNarrow:
+      return emulate<MmaLinear<kForm, kNarrow>>(a);
+    case Shape::kLow:
+      return emulate<MmaLinear<kForm, kLow>>(a);
+    case Shape::kMiddle:
+      return emulate<MmaLinear<kForm, kMiddle>>(a);
+    case Shape::kTall:
+      return emulate<MmaLinear<kForm, tall_shape(kForm)>>(a);
     case Shape::kGathered:
       if constexpr (kForm != WeightForm::kInt8) emulate<MmaLinear<kForm, kGathered>>(a);
   }
@@ -140,11 +153,21 @@ std::vector<float> run(const Problem& p, int64_t first, int64_t count, Shape sha
   std::vector<float> y;
   const LinearArguments a = arguments(p, first, count, y);
   switch (p.c.form) {
-    case WeightForm::kBFloat16: emulate_form<WeightForm::kBFloat16>(a, shape); break;
-    case WeightForm::kCodes4: emulate_form<WeightForm::kCodes4>(a, shape); break;
-    case WeightForm::kCodes8: emulate_form<WeightForm::kCodes8>(a, shape); break;
-    case WeightForm::kFloat8: emulate_form<WeightForm::kFloat8>(a, shape); break;
-    case WeightForm::kInt8: emulate_form<WeightForm::kInt8>(a, shape); break;
+    case WeightForm::kBFloat16:
+      emulate_form<WeightForm::kBFloat16>(a, shape);
+      break;
+    case WeightForm::kCodes4:
+      emulate_form<WeightForm::kCodes4>(a, shape);
+      break;
+    case WeightForm::kCodes8:
+      emulate_form<WeightForm::kCodes8>(a, shape);
+      break;
+    case WeightForm::kFloat8:
+      emulate_form<WeightForm::kFloat8>(a, shape);
+      break;
+    case WeightForm::kInt8:
+      emulate_form<WeightForm::kInt8>(a, shape);
+      break;
   }
   return y;
 }
@@ -171,12 +194,19 @@ void expect_close(const Problem& p, const std::vector<float>& y) {
       double sum = 0, magnitude = 0;
       for (int64_t k = 0; k < c.columns; ++k) {
         const int64_t g = k / layout.group;
-        const double scale = p.scale.empty() ? 1.0 : p.scale[static_cast<std::size_t>(g * layout.padded_features() + n)];
-        const double row = c.row_scales == 0 ? 1.0 : p.row_scale[static_cast<std::size_t>(m * c.row_scales + (c.row_scales > 1 ? g : 0))];
-        const double term = p.inputs[static_cast<std::size_t>(m * c.columns + k)] * p.values[static_cast<std::size_t>(n * c.columns + k)] * scale * row;
+        const double scale =
+            p.scale.empty() ? 1.0 : p.scale[static_cast<std::size_t>(g * layout.padded_features() + n)];
+        const double row =
+            c.row_scales == 0
+                ? 1.0
+                : p.row_scale[static_cast<std::size_t>(m * c.row_scales + (c.row_scales > 1 ? g : 0))];
+        const double term = p.inputs[static_cast<std::size_t>(m * c.columns + k)] *
+                            p.values[static_cast<std::size_t>(n * c.columns + k)] * scale * row;
         sum += term, magnitude += std::fabs(term);
       }
-      if (c.bias) sum += p.bias[static_cast<std::size_t>(n)], magnitude += std::fabs(p.bias[static_cast<std::size_t>(n)]);
+      if (c.bias)
+        sum += p.bias[static_cast<std::size_t>(n)],
+            magnitude += std::fabs(p.bias[static_cast<std::size_t>(n)]);
       want.push_back(sum);
       // Products and their sums, the groups' scales (2 roundings each) and sums, the row's scale, the bias.
       bound.push_back(llmq::testing::fp32_dot_bound(c.columns + 3 * layout.groups() + 2, magnitude));
@@ -191,41 +221,48 @@ TEST_P(CudaLinear, AgreesWithDoubleInEveryShapeAtAnyNumberOfRows) {
   const std::vector<Shape> shapes = shapes_for(p, 0, p.c.rows);
   const std::vector<float> first = run(p, 0, p.c.rows, shapes.front());
   expect_close(p, first);
-  for (const Shape shape : shapes) EXPECT_TRUE(llmq::testing::same_bits(first, run(p, 0, p.c.rows, shape))) << "shape " << static_cast<int>(shape);
+  for (const Shape shape : shapes)
+    EXPECT_TRUE(llmq::testing::same_bits(first, run(p, 0, p.c.rows, shape)))
+        << "shape " << static_cast<int>(shape);
   for (const int64_t row : {int64_t{0}, p.c.rows / 2, p.c.rows - 1}) {
     const std::vector<float> alone = run(p, row, 1, shapes_for(p, row, 1).back());
     const auto at = first.begin() + static_cast<std::ptrdiff_t>(row * p.c.features);
-    EXPECT_TRUE(llmq::testing::same_bits(alone, std::vector<float>(at, at + static_cast<std::ptrdiff_t>(p.c.features))));
+    EXPECT_TRUE(llmq::testing::same_bits(
+        alone, std::vector<float>(at, at + static_cast<std::ptrdiff_t>(p.c.features))));
   }
 }
 
-constexpr WeightForm kBf16 = WeightForm::kBFloat16, kC4 = WeightForm::kCodes4, kC8 = WeightForm::kCodes8, kF8 = WeightForm::kFloat8,
-                     kI8 = WeightForm::kInt8;
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaLinear,
-                         ::testing::Values(
-                             // form, rows, features, columns, group, zeros, bias, scales of a row, spare
-                             Case{kBf16, 1, 1, 1, 1, false, false, 0}, Case{kBf16, 18, 70, 328, 328, false, true, 0, 8},
-                             Case{kBf16, 5, 65, 37, 37, false, true, 0}, Case{kBf16, 65, 16, 128, 128, false, false, 0, 3},
-                             Case{kC4, 3, 66, 192, 64, true, true, 0}, Case{kC4, 17, 20, 96, 32, true, false, 0, 8},
-                             Case{kC4, 2, 9, 80, 16, false, true, 0}, Case{kC4, 4, 30, 77, 33, true, true, 0},
-                             Case{kC4, 2, 12, 100, 100, true, false, 0}, Case{kC8, 19, 67, 256, 128, true, true, 0},
-                             Case{kC8, 3, 8, 50, 5, true, false, 0}, Case{kF8, 18, 24, 300, 128, false, true, 3},
-                             Case{kF8, 5, 66, 144, 144, false, true, 1}, Case{kF8, 2, 10, 64, 64, false, false, 0},
-                             Case{kI8, 20, 66, 200, 200, false, true, 1}, Case{kI8, 5, 17, 130, 32, true, true, 1},
-                             Case{kI8, 3, 9, 70, 5, true, false, 1},
-                             // Blocks of every shape beside one another, and groups that end within a span
-                             Case{kBf16, 131, 300, 200, 200, false, true, 0}, Case{kC4, 131, 200, 256, 128, true, true, 0},
-                             Case{kC4, 3, 70, 240, 48, true, false, 0, 8}, Case{kC8, 130, 150, 192, 32, true, true, 0},
-                             Case{kF8, 129, 270, 104, 104, false, true, 1}, Case{kI8, 129, 270, 136, 136, true, true, 1},
-                             Case{kI8, 3, 70, 320, 160, false, false, 1},
-                             // Places of the longest rings are taken twice and more: 24, 21, 21 and 15 spans of 64 columns
-                             Case{kC4, 2, 20, 3200, 64, true, false, 0, 8}, Case{kC8, 3, 9, 2880, 120, true, false, 0},
-                             Case{kF8, 2, 20, 2880, 2880, false, false, 1}, Case{kI8, 2, 20, 3300, 96, true, false, 1},
-                             Case{kBf16, 2, 20, 2048, 2048, false, false, 0}));
+constexpr WeightForm kBf16 = WeightForm::kBFloat16, kC4 = WeightForm::kCodes4, kC8 = WeightForm::kCodes8,
+                     kF8 = WeightForm::kFloat8, kI8 = WeightForm::kInt8;
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaLinear,
+    ::testing::Values(
+        // form, rows, features, columns, group, zeros, bias, scales of a row, spare
+        Case{kBf16, 1, 1, 1, 1, false, false, 0}, Case{kBf16, 18, 70, 328, 328, false, true, 0, 8},
+        Case{kBf16, 5, 65, 37, 37, false, true, 0}, Case{kBf16, 65, 16, 128, 128, false, false, 0, 3},
+        Case{kC4, 3, 66, 192, 64, true, true, 0}, Case{kC4, 17, 20, 96, 32, true, false, 0, 8},
+        Case{kC4, 2, 9, 80, 16, false, true, 0}, Case{kC4, 4, 30, 77, 33, true, true, 0},
+        Case{kC4, 2, 12, 100, 100, true, false, 0}, Case{kC8, 19, 67, 256, 128, true, true, 0},
+        Case{kC8, 3, 8, 50, 5, true, false, 0}, Case{kF8, 18, 24, 300, 128, false, true, 3},
+        Case{kF8, 5, 66, 144, 144, false, true, 1}, Case{kF8, 2, 10, 64, 64, false, false, 0},
+        Case{kI8, 20, 66, 200, 200, false, true, 1}, Case{kI8, 5, 17, 130, 32, true, true, 1},
+        Case{kI8, 3, 9, 70, 5, true, false, 1},
+        // Blocks of every shape beside one another, and groups that end within a span
+        Case{kBf16, 131, 300, 200, 200, false, true, 0}, Case{kC4, 131, 200, 256, 128, true, true, 0},
+        Case{kC4, 3, 70, 240, 48, true, false, 0, 8}, Case{kC8, 130, 150, 192, 32, true, true, 0},
+        Case{kF8, 129, 270, 104, 104, false, true, 1}, Case{kI8, 129, 270, 136, 136, true, true, 1},
+        Case{kI8, 3, 70, 320, 160, false, false, 1},
+        // Places of the longest rings are taken twice and more: 24, 21, 21 and 15 spans
+        // of 64 columns
+        Case{kC4, 2, 20, 3200, 64, true, false, 0, 8}, Case{kC8, 3, 9, 2880, 120, true, false, 0},
+        Case{kF8, 2, 20, 2880, 2880, false, false, 1}, Case{kI8, 2, 20, 3300, 96, true, false, 1},
+        Case{kBf16, 2, 20, 2048, 2048, false, false, 0}));
 
-// Which shape computes is chosen by rows, features and what a block may have; forms and odd rows are held to theirs.
+// Which shape computes is chosen by rows, features and what a block may have; forms and odd rows are held to
+// theirs.
 TEST(CudaLinear, ShapesAreChosenByWhatIsAsked) {
-  const auto chosen = [](WeightForm form, int64_t rows, int64_t features, int64_t columns, int64_t group, int64_t most_shared) {
+  const auto chosen = [](WeightForm form, int64_t rows, int64_t features, int64_t columns, int64_t group,
+                         int64_t most_shared) {
     LinearArguments a;
     a.rows = rows, a.features = features, a.columns = columns, a.group = group, a.x_stride = columns;
     std::string shape;
@@ -248,7 +285,8 @@ TEST(CudaLinear, ShapesAreChosenByWhatIsAsked) {
   EXPECT_EQ(chosen(kC4, 1, 25600, 5120, 128, kHopper), "16x64");
 }
 
-// Sums of INT8 products have no rounding at all: what is left is the arithmetic of device/low_precision.h, bit for bit.
+// Sums of INT8 products have no rounding at all: what is left is the arithmetic of device/low_precision.h,
+// bit for bit.
 TEST(CudaLinear, IntegerSumsAreExact) {
   const Problem p = make({kI8, 3, 10, 33 * 3, 33, true, true, 1});
   std::vector<float> want;
@@ -258,7 +296,8 @@ TEST(CudaLinear, IntegerSumsAreExact) {
       for (int64_t g = 0; g < 3; ++g) {
         double sum = 0;
         for (int64_t k = g * 33; k < g * 33 + 33; ++k)
-          sum += p.inputs[static_cast<std::size_t>(m * 99 + k)] * p.values[static_cast<std::size_t>(n * 99 + k)];
+          sum +=
+              p.inputs[static_cast<std::size_t>(m * 99 + k)] * p.values[static_cast<std::size_t>(n * 99 + k)];
         y = fmaf(static_cast<float>(sum), p.scale[static_cast<std::size_t>(g * 64 + n)], y);
       }
       want.push_back(fmaf(y, p.row_scale[static_cast<std::size_t>(m)], p.bias[static_cast<std::size_t>(n)]));
@@ -268,7 +307,8 @@ TEST(CudaLinear, IntegerSumsAreExact) {
 
 TEST(CudaPackFragments, PutsEveryElementInItsPlace) {
   Numbers numbers(5);
-  for (const FragmentLayout& layout : {FragmentLayout{70, 130, 130, 4, 16}, FragmentLayout{17, 99, 33, 8, 32}, FragmentLayout{5, 64, 16, 16, 16}}) {
+  for (const FragmentLayout& layout : {FragmentLayout{70, 130, 130, 4, 16}, FragmentLayout{17, 99, 33, 8, 32},
+                                       FragmentLayout{5, 64, 16, 16, 16}}) {
     PackFragments::Arguments a;
     std::vector<uint32_t> words(static_cast<std::size_t>(layout.words()), 0xffffffffu), want(words.size(), 0);
     std::vector<uint16_t> wide;
@@ -291,8 +331,8 @@ TEST(CudaPackFragments, PutsEveryElementInItsPlace) {
 }
 
 TEST(FragmentLayout, HasOnePlacePerElement) {
-  for (const FragmentLayout& layout : {FragmentLayout{70, 130, 130, 4, 16}, FragmentLayout{16, 99, 33, 8, 16}, FragmentLayout{5, 64, 16, 16, 16},
-                                       FragmentLayout{65, 70, 5, 8, 32}}) {
+  for (const FragmentLayout& layout : {FragmentLayout{70, 130, 130, 4, 16}, FragmentLayout{16, 99, 33, 8, 16},
+                                       FragmentLayout{5, 64, 16, 16, 16}, FragmentLayout{65, 70, 5, 8, 32}}) {
     std::vector<bool> taken(static_cast<std::size_t>(layout.words() * 32));
     for (int64_t n = 0; n < layout.features; ++n)
       for (int64_t k = 0; k < layout.columns; ++k) {

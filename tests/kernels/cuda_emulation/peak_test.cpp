@@ -16,7 +16,8 @@ void expect_products(uint32_t word, float number) {
   // A thread holds four numbers of each chain's 16 x 8, all of them kSteps sums of kDepth products.
   const float each = static_cast<float>(8 * 4 * kSteps * Product::kDepth) * number * number;
   for (const float sum : sums) EXPECT_EQ(sum, each);
-  EXPECT_EQ(PeakProducts<Product>::kOperations, 8 * 256 * 4 * Product::kDepth * 2.0) << "two for each product of each thread's numbers";
+  EXPECT_EQ(PeakProducts<Product>::kOperations, 8 * 256 * 4 * Product::kDepth * 2.0)
+      << "two for each product of each thread's numbers";
 }
 
 TEST(Peak, EveryProductIsMade) {

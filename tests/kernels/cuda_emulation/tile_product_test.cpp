@@ -1,5 +1,5 @@
-// kernels/cuda/tile_product.h has the bits of kernels/cuda/product.h: at edges of its tiles, over several turns of its ring, over the upper triangle
-// alone, from what is there or from zero.
+// kernels/cuda/tile_product.h has the bits of kernels/cuda/product.h: at edges of its tiles, over several
+// turns of its ring, over the upper triangle alone, from what is there or from zero.
 #include "kernels/cuda/tile_product.h"
 
 #include <gtest/gtest.h>
@@ -33,7 +33,16 @@ std::vector<float> after(TileProductArguments a, const std::vector<float>& c, co
 }
 
 void emulate_plain(const TileProductArguments& a) {
-  emulate<Product<DenseOperand>>({a.rows, a.columns, a.depth, a.c, a.c_row, {a.a, 1, a.a_row}, {a.b, 1, a.b_row}, nullptr, a.accumulate, a.upper});
+  emulate<Product<DenseOperand>>({a.rows,
+                                  a.columns,
+                                  a.depth,
+                                  a.c,
+                                  a.c_row,
+                                  {a.a, 1, a.a_row},
+                                  {a.b, 1, a.b_row},
+                                  nullptr,
+                                  a.accumulate,
+                                  a.upper});
 }
 
 // All forms of one shape; rows of the operands end `beyond` further on.
@@ -45,10 +54,12 @@ void expect_the_same(int64_t rows, int64_t columns, int64_t depth, int64_t beyon
   const std::vector<float> c = numbers.values(rows * c_row, 6);
   for (const bool accumulate : {false, true})
     for (const bool upper : {false, true}) {
-      const TileProductArguments arguments{rows, columns, depth, nullptr, c_row, a.data(), a_row, b.data(), b_row, accumulate, upper};
+      const TileProductArguments arguments{rows,  columns,  depth, nullptr,    c_row, a.data(),
+                                           a_row, b.data(), b_row, accumulate, upper};
       ASSERT_TRUE(is_aligned(arguments));
       const std::vector<float> want = after(arguments, c, emulate_plain);
-      const std::string what = fmt::format("{} x {} x {}, {} beyond, {}, {}", rows, columns, depth, beyond, accumulate ? "from c" : "from 0", upper ? "upper" : "all");
+      const std::string what = fmt::format("{} x {} x {}, {} beyond, {}, {}", rows, columns, depth, beyond,
+                                           accumulate ? "from c" : "from 0", upper ? "upper" : "all");
       EXPECT_TRUE(same_bits(after(arguments, c, emulate<TileProduct<32>>), want)) << what;
       EXPECT_TRUE(same_bits(after(arguments, c, emulate<TileProduct<64>>), want)) << what;
     }
@@ -57,8 +68,8 @@ void expect_the_same(int64_t rows, int64_t columns, int64_t depth, int64_t beyon
 TEST(CudaTileProduct, HasTheBitsOfTheProduct) {
   expect_the_same(4, 4, 1, 0);
   expect_the_same(36, 132, 17, 4);
-  expect_the_same(128, 128, 64, 0);  // whole tiles, the ring once
-  expect_the_same(200, 260, 31, 8);  // upper: tiles below the diagonal, on it, above it
+  expect_the_same(128, 128, 64, 0);       // whole tiles, the ring once
+  expect_the_same(200, 260, 31, 8);       // upper: tiles below the diagonal, on it, above it
   expect_the_same(68, 4, 16 * 9 + 5, 4);  // the ring again and again
   expect_the_same(8, 12, 0, 0);
   expect_the_same(0, 12, 5, 0);
@@ -67,7 +78,8 @@ TEST(CudaTileProduct, HasTheBitsOfTheProduct) {
 // Which tile is a matter of how many there are; a start of its own sees the choice.
 TEST(CudaTileProduct, TakesFlatTilesWhereThereAreFew) {
   const auto rows_of = [](int64_t rows, int64_t columns) {
-    return start_tile_product({rows, columns}, []<class Kernel>(const TileProductArguments&) { return Kernel::kRows; });
+    return start_tile_product({rows, columns},
+                              []<class Kernel>(const TileProductArguments&) { return Kernel::kRows; });
   };
   EXPECT_EQ(rows_of(128, 4096), 32);
   EXPECT_EQ(rows_of(128, 4100), 64);

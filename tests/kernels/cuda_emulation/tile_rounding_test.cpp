@@ -1,4 +1,5 @@
-// kernels/cuda/tile_rounding.h against the processor's own (device/host_tiles.h): the same bits, for every kind of column.
+// kernels/cuda/tile_rounding.h against the processor's own (device/host_tiles.h): the same bits, for every
+// kind of column.
 #include "kernels/cuda/tile_rounding.h"
 
 #include <gtest/gtest.h>
@@ -15,7 +16,8 @@ namespace {
 
 using namespace llmq::testing;
 
-// A tile whose row r is row r % host_tile_rows() of the numbers: whatever the rows, the host's first ones are known.
+// A tile whose row r is row r % host_tile_rows() of the numbers: whatever the rows, the host's first ones are
+// known.
 struct TileProblem {
   int64_t columns, rows;
   std::vector<float> factors, carried, weight, steps, difference, scale, zero, inverse, cost, loss;
@@ -26,7 +28,8 @@ struct TileProblem {
     const int64_t groups = (columns + 31) / 32;
     factors = numbers.values(columns * columns, 2, 0.1);
     cost = absolute(numbers.values(columns)), inverse = absolute(numbers.values(columns));
-    for (int64_t k = 0; k < columns; ++k) group.push_back(static_cast<int32_t>(k * 7 % columns * groups / columns));
+    for (int64_t k = 0; k < columns; ++k)
+      group.push_back(static_cast<int32_t>(k * 7 % columns * groups / columns));
     carried = repeated(numbers.values(columns * host_tile_rows(), 2, 0.1), columns);
     weight = repeated(numbers.values(columns * host_tile_rows(), 3), columns);
     scale = repeated(absolute(numbers.values(groups * host_tile_rows(), 2, 0.2)), groups);
@@ -41,14 +44,17 @@ struct TileProblem {
   std::vector<float> repeated(const std::vector<float>& values, int64_t lines) const {
     std::vector<float> all;
     for (int64_t k = 0; k < lines; ++k)
-      for (int64_t r = 0; r < rows; ++r) all.push_back(values[static_cast<std::size_t>(k * host_tile_rows() + r % host_tile_rows())]);
+      for (int64_t r = 0; r < rows; ++r)
+        all.push_back(values[static_cast<std::size_t>(k * host_tile_rows() + r % host_tile_rows())]);
     return all;
   }
 
   TileColumns tile() {
     TileColumns t;
-    t.columns = columns, t.factors = factors.data(), t.factor_row = columns, t.carried = carried.data(), t.weight = weight.data();
-    t.steps = steps.data(), t.difference = difference.data(), t.scale = scale.data(), t.zero = zero.data(), t.group = group.data();
+    t.columns = columns, t.factors = factors.data(), t.factor_row = columns, t.carried = carried.data(),
+    t.weight = weight.data();
+    t.steps = steps.data(), t.difference = difference.data(), t.scale = scale.data(), t.zero = zero.data(),
+    t.group = group.data();
     t.inverse = inverse.data(), t.cost = cost.data(), t.loss = loss.data(), t.top = 15;
     return t;
   }
@@ -64,7 +70,8 @@ void expect_same(void (*host)(const TileColumns&)) {
       TileProblem got(columns, rows, seed);
       emulate<TileRounding<Column>>({got.tile(), rows});
       EXPECT_TRUE(same_bits(got.steps, got.repeated(want.steps, columns))) << columns << " " << rows;
-      EXPECT_TRUE(same_bits(got.difference, got.repeated(want.difference, columns))) << columns << " " << rows;
+      EXPECT_TRUE(same_bits(got.difference, got.repeated(want.difference, columns)))
+          << columns << " " << rows;
     }
   }
 }
@@ -83,7 +90,8 @@ TEST(CudaTileRounding, TriesScalesAsTheProcessorDoes) {
       const GridRule rule{symmetric, ScaleType::kF16, 15, 8};
       const auto lanes = static_cast<std::size_t>(host_tile_rows());
       std::vector<RowTrials> search;
-      for (std::size_t r = 0; r < lanes; ++r) search.push_back(RowTrials::around({want.scale[r], want.zero[r]}));
+      for (std::size_t r = 0; r < lanes; ++r)
+        search.push_back(RowTrials::around({want.scale[r], want.zero[r]}));
       const std::vector<float> carried = want.carried;
       for (int i = 0; i < kCoarseTrials.count(symmetric); ++i) {
         for (std::size_t r = 0; r < lanes; ++r) {
@@ -111,7 +119,8 @@ TEST(CudaTileRounding, TriesScalesAsTheProcessorDoes) {
 TEST(CudaGroupSearch, AZeroStaysWithinTheCodes) {
   constexpr int64_t kColumns = 2, kRows = 4;
   const std::vector<float> weight(kColumns * kRows, 3.0f), row_sum(kColumns, 0.5f), u(kColumns * kRows);
-  std::vector<float> y, steps(kColumns * kRows, 2.0f), difference(steps.size()), scale(kRows, 1.0f), zero = {14, 15, 1, 0};
+  std::vector<float> y, steps(kColumns * kRows, 2.0f), difference(steps.size()), scale(kRows, 1.0f),
+      zero = {14, 15, 1, 0};
   for (int64_t k = 0; k < kColumns; ++k) y.insert(y.end(), {-5.0f, -5.0f, 5.0f, 5.0f});
   GroupRefit group;
   group.columns = kColumns;

@@ -240,9 +240,7 @@ TEST_P(Leases, WhatCannotBeReadIsAnErrorAndIsNotHeld) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Readings, Leases, ::testing::Values(Reading::kCached, Reading::kDirect),
-                         [](const auto& of) {
-                           return of.param == Reading::kCached ? "Cached" : "Direct";
-                         });
+                         [](const auto& of) { return of.param == Reading::kCached ? "Cached" : "Direct"; });
 
 TEST(SystemIo, Directories) {
   const TemporaryDirectory directory;

@@ -37,7 +37,9 @@ TEST(ZeroedNumbers, CopiesHaveNumbersOfTheirOwn) {
   EXPECT_EQ(ZeroedNumbers<float>(0).size(), 0u);
 }
 
-TEST(ZeroedNumbers, WithoutMemoryIsAnError) { EXPECT_THROW(ZeroedNumbers<double>(std::size_t{1} << 58), std::bad_alloc); }
+TEST(ZeroedNumbers, WithoutMemoryIsAnError) {
+  EXPECT_THROW(ZeroedNumbers<double>(std::size_t{1} << 58), std::bad_alloc);
+}
 
 }  // namespace
 }  // namespace llmq

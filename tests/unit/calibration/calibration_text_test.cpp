@@ -73,7 +73,8 @@ TEST(SeededPermutation, IsAPermutationThatDependsOnTheSeedAlone) {
   EXPECT_NE(order, seeded_permutation(1000, 43));
 }
 
-// The order that the documented generator gives, worked out by an independent program (SplitMix64, multiply-shift, Fisher-Yates in Python).
+// The order that the documented generator gives, worked out by an independent program (SplitMix64,
+// multiply-shift, Fisher-Yates in Python).
 TEST(SeededPermutation, IsTheDocumentedOne) {
   EXPECT_THAT(seeded_permutation(8, 42), ElementsAre(4, 3, 2, 0, 7, 6, 1, 5));
 }

@@ -30,7 +30,8 @@ InputStats stats_of(const std::vector<float>& x, std::int64_t rows, std::int64_t
 }
 
 TEST(InputStats, EqualsSumsByHand) {
-  constexpr std::int64_t kRows = 4099, kChannels = 37;  // more than one chunk, and than one tile of the square
+  // more than one chunk, and than one tile of the square
+  constexpr std::int64_t kRows = 4099, kChannels = 37;
   const std::vector<float> x = small_integers(kRows * kChannels, 1);
   const InputStats stats = stats_of(x, kRows, kChannels);
   EXPECT_EQ(stats.tokens(), kRows);
@@ -58,9 +59,11 @@ TEST(InputStats, EqualsSumsByHand) {
 
 // Views that end anywhere: samples of any length, any number of them at once.
 TEST(InputStats, DoNotDependOnHowTheRowsAreCut) {
-  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 37, kAll[] = {kRows}, kFew[] = {100}, kOdd[] = {1, 1531, 14, 2, 77, 16};
+  constexpr std::int64_t kRows = kGramChunkRows + 2 * 512 + 7, kChannels = 37, kAll[] = {kRows},
+                         kFew[] = {100}, kOdd[] = {1, 1531, 14, 2, 77, 16};
   std::vector<float> x = small_integers(kRows * kChannels, 3);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] = std::ldexp(x[i] * (1.0f + static_cast<float>(i % 97) / 1024.0f), static_cast<int>(i % 13) * 3);
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] = std::ldexp(x[i] * (1.0f + static_cast<float>(i % 97) / 1024.0f), static_cast<int>(i % 13) * 3);
   std::vector<BFloat16> narrow(x.size());
   std::transform(x.begin(), x.end(), narrow.begin(), [](float v) { return to_bfloat16(v); });
   for (const char* device : {"cpu", "emulated"})
@@ -90,7 +93,8 @@ TEST(InputStats, RowsOfAGramMatrixFollowWholeSteps) {
   const std::vector<float> x = small_integers(kGramTokens, 5);
   for (const char* device : {"cpu", "reference", "fake", "emulated"}) {
     const auto backend = make_backend({device, 1});
-    const Buffer square = backend->allocate(sizeof(float)), rows = backend->allocate(x.size() * sizeof(float));
+    const Buffer square = backend->allocate(sizeof(float)),
+                 rows = backend->allocate(x.size() * sizeof(float));
     const TensorView g = square.view(DType::kF32, {1, 1}), all = rows.view(DType::kF32, {kGramTokens, 1});
     backend->upload(all, x.data());
     EXPECT_NO_THROW(backend->gram(g, all, kGramTokens)) << device;

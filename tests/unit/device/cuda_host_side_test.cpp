@@ -1,4 +1,5 @@
-// What the CUDA backend does on the host: the ring of pinned slots, and how many blocks a kernel is launched with.
+// What the CUDA backend does on the host: the ring of pinned slots, and how many blocks a kernel is launched
+// with.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -20,7 +21,9 @@ namespace {
 class LateCopies {
  public:
   LateCopies(std::size_t slots, std::size_t slot_bytes, std::size_t device_bytes)
-      : memory_(slots * slot_bytes), device_(device_bytes, '\0'), ring_(slots_of(slots, slot_bytes), slot_bytes) {}
+      : memory_(slots * slot_bytes),
+        device_(device_bytes, '\0'),
+        ring_(slots_of(slots, slot_bytes), slot_bytes) {}
 
   void copy_in(std::size_t to, const std::string& from) {
     ring_.pass(
@@ -83,7 +86,9 @@ TEST(StagingRing, WaitsForASlotOnlyWhenItComesRoundAgain) {
 }
 
 TEST(LaunchGeometry, BlocksCoverTheOutputsAndNoMore) {
-  const auto blocks = [](const cuda::Grid& grid) { return std::vector<std::int64_t>{grid.x, grid.y, grid.z}; };
+  const auto blocks = [](const cuda::Grid& grid) {
+    return std::vector<std::int64_t>{grid.x, grid.y, grid.z};
+  };
   using Dense = cuda::Product<cuda::DenseOperand>;
   const auto product = [&](std::int64_t rows, std::int64_t columns) {
     Dense::Arguments a;
@@ -131,7 +136,8 @@ std::vector<float> rising(std::int64_t count, float first) {
 TEST(RecentLists, AListThatIsThereIsNotCopiedAgain) {
   testing::DeviceNotes notes;
   const auto backend = testing::recording_backend(notes);
-  const OnDevice k = put(*backend, rising(2 * 4, 1), {2, 1, 4}), keys = put(*backend, std::vector<float>(16 * 4), {4, 4, 1, 4}),
+  const OnDevice k = put(*backend, rising(2 * 4, 1), {2, 1, 4}),
+                 keys = put(*backend, std::vector<float>(16 * 4), {4, 4, 1, 4}),
                  values = put(*backend, std::vector<float>(16 * 4), {4, 4, 1, 4});
   const KvPages pages{keys.view, values.view, 4};
   const auto store = [&](std::int64_t first) {
@@ -146,9 +152,13 @@ TEST(RecentLists, AListThatIsThereIsNotCopiedAgain) {
   std::vector<float> held(16 * 4);
   backend->download(held.data(), keys.view);
   for (std::int64_t i = 0; i < 16 * 4; ++i)
-    EXPECT_EQ(held[static_cast<std::size_t>(i)], i < 8 ? static_cast<float>(i + 1) : i >= 24 && i < 32 ? static_cast<float>(i - 23) : 0.0f) << i;
+    EXPECT_EQ(held[static_cast<std::size_t>(i)], i < 8               ? static_cast<float>(i + 1)
+                                                 : i >= 24 && i < 32 ? static_cast<float>(i - 23)
+                                                                     : 0.0f)
+        << i;
   for (std::int64_t other = 0; other < static_cast<std::int64_t>(RecentLists::kLists); ++other)
-    backend->store_kv(pages, k.view, k.view, std::vector<std::int64_t>{other % 16, (other + 2 + other / 16) % 16});
+    backend->store_kv(pages, k.view, k.view,
+                      std::vector<std::int64_t>{other % 16, (other + 2 + other / 16) % 16});
   EXPECT_EQ(store(0), 1u) << "the oldest list was to go";
 }
 
@@ -169,7 +179,8 @@ TEST(CudaBackend, WeightsAreCopiedBesideTheWork) {
   testing::DeviceNotes notes;
   const auto backend = testing::recording_backend(notes);
   const std::vector<float> weight = rising(8 * 16, 0);
-  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) backend->prepare(TensorView(weight.data(), DType::kF32, {8, 16}), compute);
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
+    backend->prepare(TensorView(weight.data(), DType::kF32, {8, 16}), compute);
   EXPECT_EQ(notes.filled, 2u);
   EXPECT_EQ(notes.lists, 0u);
 }
@@ -190,10 +201,13 @@ TEST(CudaBackend, RangesNest) {
 TEST(Exchange, DevicesThatReachOneAnotherCopyByThemselves) {
   for (const bool reaches : {true, false}) {
     testing::DeviceNotes notes[2];
-    const std::shared_ptr<Backend> devices[] = {testing::recording_backend(notes[0], 0, reaches), testing::recording_backend(notes[1], 1, reaches)};
+    const std::shared_ptr<Backend> devices[] = {testing::recording_backend(notes[0], 0, reaches),
+                                                testing::recording_backend(notes[1], 1, reaches)};
     Backend* const backends[] = {devices[0].get(), devices[1].get()};
-    const OnDevice parts[] = {put(*devices[0], {1, 4, 7}, {3, 1}), put(*devices[1], {2, 3, 5, 6, 8, 9}, {3, 2})},
-                   wholes[] = {put(*devices[0], std::vector<float>(9), {3, 3}), put(*devices[1], std::vector<float>(9), {3, 3})};
+    const OnDevice parts[] = {put(*devices[0], {1, 4, 7}, {3, 1}),
+                              put(*devices[1], {2, 3, 5, 6, 8, 9}, {3, 2})},
+                   wholes[] = {put(*devices[0], std::vector<float>(9), {3, 3}),
+                               put(*devices[1], std::vector<float>(9), {3, 3})};
     const TensorView from[] = {parts[0].view, parts[1].view}, to[] = {wholes[0].view, wholes[1].view};
     Exchange exchange;
     exchange.gather(backends, from, to);
@@ -217,7 +231,8 @@ TEST(Cusolver, IsWholeOrMissing) {
   if (found.missing.empty())
     EXPECT_THAT(found.version, ::testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
   else
-    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith("cuSOLVER cannot be opened: "), "this llmq was built without cuSOLVER"));
+    EXPECT_THAT(found.missing, ::testing::AnyOf(::testing::StartsWith("cuSOLVER cannot be opened: "),
+                                                "this llmq was built without cuSOLVER"));
   EXPECT_NE(found.version.empty(), found.missing.empty());
   std::printf("cuSOLVER: %s%s\n", found.version.c_str(), found.missing.c_str());
 }

@@ -1,4 +1,5 @@
-// The load that a bench sends, the figures made of what came back, and both against servers that the tests play.
+// The load that a bench sends, the figures made of what came back, and both against servers that the tests
+// play.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -46,7 +47,8 @@ TEST(LoadPlan, OtherWordsHaveTheSameLengths) {
   const std::vector<PlannedRequest> a = plan_load(mix, 3), b = plan_load(other, 3);
   std::set<std::string> prompts;
   for (std::size_t i = 0; i < a.size(); ++i) {
-    EXPECT_EQ(std::count(a[i].prompt.begin(), a[i].prompt.end(), ' '), std::count(b[i].prompt.begin(), b[i].prompt.end(), ' '));
+    EXPECT_EQ(std::count(a[i].prompt.begin(), a[i].prompt.end(), ' '),
+              std::count(b[i].prompt.begin(), b[i].prompt.end(), ' '));
     EXPECT_EQ(a[i].new_tokens, b[i].new_tokens);
     EXPECT_EQ(a[i].arrival, b[i].arrival);
     prompts.insert(a[i].prompt.substr(0, 60));
@@ -54,7 +56,8 @@ TEST(LoadPlan, OtherWordsHaveTheSameLengths) {
   }
 }
 
-// Exponential lengths about a mean that are cut on both sides: their own mean by the integral, within four standard errors.
+// Exponential lengths about a mean that are cut on both sides: their own mean by the integral, within four
+// standard errors.
 TEST(LoadPlan, LongTailsAreExponentialAndCut) {
   LoadMix mix;
   mix.requests = 20000;
@@ -115,9 +118,9 @@ TEST(LoadResult, IsThatOfAHandMadeClock) {
   EXPECT_DOUBLE_EQ(result.seconds, 10);
   EXPECT_DOUBLE_EQ(result.requests_per_second, 0.3);
   EXPECT_DOUBLE_EQ(result.tokens_per_second, 0.9);
-  EXPECT_DOUBLE_EQ(result.ttft.p50, 1);    // of 0.5, 1, 4
+  EXPECT_DOUBLE_EQ(result.ttft.p50, 1);  // of 0.5, 1, 4
   EXPECT_DOUBLE_EQ(result.ttft.p95, 4);
-  EXPECT_DOUBLE_EQ(result.itl.p50, 1);     // of 0.5, 1, 2, 2
+  EXPECT_DOUBLE_EQ(result.itl.p50, 1);  // of 0.5, 1, 2, 2
   EXPECT_DOUBLE_EQ(result.itl.p99, 2);
   EXPECT_DOUBLE_EQ(result.tpot.p50, 2. / 3);  // of 2/3 and 3.5/3
   EXPECT_DOUBLE_EQ(result.tpot.p95, 3.5 / 3);
@@ -134,13 +137,18 @@ TEST(LoadResult, OfManyIsTheNearestRank) {
 }
 
 TEST(ServerCounters, AreReadByEitherName) {
-  const ServerCounters ours = read_counters("# HELP llmq_x y\nllmq_spec_decode_num_draft_tokens_total{model_name=\"a b\"} 40\nllmq_spec_decode_num_accepted_tokens_total{m=\"a\"} 30\n");
+  const ServerCounters ours = read_counters(
+      "# HELP llmq_x y\nllmq_spec_decode_num_draft_tokens_total{model_name=\"a b\"} "
+      "40\nllmq_spec_decode_num_accepted_tokens_total{m=\"a\"} 30\n");
   EXPECT_TRUE(ours.found);
   EXPECT_EQ(ours.drafted, 40);
   EXPECT_EQ(ours.accepted, 30);
-  const ServerCounters theirs = read_counters("vllm:prefix_cache_hits_total{engine=\"0\"} 1.5e1\nvllm:prefix_cache_hits_total{engine=\"1\"} 2\nvllm:prefix_cache_hits_total_more 7\n");
+  const ServerCounters theirs = read_counters(
+      "vllm:prefix_cache_hits_total{engine=\"0\"} 1.5e1\nvllm:prefix_cache_hits_total{engine=\"1\"} "
+      "2\nvllm:prefix_cache_hits_total_more 7\n");
   EXPECT_EQ(theirs.prefix_hits, 17);
-  EXPECT_FALSE(read_counters("llmq_spec_decode_num_draft_tokens_total nan\nllmq_prefix_cache_hits_total x\n\n").found);
+  EXPECT_FALSE(
+      read_counters("llmq_spec_decode_num_draft_tokens_total nan\nllmq_prefix_cache_hits_total x\n\n").found);
 }
 
 // A server that answers each completion by what a test says, and notes how many it had at once.
@@ -148,8 +156,12 @@ class Played {
  public:
   using Play = std::function<void(const Json& request, const std::shared_ptr<HttpAnswer>& answer)>;
   explicit Played(Play play)
-      : play_(std::move(play)), server_("127.0.0.1", 0, {}, [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) { handle(request, answer); }), thread_([this] {
-          server_.run(5, [] {}, false);
+      : play_(std::move(play)),
+        server_("127.0.0.1", 0, {},
+                [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) { handle(request, answer); }),
+        thread_([this] {
+          server_.run(
+              5, [] {}, false);
         }) {}
   ~Played() {
     server_.stop_soon();
@@ -173,8 +185,13 @@ void stream(const Json& request, HttpAnswer& answer) {
   answer.open_stream("text/event-stream");
   const std::int64_t tokens = request.at("max_tokens").as_integer();
   for (std::int64_t i = 0; i < tokens; ++i)
-    answer.write(std::string("data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":") + (i + 1 == tokens ? "\"length\"" : "null") + "}]}\n\n");
-  answer.write("data: " + Json::object({{"choices", Json::array()}, {"usage", Json::object({{"prompt_tokens", 7}, {"completion_tokens", tokens}})}}).dump() + "\n\ndata: [DONE]\n\n");
+    answer.write(std::string("data: {\"choices\":[{\"text\":\"x\",\"finish_reason\":") +
+                 (i + 1 == tokens ? "\"length\"" : "null") + "}]}\n\n");
+  answer.write("data: " +
+               Json::object({{"choices", Json::array()},
+                             {"usage", Json::object({{"prompt_tokens", 7}, {"completion_tokens", tokens}})}})
+                   .dump() +
+               "\n\ndata: [DONE]\n\n");
   answer.end();
 }
 
@@ -188,10 +205,12 @@ LoadMix few(std::int64_t requests) {
 
 TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
   for (const double rate : {kAtOnce, 200.}) {
-    Played server([](const Json& request, const std::shared_ptr<HttpAnswer>& answer) { stream(request, *answer); });
+    Played server(
+        [](const Json& request, const std::shared_ptr<HttpAnswer>& answer) { stream(request, *answer); });
     HttpClient client(server.target(), {});
     const std::vector<PlannedRequest> plan = plan_load(few(30), rate);
-    const std::vector<RequestTrace> traces = drive_load(client, {"m", "", true}, plan, {4, std::isinf(rate), false}, {});
+    const std::vector<RequestTrace> traces =
+        drive_load(client, {"m", "", true}, plan, {4, std::isinf(rate), false}, {});
     const LoadResult result = summarize_load(traces);
     EXPECT_EQ(result.failed, 0) << (result.errors.empty() ? "" : result.errors.begin()->first);
     EXPECT_EQ(result.short_answers, 0);
@@ -199,7 +218,9 @@ TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
     std::int64_t tokens = 0;
     for (std::size_t i = 0; i < plan.size(); ++i) {
       tokens += plan[i].new_tokens;
-      if (!std::isinf(rate)) { EXPECT_EQ(traces[i].from, plan[i].arrival); }
+      if (!std::isinf(rate)) {
+        EXPECT_EQ(traces[i].from, plan[i].arrival);
+      }
       EXPECT_GE(traces[i].pieces.front(), plan[i].arrival);
     }
     EXPECT_EQ(result.new_tokens, tokens);
@@ -209,7 +230,8 @@ TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
   }
 }
 
-// Nobody is answered until four have asked and a moment has passed in which a fifth would be counted; with fewer clients that never comes.
+// Nobody is answered until four have asked and a moment has passed in which a fifth would be counted; with
+// fewer clients that never comes.
 TEST(DriveLoad, AsManyRequestsAtATimeAsClients) {
   std::mutex mutex;
   std::vector<std::pair<Json, std::shared_ptr<HttpAnswer>>> waiting;
@@ -231,12 +253,16 @@ TEST(DriveLoad, AsManyRequestsAtATimeAsClients) {
     });
   });
   HttpClient client(server.target(), {});
-  EXPECT_EQ(summarize_load(drive_load(client, {"m", "", true}, plan_load(few(24), kAtOnce), {4, true, false}, {})).failed, 0);
+  EXPECT_EQ(
+      summarize_load(drive_load(client, {"m", "", true}, plan_load(few(24), kAtOnce), {4, true, false}, {}))
+          .failed,
+      0);
   EXPECT_EQ(most, 4u);
   opens.join();
 }
 
-// Of ten requests four run together, each for as long as the longest of the four, and no other begins before all are answered.
+// Of ten requests four run together, each for as long as the longest of the four, and no other begins before
+// all are answered.
 TEST(DriveLoad, StaticBatchesWaitForTheirLongest) {
   std::mutex mutex;
   std::vector<std::pair<Json, std::shared_ptr<HttpAnswer>>> waiting;
@@ -258,7 +284,8 @@ TEST(DriveLoad, StaticBatchesWaitForTheirLongest) {
   std::int64_t own = 0, cut = 0;
   for (std::size_t first = 0; first < 10; first += 4) {
     std::int64_t longest = 0;
-    for (std::size_t i = first; i < std::min<std::size_t>(first + 4, 10); ++i) longest = std::max(longest, plan[i].new_tokens);
+    for (std::size_t i = first; i < std::min<std::size_t>(first + 4, 10); ++i)
+      longest = std::max(longest, plan[i].new_tokens);
     for (std::size_t i = first; i < std::min<std::size_t>(first + 4, 10); ++i) {
       EXPECT_EQ(server.bodies[i].at("max_tokens").as_integer(), longest);
       own += plan[i].new_tokens;
@@ -273,7 +300,8 @@ TEST(DriveLoad, WhatGoesWrongIsSaidOncePerSentence) {
   const auto sentence = [](const Played::Play& play) {
     Played server(play);
     HttpClient client(server.target(), {});
-    const LoadResult result = summarize_load(drive_load(client, {"m", "", false}, plan_load(few(3), kAtOnce), {2, true, false}, {}));
+    const LoadResult result = summarize_load(
+        drive_load(client, {"m", "", false}, plan_load(few(3), kAtOnce), {2, true, false}, {}));
     EXPECT_EQ(result.failed, 3);
     EXPECT_EQ(server.bodies.size(), 3u);
     EXPECT_EQ(server.bodies[0].find("ignore_eos"), nullptr);
@@ -287,23 +315,34 @@ TEST(DriveLoad, WhatGoesWrongIsSaidOncePerSentence) {
       answer->end();
     };
   };
-  EXPECT_EQ(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) { answer->reply({429, "application/json", R"({"error":{"message":"too much"}})", {}}); }), "status 429: too much");
-  EXPECT_THAT(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) { answer->reply({200, "application/json", "{}", {}}); }), HasSubstr("no stream came back"));
-  EXPECT_THAT(sentence(says("data: {\"choices\":[{\"text\":\"a\"}]}\n\n")), HasSubstr("the stream ended before the answer did"));
+  EXPECT_EQ(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+              answer->reply({429, "application/json", R"({"error":{"message":"too much"}})", {}});
+            }),
+            "status 429: too much");
+  EXPECT_THAT(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+                answer->reply({200, "application/json", "{}", {}});
+              }),
+              HasSubstr("no stream came back"));
+  EXPECT_THAT(sentence(says("data: {\"choices\":[{\"text\":\"a\"}]}\n\n")),
+              HasSubstr("the stream ended before the answer did"));
   EXPECT_THAT(sentence(says("data: [DONE]\n\n")), HasSubstr("no token"));
-  EXPECT_THAT(sentence(says("data: {\"error\":{\"message\":\"the model failed\"}}\n\ndata: [DONE]\n\n")), HasSubstr("the server says: the model failed"));
+  EXPECT_THAT(sentence(says("data: {\"error\":{\"message\":\"the model failed\"}}\n\ndata: [DONE]\n\n")),
+              HasSubstr("the server says: the model failed"));
   EXPECT_THAT(sentence(says("data: nonsense\n\n")), HasSubstr("no JSON"));
 }
 
 TEST(DriveLoad, AsksForTheModelAndTheCounters) {
   Played server([](const Json& path, const std::shared_ptr<HttpAnswer>& answer) {
-    if (path.as_string() == "/v1/models") return answer->reply({200, "application/json", R"({"data":[{"id":"tiny"}]})", {}});
+    if (path.as_string() == "/v1/models")
+      return answer->reply({200, "application/json", R"({"data":[{"id":"tiny"}]})", {}});
     answer->reply({404, "text/plain", "no such page", {}});
   });
   HttpClient client(server.target(), {});
   EXPECT_EQ(first_model(client, ""), "tiny");
   EXPECT_FALSE(server_counters(client, "").found);
-  Played other([](const Json&, const std::shared_ptr<HttpAnswer>& answer) { answer->reply({200, "application/json", R"({"data":[]})", {}}); });
+  Played other([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+    answer->reply({200, "application/json", R"({"data":[]})", {}});
+  });
   HttpClient second(other.target(), {});
   EXPECT_THROW(first_model(second, ""), Error);
 }

@@ -30,8 +30,10 @@ StudyConfiguration configuration(const char* name, double ppl, std::vector<LoadR
 }
 
 std::vector<StudyConfiguration> five() {
-  return {configuration("baseline", 20, {row(1, 100, 0.1), row(8, 400, 0.4)}), configuration("quantized", 21, {row(1, 200, 0.05), row(8, 800, 0.3)}),
-          configuration("speculation", 21, {row(1, 300, 0.06), row(8, 720, 0.35)}), configuration("prefix_cache", 21, {row(1, 210, 0.02), row(8, 900, 0.2)}),
+  return {configuration("baseline", 20, {row(1, 100, 0.1), row(8, 400, 0.4)}),
+          configuration("quantized", 21, {row(1, 200, 0.05), row(8, 800, 0.3)}),
+          configuration("speculation", 21, {row(1, 300, 0.06), row(8, 720, 0.35)}),
+          configuration("prefix_cache", 21, {row(1, 210, 0.02), row(8, 900, 0.2)}),
           configuration("all", 21, {row(1, 330, 0.03), row(8, 890, 0.25)})};
 }
 
@@ -49,7 +51,8 @@ TEST(MigrationStudy, SpeculationIsHeldAgainstTheSameWithoutIt) {
 TEST(MigrationStudy, SpeculationStopsWhereItNeverPaysAgain) {
   const auto stops = [](std::vector<double> gains) {
     std::vector<SpeculationGain> list;
-    for (const double gain : gains) list.push_back({static_cast<std::int64_t>(list.size()) + 1, gain, std::nullopt});
+    for (const double gain : gains)
+      list.push_back({static_cast<std::int64_t>(list.size()) + 1, gain, std::nullopt});
     return speculation_stops_at(list);
   };
   EXPECT_EQ(stops({2, 1.1, 1, 0.9}), 3);
@@ -105,7 +108,9 @@ TEST(MigrationStudy, WhatWasNotMeasuredIsSaidAndNowhereAFigure) {
   EXPECT_TRUE(json.at("speculation").at("gains").items().empty());
   EXPECT_TRUE(json.at("speculation").at("stops_paying_at_batch").is_null());
   for (const Json& decision : json.at("decisions").items())
-    if (!decision.at("config").is_null()) { EXPECT_EQ(decision.at("config").as_string(), "baseline"); }
+    if (!decision.at("config").is_null()) {
+      EXPECT_EQ(decision.at("config").as_string(), "baseline");
+    }
   EXPECT_EQ(report.figures().size(), 3u);
   EXPECT_EQ(report.sentences().size(), 4u);
   EXPECT_THAT(report.sentences()[0], HasSubstr("quantized was not measured: no quantized model was given."));

@@ -42,8 +42,8 @@ TEST(MeasureSpeed, TheFirstTokenComesAfterThePrompt) {
   EXPECT_GT(result.ttft_p50, 0.5 * 20 / result.prefill_tokens_per_second);
 }
 
-// BF16 panels hold whole vectors of columns and pairs of rows: never less than the weights, and for this model, whose
-// widths are multiples of 16, at most what panels of 64 columns make of them.
+// BF16 panels hold whole vectors of columns and pairs of rows: never less than the weights, and for this
+// model, whose widths are multiples of 16, at most what panels of 64 columns make of them.
 TEST(MeasureSpeed, CountsTheBytesOfAStep) {
   Engine engine = tiny(2 * 32);
   const SpeedResult one = measure_speed(engine, {1, 20, 4, 1}), two = measure_speed(engine, {2, 20, 4, 1});

@@ -328,7 +328,8 @@ std::vector<double> folded_in_fp64(const std::vector<float>& weight, const LoraP
   const auto rank = static_cast<std::size_t>(pair.rank), width = static_cast<std::size_t>(pair.in_features);
   for (std::size_t i = 0; i < folded.size(); ++i)
     for (std::size_t k = 0; k < rank; ++k)
-      folded[i] += static_cast<double>(pair.scale) * static_cast<double>(pair.up[i / width * rank + k]) * static_cast<double>(pair.down[k * width + i % width]);
+      folded[i] += static_cast<double>(pair.scale) * static_cast<double>(pair.up[i / width * rank + k]) *
+                   static_cast<double>(pair.down[k * width + i % width]);
   return folded;
 }
 
@@ -344,12 +345,15 @@ TEST_F(MergeTest, ALinearGetsTheProductAndEverythingElseStays) {
     for (const LinearSpec& linear : spec.blocks[block].linears) {
       const std::string name = linear.module + ".weight";
       changed.insert(name);
-      const std::vector<double> wanted = folded_in_fp64(before.read_float32(before.at(name)), adapter.pair(block, linear.role));
+      const std::vector<double> wanted =
+          folded_in_fp64(before.read_float32(before.at(name)), adapter.pair(block, linear.role));
       EXPECT_EQ(after.at(name).view.dtype, DType::kBF16);
       const std::vector<float> found = after.read_float32(after.at(name));
       // One rounding to BF16 of a sum whose terms, below 1 together, meet rank + 2 roundings to FP32.
       for (std::size_t i = 0; i < wanted.size(); ++i)
-        ASSERT_NEAR(static_cast<double>(found[i]), wanted[i], bf16_rounding_bound(wanted[i]) + (1 + kBf16Roundoff) * gamma(6)) << name << " " << i;
+        ASSERT_NEAR(static_cast<double>(found[i]), wanted[i],
+                    bf16_rounding_bound(wanted[i]) + (1 + kBf16Roundoff) * gamma(6))
+            << name << " " << i;
     }
   ASSERT_EQ(after.tensors().size(), before.tensors().size());
   for (const StoredTensor& tensor : before.tensors()) {
@@ -366,7 +370,8 @@ TEST_F(MergeTest, RoundsOnce) {
   merge(source_, disk_ / "bf16");
   const Checkpoint exact = open("f32"), rounded = open("bf16");
   const std::string name = "model.layers.1.mlp.down_proj.weight";
-  const std::vector<float> whole = exact.read_float32(exact.at(name)), found = rounded.read_float32(rounded.at(name));
+  const std::vector<float> whole = exact.read_float32(exact.at(name)),
+                           found = rounded.read_float32(rounded.at(name));
   for (std::size_t i = 0; i < whole.size(); ++i) ASSERT_EQ(found[i], to_float(to_bfloat16(whole[i])));
 }
 

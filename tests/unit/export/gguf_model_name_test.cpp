@@ -1,4 +1,5 @@
-// Names and sizes as gguf-py 0.19 reads them (Metadata.get_model_id_components, id_to_title, size_label gave these).
+// Names and sizes as gguf-py 0.19 reads them (Metadata.get_model_id_components, id_to_title, size_label gave
+// these).
 #include <gtest/gtest.h>
 
 #include "export/gguf_metadata.h"

@@ -1,4 +1,5 @@
-// report.html is well-formed XML that names every module, whatever the modules are called, and carries no script.
+// report.html is well-formed XML that names every module, whatever the modules are called, and carries no
+// script.
 #include "export/html_report.h"
 
 #include <fmt/core.h>

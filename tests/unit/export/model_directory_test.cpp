@@ -227,9 +227,9 @@ TEST(ModelDirectory, SaysWhatItNeedsWhenTheDiskIsFull) {
   EXPECT_TRUE(names_in(disk.path()).empty());
 }
 
-// What a power cut must not undo: when the directory gets its name, every byte in it has been synced, config.json (whose
-// presence says that a model is there) was made after everything else that loaders read, and the name itself is synced
-// after. What is left to do then is to remove.
+// What a power cut must not undo: when the directory gets its name, every byte in it has been synced,
+// config.json (whose presence says that a model is there) was made after everything else that loaders read,
+// and the name itself is synced after. What is left to do then is to remove.
 TEST(ModelDirectory, EverythingIsOnTheDiskBeforeTheName) {
   const TemporaryDirectory disk;
   disk.write("source/merges.txt", "a b\n");

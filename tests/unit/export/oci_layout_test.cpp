@@ -1,4 +1,5 @@
-// A packed output: every blob is where its digest says, of the size that is said, and nothing half-made has the name.
+// A packed output: every blob is where its digest says, of the size that is said, and nothing half-made has
+// the name.
 #include "export/oci_layout.h"
 
 #include <gmock/gmock.h>

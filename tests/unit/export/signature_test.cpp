@@ -172,7 +172,8 @@ TEST_F(SignedGguf, VouchesForTheFileItsReportAndItsManifest) {
   EXPECT_EQ(differing(), (std::vector<std::string>{"m.gguf", "m.gguf.manifest.json"}));
   disk_.write("m.gguf", "GGUF weights");
   std::filesystem::remove(disk_ / "m.gguf.manifest.json");
-  EXPECT_EQ(differing(), std::vector<std::string>{"m.gguf.manifest.json"}) << "a manifest that was taken away";
+  EXPECT_EQ(differing(), std::vector<std::string>{"m.gguf.manifest.json"})
+      << "a manifest that was taken away";
 }
 
 TEST_F(SignedGguf, IsNotSignedWhenItIsNotWhatItsManifestSays) {

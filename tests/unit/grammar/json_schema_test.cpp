@@ -1,5 +1,5 @@
-// JSON schemas: texts drawn at random from a network are read back by the JSON reader and judged by a validator of its own; what is not
-// supported is refused by name; hostile schemas meet the budgets.
+// JSON schemas: texts drawn at random from a network are read back by the JSON reader and judged by a
+// validator of its own; what is not supported is refused by name; hostile schemas meet the budgets.
 #include <gtest/gtest.h>
 #include <re2/re2.h>
 
@@ -30,7 +30,8 @@ TextAutomaton automaton_of(const char* schema) { return automaton_of(Json::parse
 bool accepts(TextAutomaton& automaton, std::string_view text) {
   automaton.renew();
   TextAutomaton::State state = automaton.start();
-  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i) state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
+  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i)
+    state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
   return state != TextAutomaton::kDead && automaton.accepts(state);
 }
 
@@ -43,14 +44,16 @@ std::string drawn(TextAutomaton& automaton, std::mt19937& random) {
     automaton.renew();
     std::string ways;
     for (int byte = 0; byte < 256; ++byte)
-      if (automaton.step(state, static_cast<std::uint8_t>(byte)) != TextAutomaton::kDead) ways += static_cast<char>(byte);
+      if (automaton.step(state, static_cast<std::uint8_t>(byte)) != TextAutomaton::kDead)
+        ways += static_cast<char>(byte);
     if (ways.empty()) {
       ADD_FAILURE() << "nothing may follow '" << text << "'";
       break;
     }
     char byte = ways[random() % ways.size()];
+    // q: inside a string
     if (text.size() > 40 || random() % 2 == 0)
-      for (const char closing : std::string(ways.find('q') != std::string::npos ? "\"" : "n0\":]}"))  // q: inside a string
+      for (const char closing : std::string(ways.find('q') != std::string::npos ? "\"" : "n0\":]}"))
         if (ways.find(closing) != std::string::npos) byte = closing;
     text += byte;
     state = automaton.step(state, static_cast<std::uint8_t>(byte));
@@ -82,41 +85,60 @@ class Validator {
 
  private:
   static bool is(const Json& value, const std::string& type) {
-    return (type == "object" && value.is_object()) || (type == "array" && value.is_array()) || (type == "string" && value.is_string()) ||
-           (type == "integer" && value.is_integer()) || (type == "number" && value.is_number()) || (type == "boolean" && value.is_bool()) ||
+    return (type == "object" && value.is_object()) || (type == "array" && value.is_array()) ||
+           (type == "string" && value.is_string()) || (type == "integer" && value.is_integer()) ||
+           (type == "number" && value.is_number()) || (type == "boolean" && value.is_bool()) ||
            (type == "null" && value.is_null());
   }
   bool holds(const std::string& key, const Json& word, const Json& value, const Json& schema) const {
-    const auto any = [&](const Json::Array& list, const auto& test) { return std::any_of(list.begin(), list.end(), test); };
-    const auto all = [&](const Json::Array& list, const auto& test) { return std::all_of(list.begin(), list.end(), test); };
-    if (key == "$ref") return valid(value, word.as_string() == "#" ? root_ : root_.at("$defs").at(word.as_string().substr(8)));
-    if (key == "type") return word.is_string() ? is(value, word.as_string()) : any(word.items(), [&](const Json& one) { return is(value, one.as_string()); });
+    const auto any = [&](const Json::Array& list, const auto& test) {
+      return std::any_of(list.begin(), list.end(), test);
+    };
+    const auto all = [&](const Json::Array& list, const auto& test) {
+      return std::all_of(list.begin(), list.end(), test);
+    };
+    if (key == "$ref")
+      return valid(value, word.as_string() == "#" ? root_ : root_.at("$defs").at(word.as_string().substr(8)));
+    if (key == "type")
+      return word.is_string()
+                 ? is(value, word.as_string())
+                 : any(word.items(), [&](const Json& one) { return is(value, one.as_string()); });
     if (key == "enum") return any(word.items(), [&](const Json& one) { return one == value; });
     if (key == "const") return word == value;
     if (key == "anyOf") return any(word.items(), [&](const Json& one) { return valid(value, one); });
-    if (key == "oneOf") return std::count_if(word.items().begin(), word.items().end(), [&](const Json& one) { return valid(value, one); }) == 1;
+    if (key == "oneOf")
+      return std::count_if(word.items().begin(), word.items().end(),
+                           [&](const Json& one) { return valid(value, one); }) == 1;
     if (key == "allOf") return all(word.items(), [&](const Json& one) { return valid(value, one); });
-    if (value.is_object() && key == "required") return all(word.items(), [&](const Json& name) { return value.find(name.as_string()) != nullptr; });
+    if (value.is_object() && key == "required")
+      return all(word.items(), [&](const Json& name) { return value.find(name.as_string()) != nullptr; });
     if (value.is_object() && key == "properties") {
       for (const Json::Member& member : word.members())
-        if (const Json* found = value.find(member.first); found && !valid(*found, member.second)) return false;
+        if (const Json* found = value.find(member.first); found && !valid(*found, member.second))
+          return false;
     }
     if (value.is_object() && key == "additionalProperties") {
       for (const Json::Member& member : value.members())
-        if (!(schema.find("properties") && schema.at("properties").find(member.first)) && !valid(member.second, word)) return false;
+        if (!(schema.find("properties") && schema.at("properties").find(member.first)) &&
+            !valid(member.second, word))
+          return false;
     }
     if (value.is_array() && key == "items") {
-      const auto from = static_cast<std::ptrdiff_t>(schema.find("prefixItems") ? schema.at("prefixItems").items().size() : 0);
+      const auto from = static_cast<std::ptrdiff_t>(
+          schema.find("prefixItems") ? schema.at("prefixItems").items().size() : 0);
       const auto& list = value.items();
-      return from >= std::ssize(list) || std::all_of(list.begin() + from, list.end(), [&](const Json& one) { return valid(one, word); });
+      return from >= std::ssize(list) ||
+             std::all_of(list.begin() + from, list.end(), [&](const Json& one) { return valid(one, word); });
     }
     if (value.is_array() && key == "prefixItems") {
       for (std::size_t i = 0; i < std::min(word.items().size(), value.items().size()); ++i)
         if (!valid(value.items()[i], word.items()[i])) return false;
     }
     if (value.is_integer() && key == "multipleOf") return value.as_integer() % word.as_integer() == 0;
-    if (value.is_array() && key == "minItems") return static_cast<std::int64_t>(value.items().size()) >= word.as_integer();
-    if (value.is_array() && key == "maxItems") return static_cast<std::int64_t>(value.items().size()) <= word.as_integer();
+    if (value.is_array() && key == "minItems")
+      return static_cast<std::int64_t>(value.items().size()) >= word.as_integer();
+    if (value.is_array() && key == "maxItems")
+      return static_cast<std::int64_t>(value.items().size()) <= word.as_integer();
     if (value.is_string() && key == "minLength") return characters(value.as_string()) >= word.as_integer();
     if (value.is_string() && key == "maxLength") return characters(value.as_string()) <= word.as_integer();
     if (value.is_string() && key == "pattern") return RE2::PartialMatch(value.as_string(), word.as_string());
@@ -171,7 +193,9 @@ TEST(JsonSchema, WhatIsDrawnIsValid) {
         ++valid;
       } catch (const Error& error) {
         // Names of an object that may have any are not kept apart.
-        ASSERT_NE(error.detail().message.find("twice"), std::string::npos) << text << "\n" << value << "\n" << error.what();
+        ASSERT_NE(error.detail().message.find("twice"), std::string::npos) << text << "\n"
+                                                                           << value << "\n"
+                                                                           << error.what();
       }
     }
     EXPECT_GT(valid, 60) << text;
@@ -266,9 +290,12 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"oneOf": [{"type": "null"}, {"type": "integer"}, {"type": "number"}]})", "schema.oneOf"},
       {R"({"oneOf": [{"enum": ["a", 1]}, {"const": 1.0}]})", "schema.oneOf"},
       {R"({"oneOf": [{"const": [1]}, {"const": [2]}]})", "schema.oneOf"},
-      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": 1}}}, {"type": "object", "properties": {"k": {"const": 2}}}]})", "schema.oneOf"},
-      {R"({"oneOf": [{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}]})", "schema.oneOf"},
-      {R"({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"type": ["null", "string"]}}})", "schema.oneOf"},
+      {R"({"oneOf": [{"type": "object", "properties": {"k": {"const": 1}}}, {"type": "object", "properties": {"k": {"const": 2}}}]})",
+       "schema.oneOf"},
+      {R"({"oneOf": [{"properties": {"k": {"const": 1}}, "required": ["k"]}, {"properties": {"k": {"const": 2}}, "required": ["k"]}]})",
+       "schema.oneOf"},
+      {R"({"oneOf": [{"type": "null"}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"type": ["null", "string"]}}})",
+       "schema.oneOf"},
       {R"({"oneOf": [{"type": "null"}], "type": "null"})", "schema.type"},
       {R"({"anyOf": [{"type": "null"}], "discriminator": {}})", "schema.discriminator"},
       {R"({"prefixItems": []})", "schema.prefixItems"},
@@ -290,22 +317,26 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"$ref": "http://example.org/x"})", "schema.$ref"},
       {R"({"$ref": "#/$defs/x"})", "schema.$ref"},
       {R"({"$ref": "#/$defs/x", "type": "null", "$defs": {"x": {}}})", "schema.type"},
-      {R"({"$defs": {"x": {"patternProperties": {}}}, "items": {"$ref": "#/$defs/x"}})", "schema.$defs.x.patternProperties"},
+      {R"({"$defs": {"x": {"patternProperties": {}}}, "items": {"$ref": "#/$defs/x"}})",
+       "schema.$defs.x.patternProperties"},
       {R"({"enum": [1], "type": "string"})", "schema.enum"},
       {R"({"required": ["a"]})", "schema.required"},
-      {R"({"properties": {"a": true}, "additionalProperties": {"type": "null"}})", "schema.additionalProperties"},
+      {R"({"properties": {"a": true}, "additionalProperties": {"type": "null"}})",
+       "schema.additionalProperties"},
       {R"({"minItems": -1})", "schema.minItems"},
       {R"({"minItems": 3, "maxItems": 2})", "schema"},
       {R"({"type": "integer", "minimum": 3, "maximum": 2})", "schema"},
       {R"({"type": "number", "minimum": 2.5, "maximum": 2.4})", "schema"},
       {R"({"type": "number", "exclusiveMinimum": -1, "maximum": -1})", "schema"},
-      {R"({"type": "number", "exclusiveMinimum": 0.99999999999998, "exclusiveMaximum": 0.99999999999999})", "schema"},
+      {R"({"type": "number", "exclusiveMinimum": 0.99999999999998, "exclusiveMaximum": 0.99999999999999})",
+       "schema"},
       {R"({"type": "integer", "minimum": 0.5})", "schema.minimum"},
       {R"({"properties": {"a": {"$id": "x"}}})", "schema.properties.a.$id"},
       {R"([])", "schema"},
       // Itself without anything before it, at once and by a detour; and what has no finite value.
       {R"({"$ref": "#"})", "schema"},
-      {R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"anyOf": [{"$ref": "#"}, {"items": {"$ref": "#"}}]}}})", "schema"},
+      {R"({"anyOf": [{"type": "null"}, {"$ref": "#/$defs/x"}], "$defs": {"x": {"anyOf": [{"$ref": "#"}, {"items": {"$ref": "#"}}]}}})",
+       "schema"},
       {R"({"properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "schema"},
   };
   for (const auto& one : cases) try {
@@ -318,19 +349,31 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
 }
 
 TEST(JsonSchema, BombsMeetBudgets) {
-  EXPECT_THROW(automaton_of(R"({"minItems": 10000, "items": {"minItems": 10000, "items": {"minItems": 10000, "items": {"enum": ["0123456789012345"]}}}})"), Error);
+  EXPECT_THROW(
+      automaton_of(
+          R"({"minItems": 10000, "items": {"minItems": 10000, "items": {"minItems": 10000, "items": {"enum": ["0123456789012345"]}}}})"),
+      Error);
   std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
   for (int i = 0; i < 5000; ++i) chain += fmt::format(R"("{}": {{"$ref": "#/$defs/{}"}}, )", i, i + 1);
-  EXPECT_NO_THROW(automaton_of((chain + R"("5000": {"type": "null"}}})").c_str())) << "no reference is inside another";
+  EXPECT_NO_THROW(automaton_of((chain + R"("5000": {"type": "null"}}})").c_str()))
+      << "no reference is inside another";
   // Twice as many ways at every level.
-  TextAutomaton ways = automaton_of(R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]})");
+  TextAutomaton ways = automaton_of(
+      R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]})");
   TextAutomaton::State state = ways.start();
-  EXPECT_THROW(for (int i = 0; i < 60; ++i) { ways.renew(); state = ways.step(state, '['); }, Error);
+  EXPECT_THROW(
+      for (int i = 0; i < 60; ++i) {
+        ways.renew();
+        state = ways.step(state, '[');
+      },
+      Error);
   // Lists in lists end where no deeper one could be finished.
   TextAutomaton any = automaton_of("true");
   state = any.start();
   int depth = 0;
-  for (TextAutomaton::State next; any.renew(), (next = any.step(state, '[')) != TextAutomaton::kDead; state = next) ++depth;
+  for (TextAutomaton::State next; any.renew(), (next = any.step(state, '[')) != TextAutomaton::kDead;
+       state = next)
+    ++depth;
   EXPECT_NEAR(depth, TextProgram::kMostLevels, 3);
   for (; depth > 0; --depth) state = any.step(state, ']');
   EXPECT_TRUE(any.complete(state));

@@ -1,4 +1,5 @@
-// Regular expressions against RE2, which answers the same question by other means: every text of a few letters for hundreds of random expressions.
+// Regular expressions against RE2, which answers the same question by other means: every text of a few
+// letters for hundreds of random expressions.
 #include <gtest/gtest.h>
 #include <re2/re2.h>
 
@@ -28,7 +29,8 @@ TextAutomaton automaton_of(const std::string& pattern, RegexReach reach = RegexR
 TextAutomaton::State after(TextAutomaton& automaton, std::string_view text) {
   automaton.renew();
   TextAutomaton::State state = automaton.start();
-  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i) state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
+  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i)
+    state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
   return state;
 }
 
@@ -56,11 +58,13 @@ class RandomPattern {
  private:
   unsigned pick(unsigned below) { return static_cast<unsigned>(random_()) % below; }
   std::string repeated(int depth) {
-    static const std::vector<std::string> ends = {"", "", "", "*", "+", "?", "{2}", "{1,}", "{0,2}", "{3,4}", "*?", "{0}"};
+    static const std::vector<std::string> ends = {"",    "",     "",      "*",     "+",  "?",
+                                                  "{2}", "{1,}", "{0,2}", "{3,4}", "*?", "{0}"};
     return atom(depth) + ends[pick(static_cast<unsigned>(ends.size()))];
   }
   std::string atom(int depth) {
-    static const std::vector<std::string> atoms = {"a", "b", "é", ".", "[ab]", "[^a]", "[^é]", "[a-é]", "\\w", "\\W", "\\d", "[\\w-]", "\\x61", "[b\\n]"};
+    static const std::vector<std::string> atoms = {"a",     "b",   "é",   ".",   "[ab]",   "[^a]",  "[^é]",
+                                                   "[a-é]", "\\w", "\\W", "\\d", "[\\w-]", "\\x61", "[b\\n]"};
     if (depth > 0 && pick(3) == 0) return (pick(2) == 0 ? "(" : "(?:") + choice(depth - 1) + ")";
     return atoms[pick(static_cast<unsigned>(atoms.size()))];
   }
@@ -91,7 +95,8 @@ TEST(Regex, AcceptsWhatRe2Matches) {
       accepted += expected;
       ASSERT_EQ(matches(whole, text), expected) << "'" << pattern << "' on '" << text << "'";
       if (!expected) continue;
-      for (std::size_t cut = 0; cut <= text.size(); ++cut) ASSERT_NE(after(whole, text.substr(0, cut)), TextAutomaton::kDead);
+      for (std::size_t cut = 0; cut <= text.size(); ++cut)
+        ASSERT_NE(after(whole, text.substr(0, cut)), TextAutomaton::kDead);
     }
   }
   EXPECT_GT(accepted, 5000);
@@ -103,14 +108,17 @@ TEST(Regex, InsideMeansAnywhereUnlessAnchored) {
   for (int i = 0; i < 200; ++i) {
     RandomPattern patterns(random);
     std::string pattern;
-    for (unsigned way = random() % 3; ; --way) {
-      pattern += std::string(random() % 3 == 0 ? "^" : "") + patterns.sequence(1) + (random() % 3 == 0 ? "$" : "");
+    for (unsigned way = random() % 3;; --way) {
+      pattern +=
+          std::string(random() % 3 == 0 ? "^" : "") + patterns.sequence(1) + (random() % 3 == 0 ? "$" : "");
       if (way == 0) break;
       pattern += "|";
     }
     const RE2 oracle(pattern);
     TextAutomaton inside = automaton_of(pattern, RegexReach::kInside);
-    for (const std::string& text : texts) ASSERT_EQ(matches(inside, text), RE2::PartialMatch(text, oracle)) << "'" << pattern << "' on '" << text << "'";
+    for (const std::string& text : texts)
+      ASSERT_EQ(matches(inside, text), RE2::PartialMatch(text, oracle))
+          << "'" << pattern << "' on '" << text << "'";
   }
 }
 
@@ -146,7 +154,8 @@ TEST(Regex, EveryStateCanBeFinished) {
       finishes[state] = true;
       ends.insert(ends.end(), from[state].begin(), from[state].end());
     }
-    for (std::size_t state = 0; state < automaton.states(); ++state) ASSERT_TRUE(finishes[state]) << pattern << ", state " << state;
+    for (std::size_t state = 0; state < automaton.states(); ++state)
+      ASSERT_TRUE(finishes[state]) << pattern << ", state " << state;
   }
 }
 
@@ -154,13 +163,21 @@ TEST(Regex, CharactersAreOnesOfUtf8) {
   TextAutomaton any = automaton_of("[^a]");
   for (const char32_t c : {0x00, 0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xffff, 0x10000, 0x10ffff}) {
     std::string text;
-    if (c < 0x80) text = {static_cast<char>(c)};
-    else if (c < 0x800) text = {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
-    else if (c < 0x10000) text = {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3f)), static_cast<char>(0x80 | (c & 0x3f))};
-    else text = {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3f)), static_cast<char>(0x80 | (c >> 6 & 0x3f)), static_cast<char>(0x80 | (c & 0x3f))};
+    if (c < 0x80)
+      text = {static_cast<char>(c)};
+    else if (c < 0x800)
+      text = {static_cast<char>(0xc0 | c >> 6), static_cast<char>(0x80 | (c & 0x3f))};
+    else if (c < 0x10000)
+      text = {static_cast<char>(0xe0 | c >> 12), static_cast<char>(0x80 | (c >> 6 & 0x3f)),
+              static_cast<char>(0x80 | (c & 0x3f))};
+    else
+      text = {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3f)),
+              static_cast<char>(0x80 | (c >> 6 & 0x3f)), static_cast<char>(0x80 | (c & 0x3f))};
     EXPECT_TRUE(matches(any, text)) << static_cast<unsigned>(c);
   }
-  for (const std::string_view bytes : {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe0\x80\x80", "\xff", "a"}) EXPECT_FALSE(matches(any, bytes));
+  for (const std::string_view bytes :
+       {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe0\x80\x80", "\xff", "a"})
+    EXPECT_FALSE(matches(any, bytes));
 }
 
 TEST(Regex, RefusesByNameAndPlace) {
@@ -168,28 +185,44 @@ TEST(Regex, RefusesByNameAndPlace) {
     const char *pattern, *message;
     ErrorKind kind;
   } cases[] = {
-      {"a(?=b)", "'(?'", ErrorKind::kUnsupported},     {"(a)\\1", "this escape", ErrorKind::kUnsupported},      {"\\bx", "this escape", ErrorKind::kUnsupported},
-      {"\\p{L}", "this escape", ErrorKind::kUnsupported}, {"(^a)", "'^' inside", ErrorKind::kUnsupported},       {"a$b", "'$' inside", ErrorKind::kUnsupported},
-      {"[[:alpha:]]", "named class", ErrorKind::kUnsupported}, {"a{20000}", "above 10000", ErrorKind::kUnsupported}, {"(", "no ')'", ErrorKind::kBadInput},
-      {"a)", "')' without", ErrorKind::kBadInput},     {"[", "too early", ErrorKind::kBadInput},               {"[]", "empty class", ErrorKind::kBadInput},
-      {"[b-a]", "without order", ErrorKind::kBadInput}, {"*a", "of nothing", ErrorKind::kBadInput},            {"a**", "of a repetition", ErrorKind::kBadInput},
-      {"a{2,1}", "before it begins", ErrorKind::kBadInput}, {"a{x}", "no number", ErrorKind::kBadInput},       {"[^\\s\\S]", "without characters", ErrorKind::kBadInput},
-      {"\xff", "UTF-8", ErrorKind::kBadInput},         {"\\", "too early", ErrorKind::kBadInput},
+      {"a(?=b)", "'(?'", ErrorKind::kUnsupported},
+      {"(a)\\1", "this escape", ErrorKind::kUnsupported},
+      {"\\bx", "this escape", ErrorKind::kUnsupported},
+      {"\\p{L}", "this escape", ErrorKind::kUnsupported},
+      {"(^a)", "'^' inside", ErrorKind::kUnsupported},
+      {"a$b", "'$' inside", ErrorKind::kUnsupported},
+      {"[[:alpha:]]", "named class", ErrorKind::kUnsupported},
+      {"a{20000}", "above 10000", ErrorKind::kUnsupported},
+      {"(", "no ')'", ErrorKind::kBadInput},
+      {"a)", "')' without", ErrorKind::kBadInput},
+      {"[", "too early", ErrorKind::kBadInput},
+      {"[]", "empty class", ErrorKind::kBadInput},
+      {"[b-a]", "without order", ErrorKind::kBadInput},
+      {"*a", "of nothing", ErrorKind::kBadInput},
+      {"a**", "of a repetition", ErrorKind::kBadInput},
+      {"a{2,1}", "before it begins", ErrorKind::kBadInput},
+      {"a{x}", "no number", ErrorKind::kBadInput},
+      {"[^\\s\\S]", "without characters", ErrorKind::kBadInput},
+      {"\xff", "UTF-8", ErrorKind::kBadInput},
+      {"\\", "too early", ErrorKind::kBadInput},
   };
   for (const auto& one : cases) try {
       automaton_of(one.pattern);
       ADD_FAILURE() << one.pattern;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), one.kind) << one.pattern;
-      EXPECT_NE(error.detail().message.find(one.message), std::string::npos) << one.pattern << ": " << error.detail().message;
+      EXPECT_NE(error.detail().message.find(one.message), std::string::npos)
+          << one.pattern << ": " << error.detail().message;
       EXPECT_EQ(error.detail().where, "regex");
     }
   EXPECT_THROW(automaton_of(std::string(100, '(') + std::string(100, ')')), Error);
 }
 
-// Expressions made to cost much: refused when they are compiled, or when a step is too dear; or cheap after all.
+// Expressions made to cost much: refused when they are compiled, or when a step is too dear; or cheap after
+// all.
 TEST(Regex, BombsMeetBudgets) {
-  for (const char* pattern : {"(abcdefgh){10000}(abcdefgh){10000}(abcdefgh){10000}(é|ü){10000}(abc){10000}(d?e?){10000}(f?){10000}"})
+  for (const char* pattern : {"(abcdefgh){10000}(abcdefgh){10000}(abcdefgh){10000}(é|ü){10000}(abc){10000}(d?"
+                              "e?){10000}(f?){10000}"})
     EXPECT_THROW(automaton_of(pattern), Error) << pattern;
   const auto walk = [](const std::string& pattern, const std::string& text) {
     TextAutomaton automaton = automaton_of(pattern);
@@ -197,7 +230,8 @@ TEST(Regex, BombsMeetBudgets) {
   };
   for (const char* pattern : {"((((){300}x?){300}){300}){300}", "((x?){1000}){1000}b"})
     EXPECT_THROW(walk(pattern, "x"), Error) << pattern << ": a million places at once";
-  TextAutomaton many = automaton_of("[ab]*a[ab]{200}");  // 2^200 states, of which a text sees one for each of its bytes
+  // 2^200 states, of which a text sees one for each of its bytes
+  TextAutomaton many = automaton_of("[ab]*a[ab]{200}");
   std::mt19937 random(3);
   TextAutomaton::State state = many.start();
   for (int i = 0; i < 3000; ++i) {
@@ -209,7 +243,8 @@ TEST(Regex, BombsMeetBudgets) {
       ASSERT_EQ(many.states(), 1u);
     }
   }
-  EXPECT_THROW(for (;;) { state = many.step(state, random() % 2 ? 'a' : 'b'); }, Error);
+  EXPECT_THROW(
+      for (;;) { state = many.step(state, random() % 2 ? 'a' : 'b'); }, Error);
   EXPECT_EQ(walk("((){1000}){1000}", "x"), TextAutomaton::kDead) << "empty, however often";
   EXPECT_NE(walk("(a*)*", "aaaa"), TextAutomaton::kDead);
   EXPECT_NE(walk("((((a|a)*)*)*)*", "aaaa"), TextAutomaton::kDead);

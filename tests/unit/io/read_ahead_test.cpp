@@ -1,4 +1,5 @@
-// What is read ahead: the right bytes, each once, no more than the window, and nothing that was not asked for in the end.
+// What is read ahead: the right bytes, each once, no more than the window, and nothing that was not asked for
+// in the end.
 #include "io/read_ahead.h"
 
 #include <gtest/gtest.h>

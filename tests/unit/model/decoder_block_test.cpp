@@ -52,7 +52,8 @@ struct Held {
   TensorView view;
   KvPages pages;
 
-  Held(Backend& backend, Compute compute, const ModelSpec& share, std::int64_t first_head, std::int64_t all_heads, const std::vector<float>& rows)
+  Held(Backend& backend, Compute compute, const ModelSpec& share, std::int64_t first_head,
+       std::int64_t all_heads, const std::vector<float>& rows)
       : context(make_forward_context(share, backend, compute, 32)) {
     const DType dtype = activation_dtype(compute);
     const Shape shape{kPages, kBlockTokens, share.kv_heads, share.head_dim};
@@ -61,7 +62,8 @@ struct Held {
     values = backend.allocate(page_bytes);
     pages = {keys.view(dtype, shape), values.view(dtype, shape), static_cast<int>(kBlockTokens)};
     std::vector<std::int64_t> slots(static_cast<std::size_t>(kPages * kBlockTokens));
-    const std::vector<float> earlier = noisy(static_cast<std::int64_t>(slots.size()) * all_heads * share.head_dim, 5);
+    const std::vector<float> earlier =
+        noisy(static_cast<std::int64_t>(slots.size()) * all_heads * share.head_dim, 5);
     std::vector<float> own;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       slots[i] = static_cast<std::int64_t>(i);
@@ -69,24 +71,30 @@ struct Held {
       own.insert(own.end(), from, from + share.kv_heads * share.head_dim);
     }
     const Buffer all = backend.allocate(own.size() * sizeof(float));
-    const TensorView all_view = all.view(DType::kF32, {kPages * kBlockTokens, share.kv_heads, share.head_dim});
+    const TensorView all_view =
+        all.view(DType::kF32, {kPages * kBlockTokens, share.kv_heads, share.head_dim});
     backend.upload(all_view, own.data());
     backend.store_kv(pages, all_view, all_view, slots);
     hidden = backend.allocate(rows.size() * sizeof(float));
-    view = hidden.view(DType::kF32, {static_cast<std::int64_t>(rows.size()) / share.hidden_size, share.hidden_size});
+    view = hidden.view(DType::kF32,
+                       {static_cast<std::int64_t>(rows.size()) / share.hidden_size, share.hidden_size});
     backend.upload(view, rows.data());
   }
 };
 
-std::vector<float> run(const std::vector<Backend*>& members, Compute compute, const LinearSource& source, const ModelSpec& spec, const RowChunks& chunks) {
+std::vector<float> run(const std::vector<Backend*>& members, Compute compute, const LinearSource& source,
+                       const ModelSpec& spec, const RowChunks& chunks) {
   const ModelSpec share = member_spec(spec, static_cast<std::int64_t>(members.size()));
   const Batch batch;
-  std::vector<float> hidden = noisy(static_cast<std::int64_t>(batch.rows.positions.size()) * spec.hidden_size, 7);
-  const std::vector<BlockWeights> weights = load_block_shares(members, compute, source, spec, 0, false, kAllRoles, PackedWeights::kDequantized);
+  std::vector<float> hidden =
+      noisy(static_cast<std::int64_t>(batch.rows.positions.size()) * spec.hidden_size, 7);
+  const std::vector<BlockWeights> weights =
+      load_block_shares(members, compute, source, spec, 0, false, kAllRoles, PackedWeights::kDequantized);
   std::deque<Held> held;
   std::vector<MemberBlock> places;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    Held& one = held.emplace_back(*members[i], compute, share, static_cast<std::int64_t>(i) * share.kv_heads, spec.kv_heads, hidden);
+    Held& one = held.emplace_back(*members[i], compute, share, static_cast<std::int64_t>(i) * share.kv_heads,
+                                  spec.kv_heads, hidden);
     one.context.chunks = chunks;
     places.push_back({&one.context, &weights[i], one.pages, one.view});
   }
@@ -137,7 +145,8 @@ TEST(DecoderBlock, MembersGiveTheBitsOfOneDevice) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
     const std::vector<float> whole = run({backend.get()}, compute, source, spec, {});
     for (const std::int64_t rows : {1, 4, 7, 256})
-      EXPECT_EQ(run({backend.get(), other.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
+      EXPECT_EQ(run({backend.get(), other.get()}, compute, source, spec, {1, rows}), whole)
+          << rows << " rows at once";
   }
 }
 

@@ -35,7 +35,8 @@ std::vector<double> moment(const Rows& rows) {
   std::vector<double> sum(kDim * kDim, 0.0);
   for (const auto& row : rows)
     for (std::size_t i = 0; i < kDim; ++i)
-      for (std::size_t j = 0; j < kDim; ++j) sum[i * kDim + j] += row[i] * row[j] / static_cast<double>(rows.size());
+      for (std::size_t j = 0; j < kDim; ++j)
+        sum[i * kDim + j] += row[i] * row[j] / static_cast<double>(rows.size());
   return sum;
 }
 
@@ -52,7 +53,9 @@ double dot(const std::vector<double>& a, const std::vector<double>& b) {
   return sum;
 }
 
-HeadBasis fitted(const Rows& keys, const Rows& queries) { return fit_head_basis(moment(keys), moment(queries)); }
+HeadBasis fitted(const Rows& keys, const Rows& queries) {
+  return fit_head_basis(moment(keys), moment(queries));
+}
 
 // Mean square of how far scores are off when keys are stored in this format, by a basis or as they are.
 double lost(const Rows& keys, const Rows& queries, KvFormat format, const HeadBasis* basis) {
@@ -66,7 +69,8 @@ double lost(const Rows& keys, const Rows& queries, KvFormat format, const HeadBa
     kv_store_row(row, bytes.data(), x.data(), 1);
     kv_load_row(row, back.data(), bytes.data(), 1);
     for (std::size_t q = 0; q < queries.size(); q += 20) {
-      const std::vector<double> asked = basis != nullptr ? turned(basis->inverse_transposed, queries[q]) : queries[q];
+      const std::vector<double> asked =
+          basis != nullptr ? turned(basis->inverse_transposed, queries[q]) : queries[q];
       const double error = dot(asked, std::vector<double>(back.begin(), back.end())) - dot(asked, in);
       sum += error * error;
     }
@@ -80,7 +84,8 @@ TEST(KvBasis, ScoresStayAndLessIsLost) {
   const HeadBasis basis = fitted(keys, queries);
   for (std::size_t i = 0; i < 20; ++i) {
     const double exact = dot(queries[i], keys[i]);
-    EXPECT_NEAR(dot(turned(basis.inverse_transposed, queries[i]), turned(basis.forward, keys[i])), exact, 1e-9 * (1 + std::fabs(exact)));
+    EXPECT_NEAR(dot(turned(basis.inverse_transposed, queries[i]), turned(basis.forward, keys[i])), exact,
+                1e-9 * (1 + std::fabs(exact)));
   }
   for (const KvFormat format : {KvFormat::kInt8, KvFormat::kInt5}) {
     const double with = lost(keys, queries, format, &basis), without = lost(keys, queries, format, nullptr);
@@ -95,8 +100,10 @@ TEST(KvBasis, CoordinatesAreAlike) {
   const HeadBasis basis = fitted(keys, queries);
   std::vector<double> of_keys(kDim, 0.0), of_queries(kDim, 0.0);
   for (std::size_t r = 0; r < kRows; ++r) {
-    const std::vector<double> k = turned(basis.forward, keys[r]), q = turned(basis.inverse_transposed, queries[r]);
-    for (std::size_t i = 0; i < kDim; ++i) of_keys[i] += k[i] * k[i] / kRows, of_queries[i] += q[i] * q[i] / kRows;
+    const std::vector<double> k = turned(basis.forward, keys[r]),
+                              q = turned(basis.inverse_transposed, queries[r]);
+    for (std::size_t i = 0; i < kDim; ++i)
+      of_keys[i] += k[i] * k[i] / kRows, of_queries[i] += q[i] * q[i] / kRows;
   }
   // 24 is mixed in blocks of 8, the ridge adds a little to what was seen.
   for (std::size_t i = 0; i < kDim; ++i) {

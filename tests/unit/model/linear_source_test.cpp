@@ -91,9 +91,9 @@ std::vector<float> floats(const Json& hex) {
   return values;
 }
 
-// A linear of such a checkpoint rounds its inputs as the library does. The library's numbers are products of FP32 roundings of each
-// factor (code times scale), ours scale exact sums: 2 roundings there and at most 3 + 2 per group of 8 here, of the sum of the magnitudes;
-// float8 adds the roundings of a sum of 16.
+// A linear of such a checkpoint rounds its inputs as the library does. The library's numbers are products of
+// FP32 roundings of each factor (code times scale), ours scale exact sums: 2 roundings there and at most 3 +
+// 2 per group of 8 here, of the sum of the magnitudes; float8 adds the roundings of a sum of 16.
 TEST(LinearSource, LinearsRoundTheirInputsAsTheLibraryDoes) {
   const Json cases = load_cases("packed_codes.json");
   for (const Json& packed_case : cases.items()) {

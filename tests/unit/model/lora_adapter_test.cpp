@@ -27,7 +27,9 @@ class LoraAdapterTest : public ::testing::Test {
     adapter.make(spec_);
     return adapter;
   }
-  LoraAdapter open(const TinyAdapter& adapter) { return LoraAdapter::open(system_io(), adapter.write((disk_ / "adapter").string()), spec_); }
+  LoraAdapter open(const TinyAdapter& adapter) {
+    return LoraAdapter::open(system_io(), adapter.write((disk_ / "adapter").string()), spec_);
+  }
   std::string refusal(const std::function<void(TinyAdapter&)>& bend) {
     TinyAdapter adapter = usual();
     bend(adapter);
@@ -69,7 +71,8 @@ TEST_F(LoraAdapterTest, TargetsThatAreNotNamedAreLeftAlone) {
 TEST_F(LoraAdapterTest, ScaleFollowsRankAndAlpha) {
   TinyAdapter adapter = usual();
   adapter.config["use_rslora"] = true;
-  adapter.config["alpha_pattern"] = Json::object({{"layers.1.self_attn.k_proj", 3.0}, {"k_proj", 5.0}, {"proj", 7}});
+  adapter.config["alpha_pattern"] =
+      Json::object({{"layers.1.self_attn.k_proj", 3.0}, {"k_proj", 5.0}, {"proj", 7}});
   const LoraAdapter found = open(adapter);
   const auto scale = [&](std::size_t block, LinearRole role) { return found.pair(block, role).scale; };
   EXPECT_EQ(scale(0, LinearRole::kQuery), 4.0f) << "a key matches whole parts of a name";
@@ -78,7 +81,8 @@ TEST_F(LoraAdapterTest, ScaleFollowsRankAndAlpha) {
 }
 
 TEST_F(LoraAdapterTest, RankPatternSaysTheShapes) {
-  EXPECT_THAT(refusal_of_field("rank_pattern", Json::object({{"q_proj", 2}})), HasSubstr("has shape [4, 16], expected [2, 16]"));
+  EXPECT_THAT(refusal_of_field("rank_pattern", Json::object({{"q_proj", 2}})),
+              HasSubstr("has shape [4, 16], expected [2, 16]"));
   TinyAdapter adapter = usual();
   adapter.config["r"] = 9;
   adapter.config["rank_pattern"] = Json::object({{".*_proj", 4}});
@@ -87,8 +91,14 @@ TEST_F(LoraAdapterTest, RankPatternSaysTheShapes) {
 
 TEST_F(LoraAdapterTest, WhatIsNotCarriedOutIsRefusedByName) {
   const std::vector<std::pair<const char*, Json>> fields = {
-      {"use_dora", true}, {"modules_to_save", Json::array({"lm_head"})}, {"bias", "all"}, {"lora_bias", true}, {"peft_type", "IA3"},
-      {"init_lora_weights", "pissa"}, {"target_parameters", Json::array({"x"})}, {"layer_replication", Json::array({Json::array({0, 1})})},
+      {"use_dora", true},
+      {"modules_to_save", Json::array({"lm_head"})},
+      {"bias", "all"},
+      {"lora_bias", true},
+      {"peft_type", "IA3"},
+      {"init_lora_weights", "pissa"},
+      {"target_parameters", Json::array({"x"})},
+      {"layer_replication", Json::array({Json::array({0, 1})})},
       {"a_field_of_tomorrow", 1}};
   for (const auto& [key, value] : fields) {
     const std::string said = refusal_of_field(key, value);
@@ -109,12 +119,22 @@ TEST_F(LoraAdapterTest, BadFieldsAreOneSentence) {
 }
 
 TEST_F(LoraAdapterTest, BadTensorsAreOneSentence) {
-  EXPECT_THAT(refusal([](TinyAdapter& a) { a.left_out = {kQuery}; }), HasSubstr("q_proj.lora_A.weight: is missing beside its other half"));
-  EXPECT_THAT(refusal([](TinyAdapter& a) { a.left_out = {a.tensors[0].name, a.tensors[1].name}; }), HasSubstr("is missing, though target_modules"));
-  EXPECT_THAT(refusal_of_field("target_modules", Json::array({"q_proj"})), HasSubstr("k_proj.lora_A.weight: is of a linear that target_modules"));
-  EXPECT_THAT(refusal([](TinyAdapter& a) { a.values[3][1] = std::numeric_limits<float>::quiet_NaN(); }), HasSubstr("k_proj.lora_B.weight: holds nan at element 1"));
-  EXPECT_THAT(refusal([](TinyAdapter& a) { a.values[0][0] = std::numeric_limits<float>::infinity(); }), HasSubstr("holds inf"));
-  EXPECT_THAT(refusal([](TinyAdapter& a) { a.tensors[0].shape = {8, 8}; }), HasSubstr("has shape [8, 8], expected [4, 16]"));
+  EXPECT_THAT(refusal([](TinyAdapter& a) { a.left_out = {kQuery}; }),
+              HasSubstr("q_proj.lora_A.weight: is missing beside its other half"));
+  EXPECT_THAT(refusal([](TinyAdapter& a) {
+                a.left_out = {a.tensors[0].name, a.tensors[1].name};
+              }),
+              HasSubstr("is missing, though target_modules"));
+  EXPECT_THAT(refusal_of_field("target_modules", Json::array({"q_proj"})),
+              HasSubstr("k_proj.lora_A.weight: is of a linear that target_modules"));
+  EXPECT_THAT(refusal([](TinyAdapter& a) { a.values[3][1] = std::numeric_limits<float>::quiet_NaN(); }),
+              HasSubstr("k_proj.lora_B.weight: holds nan at element 1"));
+  EXPECT_THAT(refusal([](TinyAdapter& a) { a.values[0][0] = std::numeric_limits<float>::infinity(); }),
+              HasSubstr("holds inf"));
+  EXPECT_THAT(refusal([](TinyAdapter& a) {
+                a.tensors[0].shape = {8, 8};
+              }),
+              HasSubstr("has shape [8, 8], expected [4, 16]"));
   EXPECT_THAT(refusal([](TinyAdapter& a) {
                 a.tensors.push_back({"base_model.model.lm_head.lora_A.weight", DType::kF32, {1}});
                 a.values.push_back({1});
@@ -129,7 +149,9 @@ TEST_F(LoraAdapterTest, BadTensorsAreOneSentence) {
 }
 
 TEST_F(LoraAdapterTest, MissingFilesAreOneSentence) {
-  const auto refusal_at = [&](const Path& directory) { return error_of([&] { LoraAdapter::open(system_io(), directory, spec_); }); };
+  const auto refusal_at = [&](const Path& directory) {
+    return error_of([&] { LoraAdapter::open(system_io(), directory, spec_); });
+  };
   EXPECT_THAT(refusal_at(disk_ / "nowhere"), HasSubstr("no such directory"));
   disk_.write("config only/adapter_config.json", "[]");
   EXPECT_THAT(refusal_at(disk_ / "config only"), HasSubstr("pickled weights"));
@@ -148,12 +170,14 @@ TEST_F(LoraAdapterTest, RowsAreTheSumInFp64) {
     for (std::size_t i = 0; i < width; ++i) {
       double sum = 0, magnitude = 0.25;
       for (std::size_t k = 0; k < rank; ++k) {
-        const double product = static_cast<double>(pair.up[(row + 3) * rank + k]) * static_cast<double>(pair.down[k * width + i]);
+        const double product = static_cast<double>(pair.up[(row + 3) * rank + k]) *
+                               static_cast<double>(pair.down[k * width + i]);
         sum += product;
         magnitude += static_cast<double>(pair.scale) * std::abs(product);
       }
       const double wanted = 0.25 + static_cast<double>(pair.scale) * sum;
-      EXPECT_NEAR(static_cast<double>(rows[row * width + i]), wanted, gamma(static_cast<int>(rank) + 2) * magnitude);
+      EXPECT_NEAR(static_cast<double>(rows[row * width + i]), wanted,
+                  gamma(static_cast<int>(rank) + 2) * magnitude);
     }
 }
 

@@ -130,7 +130,8 @@ TEST(Salient, ColumnsStayAsTheyWereAndTheOthersAreRoundedToNearest) {
   for (std::size_t i = 0; i < kept.size(); ++i)
     ASSERT_EQ(kept[i], i % 16 == 3 ? f.weight[i] : rounded[i]) << i;
   EXPECT_NEAR(m.loss, f.output_error(m, kOnes), kRelative * m.loss);
-  // Four channels of energy 900 carry no error any more, sixty of energy 1 do: 60 / 3660 of it is left, about.
+  // Four channels of energy 900 carry no error any more, sixty of energy 1 do: 60 / 3660 of it is left,
+  // about.
   EXPECT_LT(m.loss, 0.05 * f.output_error(plain, kOnes));
 }
 
@@ -160,31 +161,38 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
   channel.granularity = Granularity::kChannel, channel.bits = 3;
   float8.weight_type = WeightType::kFloat8, float8.bits = 8, float8.group_size = 24;
   const QuantScheme* const schemes[] = {&f.scheme, &symmetric, &channel, &float8};
-  const auto row_of = [&](std::int64_t i) { return GramLoss::Row{weight.data() + i * kChannels, schemes[i / 6]}; };
+  const auto row_of = [&](std::int64_t i) {
+    return GramLoss::Row{weight.data() + i * kChannels, schemes[i / 6]};
+  };
 
   std::vector<double> want(kRows);
-  for (const std::vector<float>* const factors : std::initializer_list<const std::vector<float>*>{&s, &kOnes}) {
+  for (const std::vector<float>* const factors :
+       std::initializer_list<const std::vector<float>*>{&s, &kOnes}) {
     std::vector<float> inverse, scratch(kChannels);
     for (const float factor : *factors) inverse.push_back(1.0f / factor);
     const auto make_row = [&](std::int64_t i, float* d) {
       const GramLoss::Row row = row_of(i);
-      scaled_difference(row.weight, kChannels, row.scheme->group_of(kChannels), factors->data(), inverse.data(), *row.scheme, scratch.data(), d);
+      scaled_difference(row.weight, kChannels, row.scheme->group_of(kChannels), factors->data(),
+                        inverse.data(), *row.scheme, scratch.data(), d);
     };
     ThreadPool one(1);
     GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, one);
     const std::vector<float>* const candidates[] = {&kOnes, factors};
     EXPECT_EQ(gram.scaled_losses(kRows, row_of, candidates, backend->workers())[1], want);
   }
-  const GramLoss::Shrink shrinks[] = {{1, 1}, {0.9f, 0.9f}, {1, 0.8f}, {0.7f, 1}, {0.6f, 0.5f}};  // the second device begins inside a row's
+  // the second device begins inside a row's
+  const GramLoss::Shrink shrinks[] = {{1, 1}, {0.9f, 0.9f}, {1, 0.8f}, {0.7f, 1}, {0.6f, 0.5f}};
   for (const QuantScheme* scheme : schemes) {
     const auto ranged = [&](std::int64_t i) {
-      return GramLoss::RangedRow{weight.data() + i * kChannels, find_range(weight.data() + i * kChannels, kChannels)};
+      return GramLoss::RangedRow{weight.data() + i * kChannels,
+                                 find_range(weight.data() + i * kChannels, kChannels)};
     };
     want.assign(5 * kRows, 0);
     const auto make_row = [&](std::int64_t i, float* d) {
       const GramLoss::RangedRow row = ranged(i / 5);
       const GramLoss::Shrink shrink = shrinks[i % 5];
-      round_difference(row.weight, kChannels, grid_for({row.range.low * shrink.low, row.range.high * shrink.high}, *scheme), d);
+      round_difference(row.weight, kChannels,
+                       grid_for({row.range.low * shrink.low, row.range.high * shrink.high}, *scheme), d);
     };
     GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, backend->workers());
     EXPECT_EQ(gram.shrunk_losses(kRows, ranged, shrinks, *scheme, backend->workers()), want);
@@ -206,14 +214,18 @@ TEST(GramLoss, PiecesOfAnySizeGiveTheSameBits) {
   constexpr std::int64_t kMany = 300;
   const auto weight_of = [&](std::int64_t i) { return f.weight.data() + i * 13 % ((kRows - 1) * kChannels); };
   std::vector<GramLoss::Shrink> shrinks;
-  for (int i = 0; i < 31; ++i) shrinks.push_back({1.0f - 0.01f * static_cast<float>(i), 1.0f - 0.02f * static_cast<float>(i)});
+  for (int i = 0; i < 31; ++i)
+    shrinks.push_back({1.0f - 0.01f * static_cast<float>(i), 1.0f - 0.02f * static_cast<float>(i)});
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
     std::vector<double> losses[2];
     std::uint64_t most[2] = {};
     for (const int large : {0, 1}) {
-      const std::shared_ptr<Backend> backend = make_emulated_cuda_backend(1, {0, {}, {}, large == 1 ? 16 << 20 : 64 << 10});
+      const std::shared_ptr<Backend> backend =
+          make_emulated_cuda_backend(1, {0, {}, {}, large == 1 ? 16 << 20 : 64 << 10});
       GramLoss gram(f.stats, *backend, compute);
-      const auto ranged = [&](std::int64_t i) { return GramLoss::RangedRow{weight_of(i), find_range(weight_of(i), kChannels)}; };
+      const auto ranged = [&](std::int64_t i) {
+        return GramLoss::RangedRow{weight_of(i), find_range(weight_of(i), kChannels)};
+      };
       losses[large] = gram.shrunk_losses(kMany, ranged, shrinks, f.scheme, backend->workers());
       most[large] = backend->peak_bytes();
     }

@@ -1,4 +1,5 @@
-// What a plan says that a device with memory of its own will hold, against what an emulated one held; and what is done where it has less.
+// What a plan says that a device with memory of its own will hold, against what an emulated one held; and
+// what is done where it has less.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -18,14 +19,18 @@ struct Quantized {
   std::uint64_t most = 0;  // that a device held
 };
 
-Plan plan_of(const std::string& recipe, Compute compute, std::span<const std::shared_ptr<Backend>> devices, std::int64_t samples, std::int64_t length) {
+Plan plan_of(const std::string& recipe, Compute compute, std::span<const std::shared_ptr<Backend>> devices,
+             std::int64_t samples, std::int64_t length) {
   const Checkpoint checkpoint = stories();
-  return make_plan(Recipe::parse(recipe + fmt::format("calibration: {{samples: {}, sequence_length: {}}}\n", samples, length), "r.yaml"), checkpoint,
-                   ModelSpec::read(checkpoint), compute, 1, 0, planned_devices(devices));
+  return make_plan(Recipe::parse(recipe + fmt::format("calibration: {{samples: {}, sequence_length: {}}}\n",
+                                                      samples, length),
+                                 "r.yaml"),
+                   checkpoint, ModelSpec::read(checkpoint), compute, 1, 0, planned_devices(devices));
 }
 
-Quantized quantize_on(const std::string& recipe, Compute compute, std::optional<std::uint64_t> memory, std::int64_t samples = 4, std::int64_t length = 24, int count = 1,
-        std::int64_t chunk = 0, Place place = Place::kDevice, std::int64_t scratch = 64 << 10) {
+Quantized quantize_on(const std::string& recipe, Compute compute, std::optional<std::uint64_t> memory,
+                      std::int64_t samples = 4, std::int64_t length = 24, int count = 1,
+                      std::int64_t chunk = 0, Place place = Place::kDevice, std::int64_t scratch = 64 << 10) {
   const Checkpoint checkpoint = stories();
   std::vector<std::shared_ptr<Backend>> devices;
   for (int i = 0; i < count; ++i) devices.push_back(make_emulated_cuda_backend(1, {i, memory, {}, scratch}));
@@ -37,7 +42,8 @@ Quantized quantize_on(const std::string& recipe, Compute compute, std::optional<
   }
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
-  run_pipeline(run.plan, checkpoint, ModelSpec::read(checkpoint), some_samples(samples, length), *devices.front(), run.output, options);
+  run_pipeline(run.plan, checkpoint, ModelSpec::read(checkpoint), some_samples(samples, length),
+               *devices.front(), run.output, options);
   for (const std::shared_ptr<Backend>& device : devices) run.most = std::max(run.most, device->peak_bytes());
   return run;
 }
@@ -56,12 +62,16 @@ TEST(DeviceMemory, APlanKnowsWhatADeviceWillHold) {
                {"method: smoothquant\nscheme: w8a8\n", Compute::kFloat32}};
   for (const auto& c : cases) {
     std::map<std::string, QuantizedMatrix> small;
-    for (const std::int64_t scratch : {std::int64_t{64} << 10, std::int64_t{64} << 20}) {  // what goes at once is planned, and changes no result
-      const Quantized found = quantize_on(c.recipe + kFew, c.compute, {}, 2, 16, 1, 0, Place::kDevice, scratch);
+    // what goes at once is planned, and changes no result
+    for (const std::int64_t scratch : {std::int64_t{64} << 10, std::int64_t{64} << 20}) {
+      const Quantized found =
+          quantize_on(c.recipe + kFew, c.compute, {}, 2, 16, 1, 0, Place::kDevice, scratch);
       std::string parts;
-      for (const MemoryItem& item : found.plan.device_memory) parts += fmt::format("\n  {}: {}", item.what, item.bytes);
-      std::printf("%s, %lld of scratch: %llu held, %llu planned\n", found.plan.method.c_str(), static_cast<long long>(scratch),
-                  static_cast<unsigned long long>(found.most), static_cast<unsigned long long>(found.plan.device_bytes));
+      for (const MemoryItem& item : found.plan.device_memory)
+        parts += fmt::format("\n  {}: {}", item.what, item.bytes);
+      std::printf("%s, %lld of scratch: %llu held, %llu planned\n", found.plan.method.c_str(),
+                  static_cast<long long>(scratch), static_cast<unsigned long long>(found.most),
+                  static_cast<unsigned long long>(found.plan.device_bytes));
       EXPECT_LE(found.most, found.plan.device_bytes + found.plan.device_bytes / 20) << c.recipe << parts;
       EXPECT_GE(2 * found.most, found.plan.device_bytes) << c.recipe << parts;
       if (small.empty()) small = found.output.quantized;
@@ -99,10 +109,12 @@ TEST(DeviceMemory, WhatHasNoRoomThereIsComputedAgainThenHeldByTheHost) {
 TEST(DeviceMemory, WhereSamplesLieChangesNoByte) {
   const std::string recipe = std::string("method: gptq\nscheme: w4a16_g32_sym\n") + kFew;
   for (const int count : {1, 2}) {
-    const Quantized there = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kDevice), held = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kHost);
+    const Quantized there = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kDevice),
+                    held = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kHost);
     EXPECT_LT(held.plan.device_bytes, there.plan.device_bytes);
     EXPECT_LT(held.most, there.most);
-    for (const Quantized* const one : {&there, &held}) EXPECT_LE(one->most, one->plan.device_bytes + one->plan.device_bytes / 20);
+    for (const Quantized* const one : {&there, &held})
+      EXPECT_LE(one->most, one->plan.device_bytes + one->plan.device_bytes / 20);
     ASSERT_FALSE(there.output.quantized.empty());
     for (const auto& [name, matrix] : there.output.quantized) {
       EXPECT_EQ(matrix.codes, held.output.quantized.at(name).codes) << name;

@@ -1,4 +1,5 @@
-// Several devices of one kind and one of them: the same bytes, whatever the samples' length and whoever is late.
+// Several devices of one kind and one of them: the same bytes, whatever the samples' length and whoever is
+// late.
 #include <gmock/gmock.h>
 
 #include "base/error.h"
@@ -26,14 +27,18 @@ struct Work {
 CapturedOutput quantize(const Work& work, int count) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const Recipe recipe = Recipe::parse(work.recipe + fmt::format("calibration: {{samples: {}, sequence_length: {}}}\n", work.samples, work.length), "r.yaml");
+  const Recipe recipe =
+      Recipe::parse(work.recipe + fmt::format("calibration: {{samples: {}, sequence_length: {}}}\n",
+                                              work.samples, work.length),
+                    "r.yaml");
   Plan plan = make_plan(recipe, checkpoint, spec, work.compute, 1, 0);
   plan.chunk_tokens = work.chunk;
   const std::vector<std::shared_ptr<Backend>> devices = devices_of(work.kind, count);
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
   CapturedOutput output;
-  run_pipeline(plan, checkpoint, spec, some_samples(work.samples, work.length), *devices.front(), output, options);
+  run_pipeline(plan, checkpoint, spec, some_samples(work.samples, work.length), *devices.front(), output,
+               options);
   return output;
 }
 
@@ -53,24 +58,31 @@ void expect_same(const CapturedOutput& a, const CapturedOutput& b) {
 TEST(Devices, AProfileNamesBlocksAndStages) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const Recipe recipe = Recipe::parse("method: gptq\nscheme: w4a16_g32_sym\ncalibration: {samples: 1, sequence_length: 16}\n", "r.yaml");
+  const Recipe recipe = Recipe::parse(
+      "method: gptq\nscheme: w4a16_g32_sym\ncalibration: {samples: 1, sequence_length: 16}\n", "r.yaml");
   testing::DeviceNotes notes;
   CapturedOutput output;
-  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec, some_samples(1, 16), *testing::recording_backend(notes), output, {});
+  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec,
+               some_samples(1, 16), *testing::recording_backend(notes), output, {});
   EXPECT_EQ(notes.open, 0);
   for (const std::size_t block : {0, 1}) {
     const auto begin = std::find(notes.ranges.begin(), notes.ranges.end(), fmt::format("block {}", block));
     ASSERT_NE(begin, notes.ranges.end());
-    for (const std::string& stage : {std::string("x_attn statistics"), fmt::format("model.layers.{}.self_attn.q_proj", block), std::string("x_o forward")})
+    for (const std::string& stage :
+         {std::string("x_attn statistics"), fmt::format("model.layers.{}.self_attn.q_proj", block),
+          std::string("x_o forward")})
       EXPECT_NE(std::find(begin, notes.ranges.end(), " " + stage), notes.ranges.end()) << stage;
   }
 }
 
-// Chunks of 20 tokens end inside what is summed at once, and three chunks are no multiple of two devices. awq,gptq folds, takes back upstream error from
-// every second chunk or from all, and the cache's scales are maxima over all chunks.
+// Chunks of 20 tokens end inside what is summed at once, and three chunks are no multiple of two devices.
+// awq,gptq folds, takes back upstream error from every second chunk or from all, and the cache's scales are
+// maxima over all chunks.
 TEST(Devices, SumsThatEndInsideAChunkAreThoseOfOneDevice) {
-  for (const char* recipe : {"method: [awq, gptq]\nscheme: w4a16_g32_asym\nformat: compressed-tensors\nkv_cache: {dtype: fp8}\nawq: {grid: 3}\n",
-                             "method: smoothquant\nscheme: w8a8_channel_sym_static\nformat: compressed-tensors\n"}) {
+  for (const char* recipe :
+       {"method: [awq, gptq]\nscheme: w4a16_g32_asym\nformat: compressed-tensors\nkv_cache: {dtype: "
+        "fp8}\nawq: {grid: 3}\n",
+        "method: smoothquant\nscheme: w8a8_channel_sym_static\nformat: compressed-tensors\n"}) {
     const Work work{"cpu", recipe, 5, 20, 20};
     const CapturedOutput one = quantize(work, 1);
     for (const int count : {2, 3}) expect_same(quantize(work, count), one);
@@ -79,7 +91,10 @@ TEST(Devices, SumsThatEndInsideAChunkAreThoseOfOneDevice) {
 
 // Nothing of one device is given to another: their memory has different names, which every operation checks.
 TEST(Devices, EmulatedOnesGiveTheBytesOfOne) {
-  const Work work{"emulated", "method: [awq, gptq]\nscheme: w4a16_g32_sym\nawq: {grid: 2}\nignore: ['re:.*layers.1.*', 're:.*(q|k|v|gate|up)_proj']\n", 3, 16, 16};
+  const Work work{"emulated",
+                  "method: [awq, gptq]\nscheme: w4a16_g32_sym\nawq: {grid: 2}\nignore: ['re:.*layers.1.*', "
+                  "'re:.*(q|k|v|gate|up)_proj']\n",
+                  3, 16, 16};
   expect_same(quantize(work, 2), quantize(work, 1));
 }
 

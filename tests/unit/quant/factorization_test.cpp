@@ -29,9 +29,9 @@ std::vector<double> gram(std::int64_t size, std::int64_t tokens) {
   return square;
 }
 
-// Higham, theorem 10.3: |R R^T - H| <= gamma(n + 1) |R| |R^T| element by element, and |R| |R^T| <= sqrt(h_ii h_jj).
-// Blocks below the diagonal are multiplied by an inverse instead of solved, which costs a factor of the triangle's
-// condition number; that of 64 columns of these matrices is below 1e4.
+// Higham, theorem 10.3: |R R^T - H| <= gamma(n + 1) |R| |R^T| element by element, and |R| |R^T| <= sqrt(h_ii
+// h_jj). Blocks below the diagonal are multiplied by an inverse instead of solved, which costs a factor of
+// the triangle's condition number; that of 64 columns of these matrices is below 1e4.
 TEST(Factorization, GivesTheMatrixBack) {
   const auto backend = make_cpu_backend(2);
   for (const std::int64_t size : {1, 2, 63, 64, 65, 200}) {
@@ -56,8 +56,8 @@ TEST(Factorization, GivesTheMatrixBack) {
   }
 }
 
-// x (L L^T) gives the rows back. Each of the two solves has a backward error of gamma(n + 1) |L| |L^T| times what a
-// block's inverse costs (see above), here per row: |x| |L| |L^T| <= |x|_1 max_i h_ii.
+// x (L L^T) gives the rows back. Each of the two solves has a backward error of gamma(n + 1) |L| |L^T| times
+// what a block's inverse costs (see above), here per row: |x| |L| |L^T| <= |x|_1 max_i h_ii.
 TEST(Factorization, SolvesRows) {
   const auto backend = make_cpu_backend(2);
   for (const std::int64_t size : {1, 63, 64, 65, 200}) {
@@ -66,7 +66,8 @@ TEST(Factorization, SolvesRows) {
       return h[static_cast<std::size_t>((size - 1 - i) * size + size - 1 -
                                         j)];  // so that the factor is of h itself
     };
-    const Factorization f = factorize(size, 0.1, static_cast<double>(2 * size), element, *backend, FactorUse::kSolving);
+    const Factorization f =
+        factorize(size, 0.1, static_cast<double>(2 * size), element, *backend, FactorUse::kSolving);
     const std::int64_t stride = f.reversed.padded(), count = 50;
     std::vector<double> rows(static_cast<std::size_t>(count * stride));
     std::mt19937 generator(5);
@@ -101,13 +102,16 @@ TEST(Factorization, IsTheSameWhereverItIsMade) {
   const auto one = make_cpu_backend(1), three = make_cpu_backend(3), emulated = make_emulated_cuda_backend(2);
   const Factorization a = factorize(300, 0.01, 400, element, *one);
   std::vector<double> rows(static_cast<std::size_t>(40 * a.reversed.padded()));
-  for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<std::int64_t>(i) % a.reversed.padded() < 300 ? static_cast<double>(i % 17) - 8 : 0;
+  for (std::size_t i = 0; i < rows.size(); ++i)
+    rows[i] = static_cast<std::int64_t>(i) % a.reversed.padded() < 300 ? static_cast<double>(i % 17) - 8 : 0;
   std::vector<double> solved = rows;
   a.solve(solved, one->workers());
   for (Backend* const backend : {three.get(), emulated.get()}) {
-    const Factorization b = factorize(300, 0.01, 400, element, *backend), c = factorize(300, 0.01, 400, element, *backend, FactorUse::kSolving);
+    const Factorization b = factorize(300, 0.01, 400, element, *backend),
+                        c = factorize(300, 0.01, 400, element, *backend, FactorUse::kSolving);
     for (std::int64_t i = 0; i < 300; ++i)
-      ASSERT_TRUE(std::equal(a.reversed.row(i), a.reversed.row(i) + i + 1, b.reversed.row(i))) << backend->name() << ": " << i;
+      ASSERT_TRUE(std::equal(a.reversed.row(i), a.reversed.row(i) + i + 1, b.reversed.row(i)))
+          << backend->name() << ": " << i;
     std::vector<double> also = rows;
     c.solve(also, backend->workers());
     EXPECT_EQ(also, solved) << backend->name();
@@ -118,12 +122,18 @@ TEST(Factorization, IsTheSameWhereverItIsMade) {
 // Without the library the host factorizes, and says so; without memory nobody does.
 TEST(Factorization, OnADeviceWithoutTheLibraryIsTheHosts) {
   const std::vector<double> h = gram(70, 140);
-  const auto element = [&](std::int64_t i, std::int64_t j) { return h[static_cast<std::size_t>(i * 70 + j)]; };
-  const auto without = make_emulated_cuda_backend(1, {0, {}, "cuSOLVER cannot be opened: it is not there"}), host = make_cpu_backend(1);
-  const Factorization a = factorize(70, 0.01, 140, element, *without, FactorUse::kSolving), b = factorize(70, 0.01, 140, element, *host);
+  const auto element = [&](std::int64_t i, std::int64_t j) {
+    return h[static_cast<std::size_t>(i * 70 + j)];
+  };
+  const auto without = make_emulated_cuda_backend(1, {0, {}, "cuSOLVER cannot be opened: it is not there"}),
+             host = make_cpu_backend(1);
+  const Factorization a = factorize(70, 0.01, 140, element, *without, FactorUse::kSolving),
+                      b = factorize(70, 0.01, 140, element, *host);
   EXPECT_EQ(a.on_device, nullptr);
-  for (std::int64_t i = 0; i < 70; ++i) ASSERT_TRUE(std::equal(a.reversed.row(i), a.reversed.row(i) + i + 1, b.reversed.row(i)));
-  EXPECT_EQ(host_factorization(*without), "the host factorizes in place of the device: cuSOLVER cannot be opened: it is not there");
+  for (std::int64_t i = 0; i < 70; ++i)
+    ASSERT_TRUE(std::equal(a.reversed.row(i), a.reversed.row(i) + i + 1, b.reversed.row(i)));
+  EXPECT_EQ(host_factorization(*without),
+            "the host factorizes in place of the device: cuSOLVER cannot be opened: it is not there");
   EXPECT_EQ(host_factorization(*host), "");
   EXPECT_EQ(host_factorization(*make_emulated_cuda_backend(1)), "");
 }
@@ -131,11 +141,15 @@ TEST(Factorization, OnADeviceWithoutTheLibraryIsTheHosts) {
 TEST(Factorization, ThatADeviceHasNoRoomForIsRefusedWithTheFigure) {
   const auto small = make_emulated_cuda_backend(1, {0, 70 * 70 * 8 - 1, {}});
   try {
-    factorize(70, 0.01, 1, [](std::int64_t i, std::int64_t j) { return i == j ? 1.0 : 0.0; }, *small);
+    factorize(
+        70, 0.01, 1, [](std::int64_t i, std::int64_t j) { return i == j ? 1.0 : 0.0; }, *small);
     FAIL() << "it was factorized";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
-    EXPECT_NE(std::string(error.what()).find("the Cholesky factor of 70 channels needs 39200 bytes of the device"), std::string::npos) << error.what();
+    EXPECT_NE(
+        std::string(error.what()).find("the Cholesky factor of 70 channels needs 39200 bytes of the device"),
+        std::string::npos)
+        << error.what();
   }
 }
 

@@ -1,4 +1,5 @@
-// A device that runs out of memory in the middle of a run: what it computes in smaller parts has the bits of the whole.
+// A device that runs out of memory in the middle of a run: what it computes in smaller parts has the bits of
+// the whole.
 #include "model/fitting_rows.h"
 
 #include <gmock/gmock.h>
@@ -17,14 +18,15 @@ using ::testing::HasSubstr;
 constexpr std::int64_t kLength = 16, kChunk = 3 * kLength;
 constexpr std::size_t kHidden = 128, kMiddle = 384;  // of the model
 
-// The rows of one stage, FP32 of so many columns, in one range of a profile. The first kChunk are refused, and of their halves the second, when the first
-// have been computed.
+// The rows of one stage, FP32 of so many columns, in one range of a profile. The first kChunk are refused,
+// and of their halves the second, when the first have been computed.
 class Refusals {
  public:
   Refusals(std::string range, std::size_t columns) : range_("/block 0/" + range + "/"), columns_(columns) {}
   bool operator()(std::size_t bytes, const std::string& ranges) {
     if (ranges.find(range_) == std::string::npos) return false;
-    const bool first = refused == 0 && bytes == kChunk * columns_ * 4, second = refused == 1 && bytes == kChunk / 2 * columns_ * 4 && ++halves_ == 2;
+    const bool first = refused == 0 && bytes == kChunk * columns_ * 4,
+               second = refused == 1 && bytes == kChunk / 2 * columns_ * 4 && ++halves_ == 2;
     if (first || second) ++refused;
     return first || second;
   }
@@ -43,12 +45,14 @@ struct Quantized {
 
 enum class Place { kDevice, kHost };  // of the residual stream
 
-Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std::int64_t chunks, Place place = Place::kDevice) {
+Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std::int64_t chunks,
+                      Place place = Place::kDevice) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   constexpr const char* kRecipe =
       "method: gptq\nscheme: w4a16_g32_sym\nignore: ['re:.*(layers.1.mlp|[qkv]_proj|gate|up_proj).*']\n"
-      "gptq: {{upstream_share: 0.5, scale_search: minmax, descent_sweeps: 0, refit_scales: false, retry_scales: false}}\n"
+      "gptq: {{upstream_share: 0.5, scale_search: minmax, descent_sweeps: 0, refit_scales: false, "
+      "retry_scales: false}}\n"
       "calibration: {{samples: {}, sequence_length: {}}}\n";
   const Recipe recipe = Recipe::parse(fmt::format(kRecipe, chunks * kChunk / kLength, kLength), "r.yaml");
   Plan plan = make_plan(recipe, checkpoint, spec, Compute::kBFloat16, 1, 0);
@@ -58,7 +62,8 @@ Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std:
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
   Quantized run;
-  run.report = run_pipeline(plan, checkpoint, spec, some_samples(chunks * kChunk / kLength, kLength), *devices.front(), run.output, options);
+  run.report = run_pipeline(plan, checkpoint, spec, some_samples(chunks * kChunk / kLength, kLength),
+                            *devices.front(), run.output, options);
   return run;
 }
 
@@ -86,20 +91,25 @@ TEST(FittingRows, AStageThatDoesNotFitIsComputedInPartsWithTheSameResult) {
   const struct {
     const char* range;
     std::size_t columns;
-  } stages[] = {{"x_o statistics", kHidden}, {"x_o forward", kHidden}, {"x_down statistics", kMiddle}, {"x_down forward", kHidden}};
+  } stages[] = {{"x_o statistics", kHidden},
+                {"x_o forward", kHidden},
+                {"x_down statistics", kMiddle},
+                {"x_down forward", kHidden}};
   for (const auto& stage : stages) {
     SCOPED_TRACE(stage.range);
     Refusals refusals(stage.range, stage.columns);
     const Quantized run = quantize_on({testing::short_backend(0, std::ref(refusals))}, 1);
     EXPECT_EQ(refusals.refused, 2);
     expect_same(run.output, whole.output);
-    EXPECT_THAT(said(run), ::testing::ElementsAre(AllOf(HasSubstr("in block 1/2"), HasSubstr("16 rows of a chunk at a time"))));
+    EXPECT_THAT(said(run), ::testing::ElementsAre(
+                               AllOf(HasSubstr("in block 1/2"), HasSubstr("16 rows of a chunk at a time"))));
   }
 }
 
 TEST(FittingRows, OneOfTwoDevicesGoesOnWithFewerRows) {
   Refusals refusals("x_o forward", kHidden);
-  const Quantized run = quantize_on({testing::short_backend(0, std::ref(refusals)), make_emulated_cuda_backend(1, {1})}, 2, Place::kHost);
+  const Quantized run = quantize_on(
+      {testing::short_backend(0, std::ref(refusals)), make_emulated_cuda_backend(1, {1})}, 2, Place::kHost);
   EXPECT_EQ(refusals.refused, 2);
   expect_same(run.output, quantize_on({make_emulated_cuda_backend(1)}, 2).output);
   EXPECT_EQ(said(run).size(), 1u);
@@ -107,7 +117,8 @@ TEST(FittingRows, OneOfTwoDevicesGoesOnWithFewerRows) {
 
 TEST(FittingRows, ARunThatNoPartFitsEndsWithWhatWouldDo) {
   const auto refuse = [](std::size_t bytes, const std::string& ranges) {
-    return ranges.find("/block 0/x_down forward/") != std::string::npos && bytes >= FittingRows::kFewest * kHidden * 4;
+    return ranges.find("/block 0/x_down forward/") != std::string::npos &&
+           bytes >= FittingRows::kFewest * kHidden * 4;
   };
   try {
     quantize_on({testing::short_backend(0, refuse)}, 1);
@@ -115,7 +126,8 @@ TEST(FittingRows, ARunThatNoPartFitsEndsWithWhatWouldDo) {
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
     EXPECT_EQ(exit_code(error.kind()), 1);
-    EXPECT_THAT(error.what(), HasSubstr("no room for 8192 more bytes, with no more than 16 rows of a chunk at a time; the same command goes on"));
+    EXPECT_THAT(error.what(), HasSubstr("no room for 8192 more bytes, with no more than 16 rows of a chunk "
+                                        "at a time; the same command goes on"));
   }
 }
 
@@ -129,7 +141,8 @@ TEST(FittingRows, AnyAllocationOfTheForwardPassMayFail) {
   std::size_t allocations = 0, refused = SIZE_MAX;
   const auto seen = [&] {
     bool counts = false;
-    const auto backend = testing::short_backend(0, [&](std::size_t, const std::string&) { return counts && allocations++ == refused; });
+    const auto backend = testing::short_backend(
+        0, [&](std::size_t, const std::string&) { return counts && allocations++ == refused; });
     const BlockWeights weights = load_block(*backend, Compute::kBFloat16, source, spec, 0);
     ForwardContext context = make_forward_context(spec, *backend, Compute::kBFloat16, kRows);
     context.fitting = std::make_unique<FittingRows>();
@@ -158,7 +171,8 @@ TEST(FittingRows, AnyAllocationOfTheForwardPassMayFail) {
   const auto whole = seen();
   const std::size_t all = allocations;
   EXPECT_GT(all, 10u);
-  for (refused = 0; refused < all; ++refused) EXPECT_TRUE(seen() == whole) << "allocation " << refused << " of " << all;
+  for (refused = 0; refused < all; ++refused)
+    EXPECT_TRUE(seen() == whole) << "allocation " << refused << " of " << all;
 }
 
 }  // namespace

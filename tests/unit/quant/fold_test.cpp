@@ -167,8 +167,9 @@ TEST(Fold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
   Moves moves;
   for (const BlockSpec& block : folded.spec.blocks)
     ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
-  // Scales that hardly differ from 1 would hide a reader that was left out. Which of two near-equal candidates wins differs between CPU levels; a
-  // factor of 1.1 moves a weight at the end of its group's range, about 127 steps from the middle, by 12 steps: eight times the bound.
+  // Scales that hardly differ from 1 would hide a reader that was left out. Which of two near-equal
+  // candidates wins differs between CPU levels; a factor of 1.1 moves a weight at the end of its group's
+  // range, about 127 steps from the middle, by 12 steps: eight times the bound.
   for (const double move : {moves.attention, moves.output, moves.mlp, moves.down})
     EXPECT_GT(move, std::log(1.1));
 }
@@ -182,8 +183,8 @@ TEST(Fold, SmoothQuantMovesAtEverySiteToo) {
     EXPECT_GT(move, std::log(1.1));
 }
 
-// A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the row's weights tell it. A bias that
-// was left alone is off by its row's scale.
+// A producer's bias is divided like its row: new d = old up to the rounding to BF16, d known as far as the
+// row's weights tell it. A bias that was left alone is off by its row's scale.
 void expect_divided_bias(const Folded& folded, const Pair& p, const std::vector<Estimate>& divisors,
                          double& largest) {
   const std::string name = p.linear.module + ".bias";

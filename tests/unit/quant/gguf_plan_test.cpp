@@ -1,4 +1,5 @@
-// What a recipe for GGUF means, what is refused, and that importance is the diagonal of the Gram matrix over the tokens.
+// What a recipe for GGUF means, what is refused, and that importance is the diagonal of the Gram matrix over
+// the tokens.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -144,7 +145,8 @@ TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
       const InputStats stats = stream.statistics(site, block, weights, Samples::kAll);
       const std::vector<float> means = found[0].importance(fmt::format("blk.{}.{}.weight", block, name));
       ASSERT_EQ(static_cast<std::int64_t>(means.size()), stats.channels());
-      // The Gram matrix is summed in FP32 over 64 rows at most: each sum of squares is within 64 units of 2^-24 of the true one.
+      // The Gram matrix is summed in FP32 over 64 rows at most: each sum of squares is within 64 units of
+      // 2^-24 of the true one.
       for (std::int64_t k = 0; k < stats.channels(); ++k)
         EXPECT_NEAR(means[static_cast<std::size_t>(k)], stats.gram_at(k, k) / 96.0,
                     66 * 0x1p-24 * stats.gram_at(k, k) / 96.0);

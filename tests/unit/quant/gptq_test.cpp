@@ -105,7 +105,8 @@ Square inverse_of(Square a) {  // Gauss and Jordan; a is positive definite, so n
 
 struct Textbook {
   std::vector<std::vector<int>> codes;  // by place
-  // The distance of a value to the nearest tie or clamp that would change its code, and what FP32 may be off by.
+  // The distance of a value to the nearest tie or clamp that would change its code, and what FP32 may be off
+  // by.
   std::vector<std::vector<double>> margin, bound;
 };
 
@@ -170,8 +171,8 @@ Textbook textbook(const Fixture& f, const ColumnOrder& order, bool fixed_scales)
 
 class Orders : public ::testing::TestWithParam<RoundingOrder> {};
 
-// Where FP32 cannot tell on which side of a tie a value lies, the codes may part, and with them the rest of the
-// row: such rows are few.
+// Where FP32 cannot tell on which side of a tie a value lies, the codes may part, and with them the rest of
+// the row: such rows are few.
 TEST_P(Orders, GiveTheTextbooksCodes) {
   const RoundingOrder order_name = GetParam();
   int rows = 0, parted = 0;
@@ -290,13 +291,14 @@ TEST(Gptq, ReportsTheLossOfItsCodes) {
                f.x[static_cast<std::size_t>(t * 64 + k)];
         loss += y * y;
       }
-    // As in awq_test: K 2^-22 relative to sum |d_i| |G_ij| |d_j|, which is at most K times the loss of a diagonal G;
-    // here the inputs' correlation lifts it by less than 10.
+    // As in awq_test: K 2^-22 relative to sum |d_i| |G_ij| |d_j|, which is at most K times the loss of a
+    // diagonal G; here the inputs' correlation lifts it by less than 10.
     EXPECT_NEAR(m.loss, loss, 64 * 0x1p-22 * 10 * loss);
   }
 }
 
-// What the search alone is worth depends on how alike the channels are: docs/adr/0004-gptq.md has real models.
+// What the search alone is worth depends on how alike the channels are: docs/adr/0004-gptq.md has real
+// models.
 TEST(Gptq, FittingAgainLowersTheLoss) {
   for (const auto search : {GptqOptions::ScaleSearch::kMinMax, GptqOptions::ScaleSearch::kImportance,
                             GptqOptions::ScaleSearch::kFeedback}) {
@@ -387,13 +389,16 @@ std::vector<GptqOptions> search_sets() {
   return sets;
 }
 
-// From identical weights and Gram matrices a device's codes are the processor's: it does the same operations in the same order.
+// From identical weights and Gram matrices a device's codes are the processor's: it does the same operations
+// in the same order.
 TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
   std::size_t equal = 0, one_apart = 0, all = 0;
   // shift: of the rows' weights in turn up, not at all and down, so that zeros lie at either end.
-  const auto compare = [&](const QuantScheme& scheme, const GptqOptions& options, std::int64_t rows, std::int64_t group_size, float shift) {
+  const auto compare = [&](const QuantScheme& scheme, const GptqOptions& options, std::int64_t rows,
+                           std::int64_t group_size, float shift) {
     Fixture f(rows, 150, 300);
-    for (std::size_t i = 0; i < f.weight.size(); ++i) f.weight[i] += shift * (1.0f - static_cast<float>(i / 150 % 3));
+    for (std::size_t i = 0; i < f.weight.size(); ++i)
+      f.weight[i] += shift * (1.0f - static_cast<float>(i / 150 % 3));
     f.scheme = scheme;
     f.scheme.group_size = static_cast<int>(group_size);
     f.silence(7);
@@ -410,22 +415,25 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
       one_apart += apart == 1 ? 1 : 0;
     }
   };
+  // rows that fill no tile, a channel of more than one block
   for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
     for (const bool symmetric : {true, false})
       for (const GptqOptions& options : option_sets())
-        compare(scheme_of(4, symmetric, granularity), options, 37, 30, 0);  // rows that fill no tile, a channel of more than one block
+        compare(scheme_of(4, symmetric, granularity), options, 37, 30, 0);
   int turn = 0;
   for (const GptqOptions& options : search_sets())
     for (const bool symmetric : {true, false}) {
       QuantScheme scheme = scheme_of(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
       scheme.scale_dtype = turn++ % 2 == 0 ? DType::kF16 : DType::kF32;
-      compare(scheme, options, 24, turn % 2 == 0 ? 70 : 72, 0.1f);  // blocks of columns that devices copy one by one, and 16 bytes at a time
+      // blocks of columns that devices copy one by one, and 16 bytes at a time
+      compare(scheme, options, 24, turn % 2 == 0 ? 70 : 72, 0.1f);
     }
   std::printf("%zu of %zu codes are equal, %zu are one step apart\n", equal, all, one_apart);
   EXPECT_EQ(equal, all);
 }
 
-// Weights go up and codes, scales and zeros come down, whatever is searched; with them the differences of which the loss is measured, and that.
+// Weights go up and codes, scales and zeros come down, whatever is searched; with them the differences of
+// which the loss is measured, and that.
 TEST(Gptq, RowsCrossToADeviceOnce) {
   for (const bool symmetric : {true, false}) {
     testing::DeviceNotes notes[2];

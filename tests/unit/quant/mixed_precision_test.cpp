@@ -1,5 +1,5 @@
-// Bits by budget over a real two-block model: the budget is kept, what engines fuse stays together, threads do
-// not matter, what cannot be is refused with what would do, and the choice is worth its bits.
+// Bits by budget over a real two-block model: the budget is kept, what engines fuse stays together, threads
+// do not matter, what cannot be is refused with what would do, and the choice is worth its bits.
 #include "quant/mixed_precision.h"
 
 #include <gmock/gmock.h>
@@ -29,8 +29,7 @@ Chosen choose(const std::string& recipe, int threads = 2) {
   const auto backend = make_cpu_backend(threads);
   Chosen chosen{make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, threads, 0),
                 {}};
-  const auto measured =
-      measure_candidates(chosen.plan, checkpoint, spec, some_samples(3, 40), *backend, {});
+  const auto measured = measure_candidates(chosen.plan, checkpoint, spec, some_samples(3, 40), *backend, {});
   // As an interrupted run finds it in the journal.
   const auto read = read_measured(Json::parse(measured_json(measured).dump(), "journal"), chosen.plan);
   EXPECT_TRUE(read.has_value());
@@ -41,8 +40,8 @@ Chosen choose(const std::string& recipe, int threads = 2) {
 
 TEST(MixedPrecision, APassOverAnotherPlanIsNotTakenUp) {
   const Checkpoint checkpoint = stories();
-  Plan plan = make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
-                        Compute::kFloat32, 1, 0);
+  Plan plan = make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"),
+                        checkpoint, ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
   std::vector<MeasuredGroup> groups;
   for (std::size_t place = 0; place < plan.modules.size(); ++place)
     groups.push_back({{place}, 0.1 + 1.0 / 3, std::vector<double>(plan.candidate_bits.size(), 1e-300), {}});
@@ -166,7 +165,8 @@ TEST(MixedPrecision, RefusesWhatCannotBe) {
   EXPECT_THAT(error_of(base + "target_bits: 4.2\n"), HasSubstr("4.313"));
   EXPECT_EQ(error_of(base + "target_bits: 4.313\n"), "");
   EXPECT_THAT(error_of(base + "target_bits: 3\nmixed: {bits: [3, 4]}\n"), HasSubstr("3.297"));
-  EXPECT_THAT(error_of(base + fmt::format("target_bits: {}\n", dense_bits())), HasSubstr("every linear as it is"));
+  EXPECT_THAT(error_of(base + fmt::format("target_bits: {}\n", dense_bits())),
+              HasSubstr("every linear as it is"));
   EXPECT_THAT(error_of(base + "mixed: {bits: [4, 8]}\n"), HasSubstr("target_bits"));
   EXPECT_THAT(error_of(base + "target_bits: 5\nmixed: {bits: [4]}\n"), HasSubstr("nothing to choose from"));
   EXPECT_THAT(error_of(base + "target_bits: 5\nmixed: {bits: [4, 9]}\n"), HasSubstr("9 bits"));

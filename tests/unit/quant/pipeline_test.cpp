@@ -267,9 +267,8 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   PartClock clock;
   const PipelineOptions options;
   Writing writing(output);
-  QuantizeRun run{
-      plan,       source,  spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
-      writing, nullptr, {},   {},       {}};
+  QuantizeRun run{plan,    source,  spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
+                  writing, nullptr, {},   {},       {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);
@@ -290,8 +289,9 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   for (const BlockSpec& block : spec.blocks) {
     const LinearSpec& down = block.linear(LinearRole::kDown);
     const QuantizedMatrix& written = output.quantized.at(down.module);
-    const QuantizedMatrix plain = round_to_nearest(source.weight(down, backend->workers()), down.out_features, down.in_features,
-                                                   plan.modules.front().scheme, backend->workers());
+    const QuantizedMatrix plain =
+        round_to_nearest(source.weight(down, backend->workers()), down.out_features, down.in_features,
+                         plan.modules.front().scheme, backend->workers());
     EXPECT_EQ(written.codes, plain.codes);
     EXPECT_EQ(written.scales, plain.scales);
   }

@@ -168,7 +168,8 @@ TEST(Plan, SaysWhatItCannotDo) {
 }
 
 TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
-  const auto needed = [](const Plan& of) { return of.peak_bytes + of.peak_bytes / 20; };  // a twentieth in reserve
+  // a twentieth in reserve
+  const auto needed = [](const Plan& of) { return of.peak_bytes + of.peak_bytes / 20; };
   const Plan plan = plan_for("method: awq\n");
   std::uint64_t sum = 0;
   for (const MemoryItem& item : plan.memory) sum += item.bytes;

@@ -1,4 +1,5 @@
-// Every prefix of what a run does to the disk, with what was not synced lost: resumable, or plainly unfinished.
+// Every prefix of what a run does to the disk, with what was not synced lost: resumable, or plainly
+// unfinished.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -54,8 +55,8 @@ std::int64_t blocks_recorded(const std::vector<DiskEvent>& events, std::size_t p
   return std::clamp<std::int64_t>(synced - 1, 0, 2);
 }
 
-// After each prefix: what has the output's name is the earlier output or the new one, whole; and the same job then ends
-// with the same bytes.
+// After each prefix: what has the output's name is the earlier output or the new one, whole; and the same job
+// then ends with the same bytes.
 int lose_power_everywhere(const Case& of) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
@@ -103,7 +104,8 @@ TEST(PowerLoss, OfAnOutputThatReplacesAnother) {
 }
 TEST(PowerLoss, OfANewVersion) { EXPECT_GT(lose_power_everywhere({kRounding, false, true}), 60); }
 
-// Every call fails, once or from then on: always an error, never a torn output, and the same job ends well afterwards.
+// Every call fails, once or from then on: always an error, never a torn output, and the same job ends well
+// afterwards.
 int fail_everywhere(const Case& of, FailingIo::How how) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));

@@ -267,12 +267,14 @@ TEST(Presets, EveryFileUnderRecipesIsRead) {
   EXPECT_GE(read, 7);
 }
 
-// What a report holds means the same when it is read back: every key away from its default, and what was left open left open.
+// What a report holds means the same when it is read back: every key away from its default, and what was left
+// open left open.
 TEST(Recipe, ReadsBackWhatAReportHolds) {
   for (const char* text :
        {"version: 1\nmodel: m\noutput: o\nmethod: rtn\n",
         "model: 'C:\\m \"x\" \u00fc'\noutput: out/x\nmethod: [smoothquant, gptq]\n"
-        "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: false}}\n"
+        "scheme: {weights: {bits: 8, group_size: 64, symmetric: false}, activations: {bits: 8, dynamic: "
+        "false}}\n"
         "format: gptq_v2\n"
         "calibration: {text: [a.txt, builtin:c4], samples: 3, sequence_length: 7, seed: 9, shuffle: false, "
         "chat_template: true}\nkv_cache: {dtype: fp8}\nignore: []\n"
@@ -285,7 +287,8 @@ TEST(Recipe, ReadsBackWhatAReportHolds) {
         "activations: {range: percentile, percentile: 99.5}\n"
         "evaluate: {text: t, max_ppl: 9.5, max_delta_ppl: -1, max_kl: 0.5, max_windows: 3}\n",
         "model: m\nformat: gguf\nscheme: q4_k_m\nmethod: imatrix\nawq: {duo_scaling: true}\n",
-        "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      targets: [Linear]\n      scheme: W8A8\n"
+        "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      targets: [Linear]\n      scheme: "
+        "W8A8\n"
         "      ignore: [lm_head]\n"}) {
     Recipe recipe = Recipe::parse(text, "r.yaml");
     const Json report = Json::parse(recipe.to_json().dump(), "report.json");

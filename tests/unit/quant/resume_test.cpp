@@ -71,7 +71,8 @@ void interrupt_after_first_block(const SmallJob& job, const Checkpoint& checkpoi
   EXPECT_THROW(job.run(io, checkpoint), Error);
 }
 
-// Every way of computing in the blocks goes on from the files alone: nothing of the first block's work was only in memory.
+// Every way of computing in the blocks goes on from the files alone: nothing of the first block's work was
+// only in memory.
 TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));

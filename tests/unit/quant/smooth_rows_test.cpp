@@ -1,5 +1,5 @@
-// What SmoothQuant's search takes of rows, on the host and on an emulated device: the same bits for rows of any width and number, for every kind of
-// activation scale; the same scales for whole problems.
+// What SmoothQuant's search takes of rows, on the host and on an emulated device: the same bits for rows of
+// any width and number, for every kind of activation scale; the same scales for whole problems.
 #include "quant/smooth_rows.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +18,8 @@
 namespace llmq {
 namespace {
 
-QuantScheme scheme_of(ActivationScale scale, WeightType type, Granularity granularity = Granularity::kChannel) {
+QuantScheme scheme_of(ActivationScale scale, WeightType type,
+                      Granularity granularity = Granularity::kChannel) {
   QuantScheme scheme;
   scheme.bits = scheme.activation_bits = 8;
   scheme.activation_scale = scale;
@@ -59,9 +60,11 @@ struct Sampled {
       if (rows > 3) w[3 * channels + k] = k == channels / 2 ? -5.0f : 0.0f;
       if (tokens > 1) x[channels + k] = 0;
     }
-    narrow.granularity = Granularity::kGroup, narrow.group_size = 64, narrow.bits = 4, narrow.weight_type = WeightType::kInteger, narrow.symmetric = false;
+    narrow.granularity = Granularity::kGroup, narrow.group_size = 64, narrow.bits = 4,
+    narrow.weight_type = WeightType::kInteger, narrow.symmetric = false;
     problem.channels = channels;
-    problem.group = scheme.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : channels;
+    problem.group =
+        scheme.activation_scale == ActivationScale::kTokenGroup ? std::size_t{kFloat8Block} : channels;
     problem.activations = &activations;
     for (std::size_t t = 0; t < tokens; ++t) problem.inputs.values.push_back(x.data() + t * channels);
     for (std::size_t n = 0; n < rows; ++n) {
@@ -70,7 +73,8 @@ struct Sampled {
     }
     const auto positive = [](std::size_t count, std::uint32_t seed) {
       std::vector<double> values;
-      for (const float value : random_values(count, seed)) values.push_back(static_cast<double>(value) * static_cast<double>(value));
+      for (const float value : random_values(count, seed))
+        values.push_back(static_cast<double>(value) * static_cast<double>(value));
       return values;
     };
     problem.inputs.step_weight = positive(tokens, 3);
@@ -89,7 +93,8 @@ struct Sampled {
     rows.input_errors(inverse, s, 0.0f, of(tokens * problem.groups()));
     rows.weight_errors(s, inverse, of(weights));
     for (const auto side : {SmoothRows::Side::kInputs, SmoothRows::Side::kWeights}) {
-      std::vector<double> energy(side == SmoothRows::Side::kInputs ? tokens : weights), share(problem.channels);
+      std::vector<double> energy(side == SmoothRows::Side::kInputs ? tokens : weights),
+          share(problem.channels);
       rows.soften(side, factor, energy, share);
       found.push_back(energy);
       found.push_back(share);
@@ -102,19 +107,26 @@ TEST(SmoothRows, ADeviceHasTheBitsOfTheHost) {
   const struct {
     std::size_t tokens, weights, channels;
   } sizes[] = {{1, 1, 1}, {5, 7, 12}, {33, 2, 130}, {300, 290, 41}, {3, 40, 2100}, {0, 5, 64}, {6, 0, 256}};
-  const QuantScheme schemes[] = {scheme_of(ActivationScale::kToken, WeightType::kInteger), scheme_of(ActivationScale::kToken, WeightType::kFloat8),
-                                 scheme_of(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock),
-                                 scheme_of(ActivationScale::kTensor, WeightType::kInteger), scheme_of(ActivationScale::kTensor, WeightType::kFloat8)};
+  const QuantScheme schemes[] = {
+      scheme_of(ActivationScale::kToken, WeightType::kInteger),
+      scheme_of(ActivationScale::kToken, WeightType::kFloat8),
+      scheme_of(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock),
+      scheme_of(ActivationScale::kTensor, WeightType::kInteger),
+      scheme_of(ActivationScale::kTensor, WeightType::kFloat8)};
   for (const auto& [tokens, weights, channels] : sizes)
     for (const QuantScheme& scheme : schemes) {
       const Sampled sampled(tokens, weights, channels, scheme);
       ThreadPool pool(2);
       const auto backend = make_emulated_cuda_backend(1);
-      const auto host = make_smooth_rows(sampled.problem, pool, nullptr), there = make_smooth_rows(sampled.problem, pool, backend.get());
+      const auto host = make_smooth_rows(sampled.problem, pool, nullptr),
+                 there = make_smooth_rows(sampled.problem, pool, backend.get());
       if (tokens != 0 && weights != 0) {
-        EXPECT_EQ(backend->peak_bytes(), device_smooth_bytes({tokens, weights, channels, sampled.problem.groups()})) << "as planned";
+        EXPECT_EQ(backend->peak_bytes(),
+                  device_smooth_bytes({tokens, weights, channels, sampled.problem.groups()}))
+            << "as planned";
       }
-      EXPECT_EQ(sampled.all(*there), sampled.all(*host)) << scheme.text() << ": " << tokens << " tokens, " << weights << " rows of " << channels;
+      EXPECT_EQ(sampled.all(*there), sampled.all(*host))
+          << scheme.text() << ": " << tokens << " tokens, " << weights << " rows of " << channels;
     }
 }
 
@@ -122,7 +134,8 @@ TEST(SmoothRows, ADeviceWithoutRoomSaysSo) {
   const Sampled sampled(5, 6, 32, scheme_of(ActivationScale::kToken, WeightType::kInteger));
   ThreadPool pool(1);
   const std::uint64_t needed = device_smooth_bytes({5, 6, 32, 1});
-  const auto enough = make_emulated_cuda_backend(1, {0, needed, {}}), less = make_emulated_cuda_backend(1, {0, needed - 1, {}});
+  const auto enough = make_emulated_cuda_backend(1, {0, needed, {}}),
+             less = make_emulated_cuda_backend(1, {0, needed - 1, {}});
   EXPECT_NO_THROW(make_smooth_rows(sampled.problem, pool, enough.get()));
   try {
     make_smooth_rows(sampled.problem, pool, less.get());
@@ -145,11 +158,12 @@ struct Reader {
 };
 
 // Scales, losses and all, found by a search on `device`.
-SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64_t channels, const std::vector<Reader>& readers,
-                      const std::vector<std::int32_t>& producers) {
+SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64_t channels,
+                      const std::vector<Reader>& readers, const std::vector<std::int32_t>& producers) {
   const auto reference = make_reference_backend();
   std::vector<float> x = random_values(static_cast<std::size_t>(tokens * channels), 7);
-  for (std::size_t i = 0; i < x.size(); ++i) x[i] *= i % static_cast<std::size_t>(channels) == 3 ? 40.0f : 1.0f;
+  for (std::size_t i = 0; i < x.size(); ++i)
+    x[i] *= i % static_cast<std::size_t>(channels) == 3 ? 40.0f : 1.0f;
   InputStats stats(channels);
   RowSample rows(tokens, channels);
   stats.add(*reference, TensorView(x.data(), DType::kF32, {tokens, channels}));
@@ -157,16 +171,20 @@ SmoothScales found_on(const std::string& device, std::int64_t tokens, std::int64
   std::vector<std::vector<float>> weights;
   ScaleProblem problem;
   for (const Reader& reader : readers)
-    weights.push_back(random_values(static_cast<std::size_t>(reader.rows * channels), 8 + static_cast<std::uint32_t>(weights.size())));
-  for (std::size_t i = 0; i < readers.size(); ++i) problem.readers.push_back({weights[i], readers[i].rows, readers[i].scheme});
+    weights.push_back(random_values(static_cast<std::size_t>(reader.rows * channels),
+                                    8 + static_cast<std::uint32_t>(weights.size())));
+  for (std::size_t i = 0; i < readers.size(); ++i)
+    problem.readers.push_back({weights[i], readers[i].rows, readers[i].scheme});
   problem.stats = &stats;
   problem.rows = &rows;
   problem.producer_of = producers;
   return search_smooth_scales(problem, {}, *make_backend({device, 1}));
 }
 
-void expect_found_alike(std::int64_t tokens, std::int64_t channels, const std::vector<Reader>& readers, const std::vector<std::int32_t>& producers = {}) {
-  const SmoothScales host = found_on("cpu", tokens, channels, readers, producers), there = found_on("emulated", tokens, channels, readers, producers);
+void expect_found_alike(std::int64_t tokens, std::int64_t channels, const std::vector<Reader>& readers,
+                        const std::vector<std::int32_t>& producers = {}) {
+  const SmoothScales host = found_on("cpu", tokens, channels, readers, producers),
+                     there = found_on("emulated", tokens, channels, readers, producers);
   EXPECT_FALSE(host.identity);
   EXPECT_EQ(there.s, host.s);
   EXPECT_EQ(there.loss.activations, host.loss.activations);
@@ -175,8 +193,10 @@ void expect_found_alike(std::int64_t tokens, std::int64_t channels, const std::v
 }
 
 TEST(SmoothRows, ASearchOnADeviceFindsTheHostsScales) {
-  const QuantScheme token = scheme_of(ActivationScale::kToken, WeightType::kInteger), none = scheme_of(ActivationScale::kNone, WeightType::kInteger),
-                    tensor = scheme_of(ActivationScale::kTensor, WeightType::kInteger), float8 = scheme_of(ActivationScale::kToken, WeightType::kFloat8),
+  const QuantScheme token = scheme_of(ActivationScale::kToken, WeightType::kInteger),
+                    none = scheme_of(ActivationScale::kNone, WeightType::kInteger),
+                    tensor = scheme_of(ActivationScale::kTensor, WeightType::kInteger),
+                    float8 = scheme_of(ActivationScale::kToken, WeightType::kFloat8),
                     block = scheme_of(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock);
   QuantScheme narrow = token;
   narrow.bits = 4, narrow.granularity = Granularity::kGroup, narrow.group_size = 4;
@@ -186,7 +206,8 @@ TEST(SmoothRows, ASearchOnADeviceFindsTheHostsScales) {
   expect_found_alike(10, 300, {{20, block}});
   expect_found_alike(30, 12, {{8, none}});
   expect_found_alike(1, 12, {{8, token}});
-  expect_found_alike(30, 12, {{8, token}}, {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});  // two heads of queries read one of values
+  // two heads of queries read one of values
+  expect_found_alike(30, 12, {{8, token}}, {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5});
 }
 
 TEST(SmoothRows, RowsCrossToADeviceOnce) {
@@ -199,13 +220,15 @@ TEST(SmoothRows, RowsCrossToADeviceOnce) {
   notes = {};
   sampled.all(*rows);
   EXPECT_EQ(notes.up, 4 * 2 * 64 * sizeof(float) + 2 * 64 * sizeof(double));
-  EXPECT_EQ(notes.down, (3 * 40 + 50) * sizeof(double) + (40 + 50) * sizeof(SoftRow) + 2 * 64 * sizeof(double));
+  EXPECT_EQ(notes.down,
+            (3 * 40 + 50) * sizeof(double) + (40 + 50) * sizeof(SoftRow) + 2 * 64 * sizeof(double));
 }
 
 // A device whose rows cannot be softened.
 class Unsoftened final : public testing::RecordingDevice {
  public:
-  explicit Unsoftened(testing::DeviceNotes& notes) : RecordingDevice(notes, 0), kernels_(cuda::emulated_kernels()) {
+  explicit Unsoftened(testing::DeviceNotes& notes)
+      : RecordingDevice(notes, 0), kernels_(cuda::emulated_kernels()) {
     kernels_.soften_rows = [](const SoftRows&, void*) { return 719; };
   }
   const cuda::CudaKernels& kernels() const override { return kernels_; }
@@ -217,22 +240,25 @@ class Unsoftened final : public testing::RecordingDevice {
 CapturedOutput quantized_on(const std::shared_ptr<Backend>& backend, const std::string& options = "") {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const Recipe recipe = Recipe::parse(
-      "method: smoothquant\nscheme: w8a8\nignore: ['re:.*layers.1.*']\n" + options + "calibration: {samples: 2, sequence_length: 16}\n", "r.yaml");
+  const Recipe recipe = Recipe::parse("method: smoothquant\nscheme: w8a8\nignore: ['re:.*layers.1.*']\n" +
+                                          options + "calibration: {samples: 2, sequence_length: 16}\n",
+                                      "r.yaml");
   CapturedOutput output;
-  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec, some_samples(2, 16), *backend, output, {});
+  run_pipeline(make_plan(recipe, checkpoint, spec, Compute::kFloat32, 1, 0), checkpoint, spec,
+               some_samples(2, 16), *backend, output, {});
   return output;
 }
 
-// The forward pass of a device is its own: only what nothing was quantized before sees the same inputs, but for the rounding of a norm, which moved
-// scales by 3.3e-7; thirty times that is allowed.
+// The forward pass of a device is its own: only what nothing was quantized before sees the same inputs, but
+// for the rounding of a norm, which moved scales by 3.3e-7; thirty times that is allowed.
 TEST(SmoothRows, APipelineOnADeviceSearchesThere) {
   testing::DeviceNotes notes;
   const auto refusing = make_backend_on(std::make_unique<Unsoftened>(notes), 1);
   EXPECT_THROW(quantized_on(refusing), Error);
   EXPECT_NO_THROW(quantized_on(refusing, "smoothquant: {alpha: 0.5}\n"));
 
-  const CapturedOutput host = quantized_on(make_cpu_backend(1)), there = quantized_on(make_emulated_cuda_backend(1));
+  const CapturedOutput host = quantized_on(make_cpu_backend(1)),
+                       there = quantized_on(make_emulated_cuda_backend(1));
   ASSERT_EQ(host.quantized.size(), 7u);
   const std::string gain = "model.layers.0.input_layernorm.weight";
   const CapturedOutput::Dense &want = host.dense.at(gain), &got = there.dense.at(gain);

@@ -81,8 +81,9 @@ TEST(SmoothQuant, AGivenAlphaIsThePapersFormula) {
 }
 
 // The definition, in double and straight. A code may differ only where x' lies within FP32's error of a tie,
-// where both codes err alike; an error of one element is then off by at most 4 roundings of 2^-24 of 128 steps,
-// 3.1e-5 of a step, against errors of 0.29 steps on the root of their mean square: 1e-3 of the loss is ten times that.
+// where both codes err alike; an error of one element is then off by at most 4 roundings of 2^-24 of 128
+// steps, 3.1e-5 of a step, against errors of 0.29 steps on the root of their mean square: 1e-3 of the loss is
+// ten times that.
 TEST(SmoothQuant, TheLossIsWhatItsDefinitionSays) {
   const std::int64_t kTokens = 40, kChannels = 48, kRows = 30;
   const Case c(kTokens, kChannels, kRows, 2, {{5, 20.0f}});
@@ -144,8 +145,8 @@ TEST(SmoothQuant, TheSearchIsNeverWorseThanTheIdentityOrAnyAlpha) {
   }
 }
 
-// Channels of gain 50 make the step of every token 50 times as wide. Their readers are 50 times as small, so scales
-// exist that undo it all: the loss of a case without gains, up to where the search stops.
+// Channels of gain 50 make the step of every token 50 times as wide. Their readers are 50 times as small, so
+// scales exist that undo it all: the loss of a case without gains, up to where the search stops.
 TEST(SmoothQuant, PlantedOutliersAreUndone) {
   const Case plain(128, 64, 48, 3), planted(128, 64, 48, 3, {{7, 50.0f}, {40, 50.0f}});
   const double without = search(plain.problem()).loss.whole();

@@ -1,5 +1,5 @@
-// A prediction's structure, by a clock that does not tick: a timer that counts operations must be carried to the count of
-// the whole model. What a real block takes is asked for its names alone.
+// A prediction's structure, by a clock that does not tick: a timer that counts operations must be carried to
+// the count of the whole model. What a real block takes is asked for its names alone.
 #include "quant/time_prediction.h"
 
 #include <gtest/gtest.h>
@@ -18,8 +18,8 @@ using Totals = std::map<std::string, double>;
 
 double of(std::int64_t value) { return static_cast<double>(value); }
 
-// Operations of one block: products and attention over T tokens, Gram matrices, rounding by N K^2; fewer tokens where one
-// chunk, or eight, is enough; a fixed reading.
+// Operations of one block: products and attention over T tokens, Gram matrices, rounding by N K^2; fewer
+// tokens where one chunk, or eight, is enough; a fixed reading.
 SecondsByPart counted(const ModelSpec& one, double tokens) {
   double products = 0, gram = 0, rounding = 0, weights = 0;
   for (const LinearSpec& linear : one.blocks.front().linears) {
@@ -42,7 +42,8 @@ Totals predicted(const std::string& recipe, const Checkpoint& checkpoint, const 
   const SecondsByPart parts = predict_blocks(
       plan, checkpoint, spec, [&](const Checkpoint& from, const ModelSpec& one, std::int64_t samples) {
         EXPECT_EQ(one.blocks.size(), 1u);
-        for (const StoredTensor& tensor : from.tensors())  // a share takes no more memory than it does where it is stored
+        // a share takes no more memory than it does where it is stored
+        for (const StoredTensor& tensor : from.tensors())
           EXPECT_EQ(tensor.view.dtype, checkpoint.at(tensor.name).view.dtype) << tensor.name;
         if (asked != nullptr) asked->push_back(samples);
         return counted(one, of(samples * plan.calibration.sequence_length));

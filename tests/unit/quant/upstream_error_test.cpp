@@ -1,4 +1,5 @@
-// What a linear takes back against the normal equations solved directly, and what is left of the error afterwards.
+// What a linear takes back against the normal equations solved directly, and what is left of the error
+// afterwards.
 #include "quant/upstream_error.h"
 
 #include <gtest/gtest.h>
@@ -48,14 +49,15 @@ Case make_case() {
   return c;
 }
 
-std::vector<float> taken_back(const Case& c, double share, std::int64_t tokens = kTokens, int threads = 2, const char* device = "cpu") {
+std::vector<float> taken_back(const Case& c, double share, std::int64_t tokens = kTokens, int threads = 2,
+                              const char* device = "cpu") {
   std::vector<float> weight = c.weight;
   take_back(weight, c.missing, tokens, c.stats, share, *make_backend({device, threads}));
   return weight;
 }
 
-// Both solves are backward stable: |difference| <= c K 2^-53 cond |shift|, far below one FP32 rounding of the sum,
-// 2^-24 (|w| + |shift|), with cond < (sum of squares) / lambda < 1e4 here.
+// Both solves are backward stable: |difference| <= c K 2^-53 cond |shift|, far below one FP32 rounding of the
+// sum, 2^-24 (|w| + |shift|), with cond < (sum of squares) / lambda < 1e4 here.
 TEST(UpstreamError, IsTheNormalEquationsShare) {
   const Case c = make_case();
   Eigen::MatrixXd g(kChannels, kChannels);

@@ -1,4 +1,5 @@
-// What is given to Writing reaches the writer in order, on a thread beside the caller's, one linear at a time.
+// What is given to Writing reaches the writer in order, on a thread beside the caller's, one linear at a
+// time.
 #include "quant/writing.h"
 
 #include <gmock/gmock.h>
@@ -7,7 +8,6 @@
 #include <atomic>
 #include <semaphore>
 #include <stdexcept>
-
 
 namespace llmq {
 namespace {
@@ -30,7 +30,9 @@ struct Notes final : ModelWriter {
   void add_dense(const std::string& tensor, DType, const Shape&, std::span<const std::byte> bytes) override {
     given.push_back(tensor + " " + std::to_string(bytes.size()));
   }
-  void append_dense(const std::string& tensor, DType, const Shape&, std::span<const std::byte>) override { given.push_back(tensor); }
+  void append_dense(const std::string& tensor, DType, const Shape&, std::span<const std::byte>) override {
+    given.push_back(tensor);
+  }
   std::function<void()> begin_commit(const Json& findings) override {
     given.push_back("commit " + findings.as_string());
     return [this, text = findings.as_string()] {
@@ -39,7 +41,10 @@ struct Notes final : ModelWriter {
   }
   std::string complete() override { return {}; }
   Path directory() const override { return {}; }
-  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&, bool) override { return {}; }
+  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
+                      bool) override {
+    return {};
+  }
   std::uint64_t bytes() const override { return 0; }
 };
 

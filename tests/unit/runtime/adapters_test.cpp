@@ -1,4 +1,5 @@
-// Adapters at run time: what they compute, and that nobody gets another's, whoever shares the batch, the cache or the name.
+// Adapters at run time: what they compute, and that nobody gets another's, whoever shares the batch, the
+// cache or the name.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -35,10 +36,13 @@ class AdaptersTest : public ::testing::Test {
   AdaptersTest() {
     const Engine engine = model_.load(make_reference_backend(), small_options());
     for (const auto& [name, seed] : {std::pair("a", std::uint64_t{1}), std::pair("b", std::uint64_t{2})})
-      adapters_.emplace(name, LoraAdapter::open(system_io(), write_tiny_adapter(engine.spec(), disk_ / name, seed), engine.spec()));
+      adapters_.emplace(name,
+                        LoraAdapter::open(system_io(), write_tiny_adapter(engine.spec(), disk_ / name, seed),
+                                          engine.spec()));
   }
 
-  GenerationRequest request(std::uint64_t id, const std::string& adapter, Tokens prompt, std::int64_t most = 20) const {
+  GenerationRequest request(std::uint64_t id, const std::string& adapter, Tokens prompt,
+                            std::int64_t most = 20) const {
     GenerationRequest made;
     made.id = id;
     made.adapter = adapter;
@@ -87,17 +91,20 @@ TEST_F(AdaptersTest, AnswersAreThoseOfTheFoldedModel) {
   folded.change([&](const std::string& name, std::vector<float>& values) {
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       for (const LinearSpec& linear : spec.blocks[block].linears)
-        if (linear.module + ".weight" == name) add_lora_rows(adapter.pair(block, linear.role), 0, values, pool);
+        if (linear.module + ".weight" == name)
+          add_lora_rows(adapter.pair(block, linear.role), 0, values, pool);
   });
   int unlike_the_model = 0;
-  for (const std::shared_ptr<Backend>& backend : {make_reference_backend(), make_cpu_backend(2), make_fake_backend()})
+  for (const std::shared_ptr<Backend>& backend :
+       {make_reference_backend(), make_cpu_backend(2), make_fake_backend()})
     for (int i = 0; i < 4; ++i) {
       const GenerationRequest asked = request(0, "a", prompt_of(i, 9 + 3 * i));
       Engine engine = folded.load(backend, small_options());
       GenerateOptions options;
       options.max_tokens = asked.max_tokens;
       options.ignore_eos = true;
-      const Tokens wanted = generate_tokens(engine, asked.prompt, options, [](std::int32_t) { return true; }).tokens;
+      const Tokens wanted =
+          generate_tokens(engine, asked.prompt, options, [](std::int32_t) { return true; }).tokens;
       EXPECT_EQ(alone(asked, Compute::kFloat32, backend), wanted) << backend->name() << " " << i;
       unlike_the_model += wanted != alone(request(0, "", asked.prompt), Compute::kFloat32, backend);
     }
@@ -113,18 +120,22 @@ TEST_F(AdaptersTest, EveryAnswerIsTheOneARequestGetsAlone) {
     for (const bool guessing : {false, true}) {
       Engine engine = model_.load(backend, options);
       const auto drafter = make_ngram_drafter();
-      ServingEngine serving(engine, nullptr, {{12, 24, 128, 64}, guessing ? 3 : 0}, guessing ? drafter.get() : nullptr);
+      ServingEngine serving(engine, nullptr, {{12, 24, 128, 64}, guessing ? 3 : 0},
+                            guessing ? drafter.get() : nullptr);
       for (const auto& entry : adapters_) serving.load_adapter(entry.first, entry.second);
       std::map<std::uint64_t, Told> told;
       std::vector<GenerationRequest> requests;
       for (std::uint64_t id = 0; id < 24; ++id) {
         const char* names[] = {"", "a", "b"};
-        requests.push_back(request(id, names[id * 5 % 3], prompt_of(static_cast<std::int32_t>(id % 4), id % 2 == 0 ? 40 : 7), 25));
+        requests.push_back(request(id, names[id * 5 % 3],
+                                   prompt_of(static_cast<std::int32_t>(id % 4), id % 2 == 0 ? 40 : 7), 25));
         ASSERT_FALSE(serving.submit(requests.back()));
         run(serving, told, 1);
       }
       run(serving, told);
-      for (const GenerationRequest& one : requests) EXPECT_EQ(told[one.id].tokens, alone(one, compute, backend)) << one.id << " by '" << one.adapter << "'";
+      for (const GenerationRequest& one : requests)
+        EXPECT_EQ(told[one.id].tokens, alone(one, compute, backend))
+            << one.id << " by '" << one.adapter << "'";
       EXPECT_GT(serving.statistics().preemptions, 0);
       EXPECT_GT(serving.statistics().prefix_hits, 0);
       EXPECT_EQ(serving.statistics().accepted > 0, guessing);
@@ -153,7 +164,8 @@ TEST_F(AdaptersTest, TheBitsOfARowAreItsOwn) {
     const Buffer together = engine.forward(steps);
     std::vector<std::vector<float>> beside;
     for (std::int32_t i = 0; i < 4; ++i) beside.push_back(logits(together, 44, 11 * i + 10));
-    for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(logits(engine.forward({&steps[i], 1}), 11, 10), beside[i]) << i;
+    for (std::size_t i = 0; i < 4; ++i)
+      EXPECT_EQ(logits(engine.forward({&steps[i], 1}), 11, 10), beside[i]) << i;
     EXPECT_EQ(beside[1], beside[3]);
     EXPECT_NE(beside[0], beside[1]);
     EXPECT_NE(beside[1], beside[2]);
@@ -219,9 +231,11 @@ TEST_F(AdaptersTest, EveryAnswerOfARequestHasItsAdapter) {
   ASSERT_FALSE(serving.submit(asked));
   std::map<int, Tokens> answers;
   while (!serving.idle())
-    for (const GenerationEvent& event : serving.step()) answers[event.index].insert(answers[event.index].end(), event.tokens.begin(), event.tokens.end());
+    for (const GenerationEvent& event : serving.step())
+      answers[event.index].insert(answers[event.index].end(), event.tokens.begin(), event.tokens.end());
   asked.n = 1;
-  for (int index = 0; index < 2; ++index) EXPECT_EQ(answers[index], alone(asked, Compute::kFloat32, backend)) << index;
+  for (int index = 0; index < 2; ++index)
+    EXPECT_EQ(answers[index], alone(asked, Compute::kFloat32, backend)) << index;
 }
 
 }  // namespace

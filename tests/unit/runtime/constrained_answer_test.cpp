@@ -1,7 +1,8 @@
-// Constrained answers of a small trained model: whole ones satisfy the constraint, the same text comes with and without guesses and beside others,
-// and what a step allows is what a look at every token says.
+// Constrained answers of a small trained model: whole ones satisfy the constraint, the same text comes with
+// and without guesses and beside others, and what a step allows is what a look at every token says.
 //
-// The model's own vocabulary has no brackets, so some of its rare tokens are read as brackets here: the model does not know.
+// The model's own vocabulary has no brackets, so some of its rare tokens are read as brackets here: the model
+// does not know.
 #include <gtest/gtest.h>
 #include <re2/re2.h>
 
@@ -33,7 +34,8 @@ Tokenizer tokenizer_with_brackets() {
 
 class ConstrainedAnswers : public ::testing::Test {
  protected:
-  ConstrainedAnswers() : tokenizer_(tokenizer_with_brackets()), pieces_(std::make_shared<const TokenPieces>(tokenizer_)) {
+  ConstrainedAnswers()
+      : tokenizer_(tokenizer_with_brackets()), pieces_(std::make_shared<const TokenPieces>(tokenizer_)) {
     Engine::Options options;
     options.max_context = 256;
     options.kv_tokens = 2048;
@@ -79,7 +81,8 @@ class ConstrainedAnswers : public ::testing::Test {
   std::int64_t accepted_ = 0, drafted_ = 0;
 };
 
-const char* const kSchema = R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 120},
+const char* const kSchema =
+    R"({"type": "object", "properties": {"name": {"type": "string", "maxLength": 12}, "age": {"type": "integer", "minimum": 1, "maximum": 120},
     "kind": {"enum": ["cat", "dog"]}, "tags": {"type": "array", "items": {"type": "boolean"}, "maxItems": 3}}, "required": ["name", "kind"]})";
 
 // Reads back what a constraint promised.
@@ -92,7 +95,9 @@ void expect_kept(const ConstraintKind& kind, const std::string& text) {
     const Json value = Json::parse(text, "answer");
     EXPECT_TRUE(value.is_object()) << text;
     if (std::holds_alternative<JsonObjectText>(kind)) return;
-    EXPECT_TRUE(value.at("name").is_string() && (value.at("kind") == Json("cat") || value.at("kind") == Json("dog"))) << text;
+    EXPECT_TRUE(value.at("name").is_string() &&
+                (value.at("kind") == Json("cat") || value.at("kind") == Json("dog")))
+        << text;
     const Json *age = value.find("age"), *tags = value.find("tags");
     EXPECT_TRUE(!age || (age->as_integer() >= 1 && age->as_integer() <= 120)) << text;
     EXPECT_TRUE(!tags || tags->items().size() <= 3u) << text;
@@ -100,8 +105,12 @@ void expect_kept(const ConstraintKind& kind, const std::string& text) {
 }
 
 TEST_F(ConstrainedAnswers, AreKeptAloneTogetherAndWithGuesses) {
-  const std::vector<ConstraintKind> kinds = {OneOfTexts{{"yes", "no", "maybe not"}}, RegexText{"[A-Z][a-z]{2,8}( [a-z]+){0,5}[.!?]"}, RegexText{"\\d{2}-(\\d|x){3}"},
-                                             JsonSchemaText{Json::parse(kSchema, "schema")}, JsonObjectText{}, RegexText{"(Once upon a time, )?there was a [^.\"]+\\."}};
+  const std::vector<ConstraintKind> kinds = {OneOfTexts{{"yes", "no", "maybe not"}},
+                                             RegexText{"[A-Z][a-z]{2,8}( [a-z]+){0,5}[.!?]"},
+                                             RegexText{"\\d{2}-(\\d|x){3}"},
+                                             JsonSchemaText{Json::parse(kSchema, "schema")},
+                                             JsonObjectText{},
+                                             RegexText{"(Once upon a time, )?there was a [^.\"]+\\."}};
   std::vector<GenerationRequest> requests;
   for (std::uint64_t seed = 0; seed < 48; ++seed) {
     requests.push_back(request(kinds[seed % kinds.size()], seed));
@@ -122,20 +131,24 @@ TEST_F(ConstrainedAnswers, AreKeptAloneTogetherAndWithGuesses) {
   EXPECT_GT(whole, together.size() / 2) << "the others reached max_tokens";
   EXPECT_EQ(serve(requests, make_ngram_drafter().get(), 16), together);
   EXPECT_GT(accepted_, 0);
-  // Guesses of the model itself under the same constraint are right, but for requests with penalties, of which drafters know nothing.
+  // Guesses of the model itself under the same constraint are right, but for requests with penalties, of
+  // which drafters know nothing.
   Engine::Options options;
   options.max_context = 256;
   options.kv_tokens = 2048;
-  const auto twin = make_model_drafter(Engine::load(Checkpoint::open(system_io(), kModel), engine_->shared_backend(), options), 2048, 64);
+  const auto twin = make_model_drafter(
+      Engine::load(Checkpoint::open(system_io(), kModel), engine_->shared_backend(), options), 2048, 64);
   accepted_ = drafted_ = 0;
   EXPECT_EQ(serve(requests, twin.get(), 16), together);
-  EXPECT_GT(static_cast<double>(accepted_), 0.8 * static_cast<double>(drafted_)) << accepted_ << " of " << drafted_;
+  EXPECT_GT(static_cast<double>(accepted_), 0.8 * static_cast<double>(drafted_))
+      << accepted_ << " of " << drafted_;
   for (const GenerationRequest& one : requests)
     for (const auto& answer : serve({one}, nullptr, 4)) EXPECT_EQ(answer.second, together.at(answer.first));
 }
 
 TEST_F(ConstrainedAnswers, ATokenIsAllowedWhereItsBytesAre) {
-  const auto constraint = compile_constraint({JsonSchemaText{Json::parse(kSchema, "schema")}, "schema"}, pieces_);
+  const auto constraint =
+      compile_constraint({JsonSchemaText{Json::parse(kSchema, "schema")}, "schema"}, pieces_);
   std::mt19937 random(5);
   std::size_t looked_at = 0, allowed = 0;
   for (int walk = 0; walk < 10; ++walk) {
@@ -167,16 +180,19 @@ TEST_F(ConstrainedAnswers, ATokenIsAllowedWhereItsBytesAre) {
   EXPECT_LT(allowed, looked_at);
 }
 
-// The first token of a text loses its blank in this tokenizer, so those with a blank would be another text there.
+// The first token of a text loses its blank in this tokenizer, so those with a blank would be another text
+// there.
 TEST_F(ConstrainedAnswers, TheFirstTokenOfATextIsWhatIsShown) {
   std::int32_t blank_first = 0;
-  while (!pieces_->differs_at_start(blank_first) || !RE2::FullMatch(pieces_->bytes(blank_first), " [a-z]+")) ++blank_first;
+  while (!pieces_->differs_at_start(blank_first) || !RE2::FullMatch(pieces_->bytes(blank_first), " [a-z]+"))
+    ++blank_first;
   for (std::uint64_t seed = 0; seed < 12; ++seed) {
     GenerationRequest one = request(RegexText{" ?[a-z]+ [a-z]+[.]"}, seed);
     one.prompt = {1};
     one.sampling.logit_bias = {{blank_first, seed % 2 == 0 ? 100.0f : 0.0f}};
     const Answer answer = serve({one}, nullptr, 1).begin()->second;
-    EXPECT_TRUE(answer.finish != FinishReason::kStop || RE2::FullMatch(answer.text, " ?[a-z]+ [a-z]+[.]")) << answer.text;
+    EXPECT_TRUE(answer.finish != FinishReason::kStop || RE2::FullMatch(answer.text, " ?[a-z]+ [a-z]+[.]"))
+        << answer.text;
     std::string bytes;
     for (const std::int32_t token : answer.tokens) bytes += pieces_->bytes(token);
     EXPECT_EQ(bytes, answer.text);
@@ -204,7 +220,8 @@ TEST_F(ConstrainedAnswers, EndsAreAllowedOnlyWhereTheTextIsWhole) {
 TEST_F(ConstrainedAnswers, ABombEndsItsOwnAnswerOnly) {
   const std::string bomb = "((a?){1000}){1000}b";
   EXPECT_THROW(request(RegexText{bomb}, 3), Error);
-  const GenerationRequest requests[] = {request(RegexText{"x{30}" + bomb}, 1), request(OneOfTexts{{"yes", "no"}}, 2)};
+  const GenerationRequest requests[] = {request(RegexText{"x{30}" + bomb}, 1),
+                                        request(OneOfTexts{{"yes", "no"}}, 2)};
   ServingEngine serving(*engine_, &tokenizer_, {{4, 64, 256, 1000}, 0});
   for (const GenerationRequest& one : requests) EXPECT_FALSE(serving.submit(one).has_value());
   std::map<std::uint64_t, GenerationEvent> last;
@@ -224,7 +241,10 @@ TEST_F(ConstrainedAnswers, ABombEndsItsOwnAnswerOnly) {
 TEST_F(ConstrainedAnswers, WhatCannotBeWrittenIsRefused) {
   const Tokenizer plain = Tokenizer::open(system_io(), kModel);
   const auto pieces = std::make_shared<const TokenPieces>(plain);
-  for (const ConstraintKind& kind : {ConstraintKind(JsonObjectText{}), ConstraintKind(RegexText{"a*#"}), ConstraintKind(RegexText{""}), ConstraintKind(OneOfTexts{}), ConstraintKind(OneOfTexts{{""}})}) try {
+  for (const ConstraintKind& kind :
+       {ConstraintKind(JsonObjectText{}), ConstraintKind(RegexText{"a*#"}), ConstraintKind(RegexText{""}),
+        ConstraintKind(OneOfTexts{}), ConstraintKind(OneOfTexts{{""}})})
+    try {
       compile_constraint({kind, "field"}, pieces);
       ADD_FAILURE();
     } catch (const Error& error) {

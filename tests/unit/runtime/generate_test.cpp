@@ -162,7 +162,8 @@ TEST(Engine, BatchMatesChangeNothing) {
   EXPECT_EQ(std::vector<float>(both.begin() + 3 * 61, both.end()), wanted);
 }
 
-// Rows that are not neighbours are gathered for the head; what they say is the same, also where memory is closed to the host.
+// Rows that are not neighbours are gathered for the head; what they say is the same, also where memory is
+// closed to the host.
 TEST(Engine, LogitsOfAnyRows) {
   const TinyModel model;
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
@@ -197,8 +198,9 @@ TEST(Engine, WhatDoesNotFitIsRefusedWhole) {
     EXPECT_EQ(engine.cache().blocks().free(), 24 - 13);
   };
   refused(std::vector<std::int32_t>(50, 3), ErrorKind::kResource);  // 100 positions in 96
-  refused({1, 61}, ErrorKind::kBadInput);                           // no such token, found after room was made
-  const Engine::Step beyond = {kPrompt, 45, a.blocks()};            // 58 positions in 13 blocks of 4
+  // no such token, found after room was made
+  refused({1, 61}, ErrorKind::kBadInput);
+  const Engine::Step beyond = {kPrompt, 45, a.blocks()};  // 58 positions in 13 blocks of 4
   EXPECT_THROW(engine.forward(std::span(&beyond, 1)), Error);
 }
 

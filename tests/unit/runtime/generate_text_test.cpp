@@ -115,7 +115,8 @@ TEST(GenerateText, CharactersOfSeveralTokensComeWhole) {
   EXPECT_EQ(heard.result.generated.finish_reason, "length");
 }
 
-// As `tokenizers` decodes all of the ids: without special tokens, and with the spaces of what stands around them.
+// As `tokenizers` decodes all of the ids: without special tokens, and with the spaces of what stands around
+// them.
 TEST(GenerateText, SpecialTokensLeaveTheSpacesAroundThem) {
   const ScriptedModel model({"▁A", "▁b", "<|x|>", "▁c", "<|y|>", "<|z|>", "▁d", "e"}, kSentencePiece);
   const Heard heard = say(model, 7);

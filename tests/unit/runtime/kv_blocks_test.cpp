@@ -1,5 +1,5 @@
-// Blocks of the KV cache: shared prefixes, copies before writes, what is forgotten first; and random use against a model
-// that knows what every position of every block holds.
+// Blocks of the KV cache: shared prefixes, copies before writes, what is forgotten first; and random use
+// against a model that knows what every position of every block holds.
 #include "runtime/kv_blocks.h"
 
 #include <gtest/gtest.h>
@@ -104,8 +104,10 @@ TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
   EXPECT_EQ(blocks.free(), 3);
   blocks.release_passed(table);
   EXPECT_EQ(blocks.free(), 6);
-  EXPECT_EQ(std::vector(table.blocks.begin(), table.blocks.begin() + 3), std::vector<std::int32_t>(3, kNoBlock));
-  // 13 tokens, of which 12 may be found: the next looks at 7 ... 12, so blocks 1 and 2 are taken from the free list.
+  EXPECT_EQ(std::vector(table.blocks.begin(), table.blocks.begin() + 3),
+            std::vector<std::int32_t>(3, kNoBlock));
+  // 13 tokens, of which 12 may be found: the next looks at 7 ... 12, so blocks 1 and 2 are taken from the
+  // free list.
   KvTable shorter = blocks.open();
   EXPECT_EQ(blocks.take_prefix(shorter, counting(0, 13)), 12);
   EXPECT_EQ(shorter.blocks[0], kNoBlock);
@@ -116,20 +118,23 @@ TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
   EXPECT_THROW(blocks.truncate(forked, 8), Error) << "position 8 looks at 3, which is gone";
   blocks.close(forked);
   blocks.close(shorter);
-  // The first three blocks are needed for something else; the end is found all the same, and what ends before it is not.
+  // The first three blocks are needed for something else; the end is found all the same, and what ends before
+  // it is not.
   std::vector<BlockCopy> copies;
   KvTable other = blocks.open("other");
   ASSERT_TRUE(blocks.reserve(other, 24, copies));
   KvTable longer = blocks.open();
   EXPECT_EQ(blocks.take_prefix(longer, counting(0, 21)), 20);
-  EXPECT_EQ(std::vector(longer.blocks.begin() + 3, longer.blocks.end()), std::vector(table.blocks.begin() + 3, table.blocks.end()));
+  EXPECT_EQ(std::vector(longer.blocks.begin() + 3, longer.blocks.end()),
+            std::vector(table.blocks.begin() + 3, table.blocks.end()));
   KvTable lost = blocks.open();
   EXPECT_EQ(blocks.take_prefix(lost, counting(0, 13)), 0);
   for (KvTable* one : {&table, &other, &longer}) blocks.close(*one);
   EXPECT_EQ(blocks.free(), 8);
 }
 
-// Blocks of 4: at most those of 6 - 1 positions before a step of 3, and a rounding down each to a grain of 2 and to a block.
+// Blocks of 4: at most those of 6 - 1 positions before a step of 3, and a rounding down each to a grain of 2
+// and to a block.
 TEST(KvBlocks, KnowsTheMostThatASequenceHolds) {
   EXPECT_EQ(most_kv_blocks({}, 4, 100, 3), 25);
   EXPECT_EQ(most_kv_blocks({6, 2}, 4, 9, 3), 3);
@@ -181,7 +186,8 @@ class RandomUse {
     sequences_.pop_back();
   }
 
-  // Every block has as many references as tables name it, free ones none; every position holds what its sequence wrote.
+  // Every block has as many references as tables name it, free ones none; every position holds what its
+  // sequence wrote.
   void check() {
     std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total()));
     for (const Believed& one : sequences_) {

@@ -25,7 +25,9 @@ std::vector<float> hidden(KvType type, std::size_t probe, int threads) {
   options.max_context = options.kv_tokens = 512;
   options.kv = type;
   options.kv_probe = text(probe, 1);
-  Engine engine = Engine::load(Checkpoint::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"), make_cpu_backend(threads), options);
+  Engine engine =
+      Engine::load(Checkpoint::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"),
+                   make_cpu_backend(threads), options);
   const std::vector<std::int32_t> ids = text(300, 2);
   KvSequence sequence(engine.cache());
   std::vector<float> all;
@@ -51,7 +53,8 @@ double distance(const std::vector<float>& a, const std::vector<float>& b) {
 TEST(KvFitting, PackedPagesLoseLittleAndLessByTheirBasis) {
   const std::vector<float> plain = hidden({DType::kF32}, 0, 2);
   const KvType int8{DType::kBF16, kKvInt8}, int4{DType::kBF16, kKvInt4};
-  const double fitted8 = distance(hidden(int8, 600, 2), plain), fitted4 = distance(hidden(int4, 600, 2), plain), bare4 = distance(hidden(int4, 0, 2), plain);
+  const double fitted8 = distance(hidden(int8, 600, 2), plain),
+               fitted4 = distance(hidden(int4, 600, 2), plain), bare4 = distance(hidden(int4, 0, 2), plain);
   RecordProperty("int8", std::to_string(fitted8));
   RecordProperty("int4", std::to_string(fitted4));
   RecordProperty("int4_bare", std::to_string(bare4));

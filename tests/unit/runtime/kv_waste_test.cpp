@@ -1,4 +1,5 @@
-// How much of the KV cache is taken and holds nothing under mixed load: the ends of last blocks, and nothing else.
+// How much of the KV cache is taken and holds nothing under mixed load: the ends of last blocks, and nothing
+// else.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -15,7 +16,8 @@ struct Load {
 };
 
 struct Waste {
-  double paged = 0, contiguous = 0;  // of what is taken; contiguous: room for the longest context for each that runs
+  // of what is taken; contiguous: room for the longest context for each that runs
+  double paged = 0, contiguous = 0;
 };
 
 // 600 requests, up to 32 at once, some with a shared beginning; new ones come while others run.
@@ -31,8 +33,10 @@ Waste measure(int block_size, const Load& load) {
     while (id < 600 && scheduler.live().size() < 32 && random() % 3 == 0) {
       Scheduler::Request request;
       request.id = ++id;
-      const auto length = static_cast<std::size_t>(load.shortest * std::pow(load.longest / load.shortest, even(random)));
-      for (std::size_t i = 0; i < length; ++i) request.prompt.push_back(static_cast<std::int32_t>(id % 4 == 0 && i < 100 ? i : random() % 1000));
+      const auto length =
+          static_cast<std::size_t>(load.shortest * std::pow(load.longest / load.shortest, even(random)));
+      for (std::size_t i = 0; i < length; ++i)
+        request.prompt.push_back(static_cast<std::int32_t>(id % 4 == 0 && i < 100 ? i : random() % 1000));
       request.max_tokens = 1 + static_cast<std::int64_t>(random() % static_cast<std::uint64_t>(load.answer));
       EXPECT_EQ(scheduler.add(request), Scheduler::Refusal::kNone);
     }

@@ -65,7 +65,8 @@ TEST(Sampler, TheFirstToArriveIsTaken) {
     std::size_t first = 0;
     double best = 1e300;
     for (std::size_t i = 0; i < logits.size(); ++i) {
-      const double time = -std::log(race_uniform(race_start(11, draw), static_cast<std::int32_t>(i))) / std::exp(static_cast<double>(logits[i]) / 1.3);
+      const double time = -std::log(race_uniform(race_start(11, draw), static_cast<std::int32_t>(i))) /
+                          std::exp(static_cast<double>(logits[i]) / 1.3);
       if (time < best) best = time, first = i;
     }
     EXPECT_EQ(sample_token(logits, options, draw), static_cast<std::int32_t>(first));
@@ -81,7 +82,8 @@ TEST(Sampler, TopPSortsAsFarAsItMust) {
 }
 
 TEST(Penalties, AreThoseOfTheirDefinition) {
-  const SamplingOptions options{.repetition_penalty = 2, .presence_penalty = 0.5, .frequency_penalty = 0.25, .logit_bias = {{4, 7.0f}}};
+  const SamplingOptions options{
+      .repetition_penalty = 2, .presence_penalty = 0.5, .frequency_penalty = 0.25, .logit_bias = {{4, 7.0f}}};
   const std::int32_t prompt[] = {0, 1, 1};
   Penalties penalties(options, prompt);
   EXPECT_FALSE(penalties.none());
@@ -120,9 +122,9 @@ TEST(Sampler, OptionsOutOfRangeAreRefused) {
   for (const SamplingOptions& options :
        {SamplingOptions{.temperature = -1}, SamplingOptions{.temperature = std::nan("")},
         SamplingOptions{.top_k = -1}, SamplingOptions{.top_p = 0}, SamplingOptions{.top_p = 1.5},
-        SamplingOptions{.min_p = -0.1}, SamplingOptions{.min_p = 2},
-        SamplingOptions{.repetition_penalty = 0}, SamplingOptions{.presence_penalty = 2.5},
-        SamplingOptions{.frequency_penalty = std::nan("")}, SamplingOptions{.logit_bias = {{3, 101.0f}}}})
+        SamplingOptions{.min_p = -0.1}, SamplingOptions{.min_p = 2}, SamplingOptions{.repetition_penalty = 0},
+        SamplingOptions{.presence_penalty = 2.5}, SamplingOptions{.frequency_penalty = std::nan("")},
+        SamplingOptions{.logit_bias = {{3, 101.0f}}}})
     EXPECT_THROW(check_sampling(options), Error);
   EXPECT_NO_THROW(check_sampling({}));
 }

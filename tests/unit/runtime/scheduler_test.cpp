@@ -1,5 +1,6 @@
-// The scheduler driven by random requests, drafts, cancels and answers, with and without a sliding window. After every step: no page is
-// leaked or shared without a reference, every position a sequence has computed and may look at holds its token, no other has a page, drafts leave nothing behind, budgets are kept; at the
+// The scheduler driven by random requests, drafts, cancels and answers, with and without a sliding window.
+// After every step: no page is leaked or shared without a reference, every position a sequence has computed
+// and may look at holds its token, no other has a page, drafts leave nothing behind, budgets are kept; at the
 // end everyone has finished.
 #include "runtime/scheduler.h"
 
@@ -16,7 +17,8 @@ namespace {
 using Refusal = Scheduler::Refusal;
 using Request = Scheduler::Request;
 
-// The token that a model with these tokens before it would say: decided by them alone, as row invariance promises.
+// The token that a model with these tokens before it would say: decided by them alone, as row invariance
+// promises.
 std::int32_t answer(std::span<const std::int32_t> tokens) {
   std::uint32_t hash = 2166136261u;
   for (const std::int32_t token : tokens) hash = (hash ^ static_cast<std::uint32_t>(token)) * 16777619u;
@@ -85,23 +87,29 @@ class Machine {
   }
 
   void check_pages() {
-    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total())), on_host(static_cast<std::size_t>(limits_.swap_pages));
+    std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total())),
+        on_host(static_cast<std::size_t>(limits_.swap_pages));
     std::size_t running = 0;
     for (const auto& entry : scheduler_.live()) {
       const Scheduler::Sequence& one = entry.second;
       running += one.runs;
-      for (const std::int32_t slot : one.swapped) ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
+      for (const std::int32_t slot : one.swapped)
+        ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
       const std::int64_t first = first_seen(one.computed), gone = first / size_;
-      ASSERT_EQ(static_cast<std::int64_t>(one.table.passed), gone) << "the pages that the window has passed, and no others, are given back";
-      ASSERT_LE(static_cast<std::int64_t>(one.table.blocks.size()) - gone,
-                blocks_.most_blocks(static_cast<std::int64_t>(one.request.prompt.size()) + one.request.max_tokens, limits_.max_num_batched_tokens));
+      ASSERT_EQ(static_cast<std::int64_t>(one.table.passed), gone)
+          << "the pages that the window has passed, and no others, are given back";
+      ASSERT_LE(
+          static_cast<std::int64_t>(one.table.blocks.size()) - gone,
+          blocks_.most_blocks(static_cast<std::int64_t>(one.request.prompt.size()) + one.request.max_tokens,
+                              limits_.max_num_batched_tokens));
       passed += gone;
       for (std::size_t i = 0; i < one.table.blocks.size(); ++i) {
         const std::int32_t block = one.table.blocks[i];
         ASSERT_EQ(block == kNoBlock, static_cast<std::int64_t>(i) < gone);
         if (block == kNoBlock) continue;
         ++named[static_cast<std::size_t>(block)];
-        ASSERT_TRUE(one.request.shares || !blocks_.is_published(block)) << "a prefix is offered that should not be";
+        ASSERT_TRUE(one.request.shares || !blocks_.is_published(block))
+            << "a prefix is offered that should not be";
       }
       ASSERT_EQ(one.table.length, one.computed) << "drafts or a preemption left pages behind";
       ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.computed));
@@ -113,7 +121,8 @@ class Machine {
         ASSERT_EQ(page(one.table, i), expected) << "position " << i;
       }
     }
-    ASSERT_EQ(scheduler_.swap_pages_used(), std::count(on_host.begin(), on_host.end(), 1)) << "a place on the host is lost";
+    ASSERT_EQ(scheduler_.swap_pages_used(), std::count(on_host.begin(), on_host.end(), 1))
+        << "a place on the host is lost";
     ASSERT_EQ(running, scheduler_.running());
     ASSERT_LE(static_cast<std::int64_t>(running), limits_.max_num_seqs);
     std::int32_t free = 0;
@@ -128,12 +137,15 @@ class Machine {
   template <class Move>
   void swap(const std::vector<PageSwap>& pages, const Move& move) {
     for (const PageSwap& page : pages)
-      for (int i = 0; i < size_; ++i) move(pages_[static_cast<std::size_t>(page.block * size_ + i)], host_[static_cast<std::size_t>(page.slot * size_ + i)]);
+      for (int i = 0; i < size_; ++i)
+        move(pages_[static_cast<std::size_t>(page.block * size_ + i)],
+             host_[static_cast<std::size_t>(page.slot * size_ + i)]);
   }
 
   // What the position behind `length` others may touch.
   std::int64_t first_seen(std::int64_t length) const {
-    const std::int64_t first = window_.positions == 0 ? 0 : std::max<std::int64_t>(0, length - window_.positions + 1);
+    const std::int64_t first =
+        window_.positions == 0 ? 0 : std::max<std::int64_t>(0, length - window_.positions + 1);
     return first - first % window_.grain;
   }
 
@@ -154,10 +166,13 @@ class Machine {
     }
   }
 
-  // Now and then another answer to a prompt that was just read. Every sequence says the same, so it is checked like others.
+  // Now and then another answer to a prompt that was just read. Every sequence says the same, so it is
+  // checked like others.
   void fork(const Scheduler::Work& work) {
     const Scheduler::Sequence& one = scheduler_.sequence(work.id);
-    if (!work.samples || one.tokens.size() != one.request.prompt.size() || one.request.max_tokens < 2 || pick(6) != 0) return;
+    if (!work.samples || one.tokens.size() != one.request.prompt.size() || one.request.max_tokens < 2 ||
+        pick(6) != 0)
+      return;
     for (int i = pick(3); i >= 0; --i) {
       forked.emplace_back(work.id, kForked + forked.size());
       scheduler_.fork(work.id, forked.back().second, answer(one.tokens));
@@ -181,13 +196,16 @@ class Machine {
       drafted += work.drafts;
     }
     for (const Scheduler::Start& start : step.started) reused += start.cached;
-    for (const Scheduler::Start& start : step.started) ASSERT_TRUE(start.cached == 0 || scheduler_.sequence(start.id).request.shares);
-    for (const Scheduler::Start& start : step.started) ASSERT_TRUE(start.restored == 0 || limits_.swap_pages > 0);
+    for (const Scheduler::Start& start : step.started)
+      ASSERT_TRUE(start.cached == 0 || scheduler_.sequence(start.id).request.shares);
+    for (const Scheduler::Start& start : step.started)
+      ASSERT_TRUE(start.restored == 0 || limits_.swap_pages > 0);
     ASSERT_LE(tokens, limits_.max_num_batched_tokens);
     ASSERT_TRUE(!step.work.empty() || scheduler_.idle()) << "nothing runs though something could";
   }
 
-  // Writes the rows of a sequence and says what follows: the drafts as far as they are right, and one token more.
+  // Writes the rows of a sequence and says what follows: the drafts as far as they are right, and one token
+  // more.
   void run(const Scheduler::Work& work, std::vector<Scheduler::Outcome>& outcomes) {
     const Scheduler::Sequence& one = scheduler_.sequence(work.id);
     std::vector<std::int32_t> tokens = one.tokens;
@@ -196,7 +214,8 @@ class Machine {
     for (std::int64_t i = 0; i < work.first; ++i) {
       expected = contents(expected, tokens[static_cast<std::size_t>(i)]);
       if (i < first_seen(work.first)) continue;
-      EXPECT_EQ(page(one.table, i), expected) << "position " << i << " of a sequence that runs from " << work.first << " on";
+      EXPECT_EQ(page(one.table, i), expected)
+          << "position " << i << " of a sequence that runs from " << work.first << " on";
     }
     for (std::int64_t i = work.first; i < work.first + work.count + work.drafts; ++i) {
       const std::int32_t block = one.table.blocks[static_cast<std::size_t>(i / size_)];
@@ -246,9 +265,11 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
 
 // 40 seeds of 25,000 steps. The cache is smaller where windows pass, so that it is as scarce.
 void drive(bool windowed) {
-  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0, forked = 0, copies = 0, cached = 0, passed = 0, restored = 0;
+  std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0,
+               forked = 0, copies = 0, cached = 0, passed = 0, restored = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
-    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6, seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
+    const SchedulerLimits limits{2 + seed % 7, 8 + 5 * (seed % 4), 24 + seed % 17, 6,
+                                 seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
     const KvWindow window = windowed ? KvWindow{2 + seed % 9, 1 + seed % 4} : KvWindow{};
@@ -289,11 +310,13 @@ void drive(bool windowed) {
     }
     preemptions += machine.preemptions, drafted += machine.drafted, accepted += machine.accepted,
         chunks += machine.chunks;
-    in_flight += machine.cancelled_in_flight, forked += static_cast<std::int64_t>(machine.forked.size()), copies += machine.copies;
+    in_flight += machine.cancelled_in_flight, forked += static_cast<std::int64_t>(machine.forked.size()),
+        copies += machine.copies;
     cached += machine.reused, passed += machine.passed, restored += machine.restored;
   }
   EXPECT_GE(steps, 1'000'000);
-  for (const std::int64_t count : {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies, cached})
+  for (const std::int64_t count :
+       {preemptions, drafted - accepted, accepted, chunks, in_flight, refused, forked, copies, cached})
     EXPECT_GT(count, 1000);
   EXPECT_EQ(passed > 1000, windowed);
   EXPECT_EQ(restored > 1000, !windowed);

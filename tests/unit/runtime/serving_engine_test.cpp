@@ -1,5 +1,6 @@
-// Requests together and alone: whatever else runs, whatever memory is short and whoever guesses, an answer is the one a request gets
-// alone. The other engine of this file is the same model with much memory, no shared prefix and one request at a time.
+// Requests together and alone: whatever else runs, whatever memory is short and whoever guesses, an answer is
+// the one a request gets alone. The other engine of this file is the same model with much memory, no shared
+// prefix and one request at a time.
 #include "runtime/serving_engine.h"
 
 #include <gtest/gtest.h>
@@ -20,7 +21,8 @@ namespace {
 
 const std::string kModels = LLMQ_SOURCE_DIR "/tests/models/";
 
-Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2, std::optional<KvFormats> packed = {}, int members = 1) {
+Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix_caching, int threads = 2,
+            std::optional<KvFormats> packed = {}, int members = 1) {
   Engine::Options options;
   for (int i = 1; i < members; ++i) options.further_members.push_back(make_cpu_backend(threads));
   options.max_context = 256;
@@ -66,21 +68,27 @@ struct Adapted {
     const ModelSpec& spec = lonely.at("").spec();
     std::uint64_t seed = 0;
     for (const char* name : {"a", "b"}) {
-      const LoraAdapter& adapter = adapters.emplace(name, LoraAdapter::open(system_io(), write_tiny_adapter(spec, disk / name, ++seed, 0.15f), spec)).first->second;
+      const LoraAdapter& adapter =
+          adapters
+              .emplace(name, LoraAdapter::open(system_io(),
+                                               write_tiny_adapter(spec, disk / name, ++seed, 0.15f), spec))
+              .first->second;
       lonely.emplace(name, open("tinystories-656k", 256, false, 1, format)).first->second.adapt(adapter);
     }
   }
 };
 
-// Of all kinds: one of two long beginnings or none, short and long, greedy and not, urgent and not, of two tenants and two adapters or none,
-// several answers.
+// Of all kinds: one of two long beginnings or none, short and long, greedy and not, urgent and not, of two
+// tenants and two adapters or none, several answers.
 GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
   const auto pick = [&](unsigned below) { return random() % below; };
   GenerationRequest request;
   request.id = id;
   const unsigned beginning = pick(3);
-  for (unsigned i = 0; beginning > 0 && i < 40; ++i) request.prompt.push_back(static_cast<std::int32_t>((beginning * 131 + i * 17) % 2048));
-  for (unsigned i = 1 + pick(30); i > 0; --i) request.prompt.push_back(static_cast<std::int32_t>(3 + pick(2000)));
+  for (unsigned i = 0; beginning > 0 && i < 40; ++i)
+    request.prompt.push_back(static_cast<std::int32_t>((beginning * 131 + i * 17) % 2048));
+  for (unsigned i = 1 + pick(30); i > 0; --i)
+    request.prompt.push_back(static_cast<std::int32_t>(3 + pick(2000)));
   request.max_tokens = 1 + pick(pick(2) == 0 ? 6 : 60);
   request.ignore_eos = pick(3) != 0;
   request.priority = static_cast<int>(pick(5)) - 2;
@@ -96,7 +104,8 @@ GenerationRequest mixed_request(std::mt19937& random, std::uint64_t id) {
 }
 
 // 64 requests that come while others run; some are called off. Returns the statistics.
-ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter, std::int64_t guesses, unsigned seed, std::int32_t swap_pages = 0) {
+ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter, std::int64_t guesses,
+                              unsigned seed, std::int32_t swap_pages = 0) {
   std::mt19937 random(seed);
   engine.cache().give_swap_space(swap_pages);
   ServingEngine serving(engine, nullptr, {{12, 48, 256, 64, swap_pages}, guesses}, drafter);
@@ -123,7 +132,8 @@ ServingStatistics serve_mixed(Engine& engine, Adapted& adapted, Drafter* drafter
         ADD_FAILURE() << "request " << entry.first << " has no end";
         continue;
       }
-      std::vector<std::int32_t> expected = alone(adapted.lonely.at(entry.second.adapter), entry.second, index);
+      std::vector<std::int32_t> expected =
+          alone(adapted.lonely.at(entry.second.adapter), entry.second, index);
       const std::vector<std::int32_t>& got = answers[{entry.first, index}];
       if (end->second == FinishReason::kCancelled) {
         ++cancelled;
@@ -143,10 +153,12 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
   Engine engine = open("tinystories-656k", 320, true);
   Adapted adapted;
   const ServingStatistics plain = serve_mixed(engine, adapted, nullptr, 0, 1);
-  for (const std::int64_t count : {plain.preemptions, plain.recomputed_tokens, plain.prefix_hits, plain.cancelled, plain.finished_stop,
-                                   plain.finished_length})
+  for (const std::int64_t count : {plain.preemptions, plain.recomputed_tokens, plain.prefix_hits,
+                                   plain.cancelled, plain.finished_stop, plain.finished_length})
     EXPECT_GT(count, 0);
-  EXPECT_EQ(plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used + plain.restored_tokens, 0);
+  EXPECT_EQ(
+      plain.running + plain.waiting + plain.kv_blocks_used + plain.kv_positions_used + plain.restored_tokens,
+      0);
 
   // With room on the host for some of what is pushed out.
   const ServingStatistics swapped = serve_mixed(engine, adapted, nullptr, 0, 1, 30);
@@ -169,7 +181,8 @@ TEST(ServingEngine, EveryAnswerIsTheOneARequestGetsAlone) {
   EXPECT_EQ(weak.cache().blocks().free(), weak.cache().blocks().total()) << "the draft's pages are left";
 }
 
-// With plain pages and with codes, whose coordinates are found by the members together; adapters divided, too, and pages on the host.
+// With plain pages and with codes, whose coordinates are found by the members together; adapters divided,
+// too, and pages on the host.
 TEST(ServingEngine, ADividedModelGivesTheSameAnswers) {
   const std::optional<KvFormats> formats[] = {{}, kKvInt4};
   for (const auto& format : formats)
@@ -178,13 +191,17 @@ TEST(ServingEngine, ADividedModelGivesTheSameAnswers) {
       Engine engine = open("tinystories-656k", 320, true, 1, format, members);
       Adapted adapted(format);
       const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
-      const ServingStatistics statistics = serve_mixed(engine, adapted, ngram.get(), 3, 2, members == 2 ? 30 : 0);
-      for (const std::int64_t count : {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted}) EXPECT_GT(count, 0);
+      const ServingStatistics statistics =
+          serve_mixed(engine, adapted, ngram.get(), 3, 2, members == 2 ? 30 : 0);
+      for (const std::int64_t count :
+           {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted})
+        EXPECT_GT(count, 0);
       EXPECT_EQ(statistics.restored_tokens > 0, members == 2);
     }
 }
 
-// The tokens that the model says behind each beginning of `tokens`, from one pass over all of them with every page kept.
+// The tokens that the model says behind each beginning of `tokens`, from one pass over all of them with every
+// page kept.
 std::vector<std::int32_t> said_with_every_page(Engine& engine, std::span<const std::int32_t> tokens) {
   KvSequence sequence(engine.cache());
   sequence.extend(static_cast<std::int64_t>(tokens.size()));
@@ -195,13 +212,15 @@ std::vector<std::int32_t> said_with_every_page(Engine& engine, std::span<const s
   const std::span<float> logits = engine.host_logits(normed, static_cast<std::int64_t>(tokens.size()), rows);
   for (std::size_t row = 0; row < tokens.size(); ++row) {
     const auto values = logits.subspan(row * 61, 61);
-    said.push_back(static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin()));
+    said.push_back(
+        static_cast<std::int32_t>(std::max_element(values.begin(), values.end()) - values.begin()));
   }
   return said;
 }
 
-// A model that looks back 40 positions answers for 400 in pages that nobody else needs any more: the window, what the kernels round it to,
-// a chunk of a prompt, and block ends, 40 - 1 + 63 + 15 + 48 positions at most, so 11 blocks of 16 for each sequence where 26 would stand.
+// A model that looks back 40 positions answers for 400 in pages that nobody else needs any more: the window,
+// what the kernels round it to, a chunk of a prompt, and block ends, 40 - 1 + 63 + 15 + 48 positions at most,
+// so 11 blocks of 16 for each sequence where 26 would stand.
 TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
   const TinyModel model(40);
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
@@ -215,7 +234,8 @@ TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
       options.prefix_caching = false;
       Engine every_page = model.load(make_cpu_backend(2), options);
       const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
-      ServingEngine serving(engine, nullptr, {{8, 48, 512, 64}, guessing ? 3 : 0}, guessing ? ngram.get() : nullptr);
+      ServingEngine serving(engine, nullptr, {{8, 48, 512, 64}, guessing ? 3 : 0},
+                            guessing ? ngram.get() : nullptr);
       std::map<std::uint64_t, GenerationRequest> requests;
       Answers answers;
       Ends ends;
@@ -225,7 +245,8 @@ TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
         request.max_tokens = id % 4 == 0 ? 250 : 30;
         request.ignore_eos = true;
         const std::int32_t length = id % 3 == 0 ? 20 : 160;  // long ones begin alike
-        for (std::int32_t i = 0; i < length; ++i) request.prompt.push_back(3 + (i < 150 ? i * i : i * 5 + static_cast<std::int32_t>(id)) % 58);
+        for (std::int32_t i = 0; i < length; ++i)
+          request.prompt.push_back(3 + (i < 150 ? i * i : i * 5 + static_cast<std::int32_t>(id)) % 58);
         ASSERT_FALSE(serving.submit(request));
       }
       while (!serving.idle()) collect(serving.step(), answers, ends);
@@ -235,7 +256,10 @@ TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
         std::vector<std::int32_t> tokens = request.prompt;
         tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
         const std::vector<std::int32_t> said = said_with_every_page(every_page, tokens);
-        EXPECT_EQ(answer, std::vector<std::int32_t>(said.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()) - 1, said.end())) << id;
+        EXPECT_EQ(answer,
+                  std::vector<std::int32_t>(
+                      said.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()) - 1, said.end()))
+            << id;
       }
       const ServingStatistics& statistics = serving.statistics();
       EXPECT_GT(statistics.prefix_hits, 0);
@@ -245,7 +269,8 @@ TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
     }
 }
 
-// Alone, a sequence of 400 positions never has more than 11 blocks, and is taken though the cache has no room for 400.
+// Alone, a sequence of 400 positions never has more than 11 blocks, and is taken though the cache has no room
+// for 400.
 TEST(ServingEngine, AWindowBoundsThePagesOfASequence) {
   const TinyModel model(40);
   Engine::Options options;
@@ -259,7 +284,8 @@ TEST(ServingEngine, AWindowBoundsThePagesOfASequence) {
   request.ignore_eos = true;
   ASSERT_FALSE(serving.submit(request));
   std::int64_t most = 0, taken = 0;
-  for (; !serving.idle(); most = std::max(most, serving.statistics().kv_blocks_used)) taken += static_cast<std::int64_t>(serving.step().size());
+  for (; !serving.idle(); most = std::max(most, serving.statistics().kv_blocks_used))
+    taken += static_cast<std::int64_t>(serving.step().size());
   EXPECT_GT(taken, 0);
   EXPECT_LE(most, 11);
   EXPECT_EQ(serving.statistics().preemptions, 0);
@@ -292,16 +318,20 @@ TEST(ServingEngine, PackedPagesChangeNoAnswerBetweenThem) {
     Adapted lonely(format);
     const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
     const ServingStatistics statistics = serve_mixed(engine, lonely, ngram.get(), 3, 2);
-    for (const std::int64_t count : {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted}) EXPECT_GT(count, 0);
+    for (const std::int64_t count :
+         {statistics.preemptions, statistics.prefix_hits, statistics.cancelled, statistics.accepted})
+      EXPECT_GT(count, 0);
     const double share = format == kKvFloat16 ? 1 : 0.63;  // of BF16 pages
-    EXPECT_LE(static_cast<double>(engine.cache().bytes()), share * 1.25 * static_cast<double>(plain.cache().bytes()));
+    EXPECT_LE(static_cast<double>(engine.cache().bytes()),
+              share * 1.25 * static_cast<double>(plain.cache().bytes()));
     if (format == kKvInt4) {
       EXPECT_NE(alone(lonely.lonely.at(""), request, 0), alone(plain, request, 0)) << "nothing was rounded";
     }
   }
 }
 
-// A token of every sequence of the vocabulary, drawn with other numbers: guesses that are mostly wrong, and right by chance.
+// A token of every sequence of the vocabulary, drawn with other numbers: guesses that are mostly wrong, and
+// right by chance.
 class RandomGuesses : public Drafter {
  public:
   std::string name() const override { return "random"; }
@@ -332,8 +362,8 @@ std::vector<double> next_shares(Engine& engine, std::span<const std::int32_t> to
   return shares;
 }
 
-// Of a variable with `degrees` of freedom: mean d, variance 2d. Six deviations are far in the tail (below 1e-5 for 60 degrees), and
-// the draws are fixed. Cells of less than five expected are taken together.
+// Of a variable with `degrees` of freedom: mean d, variance 2d. Six deviations are far in the tail (below
+// 1e-5 for 60 degrees), and the draws are fixed. Cells of less than five expected are taken together.
 void expect_chi_square(const std::vector<double>& shares, const std::vector<int>& seen, int draws) {
   double statistic = 0, degrees = -1, rare_expected = 0, rare_seen = 0;
   const auto cell = [&](double expected, double found) {
@@ -353,7 +383,8 @@ void expect_chi_square(const std::vector<double>& shares, const std::vector<int>
   EXPECT_LT(statistic, degrees + 6 * std::sqrt(2 * degrees));
 }
 
-// The second and the third token of answers with 6000 seeds, whose exact distribution the model tells; a guess was made for both.
+// The second and the third token of answers with 6000 seeds, whose exact distribution the model tells; a
+// guess was made for both.
 TEST(ServingEngine, GuessesDoNotChangeADistribution) {
   const TinyModel model;
   Engine::Options options;
@@ -413,7 +444,8 @@ TEST(ServingEngine, LogprobsAreTheModelsOwn) {
   request.max_tokens = 5;
   request.ignore_eos = true;
   request.logprobs = 3;
-  request.sampling = {.temperature = 1, .presence_penalty = 2, .logit_bias = {{7, 60.0f}}};  // what is drawn is not what is likely
+  // what is drawn is not what is likely
+  request.sampling = {.temperature = 1, .presence_penalty = 2, .logit_bias = {{7, 60.0f}}};
   ASSERT_FALSE(serving.submit(request).has_value());
   std::vector<std::int32_t> tokens = request.prompt;
   while (!serving.idle())
@@ -441,14 +473,16 @@ std::vector<double> scored_alone(Engine& engine, const std::vector<std::int32_t>
   const Buffer normed = engine.forward(sequence, tokens);
   const auto rows = static_cast<std::int64_t>(tokens.size()) - 1;
   std::vector<RowScore> scores(tokens.size() - 1);
-  const TensorView all = normed.view(activation_dtype(engine.options().compute), {rows + 1, engine.spec().hidden_size});
+  const TensorView all =
+      normed.view(activation_dtype(engine.options().compute), {rows + 1, engine.spec().hidden_size});
   engine.backend().score_rows(engine.logits(all.row_slice(0, rows)), std::span(tokens).subspan(1), scores);
   std::vector<double> result;
   for (const RowScore& score : scores) result.push_back(score.log_prob);
   return result;
 }
 
-// In the background, in chunks, beside others, pushed out in between, with a prefix that somebody else left: the same digits.
+// In the background, in chunks, beside others, pushed out in between, with a prefix that somebody else left:
+// the same digits.
 TEST(ServingEngine, APromptIsScoredAsAnEvaluationDoes) {
   Engine engine = open("tinystories-656k", 192, true), lonely = open("tinystories-656k", 256, false);
   ServingEngine serving(engine, nullptr, {{4, 24, 256, 64}});
@@ -511,19 +545,26 @@ TEST(ServingEngine, RefusesInWords) {
   };
   EXPECT_EQ(refused([](auto& r) { r.prompt.clear(); }), "prompt: the prompt has no tokens");
   EXPECT_EQ(refused([](auto& r) { r.prompt = {61}; }), "prompt: token 61 is outside the vocabulary of 61");
-  EXPECT_EQ(refused([](auto& r) { r.prompt.resize(64, 1); }), "prompt: the prompt has 64 tokens, and prompt and answer together may have 64");
-  EXPECT_EQ(refused([](auto& r) { r.max_tokens = 0; }), "max_tokens: max_tokens is 0, and at least 1 is needed");
+  EXPECT_EQ(refused([](auto& r) { r.prompt.resize(64, 1); }),
+            "prompt: the prompt has 64 tokens, and prompt and answer together may have 64");
+  EXPECT_EQ(refused([](auto& r) { r.max_tokens = 0; }),
+            "max_tokens: max_tokens is 0, and at least 1 is needed");
   EXPECT_EQ(refused([](auto& r) { r.n = 3; }), "n: n is 3, which is not between 1 and 2");
   EXPECT_EQ(refused([](auto& r) { r.stop = {"x"}; }), "stop: stop strings need a tokenizer");
   EXPECT_EQ(refused([](auto& r) { r.sampling.top_p = 0; }), "top_p: top_p: 0 is not above 0 and at most 1");
-  EXPECT_EQ(refused([](auto& r) { r.sampling.logit_bias = {{-1, 1.0f}}; }), "logit_bias: token -1 is outside the vocabulary of 61");
-  EXPECT_EQ(refused([](auto& r) { r.priority = 101; }), "priority: priority is 101, which is not between -100 and 100");
+  EXPECT_EQ(refused([](auto& r) {
+              r.sampling.logit_bias = {{-1, 1.0f}};
+            }),
+            "logit_bias: token -1 is outside the vocabulary of 61");
+  EXPECT_EQ(refused([](auto& r) { r.priority = 101; }),
+            "priority: priority is 101, which is not between -100 and 100");
   EXPECT_EQ(refused([](auto& r) { r.adapter = "a"; }), "model: the adapter 'a' is not loaded");
   EXPECT_EQ(refused([](auto&) {}), "taken");
   EXPECT_EQ(refused([](auto&) {}), "id: request 0 is running already");
   EXPECT_EQ(refused([](auto& r) { r.id = 1; }), ": 1 requests wait already; try again later");
   EXPECT_EQ(serving.statistics().refused, 12);
-  EXPECT_THROW(ServingEngine(engine, nullptr, {{2, 64, 66, 1}, 0}), Error) << "a longer context than the model's";
+  EXPECT_THROW(ServingEngine(engine, nullptr, {{2, 64, 66, 1}, 0}), Error)
+      << "a longer context than the model's";
 }
 
 TEST(ServingEngine, ACancelledRequestFreesItsPagesAtOnce) {
@@ -567,7 +608,8 @@ TEST(Speculation, AcceptanceIsThatOfAnExactSimulation) {
     options.max_tokens = options.min_tokens = 96;
     options.drafter = drafter.get();
     options.num_draft_tokens = 4;
-    const Generated got = generate_tokens(target, tokenizer.encode(prompt.as_string()), options, [](std::int32_t) { return true; });
+    const Generated got = generate_tokens(target, tokenizer.encode(prompt.as_string()), options,
+                                          [](std::int32_t) { return true; });
     EXPECT_EQ(got.tokens.size(), 96u);
     rounds += got.draft_rounds, drafted += got.drafted, accepted += got.accepted;
   }
@@ -578,8 +620,13 @@ TEST(Speculation, AcceptanceIsThatOfAnExactSimulation) {
 
 TEST(Speculation, AVocabularyThatDiffersIsNamed) {
   const auto tokenizer = [](const std::string& vocabulary) {
-    return Tokenizer::parse(Json::parse(R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
-      "model": {"type": "BPE", "merges": [], "vocab": )" + vocabulary + "}}", "tokenizer"), "tokenizer");
+    return Tokenizer::parse(
+        Json::parse(
+            R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+      "model": {"type": "BPE", "merges": [], "vocab": )" +
+                vocabulary + "}}",
+            "tokenizer"),
+        "tokenizer");
   };
   const Tokenizer model = tokenizer(R"({"a": 0, "b": 1, "c": 2})");
   EXPECT_NO_THROW(check_same_vocabulary(model, tokenizer(R"({"a": 0, "b": 1, "c": 2})"), "draft"));
@@ -591,9 +638,12 @@ TEST(Speculation, AVocabularyThatDiffersIsNamed) {
     }
     return "taken";
   };
-  EXPECT_EQ(words(R"({"a": 0, "x": 1, "c": 2})"), "the vocabularies differ: token 1 is 'b' in the model and 'x' in the draft");
-  EXPECT_EQ(words(R"({"a": 0, "b": 1})"), "the vocabularies differ: token 2 is 'c' in the model and nothing in the draft");
-  EXPECT_EQ(words(R"({"a": 0, "b": 1, "c": 2, "d": 3})"), "the vocabularies differ: token 3 is nothing in the model and 'd' in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "x": 1, "c": 2})"),
+            "the vocabularies differ: token 1 is 'b' in the model and 'x' in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1})"),
+            "the vocabularies differ: token 2 is 'c' in the model and nothing in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1, "c": 2, "d": 3})"),
+            "the vocabularies differ: token 3 is nothing in the model and 'd' in the draft");
 }
 
 }  // namespace

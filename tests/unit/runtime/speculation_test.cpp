@@ -9,7 +9,8 @@ namespace llmq::testing {
 namespace {
 
 // Rounds of which every guess is right with the pattern of a fixed share.
-std::int64_t guesses_after(Speculation& speculation, Speculation::Sequence& sequence, int rounds, int right_of_ten) {
+std::int64_t guesses_after(Speculation& speculation, Speculation::Sequence& sequence, int rounds,
+                           int right_of_ten) {
   int turn = 0;
   for (int round = 0; round < rounds; ++round) {
     const std::int64_t k = speculation.guesses(sequence, 1);

@@ -1,5 +1,6 @@
 // A random Llama of 2 blocks in a temporary directory: hidden 32, 4 heads of 8, 2 KV heads, intermediate 48,
-// vocabulary 61. With a window: the same weights as a Mistral of 512 positions that looks back so far in every block.
+// vocabulary 61. With a window: the same weights as a Mistral of 512 positions that looks back so far in
+// every block.
 #pragma once
 #include <cstring>
 
@@ -52,21 +53,22 @@ class TinyModel {
     declarations_.push_back({name, DType::kF32, shape});
   }
   void write() {
-    Json config = Json::object({{"architectures", Json::array({window_ ? "MistralForCausalLM" : "LlamaForCausalLM"})},
-                                      {"model_type", window_ ? "mistral" : "llama"},
-                                      {"hidden_size", 32},
-                                      {"intermediate_size", 48},
-                                      {"num_attention_heads", 4},
-                                      {"num_key_value_heads", 2},
-                                      {"num_hidden_layers", 2},
-                                      {"vocab_size", 61},
-                                      {"max_position_embeddings", window_ ? 512 : 128},
-                                      {"rms_norm_eps", 1e-5},
-                                      {"hidden_act", "silu"},
-                                      {"tie_word_embeddings", false},
-                                      {"rope_theta", 10000.0},
-                                      {"eos_token_id", 2},
-                                      {"torch_dtype", "float32"}});
+    Json config =
+        Json::object({{"architectures", Json::array({window_ ? "MistralForCausalLM" : "LlamaForCausalLM"})},
+                      {"model_type", window_ ? "mistral" : "llama"},
+                      {"hidden_size", 32},
+                      {"intermediate_size", 48},
+                      {"num_attention_heads", 4},
+                      {"num_key_value_heads", 2},
+                      {"num_hidden_layers", 2},
+                      {"vocab_size", 61},
+                      {"max_position_embeddings", window_ ? 512 : 128},
+                      {"rms_norm_eps", 1e-5},
+                      {"hidden_act", "silu"},
+                      {"tie_word_embeddings", false},
+                      {"rope_theta", 10000.0},
+                      {"eos_token_id", 2},
+                      {"torch_dtype", "float32"}});
     if (window_) config["sliding_window"] = window_;
     directory_.write("config.json", config.dump(2));
     SafetensorsWriter writer(system_io(), directory_ / "model.safetensors", declarations_,

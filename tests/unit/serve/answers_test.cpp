@@ -1,6 +1,7 @@
-// From events of an engine to what a client reads, and the thread between: with an engine and a client that the tests play.
-#include <gmock/gmock.h>
+// From events of an engine to what a client reads, and the thread between: with an engine and a client that
+// the tests play.
 #include <fmt/core.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,8 +45,11 @@ const ServedModel& model() {
 }
 
 struct Answering {
-  explicit Answering(CompletionAnswer::Asked asked) : sink(std::move(asked), model(), metrics, client) { sink.accepted(7); }
-  void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text, std::optional<FinishReason> finish = {}) {
+  explicit Answering(CompletionAnswer::Asked asked) : sink(std::move(asked), model(), metrics, client) {
+    sink.accepted(7);
+  }
+  void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text,
+             std::optional<FinishReason> finish = {}) {
     GenerationEvent event;
     event.id = id;
     event.index = index;
@@ -79,7 +83,8 @@ TEST(CompletionAnswer, SeveralPromptsAndAnswersKeepTheirPlaces) {
   answering.event(7, 0, {6, 7}, "A", FinishReason::kStop);
   const Json body = Json::parse(answering.client->body, "body");
   std::string texts;
-  for (const Json& choice : body.at("choices").items()) texts += choice.at("text").as_string() + " " + choice.at("finish_reason").as_string() + ",";
+  for (const Json& choice : body.at("choices").items())
+    texts += choice.at("text").as_string() + " " + choice.at("finish_reason").as_string() + ",";
   EXPECT_EQ(texts, "aA stop,b stop,c length,d stop,");
   EXPECT_EQ(body.at("usage").at("prompt_tokens"), Json(7));
   EXPECT_EQ(body.at("usage").at("completion_tokens"), Json(6));
@@ -96,7 +101,10 @@ TEST(CompletionAnswer, StreamsCallsAsTheLastChunk) {
   answering.event(7, 0, {1}, "ments\": {\"x\": 1}}</tool_call>", FinishReason::kStop);
   const std::string& body = answering.client->body;
   EXPECT_THAT(body, HasSubstr(R"("delta":{"content":"Wait."})"));
-  EXPECT_THAT(body, HasSubstr(R"("function":{"name":"f","arguments":"{\"x\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls")"));
+  EXPECT_THAT(
+      body,
+      HasSubstr(
+          R"("function":{"name":"f","arguments":"{\"x\":1}"}}]},"logprobs":null,"finish_reason":"tool_calls")"));
   EXPECT_THAT(body, Not(HasSubstr("<tool_call>")));
   EXPECT_THAT(body, HasSubstr(R"("choices":[],"usage":{"prompt_tokens":3,"completion_tokens":3)"));
   EXPECT_TRUE(body.ends_with("data: [DONE]\n\n"));
@@ -129,7 +137,8 @@ TEST(CompletionAnswer, RefusalsHaveTheirStatus) {
 class PlayedEngine : public RequestEngine {
  public:
   std::optional<GenerationRefusal> submit(GenerationRequest request) override {
-    if (request.prompt.empty()) return GenerationRefusal{GenerationRefusal::Kind::kInvalid, "prompt", "is empty"};
+    if (request.prompt.empty())
+      return GenerationRefusal{GenerationRefusal::Kind::kInvalid, "prompt", "is empty"};
     log.push_back(fmt::format("submit {}", request.id));
     fresh.push_back(request.id);
     live.push_back(request.id);
@@ -186,7 +195,9 @@ class Told : public AnswerSink {
   void accepted(std::uint64_t first) override { say(fmt::format("accepted {}", first)); }
   void refused(const GenerationRefusal& refusal) override { say("refused " + refusal.field); }
   void started(std::uint64_t id, Time) override { say(fmt::format("started {}", id)); }
-  void event(const GenerationEvent& event, Time) override { say(fmt::format("event {}{}", event.id, event.finish ? " end" : "")); }
+  void event(const GenerationEvent& event, Time) override {
+    say(fmt::format("event {}{}", event.id, event.finish ? " end" : ""));
+  }
   void failed(const std::string& message) override { say("failed " + message); }
   std::string next() {
     std::unique_lock lock(mutex_);
@@ -254,7 +265,8 @@ TEST(EngineThread, AGroupIsTakenOrRefusedWhole) {
   EngineThread thread(std::move(owned), 2, metrics, [](const std::string&) {});
   thread.submit({request(), request(true)}, told);
   EXPECT_EQ(told->next(), "refused prompt");
-  EXPECT_EQ(thread.submit({request(), request(), request()}, told), EngineThread::kRefused) << "more than the queue holds";
+  EXPECT_EQ(thread.submit({request(), request(), request()}, told), EngineThread::kRefused)
+      << "more than the queue holds";
   thread.submit({request()}, told);
   EXPECT_EQ(told->next(), "accepted 3") << "nothing was said of the request that was taken back";
   thread.cancel(3, 1);
@@ -267,7 +279,8 @@ TEST(EngineThread, AFailureIsToldToAllAndEndsIt) {
   engine.fails = true;
   const auto told = std::make_shared<Told>();
   std::promise<std::string> failure;
-  EngineThread thread(std::move(owned), 10, metrics, [&](const std::string& message) { failure.set_value(message); });
+  EngineThread thread(std::move(owned), 10, metrics,
+                      [&](const std::string& message) { failure.set_value(message); });
   thread.submit({request(), request()}, told);
   EXPECT_EQ(told->next(), "accepted 1");
   engine.allow(1);

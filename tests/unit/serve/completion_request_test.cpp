@@ -39,7 +39,8 @@ ApiError refused_chat(const std::string& fields) {
 }
 
 TEST(CompletionRequest, ReadsEveryField) {
-  const TextRequest r = text(R"({"model": "m", "prompt": ["a", "b"], "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "top_k": -1,
+  const TextRequest r = text(
+      R"({"model": "m", "prompt": ["a", "b"], "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "top_k": -1,
       "presence_penalty": 1, "frequency_penalty": -1.5, "repetition_penalty": 1.1, "logit_bias": {"5": -100, "7": 2.5}, "seed": -3, "stop": ["x", "y"],
       "stop_token_ids": [2], "ignore_eos": true, "n": 2, "logprobs": 4, "priority": -2, "stream": true, "stream_options": {"include_usage": true},
       "user": "u", "echo": null, "suffix": null, "best_of": 2})");
@@ -138,7 +139,8 @@ TEST(CompletionRequest, HostileBodiesAreRefusedBeforeTheyAreRead) {
 }
 
 TEST(ChatRequest, TemplatesSeeMessagesToolsAndVariables) {
-  const ChatRequest r = chat(R"({"model": "m", "max_tokens": 5, "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "chat_template_kwargs": {"enable_thinking": false},
+  const ChatRequest r = chat(
+      R"({"model": "m", "max_tokens": 5, "max_completion_tokens": 9, "logprobs": true, "top_logprobs": 3, "chat_template_kwargs": {"enable_thinking": false},
       "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]},
         {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{\"x\": 1}"}}]},
         {"role": "tool", "tool_call_id": "c1", "content": "2"}],
@@ -157,18 +159,23 @@ TEST(ChatRequest, TemplatesSeeMessagesToolsAndVariables) {
 }
 
 TEST(ChatRequest, ToolChoiceNoneHidesTheTools) {
-  const ChatRequest r = chat(R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "none", "tools": [{"type": "function", "function": {"name": "f"}}]})");
+  const ChatRequest r = chat(
+      R"({"messages": [{"role": "user", "content": "a"}], "tool_choice": "none", "tools": [{"type": "function", "function": {"name": "f"}}]})");
   EXPECT_TRUE(r.tools.empty());
   EXPECT_EQ(r.chat.find("tools"), nullptr);
 }
 
 TEST(ChatRequest, CallsCanBeForced) {
-  const std::string tools = R"("messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}},
+  const std::string tools =
+      R"("messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "f"}},
       {"type": "function", "function": {"name": "g", "parameters": {"properties": {"x": {"type": "integer"}}}}}])";
-  const ChatRequest any = chat("{" + tools + R"(, "tool_choice": "required"})"), one = chat("{" + tools + R"(, "tool_choice": {"type": "function", "function": {"name": "g"}}})");
+  const ChatRequest any = chat("{" + tools + R"(, "tool_choice": "required"})"),
+                    one = chat("{" + tools +
+                               R"(, "tool_choice": {"type": "function", "function": {"name": "g"}}})");
   ASSERT_EQ(any.forced.size(), 2u);
   EXPECT_FALSE(any.one_call);
-  EXPECT_EQ(any.forced[0].arguments, Json::parse(R"({"type": "object", "additionalProperties": false})", "none"));
+  EXPECT_EQ(any.forced[0].arguments,
+            Json::parse(R"({"type": "object", "additionalProperties": false})", "none"));
   ASSERT_EQ(one.forced.size(), 1u);
   EXPECT_TRUE(one.one_call);
   EXPECT_EQ(one.forced[0].name, "g");
@@ -187,9 +194,11 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"("top_logprobs": 3)", "top_logprobs"},
       {R"("logprobs": true, "top_logprobs": 21)", "top_logprobs"},
       {R"("response_format": {"type": "json_schema"})", "response_format.json_schema"},
-      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "pattern": "a"}})", "response_format.json_schema.pattern"},
+      {R"("response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}, "pattern": "a"}})",
+       "response_format.json_schema.pattern"},
       {R"("response_format": {"type": "xml"})", "response_format.type"},
-      {R"("response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"})", "structured_outputs"},
+      {R"("response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"})",
+       "structured_outputs"},
       {R"("structured_outputs": {"grammar": "a", "regex": "a"})", "structured_outputs.grammar"},
       {R"("structured_outputs": {"choice": ["a", 1]})", "structured_outputs.choice"},
       {R"("structured_outputs": {"choice": ["a"], "regex": "a"})", "structured_outputs"},
@@ -197,14 +206,19 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"("tool_choice": "required")", "tool_choice"},
       {R"("tool_choice": "always")", "tool_choice"},
       {R"("tool_choice": {"type": "allowed_tools"})", "tool_choice.type"},
-      {R"("tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}])", "tool_choice"},
-      {R"("tool_choice": "required", "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f"}}])", "tool_choice"},
-      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])", "tools[0].function.parameters.type"},
-      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{}]}}}])", "tools[0].function.parameters.anyOf"},
+      {R"("tool_choice": {"type": "function", "function": {"name": "g"}}, "tools": [{"type": "function", "function": {"name": "f"}}])",
+       "tool_choice"},
+      {R"("tool_choice": "required", "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f"}}])",
+       "tool_choice"},
+      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}])",
+       "tools[0].function.parameters.type"},
+      {R"("tool_choice": "required", "tools": [{"type": "function", "function": {"name": "f", "parameters": {"anyOf": [{}]}}}])",
+       "tools[0].function.parameters.anyOf"},
       {R"("parallel_tool_calls": 1)", "parallel_tool_calls"},
       {R"("functions": [])", "functions"},
       {R"("tools": [{"type": "retrieval"}])", "tools[0].type"},
-      {R"("tools": [{"type": "function", "function": {"name": "f", "pattern": "("}}])", "tools[0].function.pattern"},
+      {R"("tools": [{"type": "function", "function": {"name": "f", "pattern": "("}}])",
+       "tools[0].function.pattern"},
       {R"("chat_template": "{{ x }}")", "chat_template"},
       {R"("chat_template_kwargs": {"messages": 1})", "chat_template_kwargs.messages"},
       {R"("chat_template_kwargs": {"x": [1]})", "chat_template_kwargs.x"},
@@ -218,17 +232,21 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
       {R"([{"role": "robot", "content": "a"}])", "messages[0].role"},
       {R"([{"role": "user"}])", "messages[0].content"},
       {R"([{"role": "user", "content": 5}])", "messages[0].content"},
-      {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])", "messages[0].content[0].type"},
+      {R"([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}])",
+       "messages[0].content[0].type"},
       {R"([{"role": "user", "content": "a", "colour": 1}])", "messages[0].colour"},
-      {R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}])", "messages[0].tool_calls[0].function.arguments"},
+      {R"([{"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "{"}}]}])",
+       "messages[0].tool_calls[0].function.arguments"},
   };
   for (const auto& one : messages)
-    EXPECT_EQ(refusal([&] { chat(std::string("{\"messages\": ") + one.messages + "}"); }).param(), one.param) << one.messages;
+    EXPECT_EQ(refusal([&] { chat(std::string("{\"messages\": ") + one.messages + "}"); }).param(), one.param)
+        << one.messages;
 }
 
 TEST(ApiErrors, AreOpenAisObject) {
-  EXPECT_EQ(ApiError(404, "no", "model", "model_not_found").body().dump(),
-            R"({"error":{"message":"no","type":"invalid_request_error","param":"model","code":"model_not_found"}})");
+  EXPECT_EQ(
+      ApiError(404, "no", "model", "model_not_found").body().dump(),
+      R"({"error":{"message":"no","type":"invalid_request_error","param":"model","code":"model_not_found"}})");
   EXPECT_EQ(ApiError(500, "x").body().at("error").at("code"), Json());
   EXPECT_EQ(refused_text(R"("seed": true)").code(), "invalid_type");
   // A long name from outside is not repeated whole.
@@ -237,7 +255,8 @@ TEST(ApiErrors, AreOpenAisObject) {
 
 TEST(TokenizeRequest, TakesAPromptOrAChat) {
   EXPECT_EQ(parse_tokenize_request(R"({"model": "m", "prompt": "a"})", limits()).prompt, "a");
-  EXPECT_FALSE(parse_tokenize_request(R"({"messages": [{"role": "user", "content": "a"}]})", limits()).add_special_tokens);
+  EXPECT_FALSE(parse_tokenize_request(R"({"messages": [{"role": "user", "content": "a"}]})", limits())
+                   .add_special_tokens);
   EXPECT_EQ(refusal([] { parse_tokenize_request("{}", limits()); }).param(), "prompt");
   EXPECT_THAT(parse_detokenize_request(R"({"tokens": [1, 2]})", limits()), ElementsAre(1, 2));
   EXPECT_EQ(refusal([] { parse_detokenize_request(R"({"tokens": [2048]})", limits()); }).param(), "tokens");

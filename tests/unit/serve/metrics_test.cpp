@@ -42,15 +42,22 @@ std::string after_some_work(bool vllm) {
 
 TEST(Metrics, FiguresStandUnderTheirNames) {
   const std::string text = after_some_work(false);
-  for (const char* line : {"llmq_num_requests_running{model_name=\"a\\\"b\"} 2\n", "llmq_kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.25\n",
-                           "llmq_kv_cache_bytes{model_name=\"a\\\"b\"} 73728\n", "llmq_kv_places_total{model_name=\"a\\\"b\"} 480\n", "llmq_kv_places_unused_total{model_name=\"a\\\"b\"} 12\n",
-                           "llmq_generation_tokens_total{model_name=\"a\\\"b\"} 7\n", "llmq_request_success_total{model_name=\"a\\\"b\",finished_reason=\"stop\"} 4\n",
-                           "llmq_spec_decode_num_accepted_tokens_total{model_name=\"a\\\"b\"} 15\n",
-                           "llmq_spec_decode_num_accepted_tokens_per_pos_total{model_name=\"a\\\"b\",position=\"1\"} 7\n",
-                           "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.04\"} 0\n",
-                           "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.06\"} 1\n", "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"2560\"} 1\n",
-                           "llmq_inter_token_latency_seconds_count{model_name=\"a\\\"b\"} 3\n", "llmq_inter_token_latency_seconds_bucket{model_name=\"a\\\"b\",le=\"0.01\"} 3\n",
-                           "llmq_http_requests_total{model_name=\"a\\\"b\",path=\"/health\",status=\"200\"} 1\n"})
+  for (const char* line :
+       {"llmq_num_requests_running{model_name=\"a\\\"b\"} 2\n",
+        "llmq_kv_cache_usage_perc{model_name=\"a\\\"b\"} 0.25\n",
+        "llmq_kv_cache_bytes{model_name=\"a\\\"b\"} 73728\n",
+        "llmq_kv_places_total{model_name=\"a\\\"b\"} 480\n",
+        "llmq_kv_places_unused_total{model_name=\"a\\\"b\"} 12\n",
+        "llmq_generation_tokens_total{model_name=\"a\\\"b\"} 7\n",
+        "llmq_request_success_total{model_name=\"a\\\"b\",finished_reason=\"stop\"} 4\n",
+        "llmq_spec_decode_num_accepted_tokens_total{model_name=\"a\\\"b\"} 15\n",
+        "llmq_spec_decode_num_accepted_tokens_per_pos_total{model_name=\"a\\\"b\",position=\"1\"} 7\n",
+        "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.04\"} 0\n",
+        "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"0.06\"} 1\n",
+        "llmq_time_to_first_token_seconds_bucket{model_name=\"a\\\"b\",le=\"2560\"} 1\n",
+        "llmq_inter_token_latency_seconds_count{model_name=\"a\\\"b\"} 3\n",
+        "llmq_inter_token_latency_seconds_bucket{model_name=\"a\\\"b\",le=\"0.01\"} 3\n",
+        "llmq_http_requests_total{model_name=\"a\\\"b\",path=\"/health\",status=\"200\"} 1\n"})
     EXPECT_THAT(text, HasSubstr(line));
   EXPECT_THAT(text, Not(HasSubstr("vllm:")));
 }
@@ -58,7 +65,8 @@ TEST(Metrics, FiguresStandUnderTheirNames) {
 TEST(Metrics, VllmsNamesOnRequest) {
   const std::string text = after_some_work(true);
   EXPECT_THAT(text, HasSubstr("vllm:num_requests_running{model_name=\"a\\\"b\",engine=\"0\"} 2\n"));
-  EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_sum{model_name=\"a\\\"b\",engine=\"0\"} 1\n"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:e2e_request_latency_seconds_sum{model_name=\"a\\\"b\",engine=\"0\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("llmq_num_requests_running"));
 }
 
@@ -86,7 +94,8 @@ TEST(ApiKeys, OnlyWholeKeysOfTheFileArePassed) {
   ASSERT_TRUE(first && second);
   EXPECT_NE(*first, *second) << "each key is a tenant of its own";
   EXPECT_THAT(*first, Not(HasSubstr("0123456789abcdef")));
-  for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdeff", "0123456789abcdef", "Basic 0123456789abcdef", "Bearer # ours"})
+  for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer 0123456789abcde", "Bearer 0123456789abcdeff",
+                            "0123456789abcdef", "Basic 0123456789abcdef", "Bearer # ours"})
     EXPECT_FALSE(keys.tenant(wrong)) << wrong;
   EXPECT_EQ(ApiKeys().tenant("anything"), "");
 }
@@ -105,8 +114,11 @@ TEST(ApiKeys, FilesAreChecked) {
 }
 
 TEST(Api, OnlyNamesOfTheLoopbackInterfaceAreLoopback) {
-  for (const char* host : {"localhost", "localhost:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:8000", "[::1]"}) EXPECT_TRUE(names_loopback(host)) << host;
-  for (const char* host : {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", "10.0.0.1", "::1"}) EXPECT_FALSE(names_loopback(host)) << host;
+  for (const char* host : {"localhost", "localhost:8000", "127.0.0.1:1", "127.1.2.3", "[::1]:8000", "[::1]"})
+    EXPECT_TRUE(names_loopback(host)) << host;
+  for (const char* host :
+       {"", "evil.example", "localhost.evil.example", "127.0.0.1.evil.example", "[::2]", "10.0.0.1", "::1"})
+    EXPECT_FALSE(names_loopback(host)) << host;
 }
 
 }  // namespace

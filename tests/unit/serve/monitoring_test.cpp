@@ -1,4 +1,5 @@
-// share/monitoring against what /metrics says: both files are read whole, and every metric they ask for exists.
+// share/monitoring against what /metrics says: both files are read whole, and every metric they ask for
+// exists.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -14,7 +15,9 @@
 namespace llmq {
 namespace {
 
-std::string text_of(const char* name) { return read_text(system_io(), std::string(LLMQ_SOURCE_DIR) + "/share/monitoring/" + name); }
+std::string text_of(const char* name) {
+  return read_text(system_io(), std::string(LLMQ_SOURCE_DIR) + "/share/monitoring/" + name);
+}
 
 std::set<std::string> known_metrics() {
   Metrics metrics({"m", false});
@@ -26,7 +29,8 @@ std::set<std::string> known_metrics() {
   const std::string text = metrics.text({});
   static const std::regex sample("(?:^|\n)(\\w+)(?:\\{| )");
   std::set<std::string> names;
-  for (std::sregex_iterator match(text.begin(), text.end(), sample), end; match != end; ++match) names.insert((*match)[1]);
+  for (std::sregex_iterator match(text.begin(), text.end(), sample), end; match != end; ++match)
+    names.insert((*match)[1]);
   return names;
 }
 
@@ -38,8 +42,11 @@ std::vector<std::string> faults(const std::string& expression) {
   for (std::sregex_iterator match(expression.begin(), expression.end(), name), end; match != end; ++match)
     if (!known.contains((*match)[1])) found.push_back((*match)[1]);
   for (const char* pair : {"()", "{}", "[]"})
-    if (std::count(expression.begin(), expression.end(), pair[0]) != std::count(expression.begin(), expression.end(), pair[1])) found.push_back(expression);
-  if (expression.find("llmq_") == std::string::npos && expression.find("process_") == std::string::npos) found.push_back("no metric: " + expression);
+    if (std::count(expression.begin(), expression.end(), pair[0]) !=
+        std::count(expression.begin(), expression.end(), pair[1]))
+      found.push_back(expression);
+  if (expression.find("llmq_") == std::string::npos && expression.find("process_") == std::string::npos)
+    found.push_back("no metric: " + expression);
   return found;
 }
 
@@ -54,7 +61,9 @@ TEST(Monitoring, AlertsAskForMetricsThatExist) {
     EXPECT_FALSE(rule.find("annotations")->find("summary")->as_string().empty());
   }
   EXPECT_GE(names.size(), 10u);
-  for (const char* name : {"LlmqSlowFirstToken", "LlmqSlowTokens", "LlmqLowThroughput", "LlmqLowAcceptance", "LlmqQualityDrift"}) EXPECT_EQ(names.count(name), 1u) << name;
+  for (const char* name :
+       {"LlmqSlowFirstToken", "LlmqSlowTokens", "LlmqLowThroughput", "LlmqLowAcceptance", "LlmqQualityDrift"})
+    EXPECT_EQ(names.count(name), 1u) << name;
 }
 
 TEST(Monitoring, TheDashboardAsksForMetricsThatExist) {
@@ -63,7 +72,8 @@ TEST(Monitoring, TheDashboardAsksForMetricsThatExist) {
   for (const Json& panel : dashboard.at("panels").items()) {
     EXPECT_TRUE(titles.insert(panel.at("title").as_string()).second);
     EXPECT_FALSE(panel.at("targets").items().empty());
-    for (const Json& target : panel.at("targets").items()) EXPECT_THAT(faults(target.at("expr").as_string()), ::testing::IsEmpty());
+    for (const Json& target : panel.at("targets").items())
+      EXPECT_THAT(faults(target.at("expr").as_string()), ::testing::IsEmpty());
   }
   EXPECT_GE(titles.size(), 13u);
 }

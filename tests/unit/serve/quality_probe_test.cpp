@@ -1,4 +1,5 @@
-// Probes of quality on an engine that the test plays: what they ask, what they say, and what they make of trouble.
+// Probes of quality on an engine that the test plays: what they ask, what they say, and what they make of
+// trouble.
 #include "serve/quality_probe.h"
 
 #include <gmock/gmock.h>
@@ -55,17 +56,21 @@ class ScoringEngine : public RequestEngine {
 };
 
 const ServedModel& model() {
-  static const ServedModel served{"m", {}, 0, 512, 2048, Tokenizer::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"), {}};
+  static const ServedModel served{
+      "m", {}, 0, 512, 2048, Tokenizer::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"),
+      {}};
   return served;
 }
 
 // The metrics once some of their text is there.
-std::string metrics_with(const std::string& text, std::unique_ptr<RequestEngine> engine, const ProbeOptions& options) {
+std::string metrics_with(const std::string& text, std::unique_ptr<RequestEngine> engine,
+                         const ProbeOptions& options) {
   Metrics metrics({"m", false});
   EngineThread thread(std::move(engine), 8, metrics, [](const std::string&) {});
   const QualityProbe probe(options, model(), thread, metrics);
   std::string now;
-  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20); std::chrono::steady_clock::now() < end;) {
+  for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+       std::chrono::steady_clock::now() < end;) {
     now = metrics.text({});
     if (now.find(text) != std::string::npos) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
@@ -80,7 +85,8 @@ TEST(QualityProbe, TheFirstIsRecordedAndOthersAreComparedWithIt) {
   const testing::TemporaryDirectory folder;
   const std::string file = (folder.path() / "baseline.json").string();
   EXPECT_FALSE(read_probe_baseline(system_io(), file).has_value());
-  const std::string first = metrics_with("llmq_quality_probes_total{model_name=\"m\",result=\"scored\"} 2\n", std::make_unique<ScoringEngine>(-1.25), every(0.01, file));
+  const std::string first = metrics_with("llmq_quality_probes_total{model_name=\"m\",result=\"scored\"} 2\n",
+                                         std::make_unique<ScoringEngine>(-1.25), every(0.01, file));
   EXPECT_THAT(first, HasSubstr("llmq_quality_probe_mean_log_prob{model_name=\"m\"} -1.25\n"));
   EXPECT_THAT(first, HasSubstr("llmq_quality_probe_baseline_mean_log_prob{model_name=\"m\"} -1.25\n"));
   ProbeOptions later = every(0.01, file);
@@ -94,13 +100,15 @@ TEST(QualityProbe, TheFirstIsRecordedAndOthersAreComparedWithIt) {
 }
 
 TEST(QualityProbe, ABusyServerIsNotProbed) {
-  const std::string text = metrics_with("\"skipped\"} 2\n", std::make_unique<ScoringEngine>(-1, true), every(0.01));
+  const std::string text =
+      metrics_with("\"skipped\"} 2\n", std::make_unique<ScoringEngine>(-1, true), every(0.01));
   EXPECT_THAT(text, HasSubstr("result=\"scored\"} 0\n"));
   EXPECT_EQ(text.find("llmq_quality_probe_mean"), std::string::npos);
 }
 
 TEST(QualityProbe, WhatIsNoNumberIsAFailure) {
-  const std::string text = metrics_with("\"failed\"} 1\n", std::make_unique<ScoringEngine>(std::nan("")), every(100));
+  const std::string text =
+      metrics_with("\"failed\"} 1\n", std::make_unique<ScoringEngine>(std::nan("")), every(100));
   EXPECT_EQ(text.find("llmq_quality_probe_mean"), std::string::npos);
 }
 
@@ -120,8 +128,14 @@ TEST(QualityProbe, ABaselineIsChecked) {
     return std::string();
   };
   EXPECT_THAT(message("{}"), HasSubstr("is no baseline"));
-  EXPECT_THAT(message(R"({"schema": "llmq.probe/1", "model": "o", "tokens": 9, "tokens_sha256": "ab", "mean_log_prob": 1})"), HasSubstr("no mean log probability"));
-  EXPECT_THAT(message(R"({"schema": "llmq.probe/1", "model": "o", "tokens": 9, "tokens_sha256": "ab", "mean_log_prob": -1})"), HasSubstr("of other tokens"));
+  EXPECT_THAT(
+      message(
+          R"({"schema": "llmq.probe/1", "model": "o", "tokens": 9, "tokens_sha256": "ab", "mean_log_prob": 1})"),
+      HasSubstr("no mean log probability"));
+  EXPECT_THAT(
+      message(
+          R"({"schema": "llmq.probe/1", "model": "o", "tokens": 9, "tokens_sha256": "ab", "mean_log_prob": -1})"),
+      HasSubstr("of other tokens"));
   EXPECT_THROW(read_probe_baseline(system_io(), folder.path() / "no" / "b.json"), Error);
 }
 

@@ -12,8 +12,11 @@ namespace llmq::testing {
 namespace {
 
 TEST(ServedAdapters, NamesAreWords) {
-  for (const char* name : {"poems", "team/poems-v2", "a.b_c:d@e+f"}) EXPECT_FALSE(bad_adapter_name(name)) << name;
-  for (const std::string& name : {std::string(), std::string("a b"), std::string("../a"), std::string("a..b"), std::string("a\nb"), std::string("ä"), std::string("a\"b"), std::string(129, 'x')})
+  for (const char* name : {"poems", "team/poems-v2", "a.b_c:d@e+f"})
+    EXPECT_FALSE(bad_adapter_name(name)) << name;
+  for (const std::string& name :
+       {std::string(), std::string("a b"), std::string("../a"), std::string("a..b"), std::string("a\nb"),
+        std::string("ä"), std::string("a\"b"), std::string(129, 'x')})
     EXPECT_TRUE(bad_adapter_name(name)) << name;
 }
 
@@ -24,9 +27,13 @@ TEST(ServedAdapters, PathsStayBelowTheirDirectory) {
   std::filesystem::create_directory_symlink(disk / "adapters-of-others/two", disk / "adapters/link");
   const Path root = disk / "adapters";
   const Path one = std::filesystem::canonical(root / "one");
-  for (const std::string& asked : {std::string("one"), std::string("./one"), std::string("../adapters/one"), (root / "one").string()}) EXPECT_EQ(adapter_below(root, asked), one) << asked;
-  for (const std::string& asked : {std::string(".."), std::string("../adapters-of-others/two"), std::string("link"), std::string("/"), std::string("nowhere"), std::string("one/file"), std::string(),
-                                   std::string("one\0x", 5), (disk / "adapters-of-others/two").string()})
+  for (const std::string& asked :
+       {std::string("one"), std::string("./one"), std::string("../adapters/one"), (root / "one").string()})
+    EXPECT_EQ(adapter_below(root, asked), one) << asked;
+  for (const std::string& asked :
+       {std::string(".."), std::string("../adapters-of-others/two"), std::string("link"), std::string("/"),
+        std::string("nowhere"), std::string("one/file"), std::string(), std::string("one\0x", 5),
+        (disk / "adapters-of-others/two").string()})
     EXPECT_THROW(adapter_below(root, asked), ApiError) << asked;
 }
 

@@ -1,5 +1,6 @@
-// Random blocks and the FP32 bits that the Python package gguf 0.19.0 dequantizes them to (gguf.quants.dequantize): two
-// whole blocks as bytes with FNV-1a-64 of the little-endian FP32 bits of the result, and the first four values.
+// Random blocks and the FP32 bits that the Python package gguf 0.19.0 dequantizes them to
+// (gguf.quants.dequantize): two whole blocks as bytes with FNV-1a-64 of the little-endian FP32 bits of the
+// result, and the first four values.
 #pragma once
 #include <array>
 #include <cstdint>

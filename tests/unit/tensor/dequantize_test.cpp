@@ -39,7 +39,8 @@ std::vector<float> read(const TensorView& view) {
 }
 
 TEST(ToFloat32, AnyNumberOfThreadsGivesTheSame) {
-  for (const auto& [rows, cols] : {std::pair<std::int64_t, std::int64_t>{1, 5}, {3, 70'000}, {700, 257}, {0, 4}, {4, 0}}) {
+  for (const auto& [rows, cols] :
+       {std::pair<std::int64_t, std::int64_t>{1, 5}, {3, 70'000}, {700, 257}, {0, 4}, {4, 0}}) {
     std::vector<std::uint16_t> stored(static_cast<std::size_t>(rows * cols));
     for (std::size_t i = 0; i < stored.size(); ++i) stored[i] = static_cast<std::uint16_t>(0x3f80u + i % 127);
     const TensorView view(static_cast<const void*>(stored.data()), DType::kBF16, {rows, cols});

@@ -29,8 +29,8 @@ std::vector<std::uint8_t> random_blocks(const BlockLayout& layout, std::int64_t 
 }
 
 TEST(GgmlCodes, HaveTheValuesOfTheBlocksToTheBit) {
-  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K, DType::kQ4_1,
-                            DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
+  for (const DType dtype : {DType::kQ4_0, DType::kQ5_0, DType::kQ8_0, DType::kQ3_K, DType::kQ6_K,
+                            DType::kQ4_1, DType::kQ5_1, DType::kQ2_K, DType::kQ4_K, DType::kQ5_K}) {
     ASSERT_TRUE(has_codes(dtype));
     const BlockLayout& layout = *block_layout(dtype);
     const std::int64_t rows = 3, columns = 2 * layout.elements;

@@ -1,4 +1,5 @@
-// Rows to GGUF bytes: boundaries, plain types, blocks at their limits. (tests/golden/ggml_blocks compares with ggml.)
+// Rows to GGUF bytes: boundaries, plain types, blocks at their limits. (tests/golden/ggml_blocks compares
+// with ggml.)
 #include "tensor/ggml_quantize.h"
 
 #include <gtest/gtest.h>
@@ -69,8 +70,8 @@ TEST_P(GgmlQuantizeBlocks, ZerosStayZero) {
       EXPECT_EQ(value, 0.f);
 }
 
-// One number of 10^4 among 255 of about 1: it must come back within half a step of its block, whose range is 2 * 10^4 at most; K types
-// round their scales to 4 or 6 bits on top (at most 1/15 of the largest).
+// One number of 10^4 among 255 of about 1: it must come back within half a step of its block, whose range is
+// 2 * 10^4 at most; K types round their scales to 4 or 6 bits on top (at most 1/15 of the largest).
 TEST_P(GgmlQuantizeBlocks, AnOutlierSurvives) {
   std::vector<float> row(256);
   for (std::size_t i = 0; i < 256; ++i) row[i] = static_cast<float>(static_cast<int>(i * 37 % 101) - 50) / 50;
@@ -98,7 +99,8 @@ TEST_P(GgmlQuantizeBlocks, RefusesScalesBeyondF16AndNumbersThatAreNone) {
       Error);
 }
 
-// Numbers with a bell's shape, a few far out, and importances over three orders of magnitude with a stretch that is 0.
+// Numbers with a bell's shape, a few far out, and importances over three orders of magnitude with a stretch
+// that is 0.
 struct RandomRows {
   static constexpr std::size_t kWidth = 512;
   std::vector<float> numbers, importance;
@@ -131,8 +133,9 @@ std::vector<double> block_errors(DType type, const std::vector<std::byte>& bytes
   return errors;
 }
 
-// The search weighs columns by importance + 2^-20 of its mean; a block's error in importance alone may grow by what that floor allows:
-// the floor times the plain error that it traded, which is below 2^-20 * mean * (plain error of ggml's block).
+// The search weighs columns by importance + 2^-20 of its mean; a block's error in importance alone may grow
+// by what that floor allows: the floor times the plain error that it traded, which is below 2^-20 * mean *
+// (plain error of ggml's block).
 TEST_P(GgmlQuantizeBlocks, TheWiderSearchIsNeverWorseInAnyBlockAndBetterOverall) {
   for (unsigned seed = 1; seed <= 8; ++seed) {
     const RandomRows rows(seed);

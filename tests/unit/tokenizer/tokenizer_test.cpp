@@ -108,9 +108,10 @@ std::vector<std::string> merge_by_definition(
 }
 
 // Random merges in random order, so that later merges may have lower ranks than those that make their pieces.
-// The three lengths take the scan, the heap and the queue of ranks. 'd' is in no merge; 'e' has no token: with
-// `fallback` it becomes a byte's, with `unknown` runs of it become one unknown, else it is left out and what stands
-// around it may merge. Where words can be cut, those of more than 48 characters without 'd' are cut by runs.
+// The three lengths take the scan, the heap and the queue of ranks. 'd' is in no merge; 'e' has no token:
+// with `fallback` it becomes a byte's, with `unknown` runs of it become one unknown, else it is left out and
+// what stands around it may merge. Where words can be cut, those of more than 48 characters without 'd' are
+// cut by runs.
 TEST(Bpe, MergesAsDefined) {
   std::mt19937 random(3);
   for (int round = 0; round < 60; ++round) {
@@ -178,8 +179,8 @@ TEST(Bpe, MergesAsDefined) {
   }
 }
 
-// A merge of a stand-in joins what no characters of the text show: such a vocabulary's words are not cut. As Hugging
-// Face tokenizers 0.23 does.
+// A merge of a stand-in joins what no characters of the text show: such a vocabulary's words are not cut. As
+// Hugging Face tokenizers 0.23 does.
 TEST(Bpe, MergesStandInsForUnknownCharactersAndBytes) {
   Json json = Json::object();
   json["model"] = Json::parse(
