@@ -57,7 +57,7 @@ function(llmq_library name)
     target_include_directories(llmq_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
     target_link_libraries(llmq_${name} PUBLIC ${ARG_DEPENDS} PRIVATE ${ARG_PRIVATE_DEPENDS})
     llmq_warnings(llmq_${name})
-    if(LLMQ_FUZZ AND name MATCHES "^(base|tensor|io|tokenizer|model|export|quant|serve)$")  # where readers are: the fuzzer sees their branches
+    if(LLMQ_FUZZ AND name MATCHES "^(base|tensor|io|jinja|http|tokenizer|model|export|quant|serve|evaluate)$")  # where readers are: the fuzzer sees their branches
       target_compile_options(llmq_${name} PRIVATE -fsanitize=fuzzer-no-link)
       target_link_options(llmq_${name} INTERFACE -fsanitize=fuzzer-no-link)
     endif()

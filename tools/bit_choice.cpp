@@ -1,7 +1,7 @@
 #include "tools/bit_choice.h"
 
-#include "quant/measure_candidates.h"
-#include "quant/mixed_precision.h"
+#include "quant/mixed_precision/mixed_precision.h"
+#include "quant/mixed_precision/sensitivity.h"
 #include "tools/interrupt.h"
 
 namespace llmq::tools {

@@ -3,7 +3,7 @@
 #pragma once
 #include "base/json.h"
 #include "calibration/calibration_text.h"
-#include "quant/plan.h"
+#include "quant/plan/plan.h"
 #include "tools/command.h"
 #include "tools/loaded_model.h"
 

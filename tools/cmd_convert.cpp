@@ -1,6 +1,6 @@
 // llmq convert SRC DST: a change of container without rounding anew, exact or refused; --dtype dequantizes.
 // The output has a manifest, as those of quantize have, and a job that is done already is not done again.
-#include "export/gguf_mix.h"
+#include "export/gguf/type_mix.h"
 #include "tools/conversion.h"
 #include "tools/help.h"
 

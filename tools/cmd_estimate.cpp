@@ -1,6 +1,6 @@
 // llmq estimate MODEL: what every scheme takes over batch and context, what does not fit, how fast it could
 // be, and which to take.
-#include "quant/estimate.h"
+#include "quant/plan/capacity_estimate.h"
 
 #include "base/error.h"
 #include "device/machine_probe.h"

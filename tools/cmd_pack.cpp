@@ -1,5 +1,5 @@
 // llmq pack DIR --oci DST: an output as an OCI image layout that registries and ModelPack tools take.
-#include "export/oci_layout.h"
+#include "export/provenance/oci_layout.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/print.h"

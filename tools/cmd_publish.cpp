@@ -1,5 +1,5 @@
 // llmq publish DIR --to vNNNN: which version `latest` names; to roll back, an older one.
-#include "export/published_output.h"
+#include "export/output/published_output.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/print.h"

@@ -1,6 +1,6 @@
 // llmq verify OUTPUT: every file of it hashed anew and held against its manifest, and with a key against its
 // signature; with --rebuild made anew as well. llmq sign OUTPUT writes that signature.
-#include "export/verify.h"
+#include "export/provenance/verify.h"
 
 #include "base/error.h"
 #include "tools/command.h"

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "quant/plan_reads.h"
+#include "quant/plan/disk_reads.h"
 #include "tools/print.h"
 
 namespace llmq::tools {

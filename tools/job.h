@@ -7,8 +7,8 @@
 #include "base/json.h"
 #include "calibration/calibration_text.h"
 #include "export/convert.h"
-#include "quant/plan.h"
-#include "quant/recipe.h"
+#include "quant/plan/plan.h"
+#include "quant/recipe/recipe.h"
 #include "tools/loaded_model.h"
 
 namespace llmq::tools {

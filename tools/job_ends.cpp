@@ -1,7 +1,7 @@
 #include "tools/job_ends.h"
 
 #include "base/log.h"
-#include "export/unfinished_output.h"
+#include "export/output/unfinished_output.h"
 #include "tools/print.h"
 #include "tools/run_metrics.h"
 

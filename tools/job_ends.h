@@ -1,7 +1,7 @@
 // How a job ends when there was nothing to do, or when it was stopped: the same words for directories and
 // GGUF files.
 #pragma once
-#include "export/published_output.h"
+#include "export/output/published_output.h"
 #include "io/digest_cache.h"
 #include "tools/command.h"
 #include "tools/interrupt.h"

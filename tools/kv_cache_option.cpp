@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "calibration/calibration_text.h"
-#include "quant/estimate.h"
+#include "quant/plan/capacity_estimate.h"
 
 namespace llmq::tools {
 namespace {

@@ -2,7 +2,7 @@
 // the limits that the recipe sets; as JSON and as the lines that close a run.
 #pragma once
 #include "calibration/calibration_text.h"
-#include "quant/recipe.h"
+#include "quant/recipe/recipe.h"
 #include "tools/command.h"
 #include "tools/loaded_model.h"
 

@@ -1,6 +1,6 @@
 // When a run's time is predicted, and in what words.
 #pragma once
-#include "quant/time_prediction.h"
+#include "quant/plan/time_prediction.h"
 
 namespace llmq::tools {
 

@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "export/convert.h"
-#include "export/manifest.h"
+#include "export/provenance/manifest.h"
 #include "io/digest_cache.h"
-#include "quant/plan.h"
-#include "quant/recipe.h"
+#include "quant/plan/plan.h"
+#include "quant/recipe/recipe.h"
 #include "tools/command.h"
 #include "tools/loaded_model.h"
 

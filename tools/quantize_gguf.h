@@ -1,8 +1,8 @@
 // The part of llmq quantize that writes a GGUF: recipe -> plan -> importance -> one file, its report beside
 // it; then the recipe's own evaluation.
 #pragma once
-#include "quant/gguf_plan.h"
-#include "quant/recipe.h"
+#include "quant/plan/gguf_plan.h"
+#include "quant/recipe/recipe.h"
 #include "tools/command.h"
 #include "tools/loaded_model.h"
 

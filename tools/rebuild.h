@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "export/verify.h"
+#include "export/provenance/verify.h"
 #include "tools/command.h"
 
 namespace llmq::tools {

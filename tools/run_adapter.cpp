@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
-#include "export/manifest.h"
+#include "export/provenance/manifest.h"
 #include "tools/print.h"
 
 namespace llmq::tools {

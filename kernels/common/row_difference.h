@@ -1,6 +1,6 @@
 // What rounding to nearest changes: value(code(w)) - w of whole rows, as scale and clip searches judge it,
-// under scales found in the row (the rule is quant/rounding.h's). The host makes them row by row
-// (quant/rounding.cpp), a device for many at once (kernels/cuda/row_differences.h).
+// under scales found in the row (the rule is quant/methods/rounding.h's). The host makes them row by row
+// (quant/methods/rounding.cpp), a device for many at once (kernels/cuda/row_differences.h).
 #pragma once
 #include <stdint.h>
 

@@ -1,6 +1,7 @@
-// Sums over sampled rows of inputs and of weights, as SmoothQuant's search takes them (quant/smooth_loss.h):
-// what one number or one row gives is written here, for the host, which takes a row at a time
-// (quant/smooth_rows.cpp), and for devices, which take all (kernels/cuda/row_sums.h).
+// Sums over sampled rows of inputs and of weights, as SmoothQuant's search takes them
+// (quant/methods/smoothquant/smooth_loss.h): what one number or one row gives is written here, for the host,
+// which takes a row at a time (quant/methods/smoothquant/sampled_rows.cpp), and for devices, which take all
+// (kernels/cuda/row_sums.h).
 //
 //   input errors   sum_k weight_k (s_k Q(x_k / s_k) - x_k)^2 over the columns of one step, Q rounding to 8
 //                  bits with step = max_k |x_k / s_k| / top, or a given one for all rows

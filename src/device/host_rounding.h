@@ -1,5 +1,5 @@
 // Rounding of rows in host memory by the processor's widest vectors, whatever backend runs: the rules are
-// those of quant/rounding.h, the bits are the same at every level (kernels/cpu/ops/rounding.h).
+// those of quant/methods/rounding.h, the bits are the same at every level (kernels/cpu/ops/rounding.h).
 #pragma once
 #include <cstdint>
 

@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "base/json.h"
-#include "serve/completion_stream.h"
-#include "serve/event_stream.h"
+#include "evaluate/completion_stream.h"
+#include "http/event_stream.h"
 
 namespace llmq {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "evaluate/load_plan.h"
 #include "evaluate/load_result.h"
-#include "serve/http_client.h"
+#include "http/client.h"
 
 namespace llmq {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "export/html_charts.h"
+#include "export/report/html_charts.h"
 
 namespace llmq {
 namespace {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
-#include "export/html_charts.h"
-#include "export/html_style.h"
+#include "export/report/html_charts.h"
+#include "export/report/html_style.h"
 
 namespace llmq {
 namespace {

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "export/html_charts.h"
+#include "export/report/html_charts.h"
 
 namespace llmq {
 namespace {

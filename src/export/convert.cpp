@@ -7,11 +7,11 @@
 
 #include "base/error.h"
 #include "base/half.h"
-#include "export/gguf_file.h"
-#include "export/packed_modules.h"
-#include "export/packed_writer.h"
-#include "export/published_output.h"
-#include "export/statement_reader.h"
+#include "export/formats/packed_modules.h"
+#include "export/gguf/gguf_file.h"
+#include "export/output/packed_writer.h"
+#include "export/output/published_output.h"
+#include "export/provenance/statement_reader.h"
 #include "model/linear_source.h"
 #include "model/lora_adapter.h"
 

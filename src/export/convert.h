@@ -12,9 +12,9 @@
 // (model/lora_adapter.h) in FP32, rounded once to the type that is written; every other tensor stays as it
 // is. Bands of a matrix pass through memory, never a whole one of safetensors.
 //
-// The output is made in "<output>.unfinished/" (export/unfinished_output.h) and gets its name when it, its
-// report and its manifest are whole. With a job in its target a GGUF is journalled block by block, and a run
-// of the same job goes on; directories start again, and only their reports say what the job was.
+// The output is made in "<output>.unfinished/" (export/output/unfinished_output.h) and gets its name when it,
+// its report and its manifest are whole. With a job in its target a GGUF is journalled block by block, and a
+// run of the same job goes on; directories start again, and only their reports say what the job was.
 #pragma once
 #include <functional>
 #include <optional>
@@ -22,7 +22,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "export/model_writer.h"
+#include "export/output/model_writer.h"
 #include "io/checkpoint.h"
 
 namespace llmq {

@@ -6,8 +6,8 @@
 #include <map>
 #include <set>
 
-#include "export/packed_modules.h"
-#include "export/packed_writer.h"
+#include "export/formats/packed_modules.h"
+#include "export/output/packed_writer.h"
 #include "model/linear_source.h"
 
 namespace llmq {

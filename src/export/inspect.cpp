@@ -4,10 +4,10 @@
 #include <cctype>
 
 #include "base/error.h"
-#include "export/packed_formats.h"
-#include "export/packed_modules.h"
-#include "export/published_output.h"
-#include "export/report.h"
+#include "export/formats/packed_formats.h"
+#include "export/formats/packed_modules.h"
+#include "export/output/published_output.h"
+#include "export/report/report.h"
 
 namespace llmq {
 namespace {

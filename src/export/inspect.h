@@ -7,8 +7,8 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "export/loader_constraints.h"
-#include "export/model_writer.h"
+#include "export/formats/loader_constraints.h"
+#include "export/output/model_writer.h"
 
 namespace llmq {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/json.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace llmq {
 namespace {

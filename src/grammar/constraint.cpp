@@ -4,10 +4,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_texts.h"
 #include "grammar/regex_syntax.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

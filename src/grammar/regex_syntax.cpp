@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "base/error.h"
-#include "tokenizer/utf8.h"
+#include "base/utf8.h"
 
 namespace llmq {
 namespace {

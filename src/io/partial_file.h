@@ -36,8 +36,9 @@ class PartialFile {
 
 // Where the bytes of a file in the making lie.
 enum class FilePlace : std::uint8_t {
-  kPartial,   // a PartialFile: the file has its name when it is whole
-  kDirect,    // the target itself, new, inside a directory that has no name yet (export/unfinished_output.h)
+  kPartial,  // a PartialFile: the file has its name when it is whole
+  // the target itself, new, inside a directory that has no name yet (export/output/unfinished_output.h)
+  kDirect,
   kExisting,  // the same, as an interrupted writer of the same layout left it; else Error(kBadInput)
 };
 

@@ -108,7 +108,7 @@ bool holds_bytes(const StoredTensor* weight) {
 
 namespace {
 
-// int-quantized and float-quantized: export/compressed_codes.h has the layout.
+// int-quantized and float-quantized: export/formats/compressed_codes.h has the layout.
 PackedTensors open_bytes(const Checkpoint& checkpoint, const std::string& module, const QuantScheme& scheme) {
   PackedTensors packed;
   packed.scheme = scheme;

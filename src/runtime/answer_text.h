@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/utf8.h"
 #include "runtime/stop_strings.h"
 #include "tokenizer/tokenizer.h"
 

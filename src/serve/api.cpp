@@ -19,13 +19,6 @@ constexpr std::int64_t kMostScored = 1 << 20;
 
 HttpReply json_reply(const Json& body) { return {200, "application/json", body.dump(), {}}; }
 
-HttpReply error_reply(const ApiError& error) {
-  HttpReply reply{error.status(), "application/json", error.body().dump(), {}};
-  if (error.status() == 429 || error.status() == 503) reply.headers.emplace_back("Retry-After", "1");
-  if (error.status() == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
-  return reply;
-}
-
 // Counts the status that an answer gets.
 class CountedAnswer : public HttpAnswer {
  public:
@@ -136,7 +129,7 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
     if (!route) throw ApiError(404, "there is no such path", {}, "unknown_url");
     answer_route(*route, std::move(request), counted);
   } catch (const ApiError& error) {
-    counted->reply(error_reply(error));
+    counted->reply(error.reply());
   }
 }
 
@@ -170,16 +163,16 @@ void Api::prepare(const Route& route, HttpRequest request, const std::string& te
     try {
       (this->*route.read)(*kept, tenant, answer);
     } catch (const ApiError& error) {
-      answer->reply(error_reply(error));
+      answer->reply(error.reply());
     } catch (const Error& error) {  // of the tokenizer or the chat template
       const bool theirs = exit_code(error.kind()) == 2;
       if (!theirs) Log::get().warn(fmt::format("{}: {}", kept->path, error.detail().message));
-      answer->reply(error_reply(theirs
-                                    ? ApiError(400, shown(error.detail().message, 400), error.detail().where)
-                                    : ApiError(500, "the server failed; its log says why")));
+      const ApiError told = theirs ? ApiError(400, shown(error.detail().message, 400), error.detail().where)
+                                   : ApiError(500, "the server failed; its log says why");
+      answer->reply(told.reply());
     } catch (const std::exception& error) {
       Log::get().warn(fmt::format("{}: {}", kept->path, error.what()));
-      answer->reply(error_reply(ApiError(500, "the server failed; its log says why")));
+      answer->reply(ApiError(500, "the server failed; its log says why").reply());
     }
   });
   if (!queued) throw ApiError(429, "the server is busy: too many requests wait to be read", {}, "queue_full");
@@ -320,7 +313,7 @@ void Api::change_adapters(std::function<void(RequestEngine&)> act, const std::st
       act(engine);
       answer->reply({200, "text/plain; charset=utf-8", done, {}});
     } catch (const ApiError& error) {
-      answer->reply(error_reply(error));
+      answer->reply(error.reply());
     }
   });
   if (!queued) throw ApiError(429, "the server is busy: its queue is full", {}, "queue_full");
@@ -410,13 +403,13 @@ HttpReply Api::page() const {
 }
 
 HttpReply Api::health() const {
-  if (failed_) return error_reply(ApiError(500, "the model failed; the server's log says why"));
+  if (failed_) return ApiError(500, "the model failed; the server's log says why").reply();
   return json_reply(Json::object({{"status", "ok"}}));
 }
 
 HttpReply Api::ready() const {
   if (failed_ || draining_)
-    return error_reply(ApiError(503, failed_ ? "the model failed" : "the server is shutting down"));
+    return ApiError(503, failed_ ? "the model failed" : "the server is shutting down").reply();
   return json_reply(Json::object({{"status", "ready"}}));
 }
 
@@ -443,8 +436,9 @@ HttpReply Api::metrics_text() const {
 }
 HttpReply Api::version() const { return json_reply(options_.version); }
 HttpReply Api::no_embeddings() const {
-  return error_reply(ApiError(501, "this server has no embeddings: it serves a model that writes text", {},
-                              "not_implemented"));
+  return ApiError(501, "this server has no embeddings: it serves a model that writes text", {},
+                  "not_implemented")
+      .reply();
 }
 
 }  // namespace llmq

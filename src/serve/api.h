@@ -9,9 +9,9 @@
 #include <memory>
 #include <string>
 
+#include "http/exchange.h"
 #include "serve/api_keys.h"
 #include "serve/completion_answer.h"
-#include "serve/http_server.h"
 #include "serve/served_adapters.h"
 #include "serve/work_queue.h"
 

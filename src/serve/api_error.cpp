@@ -28,4 +28,11 @@ Json ApiError::body() const {
                                                {"code", or_null(code_)}})}});
 }
 
+HttpReply ApiError::reply() const {
+  HttpReply reply{status_, "application/json", body().dump(), {}};
+  if (status_ == 429 || status_ == 503) reply.headers.emplace_back("Retry-After", "1");
+  if (status_ == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  return reply;
+}
+
 }  // namespace llmq

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "base/json.h"
+#include "http/exchange.h"
 
 namespace llmq {
 
@@ -16,6 +17,7 @@ class ApiError : public std::runtime_error {
   const std::string& param() const { return param_; }
   const std::string& code() const { return code_; }
   Json body() const;
+  HttpReply reply() const;  // with what HTTP wants beside the body: Retry-After, WWW-Authenticate
 
  private:
   int status_;

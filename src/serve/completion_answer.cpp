@@ -90,10 +90,7 @@ void CompletionAnswer::accepted(std::uint64_t first) {
 }
 
 void CompletionAnswer::refused(const GenerationRefusal& refusal) {
-  const ApiError error = refusal_error(refusal);
-  HttpReply reply{error.status(), "application/json", error.body().dump(), {}};
-  if (error.status() == 429) reply.headers.emplace_back("Retry-After", "1");
-  answer_->reply(std::move(reply));
+  answer_->reply(refusal_error(refusal).reply());
 }
 
 void CompletionAnswer::failed(const std::string& message) {

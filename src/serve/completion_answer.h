@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
+#include "http/exchange.h"
 #include "serve/api_error.h"
 #include "serve/completion_request.h"
 #include "serve/completion_response.h"
 #include "serve/engine_thread.h"
-#include "serve/http_exchange.h"
 #include "serve/served_model.h"
 #include "serve/tool_calls.h"
 

@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
+#include "http/exchange.h"
 #include "runtime/serving_engine.h"
-#include "serve/http_server.h"
 
 namespace llmq {
 

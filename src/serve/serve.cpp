@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "base/log.h"
+#include "serve/api_error.h"
 
 namespace llmq {
 
@@ -12,10 +13,14 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
   std::atomic<bool> failed{false};
   Api* api = nullptr;  // set before a connection is taken
   // Answers hold connections, so what makes answers is gone before the server is.
-  HttpServer http(options.host, options.port, options.http,
-                  [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
-                    api->handle(std::move(request), std::move(answer));
-                  });
+  HttpServer http(
+      options.host, options.port, options.http,
+      [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+        api->handle(std::move(request), std::move(answer));
+      },
+      [](const HttpRefusal& refusal) {
+        return ApiError(refusal.status(), refusal.what(), {}, refusal.code()).reply();
+      });
   EngineThread thread(std::move(engine), options.max_queue, metrics, [&](const std::string& message) {
     Log::get().warn("the model failed, and the server ends: " + message);
     failed = true;

@@ -5,6 +5,7 @@
 #include <stop_token>
 #include <string>
 
+#include "http/server.h"
 #include "serve/api.h"
 #include "serve/quality_probe.h"
 

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "tokenizer/unicode_classes.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

@@ -11,8 +11,8 @@
 #include <functional>
 #include <queue>
 
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "base/json.h"
+#include "base/utf8.h"
 #include "tokenizer/string_index.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 

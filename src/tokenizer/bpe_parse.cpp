@@ -5,10 +5,10 @@
 // table by id is affordable.
 #include <fmt/format.h>
 
+#include "base/utf8.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/json_fields.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "base/error.h"
 #include "io/gguf.h"
+#include "jinja/evaluator.h"
 #include "tokenizer/gguf_tokenizer.h"
-#include "tokenizer/jinja_evaluator.h"
 #include "tokenizer/json_fields.h"
 
 namespace llmq {

@@ -2,10 +2,10 @@
 // is no decoder at all.
 #include "tokenizer/decoder.h"
 
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/text_replace.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

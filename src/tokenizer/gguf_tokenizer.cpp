@@ -8,10 +8,10 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/utf8.h"
 #include "tokenizer/known_patterns.h"
 #include "tokenizer/string_index.h"
 #include "tokenizer/token_type.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

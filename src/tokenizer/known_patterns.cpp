@@ -1,8 +1,8 @@
 // One function per alternative group; each returns where its match ends. See the expressions in the header.
 #include "tokenizer/known_patterns.h"
 
+#include "base/utf8.h"
 #include "tokenizer/unicode_classes.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 

@@ -9,12 +9,12 @@
 #include <algorithm>
 #include <array>
 
+#include "base/utf8.h"
 #include "tokenizer/byte_alphabet.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/text_replace.h"
 #include "tokenizer/unicode_classes.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

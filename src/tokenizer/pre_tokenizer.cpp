@@ -5,10 +5,10 @@
 #include <functional>
 #include <utility>
 
+#include "base/utf8.h"
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode_classes.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
 #include "tokenizer/decoder.h"
@@ -18,7 +19,6 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 

@@ -42,14 +42,4 @@ class Tokenizer {
   std::shared_ptr<const State> state_;
 };
 
-// Holds back bytes until they are whole UTF-8 characters, for streamed output.
-class Utf8Stream {
- public:
-  std::string push(std::string_view bytes);  // what may be printed now
-  std::string finish();                      // the rest, broken characters as U+FFFD
-
- private:
-  std::string pending_;
-};
-
 }  // namespace llmq

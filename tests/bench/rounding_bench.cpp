@@ -7,9 +7,9 @@
 #include "base/zeroed_numbers.h"
 #include "bench/bench.h"
 #include "calibration/input_stats.h"
-#include "quant/factorization.h"
-#include "quant/gptq.h"
-#include "quant/gram_loss.h"
+#include "quant/methods/gptq/factorization.h"
+#include "quant/methods/gptq/gptq.h"
+#include "quant/methods/gram_loss.h"
 
 namespace llmq::bench {
 namespace {

@@ -1,7 +1,7 @@
 // What `llmq quantize` plans to need, and what the same run's largest resident set was: within 10 % of each
 // other, from a run whose memory is mostly the program to one that is mostly Gram matrices. Dropping a term
-// of the plan (quant/plan_costs.cpp) leaves the bound in one of these runs; only the tokenizer, the codes of
-// one linear and the heap's gaps are too small for that.
+// of the plan (quant/plan/plan_costs.cpp) leaves the bound in one of these runs; only the tokenizer, the
+// codes of one linear and the heap's gaps are too small for that.
 #include <gtest/gtest.h>
 
 #include <cmath>

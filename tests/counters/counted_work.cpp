@@ -11,7 +11,7 @@
 
 #include "base/io.h"
 #include "base/threads.h"
-#include "quant/factorization.h"
+#include "quant/methods/gptq/factorization.h"
 #include "runtime/serving_engine.h"
 
 extern "C" __attribute__((noinline)) void counted_region(const std::function<void()>& work) { work(); }

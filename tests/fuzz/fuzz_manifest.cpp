@@ -6,9 +6,9 @@
 #include <cstdlib>
 
 #include "base/error.h"
-#include "export/manifest.h"
-#include "export/signature.h"
-#include "quant/recipe.h"
+#include "export/provenance/manifest.h"
+#include "export/provenance/signature.h"
+#include "quant/recipe/recipe.h"
 #include "tests/support/new_key.h"
 
 namespace {

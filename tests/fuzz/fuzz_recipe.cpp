@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "base/error.h"
-#include "quant/recipe.h"
+#include "quant/recipe/recipe.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const unsigned char* bytes, std::size_t size) {
   const std::string_view input(reinterpret_cast<const char*>(bytes), size);

@@ -7,9 +7,9 @@
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
-#include "serve/completion_stream.h"
-#include "serve/event_stream.h"
-#include "serve/http_client.h"
+#include "evaluate/completion_stream.h"
+#include "http/client.h"
+#include "http/event_stream.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include "base/io.h"
 #include "device/backend.h"
 #include "model/decoder_block.h"
-#include "quant/activation_stream.h"
+#include "quant/pipeline/activation_stream.h"
 
 namespace {
 

@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <sstream>
 
-#include "export/manifest.h"
-#include "export/model_directory.h"
-#include "export/verify.h"
+#include "export/output/model_directory.h"
+#include "export/provenance/manifest.h"
+#include "export/provenance/verify.h"
 
 namespace llmq::testing {
 namespace {

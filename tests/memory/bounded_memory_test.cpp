@@ -91,7 +91,7 @@ std::uint64_t mebibytes(double bytes) {
 std::uint64_t planned_mebibytes(const Job& job, std::uint64_t limit, int threads) {
   const TemporaryDirectory output;
   const JobRun plan = run_job(job, (output / "out").string(), limit, threads, {"--dry-run"}, Watch::kLook);
-  // a twentieth is held in reserve (quant/memory_limit.h)
+  // a twentieth is held in reserve (quant/plan/memory_limit.h)
   return plan.watched.exit_code == 0 ? mebibytes(1.05 * plan.json().at("peak_bytes").as_double()) : 0;
 }
 

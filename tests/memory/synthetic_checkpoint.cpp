@@ -10,7 +10,7 @@
 
 #include "base/half.h"
 #include "base/json.h"
-#include "export/model_directory.h"
+#include "export/output/model_directory.h"
 #include "io/safetensors.h"
 
 namespace llmq::testing {

@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "base/half.h"
-#include "export/packed_formats.h"
-#include "quant/rtn.h"
+#include "export/formats/packed_formats.h"
+#include "quant/methods/rtn.h"
 #include "tests/golden/formats/golden_cases.h"
 
 namespace llmq {

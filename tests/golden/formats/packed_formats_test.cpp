@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "export/packed_formats.h"
+#include "export/formats/packed_formats.h"
 #include "tests/golden/formats/golden_cases.h"
 
 namespace llmq {

@@ -7,7 +7,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "export/gguf_mix.h"
+#include "export/gguf/type_mix.h"
 
 namespace llmq {
 namespace {

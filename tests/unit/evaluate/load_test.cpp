@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "evaluate/load_drive.h"
-#include "serve/http_server.h"
+#include "http/server.h"
 
 namespace llmq {
 namespace {

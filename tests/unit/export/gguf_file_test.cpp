@@ -6,9 +6,9 @@
 #include <filesystem>
 
 #include "export/convert.h"
-#include "export/gguf_file.h"
-#include "export/gguf_tensors.h"
-#include "export/published_output.h"
+#include "export/gguf/gguf_file.h"
+#include "export/gguf/tensor_source.h"
+#include "export/output/published_output.h"
 #include "io/digest_cache.h"
 #include "io/gguf_model.h"
 #include "model/linear_source.h"

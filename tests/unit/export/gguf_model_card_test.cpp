@@ -1,6 +1,6 @@
 // What a README.md says, key by key as gguf-py of llama.cpp reads the same text (the expectations are its
 // output), and where llmq goes on and gguf-py stops.
-#include "export/gguf_model_card.h"
+#include "export/gguf/hub_card.h"
 
 #include <gtest/gtest.h>
 

@@ -2,7 +2,7 @@
 // these).
 #include <gtest/gtest.h>
 
-#include "export/gguf_metadata.h"
+#include "export/gguf/gguf_metadata.h"
 
 namespace llmq {
 namespace {

@@ -1,6 +1,6 @@
 // report.html is well-formed XML that names every module, whatever the modules are called, and carries no
 // script.
-#include "export/html_report.h"
+#include "export/report/html_report.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -9,7 +9,7 @@
 #include <cctype>
 #include <vector>
 
-#include "export/html_charts.h"
+#include "export/report/html_charts.h"
 
 namespace llmq::testing {
 namespace {

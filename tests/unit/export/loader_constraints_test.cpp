@@ -1,5 +1,5 @@
 // The table of loaders: who takes what, and the reason given otherwise.
-#include "export/loader_constraints.h"
+#include "export/formats/loader_constraints.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

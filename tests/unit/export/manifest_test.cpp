@@ -1,11 +1,11 @@
 // What a manifest says of an output, and what a hostile one cannot do.
-#include "export/manifest.h"
+#include "export/provenance/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "export/verify.h"
+#include "export/provenance/verify.h"
 #include "tests/support/counting_io.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/tiny_checkpoint.h"

@@ -1,5 +1,5 @@
 // The card and the report say what was measured, and only loaders that fit.
-#include "export/model_card.h"
+#include "export/report/model_card.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

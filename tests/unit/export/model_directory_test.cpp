@@ -1,5 +1,5 @@
 // A directory appears under its own name whole or not at all, whatever call to the disk fails.
-#include "export/model_directory.h"
+#include "export/output/model_directory.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>
@@ -10,7 +10,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "export/published_output.h"
+#include "export/output/published_output.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 

@@ -1,5 +1,5 @@
 // What a writer publishes, read back through the same reader every other part of llmq uses.
-#include "export/model_writer.h"
+#include "export/output/model_writer.h"
 
 #include <fmt/core.h>
 #include <gmock/gmock.h>

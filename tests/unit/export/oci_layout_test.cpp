@@ -1,6 +1,6 @@
 // A packed output: every blob is where its digest says, of the size that is said, and nothing half-made has
 // the name.
-#include "export/oci_layout.h"
+#include "export/provenance/oci_layout.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "export/manifest.h"
+#include "export/provenance/manifest.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/tiny_checkpoint.h"

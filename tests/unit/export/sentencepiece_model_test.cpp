@@ -1,7 +1,7 @@
 // tokenizer.model as bytes: what is read, what is skipped, what is refused.
 #include <gtest/gtest.h>
 
-#include "export/sentencepiece_model.h"
+#include "export/gguf/sentencepiece_model.h"
 #include "tests/unit/io/hostile_bytes.h"
 
 namespace llmq {

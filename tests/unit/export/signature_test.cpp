@@ -1,12 +1,12 @@
 // model.sig: what it vouches for, and that nothing can be changed behind its back.
-#include "export/signature.h"
+#include "export/provenance/signature.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
-#include "export/manifest.h"
-#include "export/verify.h"
+#include "export/provenance/manifest.h"
+#include "export/provenance/verify.h"
 #include "tests/support/new_key.h"
 #include "tests/support/temporary_directory.h"
 

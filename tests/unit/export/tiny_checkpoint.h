@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/half.h"
-#include "export/model_writer.h"
+#include "export/output/model_writer.h"
 #include "io/safetensors.h"
 #include "model/model_spec.h"
 #include "tests/support/temporary_directory.h"

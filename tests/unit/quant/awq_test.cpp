@@ -1,6 +1,6 @@
 // AWQ on matrices small enough to run the inputs themselves: the Gram loss is the output error, the search
 // beats rounding where a channel stands out, and nothing depends on threads or on the order of rows.
-#include "quant/awq.h"
+#include "quant/methods/awq/scale_search.h"
 
 #include <gtest/gtest.h>
 
@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "base/error.h"
-#include "quant/gram_loss.h"
-#include "quant/judged_rows.h"
-#include "quant/rounding.h"
-#include "quant/rtn.h"
-#include "quant/salient_columns.h"
+#include "quant/methods/awq/salient_columns.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/quadratic_form_rows.h"
+#include "quant/methods/rounding.h"
+#include "quant/methods/rtn.h"
 #include "support/recording_device.h"
 
 namespace llmq {

@@ -1,5 +1,5 @@
 // The chooser against every combination there is, on cases small enough to list them.
-#include "quant/budget_choice.h"
+#include "quant/mixed_precision/knapsack.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

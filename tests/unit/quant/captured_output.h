@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "export/model_writer.h"
-#include "quant/pipeline.h"
+#include "export/output/model_writer.h"
+#include "quant/pipeline/pipeline.h"
 
 namespace llmq {
 

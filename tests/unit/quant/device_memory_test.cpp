@@ -5,8 +5,8 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
-#include "quant/memory_limit.h"
-#include "quant/plan_costs.h"
+#include "quant/plan/memory_limit.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 namespace {

@@ -5,7 +5,7 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
-#include "quant/activation_stream.h"
+#include "quant/pipeline/activation_stream.h"
 #include "support/recording_device.h"
 
 namespace llmq {

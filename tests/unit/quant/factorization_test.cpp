@@ -1,5 +1,5 @@
 // The blocked Cholesky factor against its definition: R R^T gives the matrix back.
-#include "quant/factorization.h"
+#include "quant/methods/gptq/factorization.h"
 
 #include <gtest/gtest.h>
 

@@ -5,8 +5,8 @@
 #include <gmock/gmock.h>
 
 #include "captured_output.h"
-#include "quant/activation_stream.h"
-#include "quant/plan_costs.h"
+#include "quant/pipeline/activation_stream.h"
+#include "quant/plan/plan_costs.h"
 #include "support/short_device.h"
 
 namespace llmq {

@@ -5,9 +5,9 @@
 
 #include "base/error.h"
 #include "device/backend.h"
-#include "quant/activation_stream.h"
-#include "quant/gguf_plan.h"
-#include "quant/importance.h"
+#include "quant/pipeline/activation_stream.h"
+#include "quant/pipeline/imatrix_collection.h"
+#include "quant/plan/gguf_plan.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {

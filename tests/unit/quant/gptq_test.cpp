@@ -1,6 +1,6 @@
 // GPTQ against the textbook (explicit inverse, FP64, one column at a time), and what must hold whatever the
 // matrix: codes in range, rows independent of each other and of threads, a bad Gram matrix said or refused.
-#include "quant/gptq.h"
+#include "quant/methods/gptq/gptq.h"
 
 #include <gtest/gtest.h>
 
@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "base/error.h"
-#include "quant/gram_loss.h"
-#include "quant/rounding.h"
-#include "quant/rtn.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/rounding.h"
+#include "quant/methods/rtn.h"
 #include "support/recording_device.h"
 #include "support/tolerance.h"
 

@@ -1,6 +1,6 @@
 // Bits by budget over a real two-block model: the budget is kept, what engines fuse stays together, threads
 // do not matter, what cannot be is refused with what would do, and the choice is worth its bits.
-#include "quant/mixed_precision.h"
+#include "quant/mixed_precision/mixed_precision.h"
 
 #include <gmock/gmock.h>
 
@@ -8,9 +8,9 @@
 
 #include "base/error.h"
 #include "captured_output.h"
-#include "export/report.h"
-#include "quant/measure_candidates.h"
-#include "quant/plan.h"
+#include "export/report/report.h"
+#include "quant/mixed_precision/sensitivity.h"
+#include "quant/plan/plan.h"
 
 namespace llmq {
 namespace {

@@ -1,6 +1,6 @@
 // The whole way over a real two-block model with grouped-query attention: what a fold must leave alone, what
 // it may change, and that threads do not matter.
-#include "quant/pipeline.h"
+#include "quant/pipeline/pipeline.h"
 
 #include <gmock/gmock.h>
 
@@ -9,9 +9,9 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "model/decoder_block.h"
-#include "quant/block_quantizer.h"
-#include "quant/gram_loss.h"
-#include "quant/rtn.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/rtn.h"
+#include "quant/pipeline/block_quantizer.h"
 
 namespace llmq {
 namespace {

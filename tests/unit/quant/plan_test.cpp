@@ -1,5 +1,5 @@
 // Plans for a real model: schemes resolved, and every error of intent said before a weight is read.
-#include "quant/plan.h"
+#include "quant/plan/plan.h"
 
 #include <gmock/gmock.h>
 

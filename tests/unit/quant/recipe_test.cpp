@@ -1,5 +1,5 @@
 // Recipes: what is read, where an error points, and both dialects.
-#include "quant/recipe.h"
+#include "quant/recipe/recipe.h"
 
 #include <gmock/gmock.h>
 

@@ -1,5 +1,5 @@
 // Rounding against the scalar definition, written again in the plainest way.
-#include "quant/rtn.h"
+#include "quant/methods/rtn.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // Every scale falls into the quarter octave that holds it.
-#include "quant/scale_octaves.h"
+#include "quant/pipeline/scale_histogram.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,11 +2,11 @@
 #pragma once
 #include <string>
 
-#include "export/model_writer.h"
-#include "export/published_output.h"
-#include "export/unfinished_output.h"
+#include "export/output/model_writer.h"
+#include "export/output/published_output.h"
+#include "export/output/unfinished_output.h"
 #include "io/digest_cache.h"
-#include "quant/pipeline.h"
+#include "quant/pipeline/pipeline.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {

@@ -1,6 +1,6 @@
 // What SmoothQuant's search takes of rows, on the host and on an emulated device: the same bits for rows of
 // any width and number, for every kind of activation scale; the same scales for whole problems.
-#include "quant/smooth_rows.h"
+#include "quant/methods/smoothquant/sampled_rows.h"
 
 #include <gtest/gtest.h>
 
@@ -11,8 +11,8 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
-#include "quant/device_smooth_rows.h"
-#include "quant/smoothquant.h"
+#include "quant/methods/smoothquant/device_rows.h"
+#include "quant/methods/smoothquant/smoothquant.h"
 #include "support/recording_device.h"
 
 namespace llmq {

@@ -1,6 +1,6 @@
 // SmoothQuant's scales: the paper's formula where alpha is given, and a search that is judged by what it says
 // it minimizes.
-#include "quant/smoothquant.h"
+#include "quant/methods/smoothquant/smoothquant.h"
 
 #include <gtest/gtest.h>
 

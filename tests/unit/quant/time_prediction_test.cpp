@@ -1,6 +1,6 @@
 // A prediction's structure, by a clock that does not tick: a timer that counts operations must be carried to
 // the count of the whole model. What a real block takes is asked for its names alone.
-#include "quant/time_prediction.h"
+#include "quant/plan/time_prediction.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "quant/pipeline.h"
+#include "quant/pipeline/pipeline.h"
 #include "tests/unit/quant/small_job.h"
 
 namespace llmq {

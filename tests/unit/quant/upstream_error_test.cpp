@@ -1,6 +1,6 @@
 // What a linear takes back against the normal equations solved directly, and what is left of the error
 // afterwards.
-#include "quant/upstream_error.h"
+#include "quant/pipeline/upstream_error.h"
 
 #include <gtest/gtest.h>
 

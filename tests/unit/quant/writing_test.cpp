@@ -1,6 +1,6 @@
 // What is given to Writing reaches the writer in order, on a thread beside the caller's, one linear at a
 // time.
-#include "quant/writing.h"
+#include "quant/pipeline/background_writer.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

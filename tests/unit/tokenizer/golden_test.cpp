@@ -4,6 +4,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
 
 namespace llmq {

@@ -6,9 +6,9 @@
 #include <random>
 #include <string>
 
+#include "base/utf8.h"
 #include "tokenizer/regex.h"
 #include "tokenizer/unicode_classes.h"
-#include "tokenizer/utf8.h"
 
 namespace llmq {
 namespace {

@@ -1,5 +1,6 @@
 // What the golden files cannot show: refusals, hostile input, merging against its definition, time, streams.
 #include "tokenizer/tokenizer.h"
+#include "base/utf8.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>

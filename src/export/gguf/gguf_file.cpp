@@ -1,0 +1,262 @@
+#include "export/gguf/gguf_file.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "export/gguf/gguf_metadata.h"
+#include "export/output/published_output.h"
+#include "io/digest_cache.h"
+
+namespace llmq {
+namespace {
+
+// What a model is called: the last part of its path, without ".gguf"; a hub name whole.
+std::string model_name(Io& io, const Checkpoint& checkpoint, const std::string& name) {
+  if (!io.exists(name) && name.find('/') != std::string::npos && name[0] != '/' && name[0] != '.')
+    return name;
+  Path path = std::filesystem::absolute(checkpoint.path()).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  return path.filename().string();
+}
+
+void write_plain(std::span<const float> values, std::span<std::byte> bytes) {
+  for (const float value : values)
+    if (!std::isfinite(value)) fail(ErrorKind::kBadInput, "holds {}", value);
+  std::memcpy(bytes.data(), values.data(), bytes.size());
+}
+
+// "blk.3." of "blk.3.attn_q.weight"; whatever else there is belongs together.
+std::string block_of(const std::string& tensor) {
+  if (!tensor.starts_with("blk.")) return {};
+  return tensor.substr(0, tensor.find('.', 4) + 1);
+}
+
+OutputTarget single(OutputTarget target) {
+  target.single_file = true;
+  return target;
+}
+
+// One tensor, a slab of rows after the other; the SHA-256 of its bytes.
+std::string write_tensor(GgufTensorSource& source, std::size_t index, DType type,
+                         std::span<const float> importance, BlockSearch search, GgufWriter& writer,
+                         ThreadPool& pool) {
+  const GgufMixTensor& tensor = source.tensors()[index];
+  const std::int64_t columns = tensor.shape.back(),
+                     rows = tensor.shape.elements() / std::max<std::int64_t>(columns, 1);
+  const std::int64_t slab =  // 16 MiB of FP32 values in flight
+      std::max<std::int64_t>(1, Checkpoint::kBandElements / std::max<std::int64_t>(columns, 1));
+  const std::uint64_t row_bytes = ggml_row_bytes(type, columns);
+  std::vector<std::byte> bytes;
+  Sha256 digest;
+  for (std::int64_t first = 0; first < rows; first += slab) {
+    const std::int64_t count = std::min(slab, rows - first);
+    const std::vector<float> values = source.rows(index, first, count);
+    bytes.resize(static_cast<std::size_t>(row_bytes) * static_cast<std::size_t>(count));
+    if (type == DType::kF32)
+      write_plain(values, bytes);
+    else
+      quantize_ggml_rows(type, values, columns, importance, search, bytes, pool);
+    writer.append(tensor.name, bytes);
+    digest.update(bytes);
+  }
+  source.release(index);
+  return digest.hex();
+}
+
+// As llama-quantize: an embedding is looked up, not multiplied, and goes without; any other weight whose
+// inputs are of another number is an error.
+std::vector<float> importance_of(const Imatrix* importance, const GgufMixTensor& tensor,
+                                 const std::string& file) {
+  if (importance == nullptr || tensor.shape.rank() < 2) return {};
+  std::vector<float> values = importance->importance(tensor.name);
+  if (values.empty() || static_cast<std::int64_t>(values.size()) == tensor.shape.back()) return values;
+  if (tensor.name == "token_embd.weight") return {};
+  fail(ErrorKind::kBadInput, {fmt::format("the importance matrix has {} values for it, and it has {} inputs",
+                                          values.size(), tensor.shape.back()),
+                              file, tensor.name, "use one that was made with this model"});
+}
+
+}  // namespace
+
+double GgufWritten::bits_per_weight() const {
+  double bits = 0, weights = 0;
+  for (const Tensor& tensor : tensors) {
+    const auto count = static_cast<double>(tensor.shape.elements());
+    weights += count;
+    bits += 8.0 * count * dtype_row(tensor.dtype).block_bytes / dtype_row(tensor.dtype).block_elements;
+  }
+  return weights == 0 ? 0 : bits / weights;
+}
+
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source) {
+  std::error_code ignored;
+  if (std::filesystem::equivalent(target.directory, source, ignored))
+    fail(ErrorKind::kUsage,
+         {"the output is the model that is read", target.directory.string(), {}, "choose another name"});
+  check_output_file(io, target);
+}
+
+GgufMixModel gguf_mix_model(const ModelSpec& spec) {
+  return {spec.family == "mistral" ? "llama" : spec.family, static_cast<int>(spec.blocks.size()), spec.heads,
+          spec.kv_heads, 0};
+}
+
+GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)
+    : io_(io),
+      source_(checkpoint.path().string()),
+      request_(std::move(request)),
+      place_(io, single(request_.target)) {
+  check_gguf_destination(io, single(request_.target), checkpoint.path());
+  tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
+  types_ =
+      choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
+  const GgufMetadata metadata =
+      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
+                          tensors_->parameters(), *request_.file_type);
+  std::vector<TensorDeclaration> declarations;
+  for (std::size_t i = 0; i < types_.size(); ++i)
+    declarations.push_back({tensors_->tensors()[i].name, types_[i], tensors_->tensors()[i].shape});
+  if (place_.resumed() && !go_on(metadata, declarations)) {
+    Log::get().warn(fmt::format("{}: the files of an interrupted run are damaged; it starts again",
+                                place_.files().string()));
+    place_.start_over();
+  }
+  if (!writer_) {
+    place_.start_over();
+    place_.add_created(file().filename().string());
+    writer_.emplace(io, file(), metadata, declarations, FilePlace::kDirect);
+    writer_->sync();
+  }
+  place_.begin_journal();
+}
+
+GgufOutput::~GgufOutput() = default;
+
+Path GgufOutput::file() const { return place_.files() / request_.target.directory.filename(); }
+
+Path GgufOutput::importance_file() const { return place_.files() / "importance.gguf"; }
+
+// A record holds the SHA-256 of the importance, which is the first, or of the tensors of a block. False when
+// nothing can be taken up.
+bool GgufOutput::go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations) {
+  try {
+    writer_.emplace(io_, file(), metadata, declarations, FilePlace::kExisting);
+  } catch (const Error& error) {
+    if (error.kind() == ErrorKind::kIo) throw;
+    return false;
+  }
+  place_.add_created(file().filename().string());
+  const std::vector<Json> records = place_.blocks();
+  std::size_t good = 0;
+  for (; good < records.size() && accept(records[good]); ++good) ++resumed_;
+  place_.keep_blocks(good);
+  return true;
+}
+
+bool GgufOutput::accept(const Json& record) {
+  if (const Json* importance = record.find("importance")) {
+    if (!io_.exists(importance_file()) || file_sha256(io_, importance_file()) != importance->as_string())
+      return false;
+    place_.add_created(importance_file().filename().string());
+    importance_ = load_imatrix(io_, importance_file());
+    return true;
+  }
+  for (const auto& [name, sha256] : record.at("tensors").members())
+    if (!writer_->accept(name, sha256.as_string())) return false;
+  return true;
+}
+
+std::set<std::string> GgufOutput::finished_tensors() const {
+  std::set<std::string> names;
+  for (const GgufMixTensor& tensor : tensors_->tensors())
+    if (writer_->is_whole(tensor.name)) names.insert(tensor.name);
+  return names;
+}
+
+void GgufOutput::keep_importance(Imatrix importance) {
+  if (request_.target.job.is_null()) {
+    importance_ = std::move(importance);
+    return;
+  }
+  io_.remove(importance_file());  // of an interrupted run
+  place_.add_created(importance_file().filename().string());
+  save_imatrix(io_, importance_file(), importance);
+  place_.add_block(Json::object({{"importance", file_sha256(io_, importance_file())}}));
+  importance_ = std::move(importance);
+}
+
+// The tensors of a block are done when one of another comes.
+void GgufOutput::commit(std::map<std::string, std::string>& digests) {
+  if (digests.empty() || request_.target.job.is_null()) return digests.clear();
+  writer_->sync();
+  Json tensors = Json::object();
+  for (const auto& [name, sha256] : digests) tensors.members().emplace_back(name, Json(sha256));
+  place_.add_block(Json::object({{"tensors", std::move(tensors)}}));
+  digests.clear();
+}
+
+GgufWritten GgufOutput::write(const Imatrix* importance, ThreadPool& pool) {
+  GgufWritten written;
+  std::map<std::string, std::string> digests;
+  std::string block;
+  const std::vector<GgufMixTensor>& tensors = tensors_->tensors();
+  const auto read_ahead = [&](std::size_t i) {
+    if (i < tensors.size() && !writer_->is_whole(tensors[i].name)) tensors_->read_ahead(i);
+  };
+  read_ahead(0);
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const std::string& name = tensors[i].name;
+    read_ahead(i + 1);
+    if (const std::string of = block_of(name); of != block) {
+      commit(digests);
+      block = of;
+    }
+    if (request_.on_tensor) request_.on_tensor(name);
+    const std::vector<float> weights =
+        is_block_type(types_[i]) ? importance_of(importance, tensors[i], source_) : std::vector<float>();
+    written.tensors.push_back({name, types_[i], tensors[i].shape, !weights.empty()});
+    if (writer_->is_whole(name)) continue;
+    try {
+      digests[name] = write_tensor(*tensors_, i, types_[i], weights, request_.search, *writer_, pool);
+    } catch (const Error& error) {
+      if (!error.detail().file.empty()) throw;
+      fail(error.kind(), {error.detail().message, source_, name, error.detail().hint});
+    }
+  }
+  commit(digests);
+  writer_->finish();
+  written.bytes = writer_->file_bytes();
+  written.sha256 = file_sha256(io_, file());
+  written.digest =
+      output_digest(std::array{NamedDigest{file().filename().string(), written.bytes, written.sha256}});
+  return written;
+}
+
+void GgufOutput::write_document(const Path& path, const std::string& text) {
+  place_.add_created(path.filename().string());
+  io_.remove(path);  // of an interrupted run
+  const std::unique_ptr<File> document = io_.create(path);
+  document->write_at(0, std::as_bytes(std::span(text)));
+  document->sync();
+}
+
+void GgufOutput::publish(const GgufWritten& written, const std::string& report,
+                         const ManifestText& manifest) {
+  std::vector<NamedDigest> files = {{file().filename().string(), written.bytes, written.sha256}};
+  if (!report.empty()) {
+    const Path path = file().string() + "." + kReportFile;
+    write_document(path, report);
+    files.push_back({path.filename().string(), report.size(), sha256_hex(std::as_bytes(std::span(report)))});
+  }
+  if (manifest) write_document(manifest_path(file()), manifest(files));
+  io_.sync_directory(place_.files());
+  place_.publish_file(written.sha256);
+}
+
+}  // namespace llmq

@@ -1,0 +1,100 @@
+// A whole model as one .gguf file: metadata, types chosen, every tensor rounded a few rows at a time.
+//
+// Without importance and with BlockSearch::kGgml the bytes of every tensor are those of llama.cpp's converter
+// (F32, F16, BF16, Q8_0) and of llama-quantize (all others) for the same model. The file has its name only
+// when it is whole.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "export/gguf/tensor_source.h"
+#include "export/gguf/type_mix.h"
+#include "export/output/unfinished_output.h"
+#include "export/provenance/manifest.h"
+#include "io/checkpoint.h"
+#include "io/gguf_writer.h"
+#include "io/imatrix.h"
+#include "model/model_spec.h"
+#include "tensor/ggml_quantize.h"
+
+namespace llmq {
+
+struct GgufRequest {
+  OutputTarget target;     // `directory` is the file
+  std::string name;        // the model as the user named it
+  Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
+  const GgufFileType* file_type = nullptr;
+  bool weighted = false;  // an importance will be given
+  BlockSearch search = BlockSearch::kGgml;
+  std::function<void(const std::string& tensor)> on_tensor;  // before each; may throw to stop
+};
+
+struct GgufWritten {
+  struct Tensor {
+    std::string name;
+    DType dtype;
+    Shape shape;
+    bool weighted = false;  // rounded with importance
+  };
+  std::vector<Tensor> tensors;
+  std::uint64_t bytes = 0;         // of the file
+  std::string sha256;              // of the file
+  std::string digest;              // "sha256:..." of the line `sha256sum` prints for it
+  double bits_per_weight() const;  // over all tensors
+};
+
+// Error(kUsage) where the destination may not be written: no .gguf in its name, something there that may not
+// be replaced, or the model itself.
+void check_gguf_destination(Io& io, const OutputTarget& target, const Path& source);
+
+// What choose_gguf_types() looks at.
+GgufMixModel gguf_mix_model(const ModelSpec& spec);
+
+// A GGUF in the making, in "<output>.unfinished/" (export/output/unfinished_output.h) from the first byte
+// until its name. With a job in its target it is journalled: the importance that was collected, then every
+// block of tensors; a run of the same job goes on behind them.
+class GgufOutput {
+ public:
+  // `checkpoint` and `spec` outlive it. Opens or takes up the file, at its final size.
+  GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request);
+  ~GgufOutput();
+  GgufOutput(const GgufOutput&) = delete;
+  GgufOutput& operator=(const GgufOutput&) = delete;
+
+  const std::optional<Imatrix>& importance() const {
+    return importance_;
+  }  // that an interrupted run collected
+  void keep_importance(Imatrix importance);
+  std::int64_t resumed_blocks() const { return resumed_; }
+  GgufWritten write(const Imatrix* importance, ThreadPool& pool);
+  std::set<std::string> finished_tensors() const;  // before write(): that an interrupted run wrote
+  Path file() const;                               // as a loader may read it once it is written
+  // The report, and the manifest of it and the file where its text can be made, are whole before the file has
+  // its name. What an earlier file had beside it goes.
+  void publish(const GgufWritten& written, const std::string& report = {}, const ManifestText& manifest = {});
+
+ private:
+  Path importance_file() const;
+  bool go_on(const GgufMetadata& metadata, const std::vector<TensorDeclaration>& declarations);
+  bool accept(const Json& record);
+  void commit(std::map<std::string, std::string>& digests);
+  void write_document(const Path& path, const std::string& text);
+
+  Io& io_;
+  std::string source_;  // the model, in errors
+  GgufRequest request_;
+  UnfinishedOutput place_;
+  std::unique_ptr<GgufTensorSource> tensors_;
+  std::vector<DType> types_;
+  std::optional<GgufWriter> writer_;
+  std::optional<Imatrix> importance_;
+  std::int64_t resumed_ = 0;
+};
+
+}  // namespace llmq

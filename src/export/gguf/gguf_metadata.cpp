@@ -1,0 +1,198 @@
+#include "export/gguf/gguf_metadata.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "export/gguf/hub_card.h"
+#include "export/gguf/tensor_source.h"
+#include "export/gguf/vocabulary.h"
+#include "io/gguf.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::uint32_t kQuantizationVersion = 2;  // GGML_QNT_VERSION
+constexpr const char* kVersionKey = "general.quantization_version";
+constexpr const char* kFileTypeKey = "general.file_type";
+
+std::string first_of(const std::string& a, const std::string& b) { return a.empty() ? b : a; }
+
+// What config.json's _name_or_path says comes before what the directory is called.
+ModelNameParts name_parts(const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters) {
+  ModelNameParts parts;
+  const Json* given = checkpoint.config().find("_name_or_path");
+  if (given != nullptr && given->is_string()) {
+    const std::string& id = given->as_string();
+    const std::size_t slash = id.find('/');
+    if (slash == std::string::npos || id.find('/', slash + 1) == std::string::npos)
+      parts = parse_model_name(id, parameters);
+  }
+  const ModelNameParts own = parse_model_name(name, parameters);
+  return {first_of(parts.title, own.title),       first_of(parts.organization, own.organization),
+          first_of(parts.basename, own.basename), first_of(parts.finetune, own.finetune),
+          first_of(parts.version, own.version),   first_of(parts.size_label, own.size_label)};
+}
+
+// Sampling parameters that generation_config.json recommends.
+void add_sampling(Io& io, const Checkpoint& checkpoint, GgufMetadata& metadata) {
+  const Path path = checkpoint.path() / "generation_config.json";
+  if (!io.exists(path)) return;
+  const Json config = Json::parse(read_text(io, path), path.string());
+  const std::string prefix = "general.sampling.";
+  const auto find = [&](const char* key) -> const Json* {
+    const Json* value = config.find(key);
+    return value != nullptr && value->is_number() ? value : nullptr;
+  };
+  const auto add_integer = [&](const char* key) {
+    if (const Json* value = find(key); value != nullptr && value->is_integer())
+      metadata.set_i32(prefix + key, static_cast<std::int32_t>(value->as_integer()));
+  };
+  const auto add = [&](const char* key, const Json* value) {
+    if (value != nullptr) metadata.set_f32(prefix + key, static_cast<float>(value->as_double()));
+  };
+  if (const Json* steps = config.find("sequence"); steps != nullptr && steps->is_string())
+    metadata.set_string(prefix + "sequence", steps->as_string());
+  add_integer("top_k");
+  add("top_p", find("top_p"));
+  add("min_p", find("min_p"));
+  add("xtc_probability", find("xtc_probability"));
+  add("xtc_threshold", find("xtc_threshold"));
+  add("temp", find("temperature"));
+  add_integer("penalty_last_n");
+  add("penalty_repeat",
+      find("penalty_repeat") != nullptr ? find("penalty_repeat") : find("repetition_penalty"));
+  add_integer("mirostat");
+  add("mirostat_tau", find("mirostat_tau"));
+  add("mirostat_eta", find("mirostat_eta"));
+}
+
+void add_sources(const std::string& what, const std::optional<std::vector<ModelCardFields::Entry>>& sources,
+                 GgufMetadata& metadata) {
+  if (!sources) return;
+  const std::string prefix = "general." + what + ".";
+  metadata.set_u32(prefix + "count", static_cast<std::uint32_t>(sources->size()));
+  for (std::size_t i = 0; i < sources->size(); ++i)
+    for (const auto& [key, value] : (*sources)[i])
+      metadata.set_string(prefix + std::to_string(i) + "." + key, value);
+}
+
+void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters,
+                 GgufMetadata& metadata) {
+  add_sampling(io, checkpoint, metadata);
+  const ModelNameParts parts = name_parts(checkpoint, name, parameters);
+  const ModelCardFields card = read_model_card(io, checkpoint.path(), parameters);
+  const auto add = [&](const std::string& key, const std::string& otherwise) {
+    const std::string value = first_of(card.text(key), otherwise);
+    if (!value.empty()) metadata.set_string("general." + key, value);
+  };
+  add("name", first_of(parts.title, name));
+  add("author", {});
+  add("version", parts.version);
+  add("organization", parts.organization);
+  add("finetune", parts.finetune);
+  add("basename", parts.basename);
+  add("description", {});
+  add("size_label", first_of(parts.size_label, size_label(parameters)));
+  for (const char* key : {"license", "license.name", "license.link", "source.url", "source.doi",
+                          "source.uuid", "source.repo_url"})
+    add(key, {});
+  add_sources("base_model", card.base_models, metadata);
+  add_sources("dataset", card.datasets, metadata);
+  if (!card.tags.empty()) metadata.set_strings("general.tags", card.tags);
+  if (!card.languages.empty()) metadata.set_strings("general.languages", card.languages);
+}
+
+void add_rope(const ModelSpec& spec, const std::string& prefix, GgufMetadata& metadata) {
+  const RopeSpec& rope = spec.rope;
+  if (rope.kind == RopeKind::kLinear || rope.kind == RopeKind::kYarn) {
+    metadata.set_string(prefix + "rope.scaling.type", rope.kind == RopeKind::kLinear ? "linear" : "yarn");
+    metadata.set_f32(prefix + "rope.scaling.factor", static_cast<float>(rope.factor));
+  }
+  if (rope.kind == RopeKind::kYarn) {
+    metadata.set_u32(prefix + "rope.scaling.original_context_length",
+                     static_cast<std::uint32_t>(rope.original_max_position));
+    if (rope.beta_fast != 32)
+      metadata.set_f32(prefix + "rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
+    if (rope.beta_slow != 1)
+      metadata.set_f32(prefix + "rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
+  }
+  metadata.set_f32(prefix + "rope.freq_base", static_cast<float>(rope.theta));
+}
+
+void add_sizes(const ModelSpec& spec, const std::string& architecture, const GgufFileType& file_type,
+               GgufMetadata& metadata) {
+  const std::string prefix = architecture + ".";
+  const auto add = [&](const std::string& key, std::int64_t value) {
+    metadata.set_u32(prefix + key, static_cast<std::uint32_t>(value));
+  };
+  add("block_count", static_cast<std::int64_t>(spec.blocks.size()));
+  add("context_length", spec.max_position);
+  add("embedding_length", spec.hidden_size);
+  add("feed_forward_length", spec.intermediate_size);
+  add("attention.head_count", spec.heads);
+  add("attention.head_count_kv", spec.kv_heads);
+  add_rope(spec, prefix, metadata);
+  metadata.set_f32(prefix + "attention.layer_norm_rms_epsilon", spec.rms_norm_eps);
+  if (architecture != "qwen2" || spec.hidden_size != std::int64_t{spec.heads} * spec.head_dim) {
+    add("attention.key_length", spec.head_dim);
+    add("attention.value_length", spec.head_dim);
+  }
+  metadata.set_u32(kFileTypeKey, file_type.id);
+  if (architecture == "llama") {
+    add("vocab_size", spec.vocab_size);
+    add("rope.dimension_count", spec.head_dim);
+    if (spec.blocks.front().sliding_window != 0)
+      add("attention.sliding_window", spec.blocks.front().sliding_window);
+  }
+  metadata.set_u32(kVersionKey, kQuantizationVersion);
+}
+
+// The converter writes these two among the sizes; llama-quantize, which alone makes the other types, puts
+// them last.
+void say_file_type(const GgufFileType& file_type, GgufMetadata& metadata) {
+  const bool converters = !is_block_type(file_type.default_type) || file_type.default_type == DType::kQ8_0;
+  if (!converters) {
+    metadata.erase(kVersionKey);
+    metadata.erase(kFileTypeKey);
+  }
+  metadata.set_u32(kVersionKey, kQuantizationVersion);
+  metadata.set_u32(kFileTypeKey, file_type.id);
+}
+
+// The keys of `header` in the order of its file, in which their values lie.
+GgufMetadata copied(const GgufHeader& header) {
+  std::vector<const std::pair<const std::string, GgufValue>*> keys;
+  for (const auto& entry : header.metadata) keys.push_back(&entry);
+  std::sort(keys.begin(), keys.end(),
+            [](const auto* a, const auto* b) { return a->second.bytes.data() < b->second.bytes.data(); });
+  GgufMetadata metadata;
+  for (const auto* entry : keys) metadata.set_value(entry->first, entry->second);
+  for (const char* key : {"split.no", "split.count", "split.tensors.count", "general.alignment"})
+    metadata.erase(key);
+  return metadata;
+}
+
+}  // namespace
+
+GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
+                                 const std::string& name, std::uint64_t parameters,
+                                 const GgufFileType& file_type) {
+  if (checkpoint.is_gguf()) {
+    const GgufFile source = open_gguf(io, checkpoint.path());
+    GgufMetadata metadata = copied(source.header);
+    say_file_type(file_type, metadata);
+    return metadata;
+  }
+  const std::string architecture = gguf_architecture(spec, checkpoint.path().string());
+  GgufMetadata metadata;
+  metadata.set_string("general.architecture", architecture);
+  metadata.set_string("general.type", "model");
+  add_general(io, checkpoint, name, parameters, metadata);
+  add_sizes(spec, architecture, file_type, metadata);
+  add_gguf_vocabulary(io, checkpoint, spec, metadata);
+  say_file_type(file_type, metadata);
+  return metadata;
+}
+
+}  // namespace llmq

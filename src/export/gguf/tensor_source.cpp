@@ -1,0 +1,269 @@
+#include "export/gguf/tensor_source.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "io/gguf.h"
+#include "io/gguf_model.h"
+#include "model/linear_source.h"
+
+namespace llmq {
+namespace {
+
+// Rows [first, first + count) of a contiguous tensor that lies in memory; one dimension is one row.
+void read_rows(const TensorView& view, std::int64_t first, std::int64_t count, std::span<float> into) {
+  const DTypeRow& type = dtype_row(view.dtype);
+  const std::int64_t row_bytes = view.cols() / type.block_elements * type.block_bytes;
+  const auto* from = static_cast<const std::byte*>(view.pointer) + first * row_bytes;
+  to_float32(TensorView(static_cast<const void*>(from), view.dtype, {count, view.cols()}), into);
+}
+
+class HuggingFaceSource final : public GgufTensorSource {
+ public:
+  HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
+      : checkpoint_(checkpoint), spec_(spec), linears_(LinearSource::open(checkpoint)) {
+    const std::string file = checkpoint.path().string();
+    const bool permuted = gguf_architecture(spec, file) == "llama";
+    add("token_embd.weight", spec.embedding, {spec.vocab_size, spec.hidden_size});
+    add("output_norm.weight", spec.final_norm, {spec.hidden_size});
+    if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding != "lm_head.weight")
+      add("output.weight", spec.head, {spec.vocab_size, spec.hidden_size});
+    for (const BlockSpec& block : spec.blocks) add_block(block, permuted);
+    rope_factors_ = llama3_rope_factors(spec);
+    if (!rope_factors_.empty())
+      places_.push_back({std::string(kRopeFactorsName),
+                         {},
+                         Shape{static_cast<std::int64_t>(rope_factors_.size())},
+                         nullptr,
+                         0});
+    std::sort(places_.begin(), places_.end(),
+              [](const Place& a, const Place& b) { return gguf_tensor_before(a.name, b.name); });
+    for (const Place& place : places_) tensors_.push_back({place.name, DType::kF32, place.shape});
+  }
+
+  std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+    const Place& place = places_[index];
+    const std::int64_t columns = place.shape.back(), all = place.shape.elements() / columns;
+    if (place.source.empty()) return rope_factors_;
+    Lease band;
+    if (place.packed == nullptr && place.permuted_heads == 0)
+      band = checkpoint_.hold_band(checkpoint_.at(place.source), first, count);
+    if (place.packed == nullptr && place.permuted_heads != 0 && held_ != index) {
+      lease_ = checkpoint_.hold(checkpoint_.at(place.source));  // until release(): rows come in another order
+      held_ = index;
+    }
+    if (place.packed != nullptr && loaded_ != index) {
+      ThreadPool here(1);
+      unpacked_ = linears_.weight(*place.packed, here);
+      loaded_ = index;
+    }
+    std::vector<float> values(static_cast<std::size_t>(count * columns));
+    const auto read = [&](std::int64_t row, std::int64_t rows, std::span<float> into) {
+      if (place.packed != nullptr)
+        std::memcpy(into.data(), unpacked_.data() + row * columns,
+                    static_cast<std::size_t>(rows * columns) * sizeof(float));
+      else
+        read_rows(checkpoint_.at(place.source).view, row, rows, into);
+    };
+    if (place.permuted_heads == 0) {
+      read(first, count, values);
+      return values;
+    }
+    // A bias is one row of `columns` values here, and its values are what the weight's rows are.
+    if (place.shape.rank() == 1) {
+      std::vector<float> stored(values.size());
+      read(0, 1, stored);
+      for (std::int64_t i = 0; i < columns; ++i)
+        values[static_cast<std::size_t>(i)] =
+            stored[static_cast<std::size_t>(permuted_row(i, columns, place.permuted_heads))];
+      return values;
+    }
+    for (std::int64_t i = 0; i < count; ++i)
+      read(permuted_row(first + i, all, place.permuted_heads), 1,
+           std::span(values).subspan(static_cast<std::size_t>(i * columns),
+                                     static_cast<std::size_t>(columns)));
+    return values;
+  }
+
+  void read_ahead(std::size_t index) override {
+    const Place& place = places_[index];
+    if (place.packed != nullptr)
+      linears_.read_ahead(*place.packed);
+    else if (!place.source.empty() && !Checkpoint::is_kept(checkpoint_.at(place.source)))
+      checkpoint_.read_ahead(checkpoint_.at(place.source));
+  }
+
+  void release(std::size_t index) override {
+    if (held_ == index) lease_ = {};
+    held_ = kNone;
+    if (loaded_ == index) unpacked_ = {};
+  }
+
+  std::uint64_t bytes_to_read(std::size_t index) const override {
+    const Place& place = places_[index];
+    if (place.packed != nullptr) return linears_.bytes_to_read(*place.packed).all;
+    return place.source.empty() ? 0 : Checkpoint::bytes_to_read(checkpoint_.at(place.source));
+  }
+
+ private:
+  struct Place {
+    std::string name, source;  // an empty source: made here
+    Shape shape;
+    const LinearSpec* packed = nullptr;
+    int permuted_heads = 0;
+  };
+
+  void add(std::string name, const std::string& source, const Shape& shape, int heads = 0,
+           const LinearSpec* packed = nullptr) {
+    places_.push_back({std::move(name), source, shape, packed, heads});
+  }
+
+  void add_block(const BlockSpec& block, bool permuted) {
+    const auto plain = [&](const std::string& tensor, std::int64_t size) {
+      if (!tensor.empty()) add(gguf_name(tensor), tensor, Shape{size});
+    };
+    plain(block.input_norm, spec_.hidden_size);
+    plain(block.post_attention_norm, spec_.hidden_size);
+    plain(block.query_norm, spec_.head_dim);
+    plain(block.key_norm, spec_.head_dim);
+    for (const LinearSpec& linear : block.linears) {
+      int heads = 0;
+      if (permuted && linear.role == LinearRole::kQuery) heads = spec_.heads;
+      if (permuted && linear.role == LinearRole::kKey) heads = spec_.kv_heads;
+      const std::string weight = linear.module + ".weight", bias = linear.module + ".bias";
+      add(gguf_name(weight), weight, {linear.out_features, linear.in_features}, heads,
+          linears_.is_packed(linear.module) ? &linear : nullptr);
+      if (linear.has_bias) add(gguf_name(bias), bias, Shape{linear.out_features}, heads);
+    }
+  }
+
+  const Checkpoint& checkpoint_;
+  const ModelSpec& spec_;
+  LinearSource linears_;
+  std::vector<Place> places_;
+  std::vector<float> rope_factors_;
+  ZeroedNumbers<float> unpacked_;
+  static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
+  std::size_t loaded_ = kNone, held_ = kNone;
+  Lease lease_;
+};
+
+class GgufSource final : public GgufTensorSource {
+ public:
+  explicit GgufSource(GgufFile file) : file_(std::move(file)) {
+    for (const GgufTensor& tensor : file_.header.tensors) order_.push_back(&tensor);
+    std::sort(order_.begin(), order_.end(),
+              [](const GgufTensor* a, const GgufTensor* b) { return gguf_tensor_before(a->name, b->name); });
+    for (const GgufTensor* tensor : order_) tensors_.push_back({tensor->name, tensor->dtype, tensor->shape});
+  }
+  std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
+    const GgufTensor& tensor = *order_[index];
+    std::vector<float> values(static_cast<std::size_t>(count * tensor.shape.back()));
+    const std::uint64_t row_bytes = tensor.bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(
+                                                       1, tensor.shape.elements() / tensor.shape.back()));
+    const Lease lease = file_.mapping->lease(tensor.offset + static_cast<std::uint64_t>(first) * row_bytes,
+                                             static_cast<std::uint64_t>(count) * row_bytes);
+    read_rows(TensorView(static_cast<const void*>(file_.mapping->bytes().data() + tensor.offset),
+                         tensor.dtype, tensor.shape),
+              first, count, values);
+    return values;
+  }
+  void release(std::size_t index) override {
+    file_.mapping->release(order_[index]->offset, order_[index]->bytes);
+  }
+  std::uint64_t bytes_to_read(std::size_t index) const override {
+    const GgufTensor& tensor = *order_[index];
+    StoredTensor stored;
+    stored.view = TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape);
+    stored.offset = tensor.offset;
+    return Checkpoint::bytes_to_read(stored);
+  }
+
+ private:
+  GgufFile file_;
+  std::vector<const GgufTensor*> order_;
+};
+
+[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
+  fail(ErrorKind::kUnsupported,
+       {std::move(message), file, std::move(where), "keep the model in safetensors"});
+}
+
+void check_rope(const ModelSpec& spec, const std::string& file) {
+  const RopeSpec& rope = spec.rope;
+  if (rope.kind == RopeKind::kDynamic)
+    refuse(file, "rope_scaling", "GGUF has no place for dynamic rope scaling");
+  if (rope.kind != RopeKind::kYarn) return;
+  // llama.cpp derives the attention factor from `factor` and rounds the ramp's ends.
+  const double expected = rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0;
+  const bool other = rope.attention_factor != 0 && std::abs(rope.attention_factor - expected) > 1e-6;
+  if (other || rope.mscale != 0 || rope.mscale_all_dim != 0 || !rope.truncate)
+    refuse(file, "rope_scaling",
+           "llama.cpp computes yarn with its default attention factor and truncated ramp only");
+}
+
+}  // namespace
+
+std::uint64_t GgufTensorSource::parameters() const {
+  std::uint64_t count = 0;
+  for (const GgufMixTensor& tensor : tensors_) count += static_cast<std::uint64_t>(tensor.shape.elements());
+  return count;
+}
+
+std::string gguf_architecture(const ModelSpec& spec, const std::string& file) {
+  const std::string name = spec.family == "mistral" ? "llama" : spec.family;
+  if (name != "llama" && name != "qwen2" && name != "qwen3")
+    refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
+  if (!spec.silu) refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
+  check_rope(spec, file);
+  for (const BlockSpec& block : spec.blocks) {
+    if (block.sliding_window != 0 && name != "llama")
+      refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));
+    for (const LinearSpec& linear : block.linears) {
+      const bool reader = linear.role == LinearRole::kQuery || linear.role == LinearRole::kKey ||
+                          linear.role == LinearRole::kValue;
+      if (linear.has_bias && !reader && name != "llama")
+        refuse(file, linear.module + ".bias", fmt::format("llama.cpp's {} has no place for this bias", name));
+    }
+  }
+  return name;
+}
+
+std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
+                                                    const ModelSpec& spec) {
+  if (checkpoint.is_gguf()) return std::make_unique<GgufSource>(open_gguf(io, checkpoint.path()));
+  return std::make_unique<HuggingFaceSource>(checkpoint, spec);
+}
+
+// In FP32 and in the order of convert_hf_to_gguf.py, where a number divided by a tensor is the tensor's
+// reciprocal times the number.
+std::vector<float> llama3_rope_factors(const ModelSpec& spec) {
+  const RopeSpec& rope = spec.rope;
+  if (rope.kind != RopeKind::kLlama3) return {};
+  const auto over = [](double number, float by) { return (1.0f / by) * static_cast<float>(number); };
+  const auto length = static_cast<double>(rope.original_max_position);
+  const auto low_wavelength = static_cast<float>(length / rope.low_freq_factor);
+  const auto high_wavelength = static_cast<float>(length / rope.high_freq_factor);
+  const auto factor = static_cast<float>(rope.factor);
+  std::vector<float> factors;
+  for (int i = 0; i < spec.head_dim; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(spec.head_dim);
+    const auto power = static_cast<float>(
+        std::pow(static_cast<double>(static_cast<float>(rope.theta)), static_cast<double>(exponent)));
+    const float wavelength = over(2 * M_PI, 1.0f / power);
+    if (wavelength < high_wavelength) {
+      factors.push_back(1.0f);
+    } else if (wavelength > low_wavelength) {
+      factors.push_back(factor);
+    } else {
+      const float smooth = (over(length, wavelength) - static_cast<float>(rope.low_freq_factor)) /
+                           static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
+      factors.push_back(1.0f / ((1.0f - smooth) / factor + smooth));
+    }
+  }
+  return factors;
+}
+
+}  // namespace llmq

@@ -1,0 +1,49 @@
+// The tensors of a model as GGUF names, orders and shapes them, read a few rows at a time.
+//
+// From a Hugging Face checkpoint: names and the order of llama.cpp; for architecture "llama" the rows of q
+// and k reordered within each head (io/gguf_model.h); packed linears dequantized exactly; Llama 3's rope
+// factors made. From a GGUF: its tensors as they lie.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "export/gguf/type_mix.h"
+#include "io/checkpoint.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+class GgufTensorSource {
+ public:
+  virtual ~GgufTensorSource() = default;
+  // Sorted by gguf_tensor_before(). `stored` is the type a tensor has where it is not rounded: F32 unless the
+  // source is a GGUF.
+  const std::vector<GgufMixTensor>& tensors() const { return tensors_; }
+  std::uint64_t parameters() const;  // elements of all of them
+  // Rows [first, first + count) of tensor `index` as FP32.
+  virtual std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) = 0;
+  // All rows of it will be asked for soon.
+  virtual void read_ahead(std::size_t) {}
+  // No row of it will be asked for any more.
+  virtual void release(std::size_t index) = 0;
+  // What reading all rows of it once counts, in slabs of Checkpoint::kBandElements values; at most.
+  virtual std::uint64_t bytes_to_read(std::size_t index) const = 0;
+
+ protected:
+  std::vector<GgufMixTensor> tensors_;
+};
+
+// "llama", "qwen2" or "qwen3". Error(kUnsupported) for what GGUF's architecture of that name does not
+// compute: another activation, dynamic rope, sliding windows of Qwen, biases that llama.cpp has no place for.
+std::string gguf_architecture(const ModelSpec& spec, const std::string& file);
+
+// `checkpoint` and `spec` must outlive it.
+std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
+                                                    const ModelSpec& spec);
+
+// What rope_freqs.weight holds for Llama 3's scaling: the divisor of each frequency; empty for other
+// scalings.
+std::vector<float> llama3_rope_factors(const ModelSpec& spec);
+
+}  // namespace llmq

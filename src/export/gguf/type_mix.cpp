@@ -1,0 +1,245 @@
+#include "export/gguf/type_mix.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <charconv>
+
+namespace llmq {
+namespace {
+
+constexpr std::array<GgufFileType, 17> kFileTypes{{{"F32", 0, DType::kF32},
+                                                   {"F16", 1, DType::kF16},
+                                                   {"BF16", 32, DType::kBF16},
+                                                   {"Q8_0", 7, DType::kQ8_0},
+                                                   {"Q4_0", 2, DType::kQ4_0},
+                                                   {"Q4_1", 3, DType::kQ4_1},
+                                                   {"Q5_0", 8, DType::kQ5_0},
+                                                   {"Q5_1", 9, DType::kQ5_1},
+                                                   {"Q2_K", 10, DType::kQ2_K},
+                                                   {"Q3_K_S", 11, DType::kQ3_K},
+                                                   {"Q3_K_M", 12, DType::kQ3_K},
+                                                   {"Q3_K_L", 13, DType::kQ3_K},
+                                                   {"Q4_K_S", 14, DType::kQ4_K},
+                                                   {"Q4_K_M", 15, DType::kQ4_K},
+                                                   {"Q5_K_S", 16, DType::kQ5_K},
+                                                   {"Q5_K_M", 17, DType::kQ5_K},
+                                                   {"Q6_K", 18, DType::kQ6_K}}};
+constexpr std::array<std::pair<std::string_view, std::string_view>, 3> kShortNames{
+    {{"Q3_K", "Q3_K_M"}, {"Q4_K", "Q4_K_M"}, {"Q5_K", "Q5_K_M"}}};
+
+// llama.cpp's numbers, so that the rules below read like their source.
+enum FileTypeId : std::uint32_t {
+  kQ4_0 = 2,
+  kQ5_0 = 8,
+  kQ2_K = 10,
+  kQ3_K_S = 11,
+  kQ3_K_M = 12,
+  kQ3_K_L = 13,
+  kQ4_K_S = 14,
+  kQ4_K_M = 15,
+  kQ5_K_M = 17,
+};
+
+enum class Part { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
+
+bool holds(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
+
+Part part_of(const std::string& name) {
+  if (name == "output.weight") return Part::kOutput;
+  if (name == "token_embd.weight") return Part::kEmbedding;
+  if (holds(name, "attn_v.weight")) return Part::kValue;
+  if (holds(name, "attn_k.weight")) return Part::kKey;
+  if (holds(name, "attn_output.weight")) return Part::kAttentionOutput;
+  if (holds(name, "ffn_down")) return Part::kDown;
+  return Part::kOther;
+}
+
+bool is_rounded(const GgufMixTensor& tensor) {
+  return tensor.shape.rank() >= 2 && tensor.name.ends_with("weight") && !holds(tensor.name, "_norm.weight") &&
+         !holds(tensor.name, "ffn_gate_inp.weight");
+}
+
+// "blk.17.attn_q.weight" -> 17; -1 for tensors outside blocks.
+int layer_of(const std::string& name) {
+  constexpr std::string_view kBlock = "blk.";
+  int layer = -1;
+  if (name.starts_with(kBlock))
+    std::from_chars(name.data() + kBlock.size(), name.data() + name.size(), layer);
+  return layer;
+}
+
+bool use_more_bits(int layer, int layers) {
+  return layer < layers / 8 || layer >= 7 * layers / 8 || (layer - layers / 8) % 3 == 2;
+}
+
+// Where the rules stand in their walk over the tensors.
+struct Walk {
+  const GgufFileType& file_type;
+  const GgufMixModel& model;
+  bool importance = false, tied = true;
+  int values = 0;           // attn_v tensors of the model
+  int value = 0, down = 0;  // passed so far
+  bool eight_experts() const { return model.experts == 8; }
+};
+
+// 80 layers whose queries share keys: llama.cpp's "70B", and every Qwen2 of 80 layers.
+bool is_70b(const GgufMixModel& model) {
+  return model.layers == 80 &&
+         ((model.architecture == "llama" && model.heads != model.kv_heads) || model.architecture == "qwen2");
+}
+
+DType value_type(Walk& walk, DType type) {
+  const std::uint32_t file = walk.file_type.id;
+  if (file == kQ2_K)
+    type = walk.model.heads / std::max(walk.model.kv_heads, 1) >= 4 ? DType::kQ4_K : DType::kQ3_K;
+  else if (file == kQ3_K_M)
+    type = walk.value < 2 ? DType::kQ5_K : DType::kQ4_K;
+  else if (file == kQ3_K_L)
+    type = DType::kQ5_K;
+  else if ((file == kQ4_K_M || file == kQ5_K_M) && use_more_bits(walk.value, walk.values))
+    type = DType::kQ6_K;
+  else if (file == kQ4_K_S && walk.value < 4)
+    type = DType::kQ5_K;
+  if (is_70b(walk.model) && (type == DType::kQ3_K || type == DType::kQ4_K)) type = DType::kQ5_K;
+  if (walk.eight_experts()) type = DType::kQ8_0;
+  ++walk.value;
+  return type;
+}
+
+DType down_type(Walk& walk, DType type, const std::string& name) {
+  const std::uint32_t file = walk.file_type.id;
+  const int layers = walk.model.layers;
+  const int layer = walk.model.experts > 1 ? layer_of(name) : walk.down;
+  ++walk.down;
+  switch (file) {
+    case kQ2_K:
+      return DType::kQ3_K;
+    case kQ3_K_M:
+      return layer < layers / 16 ? DType::kQ5_K : DType::kQ4_K;
+    case kQ3_K_L:
+      return DType::kQ5_K;
+    case kQ4_K_M:
+    case kQ5_K_M:
+      return use_more_bits(layer, layers) ? DType::kQ6_K : type;
+    case kQ4_K_S:
+      return layer < layers / 8 ? DType::kQ5_K : type;
+    case kQ4_0:
+      return walk.importance && layer < layers / 8 ? DType::kQ4_1 : type;
+    case kQ5_0:
+      return walk.importance && layer < layers / 8 ? DType::kQ5_1 : type;
+    default:
+      return type;
+  }
+}
+
+DType attention_output_type(const Walk& walk, DType type) {
+  switch (walk.file_type.id) {
+    case kQ2_K:
+      return walk.eight_experts() ? DType::kQ5_K : DType::kQ3_K;
+    case kQ3_K_M:
+      return walk.eight_experts() ? DType::kQ5_K : DType::kQ4_K;
+    case kQ3_K_L:
+      return walk.eight_experts() ? type : DType::kQ5_K;
+    case kQ3_K_S:
+    case kQ4_K_S:
+    case kQ4_K_M:
+      return walk.eight_experts() ? DType::kQ5_K : type;
+    default:
+      return type;
+  }
+}
+
+DType mixed_type(Walk& walk, const GgufMixTensor& tensor) {
+  const DType type = walk.file_type.default_type;
+  const Part part = part_of(tensor.name);
+  if (part == Part::kOutput || (walk.tied && part == Part::kEmbedding)) {
+    if (tensor.shape.back() % dtype_row(type).block_elements != 0) return DType::kQ8_0;
+    return type == DType::kQ8_0 ? type : DType::kQ6_K;
+  }
+  switch (part) {
+    case Part::kValue:
+      return value_type(walk, type);
+    case Part::kKey:
+      return walk.eight_experts() ? DType::kQ8_0 : type;
+    case Part::kDown:
+      return down_type(walk, type, tensor.name);
+    case Part::kAttentionOutput:
+      return attention_output_type(walk, type);
+    default:
+      return type;
+  }
+}
+
+DType fitting_type(DType type, std::int64_t columns) {
+  const auto divides = [&](DType t) { return columns % dtype_row(t).block_elements == 0; };
+  if (divides(type)) return type;
+  switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+      type = DType::kQ4_0;
+      break;
+    case DType::kQ4_K:
+      type = DType::kQ5_0;
+      break;
+    case DType::kQ5_K:
+      type = DType::kQ5_1;
+      break;
+    case DType::kQ6_K:
+      type = DType::kQ8_0;
+      break;
+    default:
+      break;
+  }
+  return divides(type) ? type : DType::kF16;
+}
+
+}  // namespace
+
+const GgufFileType* find_gguf_file_type(std::string_view name) {
+  std::string upper(name);
+  for (char& c : upper) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  for (const auto& [brief, full] : kShortNames)
+    if (upper == brief) upper = full;
+  for (const GgufFileType& row : kFileTypes)
+    if (row.name == upper) return &row;
+  return nullptr;
+}
+
+std::string gguf_type_name(const GgufFileType& type) {
+  std::string name(type.name);
+  for (char& c : name) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  return name;
+}
+
+std::string gguf_file_type_names() {
+  std::string names;
+  for (const GgufFileType& row : kFileTypes) names += (names.empty() ? "" : ", ") + gguf_type_name(row);
+  return names;
+}
+
+bool gguf_tensor_before(const std::string& name, const std::string& later) {
+  const int a = layer_of(name), b = layer_of(later);
+  return a != b ? a < b : name < later;
+}
+
+std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMixModel& model,
+                                     std::span<const GgufMixTensor> tensors, bool importance) {
+  Walk walk{file_type, model, importance};
+  for (const GgufMixTensor& tensor : tensors) {
+    if (part_of(tensor.name) == Part::kValue) ++walk.values;
+    if (part_of(tensor.name) == Part::kOutput) walk.tied = false;
+  }
+  std::vector<DType> types;
+  for (const GgufMixTensor& tensor : tensors) {
+    if (!is_rounded(tensor))
+      types.push_back(tensor.stored);
+    else if (!is_block_type(file_type.default_type))
+      types.push_back(file_type.default_type);
+    else
+      types.push_back(fitting_type(mixed_type(walk, tensor), tensor.shape.back()));
+  }
+  return types;
+}
+
+}  // namespace llmq

@@ -1,0 +1,309 @@
+#include "export/output/model_writer.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "export/output/packed_writer.h"
+#include "io/gguf.h"
+#include "io/gguf_model.h"
+#include "model/linear_source.h"
+#include "tokenizer/gguf_tokenizer.h"
+
+namespace llmq {
+namespace {
+
+class DirectoryWriter : public ModelWriter {
+ public:
+  DirectoryWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config)
+      : directory_(io, target, contents), config_(std::move(config)) {}
+
+  void add_quantized(const std::string& module, const QuantizedMatrix&) override {
+    fail(ErrorKind::kInternal, {"a packed weight was given to a dense writer", {}, module, {}});
+  }
+  void add_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                 std::span<const std::byte> bytes) override {
+    directory_.add(tensor, dtype, shape, bytes);
+  }
+  void append_dense(const std::string& tensor, DType dtype, const Shape& shape,
+                    std::span<const std::byte> bytes) override {
+    directory_.append(tensor, dtype, shape, bytes);
+  }
+  std::function<void()> begin_commit(const Json& findings) override {
+    return directory_.begin_commit(findings);
+  }
+  std::function<void()> begin_sync() override { return directory_.begin_sync(); }
+  std::vector<Json> committed() const override { return directory_.committed(); }
+  Checkpoint written() const override { return directory_.written(config_); }
+  std::string complete() override { return directory_.complete(config_); }
+  Path directory() const override { return directory_.files(); }
+  std::string publish(const std::vector<std::pair<std::string, std::string>>& extra_files,
+                      const ManifestText& manifest, bool move_latest) override {
+    return directory_.publish(extra_files, manifest, move_latest);
+  }
+  std::uint64_t bytes() const override { return directory_.bytes(); }
+
+ protected:
+  ModelDirectory directory_;
+  Json config_;
+};
+
+class PackedWriter final : public DirectoryWriter {
+ public:
+  PackedWriter(Io& io, const OutputTarget& target, const DirectoryContents& contents, Json config,
+               const PackedFormatRow& format, std::span<const PlannedModule> modules)
+      : DirectoryWriter(io, target, contents, std::move(config)), format_(format) {
+    for (const PlannedModule& m : modules) planned_[m.module] = m;
+  }
+
+  void add_quantized(const std::string& module, const QuantizedMatrix& matrix) override {
+    const auto planned = planned_.find(module);
+    if (planned == planned_.end() || !(planned->second.scheme == matrix.scheme) ||
+        (!planned->second.column_groups && !matrix.column_group.empty()) ||
+        (!format_.dense && !matrix.kept_columns.empty()))
+      fail(ErrorKind::kInternal, {"a weight was not quantized as declared", {}, module, {}});
+    for (const PackedTensor& tensor : format_.pack(planned->second, matrix))
+      directory_.add(tensor.declaration.name, tensor.declaration.dtype, tensor.declaration.shape,
+                     tensor.bytes);
+  }
+  std::string complete() override {
+    std::vector<std::pair<std::string, std::string>> copy;
+    if (!format_.config_copy.empty())
+      copy.emplace_back(format_.config_copy, config_.at("quantization_config").dump(2) + "\n");
+    return directory_.complete(config_, copy);
+  }
+
+ private:
+  const PackedFormatRow& format_;
+  std::map<std::string, PlannedModule> planned_;
+};
+
+// Digits compare as numbers, everything else as bytes.
+bool natural_less(const std::string& a, const std::string& b) {
+  std::size_t i = 0, j = 0;
+  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
+  while (i < a.size() && j < b.size()) {
+    if (digit(a[i]) && digit(b[j])) {
+      const std::size_t first_a = i, first_b = j;
+      while (i < a.size() && digit(a[i])) ++i;
+      while (j < b.size() && digit(b[j])) ++j;
+      if (i - first_a != j - first_b) return i - first_a < j - first_b;
+      if (const int order = a.compare(first_a, i - first_a, b, first_b, j - first_b); order != 0)
+        return order < 0;
+    } else if (a[i] != b[j]) {
+      return static_cast<unsigned char>(a[i]) < static_cast<unsigned char>(b[j]);
+    } else {
+      ++i, ++j;
+    }
+  }
+  return a.size() - i < b.size() - j;
+}
+
+// The linears a loader must leave alone. An output head is a linear of the model even when it shares the
+// embedding and no tensor carries its name.
+std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored) {
+  std::vector<std::string> names(ignored.begin(), ignored.end());
+  const bool packs_head = std::any_of(modules.begin(), modules.end(),
+                                      [](const PlannedModule& m) { return m.module == "lm_head"; });
+  if (!packs_head && std::find(names.begin(), names.end(), "lm_head") == names.end())
+    names.push_back("lm_head");
+  return names;
+}
+
+// Neither the files being read are replaced nor their directory added to: a model directory holds one model.
+// Links are followed, so that two names of one place are seen.
+void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target) {
+  std::error_code unknown;
+  const Path from = std::filesystem::weakly_canonical(checkpoint.path(), unknown),
+             to = std::filesystem::weakly_canonical(target.directory, unknown);
+  if (from.empty()) return;
+  const Path inside = to.lexically_relative(from);
+  const bool same = inside == ".";
+  if (!same && (inside.empty() || *inside.begin() == ".." || checkpoint.is_gguf())) return;
+  fail(ErrorKind::kUsage,
+       {same ? "the output directory is the model's own" : "the output lies inside the model's own directory",
+        target.directory.string(),
+        {},
+        "name another output directory"});
+}
+
+void declare_kv_scales(const PackedFormatRow& format, const ModelSpec& spec,
+                       std::vector<TensorDeclaration>& tensors) {
+  if (&format != &kCompressedTensorsFormat)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("format {} has no place for the scales of a KV cache", format.name),
+          {},
+          "kv_cache",
+          "format: compressed-tensors has"});
+  for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
+    for (const char* which : {"k_scale", "v_scale"})
+      tensors.push_back({kv_scale_name(static_cast<std::int64_t>(layer), which), DType::kF32, {1}});
+}
+
+// One static scale per layer for keys and one for values.
+Json kv_cache_scheme(KvCacheType type) {
+  return Json::object({{"actorder", nullptr},
+                       {"block_structure", nullptr},
+                       {"dynamic", false},
+                       {"group_size", nullptr},
+                       {"num_bits", 8},
+                       {"observer", "memoryless_minmax"},
+                       {"observer_kwargs", Json::object()},
+                       {"scale_dtype", nullptr},
+                       {"strategy", "tensor"},
+                       {"symmetric", true},
+                       {"type", type == KvCacheType::kFloat8 ? "float" : "int"},
+                       {"zp_dtype", nullptr}});
+}
+
+// Declared by the writer, where the output has a quantized KV cache at all.
+bool is_kv_scale(const std::string& name) {
+  return name.ends_with(".self_attn.k_scale") || name.ends_with(".self_attn.v_scale");
+}
+
+bool loaders_read(const std::string& name) {
+  const auto begins = [&](std::string_view prefix) { return name.starts_with(prefix); };
+  return name.ends_with(".safetensors") || name.ends_with(".gguf") ||
+         name.ends_with(".safetensors.index.json") || name == "config.json" ||
+         name == "quantize_config.json" || name == "generation_config.json" || begins("tokenizer") ||
+         begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
+         begins("chat_template");
+}
+
+}  // namespace
+
+Checkpoint ModelWriter::written() const {
+  fail(ErrorKind::kInternal, "this writer keeps nothing that could be read back");
+}
+
+void written_order(std::vector<TensorDeclaration>& tensors) {
+  std::sort(tensors.begin(), tensors.end(), [](const TensorDeclaration& a, const TensorDeclaration& b) {
+    return natural_less(a.name, b.name);
+  });
+}
+
+std::string_view torch_dtype_name(DType dtype) {
+  if (dtype == DType::kBF16) return "bfloat16";
+  if (dtype == DType::kF16) return "float16";
+  if (dtype == DType::kF32) return "float32";
+  fail(ErrorKind::kInternal, "no model is of type {}", dtype_row(dtype).name);
+}
+
+void set_dtype(Json& config, DType dtype) {
+  const bool old_spelling = config.find("torch_dtype") != nullptr,
+             new_spelling = config.find("dtype") != nullptr;
+  if (old_spelling || !new_spelling) config["torch_dtype"] = torch_dtype_name(dtype);
+  if (new_spelling || !old_spelling) config["dtype"] = torch_dtype_name(dtype);
+}
+
+DType written_dtype(const StoredTensor& tensor) {
+  return is_block_type(tensor.view.dtype) ? DType::kBF16 : tensor.view.dtype;
+}
+
+std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
+                                             std::span<const PlannedModule> modules,
+                                             const std::function<DType(const StoredTensor&)>& dtype) {
+  std::set<std::string> packed;
+  for (const PlannedModule& m : modules)
+    for (std::string& name : weight_tensor_names(m.module)) packed.insert(std::move(name));
+  std::vector<TensorDeclaration> tensors;
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (packed.count(tensor.name) == 0 && !is_kv_scale(tensor.name))
+      tensors.push_back({tensor.name, dtype(tensor), tensor.view.shape});
+  return tensors;
+}
+
+void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& contents) {
+  contents.copies = checkpoint.companion_files();
+  if (!checkpoint.is_gguf()) return;
+  const GgufFile file = open_gguf(io, checkpoint.path());
+  contents.texts = gguf_companion_texts(file.header);
+  const GgufTokenizer made = gguf_tokenizer(file.header);
+  contents.texts.emplace_back("tokenizer.json", made.tokenizer.dump(1) + "\n");
+  contents.texts.emplace_back("tokenizer_config.json", made.config.dump(2) + "\n");
+  contents.texts.emplace_back("special_tokens_map.json", made.special_tokens.dump(2) + "\n");
+}
+
+void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
+  const PackedFormatRow& row = packed_format(format);
+  if (modules.empty())
+    fail(ErrorKind::kUnsupported, {"no linear is left to quantize", {}, "ignore", "ignore fewer modules"});
+  for (const PlannedModule& m : modules) {
+    const std::optional<std::string> reason = row.refusal(m, modules.front());
+    if (!reason) continue;
+    std::string others;
+    for (const PackedFormatRow* other : packed_formats()) {
+      const auto refuses = [&](const PlannedModule& each) {
+        return other->refusal(each, modules.front()).has_value();
+      };
+      if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
+        others += (others.empty() ? "" : " or ") + std::string(other->name);
+    }
+    fail(ErrorKind::kUnsupported,
+         {*reason, {}, m.module, others.empty() ? "" : "format: " + others + " can express every module"});
+  }
+}
+
+std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
+                                         const Checkpoint& checkpoint, const ModelSpec& spec,
+                                         std::span<const PlannedModule> modules,
+                                         std::span<const std::string> ignored,
+                                         std::optional<KvCacheType> kv_cache) {
+  check_expressible(format, modules);
+  refuse_own_source(checkpoint, target);
+  const PackedFormatRow& row = packed_format(format);
+  DirectoryContents contents;
+  contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
+  for (const PlannedModule& m : modules)
+    for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
+  if (kv_cache) declare_kv_scales(row, spec, contents.tensors);
+  written_order(contents.tensors);
+  add_companions(io, checkpoint, contents);
+
+  Json config = checkpoint.config();
+  if (row.dense)
+    config.erase("quantization_config");
+  else
+    config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
+  if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = kv_cache_scheme(*kv_cache);
+  // A loader running in another type would round the scales, or the weights.
+  set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
+  return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);
+}
+
+std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& target,
+                                               const Checkpoint& checkpoint,
+                                               std::vector<TensorDeclaration> tensors, Json config) {
+  refuse_own_source(checkpoint, target);
+  DirectoryContents contents;
+  contents.tensors = std::move(tensors);
+  written_order(contents.tensors);
+  add_companions(io, checkpoint, contents);
+  return std::make_unique<DirectoryWriter>(io, target, contents, std::move(config));
+}
+
+std::string output_digest(std::span<const NamedDigest> files) {
+  std::map<std::string, std::string> read;
+  for (const NamedDigest& file : files)
+    if (loaders_read(file.name)) read[file.name] = file.sha256;
+  Sha256 digest;
+  for (const auto& [name, sha256] : read) digest.update(sha256 + "  " + name + "\n");
+  return "sha256:" + digest.hex();
+}
+
+std::string output_digest(Io& io, const Path& directory,
+                          const std::function<std::string(const Path&)>& sha256_of_file) {
+  std::vector<NamedDigest> files;
+  for (const std::string& name : io.list(directory))
+    if (loaders_read(name)) files.push_back({name, 0, sha256_of_file(directory / name)});
+  return output_digest(files);
+}
+
+std::string output_digest(Io& io, const Path& directory) {
+  return output_digest(io, directory, [&](const Path& path) { return file_sha256(io, path); });
+}
+
+}  // namespace llmq

@@ -1,0 +1,259 @@
+#include "export/provenance/oci_layout.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/sha256.h"
+#include "export/provenance/manifest.h"
+#include "io/checkpoint.h"
+#include "io/digest_cache.h"
+#include "model/linear_source.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+namespace {
+
+constexpr const char* kManifestType = "application/vnd.oci.image.manifest.v1+json";
+constexpr const char* kIndexType = "application/vnd.oci.image.index.v1+json";
+constexpr const char* kArtifactType = "application/vnd.cncf.model.manifest.v1+json";
+constexpr const char* kConfigType = "application/vnd.cncf.model.config.v1+json";
+constexpr const char* kWeights = "application/vnd.cncf.model.weight.v1.raw";
+constexpr const char* kWeightConfig = "application/vnd.cncf.model.weight.config.v1.raw";
+constexpr const char* kDocument = "application/vnd.cncf.model.doc.v1.raw";
+constexpr std::uint64_t kPiece = 1 << 20;
+
+std::string media_type(const std::string& name) {
+  const auto begins = [&](std::string_view with) { return name.starts_with(with); };
+  if (name.ends_with(".safetensors") || name.ends_with(".gguf")) return kWeights;
+  if (name.ends_with(".md") || name.ends_with(".html") || begins("LICENSE") || begins("NOTICE") ||
+      begins("USE_POLICY") || name.ends_with("report.json") || name.ends_with(kManifestFile) ||
+      name.ends_with(".sig"))
+    return kDocument;
+  return kWeightConfig;
+}
+
+// "134.5M": a decimal count with at most one digit behind the point, and its scale.
+std::string parameter_text(std::int64_t parameters) {
+  constexpr const char* kScales[] = {"K", "M", "B", "T"};
+  double count = static_cast<double>(parameters) / 1000;
+  std::size_t scale = 0;
+  while (count >= 1000 && scale + 1 < std::size(kScales)) count /= 1000, ++scale;
+  return fmt::format("{:.1f}{}", count, kScales[scale]);
+}
+
+Json model_config(Io& io, const Path& output, const std::vector<PackedLayer>& layers) {
+  const Checkpoint checkpoint = Checkpoint::open(io, output.string());
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  Json config = Json::object({{"architecture", "transformer"},
+                              {"format", checkpoint.is_gguf() ? "gguf" : "safetensors"},
+                              {"paramSize", parameter_text(spec.parameters())}});
+  if (const Json* dtype = checkpoint.config().find("torch_dtype"); dtype != nullptr && dtype->is_string())
+    config["precision"] = *dtype;
+  if (const Json* quantization = checkpoint.config().find("quantization_config"))
+    if (const Json* method = quantization->find("quant_method"); method != nullptr && method->is_string())
+      config["quantization"] = *method;
+  Json hashes = Json::array();
+  for (const PackedLayer& layer : layers) hashes.push_back(layer.digest);
+  Path name = std::filesystem::absolute(output).lexically_normal();
+  if (!name.has_filename()) name = name.parent_path();
+  return Json::object(
+      {{"descriptor", Json::object({{"family", spec.family}, {"name", name.filename().string()}})},
+       {"config", config},
+       {"modelfs", Json::object({{"type", "layers"}, {"diffIds", hashes}})}});
+}
+
+// A layout in the making, beside the place where it will be; removed unless it is published.
+class Layout {
+ public:
+  Layout(Io& io, Path destination)
+      : io_(io),
+        destination_(std::move(destination)),
+        partial_(destination_.string() + fmt::format(".partial-{}", ::getpid())) {
+    if (io_.exists(destination_))
+      fail(ErrorKind::kUsage, {"exists already", destination_.string(), "--oci", "name a new directory"});
+    io_.make_directory(blobs());
+  }
+  ~Layout() {
+    if (published_) return;
+    try {
+      for (const std::string& name : written_) io_.remove(partial_ / name);
+      for (const char* directory : {"blobs/sha256", "blobs", ""}) io_.remove(partial_ / directory);
+    } catch (...) {
+    }
+  }
+  Layout(const Layout&) = delete;
+  Layout& operator=(const Layout&) = delete;
+
+  std::uint64_t bytes() const { return bytes_; }
+
+  // Copies a file and hashes what is written, in one pass.
+  NamedDigest add_file(const Path& from) {
+    const std::unique_ptr<File> source = io_.open(from);
+    const std::uint64_t size = source->size();
+    const std::string name = "blobs/sha256/being-copied";
+    written_.push_back(name);
+    Sha256 digest;
+    {
+      const std::unique_ptr<File> copy = io_.create(partial_ / name);
+      copy->reserve(size);
+      std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size, kPiece)));
+      for (std::uint64_t at = 0; at < size; at += piece.size()) {
+        const auto part = std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, size - at)));
+        source->read_at(at, part);
+        digest.update(part);
+        copy->write_at(at, part);
+      }
+      copy->sync();
+    }
+    const NamedDigest file{from.filename().string(), size, digest.hex()};
+    name_blob(name, file.sha256, size);
+    return file;
+  }
+
+  NamedDigest add_text(const std::string& text) {
+    const std::string sha256 = sha256_hex(std::as_bytes(std::span(text)));
+    const std::string name = "blobs/sha256/being-copied";
+    write(name, text);
+    name_blob(name, sha256, text.size());
+    return {{}, text.size(), sha256};
+  }
+
+  void write(const std::string& name, const std::string& text) {
+    written_.push_back(name);
+    const std::unique_ptr<File> file = io_.create(partial_ / name);
+    file->write_at(0, std::as_bytes(std::span(text)));
+    file->sync();
+  }
+
+  void publish() {
+    for (const Path& directory : {blobs(), partial_ / "blobs", partial_}) io_.sync_directory(directory);
+    io_.rename(partial_, destination_);
+    partial_ = destination_;  // from here on, what is taken back lies there
+    io_.sync_directory(destination_.has_parent_path() ? destination_.parent_path() : Path("."));
+    published_ = true;
+  }
+
+ private:
+  Path blobs() const { return partial_ / "blobs" / "sha256"; }
+  void name_blob(const std::string& from, const std::string& sha256, std::uint64_t size) {
+    const std::string to = "blobs/sha256/" + sha256;
+    io_.rename(partial_ / from, partial_ / to);
+    if (blobs_.insert(sha256).second) bytes_ += size;
+    written_.push_back(to);
+  }
+
+  Io& io_;
+  Path destination_, partial_;
+  std::vector<std::string> written_;
+  std::set<std::string> blobs_;
+  std::uint64_t bytes_ = 0;
+  bool published_ = false;
+};
+
+Json blob(const char* type, const std::string& digest, std::uint64_t bytes) {
+  return Json::object({{"mediaType", type}, {"digest", digest}, {"size", Json(bytes)}});
+}
+
+Json layer_json(const PackedLayer& layer) {
+  Json json = blob(layer.media_type.c_str(), layer.digest, layer.bytes);
+  json["annotations"] =
+      Json::object({{"org.cncf.model.filepath", layer.name}, {"org.opencontainers.image.title", layer.name}});
+  return json;
+}
+
+// The files to pack: plain ones only, by name.
+std::vector<Path> files_of(Io& io, const Path& output) {
+  std::vector<Path> files;
+  if (!io.is_directory(output)) {
+    for (const std::string& more :
+         {std::string(), std::string(".report.json"), std::string(".manifest.json")})
+      if (io.exists(output.string() + more)) files.emplace_back(output.string() + more);
+  } else {
+    for (const std::string& name : io.list(output)) files.push_back(output / name);
+  }
+  for (const Path& file : files)
+    if (io.stamp(file).kind != FileKind::kRegular)
+      fail(ErrorKind::kBadInput,
+           {"is not a plain file, and cannot be packed", file.string(), {}, "pack an output of llmq"});
+  return files;
+}
+
+std::map<std::string, std::string> recorded_digests(Io& io, const Path& output) {
+  std::map<std::string, std::string> digests;
+  const Path manifest = io.is_directory(output) ? output / kManifestFile : manifest_path(output);
+  if (io.exists(manifest))
+    for (const NamedDigest& file :
+         manifest_subjects(Json::parse(read_text(io, manifest), manifest.string()), manifest.string()))
+      digests[file.name] = file.sha256;
+  return digests;
+}
+
+void check_tag(const std::string& tag) {
+  const auto is_word = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+  };
+  const bool sound =
+      !tag.empty() && tag.size() <= 128 && is_word(tag.front()) &&
+      std::all_of(tag.begin(), tag.end(), [&](char c) { return is_word(c) || c == '.' || c == '-'; });
+  if (!sound)
+    fail(ErrorKind::kUsage,
+         {"'" + tag + "' is not a tag", {}, "--tag", "use letters, digits, '_', '.' and '-'"});
+}
+
+}  // namespace
+
+Json OciLayout::to_json() const {
+  Json list = Json::array();
+  for (const PackedLayer& layer : layers) list.push_back(layer_json(layer));
+  return Json::object({{"schema", "llmq.pack/1"},
+                       {"destination", destination.string()},
+                       {"tag", tag},
+                       {"digest", digest},
+                       {"bytes", Json(bytes)},
+                       {"layers", list}});
+}
+
+OciLayout pack_oci(Io& io, const Path& output, const Path& destination, const std::string& tag) {
+  check_tag(tag);
+  const std::vector<Path> files = files_of(io, output);
+  const std::map<std::string, std::string> recorded = recorded_digests(io, output);
+  OciLayout result;
+  result.destination = destination.has_filename() ? destination : destination.parent_path();
+  result.tag = tag;
+  Layout layout(io, result.destination);
+  for (const Path& path : files) {
+    const NamedDigest file = layout.add_file(path);
+    if (const auto known = recorded.find(file.name); known != recorded.end() && known->second != file.sha256)
+      fail(ErrorKind::kBadInput,
+           {"is not what the manifest says", path.string(), {}, "llmq verify says what differs"});
+    result.layers.push_back({file.name, media_type(file.name), "sha256:" + file.sha256, file.bytes});
+  }
+  const NamedDigest config = layout.add_text(model_config(io, output, result.layers).dump());
+  Json layers = Json::array();
+  for (const PackedLayer& layer : result.layers) layers.push_back(layer_json(layer));
+  const NamedDigest manifest =
+      layout.add_text(Json::object({{"schemaVersion", 2},
+                                    {"mediaType", kManifestType},
+                                    {"artifactType", kArtifactType},
+                                    {"config", blob(kConfigType, "sha256:" + config.sha256, config.bytes)},
+                                    {"layers", layers}})
+                          .dump());
+  result.digest = "sha256:" + manifest.sha256;
+  Json entry = blob(kManifestType, result.digest, manifest.bytes);
+  entry["artifactType"] = kArtifactType;
+  entry["annotations"] = Json::object({{"org.opencontainers.image.ref.name", tag}});
+  layout.write(
+      "index.json",
+      Json::object({{"schemaVersion", 2}, {"mediaType", kIndexType}, {"manifests", Json::array({entry})}})
+          .dump());
+  layout.write("oci-layout", R"({"imageLayoutVersion":"1.0.0"})");
+  layout.publish();
+  result.bytes = layout.bytes();
+  return result;
+}
+
+}  // namespace llmq

@@ -1,0 +1,40 @@
+// report.json (schema "llmq.report/1"): what was done to every module, and what it cost. It also marks a
+// directory as an output of llmq.
+//
+// The pipeline's own report (modules, fallbacks, warnings, times) is taken as it is; this adds what the
+// directory is: tool, source, method, format, sizes, bits per weight, digests of the calibration tokens, the
+// recipe, and which loaders take it. No host name and no user name enter.
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "export/formats/loader_constraints.h"
+#include "export/output/model_writer.h"
+
+namespace llmq {
+
+struct RunFacts {
+  std::string version;  // of llmq
+  std::string command;  // as typed; empty when unknown
+  std::string model;    // as the user named it: base model of the card
+  std::string method, scheme, format;
+  Json recipe;
+  Json job;            // what decided every byte (OutputTarget::job)
+  std::string digest;  // of the output
+  Json calibration;    // {samples, sequence_length, tokens, sha256, text: ...}; null without
+  std::uint64_t bytes_in = 0, bytes_out = 0;
+  double bits_per_weight = 0, bits_per_weight_total = 0;
+  std::string license;  // of the base model when known, e.g. "apache-2.0"
+};
+
+// `run`: an object whose keys are kept after those above (QuantizeReport::to_json()); null is fine.
+Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, const Json& run);
+
+// Stored bits of codes, scales and zeros of one linear, as `format` stores them; Error(kUnsupported) for an
+// unknown format. Then the same per weight over `modules`.
+std::uint64_t stored_bits(const std::string& format, const PlannedModule& module);
+double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules);
+
+}  // namespace llmq

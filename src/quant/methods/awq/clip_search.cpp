@@ -1,0 +1,141 @@
+// Clip search per output row and group: which shrunken range costs least by the group's diagonal block of the
+// Gram matrix.
+//
+// Both ends shrink together or one alone, in steps of 1/20 down to one half. Cost: candidates x 2 x group
+// products per weight.
+#include <algorithm>
+#include <optional>
+
+#include "quant/methods/awq/scale_search.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/rtn.h"
+
+namespace llmq {
+namespace {
+
+using Shrink = GramLoss::Shrink;
+
+std::vector<Shrink> make_shrinks(bool symmetric) {
+  constexpr int kSteps = 10;
+  constexpr float kStep = 0.05f;
+  std::vector<Shrink> shrinks = {{1, 1}};
+  for (int i = 1; i <= kSteps; ++i) {
+    const float f = 1.0f - kStep * static_cast<float>(i);
+    shrinks.push_back({f, f});
+    if (symmetric) continue;
+    shrinks.push_back({f, 1});
+    shrinks.push_back({1, f});
+  }
+  return shrinks;
+}
+
+// The square of columns [first, first + count) of G.
+std::vector<float> diagonal_block(const InputStats& stats, std::int64_t first, std::int64_t count) {
+  std::vector<float> block(static_cast<std::size_t>(count * count));
+  for (std::int64_t i = 0; i < count; ++i)
+    for (std::int64_t j = 0; j < count; ++j)
+      block[static_cast<std::size_t>(i * count + j)] =
+          static_cast<float>(stats.gram_at(first + i, first + j));
+  return block;
+}
+
+class ClipSearch {
+ public:
+  ClipSearch(const RoundingProblem& problem, std::vector<GroupRange>& ranges, Backend& backend,
+             Compute compute, ThreadPool& pool)
+      : problem_(problem),
+        ranges_(ranges),
+        backend_(backend),
+        compute_(compute),
+        pool_(pool),
+        shrinks_(make_shrinks(problem.scheme.symmetric)) {}
+
+  void run() {
+    const std::int64_t columns = problem_.in_features, group = problem_.scheme.group_of(columns);
+    for (std::int64_t g = 0; g * group < columns; ++g)
+      search_group(g, g * group, std::min(group, columns - g * group));
+  }
+
+ private:
+  void search_group(std::int64_t g, std::int64_t first, std::int64_t count) {
+    const std::int64_t rows = problem_.out_features, columns = problem_.in_features;
+    const std::int64_t groups = static_cast<std::int64_t>(ranges_.size()) / rows;
+    const auto options = static_cast<std::int64_t>(shrinks_.size());
+    GramLoss gram(diagonal_block(*problem_.stats, first, count), count, backend_, compute_,
+                  problem_.further_devices);
+    const auto row_of = [&](std::int64_t row) {
+      return GramLoss::RangedRow{problem_.weight.data() + row * columns + first,
+                                 ranges_[static_cast<std::size_t>(row * groups + g)]};
+    };
+    const std::vector<double> loss = gram.shrunk_losses(rows, row_of, shrinks_, problem_.scheme, pool_);
+    for (std::int64_t row = 0; row < rows; ++row) {
+      const auto begin = loss.begin() + row * options;
+      GroupRange& range = ranges_[static_cast<std::size_t>(row * groups + g)];
+      range = shrunk(range,
+                     std::min_element(begin, begin + options) - begin);  // the first of equals: least clipped
+    }
+  }
+
+  GroupRange shrunk(GroupRange range, std::int64_t option) const {
+    const Shrink shrink = shrinks_[static_cast<std::size_t>(option)];
+    return {range.low * shrink.low, range.high * shrink.high};
+  }
+
+  const RoundingProblem& problem_;
+  std::vector<GroupRange>& ranges_;
+  Backend& backend_;
+  Compute compute_;
+  ThreadPool& pool_;
+  std::vector<Shrink> shrinks_;
+};
+
+// Row n of `into` becomes row n of `from`.
+void take_row(QuantizedMatrix& into, const QuantizedMatrix& from, std::int64_t row) {
+  const std::int64_t columns = into.in_features, groups = into.groups();
+  std::copy_n(from.codes.begin() + row * columns, columns, into.codes.begin() + row * columns);
+  std::copy_n(from.scales.begin() + row * groups, groups, into.scales.begin() + row * groups);
+  std::copy_n(from.zeros.begin() + row * groups, groups, into.zeros.begin() + row * groups);
+}
+
+class AwqRounding final : public Method {
+ public:
+  AwqRounding(const AwqOptions& options, Compute compute) : options_(options), compute_(compute) {}
+  std::string name() const override { return "awq"; }
+  bool needs_statistics() const override { return true; }
+
+  QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
+    ThreadPool& pool = backend.workers();
+    const std::int64_t rows = problem.out_features, columns = problem.in_features;
+    std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
+    QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
+    std::optional<GramLoss> own;
+    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
+    if (options_.clip && problem.scheme.granularity != Granularity::kTensor) {
+      ClipSearch(problem, ranges, backend, compute_, pool).run();
+      const QuantizedMatrix clipped =
+          round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
+      const std::vector<double> clipped_loss = row_losses(clipped, problem.weight, gram, pool);
+      for (std::int64_t row = 0; row < rows; ++row) {
+        const auto r = static_cast<std::size_t>(row);
+        if (!(clipped_loss[r] < loss[r])) continue;
+        take_row(plain, clipped, row);
+        loss[r] = clipped_loss[r];
+      }
+    }
+    plain.loss = sum_in_order(loss);
+    return plain;
+  }
+
+ private:
+  AwqOptions options_;
+  Compute compute_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute) {
+  return std::make_unique<AwqRounding>(options, compute);
+}
+
+}  // namespace llmq

@@ -1,0 +1,322 @@
+#include "quant/methods/gptq/device_rows.h"
+
+#include <algorithm>
+#include <type_traits>
+
+#include "base/turns.h"
+
+namespace llmq {
+namespace {
+
+template <class T>
+Buffer put_values(std::span<const T> values, Backend& backend) {
+  if (values.empty()) return {};
+  Buffer buffer = backend.allocate(values.size_bytes());
+  const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kI32;
+  backend.upload(buffer.view(dtype, {static_cast<std::int64_t>(values.size())}), values.data());
+  return buffer;
+}
+
+DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, const std::vector<char>& dead,
+                        Backend& backend) {
+  std::vector<std::int32_t> columns = order.columns;
+  for (std::int32_t& column : columns)
+    if (dead[static_cast<std::size_t>(column)] != 0) column = ~column;
+  return {put_values(panels.values(), backend), put_values(std::span<const std::int32_t>(columns), backend),
+          put_values(std::span<const std::int32_t>(order.group), backend)};
+}
+
+// Arrays are [places, rows].
+class DeviceRows {
+ public:
+  DeviceRows(const GptqLinear& linear, const RoundingProblem& problem, std::int64_t first_row,
+             std::int64_t rows, const InputOnDevice& input, ColumnRounder& rounder, Backend& backend)
+      : linear_(linear),
+        problem_(problem),
+        input_(input),
+        rounder_(rounder),
+        backend_(backend),
+        first_row_(first_row),
+        rows_(rows),
+        size_(problem.in_features),
+        group_(linear.scheme.group_of(size_)),
+        groups_((size_ + group_ - 1) / group_),
+        rule_(grid_rule(linear.scheme)) {
+    weight_ = array(size_), difference_ = array(size_), steps_ = array(size_);
+    scale_ = array(groups_), zero_ = array(groups_), tried_scale_ = array(1), tried_zero_ = array(1),
+    loss_ = array(1), tried_loss_ = array(1);
+  }
+
+  void run() {
+    read_weight();
+    if (!linear_.fixed.empty())
+      fix_grid();
+    else if (linear_.input.order.run_begin.empty())
+      choose_all_scales();
+    linear_.each_block([&](const ColumnBlock& block, std::int64_t end) { round(block, end); });
+    if (linear_.input.is_fitted) descend();
+  }
+
+  void write(QuantizedMatrix& matrix) {
+    const DevicePanels& panels = linear_.input.is_fitted ? input_.square : input_.upper;
+    // differences have done their work
+    const TensorView codes(difference_.get(), DType::kU8, {rows_, size_}, difference_.device());
+    rounder_.write_codes({{size_, panels.column.as<std::int32_t>()},
+                          steps_.as<float>(),
+                          zero_.as<float>(),
+                          panels.group.as<std::int32_t>(),
+                          codes.as<std::uint8_t>()},
+                         rows_);
+    backend_.download(matrix.codes.data() + first_row_ * size_, codes);
+    std::vector<float> scales(static_cast<std::size_t>(groups_ * rows_)), zeros(scales.size());
+    backend_.download(scales.data(), lines(scale_, 0, groups_));
+    backend_.download(zeros.data(), lines(zero_, 0, groups_));
+    for (std::int64_t r = 0; r < rows_; ++r)
+      for (std::int64_t g = 0; g < groups_; ++g) {
+        const auto to = static_cast<std::size_t>((first_row_ + r) * groups_ + g),
+                   from = static_cast<std::size_t>(g * rows_ + r);
+        matrix.scales[to] = scales[from];
+        matrix.zeros[to] = static_cast<std::uint8_t>(zeros[from]);
+      }
+  }
+
+ private:
+  Buffer array(std::int64_t count) {
+    return backend_.allocate(static_cast<std::size_t>(count * rows_) * sizeof(float));
+  }
+  float* at(const Buffer& values, std::int64_t line) const { return values.as<float>() + line * rows_; }
+  TensorView lines(const Buffer& values, std::int64_t first, std::int64_t count) const {
+    return {at(values, first), DType::kF32, {count, rows_}, values.device()};
+  }
+  RowGrids grids_of(std::int64_t group) const { return {at(scale_, group), at(zero_, group)}; }
+  // One scale and zero for each row.
+  static void under(TileColumns& columns, const RowGrids& grids) {
+    columns.scale = grids.scale;
+    columns.zero = grids.zero;
+    columns.group = nullptr;
+  }
+
+  void read_weight() {
+    // there are no steps yet
+    const TensorView raw(steps_.get(), DType::kF32, {rows_, size_}, steps_.device());
+    backend_.upload(raw, problem_.weight.data() + first_row_ * size_);
+    rounder_.place_columns(lines(weight_, 0, size_), raw, {size_, input_.upper.column.as<std::int32_t>()});
+  }
+
+  void fix_grid() {
+    const std::vector<float> scale(static_cast<std::size_t>(groups_ * rows_), linear_.fixed[0].scale),
+        zero(scale.size(), linear_.fixed[0].zero);
+    backend_.upload(lines(scale_, 0, groups_), scale.data());
+    backend_.upload(lines(zero_, 0, groups_), zero.data());
+  }
+
+  // As GptqRows::choose_all_scales().
+  void choose_all_scales() {
+    const TensorView plain = lines(difference_, 0, size_);  // there are no differences yet
+    backend_.embed(plain, lines(weight_, 0, size_), linear_.input.places_of_runs());
+    for (std::int64_t g = 0; g < groups_; ++g) {
+      const std::int64_t begin = g * group_;
+      rounder_.choose_scales(
+          {std::min(group_, size_ - begin), at(difference_, begin), nullptr,
+           input_.column_importance.as<float>() + begin, grids_of(g), linear_.candidates()},
+          rows_);
+    }
+  }
+
+  TileColumns columns_of(const DevicePanels& panels, const ColumnBlock& block,
+                         const TensorView& carried) const {
+    TileColumns columns;
+    columns.columns = block.width;
+    columns.factors = panels.values.as<float>() + block.offset + block.begin * block.width;
+    columns.factor_row = block.width;
+    columns.carried = carried.as<float>();
+    columns.weight = at(weight_, block.begin);
+    columns.steps = at(steps_, block.begin);
+    columns.difference = at(difference_, block.begin);
+    columns.scale = scale_.as<float>();
+    columns.zero = zero_.as<float>();
+    columns.group = panels.group.as<std::int32_t>() + block.begin;
+    columns.top = rule_.top;
+    return columns;
+  }
+
+  // sum (+)= what values, of the places from `first` on, say of a block.
+  void multiply(const TensorView& sum, const DevicePanels& panels, const ColumnBlock& block,
+                const TensorView& values, std::int64_t first = 0, bool accumulate = false) {
+    const TensorView factors(panels.values.as<float>() + block.offset + first * block.width, DType::kF32,
+                             {values.rows(), block.width}, panels.values.device());
+    rounder_.tile_product(sum, factors, values, accumulate);
+  }
+
+  void round(const ColumnBlock& block, std::int64_t end) {
+    const Buffer sums = array(block.width);
+    const TensorView carried = lines(sums, 0, block.width);
+    multiply(carried, input_.upper, block, lines(difference_, 0, block.begin));
+    if (end > 0) choose_scales(block, end, carried);
+    rounder_.tile_round(columns_of(input_.upper, block, carried), rows_);
+  }
+
+  // As GptqRows::choose_scales().
+  void choose_scales(const ColumnBlock& first, std::int64_t end, const TensorView& carried) {
+    const std::int64_t begin = first.begin,
+                       group = linear_.input.order.group[static_cast<std::size_t>(begin)];
+    if (begin > 0)
+      for (const ColumnBlock& block : linear_.blocks_until(first, end)) {
+        const Buffer sums = block.begin == begin ? Buffer() : array(block.width);
+        const TensorView solved = block.begin == begin ? carried : lines(sums, 0, block.width);
+        if (block.begin > begin) multiply(solved, input_.upper, block, lines(difference_, 0, block.begin));
+        rounder_.tile_solve(columns_of(input_.upper, block, solved), rows_);
+      }
+    rounder_.choose_scales({end - begin, at(weight_, begin), begin > 0 ? at(difference_, begin) : nullptr,
+                            input_.importance.as<float>() + begin, grids_of(group), linear_.candidates()},
+                           rows_);
+    if (!linear_.tries(first, end)) return;
+    TrialSearch search{columns_of(input_.upper, first, carried), grids_of(group), nullptr, kCoarseTrials,
+                       rule_};
+    under(search.columns, search.found);
+    search.columns.cost = input_.cost.as<float>() + begin;
+    rounder_.try_scales(search, rows_);
+  }
+
+  void descend() {
+    if (linear_.input.changes_order()) {
+      const std::vector<std::int32_t> places = linear_.input.places_of_runs();
+      for (Buffer* values : {&weight_, &difference_, &steps_}) {
+        Buffer moved = array(size_);
+        backend_.embed(lines(moved, 0, size_), lines(*values, 0, size_), places);
+        *values = std::move(moved);
+      }
+    }
+    const DescentProblem& problem = linear_.input.descent;
+    problem.each_group([&](std::int64_t begin, std::int64_t end) { visit(begin, end); });
+  }
+
+  // As GroupDescent::visit().
+  void visit(std::int64_t begin, std::int64_t end) {
+    const DescentProblem& problem = linear_.input.descent;
+    const Buffer sums = array(end - begin);
+    const auto slopes = [&](const ColumnBlock& block) {
+      const TensorView y = lines(sums, block.begin - begin, block.width);
+      multiply(y, input_.square, block, lines(difference_, 0, block.rows));
+      return y;
+    };
+    for (const ColumnBlock& block : problem.blocks_of(begin, end)) slopes(block);
+    if (problem.own_of(begin, end) != nullptr) search_again(problem.square.first_block(begin), sums);
+    if (problem.scales) refit(begin, end, sums);
+    if (problem.sweeps == 0) return;
+    for (const ColumnBlock& block : problem.blocks_of(begin, end)) {
+      TileColumns columns =
+          columns_of(input_.square, block, block.begin > begin ? slopes(block) : lines(sums, 0, block.width));
+      columns.inverse = input_.inverse.as<float>() + block.begin;
+      rounder_.tile_descend(columns, rows_);
+    }
+  }
+
+  // As GroupDescent::search_again().
+  void search_again(std::size_t index, const Buffer& y) {
+    const ColumnBlock& block = linear_.input.descent.square.blocks()[index];
+    const std::int64_t width = block.width;
+    const float* const upper = input_.own.as<float>() + input_.own_begin[index];
+    const TensorView inverse(upper + width * width, DType::kF32, {width, width}, input_.own.device());
+    const Buffer target = array(width), fresh = array(width), spent = array(width);
+    const RowGrids grid = grids_of(linear_.input.runs.group[static_cast<std::size_t>(block.begin)]),
+                   tried{tried_scale_.as<float>(), tried_zero_.as<float>()};
+    rounder_.tile_product(lines(target, 0, width), inverse, lines(y, 0, width), false);
+    rounder_.target_group(
+        {width, y.as<float>(), at(steps_, block.begin), grid.scale, target.as<float>(), loss_.as<float>()},
+        rows_);
+    TrialSearch search{columns_of(input_.square, block, {}), tried, tried_loss_.as<float>(), kFineTrials,
+                       rule_};
+    TileColumns& columns = search.columns;
+    under(columns, grid);
+    columns.factors = upper;
+    columns.weight = target.as<float>();
+    columns.steps = fresh.as<float>();
+    columns.difference = spent.as<float>();
+    columns.cost = upper + 2 * width * width;
+    rounder_.try_scales(search, rows_);
+    under(columns, tried);
+    rounder_.tile_round(columns, rows_);
+    rounder_.take_group(
+        {width, at(weight_, block.begin), fresh.as<float>(), tried, grid, tried_loss_.as<float>(),
+         loss_.as<float>(), at(steps_, block.begin), at(difference_, block.begin), spent.as<float>()},
+        rows_);
+    multiply(lines(y, 0, width), input_.square, block, lines(spent, 0, width), block.begin, true);
+  }
+
+  // As GroupDescent::fit_scale() and shift_zero().
+  void refit(std::int64_t begin, std::int64_t end, const Buffer& y) {
+    const Buffer u = array(end - begin);
+    for (const ColumnBlock& block : linear_.input.descent.blocks_of(begin, end))
+      multiply(lines(u, block.begin - begin, block.width), input_.square, block,
+               lines(steps_, begin, end - begin), begin);
+    rounder_.refit_group({end - begin, at(weight_, begin), input_.row_sum.as<float>() + begin, u.as<float>(),
+                          y.as<float>(), at(steps_, begin), at(difference_, begin),
+                          grids_of(linear_.input.runs.group[static_cast<std::size_t>(begin)]), rule_},
+                         rows_);
+  }
+
+  const GptqLinear& linear_;
+  const RoundingProblem& problem_;
+  const InputOnDevice& input_;
+  ColumnRounder& rounder_;
+  Backend& backend_;
+  std::int64_t first_row_, rows_, size_, group_, groups_;
+  GridRule rule_;
+  Buffer weight_, difference_, steps_;                   // [places, rows]
+  Buffer scale_, zero_;                                  // [groups, rows]
+  Buffer tried_scale_, tried_zero_, loss_, tried_loss_;  // [rows]
+};
+
+}  // namespace
+
+InputOnDevice put_input(const GptqInput& input, Backend& backend) {
+  const auto put = [&](const std::vector<float>& values) {
+    return put_values(std::span<const float>(values), backend);
+  };
+  InputOnDevice there;
+  there.upper = put_panels(input.unit_upper, input.order, input.dead, backend);
+  there.importance = put(input.importance);
+  there.cost = put(input.cost);
+  if (input.order.run_begin.empty()) there.column_importance = put(input.importance_by_column());
+  if (!input.is_fitted) return there;
+  const DescentProblem& descent = input.descent;
+  there.square = put_panels(descent.square, input.runs, input.dead, backend);
+  there.inverse = put(descent.inverse);
+  there.row_sum = put(descent.row_sum);
+  std::vector<float> own;
+  for (const GroupSquare& square : descent.own) {
+    there.own_begin.push_back(own.size());
+    for (const std::vector<float>* part : {&square.unit_upper, &square.inverse, &square.cost})
+      own.insert(own.end(), part->begin(), part->end());
+  }
+  there.own = put(own);
+  return there;
+}
+
+void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
+                      Backend& backend) {
+  std::vector<Backend*> devices = {&backend};
+  for (const std::shared_ptr<Backend>& further : problem.further_devices) devices.push_back(further.get());
+  const auto count = static_cast<std::int64_t>(devices.size());
+  const std::int64_t rows = problem.out_features,
+                     row_bytes = kDeviceRowArrays * problem.in_features * std::int64_t{sizeof(float)};
+  // In a batch: a multiple of four rows, as devices copy them 16 bytes at a time
+  // (kernels/cuda/tile_product.h).
+  std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
+  for (Backend* const device : devices)
+    most = std::min(most, dynamic_cast<ColumnRounder&>(*device).rows_at_once(row_bytes));
+  if (most > 4) most -= most % 4;
+  Turns turns;  // nobody waits: batches are of different rows
+  side_by_side(devices.size(), turns, [&](std::size_t own) {
+    Backend& device = *devices[own];
+    for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < rows; first += count * most) {
+      DeviceRows batch(linear, problem, first, std::min(most, rows - first), linear.input.on_devices[own],
+                       dynamic_cast<ColumnRounder&>(device), device);
+      batch.run();
+      batch.write(matrix);
+    }
+  });
+}
+
+}  // namespace llmq

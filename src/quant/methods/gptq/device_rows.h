@@ -1,0 +1,25 @@
+// GPTQ of many rows on a device (device/column_rounder.h): the weights of the rows go up once, codes, scales
+// and zeros come down once, and nothing of them crosses in between. The codes are the host's bit for bit
+// (quant/methods/gptq/host_rows.h).
+//
+// Cost per row of K columns: as quant/methods/gptq/gptq.h says, with 12 K bytes on the device and what one
+// group takes; 4 K bytes up, K and the scales down.
+#pragma once
+#include <cstdint>
+
+#include "device/column_rounder.h"
+#include "quant/methods/gptq/host_rows.h"
+
+namespace llmq {
+
+inline constexpr std::int64_t kDeviceRowArrays = 6;  // of K values for each row, with what a group takes
+
+InputOnDevice put_input(const GptqInput& input, Backend& backend);
+
+// Rounds all rows of the problem and writes them, on the backend and the problem's further devices, all of
+// them ColumnRounders: each takes batches of rows in turn, and no row depends on another. linear.input has
+// been put on every device.
+void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
+                      Backend& backend);
+
+}  // namespace llmq

@@ -1,0 +1,220 @@
+#include "quant/methods/gptq/gptq.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "base/error.h"
+#include "quant/methods/gptq/device_rows.h"
+#include "quant/methods/gptq/factorization.h"
+#include "quant/methods/gptq/host_rows.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/rtn.h"
+
+namespace llmq {
+namespace {
+
+std::vector<double> diagonal_of(const InputStats& stats) {
+  std::vector<double> diagonal(static_cast<std::size_t>(stats.channels()));
+  for (std::size_t c = 0; c < diagonal.size(); ++c)
+    diagonal[c] = stats.gram_at(static_cast<std::int64_t>(c), static_cast<std::int64_t>(c));
+  return diagonal;
+}
+
+double mean_of_alive(std::span<const double> diagonal) {
+  double sum = 0, count = 0;
+  for (const double d : diagonal)
+    if (d != 0) sum += d, count += 1;
+  return count == 0 ? 0 : sum / count;
+}
+
+// H with 1 on the diagonal of dead columns, in the order of places.
+class PlacedGram {
+ public:
+  PlacedGram(const InputStats& stats, const ColumnOrder& order, const std::vector<char>& dead)
+      : stats_(stats), order_(order), dead_(dead) {}
+  double operator()(std::int64_t i, std::int64_t j) const {
+    const std::int32_t row = order_.columns[static_cast<std::size_t>(i)],
+                       column = order_.columns[static_cast<std::size_t>(j)];
+    return row == column && dead_[static_cast<std::size_t>(row)] != 0 ? 1 : stats_.gram_at(row, column);
+  }
+
+ private:
+  const InputStats& stats_;
+  const ColumnOrder& order_;
+  const std::vector<char>& dead_;
+};
+
+class Gptq final : public Method {
+ public:
+  Gptq(const GptqOptions& options, Compute compute) : options_(options), compute_(compute) {}
+  std::string name() const override { return "gptq"; }
+  bool needs_statistics() const override { return true; }
+
+  QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
+    if (problem.scheme.weight_type != WeightType::kInteger ||
+        problem.scheme.granularity == Granularity::kBlock)
+      fail(ErrorKind::kUnsupported,
+           "GPTQ rounds to integers with scales per group, channel or tensor, not to {}",
+           problem.scheme.text());
+    ThreadPool& pool = backend.workers();
+    std::unique_ptr<PreparedInput> own_input;
+    const GptqInput& input =
+        prepared(problem.prepared != nullptr ? *problem.prepared : own_input, problem, backend);
+    GptqLinear linear{input, problem.scheme, options_, {}};
+    const std::int64_t rows = problem.out_features, columns = problem.in_features;
+    if (problem.scheme.granularity == Granularity::kTensor)
+      linear.fixed.push_back(
+          grid_for(find_ranges(problem.weight, rows, columns, problem.scheme, pool).front(), problem.scheme));
+    QuantizedMatrix matrix;
+    matrix.notes = input.notes;
+    matrix.scheme = problem.scheme;
+    matrix.out_features = rows;
+    matrix.in_features = columns;
+    matrix.codes.resize(problem.weight.size());
+    matrix.scales.resize(static_cast<std::size_t>(rows * matrix.groups()));
+    matrix.zeros.resize(matrix.scales.size());
+    if (input.order.index_stored) {
+      matrix.column_group.resize(static_cast<std::size_t>(columns));
+      for (std::size_t p = 0; p < input.order.columns.size(); ++p)
+        matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];
+    }
+    if (!input.on_devices.empty())
+      round_on_devices(linear, problem, matrix, backend);
+    else
+      round_on_host(linear, problem, matrix, pool);
+    std::optional<GramLoss> own;
+    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
+    return matrix;
+  }
+
+ private:
+  static void round_on_host(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
+                            ThreadPool& pool) {
+    const std::int64_t tile = host_tile_rows();
+    pool.parallel_for(static_cast<std::size_t>((problem.out_features + tile - 1) / tile),
+                      [&](std::size_t item, int) {
+                        GptqRows rows(linear, problem, static_cast<std::int64_t>(item) * tile);
+                        rows.run();
+                        rows.write(matrix);
+                      });
+  }
+
+  int sweeps() const { return options_.descent_sweeps.value_or(1); }
+
+  // Of the input as linears of this scheme need it: what `kept` holds, or made there.
+  const GptqInput& prepared(std::unique_ptr<PreparedInput>& kept, const RoundingProblem& problem,
+                            Backend& backend) const {
+    const std::int64_t group = problem.scheme.group_of(problem.in_features);
+    const bool is_fitted = problem.scheme.granularity != Granularity::kTensor &&
+                           (options_.refit_scales || options_.retry_scales || sweeps() > 0);
+    if (const auto* found = dynamic_cast<const GptqInput*>(kept.get());
+        found != nullptr && found->group == group && found->is_fitted == is_fitted)
+      return *found;
+    kept.reset();
+    auto input = std::make_unique<GptqInput>();
+    input->group = group;
+    input->is_fitted = is_fitted;
+    prepare(*input, *problem.stats, backend);
+    if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
+      input->on_devices.push_back(put_input(*input, backend));
+      for (const std::shared_ptr<Backend>& further : problem.further_devices)
+        input->on_devices.push_back(put_input(*input, *further));
+    }
+    const GptqInput& made = *input;
+    kept = std::move(input);
+    return made;
+  }
+
+  void prepare(GptqInput& input, const InputStats& stats, Backend& backend) const {
+    const std::vector<double> diagonal = diagonal_of(stats);
+    // One group has no order of groups to store.
+    input.order = order_columns(options_.order == RoundingOrder::kAct && input.group >= stats.channels()
+                                    ? RoundingOrder::kGar
+                                    : options_.order,
+                                diagonal, input.group);
+    input.runs = by_groups(input.order, input.group);
+    for (const double d : diagonal) {
+      input.dead.push_back(d == 0 ? 1 : 0);
+      input.notes.dead_channels += d == 0 ? 1 : 0;
+    }
+    for (const std::int32_t column : input.order.columns) {
+      const double d = diagonal[static_cast<std::size_t>(column)];
+      input.importance.push_back(d == 0 ? 1.0f : static_cast<float>(d));
+    }
+    factorize_into(input, stats, diagonal, backend);
+  }
+
+  void factorize_into(GptqInput& input, const InputStats& stats, std::span<const double> diagonal,
+                      Backend& backend) const {
+    ThreadPool& pool = backend.workers();
+    RoundingNotes& notes = input.notes;
+    const std::int64_t size = stats.channels();
+    double damp = options_.damp;
+    if (stats.tokens() > 0 && stats.tokens() < size) {
+      damp *= static_cast<double>(size) / static_cast<double>(stats.tokens());
+      notes.warnings.push_back(
+          fmt::format("{} calibration tokens for {} channels: damp is {:.3g} instead of {:g}", stats.tokens(),
+                      size, damp, options_.damp));
+    }
+    {  // the factor goes before the descent's square comes
+      const Factorization factor =
+          factorize(size, damp, mean_of_alive(diagonal), PlacedGram(stats, input.order, input.dead), backend);
+      notes.lambda = factor.lambda;
+      notes.lambda_raises = factor.raises;
+      input.unit_upper = ColumnPanels(input.order, true);
+      fill(input.unit_upper, pool, [&](std::int64_t i, std::int64_t j) {
+        return i > j ? 0 : factor.upper(i, j) / factor.upper(j, j);
+      });
+      for (std::int64_t k = 0; k < size; ++k)
+        input.cost.push_back(static_cast<float>(factor.upper(k, k) * factor.upper(k, k)));
+    }
+    if (notes.lambda_raises > 0)
+      notes.warnings.push_back(
+          fmt::format("the Gram matrix is not positive definite: lambda was raised {} times, to {:.3g}",
+                      notes.lambda_raises, notes.lambda));
+    if (input.is_fitted)
+      prepare_descent(input, PlacedGram(stats, input.runs, input.dead), notes.lambda, pool);
+  }
+
+  void prepare_descent(GptqInput& input, const PlacedGram& gram, double lambda, ThreadPool& pool) const {
+    DescentProblem& descent = input.descent;
+    descent.order = &input.runs;
+    descent.scales = options_.refit_scales;
+    descent.sweeps = sweeps();
+    descent.square = ColumnPanels(input.runs, false);
+    const auto element = [&](std::int64_t i, std::int64_t j) { return gram(i, j) + (i == j ? lambda : 0); };
+    fill(descent.square, pool, element);
+    const std::vector<std::int32_t>& run = input.runs.run_begin;
+    for (std::size_t g = 0; g + 1 < run.size(); ++g)
+      for (std::int64_t k = run[g]; k < run[g + 1]; ++k) {
+        double sum = 0;
+        for (std::int64_t j = run[g]; j < run[g + 1]; ++j) sum += element(k, j);
+        descent.row_sum.push_back(static_cast<float>(sum));
+        descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
+      }
+    if (options_.retry_scales) descent.own = factorize_groups(descent.square.blocks(), element, pool);
+  }
+
+  template <class Element>
+  static void fill(ColumnPanels& panels, ThreadPool& pool, const Element& element) {
+    pool.parallel_for(panels.blocks().size(), [&](std::size_t index, int) {
+      const ColumnBlock& block = panels.blocks()[index];
+      for (std::int64_t row = 0; row < block.rows; ++row)
+        for (std::int64_t c = 0; c < block.width; ++c)
+          panels.at(row, block)[c] = static_cast<float>(element(row, block.begin + c));
+    });
+  }
+
+  GptqOptions options_;
+  Compute compute_;
+};
+
+}  // namespace
+
+std::unique_ptr<Method> make_gptq(const GptqOptions& options, Compute compute) {
+  return std::make_unique<Gptq>(options, compute);
+}
+
+}  // namespace llmq

@@ -1,0 +1,94 @@
+// What a change of weights costs on the calibration inputs, row by row, without running them:
+//
+//   loss[n] = d[n] G d[n]^T = sum_t (x_t . d[n])^2,   d = W_quantized - W,  G = sum_t x_t^T x_t
+//
+// Rows are made a chunk at a time, by the callers' function or, where rounding to nearest is judged, on the
+// device (device/difference_maker.h), and judged by Backend::quadratic_form: nothing of the size of W is
+// kept. Cost: 2 K^2 products per row; each chunk (quant/methods/quadratic_form_rows.h) reads G.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "base/threads.h"
+#include "calibration/input_stats.h"
+#include "device/backend.h"
+#include "device/difference_maker.h"
+#include "quant/methods/rounding.h"
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+class GramLoss {
+ public:
+  // `gram` is a full symmetric square [channels, channels]; products in `compute`. Further devices that have
+  // memory of their own judge rows beside the backend; no row's loss depends on where it is judged.
+  GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
+           std::span<const std::shared_ptr<Backend>> further_devices = {});
+  GramLoss(const InputStats& stats, Backend& backend, Compute compute,
+           std::span<const std::shared_ptr<Backend>> further_devices = {})
+      : GramLoss(stats.gram_square(backend.workers()), stats.channels(), backend, compute, further_devices) {}
+
+  // loss[i] for i in [0, loss.size()): make_row(i, d) writes the `channels` differences of item i; called
+  // from the threads of the pool, which is the backend's, and of further devices.
+  void evaluate(std::span<double> loss, const std::function<void(std::int64_t item, float* d)>& make_row,
+                ThreadPool& pool);
+
+  // What rounding rows to nearest loses. loss[c][i]: row i of rows_of(), scaled by s[c] before and by 1 /
+  // s[c] after (scaled_difference()).
+  struct Row {
+    const float* weight;
+    const QuantScheme* scheme;  // one object for all rows that share it: those are judged at once
+  };
+  std::vector<std::vector<double>> scaled_losses(std::int64_t rows,
+                                                 const std::function<Row(std::int64_t row)>& row_of,
+                                                 std::span<const std::vector<float>* const> s,
+                                                 ThreadPool& pool);
+  // loss[i * shrinks + j]: row i, one group, its range shrunk by shrinks[j] (round_difference()).
+  struct Shrink {
+    float low, high;
+  };
+  struct RangedRow {
+    const float* weight;
+    GroupRange range;
+  };
+  std::vector<double> shrunk_losses(std::int64_t rows,
+                                    const std::function<RangedRow(std::int64_t row)>& row_of,
+                                    std::span<const Shrink> shrinks, const QuantScheme& scheme,
+                                    ThreadPool& pool);
+
+ private:
+  struct OnDevice {
+    Backend* backend = nullptr;
+    DifferenceMaker* maker = nullptr;  // where differences are made there
+    std::unique_ptr<PreparedWeight> gram;
+    // F32 [the most at once so far, channels] on the device: differences, and what they are made of
+    Buffer rows, weight;
+    std::unique_ptr<float[]> staging;  // either on the host, where the device's memory is closed to it
+    std::int64_t staged = 0;           // rows that it has room for
+  };
+  bool makes_differences() const;
+  // work(device, first, count, pool) for every chunk of `total` items, on all devices side by side.
+  template <class Work>
+  void each_chunk(std::int64_t total, ThreadPool& pool, const Work& work);
+  Buffer& with_room(OnDevice& device, Buffer OnDevice::*held, std::int64_t rows) const;
+  float* staging(OnDevice& device, std::int64_t rows) const;
+  void judge(OnDevice& device, std::span<double> loss) const;  // of device.rows
+  void evaluate_on(OnDevice& device, std::int64_t first, std::span<double> loss,
+                   const std::function<void(std::int64_t item, float* d)>& make_row, ThreadPool& pool) const;
+
+  std::int64_t channels_, chunk_;
+  std::vector<OnDevice> devices_;
+};
+
+// loss of each row of `matrix` against the weight it came from, differences times in_scale per channel where
+// given; and of the weight itself, tr(W G W^T), for
+// relative errors.
+std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
+                               ThreadPool& pool, std::span<const float> in_scale = {});
+double output_energy(std::span<const float> weight, std::int64_t rows, std::int64_t channels, GramLoss& gram,
+                     ThreadPool& pool);
+double sum_in_order(std::span<const double> values);
+
+}  // namespace llmq

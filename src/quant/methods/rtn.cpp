@@ -1,0 +1,107 @@
+#include "quant/methods/rtn.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "quant/methods/gram_loss.h"
+
+namespace llmq {
+namespace {
+
+std::size_t group_count(std::int64_t columns, const QuantScheme& scheme) {
+  const std::int64_t group = scheme.group_of(columns);
+  return static_cast<std::size_t>((columns + group - 1) / group);
+}
+
+// Each group's range over `together` rows at a time, given to each of them.
+void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size_t together) {
+  const std::size_t rows = ranges.size() / groups;
+  for (std::size_t first = 0; first < rows; first += together)
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::size_t end = std::min(rows, first + together);
+      GroupRange all;
+      for (std::size_t row = first; row < end; ++row) {
+        const GroupRange& one = ranges[row * groups + g];
+        all = {std::min(all.low, one.low), std::max(all.high, one.high)};
+      }
+      for (std::size_t row = first; row < end; ++row) ranges[row * groups + g] = all;
+    }
+}
+
+class Rtn final : public Method {
+ public:
+  explicit Rtn(Compute compute) : compute_(compute) {}
+  std::string name() const override { return "rtn"; }
+  bool needs_statistics() const override { return false; }
+  QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
+    ThreadPool& pool = backend.workers();
+    QuantizedMatrix matrix =
+        round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
+    if (problem.stats != nullptr) {
+      std::optional<GramLoss> own;
+      GramLoss& gram =
+          problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+      matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
+    }
+    return matrix;
+  }
+
+ private:
+  Compute compute_;
+};
+
+}  // namespace
+
+std::vector<GroupRange> find_ranges(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
+                                    const QuantScheme& scheme, ThreadPool& pool) {
+  const std::int64_t group = scheme.group_of(columns);
+  const std::size_t groups = group_count(columns, scheme);
+  std::vector<GroupRange> ranges(static_cast<std::size_t>(rows) * groups);
+  pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::int64_t first = static_cast<std::int64_t>(g) * group;
+      ranges[row * groups + g] = find_range(weight.data() + static_cast<std::int64_t>(row) * columns + first,
+                                            std::min(group, columns - first));
+    }
+  });
+  // The rows that share a scale share a range.
+  if (scheme.granularity == Granularity::kTensor)
+    share_ranges(ranges, groups, static_cast<std::size_t>(rows));
+  if (scheme.granularity == Granularity::kBlock) share_ranges(ranges, groups, kFloat8Block);
+  return ranges;
+}
+
+QuantizedMatrix round_in_ranges(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
+                                const QuantScheme& scheme, std::span<const GroupRange> ranges,
+                                ThreadPool& pool) {
+  const std::int64_t group = scheme.group_of(columns);
+  const std::size_t groups = group_count(columns, scheme);
+  QuantizedMatrix matrix;
+  matrix.scheme = scheme;
+  matrix.out_features = rows;
+  matrix.in_features = columns;
+  matrix.codes.resize(weight.size());
+  matrix.scales.resize(ranges.size());
+  matrix.zeros.resize(ranges.size());
+  pool.parallel_for(static_cast<std::size_t>(rows), [&](std::size_t row, int) {
+    for (std::size_t g = 0; g < groups; ++g) {
+      const std::int64_t first = static_cast<std::int64_t>(g) * group;
+      const auto start = static_cast<std::size_t>(static_cast<std::int64_t>(row) * columns + first);
+      const GroupGrid grid = grid_for(ranges[row * groups + g], scheme);
+      matrix.scales[row * groups + g] = grid.scale;
+      matrix.zeros[row * groups + g] = static_cast<std::uint8_t>(grid.zero);
+      round_codes(weight.data() + start, std::min(group, columns - first), grid, matrix.codes.data() + start);
+    }
+  });
+  return matrix;
+}
+
+QuantizedMatrix round_to_nearest(std::span<const float> weight, std::int64_t rows, std::int64_t columns,
+                                 const QuantScheme& scheme, ThreadPool& pool) {
+  return round_in_ranges(weight, rows, columns, scheme, find_ranges(weight, rows, columns, scheme, pool),
+                         pool);
+}
+
+std::unique_ptr<Method> make_rtn(Compute compute) { return std::make_unique<Rtn>(compute); }
+
+}  // namespace llmq

@@ -1,0 +1,195 @@
+#include "quant/mixed_precision/mixed_precision.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "export/formats/packed_formats.h"
+#include "export/report/report.h"
+#include "quant/mixed_precision/knapsack.h"
+#include "quant/mixed_precision/sensitivity.h"
+#include "quant/plan/plan.h"
+#include "quant/recipe/recipe.h"
+
+namespace llmq {
+namespace {
+
+const std::vector<int> kDefaultCandidates = {4, 8, kDenseBits};
+
+std::uint64_t weights_of(const PlannedModule& module) {
+  return static_cast<std::uint64_t>(module.out_features) * static_cast<std::uint64_t>(module.in_features);
+}
+
+std::uint64_t stored_bits_of(const Plan& plan, PlannedModule module, int bits, const Checkpoint& checkpoint) {
+  if (bits == kDenseBits)
+    return weights_of(module) * 8 *
+           static_cast<std::uint64_t>(element_bytes(written_dtype(checkpoint.at(module.module + ".weight"))));
+  module.scheme.bits = bits;
+  return stored_bits(plan.format, module);
+}
+
+// Whether the format can store linears of `bits` beside linears of `fewest`.
+void check_candidate(const Plan& plan, int fewest, int bits) {
+  std::vector<PlannedModule> modules = plan.modules;
+  for (PlannedModule& module : modules) module.scheme.bits = bits;
+  check_expressible(plan.format, modules);
+  modules.front().scheme.bits = fewest;
+  check_expressible(plan.format, modules);
+}
+
+std::vector<int> storable_defaults(const Plan& plan) {
+  std::vector<int> bits;
+  for (const int candidate : kDefaultCandidates) {
+    try {
+      if (candidate != kDenseBits) check_candidate(plan, bits.empty() ? candidate : bits.front(), candidate);
+      bits.push_back(candidate);
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kUnsupported) throw;
+    }
+  }
+  return bits;
+}
+
+void check_request(const Recipe& recipe, const Plan& plan) {
+  if (packed_format(plan.format).dense)
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("a budget of bits means nothing where format {} stores dense weights", plan.format),
+          recipe.source, "target_bits", "write format: compressed-tensors"});
+  if (!recipe.overrides.empty())
+    fail(ErrorKind::kUnsupported,
+         {"a budget of bits and overrides of single linears together are not in this version", recipe.source,
+          "target_bits", "leave out one of them"});
+  for (const PlannedModule& module : plan.modules)
+    if (module.scheme.activation_bits != 16 || module.scheme.weight_type != WeightType::kInteger)
+      fail(ErrorKind::kUnsupported,
+           {"a budget of bits is for integer weights with 16-bit activations, not " + module.scheme.text(),
+            recipe.source, "target_bits", "write scheme: w4a16"});
+}
+
+double budget_of(double target, std::uint64_t weights) {
+  return std::floor(target * static_cast<double>(weights));
+}
+
+// "4.313": never below the number itself.
+std::string rounded_up(double bits) { return fmt::format("{:.3f}", std::ceil(bits * 1000) / 1000); }
+
+MixedPrecision tabulate(const Plan& plan, const std::vector<MeasuredGroup>& measured,
+                        const Checkpoint& checkpoint) {
+  MixedPrecision mixed;
+  mixed.target_bits = *plan.target_bits;
+  for (const MeasuredGroup& group : measured) {
+    PrecisionChoice choice;
+    for (const std::size_t place : group.modules) {
+      choice.modules.push_back(plan.modules[place].module);
+      choice.weights += weights_of(plan.modules[place]);
+    }
+    for (std::size_t b = 0; b < plan.candidate_bits.size(); ++b) {
+      PrecisionOption option{plan.candidate_bits[b], 0, group.gram_loss[b], group.loss[b]};
+      for (const std::size_t place : group.modules)
+        option.stored += stored_bits_of(plan, plan.modules[place], option.bits, checkpoint);
+      choice.options.push_back(option);
+    }
+    mixed.choices.push_back(std::move(choice));
+  }
+  return mixed;
+}
+
+void choose(MixedPrecision& mixed) {
+  std::vector<std::vector<BudgetOption>> groups;
+  std::uint64_t weights = 0;
+  for (const PrecisionChoice& choice : mixed.choices) {
+    weights += choice.weights;
+    mixed.uniform_divergence += choice.options.front().divergence;
+    std::vector<BudgetOption>& options = groups.emplace_back();
+    for (const PrecisionOption& option : choice.options)
+      options.push_back({option.stored, option.divergence});
+  }
+  const std::optional<BudgetChoice> found =
+      choose_within(groups, static_cast<std::uint64_t>(budget_of(mixed.target_bits, weights)));
+  if (!found)
+    fail(ErrorKind::kInternal, "the budget of {} bits per weight fell short after it was checked",
+         mixed.target_bits);
+  for (std::size_t g = 0; g < groups.size(); ++g) mixed.choices[g].chosen = found->option[g];
+  mixed.bits_per_weight = static_cast<double>(found->cost) / static_cast<double>(weights);
+  mixed.divergence = found->loss;
+  mixed.optimal = found->optimal;
+}
+
+void apply(const MixedPrecision& mixed, Plan& plan) {
+  std::map<std::string, int> bits;
+  for (const PrecisionChoice& choice : mixed.choices)
+    for (const std::string& module : choice.modules) bits[module] = choice.options[choice.chosen].bits;
+  std::vector<PlannedModule> quantized;
+  for (PlannedModule& module : plan.modules) {
+    const int chosen = bits.at(module.module);
+    if (chosen == kDenseBits) {
+      plan.ignored.push_back(module.module);
+      continue;
+    }
+    module.scheme.bits = chosen;
+    quantized.push_back(std::move(module));
+  }
+  plan.modules = std::move(quantized);
+}
+
+}  // namespace
+
+std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint) {
+  check_request(recipe, plan);
+  const std::vector<int> bits = recipe.mixed.bits.empty() ? storable_defaults(plan) : recipe.mixed.bits;
+  for (const int candidate : bits)
+    if (candidate != kDenseBits) check_candidate(plan, bits.front(), candidate);
+  std::uint64_t weights = 0, least = 0, most = 0;
+  for (const PlannedModule& module : plan.modules) {
+    weights += weights_of(module);
+    least += stored_bits_of(plan, module, bits.front(), checkpoint);
+    most += stored_bits_of(plan, module, bits.back(), checkpoint);
+  }
+  const double budget = budget_of(*recipe.target_bits, weights),
+               per_weight = 1 / static_cast<double>(weights);
+  if (budget < static_cast<double>(least))
+    fail(ErrorKind::kUsage,
+         {fmt::format("{} bits per weight are fewer than {} bits everywhere take with scales and zeros",
+                      *recipe.target_bits, bits.front()),
+          recipe.source, "target_bits",
+          "at least " + rounded_up(static_cast<double>(least) * per_weight) + " would do"});
+  if (bits.back() == kDenseBits && budget >= static_cast<double>(most))
+    fail(ErrorKind::kUsage,
+         {fmt::format("{} bits per weight pay for leaving every linear as it is", *recipe.target_bits),
+          recipe.source, "target_bits",
+          "write less than " + fmt::format("{:g}", static_cast<double>(most) * per_weight)});
+  return bits;
+}
+
+void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint) {
+  MixedPrecision mixed = tabulate(plan, measured, checkpoint);
+  choose(mixed);
+  apply(mixed, plan);
+  check_expressible(plan.format, plan.modules);
+  plan.mixed = std::move(mixed);
+}
+
+Json MixedPrecision::to_json() const {
+  Json rows = Json::array();
+  for (const PrecisionChoice& choice : choices) {
+    Json names = Json::array(), options = Json::array();
+    for (const std::string& module : choice.modules) names.push_back(Json(module));
+    for (const PrecisionOption& option : choice.options)
+      options.push_back(Json::object({{"bits", Json(option.bits)},
+                                      {"bits_per_weight", Json(static_cast<double>(option.stored) /
+                                                               static_cast<double>(choice.weights))},
+                                      {"loss", Json(option.gram_loss)},
+                                      {"kl", Json(option.divergence)}}));
+    rows.push_back(Json::object(
+        {{"modules", names}, {"bits", Json(choice.options[choice.chosen].bits)}, {"options", options}}));
+  }
+  return Json::object({{"target_bits", Json(target_bits)},
+                       {"bits_per_weight", Json(bits_per_weight)},
+                       {"kl", Json(divergence)},
+                       {"kl_at_fewest_bits", Json(uniform_divergence)},
+                       {"optimal", Json(optimal)},
+                       {"choices", rows}});
+}
+
+}  // namespace llmq

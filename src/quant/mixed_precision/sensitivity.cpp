@@ -1,0 +1,210 @@
+#include "quant/mixed_precision/sensitivity.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/methods/rtn.h"
+#include "quant/mixed_precision/mixed_precision.h"
+#include "quant/mixed_precision/perturbed_streams.h"
+#include "quant/pipeline/activation_stream.h"
+
+namespace llmq {
+namespace {
+
+// The samples on which KL_g is measured.
+
+// Roles that engines fuse into one product.
+constexpr int fused_kind(LinearRole role) {
+  switch (role) {
+    case LinearRole::kQuery:
+    case LinearRole::kKey:
+    case LinearRole::kValue:
+      return 0;
+    case LinearRole::kOutput:
+      return 1;
+    case LinearRole::kGate:
+    case LinearRole::kUp:
+      return 2;
+    case LinearRole::kDown:
+      break;
+  }
+  return 3;
+}
+
+std::vector<std::vector<std::int32_t>> first_samples(const CalibrationSet& set, std::int64_t count,
+                                                     std::int64_t length) {
+  std::vector<std::vector<std::int32_t>> samples;
+  for (const std::vector<std::int32_t>& sample : set.samples) {
+    if (static_cast<std::int64_t>(samples.size()) == count) break;
+    const auto tokens = std::min(static_cast<std::ptrdiff_t>(length), std::ssize(sample));
+    samples.emplace_back(sample.begin(), sample.begin() + tokens);
+  }
+  return samples;
+}
+
+// A block's groups while they are measured: the linears of each, rounded to the fewest bits.
+struct OpenGroup {
+  MeasuredGroup measured;
+  std::vector<std::pair<LinearRole, std::unique_ptr<PreparedWeight>>> rounded;
+};
+
+class Measuring {
+ public:
+  Measuring(const Plan& plan, const LinearSource& source, const ForwardContext& context)
+      : plan_(plan),
+        bits_(plan.candidate_bits),
+        source_(source),
+        context_(context),
+        pool_(context.backend.workers()) {
+    for (std::size_t i = 0; i < plan.modules.size(); ++i) place_[plan.modules[i].module] = i;
+  }
+
+  // The Gram losses of a block's linears; the stream moves on to the next block.
+  std::vector<OpenGroup> judge_block(int block, const BlockWeights& weights, ActivationStream& stream) {
+    const BlockSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)];
+    std::map<int, OpenGroup> open;
+    for (const InputSite site : kInputSites) {
+      judge_site(spec, site, stream.statistics(site, block, weights, Samples::kAll), open);
+      if (site == InputSite::kOutput) stream.finish_attention(block, weights);
+      if (site == InputSite::kDown) stream.finish_mlp(weights);
+    }
+    std::vector<OpenGroup> groups;
+    for (auto& [kind, group] : open) groups.push_back(std::move(group));
+    return groups;
+  }
+
+ private:
+  void judge_site(const BlockSpec& block, InputSite site, const InputStats& stats,
+                  std::map<int, OpenGroup>& open) {
+    for (const double value : stats.mean_absolute())
+      if (!std::isfinite(value))
+        fail(ErrorKind::kBadInput,
+             {fmt::format("the activations {} are not finite", site_name(site)),
+              source_.checkpoint().path().string(), block.prefix, "the checkpoint's weights may be damaged"});
+    GramLoss gram(stats, context_.backend, context_.compute);
+    for (const LinearSpec& linear : block.linears) {
+      const auto planned = place_.find(linear.module);
+      if (linear.site != site || planned == place_.end()) continue;
+      OpenGroup& group = open[fused_kind(linear.role)];
+      group.measured.modules.push_back(planned->second);
+      group.measured.gram_loss.resize(bits_.size());
+      judge_linear(linear, plan_.modules[planned->second].scheme, gram, group);
+    }
+  }
+
+  void judge_linear(const LinearSpec& linear, QuantScheme scheme, GramLoss& gram, OpenGroup& group) {
+    const ZeroedNumbers<float> weight = source_.weight(linear, pool_);
+    for (std::size_t b = 0; b < bits_.size(); ++b) {
+      if (bits_[b] == kDenseBits) continue;
+      scheme.bits = bits_[b];
+      const QuantizedMatrix matrix =
+          round_to_nearest(weight, linear.out_features, linear.in_features, scheme, pool_);
+      group.measured.gram_loss[b] += sum_in_order(row_losses(matrix, weight, gram, pool_));
+      if (b != 0) continue;
+      ZeroedNumbers<float> value(matrix.codes.size());
+      dequantize(matrix, value, pool_);
+      group.rounded.emplace_back(
+          linear.role, context_.backend.prepare(
+                           TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}),
+                           context_.compute));
+    }
+  }
+
+  const Plan& plan_;
+  const std::vector<int>& bits_;
+  const LinearSource& source_;
+  const ForwardContext& context_;
+  ThreadPool& pool_;
+  std::map<std::string, std::size_t> place_;
+};
+
+// KL falls with more bits as the Gram loss does.
+void spread(MeasuredGroup& group) {
+  for (const double loss : group.gram_loss)
+    group.loss.push_back(group.gram_loss[0] == 0 ? 0 : group.divergence * loss / group.gram_loss[0]);
+}
+
+void swap_weights(OpenGroup& group, BlockWeights& weights) {
+  for (auto& [role, weight] : group.rounded) std::swap(weights.linear(role).weight, weight);
+}
+
+}  // namespace
+
+std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
+                                              const ModelSpec& spec, const CalibrationSet& calibration,
+                                              Backend& backend, const std::function<void()>& on_step) {
+  const LinearSource source = LinearSource::open(checkpoint);
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const ForwardContext context = make_forward_context(spec, backend, plan.compute, length);
+  CalibrationSet few;
+  few.samples = first_samples(calibration, plan.measured_samples, length);
+  ActivationStream stream(context, few, plan.chunk_tokens, true);
+  stream.embed(checkpoint, few);
+  const auto probe_samples = first_samples(calibration, kProbeSamples, kProbeLength);
+  // A stream for each group, and the original.
+  ProbeStreams probes(context, checkpoint, probe_samples,
+                      1 + 4 * static_cast<std::int64_t>(spec.blocks.size()));
+  Measuring measuring(plan, source, context);
+  Progress progress("measure", static_cast<double>(spec.blocks.size()));
+  std::vector<MeasuredGroup> all;
+  for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
+    const int block = static_cast<int>(b);
+    BlockWeights weights = load_block(backend, plan.compute, source, spec, block);
+    for (OpenGroup& group : measuring.judge_block(block, weights, stream)) {
+      swap_weights(group, weights);
+      probes.fork(block, weights);
+      swap_weights(group, weights);
+      all.push_back(std::move(group.measured));
+    }
+    probes.advance(block, weights);
+    progress.advance(1, fmt::format("{}/{} {}", b + 1, spec.blocks.size(), spec.blocks[b].prefix), "", true);
+    if (on_step) on_step();
+  }
+  const std::vector<double> divergences = probes.divergences(source);
+  for (std::size_t g = 0; g < all.size(); ++g) {
+    all[g].divergence = divergences[g];
+    spread(all[g]);
+  }
+  return all;
+}
+
+Json measured_json(const std::vector<MeasuredGroup>& groups) {
+  Json list = Json::array();
+  for (const MeasuredGroup& group : groups) {
+    Json modules = Json::array(), losses = Json::array();
+    for (const std::size_t place : group.modules) modules.push_back(static_cast<std::int64_t>(place));
+    for (const double loss : group.gram_loss) losses.push_back(loss);
+    list.push_back(Json::object({{"modules", modules}, {"kl", group.divergence}, {"gram_loss", losses}}));
+  }
+  return list;
+}
+
+std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const Plan& plan) {
+  std::vector<MeasuredGroup> groups;
+  std::vector<bool> seen(plan.modules.size());
+  try {
+    for (const Json& item : json.items()) {
+      MeasuredGroup& group = groups.emplace_back();
+      for (const Json& module : item.at("modules").items()) {
+        const auto place = static_cast<std::size_t>(module.as_integer());
+        if (place >= seen.size() || seen[place]) return std::nullopt;
+        seen[place] = true;
+        group.modules.push_back(place);
+      }
+      group.divergence = item.at("kl").as_double();
+      for (const Json& loss : item.at("gram_loss").items()) group.gram_loss.push_back(loss.as_double());
+      if (group.modules.empty() || group.gram_loss.size() != plan.candidate_bits.size()) return std::nullopt;
+      spread(group);
+    }
+  } catch (const Error&) {  // of another form
+    return std::nullopt;
+  }
+  if (std::find(seen.begin(), seen.end(), false) != seen.end()) return std::nullopt;
+  return groups;
+}
+
+}  // namespace llmq

@@ -1,0 +1,42 @@
+// The measuring pass of mixed precision: what each linear would cost the model at each number of bits.
+//
+//   loss[g][b] = KL_g * ( sum_{m in g} tr(dW_mb G_m dW_mb^T) ) / ( the same at the fewest bits ),
+//   dW_mb = RTN_b(W_m) - W_m
+//
+// KL_g is measured: the divergence of the model's predictions, on a few short samples, when group g alone is
+// rounded to the fewest bits. G_m are Gram matrices of the unquantized model's activations. KL is quadratic
+// in a small disturbance, so it falls with more bits as the Gram loss does and adds up over groups; at many
+// bits it could not be measured beside the arithmetic's own noise, and the Gram loss can.
+//
+// A group is what engines run as one product: q, k and v; gate and up; o; down. One pass over the blocks.
+#pragma once
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "base/json.h"
+#include "calibration/calibration_text.h"
+#include "quant/plan/plan.h"
+
+namespace llmq {
+
+// Of the divergences.
+inline constexpr std::int64_t kProbeSamples = 2, kProbeLength = 128;
+
+struct MeasuredGroup {
+  std::vector<std::size_t> modules;  // places in plan.modules
+  double divergence = 0;             // KL_g
+  std::vector<double> gram_loss;     // of each of plan.candidate_bits; 0 where the linear stays dense
+  std::vector<double> loss;
+};
+
+// For plan.candidate_bits. Groups in model order. `on_step` after each block; may throw.
+std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
+                                              const ModelSpec& spec, const CalibrationSet& calibration,
+                                              Backend& backend, const std::function<void()>& on_step);
+
+// The pass in a journal, to the last bit of every figure; nullopt for what is not a pass over `plan`.
+Json measured_json(const std::vector<MeasuredGroup>& groups);  // [{modules, kl, gram_loss}]
+std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const Plan& plan);
+
+}  // namespace llmq

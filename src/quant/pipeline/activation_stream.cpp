@@ -1,0 +1,222 @@
+#include "quant/pipeline/activation_stream.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "device/named_range.h"
+#include "tensor/tensor_view.h"
+
+namespace llmq {
+namespace {
+
+constexpr int kBlockSize = 16;
+constexpr std::size_t kEmbeddedAtOnce = 256;
+constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
+
+// Tokens of a chunk: a whole number of samples, all of one length.
+std::int64_t longest_chunk(const CalibrationSet& calibration, std::int64_t chunk_tokens) {
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length);
+  return std::min(per_chunk, static_cast<std::int64_t>(calibration.samples.size())) * length;
+}
+
+// Neighbours lie on different devices, and so do chunks that are `stride` apart.
+std::size_t lane_of(std::size_t chunk, std::size_t stride, std::size_t devices) {
+  return (chunk / stride + chunk % stride) % devices;
+}
+
+}  // namespace
+
+std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens) {
+  const auto wanted = static_cast<std::size_t>((kSearchTokens + chunk_tokens - 1) / chunk_tokens);
+  return std::max<std::size_t>(1, chunks / wanted);
+}
+
+void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
+  const StoredTensor& table = checkpoint.at(context.spec.embedding);
+  const std::int64_t width = table.view.cols();
+  const std::uint64_t row_bytes = table.view.bytes() / static_cast<std::uint64_t>(table.view.rows());
+  const auto* const bytes = static_cast<const std::byte*>(table.view.pointer);
+  std::vector<float> rows;
+  std::vector<Lease> leases;  // to the end: a row that comes again is not read again
+  std::int64_t row = 0;
+  for (const std::vector<std::int32_t>& sample : samples)
+    for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
+      const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
+      rows.resize(count * static_cast<std::size_t>(width));
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int32_t id = sample[first + i];
+        if (id < 0 || id >= context.spec.vocab_size)
+          fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
+               context.spec.vocab_size);
+        leases.push_back(checkpoint.hold_rows(table, id, 1));
+        to_float32(
+            TensorView(static_cast<const void*>(bytes + static_cast<std::uint64_t>(id) * row_bytes),
+                       table.view.dtype, {1, width}),
+            std::span(rows).subspan(i * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));
+      }
+      context.backend.upload(hidden.row_slice(row, static_cast<std::int64_t>(count)), rows.data());
+      row += static_cast<std::int64_t>(count);
+      checkpoint.release(table);  // the kernel maps the neighbours of each row too
+    }
+}
+
+ActivationStream::ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
+                                   std::int64_t chunk_tokens, const SamplePlace& place)
+    : compute_(devices.front().compute),
+      tokens_(calibration.tokens()),
+      longest_chunk_(longest_chunk(calibration, chunk_tokens)),
+      keep_inputs_(place.keep_inputs) {
+  const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
+  const auto samples = static_cast<std::int64_t>(calibration.samples.size());
+  const std::int64_t per_chunk = longest_chunk_ / length, pages_each = (length + kBlockSize - 1) / kBlockSize;
+  for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
+    std::vector<std::int32_t>& table = tables_.emplace_back();
+    for (std::int64_t p = 0; p < pages_each; ++p)
+      table.push_back(static_cast<std::int32_t>(at * pages_each + p));
+  }
+  SampleLane::Sizes sizes;
+  sizes.longest_chunk = longest_chunk_;
+  sizes.pages = static_cast<std::int64_t>(tables_.size()) * pages_each;
+  sizes.page_tokens = kBlockSize;
+  sizes.keep_inputs = place.keep_inputs;
+  std::vector<std::int64_t> lane_tokens(devices.size());
+  for (std::int64_t first = 0; first < samples; first += per_chunk) {
+    const std::size_t lane = lane_of(chunks_.size(), static_cast<std::size_t>(place.stride), devices.size());
+    SampleChunk& chunk = chunks_.emplace_back();
+    chunk.lane = lane;
+    chunk.first = lane_tokens[lane];
+    for (std::int64_t at = 0; at < std::min(per_chunk, samples - first); ++at) {
+      for (std::int64_t p = 0; p < length; ++p) {
+        chunk.rows.positions.push_back(static_cast<std::int32_t>(p));
+        chunk.rows.slots.push_back(at * pages_each * kBlockSize + p);
+      }
+      chunk.rows.sequences.push_back({at * length, length, 0, tables_[static_cast<std::size_t>(at)]});
+    }
+    lane_tokens[lane] += chunk.tokens();
+  }
+  for (std::size_t lane = 0; lane < devices.size(); ++lane) {
+    sizes.tokens = lane_tokens[lane];
+    const auto bytes =
+        static_cast<std::uint64_t>(sizes.tokens * devices[lane].spec.hidden_size) * sizeof(float);
+    lanes_.emplace_back(devices[lane], sizes,
+                        place.open_store && bytes > 0 ? place.open_store(bytes) : nullptr);
+  }
+}
+
+void ActivationStream::measure_kv() {
+  for (SampleLane& lane : lanes_) lane.measure_kv();
+}
+
+KvExtremes ActivationStream::kv_extremes() const {
+  KvExtremes most;
+  for (const SampleLane& lane : lanes_) {
+    most.keys = std::max(most.keys, lane.extremes.keys);
+    most.values = std::max(most.values, lane.extremes.values);
+  }
+  return most;
+}
+
+void ActivationStream::forget_kv_extremes() {
+  for (SampleLane& lane : lanes_) lane.extremes = {};
+}
+
+void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
+  const std::span<const std::vector<std::int32_t>> samples = calibration.samples;
+  std::size_t first = 0;
+  for (const SampleChunk& chunk : chunks_) {
+    const std::size_t count = chunk.rows.sequences.size();
+    SampleLane& lane = lanes_[chunk.lane];
+    embed_samples(lane.context(), checkpoint, samples.subspan(first, count),
+                  lane.hidden().begin(chunk.first, chunk.tokens()));
+    lane.hidden().save();
+    first += count;
+  }
+}
+
+void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
+  Turns turns;
+  side_by_side(lanes_.size(), turns, [&](std::size_t lane) {
+    for (std::size_t place = 0; place * stride < chunks_.size(); ++place)
+      if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane)
+        work(lanes_[lane], chunk, {turns, place});
+  });
+}
+
+std::size_t ActivationStream::stride_of(Samples samples) const {
+  return samples == Samples::kAll ? 1 : search_stride(chunks_.size(), longest_chunk_);
+}
+
+void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                                  const EachInput& see) {
+  kept_.reset();
+  if (site == InputSite::kOutput) forget_kv_extremes();
+  each_chunk(stride_of(samples), [&](SampleLane& lane, const SampleChunk& chunk, const Turn& turn) {
+    see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
+  });
+  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
+    kept_ = site;
+}
+
+void ActivationStream::each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                                  const std::function<void(const TensorView&)>& see) {
+  see_inputs(site, block, weights, samples, [&](const SampleLane&, const TensorView& x, const Turn& turn) {
+    turn.wait();
+    see(x);
+    turn.pass();
+  });
+}
+
+InputStats ActivationStream::statistics(InputSite site, int block, const DeviceWeights& weights,
+                                        Samples samples, RowSample* rows, std::int64_t gram_tokens) {
+  const std::int64_t channels = lanes_.front().width(site);
+  InputStats stats(channels);
+  std::vector<const SampleChunk*> seen;
+  std::vector<std::int64_t> before = {0};  // tokens seen before each of them
+  for (std::size_t i = 0; i < chunks_.size(); i += stride_of(samples)) {
+    seen.push_back(&chunks_[i]);
+    before.push_back(before.back() + chunks_[i].tokens());
+  }
+  if (rows != nullptr) *rows = RowSample(before.back(), channels);
+  std::vector<std::optional<StatsCollector>> collectors(lanes_.size());
+  for (const SampleChunk* chunk : seen)
+    if (!collectors[chunk->lane])
+      collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
+  StatsCollector::Undrained left;
+  see_inputs(site, block, weights, samples,
+             [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
+               const std::size_t place = turn.number, own = seen[place]->lane;
+               StatsCollector& collector = *collectors[own];
+               if (lanes_.size() > 1) collector.begin(x, before[place]);
+               turn.wait();
+               if (place > 0 && seen[place - 1]->lane != own) collector.take_over(left);
+               collector.add(x);
+               if (rows != nullptr) rows->add(lane.backend(), x);
+               if (place + 1 < seen.size() && seen[place + 1]->lane != own) left = collector.hand_over();
+               turn.pass();
+             });
+  collectors[seen.back()->lane]->finish();
+  return stats;
+}
+
+void ActivationStream::finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights) {
+  if (site == InputSite::kOutput && kept_ != site) forget_kv_extremes();
+  each_chunk(1, [&](SampleLane& lane, const SampleChunk& chunk, const Turn&) {
+    const NamedRange range(lane.backend(), fmt::format("{} forward", site_name(site)));
+    const BlockWeights& own = weights[chunk.lane];
+    lane.finish(role, own, chunk,
+                kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
+  });
+  kept_.reset();
+}
+
+void ActivationStream::finish_attention(int block, const DeviceWeights& weights) {
+  finish(InputSite::kOutput, LinearRole::kOutput, block, weights);
+}
+
+void ActivationStream::finish_mlp(const DeviceWeights& weights) {
+  finish(InputSite::kDown, LinearRole::kDown, 0, weights);
+}
+
+}  // namespace llmq

@@ -1,0 +1,116 @@
+// The calibration samples on their way through the blocks: the residual stream of all of them (FP32; in
+// memory or in a file), everything else a chunk at a time; on one device or spread over several
+// (quant/pipeline/device_samples.h).
+//
+// A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
+// Stages are those of model/decoder_block.h; inputs of linears are made again from the residual stream, but
+// for those of o and down where the plan has memory for them (by row invariance the bytes are the same).
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/turns.h"
+#include "calibration/calibration_text.h"
+#include "calibration/input_stats.h"
+#include "calibration/row_sample.h"
+#include "model/decoder_block.h"
+#include "quant/pipeline/device_samples.h"
+
+namespace llmq {
+
+// hidden F32 [tokens, hidden_size] = embedding of every token, sample after sample; the table's pages are
+// released.
+void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden);
+
+// kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
+enum class Samples : std::uint8_t { kAll, kForSearch };
+
+// Of how many chunks one is run for a search, when there are `chunks` of `chunk_tokens` each.
+std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens);
+
+// A block's weights, on every device of a run.
+class DeviceWeights {
+ public:
+  DeviceWeights(const BlockWeights& one) : on_({&one, 1}) {}
+  DeviceWeights(const std::vector<BlockWeights>& on) : on_(on) {}
+  const BlockWeights& operator[](std::size_t device) const { return on_[device]; }
+
+ private:
+  std::span<const BlockWeights> on_;
+};
+
+// Where samples lie.
+struct SamplePlace {
+  // what statistics over all samples saw at the inputs of o and down stays until finish_*
+  bool keep_inputs = false;
+  OpenStore open_store = {};  // where the residual stream is, if not in memory
+  // On several devices, chunk c * stride lies where another stream has its chunk c.
+  std::int64_t stride = 1;
+};
+
+class ActivationStream {
+ public:
+  // One context a device, all of one arithmetic; they outlive the stream. Chunks are given to the devices in
+  // turn, each device is driven by a thread, and sums are added in the order of chunks: their bits do not
+  // depend on how many devices there are.
+  ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
+                   std::int64_t chunk_tokens, const SamplePlace& place);
+  ActivationStream(const ForwardContext& context, const CalibrationSet& calibration,
+                   std::int64_t chunk_tokens, bool keep_inputs)
+      : ActivationStream(std::span(&context, 1), calibration, chunk_tokens, {keep_inputs}) {}
+
+  void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
+  // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector
+  // says what `gram_tokens` is); with `rows`, some of its rows as they are.
+  void each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                  const std::function<void(const TensorView& x)>& see);
+  InputStats statistics(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                        RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
+  // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
+  // as they are: no weight before them may have changed since their statistics.
+  void finish_attention(int block, const DeviceWeights& weights);
+  void finish_mlp(const DeviceWeights& weights);
+  // Over all samples of the block whose attention was finished last; only where measure_kv() was called.
+  KvExtremes kv_extremes() const;
+  void measure_kv();
+
+  // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's
+  // each. r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c *
+  // stride; W is the linear as it is on the devices, bias included. Nothing before `site` may have changed
+  // since its statistics.
+  std::vector<double> missing_output(InputSite site, int block, const DeviceWeights& weights, LinearRole role,
+                                     ActivationStream& original, std::int64_t stride);
+  std::int64_t tokens() const { return tokens_; }
+
+ private:
+  // The place of a chunk among those that are run: what is done in it is done in the order of places.
+  struct Turn {
+    Turns& turns;
+    std::size_t number;
+    void wait() const { turns.wait(number); }
+    void pass() const { turns.pass(); }
+  };
+  using EachChunk = std::function<void(SampleLane& lane, const SampleChunk& chunk, const Turn& turn)>;
+  using EachInput = std::function<void(const SampleLane& lane, const TensorView& x, const Turn& turn)>;
+  std::size_t stride_of(Samples samples) const;  // of the chunks that are run
+  // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
+  void each_chunk(std::size_t stride, const EachChunk& work);
+  void see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+                  const EachInput& see);
+  void forget_kv_extremes();
+  void finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights);
+
+  Compute compute_;
+  std::int64_t tokens_, longest_chunk_;
+  std::vector<SampleChunk> chunks_;
+  std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
+  bool keep_inputs_;
+  std::optional<InputSite> kept_;  // the site whose inputs the lanes hold, of all chunks
+  std::vector<SampleLane> lanes_;  // one a device
+};
+
+}  // namespace llmq

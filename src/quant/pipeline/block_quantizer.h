@@ -1,0 +1,27 @@
+// Quantizes the linears of one block in the order in which their inputs arise, and carries the samples
+// through with the quantized weights.
+//
+//   x_attn: statistics, fold norm -> q,k,v; q, k quantized          (folds: AWQ's or SmoothQuant's scales, or
+//       none)
+//   x_o:    statistics of some samples with v as it is, fold v -> o; v quantized; statistics, o quantized;
+//           residual += o(attention)
+//   x_mlp:  statistics, fold norm -> gate,up; gate quantized
+//   x_down: statistics of some samples with up as it is, fold up -> down; up quantized; statistics, down
+//           quantized; residual += down(gated)
+//
+// So every linear is quantized on inputs that carry the error of all linears before it; a scale of o or down
+// is chosen on some of the samples, which run twice up to there, and judged once more in the report.
+//
+// What loses more than rounding to nearest would is rounded to nearest, and the report says so.
+//
+// A fold is taken only when every reader, and a producer that is a linear, is quantized: what the recipe
+// leaves alone keeps its bytes.
+#pragma once
+#include "quant/pipeline/quantize_run.h"
+
+namespace llmq {
+
+void quantize_block_on_samples(QuantizeRun& run, int block, ActivationStream& stream);
+void quantize_block_by_rounding(QuantizeRun& run, int block);
+
+}  // namespace llmq

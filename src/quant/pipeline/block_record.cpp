@@ -1,0 +1,78 @@
+#include "quant/pipeline/block_record.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+// Json has no NaN: it comes back from null.
+double number(const Json& value) { return value.is_null() ? std::nan("") : value.as_double(); }
+
+Json module_json(const ModuleReport& m) {
+  return Json::object({{"module", Json(m.module)},
+                       {"method", Json(m.method)},
+                       {"loss", Json(m.loss)},
+                       {"rtn_loss", Json(m.rtn_loss)},
+                       {"relative_error", Json(m.relative_error)},
+                       {"weight_error", Json(m.weight_error)},
+                       {"input_error", Json(m.input_error)},
+                       {"lambda", Json(m.lambda)},
+                       {"scales", m.scales.to_json()}});
+}
+
+ModuleReport read_module(const QuantizeRun& run, const Json& json) {
+  ModuleReport m;
+  m.module = json.at("module").as_string();
+  const auto planned = run.planned.find(m.module);
+  if (planned == run.planned.end())
+    fail(ErrorKind::kInternal, "the journal names {}, which is not planned", m.module);
+  m.scheme = planned->second->scheme;
+  m.method = json.at("method").as_string();
+  m.loss = number(json.at("loss"));
+  m.rtn_loss = number(json.at("rtn_loss"));
+  m.relative_error = number(json.at("relative_error"));
+  m.weight_error = number(json.at("weight_error"));
+  m.input_error = number(json.at("input_error"));
+  m.lambda = number(json.at("lambda"));
+  m.scales.first_octave = static_cast<int>(json.at("scales").at("first_octave").as_integer());
+  for (const Json& count : json.at("scales").at("counts").items())
+    m.scales.counts.push_back(count.as_integer());
+  return m;
+}
+
+}  // namespace
+
+FindingsMark mark_findings(const QuantizeReport& report) {
+  return {report.modules.size(), report.fallbacks.size(), report.warnings.size()};
+}
+
+Json block_findings(const QuantizeReport& report, const FindingsMark& since,
+                    const std::set<std::string>& changed) {
+  Json modules = Json::array(), fallbacks = Json::array(), warnings = Json::array(), dense = Json::array();
+  for (std::size_t i = since.modules; i < report.modules.size(); ++i)
+    modules.push_back(module_json(report.modules[i]));
+  for (std::size_t i = since.fallbacks; i < report.fallbacks.size(); ++i)
+    fallbacks.push_back(Json::object(
+        {{"module", Json(report.fallbacks[i].module)}, {"reason", Json(report.fallbacks[i].reason)}}));
+  for (std::size_t i = since.warnings; i < report.warnings.size(); ++i)
+    warnings.push_back(Json(report.warnings[i]));
+  for (const std::string& name : changed) dense.push_back(Json(name));
+  return Json::object(
+      {{"modules", modules}, {"fallbacks", fallbacks}, {"warnings", warnings}, {"changed", dense}});
+}
+
+std::set<std::string> take_findings(QuantizeRun& run, const Json& findings) {
+  for (const Json& module : findings.at("modules").items())
+    run.report.modules.push_back(read_module(run, module));
+  for (const Json& fallback : findings.at("fallbacks").items())
+    run.report.fallbacks.push_back({fallback.at("module").as_string(), fallback.at("reason").as_string()});
+  for (const Json& warning : findings.at("warnings").items())
+    run.report.warnings.push_back(warning.as_string());
+  std::set<std::string> changed;
+  for (const Json& name : findings.at("changed").items()) changed.insert(name.as_string());
+  return changed;
+}
+
+}  // namespace llmq

@@ -1,0 +1,56 @@
+// Moving a channel scale s out of an input's producer into all its readers, without a change of function:
+//
+//   y = f(x) W^T,  x = g * norm(h)  ->  g' = stored(g / s),  W' = W diag(g / g')
+//   x = h V^T (rows of v or up)     ->  V' = diag(1/s) V, bias' = stored(bias / s),  W' = W diag(s)
+//
+// The gain is stored rounded, so its readers are scaled by the ratio of the old gain to the stored new one.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/zeroed_numbers.h"
+#include "quant/pipeline/quantize_run.h"
+
+namespace llmq {
+
+// A planned linear on its way: W, then W diag(in_scale) / diag(out_scale).
+struct LinearWork {
+  const LinearSpec* spec = nullptr;
+  const PlannedModule* module = nullptr;
+  ZeroedNumbers<float> weight;
+  ZeroedNumbers<float> unscaled;           // W, where `weight` is not W any more
+  std::vector<float> in_scale, out_scale;  // empty: all 1
+  ModuleReport report;
+
+  std::span<const float> original() const { return unscaled.size() == 0 ? weight : unscaled; }
+  // Makes every row anew of what it is, `from`, which may be the memory that it is made in; W is kept.
+  void change_rows(
+      ThreadPool& pool,
+      const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change);
+};
+using LinearWorks = std::map<LinearRole, LinearWork>;
+
+class Fold {
+ public:
+  Fold(QuantizeRun& run, const FoldSpec& spec) : run_(run), spec_(spec) {}
+
+  // Of each of `channels`: the producer's row it comes from. Channel c of x_o is head c / head_dim; its value
+  // row belongs to that head's KV head. Empty: row c.
+  std::vector<std::int32_t> producer_rows(std::int64_t channels) const;
+  // s as the producer can store it.
+  std::vector<float> storable(std::vector<float> s) const;
+  // Scales the readers and the producer among `works` and on every device.
+  void move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const;
+
+ private:
+  void divide_gain(const std::vector<float>& s, std::span<BlockWeights> weights) const;
+  void divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const;
+
+  QuantizeRun& run_;
+  const FoldSpec& spec_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,88 @@
+// The products of what a linear's output lacks with the linear's input, as one GEMM over the tokens:
+// C = E^T X = linear(E^T, weight = X^T).
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/half.h"
+#include "quant/pipeline/activation_stream.h"
+
+namespace llmq {
+namespace {
+
+// work(i) for i in [0, count), each for itself, by the threads of the pool.
+template <class Work>
+void each_number(std::size_t count, ThreadPool& pool, const Work& work) {
+  constexpr std::size_t kPart = 1 << 16;
+  pool.parallel_for((count + kPart - 1) / kPart, [&](std::size_t part, int) {
+    for (std::size_t i = part * kPart, end = std::min(count, i + kPart); i < end; ++i) work(i);
+  });
+}
+
+// to[c][r] = from[r][c]
+template <typename T>
+void turn_over(T* to, const T* from, std::int64_t rows, std::int64_t columns, ThreadPool& pool) {
+  constexpr std::int64_t kTile = 32;
+  pool.parallel_for(static_cast<std::size_t>((rows + kTile - 1) / kTile), [&](std::size_t tile, int) {
+    const std::int64_t first = static_cast<std::int64_t>(tile) * kTile, end = std::min(rows, first + kTile);
+    for (std::int64_t c = 0; c < columns; ++c)
+      for (std::int64_t r = first; r < end; ++r) to[c * rows + r] = from[r * columns + c];
+  });
+}
+
+std::vector<float> host_floats(Backend& backend, const TensorView& view) {
+  std::vector<float> values(static_cast<std::size_t>(view.shape.elements()));
+  backend.download(values.data(), view);
+  return values;
+}
+
+}  // namespace
+
+std::vector<double> ActivationStream::missing_output(InputSite site, int block, const DeviceWeights& weights,
+                                                     LinearRole role, ActivationStream& original,
+                                                     std::int64_t stride) {
+  const std::int64_t out = weights[0].linear(role).weight->out_features,
+                     channels = lanes_.front().width(site);
+  const DType dtype = activation_dtype(compute_);
+  const auto element = static_cast<std::size_t>(element_bytes(dtype));
+  std::vector<double> sum(static_cast<std::size_t>(out * channels));
+  each_chunk(static_cast<std::size_t>(stride), [&](SampleLane& lane, const SampleChunk& chunk,
+                                                   const Turn& turn) {
+    const SampleChunk& same = original.chunks_.at(turn.number);
+    if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
+    Backend& backend = lane.backend();
+    const BlockLinear& linear = weights[chunk.lane].linear(role);
+    const TensorView x =
+        kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, weights[chunk.lane], chunk);
+    const std::int64_t rows = x.rows();
+    const auto count = static_cast<std::size_t>(rows * out);
+    const Buffer output = backend.allocate(count * sizeof(float));
+    const TensorView y = output.view(DType::kF32, {rows, out});
+    backend.linear(y, x, *linear.weight,
+                   linear.bias.bytes() == 0 ? TensorView{} : linear.bias.view(DType::kF32, {out}));
+    std::vector<float> lacking = host_floats(backend, original.lanes_[same.lane].residual(same));
+    const std::vector<float> here = host_floats(backend, lane.residual(chunk)),
+                             given = host_floats(backend, y);
+    each_number(count, backend.workers(),
+                [&](std::size_t i) { lacking[i] = lacking[i] - here[i] - given[i]; });
+    std::vector<float> turned(count);
+    turn_over(turned.data(), lacking.data(), rows, out, backend.workers());
+    std::vector<std::byte> inputs(static_cast<std::size_t>(rows * channels) * element), across(inputs.size());
+    backend.download(inputs.data(), x);
+    if (dtype == DType::kBF16)
+      turn_over(reinterpret_cast<std::uint16_t*>(across.data()),
+                reinterpret_cast<std::uint16_t*>(inputs.data()), rows, channels, backend.workers());
+    else
+      turn_over(reinterpret_cast<float*>(across.data()), reinterpret_cast<float*>(inputs.data()), rows,
+                channels, backend.workers());
+    const std::vector<float> part =
+        lane.product(turned, TensorView(across.data(), dtype, {channels, rows}), out);
+    turn.wait();
+    each_number(sum.size(), backend.workers(),
+                [&](std::size_t i) { sum[i] += static_cast<double>(part[i]); });
+    turn.pass();
+  });
+  return sum;
+}
+
+}  // namespace llmq

@@ -1,0 +1,48 @@
+#include "quant/pipeline/quantize_run.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace llmq {
+
+std::vector<Backend*> QuantizeRun::devices() const {
+  std::vector<Backend*> all = {&backend};
+  for (const std::shared_ptr<Backend>& further : options.further_devices) all.push_back(further.get());
+  return all;
+}
+
+double PartClock::now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+void PartClock::charge(const std::string& part) {
+  const double time = now();
+  auto entry = std::find_if(seconds_.begin(), seconds_.end(), [&](const auto& e) { return e.first == part; });
+  if (entry == seconds_.end()) entry = seconds_.insert(seconds_.end(), {part, 0.0});
+  entry->second += time - last_;
+  last_ = time;
+}
+
+ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear) {
+  ZeroedNumbers<float> weight = run.source.weight(linear, run.pool(), run.options.allow_nonfinite);
+  if (!run.options.allow_nonfinite) return weight;
+  float largest = 0;
+  std::size_t replaced = 0;
+  for (const float w : weight)
+    if (std::isfinite(w)) largest = std::max(largest, std::fabs(w));
+  for (float& w : weight) {
+    if (std::isfinite(w)) continue;
+    w = std::isnan(w) ? 0.0f : std::copysign(largest, w);
+    ++replaced;
+  }
+  if (replaced != 0)
+    run.report.warnings.push_back(
+        fmt::format("{}.weight: {} values that are not finite were replaced (NaN by 0, infinity by {:g})",
+                    linear.module, replaced, largest));
+  return weight;
+}
+
+}  // namespace llmq

@@ -1,0 +1,60 @@
+// What the blocks of one run share: the plan, where weights come from and go to, the clock of its parts, the
+// disk that is waited for.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/threads.h"
+#include "model/linear_source.h"
+#include "quant/methods/method.h"
+#include "quant/pipeline/activation_stream.h"
+#include "quant/pipeline/background_writer.h"
+#include "quant/pipeline/pipeline.h"
+#include "quant/pipeline/upstream_error.h"
+
+namespace llmq {
+
+// Seconds by part, in the order in which parts were first met.
+class PartClock {
+ public:
+  // Adds the time since the last call (or construction) to `part`.
+  void charge(const std::string& part);
+  const std::vector<std::pair<std::string, double>>& seconds() const { return seconds_; }
+
+ private:
+  double last_ = now();
+  static double now();
+  std::vector<std::pair<std::string, double>> seconds_;
+};
+
+// What a run shares between blocks.
+struct QuantizeRun {
+  const Plan& plan;
+  const LinearSource& source;
+  const ModelSpec& spec;
+  Backend& backend;
+  const PipelineOptions& options;
+  QuantizeReport& report;
+  PartClock& clock;
+  std::unique_ptr<Method> rounding;
+  Writing& writing;
+  OriginalStream* original;                                 // null: nothing upstream is taken back
+  std::map<std::string, const PlannedModule*> planned;      // by module
+  std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
+  // Called after each linear: figures for the progress line.
+  std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
+  std::set<std::string> written_dense =
+      {};  // those copied at the start, and those changed by folds of the blocks before
+  ThreadPool& pool() const { return backend.workers(); }
+  std::vector<Backend*> devices() const;  // the backend first
+};
+
+// FP32 values of a planned linear; refuses what is not finite by name, or, where allowed, replaces it (NaN by
+// 0, infinity by the largest finite magnitude) and says so in the report.
+ZeroedNumbers<float> load_planned_weight(QuantizeRun& run, const LinearSpec& linear);
+
+}  // namespace llmq

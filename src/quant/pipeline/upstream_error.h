@@ -1,0 +1,42 @@
+// What earlier rounding did to the residual stream, a linear that writes into it can take back in part.
+//
+//   e_t = r_t - h_t - W x_t,   C = sum_t e_t^T x_t,   W* = W + share C (G + lambda I)^-1,
+//   lambda = 0.1 mean(diag G)
+//
+// h and x: residual stream before the linear and its input in the quantized model; r: the residual stream
+// after the linear in the original one; G = sum_t x_t^T x_t. share = 1 and lambda = 0 is least squares on the
+// calibration tokens; less of both generalizes better (docs/adr/0004). The idea is that of GPTAQ (Li et al.
+// 2025), Qronos (Zhang et al. 2025) and LoaQ (Lin and Wan 2025). Some chunks of the samples suffice: their
+// sums are scaled to all tokens.
+//
+// Cost: one forward pass of the original block over those chunks, out * K products per token, 2 K^2 per row.
+#pragma once
+#include <span>
+
+#include "quant/pipeline/activation_stream.h"
+
+namespace llmq {
+
+// The original model's samples: every `stride`-th chunk of the quantized model's.
+struct OriginalStream {
+  ActivationStream stream;
+  CalibrationSet samples;
+  std::int64_t stride = 1;
+  std::vector<BlockWeights> weights;  // of the block at hand, on every device
+};
+
+// Samples of every stride-th chunk; enough chunks for about kOriginalTokens.
+inline constexpr std::int64_t kOriginalTokens = 32768;
+// Of how many chunks one is taken.
+std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
+// On every device that the quantized model's samples are on.
+OriginalStream make_original_stream(std::span<const ForwardContext> devices,
+                                    const CalibrationSet& calibration, std::int64_t chunk_tokens,
+                                    const OpenStore& open_store);
+
+// Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats'
+// tokens.
+void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
+               const InputStats& stats, double share, Backend& backend);
+
+}  // namespace llmq

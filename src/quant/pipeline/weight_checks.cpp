@@ -1,0 +1,42 @@
+#include "quant/pipeline/weight_checks.h"
+
+#include <cmath>
+
+#include "base/error.h"
+#include "quant/methods/gram_loss.h"
+
+namespace llmq {
+
+double weight_error(const LinearWork& work, const QuantizedMatrix& matrix, ThreadPool& pool) {
+  const auto columns = static_cast<std::size_t>(matrix.in_features);
+  const std::span<const float> original = work.original();
+  std::vector<double> difference(static_cast<std::size_t>(matrix.out_features)), norm(difference.size());
+  pool.parallel_for(difference.size(), [&](std::size_t row, int) {
+    thread_local std::vector<float> value;
+    value.resize(columns);
+    dequantize_row(matrix, static_cast<std::int64_t>(row), value.data());
+    const float out = work.out_scale.empty() ? 1.0f : work.out_scale[row];
+    double lost = 0, whole = 0;  // not in the vectors: neighbouring rows of two threads share cache lines
+    for (std::size_t k = 0; k < columns; ++k) {
+      const float w = original[row * columns + k];
+      const float in = work.in_scale.empty() ? 1.0f : work.in_scale[k];
+      const double d = static_cast<double>(value[k] * out / in - w);
+      lost += d * d;
+      whole += static_cast<double>(w) * w;
+    }
+    difference[row] = lost;
+    norm[row] = whole;
+  });
+  const double whole = sum_in_order(norm);
+  return whole == 0 ? 0 : std::sqrt(sum_in_order(difference) / whole);
+}
+
+void check_scales(const QuantizedMatrix& matrix, const std::string& module, const std::string& file) {
+  for (const float scale : matrix.scales)
+    if (!std::isfinite(scale))
+      fail(ErrorKind::kUnsupported, {fmt::format("its weights need a scale beyond {}'s range",
+                                                 dtype_row(matrix.scheme.scale_dtype).name),
+                                     file, module, "write format: compressed-tensors, or a BF16 checkpoint"});
+}
+
+}  // namespace llmq

@@ -1,0 +1,404 @@
+#include "quant/plan/capacity_estimate.h"
+
+#include <algorithm>
+#include <array>
+#include <compare>
+
+#include "base/checked.h"
+#include "base/error.h"
+#include "export/formats/packed_formats.h"
+#include "export/gguf/type_mix.h"
+#include "export/output/packed_writer.h"
+#include "model/linear_source.h"
+#include "quant/plan/gguf_plan.h"
+#include "quant/plan/plan.h"
+
+namespace llmq {
+namespace {
+
+constexpr const char* kOriginal = "original";
+constexpr std::int64_t kMaxBatch = 65536;
+constexpr int kCallsPerBlock = 16, kCallsBeside = 3;  // model/decoder_block.cpp; embedding, last norm, head
+
+// What a scheme means for a step of the model.
+struct StepCosts {
+  std::uint64_t weight_bytes = 0;  // that pass once per step
+  double flops_per_second = 0;
+};
+
+struct Sizes {
+  const ModelSpec& spec;
+  double linear_weights = 0, head_weights = 0;
+  std::uint64_t embedding_bytes = 0;  // where the head is another tensor: looked up, not multiplied
+
+  Sizes(const Checkpoint& checkpoint, const ModelSpec& model) : spec(model) {
+    for (const BlockSpec& block : model.blocks)
+      for (const LinearSpec& linear : block.linears)
+        linear_weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
+    head_weights = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
+    if (!model.tied_head) embedding_bytes = checkpoint.at(model.embedding).view.bytes();
+  }
+  double attention_width() const {
+    return static_cast<double>(spec.heads) * static_cast<double>(spec.head_dim);
+  }
+};
+
+std::uint64_t checked(std::optional<std::uint64_t> bytes) {
+  if (!bytes)
+    fail(ErrorKind::kUsage, {"is more than can be counted", {}, "--batch, --context", "ask for less"});
+  return *bytes;
+}
+
+// Scales are FP16; those of FP8 belong to a layer, and weigh nothing.
+const std::array<KvLayout, 6> kKvLayouts = {
+    {{"f32", {DType::kF32}, "4 bytes an element"},
+     {"bf16", {DType::kBF16}, "2 bytes an element"},
+     {"fp16", {DType::kBF16, kKvFloat16}, "2 bytes an element"},
+     {"int8", {DType::kBF16, kKvInt8}, "1 byte an element, an FP16 scale a position and head"},
+     {"int4",
+      {DType::kBF16, kKvInt4},
+      "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
+     {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};
+
+std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // of one layer and position
+  return static_cast<std::uint64_t>(spec.kv_heads * layout.type.bytes(spec.head_dim));
+}
+
+void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
+  const std::optional<KvCacheType> asked = LinearSource::open(checkpoint).kv_cache();
+  into.kv_cache = kv_layout(!request.kv_cache.empty()        ? request.kv_cache
+                            : !asked                         ? "bf16"
+                            : *asked == KvCacheType::kFloat8 ? "fp8"
+                                                             : "int8");
+  into.kv_reason = !request.kv_cache.empty() ? "asked for"
+                   : asked                   ? "the checkpoint asks for it"
+                                             : "the default";
+}
+
+// Positions that the layers keep, all together, of a sequence of `context`.
+std::uint64_t kept_positions(const ModelSpec& spec, std::int64_t context) {
+  std::uint64_t positions = 0;
+  for (const BlockSpec& block : spec.blocks)
+    positions += static_cast<std::uint64_t>(block.sliding_window > 0 ? std::min(context, block.sliding_window)
+                                                                     : context);
+  return positions;
+}
+
+double roofline(double bytes, double flops, double flops_per_second, double calls,
+                const MachineRates& machine) {
+  return std::max(bytes / machine.bytes_per_second, flops / flops_per_second) + calls * machine.call_seconds;
+}
+
+double calls(const ModelSpec& spec) {
+  return static_cast<double>(spec.blocks.size()) * kCallsPerBlock + kCallsBeside;
+}
+
+double decode_rate(const Sizes& sizes, const StepCosts& costs, const EstimatedCell& cell,
+                   const MachineRates& machine) {
+  const double sequences = static_cast<double>(cell.batch);
+  const double seen = static_cast<double>(kept_positions(sizes.spec, cell.context));
+  const double flops = 2 * sequences * (sizes.linear_weights + sizes.head_weights) +
+                       4 * sequences * seen * sizes.attention_width();
+  const double bytes = static_cast<double>(costs.weight_bytes) + static_cast<double>(cell.kv_bytes);
+  return sequences / roofline(bytes, flops, costs.flops_per_second, calls(sizes.spec), machine);
+}
+
+// All tokens of one sequence; the head is asked for the last one only.
+double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t context,
+                    const MachineRates& machine) {
+  const double tokens = static_cast<double>(context), layers = static_cast<double>(sizes.spec.blocks.size());
+  const double flops = 2 * tokens * sizes.linear_weights + 2 * sizes.head_weights +
+                       2 * tokens * tokens * sizes.attention_width() * layers;
+  return tokens / roofline(static_cast<double>(costs.weight_bytes), flops, costs.flops_per_second,
+                           calls(sizes.spec), machine);
+}
+
+bool rounds_inputs(const QuantScheme& scheme) { return scheme.activation_bits == 8; }
+
+// A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
+// in the compute type, INT8 codes as bytes and E4M3 as BF16.
+StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
+                     const EstimateRequest& request, const MachineRates& machine) {
+  const bool low = packed != nullptr && rounds_inputs(*packed);
+  const bool float8 = low && packed->weight_type == WeightType::kFloat8;
+  StepCosts costs;
+  costs.flops_per_second = machine.bfloat16_flops;
+  if (!machine.measured) {
+    costs.weight_bytes = scheme.weight_bytes - std::min(scheme.weight_bytes, sizes.embedding_bytes);
+    const double faster = float8 ? machine.float8_flops : low ? machine.int8_flops : 0;
+    if (faster > 0) costs.flops_per_second = faster;
+    return costs;
+  }
+  const double element = request.compute == Compute::kFloat32 ? 4 : 2;
+  const double linear_element = low && !float8 ? 1 : element;
+  costs.weight_bytes =
+      static_cast<std::uint64_t>(sizes.linear_weights * linear_element + sizes.head_weights * element);
+  return costs;
+}
+
+std::uint64_t bytes_of(const TensorDeclaration& tensor) {
+  return TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
+}
+
+// Bytes of every tensor that `plan` would write.
+std::uint64_t written_bytes(const Plan& plan, const Checkpoint& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const TensorDeclaration& tensor : dense_tensors(checkpoint, plan.modules, written_dtype))
+    bytes += bytes_of(tensor);
+  for (const PlannedModule& module : plan.modules)
+    for (const TensorDeclaration& tensor : packed_format(plan.format).declare(module))
+      bytes += bytes_of(tensor);
+  return bytes;
+}
+
+Recipe plain_recipe(const std::string& scheme, bool gguf) {
+  Recipe recipe;
+  recipe.source = "llmq estimate";
+  recipe.methods = {"rtn"};
+  if (gguf) recipe.set("format=gguf");
+  recipe.set("scheme=" + scheme);
+  return recipe;
+}
+
+// The scheme's sizes; `packed` becomes that of its first linear, where it is one of llmq's own.
+SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& checkpoint, const ModelSpec& spec,
+                        const EstimateRequest& request, std::optional<QuantScheme>& packed) {
+  SchemeEstimate result;
+  result.scheme = name;
+  result.format = "safetensors";
+  if (name == kOriginal) {
+    for (const StoredTensor& tensor : checkpoint.tensors())
+      result.weight_bytes += bytes_of({tensor.name, written_dtype(tensor), tensor.view.shape});
+  } else {
+    const bool gguf = find_gguf_file_type(name) != nullptr;
+    const Recipe recipe = plain_recipe(name, gguf);  // a word that is no scheme is the user's mistake
+    result.format = gguf ? "gguf" : recipe.format;
+    try {
+      if (gguf) {
+        result.weight_bytes = make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0).bytes_out;
+      } else {
+        const Plan plan = make_plan(recipe, checkpoint, spec, request.compute, 1, 0);
+        packed = plan.modules.front().scheme;
+        result.scheme = packed->text();
+        result.weight_bytes = written_bytes(plan, checkpoint);
+      }
+    } catch (const Error& error) {
+      if (error.kind() == ErrorKind::kIo || error.kind() == ErrorKind::kInternal) throw;
+      result.refusal = error.detail().message;
+      return result;
+    }
+  }
+  result.bits_per_weight =
+      8 * static_cast<double>(result.weight_bytes) / static_cast<double>(spec.parameters());
+  return result;
+}
+
+std::vector<std::int64_t> usual_contexts(const ModelSpec& spec) {
+  std::vector<std::int64_t> contexts;
+  for (const std::int64_t context : {2048, 8192, 32768})
+    if (context <= spec.max_position) contexts.push_back(context);
+  if (contexts.empty()) contexts.push_back(spec.max_position);
+  return contexts;
+}
+
+void check_request(const EstimateRequest& request, const ModelSpec& spec) {
+  for (const std::int64_t context : request.contexts)
+    if (context < 1 || context > spec.max_position)
+      fail(ErrorKind::kUsage,
+           {fmt::format("a context of {}, and the model has {} positions", context, spec.max_position),
+            {},
+            "--context",
+            fmt::format("give 1 .. {}", spec.max_position)});
+  for (const std::int64_t batch : request.batches)
+    if (batch < 1 || batch > kMaxBatch)
+      fail(ErrorKind::kUsage,
+           {fmt::format("a batch of {}", batch), {}, "--batch", fmt::format("give 1 .. {}", kMaxBatch)});
+}
+
+// How good a choice is where memory allows it: more bits first; among equals what the machine multiplies
+// fastest, then what llmq's own methods choose codes for. A GGUF is for llama.cpp, and on the named machines
+// the last resort.
+struct Preference {
+  int native = 0, bits = 0, kind = 0;
+  auto operator<=>(const Preference&) const = default;
+};
+Preference preference(const SchemeEstimate& scheme, const std::optional<QuantScheme>& packed,
+                      const MachineRates& machine) {
+  Preference p;
+  if (scheme.scheme == kOriginal) return p;  // nothing is gained
+  if (!packed) {
+    const std::size_t digit = scheme.scheme.find_first_of("0123456789");
+    p.native = machine.measured ? 1 : 0;
+    p.bits = digit == std::string::npos ? 0 : scheme.scheme[digit] - '0';
+    if (scheme.scheme.find("16") != std::string::npos || scheme.scheme.find("32") != std::string::npos)
+      p.bits = 0;
+    return p;
+  }
+  p.native = 1;
+  p.bits = packed->bits;
+  const bool float8 = packed->weight_type == WeightType::kFloat8;
+  p.kind = 1;
+  if (rounds_inputs(*packed))
+    p.kind =
+        float8 ? (machine.float8_flops > 0 ? 3 : 0) : (machine.int8_flops > 0 || machine.measured ? 2 : 0);
+  return p;
+}
+
+std::string size_text(std::uint64_t bytes) {
+  return bytes >= std::uint64_t{1} << 29 ? fmt::format("{:.1f} GiB", static_cast<double>(bytes) / 0x1p30)
+                                         : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
+}
+
+std::uint64_t largest(const SchemeEstimate& scheme) {
+  std::uint64_t bytes = 0;
+  for (const EstimatedCell& cell : scheme.cells) bytes = std::max(bytes, cell.bytes);
+  return bytes;
+}
+
+void recommend(Estimate& e, const std::vector<std::optional<QuantScheme>>& packed) {
+  std::size_t best = e.schemes.size(), smallest = e.schemes.size();
+  std::string too_large;
+  Preference best_preference;
+  for (std::size_t i = 0; i < e.schemes.size(); ++i) {
+    const SchemeEstimate& scheme = e.schemes[i];
+    if (!scheme.refusal.empty()) continue;
+    if (smallest == e.schemes.size() || largest(scheme) < largest(e.schemes[smallest])) smallest = i;
+    const Preference p = preference(scheme, packed[i], e.machine);
+    if (!scheme.fits()) continue;
+    if (best == e.schemes.size() || p > best_preference) best = i, best_preference = p;
+  }
+  if (best == e.schemes.size()) {
+    e.reason = smallest == best ? "no scheme is for this model"
+                                : fmt::format("no scheme fits {} in every cell: the smallest, {}, needs {}",
+                                              size_text(e.budget), e.schemes[smallest].scheme,
+                                              size_text(largest(e.schemes[smallest])));
+    return;
+  }
+  for (std::size_t i = 0; i < e.schemes.size(); ++i)
+    if (e.schemes[i].refusal.empty() && !e.schemes[i].fits() &&
+        preference(e.schemes[i], packed[i], e.machine) > best_preference)
+      too_large += (too_large.empty() ? "" : ", ") + e.schemes[i].scheme;
+  const SchemeEstimate& chosen = e.schemes[best];
+  e.recommended = chosen.scheme;
+  e.reason = fmt::format("the most bits, and so the least loss, of what fits {} in every cell ({} at most)",
+                         size_text(e.budget), size_text(largest(chosen)));
+  if (chosen.scheme == kOriginal)
+    e.reason = "nothing smaller was asked for, and it fits " + size_text(e.budget);
+  if (best_preference.kind == 3) e.reason += "; this machine multiplies FP8 faster than BF16";
+  if (best_preference.kind == 2) e.reason += "; this machine multiplies 8-bit codes as they are";
+  if (!too_large.empty()) e.reason += "; too large: " + too_large;
+  if (best_preference.bits == 4) e.reason += "; at 4 bits --method awq,gptq loses least";
+  if (best_preference.bits < 4 && chosen.scheme != kOriginal)
+    e.reason += "; expect a loss that users notice, and measure it with llmq eval-ppl --against";
+}
+
+}  // namespace
+
+const KvLayout& kv_layout(const std::string& name) {
+  std::string names;
+  for (const KvLayout& layout : kKvLayouts) {
+    if (name == layout.name) return layout;
+    names += std::string(names.empty() ? "" : ", ") + layout.name;
+  }
+  fail(ErrorKind::kUsage,
+       {"no KV cache is of type '" + name + "'", {}, "--kv-cache-dtype", "types: " + names});
+}
+
+const KvLayout& kv_layout(const KvType& type) {
+  return *std::find_if(kKvLayouts.begin(), kKvLayouts.end(),
+                       [&](const KvLayout& layout) { return layout.type == type; });
+}
+
+bool SchemeEstimate::fits() const {
+  return refusal.empty() &&
+         std::all_of(cells.begin(), cells.end(), [](const EstimatedCell& c) { return c.fits; });
+}
+
+Estimate estimate(Io& io, const std::string& model, const EstimateRequest& request,
+                  const MachineRates& machine) {
+  const Checkpoint checkpoint = Checkpoint::open(io, model);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  check_request(request, spec);
+  const Sizes sizes(checkpoint, spec);
+  const std::vector<std::int64_t> contexts =
+      request.contexts.empty() ? usual_contexts(spec) : request.contexts;
+  const std::vector<std::int64_t> batches =
+      request.batches.empty() ? std::vector<std::int64_t>{1, 8, 32} : request.batches;
+  std::vector<std::string> names = request.schemes;
+  if (names.empty())
+    names = {kOriginal, "w8a8",   "fp8",    "w8a16",  "w4a16", "q8_0",
+             "q6_k",    "q5_k_m", "q4_k_m", "q3_k_m", "q2_k"};
+  Estimate result;
+  result.model = model;
+  result.machine = machine;
+  result.budget = request.budget != 0 ? request.budget : machine.memory_bytes;
+  choose_kv_cache(request, checkpoint, result);
+  const std::uint64_t kv_row = kv_row_bytes(spec, result.kv_cache);
+  result.kv_bytes_per_token = kv_row * spec.blocks.size();
+  std::vector<std::optional<QuantScheme>> packed(names.size());
+  for (std::size_t i = 0; i < names.size(); ++i) {
+    SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);
+    if (scheme.refusal.empty()) {
+      const StepCosts costs = step_costs(sizes, scheme, packed[i] ? &*packed[i] : nullptr, request, machine);
+      for (const std::int64_t batch : batches)
+        for (const std::int64_t context : contexts) {
+          EstimatedCell cell;
+          cell.batch = batch, cell.context = context;
+          cell.kv_bytes =
+              checked(checked_mul(kv_row * kept_positions(spec, context), static_cast<std::uint64_t>(batch)));
+          cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
+          cell.fits = cell.bytes <= result.budget;
+          cell.decode_tokens_per_second = decode_rate(sizes, costs, cell, machine);
+          scheme.cells.push_back(cell);
+        }
+      scheme.prefill_tokens_per_second =
+          prefill_rate(sizes, costs, *std::min_element(contexts.begin(), contexts.end()), machine);
+    }
+    result.schemes.push_back(std::move(scheme));
+  }
+  recommend(result, packed);
+  return result;
+}
+
+Json Estimate::to_json() const {
+  Json list = Json::array();
+  for (const SchemeEstimate& scheme : schemes) {
+    Json cells = Json::array();
+    for (const EstimatedCell& cell : scheme.cells)
+      cells.push_back(Json::object({{"batch", cell.batch},
+                                    {"context", cell.context},
+                                    {"kv_bytes", Json(cell.kv_bytes)},
+                                    {"bytes", Json(cell.bytes)},
+                                    {"fits", cell.fits},
+                                    {"decode_tokens_per_second", cell.decode_tokens_per_second}}));
+    list.push_back(Json::object({{"scheme", scheme.scheme},
+                                 {"format", scheme.format},
+                                 {"refusal", scheme.refusal.empty() ? Json() : Json(scheme.refusal)},
+                                 {"weight_bytes", Json(scheme.weight_bytes)},
+                                 {"bits_per_weight_total", scheme.bits_per_weight},
+                                 {"prefill_tokens_per_second", scheme.prefill_tokens_per_second},
+                                 {"fits", scheme.fits()},
+                                 {"cells", cells}}));
+  }
+  const auto rate = [](double value) { return value > 0 ? Json(value) : Json(); };
+  return Json::object(
+      {{"schema", "llmq.estimate/1"},
+       {"model", model},
+       {"machine", Json::object({{"name", machine.name},
+                                 {"source", machine.source},
+                                 {"memory_bytes", Json(machine.memory_bytes)},
+                                 {"bytes_per_second", machine.bytes_per_second},
+                                 {"bfloat16_flops", machine.bfloat16_flops},
+                                 {"int8_flops", rate(machine.int8_flops)},
+                                 {"float8_flops", rate(machine.float8_flops)},
+                                 {"call_seconds", rate(machine.call_seconds)}})},
+       {"budget", Json(budget)},
+       {"kv_bytes_per_token", Json(kv_bytes_per_token)},
+       {"kv_cache",
+        Json::object({{"dtype", kv_cache.name}, {"layout", kv_cache.words}, {"reason", kv_reason}})},
+       {"schemes", list},
+       {"recommended", recommended.empty() ? Json() : Json(recommended)},
+       {"reason", reason}});
+}
+
+}  // namespace llmq

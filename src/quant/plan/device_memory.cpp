@@ -1,0 +1,166 @@
+// The moments of a device that has memory of its own: what lies there beside a half of a block, one thing
+// after another.
+#include "quant/plan/peak_memory.h"
+
+#include "quant/methods/gptq/device_rows.h"
+#include "quant/methods/smoothquant/device_rows.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::uint64_t kSplitKeys = 512;  // kernels/cuda/tile_attention.h
+// of a symmetric range, of another (quant/methods/awq/clip_search.cpp)
+constexpr std::uint64_t kShrinks[] = {11, 31};
+constexpr std::uint64_t kPageTokens = 16;  // quant/pipeline/activation_stream.cpp
+
+}  // namespace
+
+// As SampleLane has them; of the chunks of the device that has most.
+std::uint64_t MomentsOfARun::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
+  if (tokens == 0) return 0;
+  const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
+                      own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
+  const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+                      hidden = positive(spec_.hidden_size),
+                      pages = chunk_ / length_ * ((length_ + kPageTokens - 1) / kPageTokens) * kPageTokens;
+  return (in_file_ || on_host_ ? chunk_ : own) * hidden * 4 + (chunk_ * hidden + 2 * pages * kv) * element_ +
+         (keeps_inputs ? own : chunk_) * wide() * element_;
+}
+
+// Partial results of the splits, of as many rows as leave them within the scratch memory; BF16 alone has
+// them.
+std::uint64_t MomentsOfARun::attention() const {
+  if (compute_ == Compute::kFloat32) return 0;
+  const std::uint64_t row =
+      positive(spec_.heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) * (positive(spec_.head_dim) + 2) * 4;
+  return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
+}
+
+// Differences in one call, of an input: a search judges all its readers' rows, a loss those of one.
+std::uint64_t MomentsOfARun::judged_numbers(const BlockSpec& block, InputSite site) const {
+  std::uint64_t k = 1, all = 0, largest = 0;
+  for (const LinearSpec& linear : block.linears) {
+    if (linear.site != site || !is_planned(linear)) continue;
+    k = std::max(k, positive(linear.in_features));
+    all += positive(linear.out_features);
+    largest = std::max(largest, positive(linear.out_features));
+  }
+  return std::min(positive(judged_rows(static_cast<std::int64_t>(k), device_scratch_)),
+                  searches() ? all : largest) *
+         k;
+}
+
+// A prepared Gram square, the differences and, for a search, the weights that they are made of.
+std::uint64_t MomentsOfARun::judge_there(const BlockSpec& block, InputSite site) const {
+  std::uint64_t k = 0;
+  for (const LinearSpec& linear : block.linears)
+    if (linear.site == site) k = std::max(k, positive(linear.in_features));
+  return element_ * k * k + judged_numbers(block, site) * (searches() ? 4 + 4 : 4);
+}
+
+// What SmoothQuant's search judges: sampled rows of an input and of its readers.
+std::uint64_t MomentsOfARun::rows_there(const BlockSpec& block, InputSite site) const {
+  SmoothSizes sizes{std::min(tokens_, positive(RowSample::kWanted)), 0, 0, 1};
+  std::uint64_t all = 0;
+  for (const LinearSpec& linear : block.linears) {
+    if (linear.site != site || !is_planned(linear)) continue;
+    all += positive(linear.out_features);
+    sizes.channels = positive(linear.in_features);
+    if (planned_.at(linear.module).activation_scale == ActivationScale::kTokenGroup)
+      sizes.groups = (sizes.channels + kFloat8Block - 1) / kFloat8Block;
+  }
+  sizes.weights = (all + sampled_stride(all) - 1) / sampled_stride(all);
+  return device_smooth_bytes(sizes);
+}
+
+// The clip search has a square of each group: its differences, weights, products and BF16 copy.
+std::uint64_t MomentsOfARun::clip_search(const LinearSpec& linear) const {
+  if (!clips_) return 0;
+  const QuantScheme& scheme = planned_.at(linear.module);
+  const std::uint64_t group = positive(std::min(scheme.group_of(linear.in_features), linear.in_features)),
+                      shrinks = kShrinks[scheme.symmetric ? 0 : 1];
+  const std::uint64_t out = positive(linear.out_features),
+                      items =
+                          std::min(positive(judged_rows(static_cast<std::int64_t>(group), device_scratch_)),
+                                   out * shrinks);
+  return group * (element_ * group + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
+}
+
+// GPTQ's factor and square by panels, the squares of groups, and as many rows as go at once.
+std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
+  const std::uint64_t k = positive(linear.in_features), row = kDeviceRowArrays * k * 4;
+  const std::uint64_t rows = std::min(
+      positive(rounded_rows(static_cast<std::int64_t>(device_scratch_), static_cast<std::int64_t>(row))),
+      positive(linear.out_features));
+  return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
+}
+
+std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec& block, InputSite outer,
+                                                                LinearRole last) const {
+  const LinearSpec& reader = block.linear(last);
+  std::vector<const LinearSpec*> linears = {&reader};
+  for (const LinearSpec& linear : block.linears)
+    if (linear.site == outer) linears.push_back(&linear);
+  std::uint64_t prepared = 0, largest = 0;
+  for (const LinearSpec* const linear : linears) {
+    prepared += weights_of(*linear) * element_;
+    largest = std::max(largest, weights_of(*linear) * element_);
+  }
+  std::vector<std::vector<MemoryItem>> moments;
+  const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t weights) {
+    moments.push_back(
+        {{"activations of the samples and of one chunk", device_samples(tokens_, keeps_inputs_)},
+         {"the original model's samples", device_samples(original_tokens_, false)},
+         {"half a block as prepared", weights},
+         {what, bytes}});
+  };
+  // The new one is there before the old one goes; in BF16 its numbers, too, until they are in the order of
+  // the matrix units.
+  const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
+  const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(block, outer) : 0;
+  // The sum in FP32, and of all chunks in FP64 where one device has them all.
+  const std::uint64_t widest = std::max(h, positive(reader.in_features));
+  add("stage buffers, a chunk's Gram sum and that of all",
+      outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
+      prepared);
+  if (judges_rows_)
+    for (const InputSite site : {outer, reader.site})
+      add("a prepared Gram square and rows that a search judges",
+          judge_there(block, outer) + rows_there(block, site), prepared);
+  for (const LinearSpec* const linear : linears) {
+    if (!is_planned(*linear)) continue;
+    const std::uint64_t k = positive(linear->in_features),
+                        beside = (linear == &reader ? outside : 0) + judge_there(block, linear->site);
+    // While the square itself is prepared, or when a rounded linear is.
+    const std::uint64_t products = judged_numbers(block, linear->site) * (4 + 2),
+                        packing = compute_ == Compute::kBFloat16 ? k * k * 2 : 0;
+    add("a prepared Gram square and rows that are judged",
+        beside + std::max({products, clip_search(*linear), packing}), prepared);
+    add("a prepared Gram square, while a rounded linear is prepared", beside, exchanged);
+    if (!factorizes_) continue;
+    add("a prepared Gram square and what is factorized (FP64)", beside + 8 * k * k, prepared);
+    add("a prepared Gram square, GPTQ's panels and rows", beside + panels(*linear) + products, prepared);
+  }
+  if (original_tokens_ == 0) return moments;
+  const std::uint64_t k = positive(reader.in_features), out = positive(reader.out_features);
+  add("what the output lacks and its products",
+      judge_there(block, reader.site) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) + out * k * 4,
+      prepared);
+  add("what solves for what the output lacks (FP64)",
+      judge_there(block, reader.site) + 8 * k * k +
+          std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
+      prepared);
+  add("the original's weights and stage buffers", stages() + attention(), 2 * prepared + largest);
+  return moments;
+}
+
+std::vector<std::vector<MemoryItem>> MomentsOfARun::on_device() const {
+  std::vector<std::vector<MemoryItem>> moments;
+  for (const BlockSpec& block : spec_.blocks)
+    for (const auto& half : {device_half(block, InputSite::kAttention, LinearRole::kOutput),
+                             device_half(block, InputSite::kMlp, LinearRole::kDown)})
+      moments.insert(moments.end(), half.begin(), half.end());
+  return moments;
+}
+
+}  // namespace llmq

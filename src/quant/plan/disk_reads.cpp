@@ -1,0 +1,183 @@
+#include "quant/plan/disk_reads.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/checked.h"
+#include "quant/mixed_precision/sensitivity.h"
+#include "quant/pipeline/upstream_error.h"
+
+namespace llmq {
+namespace {
+
+std::uint64_t count(std::int64_t value) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
+}
+
+// Rows of the table for so many tokens, all held at once.
+std::uint64_t embedding_bytes(const StoredTensor& table, std::uint64_t tokens) {
+  const std::uint64_t row = table.view.bytes() / std::max<std::uint64_t>(count(table.view.rows()), 1);
+  const bool aligned = row % kIoBlock == 0 && table.offset % kIoBlock == 0;
+  return std::min(tokens * (round_up(row, kIoBlock) + (aligned ? 0 : kIoBlock)),
+                  Checkpoint::bytes_to_read(table));
+}
+
+class Readings {
+ public:
+  Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
+      : checkpoint_(checkpoint), spec_(spec) {
+    for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
+  }
+
+  // Looked at and copied at once; what folds may change is small, or looked at, used and copied.
+  std::uint64_t dense() const {
+    std::uint64_t bytes = 0;
+    for (const StoredTensor& tensor : checkpoint_.tensors()) {
+      if (packed_.count(tensor.name) != 0) continue;
+      const bool again =
+          !Checkpoint::is_kept(tensor) && (tensor.view.shape.rank() < 2 || tensor.permuted_heads != 0);
+      bytes += Checkpoint::bytes_to_read(tensor) * (again ? 3 : 1);
+    }
+    return bytes;
+  }
+
+  enum class Of : std::uint8_t { kPlanned, kLeftAlone, kAll };
+  // Linears of the blocks from `first` up to `last`.
+  std::uint64_t linears(Of which, std::int64_t first, std::int64_t last) const {
+    std::uint64_t bytes = 0;
+    for (std::int64_t b = first; b < last; ++b)
+      for (const LinearSpec& linear : spec_.blocks[count(b)].linears) {
+        const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
+        const bool planned = packed_.count(linear.module + ".weight") != 0;
+        if (tensor == nullptr || (which == Of::kPlanned && !planned) || (which == Of::kLeftAlone && planned))
+          continue;
+        bytes += Checkpoint::is_kept(*tensor) ? 0 : Checkpoint::bytes_to_read(*tensor);
+      }
+    return bytes;
+  }
+
+  // Planned linears of `first` and later blocks that are small enough to be kept from their first reading on.
+  std::uint64_t kept_linears(std::int64_t first) const {
+    std::uint64_t bytes = 0;
+    for (std::size_t b = count(first); b < spec_.blocks.size(); ++b)
+      for (const LinearSpec& linear : spec_.blocks[b].linears)
+        if (const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
+            tensor != nullptr && packed_.count(tensor->name) != 0 && Checkpoint::is_kept(*tensor))
+          bytes += Checkpoint::bytes_to_read(*tensor);
+    return bytes;
+  }
+
+  // Of an untied head values are looked at before they are used.
+  std::uint64_t head() const {
+    const StoredTensor& tensor = checkpoint_.at(spec_.head);
+    if (Checkpoint::is_kept(tensor)) return 0;
+    return Checkpoint::bytes_to_read(tensor) * (spec_.head == spec_.embedding ? 1 : 2);
+  }
+
+ private:
+  const Checkpoint& checkpoint_;
+  const ModelSpec& spec_;
+  std::set<std::string> packed_;
+};
+
+// Which chunks the original model passes too, where upstream error is taken back: every so many; 0: none.
+std::int64_t original_chunks(const Plan& plan) {
+  if (!takes_back_upstream(plan)) return 0;
+  const CalibrationRequest& c = plan.calibration;
+  return original_stride(c.samples, c.sequence_length, plan.chunk_tokens);
+}
+
+}  // namespace
+
+std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec& spec,
+                                  std::int64_t chunk_tokens, std::int64_t samples, std::int64_t length,
+                                  std::int64_t stride) {
+  const StoredTensor& table = checkpoint.at(spec.embedding);
+  if (Checkpoint::is_kept(table)) return 0;
+  const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
+                     chunks = (samples + per_chunk - 1) / per_chunk;
+  return count((chunks + stride - 1) / stride) *
+         embedding_bytes(table, count(std::min(per_chunk, samples) * length));
+}
+
+std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                                  std::int64_t finished) {
+  using Of = Readings::Of;
+  const Readings readings(plan, checkpoint, spec);
+  const auto blocks = static_cast<std::int64_t>(spec.blocks.size());
+  std::vector<ReadPass> passes;
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    if (bytes != 0) passes.push_back({what, bytes});
+  };
+  const CalibrationRequest& c = plan.calibration;
+  const std::int64_t stride = original_chunks(plan);
+  if (plan.target_bits) {
+    add("mixed precision: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
+    add("mixed precision: every candidate's rounding", readings.linears(Of::kPlanned, 0, blocks));
+    add("mixed precision: embedding rows",
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, std::min(plan.measured_samples, c.samples),
+                            c.sequence_length) +
+            embedding_row_reads(checkpoint, spec, plan.chunk_tokens, kProbeSamples, kProbeLength));
+    add("mixed precision: head", readings.head());
+  }
+  add("dense tensors, checked and copied", readings.dense());
+  if (plan.needs_calibration && finished < blocks) {
+    add("embedding rows",
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, c.samples, c.sequence_length));
+    add("linears left alone, of finished blocks", readings.linears(Of::kLeftAlone, 0, finished));
+    add("linears left alone", readings.linears(Of::kLeftAlone, finished, blocks));
+    if (stride != 0) {
+      add("the original model: embedding rows",
+          embedding_row_reads(checkpoint, spec, plan.chunk_tokens, c.samples, c.sequence_length, stride));
+      add("the original model: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
+    }
+  }
+  const bool all_are_read = plan.target_bits || (finished < blocks && stride != 0);
+  add("small linears, kept", readings.kept_linears(all_are_read ? 0 : finished));
+  add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
+  return passes;
+}
+
+std::uint64_t total_bytes(const std::vector<ReadPass>& passes) {
+  std::uint64_t bytes = 0;
+  for (const ReadPass& pass : passes) bytes += pass.bytes;
+  return bytes;
+}
+
+Json reads_json(const std::vector<ReadPass>& passes) {
+  Json list = Json::array();
+  for (const ReadPass& pass : passes)
+    list.push_back(Json::object({{"what", Json(pass.what)}, {"bytes", Json(pass.bytes)}}));
+  return list;
+}
+
+std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
+                         const std::set<std::string>& whole, std::int64_t embedded) {
+  if (!checkpoint.holds_in_memory()) return 0;
+  std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding), count(embedded));
+  for (const StoredTensor& tensor : checkpoint.tensors()) {
+    const std::uint64_t bytes = tensor.view.bytes(),
+                        each = bytes / std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1);
+    if (Checkpoint::is_kept(tensor)) kept += round_up(bytes, kIoBlock) + kIoBlock;
+    largest = std::max(largest, whole.count(tensor.name) != 0
+                                    ? bytes
+                                    : std::min(bytes, each * count(Checkpoint::kBandElements)));
+  }
+  return kept + largest + Checkpoint::kReadAheadBytes;
+}
+
+std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  std::set<std::string> planned, whole;
+  for (const PlannedModule& m : plan.modules) planned.insert(m.module);
+  // A linear that is not to be quantized is held whole while it is prepared; of all others a band is.
+  const bool every_linear = original_chunks(plan) != 0 || plan.target_bits.has_value();
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (every_linear || (plan.needs_calibration && planned.count(linear.module) == 0))
+        whole.insert(linear.module + ".weight");
+  if (plan.target_bits) whole.insert(spec.head);
+  const std::int64_t chunk = std::max(plan.chunk_tokens, plan.calibration.sequence_length);
+  return held_bytes(checkpoint, spec, whole, plan.needs_calibration ? chunk : 0);
+}
+
+}  // namespace llmq

@@ -1,0 +1,197 @@
+#include "quant/plan/gguf_plan.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/error.h"
+#include "export/gguf/tensor_source.h"
+#include "model/linear_source.h"
+#include "quant/plan/disk_reads.h"
+#include "quant/plan/memory_limit.h"
+#include "quant/plan/plan_costs.h"
+
+namespace llmq {
+namespace {
+
+void check_intent(const Recipe& recipe) {
+  const auto refuse = [&](const char* key, std::string message, std::string hint) {
+    fail(ErrorKind::kUsage, {std::move(message), recipe.source, key, std::move(hint)});
+  };
+  check_salient(recipe);
+  if (recipe.methods.size() != 1 || (recipe.methods[0] != "rtn" && recipe.methods[0] != "imatrix"))
+    refuse("method", "a GGUF is written by method rtn or imatrix", "write method: imatrix");
+  if (recipe.scheme)
+    refuse("scheme", "a GGUF has types of its own", "write one of " + gguf_file_type_names());
+  if (!recipe.overrides.empty() || !recipe.targets.empty() || recipe.ignore != Recipe().ignore)
+    refuse(!recipe.overrides.empty() ? "overrides"
+           : !recipe.targets.empty() ? "targets"
+                                     : "ignore",
+           "the types inside a GGUF follow llama.cpp's mixes", "leave it out");
+  if (recipe.versioned)
+    fail(ErrorKind::kUnsupported,
+         {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
+  if (recipe.calibration.chat_template)
+    fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
+                                   "calibration.chat_template", "write chat_template: false"});
+}
+
+void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
+  const GgufOptions& options = recipe.gguf;
+  const bool weighted = plan.method == "imatrix";
+  plan.importance = !options.importance.empty() ? options.importance : weighted ? "calibration" : "none";
+  const auto contradict = [&](const char* message, const char* hint) {
+    fail(ErrorKind::kUsage, {message, recipe.source, "gguf.importance", hint});
+  };
+  if (weighted && plan.importance == "none")
+    contradict("method imatrix rounds with importance", "write method: rtn");
+  if (!weighted && plan.importance != "none")
+    contradict("method rtn rounds without importance", "write method: imatrix");
+  plan.search = options.search == "best" || (options.search.empty() && weighted) ? BlockSearch::kBest
+                                                                                 : BlockSearch::kGgml;
+  plan.imatrix_out = options.imatrix_out;
+  if (!plan.imatrix_out.empty() && !plan.needs_calibration())
+    fail(ErrorKind::kUsage, {"there is no importance of a calibration text to write", recipe.source,
+                             "gguf.imatrix_out", "write method: imatrix, without gguf.importance"});
+}
+
+void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, GgufPlan& plan) {
+  plan.calibration = recipe.calibration;
+  if (plan.needs_calibration()) plan.chunk_tokens = calibration_chunk(recipe, spec);
+}
+
+// Tensors that are not read in bands: what is prepared for the forward pass, unpacked, or has its rows in
+// another order.
+std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& spec, const GgufPlan& plan) {
+  const LinearSource source = LinearSource::open(checkpoint);
+  std::set<std::string> whole;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.role == LinearRole::kQuery ||
+          linear.role == LinearRole::kKey)
+        for (std::string& name : source.tensors_of(linear)) whole.insert(std::move(name));
+  return whole;
+}
+
+void estimate_costs(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
+  const Plan forward = plan.forward();
+  plan.memory = gguf_memory(forward, checkpoint, spec,
+                            held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
+                                       plan.needs_calibration() ? plan.chunk_tokens : 0));
+  plan.flops = forward_flops(forward, spec);
+  plan.peak_bytes = 0;
+  for (const MemoryItem& item : plan.memory) plan.peak_bytes += item.bytes;
+}
+
+}  // namespace
+
+Plan GgufPlan::forward() const {
+  Plan plan;
+  plan.compute = compute;
+  plan.calibration = calibration;
+  plan.needs_calibration = needs_calibration();
+  plan.chunk_tokens = chunk_tokens;
+  plan.keep_inputs = keep_inputs;
+  return plan;
+}
+
+double GgufPlan::bits_per_weight() const {
+  double weights = 0;
+  for (const Tensor& tensor : tensors) weights += static_cast<double>(tensor.shape.elements());
+  return weights == 0 ? 0 : 8.0 * static_cast<double>(bytes_out) / weights;
+}
+
+Json GgufPlan::to_json() const {
+  Json items = Json::array(), list = Json::array();
+  for (const MemoryItem& item : memory)
+    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  for (const Tensor& tensor : tensors)
+    list.push_back(Json::object({{"tensor", Json(tensor.name)},
+                                 {"type", Json(dtype_row(tensor.dtype).name)},
+                                 {"shape", Json(tensor.shape.text())}}));
+  return Json::object({{"schema", "llmq.plan/1"},
+                       {"method", method},
+                       {"format", "gguf"},
+                       {"scheme", gguf_type_name(*file_type)},
+                       {"importance", importance},
+                       {"search", search == BlockSearch::kBest ? "best" : "ggml"},
+                       {"compute", compute == Compute::kFloat32 ? "float32" : "bfloat16"},
+                       {"bits_per_weight", bits_per_weight()},
+                       {"bytes_in", Json(bytes_in)},
+                       {"bytes_out", Json(bytes_out)},
+                       {"flops", Json(flops)},
+                       {"peak_bytes", Json(peak_bytes)},
+                       {"memory", items},
+                       {"reads", reads_json(reads)},
+                       {"tensors", list}});
+}
+
+std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
+                                       const ModelSpec& spec, bool has_importance,
+                                       const std::set<std::string>& written) {
+  std::vector<ReadPass> passes;
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    if (bytes != 0) passes.push_back({what, bytes});
+  };
+  if (plan.needs_calibration() && !has_importance) {
+    // What is kept from its first reading on is counted with the file's tensors; those of a GGUF are read
+    // apart.
+    const LinearSource source = LinearSource::open(checkpoint);
+    std::uint64_t linears = 0, kept = 0;
+    for (const BlockSpec& block : spec.blocks)
+      for (const LinearSpec& linear : block.linears) {
+        const LinearSource::ReadBytes bytes = source.bytes_to_read(linear);
+        linears += bytes.all - bytes.kept;
+      }
+    if (checkpoint.is_gguf())
+      for (const StoredTensor& tensor : checkpoint.tensors())
+        kept += Checkpoint::is_kept(tensor) ? Checkpoint::bytes_to_read(tensor) : 0;
+    add("importance: embedding rows",
+        embedding_row_reads(checkpoint, spec, plan.chunk_tokens, plan.calibration.samples,
+                            plan.calibration.sequence_length));
+    add("importance: every linear's forward pass", linears);
+    add("importance: small tensors", kept);
+  }
+  std::uint64_t linears = 0, others = 0;
+  for (const GgufPlan::Tensor& tensor : plan.tensors) {
+    if (written.count(tensor.name) != 0) continue;
+    (tensor.name.starts_with("blk.") && tensor.shape.rank() > 1 ? linears : others) += tensor.bytes_read;
+  }
+  add("embedding, head, norms and biases, rounded or copied", others);
+  add("linears, rounded", linears);
+  return passes;
+}
+
+GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
+                        Compute compute, std::uint64_t memory_limit) {
+  check_intent(recipe);
+  GgufPlan plan;
+  plan.method = recipe.methods.front();
+  plan.file_type = find_gguf_file_type(recipe.gguf.type);
+  plan.compute = compute;
+  if (!is_block_type(plan.file_type->default_type) && plan.method == "imatrix")
+    fail(ErrorKind::kUsage,
+         {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
+  resolve_importance(recipe, plan);
+  resolve_calibration(recipe, spec, plan);
+  const std::unique_ptr<GgufTensorSource> source = open_gguf_tensors(io, checkpoint, spec);
+  const std::vector<DType> types =
+      choose_gguf_types(*plan.file_type, gguf_mix_model(spec), source->tensors(), plan.importance != "none");
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    const GgufMixTensor& tensor = source->tensors()[i];
+    plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
+    plan.bytes_out +=
+        static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(types[i]).block_elements) *
+        static_cast<std::uint64_t>(dtype_row(types[i]).block_bytes);
+  }
+  plan.bytes_in = checkpoint.tensor_bytes();
+  plan.reads = gguf_read_passes(plan, checkpoint, spec);
+  estimate_costs(checkpoint, spec, plan);
+  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration()) {
+    plan.keep_inputs = false;
+    estimate_costs(checkpoint, spec, plan);
+  }
+  check_memory_limit(plan.peak_bytes, memory_limit, recipe.source);
+  return plan;
+}
+
+}  // namespace llmq

@@ -1,0 +1,58 @@
+// A recipe whose format is GGUF: what each tensor gets, whether calibration is needed, and what it costs. All
+// errors of intent appear here.
+//
+//   method rtn      no importance, ggml's search: the file of llama-quantize
+//   method imatrix  importance of the calibration text or of a file; the wider search
+//
+// Types follow llama.cpp's mixes (export/gguf/type_mix.h), so `ignore`, `overrides` and `targets` have no
+// place here.
+#pragma once
+#include <set>
+#include <string>
+#include <vector>
+
+#include "export/gguf/gguf_file.h"
+#include "quant/plan/plan.h"
+
+namespace llmq {
+
+struct GgufPlan {
+  struct Tensor {
+    std::string name;
+    DType dtype;
+    Shape shape;
+    std::uint64_t bytes_read;  // what reading it counts, at most
+  };
+  std::string method;  // "rtn" or "imatrix"
+  const GgufFileType* file_type = nullptr;
+  std::string importance;  // "none", "calibration" or a path
+  BlockSearch search = BlockSearch::kGgml;
+  std::string imatrix_out;  // empty: nowhere
+  Compute compute = Compute::kBFloat16;
+  CalibrationRequest calibration;
+  std::int64_t chunk_tokens = 0;
+  bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
+  std::vector<Tensor> tensors;
+  std::vector<MemoryItem> memory;                             // parts of the peak; their sum is peak_bytes
+  std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;  // bytes_out: of the tensors
+  std::vector<ReadPass> reads;  // of the checkpoint's tensors; commands add what they read themselves
+
+  double flops = 0;  // of the forward pass for importance
+
+  Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
+  bool needs_calibration() const { return importance == "calibration"; }
+  double bits_per_weight() const;  // over all tensors
+  Json to_json() const;            // schema llmq.plan/1
+};
+
+// What a plan reads of the checkpoint, pass by pass, in whole blocks of the disk as the Io layer counts it:
+// every tensor once for the file, and every linear once for the importance of a calibration text. Of a run
+// that goes on behind an interrupted one: whether that collected the importance, and the tensors it wrote.
+std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
+                                       const ModelSpec& spec, bool has_importance = false,
+                                       const std::set<std::string>& written = {});
+
+GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
+                        Compute compute, std::uint64_t memory_limit);
+
+}  // namespace llmq

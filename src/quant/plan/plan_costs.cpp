@@ -1,0 +1,117 @@
+#include "quant/plan/plan_costs.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "quant/plan/disk_reads.h"
+#include "quant/plan/peak_memory.h"
+
+namespace llmq {
+namespace {
+
+// The moment that needs most.
+std::vector<MemoryItem> greatest(const std::vector<std::vector<MemoryItem>>& moments) {
+  return *std::max_element(moments.begin(), moments.end(),
+                           [](const auto& a, const auto& b) { return total(a) < total(b); });
+}
+
+void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  const MomentsOfARun run(plan, checkpoint, spec, threads);
+  auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
+  if (plan.target_bits) {
+    const auto measuring = run.measuring(plan.measured_samples);
+    moments.insert(moments.end(), measuring.begin(), measuring.end());
+  }
+  const bool own = plan.device_room.has_value();
+  plan.device_bytes = own || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
+  if (plan.device_bytes > 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back(
+          {"what further devices hold beside their samples", (plan.devices.size() - 1) * plan.device_bytes});
+  if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"what is held of the checkpoint and read ahead", held});
+  plan.memory = greatest(moments);
+  plan.peak_bytes = total(plan.memory);
+  if (!own || !plan.needs_calibration) return;
+  auto there = run.on_device();
+  if (plan.target_bits)
+    for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
+      there.push_back(std::move(moment));
+  plan.device_memory = greatest(there);
+  plan.device_bytes = total(plan.device_memory);
+}
+
+double estimate_flops(const Plan& plan, const ModelSpec& spec) {
+  if (!plan.needs_calibration) return 0;
+  const double tokens =
+      static_cast<double>(plan.calibration.samples) * static_cast<double>(plan.calibration.sequence_length);
+  const double candidates =
+      static_cast<double>(plan.awq.grid) * (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1);
+  double flops = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    std::map<InputSite, double> rows;
+    for (const LinearSpec& linear : block.linears) {
+      const double n = static_cast<double>(linear.out_features), k = static_cast<double>(linear.in_features);
+      const bool last = linear.role == LinearRole::kOutput || linear.role == LinearRole::kDown;
+      flops += 2 * n * k * tokens * (last ? 1 : 2);  // once for the inner input's statistics, once quantized
+      rows[linear.site] += n;
+      flops += 4 * 2 * n * k * k;  // losses of every row
+    }
+    for (const LinearSpec& linear : block.linears) {
+      if (rows.count(linear.site) == 0) continue;
+      const double k = static_cast<double>(linear.in_features);
+      flops += k * k * tokens;  // one triangle
+      flops += (candidates * std::min(rows[linear.site], 256.0) + 4 * rows[linear.site]) * 2 * k *
+               k;  // scale search
+      rows.erase(linear.site);
+    }
+  }
+  return flops;
+}
+
+}  // namespace
+
+std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
+                                    std::uint64_t held) {
+  const MomentsOfARun run(plan, checkpoint, spec, 1);
+  auto moments = run.gguf_file(plan.needs_calibration);
+  if (plan.needs_calibration)
+    for (std::vector<MemoryItem>& moment : run.importance()) moments.push_back(std::move(moment));
+  if (held != 0)
+    for (std::vector<MemoryItem>& moment : moments)
+      moment.push_back({"what is held of the checkpoint and read ahead", held});
+  return greatest(moments);
+}
+
+double forward_flops(const Plan& plan, const ModelSpec& spec) {
+  double weights = 0;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
+  return plan.needs_calibration ? 2 * weights * static_cast<double>(plan.calibration.samples) *
+                                      static_cast<double>(plan.calibration.sequence_length)
+                                : 0;
+}
+
+void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  estimate_memory(plan, checkpoint, spec, threads);
+  plan.flops = estimate_flops(plan, spec);
+  plan.bytes_in = checkpoint.tensor_bytes();
+  plan.reads = read_passes(plan, checkpoint, spec);
+  std::set<std::string> packed;
+  std::uint64_t weights = 0, dense = 0;
+  for (const PlannedModule& m : plan.modules) {
+    packed.insert(m.module + ".weight");
+    weights += positive(m.out_features) * positive(m.in_features);
+  }
+  for (const StoredTensor& tensor : checkpoint.tensors())
+    if (packed.count(tensor.name) == 0)
+      dense += positive(tensor.view.shape.elements()) *
+               static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
+  plan.bytes_out = dense + static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
+                                                      static_cast<double>(weights) / 8);
+}
+
+}  // namespace llmq

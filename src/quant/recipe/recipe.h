@@ -1,0 +1,104 @@
+// What the user asked for: strict YAML (llmq's own form or an llm-compressor recipe as it is), then flags and
+// --set on top.
+//
+// Every error carries line and column. Four steps stay apart: defaults, file, edits, validation (the plan
+// resolves names and shapes). cli.md, "Recipe".
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "base/json.h"
+#include "calibration/calibration_text.h"
+#include "quant/methods/gptq/gptq.h"
+#include "quant/methods/smoothquant/smoothquant.h"
+#include "tensor/kv_cache_type.h"
+#include "tensor/quant_scheme.h"
+
+namespace llmq {
+
+struct AwqOptions {
+  int grid = 20;
+  enum class Duo { kNo, kYes, kBoth } duo_scaling = Duo::kBoth;
+  bool clip = true;
+  // Not AWQ but the baseline that its paper compares it with: this share of the input channels stays as it
+  // is, the rest is rounded to nearest, no scale moves (quant/methods/awq/salient_columns.h). 0: AWQ.
+  double salient_fp16 = 0;
+  bool operator==(const AwqOptions&) const = default;
+};
+
+// The largest magnitude that a calibrated scale of activations covers: that of all values seen, or the one
+// that `percentile` percent of the sampled values do not exceed; what lies above is clipped.
+struct ActivationRange {
+  bool whole = true;
+  double percentile = 99.99;
+  bool operator==(const ActivationRange&) const = default;
+};
+
+struct SchemeOverride {
+  std::string match;
+  SchemeRequest scheme;
+};
+
+struct MixedRequest {
+  std::vector<int> bits;  // rising; 16: left as it is; empty: those of 4, 8 and 16 that the format can mix
+  std::int64_t samples = 16;  // of the calibration, for the measuring pass
+};
+
+struct EvaluateRequest {
+  std::string text = "builtin:wikitext-2";
+  std::optional<double> max_ppl, max_delta_ppl, max_kl;
+  std::int64_t max_windows = 0;
+};
+
+// format: gguf. Empty fields are chosen by the method: rtn has no importance and ggml's search, imatrix has
+// that of the calibration text and the wider search.
+struct GgufOptions {
+  std::string type = "q4_k_m";  // the scheme
+  std::string importance;       // "none", "calibration", or an importance matrix
+  std::string search;           // "ggml" or "best"
+  std::string imatrix_out;      // where the importance of the calibration text is written
+  bool operator==(const GgufOptions&) const = default;
+};
+
+struct Recipe {
+  std::string source;  // file, or "command line"
+  std::string model, output;
+  bool versioned = false;  // output: {dir, versioned, keep}
+  std::int64_t keep = 0;   // versions kept; 0: all
+  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF
+  std::vector<std::string> methods;
+  std::optional<SchemeRequest> scheme;
+  bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
+  std::string format = "compressed-tensors";
+  CalibrationRequest calibration;
+  std::optional<KvCacheType> kv_cache;  // kv_cache: {dtype}: scales of keys and values, calibrated
+  std::vector<std::string>
+      targets;  // llm-compressor's `targets`: names or re:patterns; empty: every linear of the blocks
+  std::vector<std::string> ignore = {"lm_head"};
+  std::vector<SchemeOverride> overrides;
+  std::optional<double> target_bits;  // bits per weight that mixed precision may spend
+  MixedRequest mixed;
+  AwqOptions awq;
+  GptqOptions gptq;
+  SmoothQuantOptions smoothquant;
+  GgufOptions gguf;
+  ActivationRange activations;
+  bool portable = false;  // the same bytes on every processor with AVX2 (kPortableArithmetic)
+  std::optional<EvaluateRequest> evaluate;
+  std::vector<std::string>
+      notes;  // what was read and has no effect here (llm-compressor keys), said in the report
+
+  static Recipe parse(std::string_view text, const std::string& file);
+  static Recipe load(Io& io, const Path& path);
+  // "key=value" with dotted keys ("calibration.samples=64"); the value is YAML. Error(kUsage) for an unknown
+  // key, listing those that exist.
+  void set(const std::string& assignment);
+  Json to_json() const;  // for the report: whole, in a fixed order
+  // What to_json() made, of a manifest that may come from anybody: as strict as a recipe file.
+  static Recipe from_json(const Json& json, const std::string& file);
+};
+
+}  // namespace llmq
