@@ -108,7 +108,7 @@ Page read_page(const Json& report) {
     m.rtn_loss = number_of(entry, "rtn_loss");
     m.relative_error = number_of(entry, "relative_error");
     m.weight_error = number_of(entry, "weight_error");
-    m.scales = entry.find("scale_octaves");
+    m.scales = entry.find("scale_histogram");
     note(m);
     page.calibrated = page.calibrated || m.rtn_loss.value_or(0) > 0;
     page.modules.push_back(std::move(m));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/turns.h"
+#include "base/ordered_section.h"
 #include "device/own_memory.h"
 #include "quant/methods/quadratic_form_rows.h"
 #include "quant/methods/scaled_rows.h"
@@ -22,7 +22,7 @@ std::uint64_t scratch_of(const Backend& backend) {
 
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
                    std::span<const std::shared_ptr<Backend>> further_devices)
-    : channels_(channels), chunk_(judged_rows(channels, scratch_of(backend))) {
+    : channels_(channels), chunk_(quadratic_form_rows(channels, scratch_of(backend))) {
   devices_.emplace_back().backend = &backend;
   for (const std::shared_ptr<Backend>& further : further_devices)
     if (further->device().kind != DeviceKind::kHost) devices_.emplace_back().backend = further.get();
@@ -58,7 +58,7 @@ void GramLoss::each_chunk(std::int64_t total, ThreadPool& pool, const Work& work
   const std::int64_t items = (total + kRowsPerItem - 1) / kRowsPerItem,
                      share = (items + count - 1) / count * kRowsPerItem;
   const std::int64_t most = std::min(chunk_, share);
-  Turns turns;  // nobody waits: rows are judged one by one
+  OrderedSection turns;  // nobody waits: rows are judged one by one
   side_by_side(devices_.size(), turns, [&](std::size_t own) {
     for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < total; first += count * most)
       work(devices_[own], first, std::min(most, total - first),

@@ -9,7 +9,7 @@
 namespace llmq {
 
 // Where operations may take `device_scratch` bytes of a device's own memory; 0: it has none.
-inline std::int64_t judged_rows(std::int64_t channels, std::uint64_t device_scratch) {
+inline std::int64_t quadratic_form_rows(std::int64_t channels, std::uint64_t device_scratch) {
   const std::int64_t numbers =
       std::max<std::int64_t>(1 << 19, static_cast<std::int64_t>(device_scratch / 4 / sizeof(float)));
   return std::clamp<std::int64_t>(numbers / channels, 16, numbers / 64);

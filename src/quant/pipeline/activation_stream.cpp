@@ -76,7 +76,7 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
     for (std::int64_t p = 0; p < pages_each; ++p)
       table.push_back(static_cast<std::int32_t>(at * pages_each + p));
   }
-  SampleLane::Sizes sizes;
+  DeviceSamples::Sizes sizes;
   sizes.longest_chunk = longest_chunk_;
   sizes.pages = static_cast<std::int64_t>(tables_.size()) * pages_each;
   sizes.page_tokens = kBlockSize;
@@ -106,12 +106,12 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
 }
 
 void ActivationStream::measure_kv() {
-  for (SampleLane& lane : lanes_) lane.measure_kv();
+  for (DeviceSamples& lane : lanes_) lane.measure_kv();
 }
 
 KvExtremes ActivationStream::kv_extremes() const {
   KvExtremes most;
-  for (const SampleLane& lane : lanes_) {
+  for (const DeviceSamples& lane : lanes_) {
     most.keys = std::max(most.keys, lane.extremes.keys);
     most.values = std::max(most.values, lane.extremes.values);
   }
@@ -119,7 +119,7 @@ KvExtremes ActivationStream::kv_extremes() const {
 }
 
 void ActivationStream::forget_kv_extremes() {
-  for (SampleLane& lane : lanes_) lane.extremes = {};
+  for (DeviceSamples& lane : lanes_) lane.extremes = {};
 }
 
 void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet& calibration) {
@@ -127,7 +127,7 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
   std::size_t first = 0;
   for (const SampleChunk& chunk : chunks_) {
     const std::size_t count = chunk.rows.sequences.size();
-    SampleLane& lane = lanes_[chunk.lane];
+    DeviceSamples& lane = lanes_[chunk.lane];
     embed_samples(lane.context(), checkpoint, samples.subspan(first, count),
                   lane.hidden().begin(chunk.first, chunk.tokens()));
     lane.hidden().save();
@@ -136,7 +136,7 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
 }
 
 void ActivationStream::each_chunk(std::size_t stride, const EachChunk& work) {
-  Turns turns;
+  OrderedSection turns;
   side_by_side(lanes_.size(), turns, [&](std::size_t lane) {
     for (std::size_t place = 0; place * stride < chunks_.size(); ++place)
       if (const SampleChunk& chunk = chunks_[place * stride]; chunk.lane == lane)
@@ -152,7 +152,7 @@ void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights
                                   const EachInput& see) {
   kept_.reset();
   if (site == InputSite::kOutput) forget_kv_extremes();
-  each_chunk(stride_of(samples), [&](SampleLane& lane, const SampleChunk& chunk, const Turn& turn) {
+  each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn) {
     see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
   });
   if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
@@ -161,7 +161,7 @@ void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights
 
 void ActivationStream::each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
                                   const std::function<void(const TensorView&)>& see) {
-  see_inputs(site, block, weights, samples, [&](const SampleLane&, const TensorView& x, const Turn& turn) {
+  see_inputs(site, block, weights, samples, [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
     turn.wait();
     see(x);
     turn.pass();
@@ -185,7 +185,7 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
       collectors[chunk->lane].emplace(lanes_[chunk->lane].backend(), stats, gram_tokens, lanes_.size() == 1);
   StatsCollector::Undrained left;
   see_inputs(site, block, weights, samples,
-             [&](const SampleLane& lane, const TensorView& x, const Turn& turn) {
+             [&](const DeviceSamples& lane, const TensorView& x, const Turn& turn) {
                const std::size_t place = turn.number, own = seen[place]->lane;
                StatsCollector& collector = *collectors[own];
                if (lanes_.size() > 1) collector.begin(x, before[place]);
@@ -202,7 +202,7 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
 
 void ActivationStream::finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights) {
   if (site == InputSite::kOutput && kept_ != site) forget_kv_extremes();
-  each_chunk(1, [&](SampleLane& lane, const SampleChunk& chunk, const Turn&) {
+  each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", site_name(site)));
     const BlockWeights& own = weights[chunk.lane];
     lane.finish(role, own, chunk,

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "base/turns.h"
+#include "base/ordered_section.h"
 #include "calibration/calibration_text.h"
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
@@ -89,13 +89,13 @@ class ActivationStream {
  private:
   // The place of a chunk among those that are run: what is done in it is done in the order of places.
   struct Turn {
-    Turns& turns;
+    OrderedSection& turns;
     std::size_t number;
     void wait() const { turns.wait(number); }
     void pass() const { turns.pass(); }
   };
-  using EachChunk = std::function<void(SampleLane& lane, const SampleChunk& chunk, const Turn& turn)>;
-  using EachInput = std::function<void(const SampleLane& lane, const TensorView& x, const Turn& turn)>;
+  using EachChunk = std::function<void(DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn)>;
+  using EachInput = std::function<void(const DeviceSamples& lane, const TensorView& x, const Turn& turn)>;
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
   void each_chunk(std::size_t stride, const EachChunk& work);
@@ -109,8 +109,8 @@ class ActivationStream {
   std::vector<SampleChunk> chunks_;
   std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
   bool keep_inputs_;
-  std::optional<InputSite> kept_;  // the site whose inputs the lanes hold, of all chunks
-  std::vector<SampleLane> lanes_;  // one a device
+  std::optional<InputSite> kept_;     // the site whose inputs the lanes hold, of all chunks
+  std::vector<DeviceSamples> lanes_;  // one a device
 };
 
 }  // namespace llmq

@@ -2,46 +2,47 @@
 
 namespace llmq {
 
-void Writing::add_quantized(std::string module, QuantizedMatrix matrix) {
+void BackgroundWriter::add_quantized(std::string module, QuantizedMatrix matrix) {
   adding_.wait();
   adding_.then([this, module = std::move(module), matrix = std::move(matrix)] {
     writer_.add_quantized(module, matrix);
   });
 }
 
-void Writing::add_dense(std::string tensor, DType dtype, const Shape& shape, std::vector<std::byte> bytes) {
+void BackgroundWriter::add_dense(std::string tensor, DType dtype, const Shape& shape,
+                                 std::vector<std::byte> bytes) {
   adding_.then([this, tensor = std::move(tensor), dtype, shape, bytes = std::move(bytes)] {
     writer_.add_dense(tensor, dtype, shape, bytes);
   });
 }
 
-void Writing::add_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
-                            std::span<const std::byte> bytes) {
+void BackgroundWriter::add_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
+                                     std::span<const std::byte> bytes) {
   adding_.wait();
   writer_.add_dense(tensor, dtype, shape, bytes);
 }
 
-void Writing::append_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
-                               std::span<const std::byte> bytes) {
+void BackgroundWriter::append_dense_now(const std::string& tensor, DType dtype, const Shape& shape,
+                                        std::span<const std::byte> bytes) {
   adding_.wait();
   writer_.append_dense(tensor, dtype, shape, bytes);
 }
 
-void Writing::commit(Json findings) {
+void BackgroundWriter::commit(Json findings) {
   adding_.then([this, findings = std::move(findings)] {
     disk_.wait();
     disk_.then(writer_.begin_commit(findings));
   });
 }
 
-void Writing::sync() {
+void BackgroundWriter::sync() {
   adding_.then([this] {
     disk_.wait();
     disk_.then(writer_.begin_sync());
   });
 }
 
-void Writing::finish() {
+void BackgroundWriter::finish() {
   adding_.wait();
   disk_.wait();
 }

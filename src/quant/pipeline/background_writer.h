@@ -21,14 +21,14 @@
 namespace llmq {
 
 // Tasks one after another, on a thread beside the caller's.
-class InTurn {
+class SerialTasks {
  public:
-  InTurn() = default;
-  ~InTurn() {
+  SerialTasks() = default;
+  ~SerialTasks() {
     if (last_.valid()) last_.wait();  // an error is there already, and this one would be the next
   }
-  InTurn(const InTurn&) = delete;
-  InTurn& operator=(const InTurn&) = delete;
+  SerialTasks(const SerialTasks&) = delete;
+  SerialTasks& operator=(const SerialTasks&) = delete;
   // After those that were given before, if none of them failed.
   template <class Task>
   void then(Task task) {
@@ -46,9 +46,9 @@ class InTurn {
   std::future<void> last_;
 };
 
-class Writing {
+class BackgroundWriter {
  public:
-  explicit Writing(ModelWriter& writer) : writer_(writer) {}
+  explicit BackgroundWriter(ModelWriter& writer) : writer_(writer) {}
 
   void add_quantized(std::string module, QuantizedMatrix matrix);
   void add_dense(std::string tensor, DType dtype, const Shape& shape, std::vector<std::byte> bytes);
@@ -64,7 +64,7 @@ class Writing {
 
  private:
   ModelWriter& writer_;
-  InTurn disk_, adding_;  // what is being added may yet ask for the disk
+  SerialTasks disk_, adding_;  // what is being added may yet ask for the disk
 };
 
 }  // namespace llmq

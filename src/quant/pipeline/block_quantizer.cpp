@@ -29,13 +29,13 @@ struct SeenInput {
 };
 
 // A seen input with its Gram matrix as the backend holds it: made once for all linears that read the input.
-struct Judge {
-  Judge(SeenInput of, const QuantizeRun& run)
+struct InputWithGram {
+  InputWithGram(SeenInput of, const QuantizeRun& run)
       : seen(std::move(of)),
         stats(seen.stats),
         gram(stats, run.backend, run.plan.compute, run.options.further_devices) {}
-  Judge(const Judge&) = delete;
-  Judge& operator=(const Judge&) = delete;
+  InputWithGram(const InputWithGram&) = delete;
+  InputWithGram& operator=(const InputWithGram&) = delete;
   SeenInput seen;
   const InputStats& stats;
   GramLoss gram;
@@ -89,14 +89,14 @@ class StagedBlock {
     load(producer);
     load_last(last);
     if (!works_.empty()) {
-      Judge judge(fold_outer(outer), run_);
+      InputWithGram judge(fold_outer(outer), run_);
       for (const LinearRole role : first) quantize(role, judge);
       if (can_fold(inner)) fold_inner(producer, inner, last);
       quantize(producer, judge);
     }
     advance_original(inner);
     if (works_.count(last) == 0 && !open(last)) return;
-    Judge judge(take_statistics(inner, Samples::kAll), run_);
+    InputWithGram judge(take_statistics(inner, Samples::kAll), run_);
     measure_rounding(judge, {last});
     if (run_.original != nullptr) take_back_upstream(inner, last, judge.stats);
     quantize(last, judge);
@@ -135,7 +135,7 @@ class StagedBlock {
   }
 
   SeenInput fold_outer(InputSite site) {
-    Judge judge(take_statistics(site, Samples::kAll), run_);
+    InputWithGram judge(take_statistics(site, Samples::kAll), run_);
     measure_rounding(judge, readers_of(site));
     const std::vector<float> s = fold(site, judge.seen, &judge.gram);
     if (!s.empty()) judge.seen.divide_channels(s);
@@ -251,7 +251,7 @@ class StagedBlock {
 
   // Plain rounding of the original weights on these statistics: what the report compares with. Statistics of
   // a folded input see both through the fold's scale.
-  void measure_rounding(Judge& judge, const std::vector<LinearRole>& roles) {
+  void measure_rounding(InputWithGram& judge, const std::vector<LinearRole>& roles) {
     const NamedRange range(run_.backend, "losses of plain rounding");
     for (const LinearRole role : roles) {
       LinearWork& work = works_.at(role);
@@ -334,7 +334,7 @@ class StagedBlock {
     });
   }
 
-  void quantize(LinearRole role, Judge& judge) {
+  void quantize(LinearRole role, InputWithGram& judge) {
     const auto found = works_.find(role);
     if (found == works_.end()) return;
     LinearWork& work = found->second;
@@ -350,7 +350,7 @@ class StagedBlock {
     fill_report(work, matrix, judge);
     keep_the_better(work, matrix, judge);
     set_input_scale(matrix, judge.seen, s.module);
-    work.report.scales = scale_octaves(matrix.scales);
+    work.report.scales = scale_histogram(matrix.scales);
     work.report.input_error = input_error(work, judge.seen);
     charge("losses");
     put_on_device(matrix, role);
@@ -363,7 +363,7 @@ class StagedBlock {
   }
 
   // In the units of the original output.
-  double loss_of(const LinearWork& work, const QuantizedMatrix& matrix, Judge& judge) {
+  double loss_of(const LinearWork& work, const QuantizedMatrix& matrix, InputWithGram& judge) {
     if (work.out_scale.empty()) return matrix.loss;
     std::vector<double> loss = row_losses(matrix, work.weight, judge.gram, run_.pool());
     for (std::size_t r = 0; r < loss.size(); ++r)
@@ -371,7 +371,7 @@ class StagedBlock {
     return sum_in_order(loss);
   }
 
-  void fill_report(LinearWork& work, const QuantizedMatrix& matrix, Judge& judge) {
+  void fill_report(LinearWork& work, const QuantizedMatrix& matrix, InputWithGram& judge) {
     ModuleReport& report = work.report;
     report.module = work.module->module;
     report.scheme = work.module->scheme;
@@ -402,7 +402,7 @@ class StagedBlock {
 
   // What loses more than plain rounding of the original weight gives way to plain rounding of this one, where
   // that loses less.
-  void keep_the_better(LinearWork& work, QuantizedMatrix& matrix, Judge& judge) {
+  void keep_the_better(LinearWork& work, QuantizedMatrix& matrix, InputWithGram& judge) {
     ModuleReport& report = work.report;
     if (!(report.loss > report.rtn_loss)) return;
     const LinearSpec& s = *work.spec;
@@ -427,7 +427,7 @@ class StagedBlock {
     problem.stats = &seen.stats;
     problem.rows = &seen.rows;
     const std::vector<float> ones(static_cast<std::size_t>(work.spec->in_features), 1.0f);
-    return SmoothJudge(problem, run_.pool()).input_loss(ones);
+    return SmoothLossFunction(problem, run_.pool()).input_loss(ones);
   }
 
   // The largest input that calibration saw, or the percentile asked for, is the largest code.

@@ -18,7 +18,7 @@ void round_linear(QuantizeRun& run, const LinearSpec& linear, const PlannedModul
   work.report.method = "rtn";
   work.report.weight_error = weight_error(work, matrix, run.pool());
   work.report.relative_error = work.report.weight_error * work.report.weight_error;
-  work.report.scales = scale_octaves(matrix.scales);
+  work.report.scales = scale_histogram(matrix.scales);
   run.clock.charge("rounding");
   run.writing.add_quantized(linear.module, std::move(matrix));
   run.clock.charge("writing");

@@ -12,7 +12,7 @@ std::size_t bytes_for(std::int64_t elements, DType dtype) {
 
 }  // namespace
 
-SampleLane::SampleLane(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file)
+DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file)
     : context_(&context),
       sizes_(sizes),
       hidden_(context.backend, sizes.tokens, context.spec.hidden_size, sizes.longest_chunk, std::move(file)) {
@@ -29,20 +29,20 @@ SampleLane::SampleLane(const ForwardContext& context, const Sizes& sizes, std::u
   pages_ = {keys_.view(dtype, pages), values_.view(dtype, pages), static_cast<int>(sizes.page_tokens)};
 }
 
-std::int64_t SampleLane::width(InputSite site) const {
+std::int64_t DeviceSamples::width(InputSite site) const {
   const ModelSpec& spec = context_->spec;
   if (site == InputSite::kOutput) return std::int64_t{spec.heads} * spec.head_dim;
   return site == InputSite::kDown ? spec.intermediate_size : spec.hidden_size;
 }
 
-TensorView SampleLane::far_input(InputSite site, const SampleChunk& chunk) const {
+TensorView DeviceSamples::far_input(InputSite site, const SampleChunk& chunk) const {
   const TensorView all = far_.view(activation_dtype(context_->compute),
                                    {sizes_.keep_inputs ? sizes_.tokens : sizes_.longest_chunk, width(site)});
   return all.row_slice(sizes_.keep_inputs ? chunk.first : 0, chunk.tokens());
 }
 
-TensorView SampleLane::run_to(InputSite site, int block, const BlockWeights& weights,
-                              const SampleChunk& chunk) {
+TensorView DeviceSamples::run_to(InputSite site, int block, const BlockWeights& weights,
+                                 const SampleChunk& chunk) {
   const DType dtype = activation_dtype(context_->compute);
   const TensorView hidden = residual(chunk);
   const TensorView near = near_.view(dtype, {hidden.rows(), context_->spec.hidden_size});
@@ -61,14 +61,14 @@ TensorView SampleLane::run_to(InputSite site, int block, const BlockWeights& wei
   return far;
 }
 
-void SampleLane::finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk,
-                        const TensorView& x) {
+void DeviceSamples::finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk,
+                           const TensorView& x) {
   add_linear(*context_, weights, role, x, residual(chunk));
   hidden_.save();
 }
 
 // Pages hold what longer chunks left behind, too: only the slots of this one count.
-void SampleLane::take_kv_extremes(const SampleChunk& chunk) {
+void DeviceSamples::take_kv_extremes(const SampleChunk& chunk) {
   if (!measures_kv_) return;
   Backend& backend = context_->backend;
   const std::int64_t heads = pages_.keys.shape[2], head_dim = pages_.keys.shape[3];
@@ -94,8 +94,8 @@ void SampleLane::take_kv_extremes(const SampleChunk& chunk) {
                    });
 }
 
-std::vector<float> SampleLane::product(const std::vector<float>& turned, const TensorView& across,
-                                       std::int64_t out) const {
+std::vector<float> DeviceSamples::product(const std::vector<float>& turned, const TensorView& across,
+                                          std::int64_t out) const {
   Backend& backend = context_->backend;
   const std::int64_t channels = across.rows(), rows = across.cols();
   const auto prepared = backend.prepare(across, context_->compute);

@@ -27,14 +27,14 @@ struct SampleChunk {
   std::int64_t tokens() const { return static_cast<std::int64_t>(rows.positions.size()); }
 };
 
-class SampleLane {
+class DeviceSamples {
  public:
   struct Sizes {
     std::int64_t tokens = 0, longest_chunk = 0;  // of the lane; 0 tokens: nothing is allocated
     std::int64_t pages = 0, page_tokens = 0;     // of the longest chunk
     bool keep_inputs = false;
   };
-  SampleLane(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file);
+  DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file);
 
   const ForwardContext& context() const { return *context_; }
   Backend& backend() const { return context_->backend; }

@@ -46,7 +46,7 @@ std::vector<double> ActivationStream::missing_output(InputSite site, int block, 
   const DType dtype = activation_dtype(compute_);
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
   std::vector<double> sum(static_cast<std::size_t>(out * channels));
-  each_chunk(static_cast<std::size_t>(stride), [&](SampleLane& lane, const SampleChunk& chunk,
+  each_chunk(static_cast<std::size_t>(stride), [&](DeviceSamples& lane, const SampleChunk& chunk,
                                                    const Turn& turn) {
     const SampleChunk& same = original.chunks_.at(turn.number);
     if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");

@@ -281,7 +281,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   QuantizeReport report;
   report.warnings = plan.warnings;
   PartClock clock;
-  Writing writing(writer);
+  BackgroundWriter writing(writer);
   QuantizeRun run{plan,    source,  spec, backend, options, report, clock, make_rounding(plan),
                   writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
@@ -320,7 +320,7 @@ Json QuantizeReport::to_json() const {
                                  {"lambda", Json(m.lambda)},
                                  {"relative_error", Json(m.relative_error)},
                                  {"weight_error", Json(m.weight_error)},
-                                 {"scale_octaves", m.scales.to_json()},
+                                 {"scale_histogram", m.scales.to_json()},
                                  {"input_error", Json(m.input_error)}}));
   }
   for (const Fallback& f : fallbacks)

@@ -25,7 +25,7 @@ struct ModuleReport {
       0;  // what 8-bit inputs cost, relative to the outputs (quant/methods/smoothquant/smoothquant.h)
   double lambda = 0;   // what GPTQ added to the Gram matrix's diagonal
   std::string method;  // what it got in the end: "awq+gptq", "rtn"
-  ScaleOctaves scales;
+  ScaleHistogram scales;
 };
 struct Fallback {
   std::string module, reason;

@@ -41,7 +41,7 @@ struct QuantizeRun {
   QuantizeReport& report;
   PartClock& clock;
   std::unique_ptr<Method> rounding;
-  Writing& writing;
+  BackgroundWriter& writing;
   OriginalStream* original;                                 // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor

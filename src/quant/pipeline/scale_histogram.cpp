@@ -15,30 +15,30 @@ int quarter(float mantissa) {
 
 }  // namespace
 
-ScaleOctaves scale_octaves(std::span<const float> scales) {
+ScaleHistogram scale_histogram(std::span<const float> scales) {
   std::vector<int> bins;
   bins.reserve(scales.size());
   for (const float scale : scales) {
     if (scale == 0 || !std::isfinite(scale)) continue;
     int exponent = 0;
     const float half = std::frexp(std::fabs(scale), &exponent);  // in [0.5, 1)
-    bins.push_back((exponent - 1) * ScaleOctaves::kBinsPerOctave + quarter(2 * half));
+    bins.push_back((exponent - 1) * ScaleHistogram::kBinsPerOctave + quarter(2 * half));
   }
   if (bins.empty()) return {};
   const auto [least, most] = std::minmax_element(bins.begin(), bins.end());
   const auto octave = [](int bin) {
-    return static_cast<int>(std::floor(static_cast<double>(bin) / ScaleOctaves::kBinsPerOctave));
+    return static_cast<int>(std::floor(static_cast<double>(bin) / ScaleHistogram::kBinsPerOctave));
   };
-  ScaleOctaves found;
+  ScaleHistogram found;
   found.first_octave = octave(*least);
-  const int first_bin = found.first_octave * ScaleOctaves::kBinsPerOctave;
-  const int end_bin = (octave(*most) + 1) * ScaleOctaves::kBinsPerOctave;
+  const int first_bin = found.first_octave * ScaleHistogram::kBinsPerOctave;
+  const int end_bin = (octave(*most) + 1) * ScaleHistogram::kBinsPerOctave;
   found.counts.resize(static_cast<std::size_t>(end_bin - first_bin));
   for (const int bin : bins) ++found.counts[static_cast<std::size_t>(bin - first_bin)];
   return found;
 }
 
-Json ScaleOctaves::to_json() const {
+Json ScaleHistogram::to_json() const {
   Json list = Json::array();
   for (const std::int64_t count : counts) list.push_back(Json(count));
   return Json::object(

@@ -9,13 +9,13 @@
 
 namespace llmq {
 
-struct ScaleOctaves {
+struct ScaleHistogram {
   static constexpr int kBinsPerOctave = 4;
   int first_octave = 0;              // the first bin begins at 2^first_octave
   std::vector<std::int64_t> counts;  // whole octaves; empty: there was no scale but zero
   Json to_json() const;
 };
 
-ScaleOctaves scale_octaves(std::span<const float> scales);
+ScaleHistogram scale_histogram(std::span<const float> scales);
 
 }  // namespace llmq

@@ -93,7 +93,7 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   QuantizeReport report;
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
-  Writing writing(writer);
+  BackgroundWriter writing(writer);
   QuantizeRun run{one,     source,  spec, backend, options, report, clock, make_rounding(one),
                   writing, nullptr, {},   {},      {}};
   for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;

@@ -15,8 +15,8 @@ constexpr std::uint64_t kPageTokens = 16;  // quant/pipeline/activation_stream.c
 
 }  // namespace
 
-// As SampleLane has them; of the chunks of the device that has most.
-std::uint64_t MomentsOfARun::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
+// As DeviceSamples has them; of the chunks of the device that has most.
+std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
   if (tokens == 0) return 0;
   const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
                       own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
@@ -29,7 +29,7 @@ std::uint64_t MomentsOfARun::device_samples(std::uint64_t tokens, bool keeps_inp
 
 // Partial results of the splits, of as many rows as leave them within the scratch memory; BF16 alone has
 // them.
-std::uint64_t MomentsOfARun::attention() const {
+std::uint64_t PeakMemory::attention() const {
   if (compute_ == Compute::kFloat32) return 0;
   const std::uint64_t row =
       positive(spec_.heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) * (positive(spec_.head_dim) + 2) * 4;
@@ -37,7 +37,7 @@ std::uint64_t MomentsOfARun::attention() const {
 }
 
 // Differences in one call, of an input: a search judges all its readers' rows, a loss those of one.
-std::uint64_t MomentsOfARun::judged_numbers(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::judged_numbers(const BlockSpec& block, InputSite site) const {
   std::uint64_t k = 1, all = 0, largest = 0;
   for (const LinearSpec& linear : block.linears) {
     if (linear.site != site || !is_planned(linear)) continue;
@@ -45,13 +45,13 @@ std::uint64_t MomentsOfARun::judged_numbers(const BlockSpec& block, InputSite si
     all += positive(linear.out_features);
     largest = std::max(largest, positive(linear.out_features));
   }
-  return std::min(positive(judged_rows(static_cast<std::int64_t>(k), device_scratch_)),
+  return std::min(positive(quadratic_form_rows(static_cast<std::int64_t>(k), device_scratch_)),
                   searches() ? all : largest) *
          k;
 }
 
 // A prepared Gram square, the differences and, for a search, the weights that they are made of.
-std::uint64_t MomentsOfARun::judge_there(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::judge_there(const BlockSpec& block, InputSite site) const {
   std::uint64_t k = 0;
   for (const LinearSpec& linear : block.linears)
     if (linear.site == site) k = std::max(k, positive(linear.in_features));
@@ -59,7 +59,7 @@ std::uint64_t MomentsOfARun::judge_there(const BlockSpec& block, InputSite site)
 }
 
 // What SmoothQuant's search judges: sampled rows of an input and of its readers.
-std::uint64_t MomentsOfARun::rows_there(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::rows_there(const BlockSpec& block, InputSite site) const {
   SmoothSizes sizes{std::min(tokens_, positive(RowSample::kWanted)), 0, 0, 1};
   std::uint64_t all = 0;
   for (const LinearSpec& linear : block.linears) {
@@ -74,20 +74,20 @@ std::uint64_t MomentsOfARun::rows_there(const BlockSpec& block, InputSite site) 
 }
 
 // The clip search has a square of each group: its differences, weights, products and BF16 copy.
-std::uint64_t MomentsOfARun::clip_search(const LinearSpec& linear) const {
+std::uint64_t PeakMemory::clip_search(const LinearSpec& linear) const {
   if (!clips_) return 0;
   const QuantScheme& scheme = planned_.at(linear.module);
   const std::uint64_t group = positive(std::min(scheme.group_of(linear.in_features), linear.in_features)),
                       shrinks = kShrinks[scheme.symmetric ? 0 : 1];
   const std::uint64_t out = positive(linear.out_features),
-                      items =
-                          std::min(positive(judged_rows(static_cast<std::int64_t>(group), device_scratch_)),
-                                   out * shrinks);
+                      items = std::min(
+                          positive(quadratic_form_rows(static_cast<std::int64_t>(group), device_scratch_)),
+                          out * shrinks);
   return group * (element_ * group + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
 }
 
 // GPTQ's factor and square by panels, the squares of groups, and as many rows as go at once.
-std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
+std::uint64_t PeakMemory::panels(const LinearSpec& linear) const {
   const std::uint64_t k = positive(linear.in_features), row = kDeviceRowArrays * k * 4;
   const std::uint64_t rows = std::min(
       positive(rounded_rows(static_cast<std::int64_t>(device_scratch_), static_cast<std::int64_t>(row))),
@@ -95,8 +95,8 @@ std::uint64_t MomentsOfARun::panels(const LinearSpec& linear) const {
   return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
 }
 
-std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec& block, InputSite outer,
-                                                                LinearRole last) const {
+std::vector<std::vector<MemoryItem>> PeakMemory::device_half(const BlockSpec& block, InputSite outer,
+                                                             LinearRole last) const {
   const LinearSpec& reader = block.linear(last);
   std::vector<const LinearSpec*> linears = {&reader};
   for (const LinearSpec& linear : block.linears)
@@ -154,7 +154,7 @@ std::vector<std::vector<MemoryItem>> MomentsOfARun::device_half(const BlockSpec&
   return moments;
 }
 
-std::vector<std::vector<MemoryItem>> MomentsOfARun::on_device() const {
+std::vector<std::vector<MemoryItem>> PeakMemory::on_device() const {
   std::vector<std::vector<MemoryItem>> moments;
   for (const BlockSpec& block : spec_.blocks)
     for (const auto& half : {device_half(block, InputSite::kAttention, LinearRole::kOutput),

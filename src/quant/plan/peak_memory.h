@@ -65,9 +65,9 @@ inline std::uint64_t total(const std::vector<MemoryItem>& items) {
 
 // What a run holds at the moments that can be its peak; each term by the name of what holds it. Elements of
 // the activations and of prepared weights take `element` bytes.
-class MomentsOfARun {
+class PeakMemory {
  public:
-  MomentsOfARun(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
+  PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
       : spec_(spec),
         format_(plan.format),
         keeps_inputs_(plan.keep_inputs),
@@ -337,7 +337,9 @@ class MomentsOfARun {
   std::uint64_t scratch(const BlockSpec& block) const {
     const std::uint64_t k = widest(block);
     const std::uint64_t judged =
-        positive(judged_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) * k;
+        positive(
+            quadratic_form_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) *
+        k;
     // What is judged, and its products; on a device rounded to BF16, too.
     return stages() + std::max(2 * kDifferenceBytes, judged * (own_ ? 4 + 4 + 2 : 4 + 4)) +
            std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +

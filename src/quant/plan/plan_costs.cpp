@@ -17,7 +17,7 @@ std::vector<MemoryItem> greatest(const std::vector<std::vector<MemoryItem>>& mom
 }
 
 void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
-  const MomentsOfARun run(plan, checkpoint, spec, threads);
+  const PeakMemory run(plan, checkpoint, spec, threads);
   auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
   if (plan.target_bits) {
     const auto measuring = run.measuring(plan.measured_samples);
@@ -75,7 +75,7 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
 
 std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                                     std::uint64_t held) {
-  const MomentsOfARun run(plan, checkpoint, spec, 1);
+  const PeakMemory run(plan, checkpoint, spec, 1);
   auto moments = run.gguf_file(plan.needs_calibration);
   if (plan.needs_calibration)
     for (std::vector<MemoryItem>& moment : run.importance()) moments.push_back(std::move(moment));

@@ -95,17 +95,18 @@ class Markup {
 };
 
 Json module(const std::string& name, double loss, double rtn) {
-  return Json::object({{"module", name},
-                       {"method", "awq+gptq"},
-                       {"scheme", "w4a16_g64_asym"},
-                       {"bits", 4},
-                       {"loss", loss},
-                       {"rtn_loss", rtn},
-                       {"relative_error", 0.01},
-                       {"weight_error", 0.1},
-                       {"scale_octaves", Json::object({{"first_octave", -7},
-                                                       {"bins_per_octave", 4},
-                                                       {"counts", Json::array({1, 5, 9, 2, 0, 0, 0, 1})}})}});
+  return Json::object(
+      {{"module", name},
+       {"method", "awq+gptq"},
+       {"scheme", "w4a16_g64_asym"},
+       {"bits", 4},
+       {"loss", loss},
+       {"rtn_loss", rtn},
+       {"relative_error", 0.01},
+       {"weight_error", 0.1},
+       {"scale_histogram", Json::object({{"first_octave", -7},
+                                         {"bins_per_octave", 4},
+                                         {"counts", Json::array({1, 5, 9, 2, 0, 0, 0, 1})}})}});
 }
 
 Json report() {
@@ -242,7 +243,7 @@ TEST(HtmlReport, AReportOfAnyShapeIsDrawn) {
   for (const Json& r :
        {Json(), Json::array(), Json::object(), Json::object({{"modules", 3}, {"evaluation", "x"}}),
         Json::object({{"modules", Json::array({Json(), Json::object({{"module", "a.1.b"}, {"loss", -1.0}}),
-                                               Json::object({{"scale_octaves",
+                                               Json::object({{"scale_histogram",
                                                               Json::object({{"first_octave", 1e300},
                                                                             {"bins_per_octave", 0}})}})})}})})
     EXPECT_EQ(Markup(make_html_report(r)).error, "") << r.dump();

@@ -201,11 +201,11 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
 }
 
 TEST(GramLoss, RowsInOneCallFollowTheScratchOfADevice) {
-  EXPECT_EQ(judged_rows(25600, 0), 20);
-  EXPECT_EQ(judged_rows(25600, 64 << 10), 20);  // never fewer than the host
-  EXPECT_EQ(judged_rows(25600, 256 << 20), 655);
-  EXPECT_EQ(judged_rows(1 << 20, 0), 16);
-  EXPECT_EQ(judged_rows(1, 0), 8192);
+  EXPECT_EQ(quadratic_form_rows(25600, 0), 20);
+  EXPECT_EQ(quadratic_form_rows(25600, 64 << 10), 20);  // never fewer than the host
+  EXPECT_EQ(quadratic_form_rows(25600, 256 << 20), 655);
+  EXPECT_EQ(quadratic_form_rows(1 << 20, 0), 16);
+  EXPECT_EQ(quadratic_form_rows(1, 0), 8192);
 }
 
 // 9,300 items are two calls for a device of little scratch, one for another.

@@ -266,7 +266,7 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   QuantizeReport report;
   PartClock clock;
   const PipelineOptions options;
-  Writing writing(output);
+  BackgroundWriter writing(output);
   QuantizeRun run{plan,    source,  spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
                   writing, nullptr, {},   {},       {}};
   for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <type_traits>
 
-#include "base/turns.h"
+#include "base/ordered_section.h"
 
 namespace llmq {
 namespace {
@@ -307,7 +307,7 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   for (Backend* const device : devices)
     most = std::min(most, dynamic_cast<ColumnRounder&>(*device).rows_at_once(row_bytes));
   if (most > 4) most -= most % 4;
-  Turns turns;  // nobody waits: batches are of different rows
+  OrderedSection turns;  // nobody waits: batches are of different rows
   side_by_side(devices.size(), turns, [&](std::size_t own) {
     Backend& device = *devices[own];
     for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < rows; first += count * most) {

@@ -99,7 +99,7 @@ class DeviceSmoothRows final : public SmoothRows {
     put_into(buffer, values);
     return buffer;
   }
-  Held put_rows(const JudgedRows& rows) {
+  Held put_rows(const SampledRows& rows) {
     Held held{array<float>(rows.values.size() * problem_.channels), put(rows.step_weight)};
     for (std::size_t r = 0; r < rows.values.size(); ++r)
       put_into(held.values, std::span(rows.values[r], problem_.channels), r * problem_.channels);

@@ -74,7 +74,7 @@ class HostSmoothRows final : public SmoothRows {
 
   void soften(Side side, std::span<const double> factor, std::span<double> energy,
               std::span<double> share) override {
-    const JudgedRows& rows = side == Side::kInputs ? problem_.inputs : problem_.weights;
+    const SampledRows& rows = side == Side::kInputs ? problem_.inputs : problem_.weights;
     std::vector<std::vector<double>> shares((rows.values.size() + kBlock - 1) / kBlock);
     pool_.parallel_for(shares.size(), [&](std::size_t block, int) {
       shares[block].assign(problem_.channels, 0);

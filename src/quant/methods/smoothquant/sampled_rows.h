@@ -13,7 +13,7 @@
 
 namespace llmq {
 
-struct JudgedRows {
+struct SampledRows {
   std::vector<const float*> values;  // `channels` numbers each
   std::vector<double> step_weight;   // of the square of a row's step
 };
@@ -21,7 +21,7 @@ struct JudgedRows {
 struct SmoothProblem {
   std::size_t channels = 0, group = 0;       // columns of one step of the inputs
   const QuantScheme* activations = nullptr;  // of all inputs
-  JudgedRows inputs, weights;
+  SampledRows inputs, weights;
   std::vector<const QuantScheme*> weight_scheme;    // one object for all rows that share it
   std::vector<double> weight_energy, input_energy;  // per channel
 

@@ -43,7 +43,7 @@ const QuantScheme& scheme_of_activations(const ScaleProblem& problem) {
 
 }  // namespace
 
-SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend)
+SmoothLossFunction::SmoothLossFunction(const ScaleProblem& problem, ThreadPool& pool, Backend* backend)
     : problem_(problem), pool_(pool) {
   const QuantScheme& activations = scheme_of_activations(problem);
   sampled_.activations = &activations;
@@ -55,7 +55,7 @@ SmoothJudge::SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend*
   rows_ = make_smooth_rows(sampled_, pool, backend);
 }
 
-void SmoothJudge::sample_weights() {
+void SmoothLossFunction::sample_weights() {
   std::size_t all = 0, row = 0;
   for (const ScaleReader& reader : problem_.readers) all += static_cast<std::size_t>(reader.out_features);
   const std::size_t stride = sampled_stride(all);
@@ -77,7 +77,7 @@ void SmoothJudge::sample_weights() {
   }
 }
 
-void SmoothJudge::weigh_tokens() {
+void SmoothLossFunction::weigh_tokens() {
   const auto tokens = static_cast<std::size_t>(problem_.rows->rows());
   for (std::size_t t = 0; t < tokens; ++t)
     sampled_.inputs.values.push_back(problem_.rows->row(static_cast<std::int64_t>(t)));
@@ -101,7 +101,7 @@ void SmoothJudge::weigh_tokens() {
   if (tokens != 0) add_squares(sampled_.input_energy, problem_.rows->row(0), tokens, token_weight_, pool_);
 }
 
-std::vector<float> SmoothJudge::typical_inputs() const {
+std::vector<float> SmoothLossFunction::typical_inputs() const {
   const double whole = sum_in_order(token_weight_);
   std::vector<float> typical(sampled_.channels);
   for (std::size_t k = 0; k < typical.size(); ++k)
@@ -109,7 +109,7 @@ std::vector<float> SmoothJudge::typical_inputs() const {
   return typical;
 }
 
-double SmoothJudge::activation_loss(std::span<const float> s) const {
+double SmoothLossFunction::activation_loss(std::span<const float> s) const {
   if (sampled_.activations->activation_scale == ActivationScale::kNone) return 0;
   const std::vector<float> inverse = inverse_of(s);
   std::optional<float> scale;
@@ -124,24 +124,25 @@ double SmoothJudge::activation_loss(std::span<const float> s) const {
   return sum_of_rows(of_token);
 }
 
-double SmoothJudge::weight_loss(std::span<const float> s) const {
+double SmoothLossFunction::weight_loss(std::span<const float> s) const {
   std::vector<double> sums(sampled_.weights.values.size());
   rows_->weight_errors(s, inverse_of(s), sums);
   for (double& sum : sums) sum *= share_;
   return sum_of_rows(sums);
 }
 
-SmoothLoss SmoothJudge::loss(std::span<const float> s) const {
+SmoothLoss SmoothLossFunction::loss(std::span<const float> s) const {
   if (!(energy_ > 0)) return {};
   return {activation_loss(s) / energy_, weight_loss(s) / energy_};
 }
 
-double SmoothJudge::input_loss(std::span<const float> s) const {
+double SmoothLossFunction::input_loss(std::span<const float> s) const {
   return energy_ > 0 ? activation_loss(s) / energy_ : 0;
 }
 
-SmoothJudge::Steps SmoothJudge::steps_of(SmoothRows::Side side, std::span<const double> factor) const {
-  const JudgedRows& rows = side == SmoothRows::Side::kInputs ? sampled_.inputs : sampled_.weights;
+SmoothLossFunction::Steps SmoothLossFunction::steps_of(SmoothRows::Side side,
+                                                       std::span<const double> factor) const {
+  const SampledRows& rows = side == SmoothRows::Side::kInputs ? sampled_.inputs : sampled_.weights;
   std::vector<double> energy(rows.values.size());
   Steps steps{0, std::vector<double>(sampled_.channels)};
   rows_->soften(side, factor, energy, steps.share);
@@ -150,7 +151,7 @@ SmoothJudge::Steps SmoothJudge::steps_of(SmoothRows::Side side, std::span<const 
 }
 
 // F(s) and, added to `gradient`, dF / d log s, up to the factor 1/12.
-double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gradient) const {
+double SmoothLossFunction::add_gradient(std::span<const float> s, std::span<double> gradient) const {
   const std::vector<double>&weight_energy = sampled_.weight_energy, &input_energy = sampled_.input_energy;
   double input_side = 0, weight_side = 0;  // sum_k s_k^2 m_k, sum_k g_k / s_k^2
   std::vector<double> scale(s.begin(), s.end()), inverse(s.size());
@@ -171,7 +172,7 @@ double SmoothJudge::add_gradient(std::span<const float> s, std::span<double> gra
 }
 
 // Adam on log s with a falling rate: the gradient's size differs by orders of magnitude between channels.
-std::vector<float> SmoothJudge::descend(std::vector<float> s) const {
+std::vector<float> SmoothLossFunction::descend(std::vector<float> s) const {
   constexpr int kSteps = 60;
   constexpr double kRate = 0.08, kFirst = 0.9, kSecond = 0.95;
   std::vector<double> gradient(sampled_.channels), first(sampled_.channels), second(sampled_.channels),

@@ -8,11 +8,11 @@
 
 namespace llmq {
 
-class SmoothJudge {
+class SmoothLossFunction {
  public:
   // Rows are judged on the backend, where one is given that can, with the host's bits.
-  SmoothJudge(const ScaleProblem& problem, ThreadPool& pool, Backend* backend = nullptr);
-  SmoothJudge(const SmoothJudge&) = delete;
+  SmoothLossFunction(const ScaleProblem& problem, ThreadPool& pool, Backend* backend = nullptr);
+  SmoothLossFunction(const SmoothLossFunction&) = delete;
 
   SmoothLoss loss(std::span<const float> s) const;
   double input_loss(std::span<const float> s) const;  // loss().activations alone

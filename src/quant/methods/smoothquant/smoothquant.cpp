@@ -76,7 +76,7 @@ std::vector<float> powers(const std::vector<float>& inputs, const std::vector<fl
 }  // namespace
 
 SmoothLoss smooth_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
-  return SmoothJudge(problem, backend.workers(), &backend).loss(s);
+  return SmoothLossFunction(problem, backend.workers(), &backend).loss(s);
 }
 
 SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuantOptions& options,
@@ -92,7 +92,7 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
 
   if (problem.rows == nullptr || problem.rows->rows() == 0)
     fail(ErrorKind::kInternal, "SmoothQuant's search was given no sampled rows");
-  const SmoothJudge judge(problem, pool, &backend);
+  const SmoothLossFunction judge(problem, pool, &backend);
   SmoothScales best;
   best.s.assign(inputs.size(), 1.0f);
   best.loss = best.identity_loss = judge.loss(best.s);

@@ -1,4 +1,4 @@
-#include "base/turns.h"
+#include "base/ordered_section.h"
 
 #include <gtest/gtest.h>
 
@@ -13,13 +13,13 @@ namespace {
 void dawdle() { std::this_thread::sleep_for(std::chrono::milliseconds(20)); }
 
 // Twelve parts whose sum shows their order: in FP32, 1e8 swallows what is added to it.
-TEST(Turns, PartsAreAddedInOrderHoweverLateAThreadIs) {
+TEST(OrderedSection, PartsAreAddedInOrderHoweverLateAThreadIs) {
   constexpr std::size_t kParts = 12;
   const auto part = [](std::size_t i) { return i % 3 == 0 ? 1e8f : i % 3 == 1 ? 3.0f : -1e8f; };
   float expected = 0;
   for (std::size_t i = 0; i < kParts; ++i) expected += part(i);
   for (std::size_t late = 0; late < 3; ++late) {
-    Turns turns;
+    OrderedSection turns;
     float sum = 0;
     std::vector<std::size_t> order;
     side_by_side(3, turns, [&](std::size_t thread) {
@@ -37,9 +37,9 @@ TEST(Turns, PartsAreAddedInOrderHoweverLateAThreadIs) {
   }
 }
 
-TEST(Turns, AnErrorEndsThoseThatWait) {
+TEST(OrderedSection, AnErrorEndsThoseThatWait) {
   for (const std::size_t failing : {0, 1}) {
-    Turns turns;
+    OrderedSection turns;
     int added = 0;
     const auto run = [&] {
       side_by_side(3, turns, [&](std::size_t thread) {

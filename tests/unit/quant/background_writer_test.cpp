@@ -54,9 +54,9 @@ QuantizedMatrix of_codes(std::size_t count) {
   return matrix;
 }
 
-TEST(Writing, EverythingComesInTheOrderInWhichItWasGiven) {
+TEST(BackgroundWriter, EverythingComesInTheOrderInWhichItWasGiven) {
   Notes notes;
-  Writing writing(notes);
+  BackgroundWriter writing(notes);
   writing.add_quantized("q", of_codes(1));  // returns though nobody takes it yet
   EXPECT_EQ(notes.taken, 0);
   writing.add_dense("norm", DType::kF32, {1}, std::vector<std::byte>(4));
@@ -70,9 +70,9 @@ TEST(Writing, EverythingComesInTheOrderInWhichItWasGiven) {
   EXPECT_EQ(notes.given.back(), "commit second");
 }
 
-TEST(Writing, OneLinearWaitsAtMost) {
+TEST(BackgroundWriter, OneLinearWaitsAtMost) {
   Notes notes;
-  Writing writing(notes);
+  BackgroundWriter writing(notes);
   writing.add_quantized("q", of_codes(1));
   notes.pass.release();
   writing.add_quantized("k", of_codes(1));
@@ -82,10 +82,10 @@ TEST(Writing, OneLinearWaitsAtMost) {
   EXPECT_EQ(notes.taken, 2);
 }
 
-TEST(Writing, AnErrorComesWithTheNextLinearAndNothingIsWrittenBehindIt) {
+TEST(BackgroundWriter, AnErrorComesWithTheNextLinearAndNothingIsWrittenBehindIt) {
   Notes notes;
   notes.fails = "q";
-  Writing writing(notes);
+  BackgroundWriter writing(notes);
   writing.add_quantized("q", of_codes(1));
   writing.commit(Json("first"));
   notes.pass.release();
@@ -93,10 +93,10 @@ TEST(Writing, AnErrorComesWithTheNextLinearAndNothingIsWrittenBehindIt) {
   EXPECT_THAT(notes.given, ElementsAre());
 }
 
-TEST(Writing, AnErrorOfTheDiskComesAtTheLatestInTheEnd) {
+TEST(BackgroundWriter, AnErrorOfTheDiskComesAtTheLatestInTheEnd) {
   Notes notes;
   notes.fails = "first";
-  Writing writing(notes);
+  BackgroundWriter writing(notes);
   writing.commit(Json("first"));
   EXPECT_THROW(writing.finish(), std::runtime_error);
 }

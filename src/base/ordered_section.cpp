@@ -1,4 +1,4 @@
-#include "base/turns.h"
+#include "base/ordered_section.h"
 
 #include <exception>
 #include <thread>
@@ -12,25 +12,25 @@ struct Stopped {};
 
 }  // namespace
 
-void Turns::wait(std::size_t turn) {
+void OrderedSection::wait(std::size_t turn) {
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return stopped_ || now_ == turn; });
   if (stopped_) throw Stopped{};
 }
 
-void Turns::pass() {
+void OrderedSection::pass() {
   const std::lock_guard lock(mutex_);
   ++now_;
   changed_.notify_all();
 }
 
-void Turns::stop() {
+void OrderedSection::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
 }
 
-void side_by_side(std::size_t count, Turns& turns, const std::function<void(std::size_t)>& work) {
+void side_by_side(std::size_t count, OrderedSection& turns, const std::function<void(std::size_t)>& work) {
   std::mutex mutex;
   std::exception_ptr error;
   const auto guarded = [&](const std::function<void()>& call) {

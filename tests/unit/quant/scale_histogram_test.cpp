@@ -12,21 +12,21 @@ namespace {
 
 using ::testing::ElementsAre;
 
-TEST(ScaleOctaves, BinsByMagnitudeInWholeOctaves) {
+TEST(ScaleHistogram, BinsByMagnitudeInWholeOctaves) {
   const std::vector<float> scales = {
       0.25f, 0.26f, -0.49f, 1.0f, 1.999f, 0.0f, std::numeric_limits<float>::infinity()};
-  const ScaleOctaves found = scale_octaves(scales);
+  const ScaleHistogram found = scale_histogram(scales);
   EXPECT_EQ(found.first_octave, -2);
   EXPECT_THAT(found.counts, ElementsAre(2, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 1));
 }
 
-TEST(ScaleOctaves, EveryPowerStartsItsBin) {
+TEST(ScaleHistogram, EveryPowerStartsItsBin) {
   for (int bin = -400; bin < 400; ++bin) {
     const float edge = static_cast<float>(std::exp2(bin / 4.0));
     const float above = edge * 1.0001f, below = edge * 0.9999f;
     const auto bin_of = [](float scale) {
       const std::vector<float> one = {scale};
-      const ScaleOctaves found = scale_octaves(one);
+      const ScaleHistogram found = scale_histogram(one);
       for (std::size_t i = 0; i < found.counts.size(); ++i)
         if (found.counts[i] == 1) return found.first_octave * 4 + static_cast<int>(i);
       return INT32_MIN;
@@ -36,9 +36,9 @@ TEST(ScaleOctaves, EveryPowerStartsItsBin) {
   }
 }
 
-TEST(ScaleOctaves, NothingButZerosIsEmpty) {
-  EXPECT_TRUE(scale_octaves(std::vector<float>{0.0f, -0.0f}).counts.empty());
-  EXPECT_TRUE(scale_octaves({}).counts.empty());
+TEST(ScaleHistogram, NothingButZerosIsEmpty) {
+  EXPECT_TRUE(scale_histogram(std::vector<float>{0.0f, -0.0f}).counts.empty());
+  EXPECT_TRUE(scale_histogram({}).counts.empty());
 }
 
 }  // namespace

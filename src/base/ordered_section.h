@@ -1,7 +1,7 @@
 // Work that several threads do side by side, and the parts of it that they do one after another, in an order
 // that nobody's speed decides.
 //
-//   Turns turns;
+//   OrderedSection turns;
 //   side_by_side(threads, turns, [&](std::size_t thread) {
 //     for (i of this thread, rising) { ...; turns.wait(i); sum += part; turns.pass(); }
 //   });
@@ -16,7 +16,7 @@
 
 namespace llmq {
 
-class Turns {
+class OrderedSection {
  public:
   // Until the turns before this one have passed. Throws where stop() was called.
   void wait(std::size_t turn);
@@ -32,6 +32,6 @@ class Turns {
 
 // work(0) on the calling thread, work(1), ..., work(count - 1) each on one of its own; returns when all have
 // ended. An error stops `turns` and is thrown here when all have ended: of several the first.
-void side_by_side(std::size_t count, Turns& turns, const std::function<void(std::size_t)>& work);
+void side_by_side(std::size_t count, OrderedSection& turns, const std::function<void(std::size_t)>& work);
 
 }  // namespace llmq
