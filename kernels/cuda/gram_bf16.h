@@ -63,8 +63,8 @@ struct GramBFloat16 {
     });
     for (int span = 0; span < kStages - 1; ++span) fill(block, a, shared, threads, span, spans);
     for (int span = 0; span < spans; ++span) {
+      // This span has arrived for all, and all are done with the span whose place is filled next.
       block.template wait_copies<kStages - 2>();
-      // this span has arrived for all, and all are done with the span whose place is filled next
       block.barrier();
       fill(block, a, shared, threads, span + kStages - 1, spans);
       block.converge();

@@ -114,8 +114,8 @@ struct MmaLinear {
     });
     for (int span = 0; span < kStages - 1; ++span) fill(block, a, shared, threads, span, spans, span);
     for (int span = 0, stage = 0, filled = kStages - 1; span < spans; ++span) {
+      // This span has arrived for all, and all are done with the span whose place is filled next.
       block.template wait_copies<kStages - 2>();
-      // this span has arrived for all, and all are done with the span whose place is filled next
       block.barrier();
       fill(block, a, shared, threads, span + kStages - 1, spans, filled);
       block.converge();

@@ -66,8 +66,8 @@ struct TileProduct {
     });
     for (int tile = 0; tile < kStages - 1; ++tile) fill(block, a, shared, tile, tiles);
     for (int tile = 0; tile < tiles; ++tile) {
+      // This tile has arrived for all, and all are done with the tile whose place is filled next.
       block.template wait_copies<kStages - 2>();
-      // this tile has arrived for all, and all are done with the tile whose place is filled next
       block.barrier();
       fill(block, a, shared, tile + kStages - 1, tiles);
       block.each([&](int t) { multiply(sums[t], shared, tile % kStages, t); });

@@ -405,7 +405,7 @@ FAULTS = [
     Fault("part-at-the-first-positions", "src/model/decoder_block.cpp", "std::span(rows.positions).subspan(from, many)", "std::span(rows.positions).subspan(0, many)",
           [("llmq_unit_quant", "FittingRows.AnyAllocation*"), ("llmq_unit_model", "DecoderBlock.Chunks*")]),
     # Several devices.
-    Fault("parts-added-as-they-arrive", "src/base/turns.cpp", "return stopped_ || now_ == turn;", "return stopped_ || now_ <= turn;", [("llmq_unit_base", "OrderedSection.Parts*")]),
+    Fault("parts-added-as-they-arrive", "src/base/ordered_section.cpp", "return stopped_ || now_ == turn;", "return stopped_ || now_ <= turn;", [("llmq_unit_base", "OrderedSection.Parts*")]),
     Fault("last-chunk-of-a-further-device-skipped", "src/quant/pipeline/activation_stream.cpp", "chunk.lane == lane) work(",
           "chunk.lane == lane && (lane == 0 || place + 1 < chunks_.size())) work(", [("llmq_unit_quant", "Devices.SumsThat*"), ("llmq_unit_quant", "Devices.Statistics*")]),
     Fault("undrained-rows-stay-behind", "src/quant/pipeline/activation_stream.cpp", "left = collector.hand_over();", "collector.hand_over();",
