@@ -22,11 +22,6 @@ namespace {
 constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
 constexpr std::int64_t kShortestContext = 2;  // a token of a prompt and one of its answer
 
-std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
-  return static_cast<std::uint64_t>(spec.blocks.size()) *
-         static_cast<std::uint64_t>(spec.kv_heads * type.bytes(spec.head_dim));
-}
-
 Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec,
               Compute compute) {
   if (options.max_model_len > spec.max_position)
@@ -36,8 +31,8 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
                              "--max-model-len",
                              "lower it"});
   const std::int64_t members = options.placement.members;  // each of which has the memory that was asked for
-  const std::uint64_t per_token = kv_bytes_per_token(member_spec(spec, members),
-                                                     kv_type_of(options.kv_cache_dtype, compute)),
+  const std::uint64_t per_token =
+                          member_spec(spec, members).kv_bytes(kv_type_of(options.kv_cache_dtype, compute)),
                       asked = parse_bytes(options.kv_memory, "--kv-memory");
   if (const std::uint64_t memory = host_memory_bytes();
       memory != 0 && asked > memory / static_cast<std::uint64_t>(members) &&

@@ -104,9 +104,9 @@ void run_once(Engine& engine, const SpeedCase& asked, std::span<const std::vecto
 
 double bytes_per_step(const Engine& engine, const SpeedCase& asked) {
   const ModelSpec& spec = engine.spec();
-  const double element = static_cast<double>(element_bytes(activation_dtype(engine.options().compute)));
-  const double position =
-      2.0 * static_cast<double>(spec.blocks.size()) * spec.kv_heads * spec.head_dim * element;
+  const DType dtype = activation_dtype(engine.options().compute);
+  const double element = static_cast<double>(element_bytes(dtype)),
+               position = static_cast<double>(spec.kv_bytes({dtype}));
   const double seen = static_cast<double>(asked.prompt_tokens) + static_cast<double>(asked.new_tokens) / 2;
   return static_cast<double>(engine.weight_bytes()) +
          static_cast<double>(asked.batch) *

@@ -93,8 +93,8 @@ class Folds {
     for (const StoredTensor& tensor : checkpoint.tensors()) check_dense(checkpoint, tensor);
     for (std::size_t block = 0; block < spec_.blocks.size(); ++block)
       for (const LinearSpec& linear : spec_.blocks[block].linears) {
-        if (!adapter_.changes(block, linear.role)) continue;
-        places_[linear.module + ".weight"] = {block, &linear};
+        if (!adapter_.changes(block, linear.id)) continue;
+        places_[linear.weight.tensor] = {block, &linear};
       }
   }
 
@@ -105,7 +105,7 @@ class Folds {
     const auto found = places_.find(declared.name);
     if (found == places_.end()) return false;
     const LinearSpec& linear = *found->second.linear;
-    const LoraPair pair = adapter_.pair(found->second.block, linear.role);
+    const LoraPair pair = adapter_.pair(found->second.block, linear.id);
     if (source_.checkpoint().at(declared.name).permuted_heads != 0) {
       ZeroedNumbers<float> whole = source_.weight(linear, pool_);
       fold(pair, 0, whole, declared, writer);
@@ -287,9 +287,9 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
   report.dtype = "as stored";
   copy_dense(checkpoint, dense_tensors(checkpoint, modules, written_dtype), request, *writer);
   if (source.kv_cache())
-    for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
+    for (const BlockSpec& block : spec.blocks)
       for (const char* which : {"k_scale", "v_scale"}) {
-        const std::string name = kv_scale_name(static_cast<std::int64_t>(layer), which);
+        const std::string name = kv_scale_name(block, which);
         const std::vector<float> scale = source.tensor(name);
         writer->add_dense(name, DType::kF32, {1}, std::as_bytes(std::span(scale)));
       }

@@ -36,6 +36,7 @@ class ConfigFields {
 
   const Json* find(std::string_view key);    // marks it as read; null when absent or JSON null
   bool is_null(std::string_view key) const;  // present, and null
+  bool was_read(std::string_view key) const { return read_.contains(key); }
 
   std::int64_t integer(std::string_view key, IntegerRange range);  // required
   std::int64_t integer(std::string_view key, IntegerRange range, std::int64_t absent);

@@ -13,28 +13,14 @@
 // usual, needs half the exchanges and sums in another order. The residual stream, norms and the rope table
 // are on every member. Four exchanges a block (device/exchange.h).
 #pragma once
-#include <span>
-#include <vector>
+#include <cstdint>
 
-#include "device/exchange.h"
-#include "model/decoder_block.h"
+#include "model/model_spec.h"
 
 namespace llmq {
 
-// What each of `members` runs: heads, KV heads, intermediate size and the outputs of the linears divided.
+// What each of `members` runs: heads, KV heads, the width of the MLP and the outputs of the linears divided.
 // Error(kUsage) where one of them or the hidden size cannot be, naming it and the numbers that would do.
 ModelSpec member_spec(const ModelSpec& spec, std::int64_t members);
-
-// One member in one block.
-struct MemberBlock {
-  const ForwardContext* context;  // of the member's ModelSpec
-  const BlockWeights* weights;
-  KvPages pages;
-  TensorView hidden;  // F32 [T, hidden_size]: the same on every member, before and after
-};
-
-// forward_block() by all of them; a single one has the whole model.
-void forward_members(std::span<const MemberBlock> members, int block, const BatchRows& rows,
-                     Exchange& exchange);
 
 }  // namespace llmq

@@ -102,9 +102,9 @@ void LinearSource::check_dense(const LinearSpec& linear) const {
 
 std::vector<std::string> LinearSource::tensors_of(const LinearSpec& linear) const {
   std::vector<std::string> names;
-  for (const char* suffix :
-       {".weight", ".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape", ".weight_g_idx",
-        ".qweight", ".scales", ".qzeros", ".g_idx", ".input_scale"})
+  if (checkpoint().find(linear.weight.tensor) != nullptr) names.push_back(linear.weight.tensor);
+  for (const char* suffix : {".weight_packed", ".weight_scale", ".weight_zero_point", ".weight_shape",
+                             ".weight_g_idx", ".qweight", ".scales", ".qzeros", ".g_idx", ".input_scale"})
     if (checkpoint().find(linear.module + suffix) != nullptr) names.push_back(linear.module + suffix);
   return names;
 }
@@ -131,7 +131,7 @@ void LinearSource::read_ahead(const LinearSpec& linear) const {
 ZeroedNumbers<float> LinearSource::weight(const LinearSpec& linear, ThreadPool& pool,
                                           bool allow_nonfinite) const {
   if (!is_packed(linear.module)) {
-    const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
+    const StoredTensor& tensor = find_tensor(checkpoint(), linear.weight.tensor);
     if (!(tensor.view.shape == Shape{linear.out_features, linear.in_features}))
       bad_tensor(checkpoint(), tensor.name,
                  fmt::format("has shape {}, expected [{}, {}]", tensor.view.shape.text(), linear.out_features,
@@ -147,8 +147,8 @@ ZeroedNumbers<float> LinearSource::weight(const LinearSpec& linear, ThreadPool& 
 }
 
 std::optional<std::vector<float>> LinearSource::bias(const LinearSpec& linear, bool allow_nonfinite) const {
-  if (!linear.has_bias) return std::nullopt;
-  return tensor(linear.module + ".bias", allow_nonfinite);
+  if (!linear.has_bias()) return std::nullopt;
+  return tensor(linear.bias.tensor, allow_nonfinite);
 }
 
 std::vector<float> LinearSource::tensor(const std::string& name, bool allow_nonfinite) const {
@@ -163,7 +163,7 @@ const StoredTensor& LinearSource::finite(const std::string& name, const Checkpoi
 
 std::optional<HeldTensor> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
   if (is_packed(linear.module) || checkpoint().is_gguf()) return std::nullopt;
-  const StoredTensor& tensor = find_tensor(checkpoint(), linear.module + ".weight");
+  const StoredTensor& tensor = find_tensor(checkpoint(), linear.weight.tensor);
   const DType dtype = tensor.view.dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) return std::nullopt;
   if (reinterpret_cast<std::uintptr_t>(tensor.view.pointer) %
@@ -194,8 +194,8 @@ std::optional<QuantizedMatrix> LinearSource::block_codes(const std::string& name
   return matrix;
 }
 
-std::string kv_scale_name(std::int64_t layer, std::string_view which) {
-  return fmt::format("model.layers.{}.self_attn.{}", layer, which);
+std::string kv_scale_name(const BlockSpec& block, std::string_view which) {
+  return fmt::format("{}.self_attn.{}", block.prefix, which);
 }
 
 }  // namespace llmq

@@ -84,6 +84,6 @@ class LinearSource {
 };
 
 // "model.layers.3.self_attn.k_scale"; `which` is k_scale or v_scale.
-std::string kv_scale_name(std::int64_t layer, std::string_view which);
+std::string kv_scale_name(const BlockSpec& block, std::string_view which);
 
 }  // namespace llmq

@@ -198,8 +198,8 @@ LoraAdapter LoraAdapter::open(Io& io, const Path& directory, const ModelSpec& sp
     fail(kind, {message, weights.string(), where, hint});
   };
   std::size_t understood = 0;
-  adapter.places_.resize(spec.blocks.size());
-  for (std::size_t block = 0; block < spec.blocks.size(); ++block)
+  for (std::size_t block = 0; block < spec.blocks.size(); ++block) {
+    adapter.places_.emplace_back(spec.blocks[block].linears.size());
     for (const LinearSpec& linear : spec.blocks[block].linears) {
       const std::string a = tensor_name(linear.module, "lora_A"), b = tensor_name(linear.module, "lora_B");
       const StoredTensor *down = adapter.tensors_.find(a), *up = adapter.tensors_.find(b);
@@ -223,9 +223,10 @@ LoraAdapter LoraAdapter::open(Io& io, const Path& directory, const ModelSpec& sp
       place.scale = static_cast<float>(alpha / (asked.rank_stabilized ? std::sqrt(rank) : rank));
       check_matrix(adapter.tensors_, *down, {place.rank, linear.in_features});
       check_matrix(adapter.tensors_, *up, {linear.out_features, place.rank});
-      adapter.places_[block][static_cast<std::size_t>(linear.role)] = std::move(place);
+      adapter.places_[block][static_cast<std::size_t>(linear.id)] = std::move(place);
       understood += 2;
     }
+  }
   if (understood == adapter.tensors_.tensors().size() && understood > 0) return adapter;
   for (const StoredTensor& tensor : adapter.tensors_.tensors()) {
     const std::string& name = tensor.name;
@@ -243,8 +244,8 @@ LoraAdapter LoraAdapter::open(Io& io, const Path& directory, const ModelSpec& sp
   return adapter;
 }
 
-LoraPair LoraAdapter::pair(std::size_t block, LinearRole role) const {
-  const Place& place = places_.at(block)[static_cast<std::size_t>(role)].value();
+LoraPair LoraAdapter::pair(std::size_t block, LinearId linear) const {
+  const Place& place = places_.at(block)[static_cast<std::size_t>(linear)].value();
   const StoredTensor &down = tensors_.at(tensor_name(place.module, "lora_A")),
                      &up = tensors_.at(tensor_name(place.module, "lora_B"));
   return {place.rank,

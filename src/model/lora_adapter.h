@@ -8,7 +8,6 @@
 // another model. fan_in_fan_out is of layers that these models do not have; PEFT drops it, too. Cost: one
 // pass over the adapter's values; they are read again when they are asked for.
 #pragma once
-#include <array>
 #include <optional>
 #include <span>
 #include <vector>
@@ -37,10 +36,10 @@ class LoraAdapter {
   // Errors: kBadInput, kUnsupported, naming the file and the field or tensor.
   static LoraAdapter open(Io& io, const Path& directory, const ModelSpec& spec);
 
-  bool changes(std::size_t block, LinearRole role) const {
-    return places_.at(block)[static_cast<std::size_t>(role)].has_value();
+  bool changes(std::size_t block, LinearId linear) const {
+    return places_.at(block)[static_cast<std::size_t>(linear)].has_value();
   }
-  LoraPair pair(std::size_t block, LinearRole role) const;  // only where changes()
+  LoraPair pair(std::size_t block, LinearId linear) const;  // only where changes()
   std::size_t blocks() const { return places_.size(); }     // of the model
   std::size_t linears() const;                              // that it changes
   std::int64_t rank() const;                                // the largest
@@ -57,7 +56,7 @@ class LoraAdapter {
   };
   Path directory_;
   Checkpoint tensors_;
-  std::vector<std::array<std::optional<Place>, kLinearRoles>> places_;
+  std::vector<std::vector<std::optional<Place>>> places_;  // by block, by LinearId
 };
 
 }  // namespace llmq

@@ -5,16 +5,15 @@
 // would read are all refused: each means that config.json describes another model than the one stored.
 #include "model/model_spec.h"
 
+#include <algorithm>
 #include <set>
 
 #include "base/error.h"
-#include "model/family.h"
+#include "model/families/family.h"
 #include "model/tensor_check.h"
 
 namespace llmq {
 namespace {
-
-constexpr const Family* kFamilies[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
 
 // Keys that say how the model was made, is stored or is sampled from, but not what it computes.
 const std::set<std::string_view>& harmless_keys() {
@@ -45,30 +44,37 @@ const std::set<std::string_view>& harmless_keys() {
 }
 
 // Keys of relatives of these families that do nothing at this value and another model at any other.
+// Those that the family has read mean what it made of them.
 void require_neutral_relatives(ConfigFields& config) {
-  config.require_neutral("partial_rotary_factor", 1);
-  config.require_neutral("rope_interleaved", false);
-  config.require_neutral("is_encoder_decoder", false);
-  config.require_neutral("add_cross_attention", false);
-  config.require_neutral("pruned_heads", Json::object());
-  config.require_neutral("embedding_multiplier", 1);
-  config.require_neutral("residual_multiplier", 1);
-  config.require_neutral("logits_scaling", 1);
-  config.require_neutral("num_experts", 0);
-  config.require_neutral("num_local_experts", 0);
-  config.require_neutral("qk_layernorm", false);
-  config.require_neutral("use_qk_norm", false);
+  const auto neutral = [&](const char* key, const Json& value) {
+    if (!config.was_read(key)) config.require_neutral(key, value);
+  };
+  neutral("partial_rotary_factor", 1);
+  neutral("rope_interleaved", false);
+  neutral("is_encoder_decoder", false);
+  neutral("add_cross_attention", false);
+  neutral("pruned_heads", Json::object());
+  neutral("embedding_multiplier", 1);
+  neutral("residual_multiplier", 1);
+  neutral("logits_scaling", 1);
+  neutral("num_experts", 0);
+  neutral("num_local_experts", 0);
+  neutral("qk_layernorm", false);
+  neutral("use_qk_norm", false);
   for (const char* key : {"attention_multiplier", "attn_logit_softcapping", "final_logit_softcapping",
                           "query_pre_attn_scalar", "no_rope_layers", "per_layer_config"})
-    config.require_neutral(key, nullptr);
+    neutral(key, nullptr);
 }
 
 const Family& find_family(ConfigFields& config) {
   const std::string type = config.text("model_type");
-  for (const Family* family : kFamilies)
+  std::string known;
+  for (const Family* family : families()) {
     if (type == family->model_type) return *family;
-  config.unsupported("model_type", fmt::format("the family \"{}\" is not known here", type),
-                     "llama, mistral, qwen2 and qwen3 are");
+    const bool last = family == families().back();
+    known += (known.empty() ? "" : last ? " and " : ", ") + std::string(family->model_type);
+  }
+  config.unsupported("model_type", fmt::format("the family \"{}\" is not known here", type), known + " are");
 }
 
 void read_architecture(ConfigFields& config, const Family& family, ModelSpec& spec) {
@@ -83,14 +89,6 @@ void read_architecture(ConfigFields& config, const Family& family, ModelSpec& sp
           "architectures",
           fmt::format("is {}, which is not known for family {}", name.dump(), family.model_type),
           fmt::format("{} is", family.architecture));
-}
-
-void read_activation(ConfigFields& config, ModelSpec& spec) {
-  const std::string name = config.text("hidden_act", "silu");
-  spec.silu = name == "silu" || name == "swish";
-  if (!spec.silu && name != "gelu_pytorch_tanh" && name != "gelu_new")
-    config.unsupported("hidden_act", fmt::format("the activation \"{}\" is not known here", name),
-                       "silu, gelu_pytorch_tanh and gelu_new are");
 }
 
 void read_token_ids(ConfigFields& config, ModelSpec& spec) {
@@ -110,135 +108,7 @@ void read_token_ids(ConfigFields& config, ModelSpec& spec) {
   for (const Json& item : eos->items()) spec.eos_ids.push_back(id("eos_token_id", item));
 }
 
-void read_sizes(ConfigFields& config, const Family& family, ModelSpec& spec) {
-  spec.hidden_size = config.integer("hidden_size", kWidthRange);
-  spec.intermediate_size = config.integer("intermediate_size", kWidthRange);
-  spec.vocab_size = config.integer("vocab_size", kWidthRange);
-  spec.max_position = config.integer("max_position_embeddings", kPositionsRange, family.default_max_position);
-  spec.blocks.resize(static_cast<std::size_t>(config.integer("num_hidden_layers", kLayersRange)));
-  spec.heads = static_cast<int>(config.integer("num_attention_heads", kHeadsRange));
-  const std::int64_t kv_default = config.is_null("num_key_value_heads") || family.default_kv_heads == 0
-                                      ? spec.heads
-                                      : family.default_kv_heads;
-  spec.kv_heads = static_cast<int>(config.integer("num_key_value_heads", kHeadsRange, kv_default));
-  if (spec.kv_heads > spec.heads || spec.heads % spec.kv_heads != 0)
-    config.bad("num_key_value_heads",
-               fmt::format("is {}, which does not divide num_attention_heads {}", spec.kv_heads, spec.heads));
-  std::int64_t head_dim = family.default_head_dim;
-  if (config.find("head_dim") != nullptr) {
-    head_dim = config.integer("head_dim", kHeadDimRange);
-  } else if (head_dim == 0) {
-    if (spec.hidden_size % spec.heads != 0)
-      config.bad("num_attention_heads",
-                 fmt::format("is {}, which does not divide hidden_size {}", spec.heads, spec.hidden_size),
-                 "give head_dim");
-    head_dim = spec.hidden_size / spec.heads;
-  }
-  if (head_dim % 2 != 0)
-    config.bad("head_dim", fmt::format("is {}; rope turns pairs and needs an even one", head_dim));
-  spec.head_dim = static_cast<int>(head_dim);
-  if (spec.heads * head_dim > kWidthRange.most)
-    config.bad("num_attention_heads", fmt::format("{} heads of {} are more than {} channels", spec.heads,
-                                                  head_dim, kWidthRange.most));
-  spec.rms_norm_eps = static_cast<float>(config.number("rms_norm_eps", {0, 1}, 1e-6));
-}
-
-struct LinearPlace {
-  LinearRole role;
-  InputSite site;
-  const char* name;
-};
-constexpr std::array<LinearPlace, kLinearRoles> kLinearPlaces = {{
-    {LinearRole::kQuery, InputSite::kAttention, ".self_attn.q_proj"},
-    {LinearRole::kKey, InputSite::kAttention, ".self_attn.k_proj"},
-    {LinearRole::kValue, InputSite::kAttention, ".self_attn.v_proj"},
-    {LinearRole::kOutput, InputSite::kOutput, ".self_attn.o_proj"},
-    {LinearRole::kGate, InputSite::kMlp, ".mlp.gate_proj"},
-    {LinearRole::kUp, InputSite::kMlp, ".mlp.up_proj"},
-    {LinearRole::kDown, InputSite::kDown, ".mlp.down_proj"},
-}};
-
-std::pair<std::int64_t, std::int64_t> out_and_in(const ModelSpec& spec, LinearRole role) {
-  const std::int64_t queries = std::int64_t{spec.heads} * spec.head_dim;
-  const std::int64_t keys = std::int64_t{spec.kv_heads} * spec.head_dim;
-  switch (role) {
-    case LinearRole::kQuery:
-      return {queries, spec.hidden_size};
-    case LinearRole::kKey:
-    case LinearRole::kValue:
-      return {keys, spec.hidden_size};
-    case LinearRole::kOutput:
-      return {spec.hidden_size, queries};
-    case LinearRole::kGate:
-    case LinearRole::kUp:
-      return {spec.intermediate_size, spec.hidden_size};
-    case LinearRole::kDown:
-      break;
-  }
-  return {spec.hidden_size, spec.intermediate_size};
-}
-
-// Producers whose output may be divided by a channel scale, with everybody who reads it. The gate's rows are
-// no producer: an activation stands between them and x_down.
-std::vector<FoldSpec> make_folds(const ModelSpec& spec, const BlockSpec& block) {
-  using Producer = FoldSpec::Producer;
-  const std::string value = block.linear(LinearRole::kValue).module,
-                    up = block.linear(LinearRole::kUp).module;
-  return {
-      {InputSite::kAttention,
-       Producer::kNormGain,
-       block.prefix + ".input_layernorm",
-       {LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue},
-       1},
-      {InputSite::kOutput,
-       Producer::kGroupedValueRows,
-       value,
-       {LinearRole::kOutput},
-       spec.heads / spec.kv_heads},
-      {InputSite::kMlp,
-       Producer::kNormGain,
-       block.prefix + ".post_attention_layernorm",
-       {LinearRole::kGate, LinearRole::kUp},
-       1},
-      {InputSite::kDown, Producer::kLinearRows, up, {LinearRole::kDown}, 1},
-  };
-}
-
-void fill_blocks(const FamilyTraits& traits, ModelSpec& spec) {
-  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-    BlockSpec& block = spec.blocks[i];
-    block.prefix = fmt::format("model.layers.{}", i);
-    block.input_norm = block.prefix + ".input_layernorm.weight";
-    block.post_attention_norm = block.prefix + ".post_attention_layernorm.weight";
-    if (traits.query_key_norm) {
-      block.query_norm = block.prefix + ".self_attn.q_norm.weight";
-      block.key_norm = block.prefix + ".self_attn.k_norm.weight";
-    }
-    for (std::size_t r = 0; r < kLinearPlaces.size(); ++r) {
-      const LinearPlace& place = kLinearPlaces[r];
-      const auto [out, in] = out_and_in(spec, place.role);
-      block.linears[r] = {place.role, place.site, block.prefix + place.name, out, in, traits.biases[r]};
-    }
-    block.folds = make_folds(spec, block);
-    block.sliding_window = traits.sliding_windows[i];
-  }
-}
-
 }  // namespace
-
-const char* site_name(InputSite site) {
-  switch (site) {
-    case InputSite::kAttention:
-      return "x_attn";
-    case InputSite::kOutput:
-      return "x_o";
-    case InputSite::kMlp:
-      return "x_mlp";
-    case InputSite::kDown:
-      return "x_down";
-  }
-  return "?";
-}
 
 ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   const std::string file =
@@ -248,35 +118,50 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   ModelSpec spec;
   spec.family = family.model_type;
   read_architecture(config, family, spec);
-  read_sizes(config, family, spec);
-  // Each block needs at least nine tensors: a layer count from a hostile config allocates no more than the
+  // Each block needs more tensors than one: a layer count from a hostile config allocates no more than the
   // checkpoint already does.
-  if (spec.blocks.size() > checkpoint.tensors().size())
-    config.bad("num_hidden_layers", fmt::format("is {}, but the checkpoint has {} tensors in all",
-                                                spec.blocks.size(), checkpoint.tensors().size()));
-  read_activation(config, spec);
+  family.read(config, static_cast<std::int64_t>(checkpoint.tensors().size()), spec);
   read_token_ids(config, spec);
-  spec.rope = read_rope(config, spec.max_position);
-  const FamilyTraits traits = family.read(config, spec);
-  const bool tied = config.flag("tie_word_embeddings", false);
+  const bool tied = config.flag("tie_word_embeddings", family.ties_by_default);
   require_neutral_relatives(config);
   config.refuse_unread(harmless_keys());
 
-  fill_blocks(traits, spec);
   resolve_head(checkpoint, tied, spec);
-  spec.final_norm = "model.norm.weight";
   check_tensors(checkpoint, file, spec);
   return spec;
 }
 
 std::int64_t ModelSpec::parameters() const {
-  std::int64_t count = vocab_size * hidden_size * (tied_head ? 1 : 2) + hidden_size;
+  const auto of_norm = [](const NormSpec& norm) { return norm.width * (norm.bias.exists() ? 2 : 1); };
+  std::int64_t count = vocab_size * hidden_size * (tied_head ? 1 : 2) + of_norm(final_norm);
+  if (!embedding.positions.empty()) count += (max_position + embedding.offset) * hidden_size;
   for (const BlockSpec& block : blocks) {
-    count += 2 * hidden_size + (block.query_norm.empty() ? 0 : 2 * head_dim);
+    for (const NormSpec& norm : block.norms) count += of_norm(norm);
     for (const LinearSpec& linear : block.linears)
-      count += linear.out_features * (linear.in_features + (linear.has_bias ? 1 : 0));
+      count += linear.out_features * (linear.in_features + (linear.has_bias() ? 1 : 0));
   }
   return count;
+}
+
+std::int64_t ModelSpec::widest_inner() const {
+  std::int64_t widest = 0;
+  for (const BlockSpec& block : blocks)
+    for (const SublayerSpec& part : block.sublayers)
+      widest = std::max(widest, block.at(part.sites.back()).channels);
+  return widest;
+}
+
+std::uint64_t ModelSpec::kv_bytes(const KvType& type) const {
+  std::int64_t bytes = 0;
+  for (const BlockSpec& block : blocks) bytes += block.pages.kv_heads * type.bytes(block.pages.head_dim);
+  return static_cast<std::uint64_t>(bytes);
+}
+
+std::int64_t ModelSpec::widest_page() const {
+  std::int64_t widest = 0;
+  for (const BlockSpec& block : blocks)
+    widest = std::max(widest, std::int64_t{block.pages.kv_heads} * block.pages.head_dim);
+  return widest;
 }
 
 }  // namespace llmq

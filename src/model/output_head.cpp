@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/decoder_block.h"
+#include "model/block_weights.h"
 
 namespace llmq {
 namespace {
@@ -59,12 +59,15 @@ std::unique_ptr<PreparedWeight> prepare_head(Backend& backend, Compute compute, 
   head.module = spec.head;
   if (head.module.ends_with(kSuffix)) head.module.resize(head.module.size() - kSuffix.size());
   if (source.is_packed(head.module)) {
+    head.weight = {spec.head};
     head.out_features = spec.vocab_size;
     head.in_features = spec.hidden_size;
-    return prepare_linear(backend, compute, source, head, false, PackedWeights::kCodes).weight;
+    head.parts = {spec.vocab_size};
+    BlockLinear whole = prepare_linear(backend, compute, source, head, false, PackedWeights::kCodes);
+    return std::move(whole.parts.front().weight);
   }
   const Checkpoint& checkpoint = source.checkpoint();
-  const bool tied = spec.head == spec.embedding;
+  const bool tied = spec.head == spec.embedding.tensor;
   const StoredTensor& tensor = tied ? checkpoint.at(spec.head) : source.finite(spec.head);
   const DType dtype = tensor.view.dtype;
   const Lease lease = checkpoint.hold(tensor);

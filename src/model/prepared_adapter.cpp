@@ -31,11 +31,12 @@ std::vector<AdapterRun> clip(const RowAdapters& adapters, std::int64_t rows) {
 void add_one(Backend& backend, const RowAdapters& adapters, std::span<const AdapterRun> runs,
              const TensorView& x, std::span<const AdaptedOutput> outputs) {
   const auto& linears = runs.front().adapter->members.at(adapters.member).at(adapters.block);
-  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear& {
-    return linears[static_cast<std::size_t>(output.role)];
+  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear* {
+    const std::vector<PreparedAdapter::Linear>& parts = linears[static_cast<std::size_t>(output.part.linear)];
+    return parts.empty() ? nullptr : &parts.at(output.part.part);
   };
   if (std::none_of(outputs.begin(), outputs.end(),
-                   [&](const AdaptedOutput& output) { return linear_of(output).down != nullptr; }))
+                   [&](const AdaptedOutput& output) { return linear_of(output) != nullptr; }))
     return;
   std::vector<std::int32_t> rows;
   for (const AdapterRun& run : runs)
@@ -47,17 +48,17 @@ void add_one(Backend& backend, const RowAdapters& adapters, std::span<const Adap
   std::vector<Floats> narrow, wide;
   std::vector<LinearCall> down, up;
   for (const AdaptedOutput& output : outputs) {
-    const PreparedAdapter::Linear& linear = linear_of(output);
-    narrow.push_back(linear.down ? floats(backend, count, linear.down->out_features) : Floats());
-    wide.push_back(linear.up ? floats(backend, count, linear.up->out_features) : Floats());
-    if (!linear.down) continue;
-    down.push_back({narrow.back().view, gathered.view, linear.down.get(), {}});
-    up.push_back({wide.back().view, narrow.back().view, linear.up.get(), {}});
+    const PreparedAdapter::Linear* linear = linear_of(output);
+    narrow.push_back(linear ? floats(backend, count, linear->down->out_features) : Floats());
+    wide.push_back(linear ? floats(backend, count, linear->up->out_features) : Floats());
+    if (!linear) continue;
+    down.push_back({narrow.back().view, gathered.view, linear->down.get(), {}});
+    up.push_back({wide.back().view, narrow.back().view, linear->up.get(), {}});
   }
   backend.linears(down);
   backend.linears(up);
   for (std::size_t i = 0; i < outputs.size(); ++i) {
-    if (!linear_of(outputs[i]).up) continue;
+    if (!linear_of(outputs[i])) continue;
     std::int64_t at = 0;
     for (const AdapterRun& run : runs) {
       backend.add(outputs[i].y.row_slice(run.first, run.count), wide[i].view.row_slice(at, run.count));
@@ -68,26 +69,34 @@ void add_one(Backend& backend, const RowAdapters& adapters, std::span<const Adap
 
 }  // namespace
 
-PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter) {
+PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter,
+                                const ModelSpec& spec) {
   PreparedAdapter prepared;
   prepared.members.resize(members.size());
-  for (auto& blocks : prepared.members) blocks.resize(adapter.blocks());
-  for (std::size_t block = 0; block < adapter.blocks(); ++block)
-    for (std::size_t role = 0; role < kLinearRoles; ++role) {
-      if (!adapter.changes(block, static_cast<LinearRole>(role))) continue;
-      LoraPair pair = adapter.pair(block, static_cast<LinearRole>(role));
+  for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
+    const BlockSpec& block = spec.blocks[b];
+    for (auto& blocks : prepared.members) blocks.emplace_back(block.linears.size());
+    for (const LinearSpec& linear : block.linears) {
+      if (!adapter.changes(b, linear.id)) continue;
+      LoraPair pair = adapter.pair(b, linear.id);
       for (float& value : pair.up) value *= pair.scale;
-      const TensorView up(pair.up.data(), DType::kF32, {pair.out_features, pair.rank});
-      const std::int64_t count = pair.out_features / static_cast<std::int64_t>(members.size());
-      for (std::size_t member = 0; member < members.size(); ++member) {
-        PreparedAdapter::Linear& linear = prepared.members[member][block][role];
-        linear.down = members[member]->prepare(
-            TensorView(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}), Compute::kFloat32);
-        linear.up = members[member]->prepare(up.row_slice(static_cast<std::int64_t>(member) * count, count),
-                                             Compute::kFloat32);
-        prepared.bytes += linear.down->bytes + linear.up->bytes;
+      const TensorView down(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}),
+          up(pair.up.data(), DType::kF32, {pair.out_features, pair.rank});
+      std::int64_t first = 0;
+      for (const std::int64_t rows : linear.parts) {
+        const std::int64_t count = rows / static_cast<std::int64_t>(members.size());
+        for (std::size_t member = 0; member < members.size(); ++member) {
+          auto& parts = prepared.members[member][b][static_cast<std::size_t>(linear.id)];
+          PreparedAdapter::Linear& made = parts.emplace_back();
+          made.down = members[member]->prepare(down, Compute::kFloat32);
+          made.up = members[member]->prepare(
+              up.row_slice(first + static_cast<std::int64_t>(member) * count, count), Compute::kFloat32);
+          prepared.bytes += made.down->bytes + made.up->bytes;
+        }
+        first += rows;
       }
     }
+  }
   return prepared;
 }
 

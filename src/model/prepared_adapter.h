@@ -7,7 +7,6 @@
 // neither on its batch mates nor on their adapters. Rows without an adapter are not touched, and a batch
 // without any costs nothing.
 #pragma once
-#include <array>
 #include <memory>
 #include <span>
 #include <vector>
@@ -19,14 +18,18 @@ namespace llmq {
 
 struct PreparedAdapter {
   struct Linear {
-    std::unique_ptr<PreparedWeight> down, up;  // A and B'; null where the adapter changes nothing
+    std::unique_ptr<PreparedWeight> down, up;  // A and B'
   };
-  // By member of those that the model is divided over: A whole, and the rows of B' of the member's outputs.
-  std::vector<std::vector<std::array<Linear, kLinearRoles>>> members;
+  // By member of those that the model is divided over, by block, by linear, by part of it: A whole, and the
+  // rows of B' of the member's outputs. No parts: the adapter leaves the linear as it is.
+  using Block = std::vector<std::vector<Linear>>;
+  std::vector<std::vector<Block>> members;
   std::size_t bytes = 0;
   std::uint64_t number = 0;  // no other adapter of the engine that holds it has, or had, this one
 };
-PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter);
+// `spec`: of the whole model.
+PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAdapter& adapter,
+                                const ModelSpec& spec);
 
 // Rows [first, first + count) of a batch have this adapter.
 struct AdapterRun {
@@ -43,9 +46,9 @@ struct RowAdapters {
   RowAdapters from(std::int64_t row) const { return {runs, block, first + row, member}; }
 };
 
-// A linear's result F32 [T, out].
+// The result of a part of a linear, F32 [T, its rows].
 struct AdaptedOutput {
-  LinearRole role;
+  Part part;
   TensorView y;
 };
 

@@ -7,6 +7,8 @@
 //             the m trained for
 //   yarn      f_i / factor blended with f_i by a ramp over i; cos and sin times the attention factor
 //   llama3    f_i / factor beyond the low wavelength, f_i below the high one, interpolated between
+//   longrope  f_i / (the i-th short factor, or long one for more positions than were trained first); cos and
+//             sin times sqrt(1 + ln(factor) / ln(those positions))
 //
 // Tensors are FP32 there, so every product and quotient here is rounded to FP32 where theirs is; powers and
 // cos/sin, whose last bit depends on the library, are taken in FP64 and rounded once. A tensor library's own
@@ -112,6 +114,26 @@ std::vector<float> llama3_frequencies(const RopeSpec& rope, int head_dim) {
   return frequencies;
 }
 
+std::vector<float> longrope_frequencies(const RopeSpec& rope, std::int64_t positions) {
+  const std::vector<double>& factors =
+      positions > rope.original_max_position ? rope.long_factors : rope.short_factors;
+  std::vector<float> frequencies = wave_powers(static_cast<float>(rope.theta), static_cast<int>(rope.dims));
+  for (std::size_t i = 0; i < frequencies.size(); ++i)
+    frequencies[i] = 1.0f / (static_cast<float>(factors[i]) * frequencies[i]);
+  return frequencies;
+}
+
+double longrope_attention_factor(const RopeSpec& rope) {
+  if (rope.attention_factor != 0) return rope.attention_factor;
+  if (rope.factor <= 1) return 1;
+  return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_position)));
+}
+
+double attention_factor(const RopeSpec& rope) {
+  if (rope.kind == RopeKind::kYarn) return yarn_attention_factor(rope);
+  return rope.kind == RopeKind::kLongRope ? longrope_attention_factor(rope) : 1.0;
+}
+
 std::vector<float> inverse_frequencies(const ModelSpec& spec, std::int64_t positions) {
   const RopeSpec& rope = spec.rope;
   const auto theta = static_cast<float>(rope.theta);
@@ -119,19 +141,21 @@ std::vector<float> inverse_frequencies(const ModelSpec& spec, std::int64_t posit
     case RopeKind::kDefault:
       break;
     case RopeKind::kLinear: {
-      std::vector<float> frequencies = plain_frequencies(theta, spec.head_dim);
+      std::vector<float> frequencies = plain_frequencies(theta, static_cast<int>(rope.dims));
       for (float& f : frequencies) f /= static_cast<float>(rope.factor);
       return frequencies;
     }
     case RopeKind::kDynamic:
-      return plain_frequencies(dynamic_theta(rope, spec.head_dim, positions, spec.max_position),
-                               spec.head_dim);
+      return plain_frequencies(dynamic_theta(rope, static_cast<int>(rope.dims), positions, spec.max_position),
+                               static_cast<int>(rope.dims));
     case RopeKind::kYarn:
-      return yarn_frequencies(rope, spec.head_dim);
+      return yarn_frequencies(rope, static_cast<int>(rope.dims));
     case RopeKind::kLlama3:
-      return llama3_frequencies(rope, spec.head_dim);
+      return llama3_frequencies(rope, static_cast<int>(rope.dims));
+    case RopeKind::kLongRope:
+      return longrope_frequencies(rope, positions);
   }
-  return plain_frequencies(theta, spec.head_dim);
+  return plain_frequencies(theta, static_cast<int>(rope.dims));
 }
 
 }  // namespace
@@ -143,8 +167,7 @@ RopeTable make_rope_table(const ModelSpec& spec, std::int64_t positions) {
       checked_mul(static_cast<std::uint64_t>(std::max<std::int64_t>(positions, 0)), frequencies.size());
   if (positions < 1 || !entries || *entries > kMostEntries)
     fail(ErrorKind::kUsage, "a context of {} positions is out of range", positions);
-  const auto factor =
-      static_cast<float>(spec.rope.kind == RopeKind::kYarn ? yarn_attention_factor(spec.rope) : 1.0);
+  const auto factor = static_cast<float>(attention_factor(spec.rope));
   RopeTable table;
   table.positions = positions;
   table.cosines.reserve(*entries);

@@ -11,6 +11,8 @@
 namespace llmq {
 namespace {
 
+constexpr const char* kHead = "lm_head.weight";
+
 // Marks what the structure reads, and checks each tensor's shape and type as it does.
 class TensorCheck {
  public:
@@ -43,15 +45,21 @@ class TensorCheck {
       for (const std::string& name : source.check_packed(linear)) read_.insert(name);
     } else {
       source.check_dense(linear);
-      expect(linear.module + ".weight", {linear.out_features, linear.in_features}, sizes);
+      expect(linear.weight.tensor, {linear.out_features, linear.in_features}, sizes);
     }
-    if (linear.has_bias) expect(linear.module + ".bias", {linear.out_features}, "out_features");
+    if (linear.has_bias()) expect(linear.bias.tensor, {linear.out_features}, "out_features");
+  }
+
+  // `size` says which key the width is of.
+  void expect_norm(const NormSpec& norm, const char* size) {
+    expect(norm.gain.tensor, {norm.width}, size);
+    if (norm.bias.exists()) expect(norm.bias.tensor, {norm.width}, size);
   }
 
   // The scales of a quantized KV cache, for pages of FP8.
-  void expect_kv_scales(const LinearSource& source, std::int64_t layer) {
+  void expect_kv_scales(const LinearSource& source, const BlockSpec& block) {
     for (const char* which : {"k_scale", "v_scale"}) {
-      const std::string name = kv_scale_name(layer, which);
+      const std::string name = kv_scale_name(block, which);
       expect(name, {1}, "one scale");
       const float scale = source.tensor(name).front();
       if (!(scale > 0) || !std::isfinite(scale))
@@ -66,8 +74,8 @@ class TensorCheck {
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (read_.count(tensor.name) != 0) continue;
       if (tensor.name.ends_with("rotary_emb.inv_freq"))
-        continue;  // old Llama checkpoints store what rope_theta says
-      if (tied && (tensor.name == "lm_head.weight" || tensor.name == "model.embed_tokens.weight")) continue;
+        continue;                                  // old Llama checkpoints store what rope_theta says
+      if (tied && tensor.name == kHead) continue;  // equal to the embedding, as resolve_head() saw
       fail(ErrorKind::kUnsupported,
            {"nothing in this family reads this tensor, so the stored model computes something else",
             checkpoint_.path().string(), tensor.name, "remove it if the model does not depend on it"});
@@ -111,21 +119,20 @@ bool same_bytes(const Checkpoint& checkpoint, const StoredTensor& a, const Store
 }  // namespace
 
 void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
-  spec.embedding = "model.embed_tokens.weight";
-  spec.head = "lm_head.weight";
+  spec.head = kHead;
   spec.tied_head = tied;
   if (!tied) return;
-  const StoredTensor* embedding = checkpoint.find(spec.embedding);
+  const StoredTensor* embedding = checkpoint.find(spec.embedding.tensor);
   const StoredTensor* head = checkpoint.find(spec.head);
   if (embedding != nullptr && head != nullptr && !same_bytes(checkpoint, *embedding, *head))
     fail(ErrorKind::kBadInput,
-         {"differs from model.embed_tokens.weight, although tie_word_embeddings is true",
+         {fmt::format("differs from {}, although tie_word_embeddings is true", spec.embedding.tensor),
           checkpoint.path().string(), spec.head,
           "set tie_word_embeddings to false, or remove one of the two"});
   if (embedding == nullptr && head != nullptr)
-    spec.embedding = spec.head;
+    spec.embedding.tensor = spec.head;
   else
-    spec.head = spec.embedding;
+    spec.head = spec.embedding.tensor;
 }
 
 void check_tensors(const Checkpoint& checkpoint, const std::string& config_file, const ModelSpec& spec) {
@@ -136,18 +143,17 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
                                    checkpoint.path().string(),
                                    "lm_head",
                                    {}});
-  check.expect(spec.embedding, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
+  check.expect(spec.embedding.tensor, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
   check.expect(spec.head, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
-  check.expect(spec.final_norm, {spec.hidden_size}, "hidden_size");
+  if (!spec.embedding.positions.empty())
+    check.expect(spec.embedding.positions, {spec.max_position + spec.embedding.offset, spec.hidden_size},
+                 "max_position_embeddings and the offset x hidden_size");
+  check.expect_norm(spec.final_norm, "hidden_size");
   for (const BlockSpec& block : spec.blocks) {
-    check.expect(block.input_norm, {spec.hidden_size}, "hidden_size");
-    check.expect(block.post_attention_norm, {spec.hidden_size}, "hidden_size");
-    if (!block.query_norm.empty()) {
-      check.expect(block.query_norm, {spec.head_dim}, "head_dim");
-      check.expect(block.key_norm, {spec.head_dim}, "head_dim");
-    }
+    for (const NormSpec& norm : block.norms)
+      check.expect_norm(norm, norm.width == spec.hidden_size ? "hidden_size" : "head_dim");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
-    if (source.kv_cache()) check.expect_kv_scales(source, &block - spec.blocks.data());
+    if (source.kv_cache()) check.expect_kv_scales(source, block);
   }
   check.refuse_unread(spec.tied_head);
 }

@@ -1,11 +1,15 @@
 #include "runtime/engine.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "device/exchange.h"
 #include "device/named_range.h"
 #include "model/divided_block.h"
+#include "model/embedding.h"
+#include "model/mixers/mixer.h"
+#include "model/run_sublayer.h"
 #include "runtime/kv_fitting.h"
 
 namespace llmq {
@@ -53,8 +57,8 @@ struct Engine::State {
   std::optional<ForwardContext> early_context;
   KvCache cache;
   std::vector<std::vector<BlockWeights>> blocks;  // by block, then by member
-  DeviceTable embedding;
-  Buffer final_norm;
+  DeviceTable embedding, position_table;
+  NormWeights final_norm;
   std::unique_ptr<PreparedWeight> head;
   Buffer logits;  // grows to the largest asked for
   // Of one step, kept so that the next allocates nothing.
@@ -87,15 +91,14 @@ struct Engine::State {
                                      "leave it out, or leave --gpu-layers out"});
     const LinearSource source = LinearSource::open(checkpoint);
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec,
-                                         static_cast<int>(block), false, kAllRoles, PackedWeights::kCodes));
+      blocks.push_back(load_block_shares(backends_of(block), options.compute, source, spec.blocks[block],
+                                         false, PackedWeights::kCodes));
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
-      for (const LinearRole role : kAllRoles)
-        count_served(source, spec.blocks[block].linear(role).module, blocks[block], role);
-    embedding = load_table(*backend, source, spec.embedding);
-    const std::vector<float> gain = source.tensor(spec.final_norm);
-    final_norm = backend->allocate(gain.size() * sizeof(float));
-    backend->upload(final_norm.view(DType::kF32, {spec.hidden_size}), gain.data());
+      for (const LinearSpec& linear : spec.blocks[block].linears) count_served(source, linear, blocks[block]);
+    embedding = load_table(*backend, source, spec.embedding.tensor);
+    if (!spec.embedding.positions.empty())
+      position_table = load_table(*backend, source, spec.embedding.positions);
+    final_norm = load_norm(*backend, source, spec.final_norm);
     head = prepare_head(*backend, options.compute, source, spec, options.head);
     prepare_packed_pages(source);
     served.push_back({options.head == HeadWeight::kInt8 ? "head, rounded to 8 bits" : "head", head->kernel, 1,
@@ -152,7 +155,7 @@ struct Engine::State {
       for (std::size_t i = 0; i < context.size(); ++i)
         in_block.push_back(
             {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
-      forward_members(in_block, static_cast<int>(block), rows, exchange);
+      run_block(in_block, static_cast<int>(block), rows, exchange);
     }
   }
   void run_early(const TensorView& hidden) {
@@ -187,20 +190,30 @@ struct Engine::State {
   void prepare_packed_pages(const LinearSource& source) {
     const std::optional<KvFormats> packed = options.kv ? options.kv->packed : std::nullopt;
     if (packed == kKvFloat8 && source.kv_cache() == KvCacheType::kFloat8)
-      for (int layer = 0; layer < static_cast<int>(blocks.size()); ++layer)
-        cache.set_scales(layer, source.tensor(kv_scale_name(layer, "k_scale")).front(),
-                         source.tensor(kv_scale_name(layer, "v_scale")).front());
+      for (std::size_t layer = 0; layer < blocks.size(); ++layer)
+        cache.set_scales(static_cast<int>(layer),
+                         source.tensor(kv_scale_name(spec.blocks[layer], "k_scale")).front(),
+                         source.tensor(kv_scale_name(spec.blocks[layer], "v_scale")).front());
     if (!packed || options.kv_probe.empty()) return;
     const Shape shape{static_cast<std::int64_t>(options.kv_probe.size()), spec.hidden_size};
     const Buffer hidden = backend->allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float));
     const TensorView view = hidden.view(DType::kF32, shape);
-    backend->embed(view, embedding.view, options.kv_probe);
+    std::vector<std::int32_t> positions(options.kv_probe.size());
+    std::iota(positions.begin(), positions.end(), 0);
+    embed(view, options.kv_probe, positions);
     fit_kv_bases(contexts, blocks, on_members(view).views, exchange);
   }
 
-  void count_served(const LinearSource& source, const std::string& module,
-                    std::span<const BlockWeights> shares, LinearRole role) {
-    const PreparedWeight& weight = *shares.front().linear(role).weight;
+  // The residual stream before the first block.
+  void embed(const TensorView& hidden, std::span<const std::int32_t> tokens,
+             std::span<const std::int32_t> positions) {
+    embed_rows(*backend, spec.embedding, embedding.view, position_table.view, tokens, positions, hidden);
+  }
+
+  void count_served(const LinearSource& source, const LinearSpec& linear,
+                    std::span<const BlockWeights> shares) {
+    const std::string& module = linear.module;
+    const PreparedWeight& weight = *shares.front().at(linear.id).parts.front().weight;
     const bool packed = source.is_packed(module);
     std::string name;
     if (packed) {
@@ -211,14 +224,14 @@ struct Engine::State {
         if (shape.column_groups) ++reordered;
       }
     } else {
-      name = dtype_row(checkpoint.at(module + ".weight").view.dtype).name;
+      name = dtype_row(checkpoint.at(linear.weight.tensor).view.dtype).name;
     }
     const auto same = std::find_if(served.begin(), served.end(), [&](const Served& s) {
       return s.weights == name && s.kernel == weight.kernel;
     });
     Served& entry = same != served.end() ? *same : served.emplace_back(Served{name, weight.kernel, 0, 0});
     ++entry.linears;
-    for (const BlockWeights& one : shares) entry.bytes += one.linear(role).weight->bytes;
+    for (const BlockWeights& one : shares) entry.bytes += one.at(linear.id).bytes();
   }
 
   void check(const Step& step) const {
@@ -295,7 +308,7 @@ std::shared_ptr<const PreparedAdapter> Engine::prepare(const LoraAdapter& adapte
                                    {},
                                    "--gpu-layers",
                                    "leave it out, or merge the adapter with llmq merge"});
-  auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(state_->members, adapter));
+  auto prepared = std::make_shared<PreparedAdapter>(prepare_adapter(state_->members, adapter, state_->spec));
   prepared->number = ++state_->adapters;
   return prepared;
 }
@@ -323,7 +336,7 @@ std::size_t Engine::weight_bytes() const {
   std::size_t sum = state_->head->bytes;
   for (const std::vector<BlockWeights>& members : state_->blocks)
     for (const BlockWeights& member : members)
-      for (const BlockLinear& linear : member.linears) sum += linear.weight->bytes;
+      for (const BlockLinear& linear : member.linears) sum += linear.bytes();
   return sum;
 }
 
@@ -336,14 +349,14 @@ Buffer Engine::forward(std::span<const Step> steps) {
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
-  state.backend->embed(hidden_view, state.embedding.view, state.ids);
+  state.embed(hidden_view, state.ids, state.rows.positions);
   if (state.early_context) state.run_early(hidden_view);
   state.run_rest(hidden_view);
 
   Buffer normed = state.backend->allocate(static_cast<std::size_t>(count * width) *
                                           static_cast<std::size_t>(element_bytes(dtype)));
-  state.backend->rms_norm(normed.view(dtype, {count, width}), hidden_view,
-                          state.final_norm.view(DType::kF32, {width}), state.spec.rms_norm_eps);
+  run_norm(*state.backend, state.spec.final_norm, state.final_norm, hidden_view,
+           normed.view(dtype, {count, width}));
   return normed;
 }
 

@@ -1,7 +1,7 @@
 // A model ready to run: weights of any kind, a paged KV cache, a backend.
 //
 // forward() runs rows of any number of sequences, prompts and single tokens alike, and returns hidden states;
-// the block forward is the one calibration runs (model/decoder_block.h). A result never depends on batch
+// the block forward is the one calibration runs (model/run_sublayer.h). A result never depends on batch
 // mates, chunking or thread count (row invariance).
 #pragma once
 #include <cstdint>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "model/decoder_block.h"
 #include "model/output_head.h"
+#include "model/run_sublayer.h"
 #include "runtime/kv_cache.h"
 
 namespace llmq {

@@ -22,8 +22,8 @@ std::int32_t block_count(std::int64_t tokens, int block_size) {
 KvWindow kv_window(const ModelSpec& spec) {
   KvWindow window{0, kAttentionTile};
   for (const BlockSpec& block : spec.blocks) {
-    if (block.sliding_window <= 0) return {};
-    window.positions = std::max(window.positions, block.sliding_window);
+    if (block.pages.window <= 0) return {};
+    window.positions = std::max(window.positions, block.pages.window);
   }
   return window;
 }
@@ -39,17 +39,19 @@ KvCache::KvCache(const ModelSpec& spec, std::vector<Backend*> backends, KvType t
       backends_(std::move(backends)),
       blocks_(block_count(tokens, block_size), block_size, prefix_caching, kv_window(spec)) {
   const std::int64_t blocks = blocks_.total();
-  const auto pages_of = [&](Backend& backend, std::int64_t head_bytes) {
+  const auto pages_of = [&](Backend& backend, const PagesSpec& layer, std::int64_t head_bytes) {
     const auto bytes = checked_mul(static_cast<std::uint64_t>(blocks * block_size),
-                                   static_cast<std::uint64_t>(spec.kv_heads * head_bytes));
+                                   static_cast<std::uint64_t>(layer.kv_heads * head_bytes));
     if (!bytes) fail(ErrorKind::kResource, "a KV cache of {} positions exceeds the address space", tokens);
     const Buffer& pages = storage_.emplace_back(backend.allocate(*bytes));
-    return type.packed ? pages.view(DType::kU8, {blocks, spec.kv_heads, block_size, head_bytes})
-                       : pages.view(type.plain, {blocks, block_size, spec.kv_heads, spec.head_dim});
+    return type.packed ? pages.view(DType::kU8, {blocks, layer.kv_heads, block_size, head_bytes})
+                       : pages.view(type.plain, {blocks, block_size, layer.kv_heads, layer.head_dim});
   };
-  for (Backend* const backend : backends_) {
-    const TensorView keys = pages_of(*backend, type.key_bytes(spec.head_dim)),
-                     values = pages_of(*backend, type.value_bytes(spec.head_dim));
+  for (std::size_t place = 0; place < backends_.size(); ++place) {
+    const PagesSpec& layer = spec.blocks[place / members_].pages;
+    Backend& backend = *backends_[place];
+    const TensorView keys = pages_of(backend, layer, type.key_bytes(layer.head_dim)),
+                     values = pages_of(backend, layer, type.value_bytes(layer.head_dim));
     pages_.push_back({keys, values, block_size, type.packed});
   }
 }

@@ -4,6 +4,10 @@
 #include <array>
 #include <functional>
 
+#include "base/error.h"
+#include "model/mixers/mixer.h"
+#include "model/run_sublayer.h"
+
 namespace llmq {
 namespace {
 
@@ -87,15 +91,21 @@ std::vector<HeadBasis> fit_block(Backend& backend, const Pieces& pieces, const T
   return bases;
 }
 
-// What the fit needs of one member.
+const AttentionSpec& attention_of(const ForwardContext& context, std::size_t block) {
+  const AttentionSpec* attention = context.spec.blocks[block].attention();
+  if (attention == nullptr) fail(ErrorKind::kInternal, "block {} has no pages to fit", block);
+  return *attention;
+}
+
+// What the fit needs of one member. All blocks have pages of one size.
 class FittedMember {
  public:
   FittedMember(const ForwardContext& context, const Pieces& pieces, const TensorView& hidden)
       : context_(context),
         pieces_(pieces),
         hidden_(hidden),
-        mixing_(prepare_mixing(context.backend, context.spec.head_dim)) {
-    const ModelSpec& spec = context.spec;
+        mixing_(prepare_mixing(context.backend, attention_of(context, 0).head_dim)) {
+    const AttentionSpec& spec = attention_of(context, 0);
     const std::int64_t tokens = hidden.rows();
     const DType dtype = activation_dtype(context.compute);
     const auto room = [&](Buffer& buffer, DType type, const Shape& shape) {
@@ -105,16 +115,19 @@ class FittedMember {
     q_ = room(storage_[0], DType::kF32, {tokens, spec.heads, spec.head_dim});
     k_ = room(storage_[1], DType::kF32, {tokens, spec.kv_heads, spec.head_dim});
     v_ = room(storage_[2], DType::kF32, {tokens, spec.kv_heads, spec.head_dim});
-    x_ = room(storage_[3], dtype, {tokens, spec.hidden_size});
+    x_ = room(storage_[3], dtype, {tokens, context.spec.hidden_size});
     const Shape page{pieces.blocks(), kBlock, spec.kv_heads, spec.head_dim};
     const TensorView keys = room(storage_[4], dtype, page), values = room(storage_[5], dtype, page);
     pages_ = {keys, values, kBlock};
   }
 
   // From `hidden` as it is before the block.
-  std::vector<HeadBasis> bases(const BlockWeights& weights) const {
-    attention_input(context_, weights, hidden_, x_);
-    project(context_, weights, x_, pieces_.spread, q_, k_, v_);
+  std::vector<HeadBasis> bases(std::size_t number, const BlockWeights& weights) const {
+    const BlockSpec& block = context_.spec.blocks[number];
+    const AttentionSpec& attention = attention_of(context_, number);
+    const NormId before = block.sublayer_of(attention.input).before;
+    run_norm(context_.backend, block.at(before), weights.at(before), hidden_, x_);
+    project(context_, block, weights, attention, x_, pieces_.spread, q_, k_, v_);
     return fit_block(context_.backend, pieces_, q_, k_);
   }
   KvBasis prepare(std::span<const HeadBasis> bases) const {
@@ -144,10 +157,10 @@ void fit_kv_bases(std::span<const ForwardContext> contexts, std::span<std::vecto
     std::vector<std::vector<HeadBasis>> bases;
     std::vector<MemberBlock> places;
     for (std::size_t i = 0; i < members.size(); ++i) {
-      bases.push_back(members[i].bases(weights[i]));
+      bases.push_back(members[i].bases(block, weights[i]));
       places.push_back(members[i].in_block(weights[i]));
     }
-    forward_members(places, static_cast<int>(block), pieces.rows, exchange);
+    run_block(places, static_cast<int>(block), pieces.rows, exchange);
     for (std::size_t i = 0; i < members.size(); ++i) weights[i].kv_basis = members[i].prepare(bases[i]);
   }
 }

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "model/divided_block.h"
+#include "model/run_sublayer.h"
 
 namespace llmq {
 

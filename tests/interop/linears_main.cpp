@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "device/backend.h"
-#include "model/decoder_block.h"
+#include "model/block_weights.h"
 #include "quant/pipeline/activation_stream.h"
 
 namespace {
@@ -47,16 +47,18 @@ void trace(const std::string& model, const std::string& ids, const std::string& 
   stream.embed(checkpoint, set);
   for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
     const int block = static_cast<int>(b);
-    const BlockWeights weights = load_block(*backend, context.compute, source, spec, block);
-    for (const InputSite site : kInputSites) {
-      RowSample rows;
-      stream.statistics(site, block, weights, Samples::kAll, &rows);
-      for (const LinearSpec& linear : spec.blocks[b].linears)
-        if (linear.site == site)
-          write_values(directory + "/" + linear.module + ".x", rows.row(0), rows.rows() * rows.channels());
-      if (site == InputSite::kOutput) stream.finish_attention(block, weights);
+    const BlockSpec& structure = spec.blocks[b];
+    const BlockWeights weights = load_block(*backend, context.compute, source, structure);
+    for (std::size_t part = 0; part < structure.sublayers.size(); ++part) {
+      for (const SiteId site : structure.sublayers[part].sites) {
+        RowSample rows;
+        stream.statistics(site, block, weights, Samples::kAll, &rows);
+        for (const LinearId reader : structure.at(site).readers)
+          write_values(directory + "/" + structure.at(reader).module + ".x", rows.row(0),
+                       rows.rows() * rows.channels());
+      }
+      stream.finish(part, block, weights);
     }
-    stream.finish_mlp(weights);
   }
 }
 
@@ -75,9 +77,15 @@ void apply(const std::string& model, const std::string& directory) {
       const TensorView in_view = in.view(DType::kF32, {tokens, linear.in_features}),
                        out_view = out.view(DType::kF32, {tokens, linear.out_features});
       backend->upload(in_view, x.data());
-      TensorView bias;
-      if (linear.has_bias) bias = prepared.bias.view(DType::kF32, {linear.out_features});
-      backend->linear(out_view, in_view, *prepared.weight, bias);
+      std::int64_t first = 0;
+      for (std::size_t part = 0; part < prepared.parts.size(); ++part) {
+        TensorView columns(out_view.as<float>() + first, DType::kF32, {tokens, linear.parts[part]},
+                           out_view.device);
+        columns.row_stride = linear.out_features;
+        backend->linear(columns, in_view, *prepared.parts[part].weight,
+                        vector_view(prepared.parts[part].bias));
+        first += linear.parts[part];
+      }
       std::vector<float> y(static_cast<std::size_t>(tokens * linear.out_features));
       backend->download(y.data(), out_view);
       write_values(directory + "/" + linear.module + ".y", y.data(), tokens * linear.out_features);

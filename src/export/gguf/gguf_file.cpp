@@ -103,8 +103,8 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
-  return {spec.family == "mistral" ? "llama" : spec.family, static_cast<int>(spec.blocks.size()), spec.heads,
-          spec.kv_heads, 0};
+  return {spec.family == "mistral" ? "llama" : spec.family, static_cast<int>(spec.blocks.size()),
+          spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads, 0};
 }
 
 GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufRequest request)

@@ -126,24 +126,26 @@ void add_sizes(const ModelSpec& spec, const std::string& architecture, const Ggu
   const auto add = [&](const std::string& key, std::int64_t value) {
     metadata.set_u32(prefix + key, static_cast<std::uint32_t>(value));
   };
+  // What gguf_architecture() lets pass has the same sizes in all blocks.
+  const AttentionSpec& attention = *spec.blocks.front().attention();
+  const MlpSpec& mlp = *spec.blocks.front().mlp();
   add("block_count", static_cast<std::int64_t>(spec.blocks.size()));
   add("context_length", spec.max_position);
   add("embedding_length", spec.hidden_size);
-  add("feed_forward_length", spec.intermediate_size);
-  add("attention.head_count", spec.heads);
-  add("attention.head_count_kv", spec.kv_heads);
+  add("feed_forward_length", mlp.width);
+  add("attention.head_count", attention.heads);
+  add("attention.head_count_kv", attention.kv_heads);
   add_rope(spec, prefix, metadata);
-  metadata.set_f32(prefix + "attention.layer_norm_rms_epsilon", spec.rms_norm_eps);
-  if (architecture != "qwen2" || spec.hidden_size != std::int64_t{spec.heads} * spec.head_dim) {
-    add("attention.key_length", spec.head_dim);
-    add("attention.value_length", spec.head_dim);
+  metadata.set_f32(prefix + "attention.layer_norm_rms_epsilon", spec.final_norm.eps);
+  if (architecture != "qwen2" || spec.hidden_size != attention.inner_width()) {
+    add("attention.key_length", attention.head_dim);
+    add("attention.value_length", attention.head_dim);
   }
   metadata.set_u32(kFileTypeKey, file_type.id);
   if (architecture == "llama") {
     add("vocab_size", spec.vocab_size);
-    add("rope.dimension_count", spec.head_dim);
-    if (spec.blocks.front().sliding_window != 0)
-      add("attention.sliding_window", spec.blocks.front().sliding_window);
+    add("rope.dimension_count", attention.head_dim);
+    if (attention.window != 0) add("attention.sliding_window", attention.window);
   }
   metadata.set_u32(kVersionKey, kQuantizationVersion);
 }

@@ -16,7 +16,7 @@ namespace {
 constexpr std::size_t kLongestName = 255;  // more is no name that anybody chose
 
 enum Kind : unsigned { kBasename = 1, kSize = 2, kFinetune = 4, kVersion = 8, kType = 16 };
-struct Part {
+struct NamePart {
   std::string text;
   unsigned kinds = 0;
 };
@@ -56,7 +56,7 @@ std::string title_of(const std::string& text) {
 
 // "135m" -> "135M"; "7b1" -> "7.1B". A size far from the model's own is no size: most likely a context
 // length.
-void read_size(Part& part, std::uint64_t parameters) {
+void read_size(NamePart& part, std::uint64_t parameters) {
   std::string& text = part.text;
   std::replace(text.begin(), text.end(), '_', '.');
   if (is_digit(text.back()))
@@ -81,8 +81,8 @@ void read_size(Part& part, std::uint64_t parameters) {
   if (part.kinds == 0) part.kinds = kSize;
 }
 
-std::vector<Part> annotated_parts(const std::string& name, std::uint64_t parameters) {
-  std::vector<Part> parts;
+std::vector<NamePart> annotated_parts(const std::string& name, std::uint64_t parameters) {
+  std::vector<NamePart> parts;
   std::string text;
   for (const char c : name + "-") {
     if (c != '-') {
@@ -93,7 +93,7 @@ std::vector<Part> annotated_parts(const std::string& name, std::uint64_t paramet
     }
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    Part& part = parts[i];
+    NamePart& part = parts[i];
     if (matches(part.text, R"((v|iter)?\d+([.]\d+)*)")) {
       part.kinds = kVersion;
     } else if (matches(part.text, R"(i?q\d(_\w)*|b?fp?(16|32))")) {
@@ -109,9 +109,9 @@ std::vector<Part> annotated_parts(const std::string& name, std::uint64_t paramet
   return parts;
 }
 
-std::string joined(const std::vector<Part>& parts, unsigned kind, unsigned without = 0, bool once = false) {
+std::string joined(const std::vector<NamePart>& parts, unsigned kind, unsigned without = 0, bool once = false) {
   std::vector<std::string> texts;
-  for (const Part& part : parts)
+  for (const NamePart& part : parts)
     if ((part.kinds & kind) != 0 && (part.kinds & without) == 0 &&
         !(once && std::find(texts.begin(), texts.end(), part.text) != texts.end()))
       texts.push_back(part.text);
@@ -121,19 +121,19 @@ std::string joined(const std::vector<Part>& parts, unsigned kind, unsigned witho
 }
 
 // Words such as "small" are sizes only where no number is one.
-void drop_worded_sizes(std::vector<Part>& parts) {
-  const bool numbered = std::any_of(parts.begin(), parts.end(), [](const Part& part) {
+void drop_worded_sizes(std::vector<NamePart>& parts) {
+  const bool numbered = std::any_of(parts.begin(), parts.end(), [](const NamePart& part) {
     return (part.kinds & kSize) != 0 && std::any_of(part.text.begin(), part.text.end(), is_digit);
   });
-  for (Part& part : parts)
+  for (NamePart& part : parts)
     if (numbered && (part.kinds & kSize) != 0 && std::all_of(part.text.begin(), part.text.end(), is_letter))
       part.kinds &= ~static_cast<unsigned>(kSize);
 }
 
 // The name's beginning, up to the first part that says something else, is the base name.
-void find_basename(std::vector<Part>& parts) {
+void find_basename(std::vector<NamePart>& parts) {
   bool at_start = true;
-  for (Part& part : parts) {
+  for (NamePart& part : parts) {
     if (at_start && ((part.kinds == 0 && is_letter(part.text[0])) || (part.kinds & kVersion) != 0)) {
       part.kinds |= kBasename;
       continue;
@@ -160,7 +160,7 @@ ModelNameParts parse_model_name(const std::string& id, std::uint64_t parameters)
   const std::string name = slash == std::string::npos ? id : id.substr(slash + 1);
   if (slash != std::string::npos && slash > 0 && id[0] != '.')
     made.organization = title_of(id.substr(0, slash));
-  std::vector<Part> parts = annotated_parts(name, parameters);
+  std::vector<NamePart> parts = annotated_parts(name, parameters);
   drop_worded_sizes(parts);
   find_basename(parts);
   made.title = title_of(name);

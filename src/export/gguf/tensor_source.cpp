@@ -26,9 +26,9 @@ class HuggingFaceSource final : public GgufTensorSource {
       : checkpoint_(checkpoint), spec_(spec), linears_(LinearSource::open(checkpoint)) {
     const std::string file = checkpoint.path().string();
     const bool permuted = gguf_architecture(spec, file) == "llama";
-    add("token_embd.weight", spec.embedding, {spec.vocab_size, spec.hidden_size});
-    add("output_norm.weight", spec.final_norm, {spec.hidden_size});
-    if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding != "lm_head.weight")
+    add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
+    add("output_norm.weight", spec.final_norm.gain.tensor, {spec.hidden_size});
+    if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding.tensor != "lm_head.weight")
       add("output.weight", spec.head, {spec.vocab_size, spec.hidden_size});
     for (const BlockSpec& block : spec.blocks) add_block(block, permuted);
     rope_factors_ = llama3_rope_factors(spec);
@@ -121,21 +121,14 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
   void add_block(const BlockSpec& block, bool permuted) {
-    const auto plain = [&](const std::string& tensor, std::int64_t size) {
-      if (!tensor.empty()) add(gguf_name(tensor), tensor, Shape{size});
-    };
-    plain(block.input_norm, spec_.hidden_size);
-    plain(block.post_attention_norm, spec_.hidden_size);
-    plain(block.query_norm, spec_.head_dim);
-    plain(block.key_norm, spec_.head_dim);
+    for (const NormSpec& norm : block.norms)
+      add(gguf_name(norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
     for (const LinearSpec& linear : block.linears) {
-      int heads = 0;
-      if (permuted && linear.role == LinearRole::kQuery) heads = spec_.heads;
-      if (permuted && linear.role == LinearRole::kKey) heads = spec_.kv_heads;
-      const std::string weight = linear.module + ".weight", bias = linear.module + ".bias";
+      const int heads = permuted ? linear.rope_heads : 0;
+      const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
       add(gguf_name(weight), weight, {linear.out_features, linear.in_features}, heads,
           linears_.is_packed(linear.module) ? &linear : nullptr);
-      if (linear.has_bias) add(gguf_name(bias), bias, Shape{linear.out_features}, heads);
+      if (linear.has_bias()) add(gguf_name(bias), bias, Shape{linear.out_features}, heads);
     }
   }
 
@@ -191,6 +184,13 @@ class GgufSource final : public GgufTensorSource {
        {std::move(message), file, std::move(where), "keep the model in safetensors"});
 }
 
+bool computes_silu(const ModelSpec& spec) {
+  return std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
+    const MlpSpec* const mlp = block.mlp();
+    return mlp == nullptr || mlp->activation == Activation::kSilu;
+  });
+}
+
 void check_rope(const ModelSpec& spec, const std::string& file) {
   const RopeSpec& rope = spec.rope;
   if (rope.kind == RopeKind::kDynamic)
@@ -216,16 +216,17 @@ std::string gguf_architecture(const ModelSpec& spec, const std::string& file) {
   const std::string name = spec.family == "mistral" ? "llama" : spec.family;
   if (name != "llama" && name != "qwen2" && name != "qwen3")
     refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
-  if (!spec.silu) refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
+  if (!computes_silu(spec))
+    refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
   check_rope(spec, file);
   for (const BlockSpec& block : spec.blocks) {
-    if (block.sliding_window != 0 && name != "llama")
+    if (block.pages.window != 0 && name != "llama")
       refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));
+    const AttentionSpec* const attention = block.attention();
     for (const LinearSpec& linear : block.linears) {
-      const bool reader = linear.role == LinearRole::kQuery || linear.role == LinearRole::kKey ||
-                          linear.role == LinearRole::kValue;
-      if (linear.has_bias && !reader && name != "llama")
-        refuse(file, linear.module + ".bias", fmt::format("llama.cpp's {} has no place for this bias", name));
+      const bool reader = attention != nullptr && linear.site == attention->input;
+      if (linear.has_bias() && !reader && name != "llama")
+        refuse(file, linear.bias.tensor, fmt::format("llama.cpp's {} has no place for this bias", name));
     }
   }
   return name;
@@ -248,8 +249,8 @@ std::vector<float> llama3_rope_factors(const ModelSpec& spec) {
   const auto high_wavelength = static_cast<float>(length / rope.high_freq_factor);
   const auto factor = static_cast<float>(rope.factor);
   std::vector<float> factors;
-  for (int i = 0; i < spec.head_dim; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(spec.head_dim);
+  for (std::int64_t i = 0; i < rope.dims; i += 2) {
+    const float exponent = static_cast<float>(i) / static_cast<float>(rope.dims);
     const auto power = static_cast<float>(
         std::pow(static_cast<double>(static_cast<float>(rope.theta)), static_cast<double>(exponent)));
     const float wavelength = over(2 * M_PI, 1.0f / power);

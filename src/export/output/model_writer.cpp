@@ -138,9 +138,9 @@ void declare_kv_scales(const PackedFormatRow& format, const ModelSpec& spec,
           {},
           "kv_cache",
           "format: compressed-tensors has"});
-  for (std::size_t layer = 0; layer < spec.blocks.size(); ++layer)
+  for (const BlockSpec& block : spec.blocks)
     for (const char* which : {"k_scale", "v_scale"})
-      tensors.push_back({kv_scale_name(static_cast<std::int64_t>(layer), which), DType::kF32, {1}});
+      tensors.push_back({kv_scale_name(block, which), DType::kF32, {1}});
 }
 
 // One static scale per layer for keys and one for values.

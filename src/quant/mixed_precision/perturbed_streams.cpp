@@ -3,8 +3,9 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "model/embedding.h"
+#include "model/mixers/mixer.h"
 #include "model/output_head.h"
-#include "quant/pipeline/activation_stream.h"
 
 namespace llmq {
 namespace {
@@ -32,7 +33,7 @@ std::uint64_t ProbeStreams::bytes(const ModelSpec& spec, Compute compute, std::i
                                   std::int64_t most) {
   const std::int64_t batch = std::max(kBatchTokens, tokens);
   return bytes_of(most * tokens * spec.hidden_size, DType::kF32) +
-         bytes_of(2 * batch * spec.kv_heads * spec.head_dim, activation_dtype(compute));
+         bytes_of(2 * batch * spec.widest_page(), activation_dtype(compute));
 }
 
 std::uint64_t ProbeStreams::scoring_bytes(const ModelSpec& spec, Compute compute, std::int64_t tokens) {
@@ -59,11 +60,10 @@ ProbeStreams::ProbeStreams(const ForwardContext& context, const Checkpoint& chec
       table.push_back(static_cast<std::int32_t>(s * pages_each + p));
   }
   const DType dtype = activation_dtype(context.compute);
-  const Shape pages{at_once_ * samples_ * pages_each, kPageTokens, spec.kv_heads, spec.head_dim};
-  keys_ = context.backend.allocate(bytes_of(pages.elements(), dtype));
-  values_ = context.backend.allocate(bytes_of(pages.elements(), dtype));
-  pages_ = {keys_.view(dtype, pages), values_.view(dtype, pages), kPageTokens};
-  embed_samples(context, checkpoint, samples, stream(0));
+  pages_ = at_once_ * samples_ * pages_each;
+  keys_ = context.backend.allocate(bytes_of(pages_ * kPageTokens * spec.widest_page(), dtype));
+  values_ = context.backend.allocate(bytes_of(pages_ * kPageTokens * spec.widest_page(), dtype));
+  embed_samples(context.backend, spec, checkpoint, samples, stream(0));
 }
 
 TensorView ProbeStreams::stream(std::int64_t index) const {
@@ -72,6 +72,9 @@ TensorView ProbeStreams::stream(std::int64_t index) const {
 }
 
 void ProbeStreams::run(int block, const BlockWeights& weights, std::int64_t first, std::int64_t count) {
+  const PagesSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)].pages;
+  const DType dtype = activation_dtype(context_.compute);
+  const Shape page{pages_, kPageTokens, spec.kv_heads, spec.head_dim};
   for (std::int64_t from = first; from < first + count; from += at_once_) {
     const std::int64_t sequences = std::min(at_once_, first + count - from) * samples_;
     BatchRows rows;
@@ -84,8 +87,11 @@ void ProbeStreams::run(int block, const BlockWeights& weights, std::int64_t firs
       rows.sequences.push_back({s * length_, length_, 0, table});
     }
     const TensorView hidden = hidden_.view(DType::kF32, {most_ * tokens_, context_.spec.hidden_size});
-    forward_block(context_, block, weights, rows, pages_,
-                  hidden.row_slice(from * tokens_, sequences * length_));
+    run_block({&context_,
+               &weights,
+               {keys_.view(dtype, page), values_.view(dtype, page), kPageTokens},
+               hidden.row_slice(from * tokens_, sequences * length_)},
+              block, rows);
   }
 }
 
@@ -107,10 +113,7 @@ std::vector<double> ProbeStreams::divergences(const LinearSource& source) const 
   Backend& backend = context_.backend;
   const ModelSpec& spec = context_.spec;
   const DType dtype = activation_dtype(context_.compute);
-  const std::vector<float> gain_values = source.tensor(spec.final_norm);
-  const Buffer gain = backend.allocate(gain_values.size() * sizeof(float));
-  const TensorView gain_view = gain.view(DType::kF32, {spec.hidden_size});
-  backend.upload(gain_view, gain_values.data());
+  const NormWeights norm = load_norm(backend, source, spec.final_norm);
   const std::unique_ptr<PreparedWeight> head = prepare_head(backend, context_.compute, source, spec);
 
   const std::int64_t scored = scored_tokens(tokens_), tile = scored_at_once(spec, scored);
@@ -126,7 +129,7 @@ std::vector<double> ProbeStreams::divergences(const LinearSource& source) const 
       backend.upload(view.row_slice(r, 1), row.data());
     }
     const TensorView x = normed.view(dtype, {rows, spec.hidden_size});
-    backend.rms_norm(x, view, gain_view, spec.rms_norm_eps);
+    run_norm(backend, spec.final_norm, norm, view, x);
     const TensorView y = into.view(DType::kF32, {rows, spec.vocab_size});
     backend.linear(y, x, *head, {});
     return y;

@@ -12,7 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "model/decoder_block.h"
+#include "model/run_sublayer.h"
 
 namespace llmq {
 
@@ -44,7 +44,7 @@ class ProbeStreams {
   std::int64_t settled_ = 1, streams_ = 1;  // streams before this block's forks, and with them
   std::int64_t at_once_;                    // streams in one batch
   Buffer hidden_, keys_, values_;
-  KvPages pages_;
+  std::int64_t pages_ = 0;                         // how many
   std::vector<std::vector<std::int32_t>> tables_;  // of each sequence of a batch
 };
 

@@ -15,26 +15,6 @@
 namespace llmq {
 namespace {
 
-// The samples on which KL_g is measured.
-
-// Roles that engines fuse into one product.
-constexpr int fused_kind(LinearRole role) {
-  switch (role) {
-    case LinearRole::kQuery:
-    case LinearRole::kKey:
-    case LinearRole::kValue:
-      return 0;
-    case LinearRole::kOutput:
-      return 1;
-    case LinearRole::kGate:
-    case LinearRole::kUp:
-      return 2;
-    case LinearRole::kDown:
-      break;
-  }
-  return 3;
-}
-
 std::vector<std::vector<std::int32_t>> first_samples(const CalibrationSet& set, std::int64_t count,
                                                      std::int64_t length) {
   std::vector<std::vector<std::int32_t>> samples;
@@ -49,7 +29,7 @@ std::vector<std::vector<std::int32_t>> first_samples(const CalibrationSet& set, 
 // A block's groups while they are measured: the linears of each, rounded to the fewest bits.
 struct OpenGroup {
   MeasuredGroup measured;
-  std::vector<std::pair<LinearRole, std::unique_ptr<PreparedWeight>>> rounded;
+  std::vector<std::pair<LinearId, BlockLinear>> rounded;
 };
 
 class Measuring {
@@ -66,30 +46,31 @@ class Measuring {
   // The Gram losses of a block's linears; the stream moves on to the next block.
   std::vector<OpenGroup> judge_block(int block, const BlockWeights& weights, ActivationStream& stream) {
     const BlockSpec& spec = context_.spec.blocks[static_cast<std::size_t>(block)];
-    std::map<int, OpenGroup> open;
-    for (const InputSite site : kInputSites) {
-      judge_site(spec, site, stream.statistics(site, block, weights, Samples::kAll), open);
-      if (site == InputSite::kOutput) stream.finish_attention(block, weights);
-      if (site == InputSite::kDown) stream.finish_mlp(weights);
+    std::map<SiteId, OpenGroup> open;
+    for (std::size_t part = 0; part < spec.sublayers.size(); ++part) {
+      for (const SiteId site : spec.sublayers[part].sites)
+        judge_site(spec, site, stream.statistics(site, block, weights, Samples::kAll), open);
+      stream.finish(part, block, weights);
     }
     std::vector<OpenGroup> groups;
-    for (auto& [kind, group] : open) groups.push_back(std::move(group));
+    for (auto& [site, group] : open) groups.push_back(std::move(group));
     return groups;
   }
 
  private:
-  void judge_site(const BlockSpec& block, InputSite site, const InputStats& stats,
-                  std::map<int, OpenGroup>& open) {
+  void judge_site(const BlockSpec& block, SiteId site, const InputStats& stats,
+                  std::map<SiteId, OpenGroup>& open) {
     for (const double value : stats.mean_absolute())
       if (!std::isfinite(value))
         fail(ErrorKind::kBadInput,
-             {fmt::format("the activations {} are not finite", site_name(site)),
+             {fmt::format("the activations {} are not finite", block.at(site).name),
               source_.checkpoint().path().string(), block.prefix, "the checkpoint's weights may be damaged"});
     GramLoss gram(stats, context_.backend, context_.compute);
-    for (const LinearSpec& linear : block.linears) {
+    for (const LinearId id : block.at(site).readers) {
+      const LinearSpec& linear = block.at(id);
       const auto planned = place_.find(linear.module);
-      if (linear.site != site || planned == place_.end()) continue;
-      OpenGroup& group = open[fused_kind(linear.role)];
+      if (planned == place_.end()) continue;
+      OpenGroup& group = open[site];
       group.measured.modules.push_back(planned->second);
       group.measured.gram_loss.resize(bits_.size());
       judge_linear(linear, plan_.modules[planned->second].scheme, gram, group);
@@ -107,10 +88,9 @@ class Measuring {
       if (b != 0) continue;
       ZeroedNumbers<float> value(matrix.codes.size());
       dequantize(matrix, value, pool_);
-      group.rounded.emplace_back(
-          linear.role, context_.backend.prepare(
-                           TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}),
-                           context_.compute));
+      BlockLinear& rounded = group.rounded.emplace_back(linear.id, BlockLinear()).second;
+      set_weight(context_.backend, context_.compute, linear,
+                 TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}), rounded);
     }
   }
 
@@ -129,10 +109,19 @@ void spread(MeasuredGroup& group) {
 }
 
 void swap_weights(OpenGroup& group, BlockWeights& weights) {
-  for (auto& [role, weight] : group.rounded) std::swap(weights.linear(role).weight, weight);
+  for (auto& [id, linear] : group.rounded)
+    for (std::size_t part = 0; part < linear.parts.size(); ++part)
+      std::swap(weights.at(id).parts[part].weight, linear.parts[part].weight);
 }
 
 }  // namespace
+
+// The readers of a site are what engines run as one product, so they are one group.
+std::int64_t groups_of(const ModelSpec& spec) {
+  std::int64_t groups = 0;
+  for (const BlockSpec& block : spec.blocks) groups += std::ssize(block.sites);
+  return groups;
+}
 
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
@@ -146,14 +135,13 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
   stream.embed(checkpoint, few);
   const auto probe_samples = first_samples(calibration, kProbeSamples, kProbeLength);
   // A stream for each group, and the original.
-  ProbeStreams probes(context, checkpoint, probe_samples,
-                      1 + 4 * static_cast<std::int64_t>(spec.blocks.size()));
+  ProbeStreams probes(context, checkpoint, probe_samples, 1 + groups_of(spec));
   Measuring measuring(plan, source, context);
   Progress progress("measure", static_cast<double>(spec.blocks.size()));
   std::vector<MeasuredGroup> all;
   for (std::size_t b = 0; b < spec.blocks.size(); ++b) {
     const int block = static_cast<int>(b);
-    BlockWeights weights = load_block(backend, plan.compute, source, spec, block);
+    BlockWeights weights = load_block(backend, plan.compute, source, spec.blocks[b]);
     for (OpenGroup& group : measuring.judge_block(block, weights, stream)) {
       swap_weights(group, weights);
       probes.fork(block, weights);

@@ -31,6 +31,9 @@ struct MeasuredGroup {
 };
 
 // For plan.candidate_bits. Groups in model order. `on_step` after each block; may throw.
+// Of a model: the readers of a site are one.
+std::int64_t groups_of(const ModelSpec& spec);
+
 std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint& checkpoint,
                                               const ModelSpec& spec, const CalibrationSet& calibration,
                                               Backend& backend, const std::function<void()>& on_step);

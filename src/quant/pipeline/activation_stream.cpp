@@ -10,7 +10,6 @@ namespace llmq {
 namespace {
 
 constexpr int kBlockSize = 16;
-constexpr std::size_t kEmbeddedAtOnce = 256;
 constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
 
 // Tokens of a chunk: a whole number of samples, all of one length.
@@ -30,36 +29,6 @@ std::size_t lane_of(std::size_t chunk, std::size_t stride, std::size_t devices) 
 std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens) {
   const auto wanted = static_cast<std::size_t>((kSearchTokens + chunk_tokens - 1) / chunk_tokens);
   return std::max<std::size_t>(1, chunks / wanted);
-}
-
-void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
-                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
-  const StoredTensor& table = checkpoint.at(context.spec.embedding);
-  const std::int64_t width = table.view.cols();
-  const std::uint64_t row_bytes = table.view.bytes() / static_cast<std::uint64_t>(table.view.rows());
-  const auto* const bytes = static_cast<const std::byte*>(table.view.pointer);
-  std::vector<float> rows;
-  std::vector<Lease> leases;  // to the end: a row that comes again is not read again
-  std::int64_t row = 0;
-  for (const std::vector<std::int32_t>& sample : samples)
-    for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
-      const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
-      rows.resize(count * static_cast<std::size_t>(width));
-      for (std::size_t i = 0; i < count; ++i) {
-        const std::int32_t id = sample[first + i];
-        if (id < 0 || id >= context.spec.vocab_size)
-          fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
-               context.spec.vocab_size);
-        leases.push_back(checkpoint.hold_rows(table, id, 1));
-        to_float32(
-            TensorView(static_cast<const void*>(bytes + static_cast<std::uint64_t>(id) * row_bytes),
-                       table.view.dtype, {1, width}),
-            std::span(rows).subspan(i * static_cast<std::size_t>(width), static_cast<std::size_t>(width)));
-      }
-      context.backend.upload(hidden.row_slice(row, static_cast<std::int64_t>(count)), rows.data());
-      row += static_cast<std::int64_t>(count);
-      checkpoint.release(table);  // the kernel maps the neighbours of each row too
-    }
 }
 
 ActivationStream::ActivationStream(std::span<const ForwardContext> devices, const CalibrationSet& calibration,
@@ -105,6 +74,10 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
   }
 }
 
+const BlockSpec& ActivationStream::spec(int block) const {
+  return lanes_.front().context().spec.blocks[static_cast<std::size_t>(block)];
+}
+
 void ActivationStream::measure_kv() {
   for (DeviceSamples& lane : lanes_) lane.measure_kv();
 }
@@ -128,7 +101,7 @@ void ActivationStream::embed(const Checkpoint& checkpoint, const CalibrationSet&
   for (const SampleChunk& chunk : chunks_) {
     const std::size_t count = chunk.rows.sequences.size();
     DeviceSamples& lane = lanes_[chunk.lane];
-    embed_samples(lane.context(), checkpoint, samples.subspan(first, count),
+    embed_samples(lane.backend(), lane.context().spec, checkpoint, samples.subspan(first, count),
                   lane.hidden().begin(chunk.first, chunk.tokens()));
     lane.hidden().save();
     first += count;
@@ -148,18 +121,19 @@ std::size_t ActivationStream::stride_of(Samples samples) const {
   return samples == Samples::kAll ? 1 : search_stride(chunks_.size(), longest_chunk_);
 }
 
-void ActivationStream::see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+void ActivationStream::see_inputs(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                                   const EachInput& see) {
   kept_.reset();
-  if (site == InputSite::kOutput) forget_kv_extremes();
+  const SublayerSpec& sublayer = spec(block).sublayer_of(site);
+  const bool last = site == sublayer.sites.back();
+  if (last && sublayer.has_pages()) forget_kv_extremes();
   each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn) {
     see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
   });
-  if (keep_inputs_ && samples == Samples::kAll && (site == InputSite::kOutput || site == InputSite::kDown))
-    kept_ = site;
+  if (keep_inputs_ && samples == Samples::kAll && last) kept_ = site;
 }
 
-void ActivationStream::each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+void ActivationStream::each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                                   const std::function<void(const TensorView&)>& see) {
   see_inputs(site, block, weights, samples, [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
     turn.wait();
@@ -168,9 +142,9 @@ void ActivationStream::each_input(InputSite site, int block, const DeviceWeights
   });
 }
 
-InputStats ActivationStream::statistics(InputSite site, int block, const DeviceWeights& weights,
-                                        Samples samples, RowSample* rows, std::int64_t gram_tokens) {
-  const std::int64_t channels = lanes_.front().width(site);
+InputStats ActivationStream::statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
+                                        RowSample* rows, std::int64_t gram_tokens) {
+  const std::int64_t channels = spec(block).at(site).channels;
   InputStats stats(channels);
   std::vector<const SampleChunk*> seen;
   std::vector<std::int64_t> before = {0};  // tokens seen before each of them
@@ -200,23 +174,18 @@ InputStats ActivationStream::statistics(InputSite site, int block, const DeviceW
   return stats;
 }
 
-void ActivationStream::finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights) {
-  if (site == InputSite::kOutput && kept_ != site) forget_kv_extremes();
+void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& weights) {
+  const SublayerSpec& sublayer = spec(block).sublayers.at(part);
+  const SiteId site = sublayer.sites.back();
+  const SiteSpec& last = spec(block).at(site);
+  if (sublayer.has_pages() && kept_ != site) forget_kv_extremes();
   each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
-    const NamedRange range(lane.backend(), fmt::format("{} forward", site_name(site)));
+    const NamedRange range(lane.backend(), fmt::format("{} forward", last.name));
     const BlockWeights& own = weights[chunk.lane];
-    lane.finish(role, own, chunk,
-                kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, own, chunk));
+    lane.finish(part, block, own, chunk,
+                kept_ == site ? lane.last_input(last, chunk) : lane.run_to(site, block, own, chunk));
   });
   kept_.reset();
-}
-
-void ActivationStream::finish_attention(int block, const DeviceWeights& weights) {
-  finish(InputSite::kOutput, LinearRole::kOutput, block, weights);
-}
-
-void ActivationStream::finish_mlp(const DeviceWeights& weights) {
-  finish(InputSite::kDown, LinearRole::kDown, 0, weights);
 }
 
 }  // namespace llmq

@@ -3,8 +3,8 @@
 // (quant/pipeline/device_samples.h).
 //
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
-// Stages are those of model/decoder_block.h; inputs of linears are made again from the residual stream, but
-// for those of o and down where the plan has memory for them (by row invariance the bytes are the same).
+// It runs the walk of model/run_sublayer.h; inputs of linears are made again from the residual stream, but for
+// those of a sublayer's last site where the plan has memory for them (by row invariance the bytes are the same).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -16,15 +16,11 @@
 #include "calibration/calibration_text.h"
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
-#include "model/decoder_block.h"
+#include "model/embedding.h"
+#include "model/run_sublayer.h"
 #include "quant/pipeline/device_samples.h"
 
 namespace llmq {
-
-// hidden F32 [tokens, hidden_size] = embedding of every token, sample after sample; the table's pages are
-// released.
-void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,
-                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden);
 
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
@@ -45,7 +41,7 @@ class DeviceWeights {
 
 // Where samples lie.
 struct SamplePlace {
-  // what statistics over all samples saw at the inputs of o and down stays until finish_*
+  // what statistics over all samples saw at a sublayer's last site stays until finish()
   bool keep_inputs = false;
   OpenStore open_store = {};  // where the residual stream is, if not in memory
   // On several devices, chunk c * stride lies where another stream has its chunk c.
@@ -66,23 +62,22 @@ class ActivationStream {
   void embed(const Checkpoint& checkpoint, const CalibrationSet& calibration);
   // What arrives at `site` of a block with these weights: shown chunk after chunk, or summed (StatsCollector
   // says what `gram_tokens` is); with `rows`, some of its rows as they are.
-  void each_input(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+  void each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const std::function<void(const TensorView& x)>& see);
-  InputStats statistics(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+  InputStats statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                         RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
-  // residual += o_proj(attention) or down_proj(gated): the half of the block is done. Kept inputs are taken
-  // as they are: no weight before them may have changed since their statistics.
-  void finish_attention(int block, const DeviceWeights& weights);
-  void finish_mlp(const DeviceWeights& weights);
-  // Over all samples of the block whose attention was finished last; only where measure_kv() was called.
+  // residual += the output of sublayer `part` of the block. Kept inputs are taken as they are: no weight
+  // before them may have changed since their statistics.
+  void finish(std::size_t part, int block, const DeviceWeights& weights);
+  // Over all samples of the block whose attention was run last; only where measure_kv() was called.
   KvExtremes kv_extremes() const;
   void measure_kv();
 
   // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's
-  // each. r is the residual stream of `original`, whose chunk c holds the samples of this one's chunk c *
-  // stride; W is the linear as it is on the devices, bias included. Nothing before `site` may have changed
-  // since its statistics.
-  std::vector<double> missing_output(InputSite site, int block, const DeviceWeights& weights, LinearRole role,
+  // each; x is the input of the last site of sublayer `part`. r is the residual stream of `original`, whose
+  // chunk c holds the samples of this one's chunk c * stride; W is the sublayer's output linear as it is on
+  // the devices, bias included. Nothing before the site may have changed since its statistics.
+  std::vector<double> missing_output(std::size_t part, int block, const DeviceWeights& weights,
                                      ActivationStream& original, std::int64_t stride);
   std::int64_t tokens() const { return tokens_; }
 
@@ -99,17 +94,17 @@ class ActivationStream {
   std::size_t stride_of(Samples samples) const;  // of the chunks that are run
   // Every stride-th chunk, on the thread of its device. Either all take their turns or none.
   void each_chunk(std::size_t stride, const EachChunk& work);
-  void see_inputs(InputSite site, int block, const DeviceWeights& weights, Samples samples,
+  void see_inputs(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                   const EachInput& see);
   void forget_kv_extremes();
-  void finish(InputSite site, LinearRole role, int block, const DeviceWeights& weights);
+  const BlockSpec& spec(int block) const;
 
   Compute compute_;
   std::int64_t tokens_, longest_chunk_;
   std::vector<SampleChunk> chunks_;
   std::vector<std::vector<std::int32_t>> tables_;  // block tables, one per place in a chunk
   bool keep_inputs_;
-  std::optional<InputSite> kept_;     // the site whose inputs the lanes hold, of all chunks
+  std::optional<SiteId> kept_;        // the site whose inputs the devices hold, of all chunks
   std::vector<DeviceSamples> lanes_;  // one a device
 };
 

@@ -1,8 +1,12 @@
 // Quantizes the linears of one block in the order in which their inputs arise, and carries the samples
 // through with the quantized weights.
 //
-//   x_attn: statistics, fold norm -> q,k,v; q, k quantized          (folds: AWQ's or SmoothQuant's scales, or
-//       none)
+//   The readers of a site are quantized behind its statistics, and behind the fold of its norm.
+//   A linear whose rows make a later site waits for that site's scale.
+//
+// What this gives for Llama (folds: AWQ's or SmoothQuant's scales, or none):
+//
+//   x_attn: statistics, fold norm -> q,k,v; q, k quantized
 //   x_o:    statistics of some samples with v as it is, fold v -> o; v quantized; statistics, o quantized;
 //           residual += o(attention)
 //   x_mlp:  statistics, fold norm -> gate,up; gate quantized

@@ -3,12 +3,6 @@
 namespace llmq {
 namespace {
 
-Buffer on_device(Backend& backend, const std::vector<float>& values) {
-  Buffer buffer = backend.allocate(values.size() * sizeof(float));
-  backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(values.size())}), values.data());
-  return buffer;
-}
-
 BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const LinearSource& written,
                                  const std::set<std::string>& changed, int block) {
   const BlockSpec& structure = run.spec.blocks.at(static_cast<std::size_t>(block));
@@ -16,21 +10,21 @@ BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const
   const auto source_of = [&](const std::string& tensor) -> const LinearSource& {
     return changed.count(tensor) != 0 ? written : run.source;
   };
-  const auto vector = [&](const std::string& tensor) {
-    return tensor.empty() ? Buffer() : on_device(backend, source_of(tensor).tensor(tensor, allow));
-  };
-  BlockWeights weights;
+  BlockWeights weights(structure);
   for (const LinearSpec& linear : structure.linears) {
     const bool packed = run.planned.count(linear.module) != 0;
-    BlockLinear& prepared = weights.linear(linear.role);
+    BlockLinear& prepared = weights.at(linear.id);
     prepared = prepare_linear(backend, run.plan.compute, packed ? written : run.source, linear, allow);
-    if (!packed) continue;
-    prepared.bias = load_bias(backend, source_of(linear.module + ".bias"), linear, allow);
+    if (packed && linear.has_bias())
+      load_bias(backend, source_of(linear.bias.tensor), linear, allow, prepared);
   }
-  weights.input_norm = vector(structure.input_norm);
-  weights.post_attention_norm = vector(structure.post_attention_norm);
-  weights.query_norm = vector(structure.query_norm);
-  weights.key_norm = vector(structure.key_norm);
+  for (std::size_t i = 0; i < structure.norms.size(); ++i) {
+    const NormSpec& norm = structure.norms[i];
+    std::vector<float> bias;
+    if (norm.bias.exists()) bias = source_of(norm.bias.tensor).tensor(norm.bias.tensor, allow);
+    weights.norms[i] =
+        load_norm(backend, norm, source_of(norm.gain.tensor).tensor(norm.gain.tensor, allow), bias);
+  }
   return weights;
 }
 
@@ -39,20 +33,27 @@ BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const
 Lease hold_weight(const QuantizeRun& run, const LinearSpec& linear) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   const StoredTensor* weight =
-      run.options.further_devices.empty() ? nullptr : checkpoint.find(linear.module + ".weight");
+      run.options.further_devices.empty() ? nullptr : checkpoint.find(linear.weight.tensor);
   return weight == nullptr ? Lease() : checkpoint.hold(*weight);
 }
 
 std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block,
-                                          std::span<const LinearRole> roles) {
+                                          std::span<const LinearId> linears) {
+  const BlockSpec& structure = run.spec.blocks.at(static_cast<std::size_t>(block));
   std::vector<Lease> leases;
-  for (const LinearRole role : roles)
-    leases.push_back(hold_weight(run, run.spec.blocks.at(static_cast<std::size_t>(block)).linear(role)));
+  for (const LinearId id : linears) leases.push_back(hold_weight(run, structure.at(id)));
   std::vector<BlockWeights> weights;
   for (Backend* const backend : run.devices())
-    weights.push_back(load_block(*backend, run.plan.compute, run.source, run.spec, block,
-                                 run.options.allow_nonfinite, roles));
+    weights.push_back(
+        load_block(*backend, run.plan.compute, run.source, structure, linears, run.options.allow_nonfinite));
   return weights;
+}
+
+std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block) {
+  std::vector<LinearId> all;
+  for (const LinearSpec& linear : run.spec.blocks.at(static_cast<std::size_t>(block)).linears)
+    all.push_back(linear.id);
+  return load_on_devices(run, block, all);
 }
 
 std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const LinearSource& written,

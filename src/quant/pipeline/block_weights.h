@@ -12,9 +12,10 @@ namespace llmq {
 // While it is held, what several devices read of the weight is read once.
 Lease hold_weight(const QuantizeRun& run, const LinearSpec& linear);
 
-// load_block() of the run's checkpoint, one of a device.
+// load_block() of the run's checkpoint, one of a device: of these linears, or of all.
 std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block,
-                                          std::span<const LinearRole> roles);
+                                          std::span<const LinearId> linears);
+std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block);
 
 // A block that is done, as `written` has it; `changed`: the dense tensors that its folds changed.
 std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const LinearSource& written,

@@ -19,59 +19,77 @@ DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, 
   if (sizes.tokens == 0) return;
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
-  const std::int64_t widest = std::max(width(InputSite::kOutput), width(InputSite::kDown));
-  near_ = context.backend.allocate(bytes_for(sizes.longest_chunk * spec.hidden_size, dtype));
-  far_ = context.backend.allocate(
-      bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * widest, dtype));
-  const Shape pages{sizes.pages, sizes.page_tokens, spec.kv_heads, spec.head_dim};
-  keys_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
-  values_ = context.backend.allocate(bytes_for(pages.elements(), dtype));
-  pages_ = {keys_.view(dtype, pages), values_.view(dtype, pages), static_cast<int>(sizes.page_tokens)};
+  first_ = context.backend.allocate(bytes_for(sizes.longest_chunk * spec.hidden_size, dtype));
+  last_ = context.backend.allocate(
+      bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * spec.widest_inner(), dtype));
+  const std::int64_t page = sizes.pages * sizes.page_tokens * spec.widest_page();
+  keys_ = context.backend.allocate(bytes_for(page, dtype));
+  values_ = context.backend.allocate(bytes_for(page, dtype));
 }
 
-std::int64_t DeviceSamples::width(InputSite site) const {
-  const ModelSpec& spec = context_->spec;
-  if (site == InputSite::kOutput) return std::int64_t{spec.heads} * spec.head_dim;
-  return site == InputSite::kDown ? spec.intermediate_size : spec.hidden_size;
+KvPages DeviceSamples::pages(int block) const {
+  const PagesSpec& spec = context_->spec.blocks[static_cast<std::size_t>(block)].pages;
+  const DType dtype = activation_dtype(context_->compute);
+  const Shape shape{sizes_.pages, sizes_.page_tokens, spec.kv_heads, spec.head_dim};
+  return {keys_.view(dtype, shape), values_.view(dtype, shape), static_cast<int>(sizes_.page_tokens)};
 }
 
-TensorView DeviceSamples::far_input(InputSite site, const SampleChunk& chunk) const {
-  const TensorView all = far_.view(activation_dtype(context_->compute),
-                                   {sizes_.keep_inputs ? sizes_.tokens : sizes_.longest_chunk, width(site)});
+MemberBlock DeviceSamples::in_block(int block, const BlockWeights& weights, const TensorView& hidden) const {
+  return {context_, &weights, pages(block), hidden};
+}
+
+TensorView DeviceSamples::last_input(const SiteSpec& site, const SampleChunk& chunk) const {
+  const TensorView all =
+      last_.view(activation_dtype(context_->compute),
+                 {sizes_.keep_inputs ? sizes_.tokens : sizes_.longest_chunk, site.channels});
   return all.row_slice(sizes_.keep_inputs ? chunk.first : 0, chunk.tokens());
 }
 
-TensorView DeviceSamples::run_to(InputSite site, int block, const BlockWeights& weights,
+TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& weights,
                                  const SampleChunk& chunk) {
-  const DType dtype = activation_dtype(context_->compute);
-  const TensorView hidden = residual(chunk);
-  const TensorView near = near_.view(dtype, {hidden.rows(), context_->spec.hidden_size});
-  if (site == InputSite::kAttention || site == InputSite::kOutput)
-    attention_input(*context_, weights, hidden, near);
-  else
-    mlp_input(*context_, weights, hidden, near);
-  if (site == InputSite::kAttention || site == InputSite::kMlp) return near;
-  const TensorView far = far_input(site, chunk);
-  if (site == InputSite::kOutput) {
-    attend(*context_, block, weights, near, chunk.rows, pages_, far);
-    take_kv_extremes(chunk);
-  } else {
-    gate(*context_, weights, near, far);
-  }
-  return far;
+  // Stops the walk where the input of the site asked for is there.
+  class StopAt final : public Tap {
+   public:
+    StopAt(const DeviceSamples& samples, const SampleChunk& chunk, const SublayerSpec& part, SiteId site)
+        : samples_(samples), chunk_(chunk), part_(part), site_(site) {}
+    TensorView place(const SiteSpec& spec, SiteId id, std::int64_t rows) override {
+      if (id == part_.sites.back()) return samples_.last_input(spec, chunk_);
+      return samples_.first_.view(activation_dtype(samples_.context_->compute), {rows, spec.channels});
+    }
+    Flow at(SiteId id, const TensorView& x) override {
+      if (id != site_) return Flow::kGoOn;
+      found = x;
+      return Flow::kStop;
+    }
+    TensorView found;
+
+   private:
+    const DeviceSamples& samples_;
+    const SampleChunk& chunk_;
+    const SublayerSpec& part_;
+    SiteId site_;
+  };
+  const BlockSpec& spec = context_->spec.blocks[static_cast<std::size_t>(block)];
+  const std::size_t number = spec.part_of(site);
+  const SublayerSpec& part = spec.sublayers[number];
+  StopAt stop(*this, chunk, part, site);
+  run_sublayer(in_block(block, weights, residual(chunk)), block, number, chunk.rows, stop);
+  if (part.has_pages() && site == part.sites.back()) take_kv_extremes(block, chunk);
+  return stop.found;
 }
 
-void DeviceSamples::finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk,
+void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
                            const TensorView& x) {
-  add_linear(*context_, weights, role, x, residual(chunk));
+  finish_sublayer(in_block(block, weights, residual(chunk)), block, part, chunk.rows, x);
   hidden_.save();
 }
 
 // Pages hold what longer chunks left behind, too: only the slots of this one count.
-void DeviceSamples::take_kv_extremes(const SampleChunk& chunk) {
+void DeviceSamples::take_kv_extremes(int block, const SampleChunk& chunk) {
   if (!measures_kv_) return;
+  const KvPages held = pages(block);
   Backend& backend = context_->backend;
-  const std::int64_t heads = pages_.keys.shape[2], head_dim = pages_.keys.shape[3];
+  const std::int64_t heads = held.keys.shape[2], head_dim = held.keys.shape[3];
   const auto largest = [&](const TensorView& view) {
     std::vector<float> numbers(static_cast<std::size_t>(view.shape.elements()));
     backend.download(numbers.data(), view);
@@ -86,7 +104,7 @@ void DeviceSamples::take_kv_extremes(const SampleChunk& chunk) {
                      const Buffer keys = backend.allocate(bytes), values = backend.allocate(bytes);
                      const TensorView k = keys.view(DType::kF32, shape), v = values.view(DType::kF32, shape);
                      backend.load_kv(
-                         k, v, pages_,
+                         k, v, held,
                          std::span(chunk.rows.slots)
                              .subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
                      extremes.keys = std::max(extremes.keys, largest(k));

@@ -1,15 +1,15 @@
 // One device's share of the calibration samples: the residual stream of its chunks, and the stage buffers of
 // one chunk.
 //
-// A lane's chunks are worked on one after another, by one thread at a time. Memory on the device: FP32 [rows
-// of its chunks, hidden_size], or of one chunk where a file has the rest; the inputs of one stage; KV pages
-// of one chunk; the inputs of o and down, of one chunk or of all.
+// The chunks of a device are worked on one after another, by one thread at a time. Memory on the device: FP32
+// [rows of its chunks, hidden_size], or of one chunk where a file has the rest; of one chunk the input of a
+// sublayer's first site and KV pages; of one chunk or of all the input of its last site.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <vector>
 
-#include "model/decoder_block.h"
+#include "model/run_sublayer.h"
 #include "quant/pipeline/residual_store.h"
 
 namespace llmq {
@@ -40,13 +40,13 @@ class DeviceSamples {
   Backend& backend() const { return context_->backend; }
   ResidualStore& hidden() { return hidden_; }
   TensorView residual(const SampleChunk& chunk) { return hidden_.load(chunk.first, chunk.tokens()); }
-  std::int64_t width(InputSite site) const;
-  // x at `site` for one chunk, in the stage buffers; a view of the compute dtype.
-  TensorView run_to(InputSite site, int block, const BlockWeights& weights, const SampleChunk& chunk);
-  // where x_o or x_down of a chunk lies
-  TensorView far_input(InputSite site, const SampleChunk& chunk) const;
-  // residual += role(x)
-  void finish(LinearRole role, const BlockWeights& weights, const SampleChunk& chunk, const TensorView& x);
+  // x at `site` of a block for one chunk, in the stage buffers; a view of the compute dtype.
+  TensorView run_to(SiteId site, int block, const BlockWeights& weights, const SampleChunk& chunk);
+  // Where the input of a sublayer's last site lies for a chunk.
+  TensorView last_input(const SiteSpec& site, const SampleChunk& chunk) const;
+  // residual += what sublayer `part` makes of x, the input of its last site.
+  void finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
+              const TensorView& x);
   // turned [out, T] times across^T: [out, channels] FP32; `turned` and `across` [channels, T] in host memory.
   std::vector<float> product(const std::vector<float>& turned, const TensorView& across,
                              std::int64_t out) const;
@@ -55,13 +55,14 @@ class DeviceSamples {
   KvExtremes extremes;  // of the chunks run through attention since it was last set
 
  private:
-  void take_kv_extremes(const SampleChunk& chunk);
+  MemberBlock in_block(int block, const BlockWeights& weights, const TensorView& hidden) const;
+  KvPages pages(int block) const;
+  void take_kv_extremes(int block, const SampleChunk& chunk);
 
   const ForwardContext* context_;
   Sizes sizes_;
   ResidualStore hidden_;
-  Buffer near_, far_, keys_, values_;
-  KvPages pages_;
+  Buffer first_, last_, keys_, values_;  // of sites; of pages
   bool measures_kv_ = false;
 };
 

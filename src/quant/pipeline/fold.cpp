@@ -1,6 +1,7 @@
 #include "quant/pipeline/fold.h"
 
 #include <cmath>
+#include <numeric>
 #include <optional>
 
 #include "base/half.h"
@@ -31,75 +32,90 @@ void LinearWork::change_rows(
   });
 }
 
-std::vector<std::int32_t> Fold::producer_rows(std::int64_t channels) const {
+std::vector<std::int32_t> Fold::producer_rows() const {
   std::vector<std::int32_t> rows;
-  if (spec_.producer != FoldSpec::Producer::kGroupedValueRows) return rows;
-  const std::int64_t head_dim = run_.spec.head_dim;
-  for (std::int64_t c = 0; c < channels; ++c)
-    rows.push_back(static_cast<std::int32_t>(c / head_dim / spec_.repeat * head_dim + c % head_dim));
+  const auto* const made = std::get_if<LinearRows>(&site_.producer);
+  if (made == nullptr || made->head_dim == 1) return rows;
+  const std::int64_t head_dim = made->head_dim;
+  for (std::int64_t c = 0; c < site_.channels; ++c)
+    rows.push_back(static_cast<std::int32_t>(c / head_dim / made->repeat * head_dim + c % head_dim));
   return rows;
 }
 
 std::vector<float> Fold::storable(std::vector<float> s) const {
-  if (spec_.producer != FoldSpec::Producer::kNormGain) return s;
-  const StoredTensor& stored = run_.source.checkpoint().at(spec_.producer_module + ".weight");
+  const auto* const made = std::get_if<NormGain>(&site_.producer);
+  if (made == nullptr) return s;
+  const NormSpec& norm = block_.at(made->norm);
+  const StoredTensor& stored = run_.source.checkpoint().at(norm.gain.tensor);
   const std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
   for (std::size_t c = 0; c < s.size(); ++c) {
-    const float fresh = rounded_to(gain[c] / s[c], written_dtype(stored));
-    s[c] = gain[c] / fresh;
+    const float fresh =
+        norm.multiplier(rounded_to(norm.stored(norm.multiplier(gain[c]) / s[c]), written_dtype(stored)));
+    s[c] = norm.multiplier(gain[c]) / fresh;
     if (!std::isfinite(s[c]) || s[c] <= 0) s[c] = 1.0f;
   }
   return s;
 }
 
 void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const {
-  for (const LinearRole role : spec_.readers) {
-    LinearWork& work = works.at(role);
+  for (const LinearId reader : site_.readers) {
+    LinearWork& work = works.at(reader);
     work.in_scale = s;
     work.change_rows(run_.pool(), [&](std::size_t, std::span<const float> from, std::span<float> into) {
       for (std::size_t c = 0; c < s.size(); ++c) into[c] = from[c] * s[c];
     });
   }
-  if (spec_.producer == FoldSpec::Producer::kNormGain) {
-    divide_gain(s, weights);
-    return;
-  }
-  const LinearRole role =
-      spec_.producer == FoldSpec::Producer::kGroupedValueRows ? LinearRole::kValue : LinearRole::kUp;
-  LinearWork& work = works.at(role);
+  if (const auto* norm = std::get_if<NormGain>(&site_.producer)) divide_norm(*norm, s, weights);
+  if (const auto* made = std::get_if<LinearRows>(&site_.producer)) divide_rows(*made, s, works, weights);
+}
+
+void Fold::divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
+                       std::span<BlockWeights> weights) const {
+  LinearWork& work = works.at(made.rows.linear);
+  const std::vector<std::int64_t>& parts = work.spec->parts;
+  const auto first = static_cast<std::size_t>(std::accumulate(
+      parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(made.rows.part), std::int64_t{0}));
   work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
-  const std::vector<std::int32_t> rows = producer_rows(static_cast<std::int64_t>(s.size()));
+  const std::vector<std::int32_t> rows = producer_rows();
   for (std::size_t c = 0; c < s.size(); ++c)
-    work.out_scale[rows.empty() ? c : static_cast<std::size_t>(rows[c])] = s[c];
+    work.out_scale[first + (rows.empty() ? c : static_cast<std::size_t>(rows[c]))] = s[c];
   work.change_rows(run_.pool(), [&](std::size_t row, std::span<const float> from, std::span<float> into) {
     for (std::size_t c = 0; c < into.size(); ++c) into[c] = from[c] / work.out_scale[row];
   });
   divide_bias(work, weights);
 }
 
-void Fold::divide_gain(const std::vector<float>& s, std::span<BlockWeights> weights) const {
-  const StoredTensor& stored = run_.source.checkpoint().at(spec_.producer_module + ".weight");
-  std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
-  for (std::size_t c = 0; c < s.size(); ++c) gain[c] = rounded_to(gain[c] / s[c], written_dtype(stored));
+void Fold::divide_norm(const NormGain& made, const std::vector<float>& s,
+                       std::span<BlockWeights> weights) const {
+  const NormSpec& norm = block_.at(made.norm);
+  const auto divided = [&](const TensorPlace& place, auto&& from, auto&& to) {
+    const StoredTensor& stored = run_.source.checkpoint().at(place.tensor);
+    std::vector<float> values = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
+    for (std::size_t c = 0; c < s.size(); ++c)
+      values[c] = rounded_to(to(from(values[c]) / s[c]), written_dtype(stored));
+    run_.changed_dense[stored.name] = values;
+    return values;
+  };
+  const auto as_is = [](float value) { return value; };
+  const std::vector<float> gain = divided(
+      norm.gain, [&](float value) { return norm.multiplier(value); },
+      [&](float value) { return norm.stored(value); });
+  const std::vector<float> bias =
+      norm.bias.exists() ? divided(norm.bias, as_is, as_is) : std::vector<float>();
   const std::vector<Backend*> devices = run_.devices();
-  for (std::size_t i = 0; i < devices.size(); ++i) {
-    const Buffer& buffer =
-        spec_.site == InputSite::kAttention ? weights[i].input_norm : weights[i].post_attention_norm;
-    devices[i]->upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(gain.size())}), gain.data());
-  }
-  run_.changed_dense[stored.name] = std::move(gain);
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    weights[i].at(made.norm) = load_norm(*devices[i], norm, gain, bias);
 }
 
 void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const {
   std::optional<std::vector<float>> bias = run_.source.bias(*work.spec, run_.options.allow_nonfinite);
   if (!bias) return;
-  const StoredTensor& stored = run_.source.checkpoint().at(work.spec->module + ".bias");
+  const StoredTensor& stored = run_.source.checkpoint().at(work.spec->bias.tensor);
   for (std::size_t r = 0; r < bias->size(); ++r)
     (*bias)[r] = rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
-    devices[i]->upload(weights[i].linear(work.spec->role).bias.view(DType::kF32, {work.spec->out_features}),
-                       bias->data());
+    set_bias(*devices[i], *work.spec, *bias, weights[i].at(work.spec->id));
   run_.changed_dense[stored.name] = std::move(*bias);
 }
 

@@ -1,6 +1,6 @@
 // Moving a channel scale s out of an input's producer into all its readers, without a change of function:
 //
-//   y = f(x) W^T,  x = g * norm(h)  ->  g' = stored(g / s),  W' = W diag(g / g')
+//   y = f(x) W^T,  x = g * norm(h) + b  ->  g' = stored(g / s),  b' = stored(b g' / g),  W' = W diag(g / g')
 //   x = h V^T (rows of v or up)     ->  V' = diag(1/s) V, bias' = stored(bias / s),  W' = W diag(s)
 //
 // The gain is stored rounded, so its readers are scaled by the ratio of the old gain to the stored new one.
@@ -31,26 +31,29 @@ struct LinearWork {
       ThreadPool& pool,
       const std::function<void(std::size_t row, std::span<const float> from, std::span<float> into)>& change);
 };
-using LinearWorks = std::map<LinearRole, LinearWork>;
+using LinearWorks = std::map<LinearId, LinearWork>;
 
 class Fold {
  public:
-  Fold(QuantizeRun& run, const FoldSpec& spec) : run_(run), spec_(spec) {}
+  Fold(QuantizeRun& run, const BlockSpec& block, const SiteSpec& site)
+      : run_(run), block_(block), site_(site) {}
 
-  // Of each of `channels`: the producer's row it comes from. Channel c of x_o is head c / head_dim; its value
-  // row belongs to that head's KV head. Empty: row c.
-  std::vector<std::int32_t> producer_rows(std::int64_t channels) const;
+  // Of each channel: the row of the producing part that it comes from (LinearRows). Empty: row c.
+  std::vector<std::int32_t> producer_rows() const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
   // Scales the readers and the producer among `works` and on every device.
   void move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const;
 
  private:
-  void divide_gain(const std::vector<float>& s, std::span<BlockWeights> weights) const;
+  void divide_norm(const NormGain& norm, const std::vector<float>& s, std::span<BlockWeights> weights) const;
+  void divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
+                   std::span<BlockWeights> weights) const;
   void divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const;
 
   QuantizeRun& run_;
-  const FoldSpec& spec_;
+  const BlockSpec& block_;
+  const SiteSpec& site_;
 };
 
 }  // namespace llmq

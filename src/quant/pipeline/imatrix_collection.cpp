@@ -81,15 +81,16 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
     const int number = static_cast<int>(index);
     if (index + 1 < spec.blocks.size())
       for (const LinearSpec& linear : spec.blocks[index + 1].linears) source.read_ahead(linear);
-    const BlockWeights weights = load_block(backend, options.compute, source, spec, number);
-    for (const InputSite site : kInputSites) {
-      SquareSums sums(backend, pool);
-      stream.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
-      if (site == InputSite::kOutput) stream.finish_attention(number, weights);
-      for (const LinearSpec& linear : block.linears)
-        if (linear.site == site) imatrix.entries[gguf_name(linear.module + ".weight")] = sums.entry();
+    const BlockWeights weights = load_block(backend, options.compute, source, block);
+    for (std::size_t part = 0; part < block.sublayers.size(); ++part) {
+      for (const SiteId site : block.sublayers[part].sites) {
+        SquareSums sums(backend, pool);
+        stream.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
+        for (const LinearId reader : block.at(site).readers)
+          imatrix.entries[gguf_name(block.at(reader).weight.tensor)] = sums.entry();
+      }
+      stream.finish(part, number, weights);
     }
-    stream.finish_mlp(weights);
     if (options.on_block) options.on_block(number);
   }
   return imatrix;

@@ -13,7 +13,7 @@
 
 #include "calibration/calibration_text.h"
 #include "io/imatrix.h"
-#include "model/decoder_block.h"
+#include "model/model_spec.h"
 
 namespace llmq {
 

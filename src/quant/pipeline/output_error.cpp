@@ -38,11 +38,13 @@ std::vector<float> host_floats(Backend& backend, const TensorView& view) {
 
 }  // namespace
 
-std::vector<double> ActivationStream::missing_output(InputSite site, int block, const DeviceWeights& weights,
-                                                     LinearRole role, ActivationStream& original,
+std::vector<double> ActivationStream::missing_output(std::size_t part, int block,
+                                                     const DeviceWeights& weights, ActivationStream& original,
                                                      std::int64_t stride) {
-  const std::int64_t out = weights[0].linear(role).weight->out_features,
-                     channels = lanes_.front().width(site);
+  const SublayerSpec& sublayer = spec(block).sublayers.at(part);
+  const SiteId site = sublayer.sites.back();
+  const SiteSpec& last = spec(block).at(site);
+  const std::int64_t out = spec(block).at(sublayer.output()).out_features, channels = last.channels;
   const DType dtype = activation_dtype(compute_);
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
   std::vector<double> sum(static_cast<std::size_t>(out * channels));
@@ -51,15 +53,14 @@ std::vector<double> ActivationStream::missing_output(InputSite site, int block, 
     const SampleChunk& same = original.chunks_.at(turn.number);
     if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
     Backend& backend = lane.backend();
-    const BlockLinear& linear = weights[chunk.lane].linear(role);
+    const LinearPart& linear = weights[chunk.lane].at(Part{sublayer.output()});
     const TensorView x =
-        kept_ == site ? lane.far_input(site, chunk) : lane.run_to(site, block, weights[chunk.lane], chunk);
+        kept_ == site ? lane.last_input(last, chunk) : lane.run_to(site, block, weights[chunk.lane], chunk);
     const std::int64_t rows = x.rows();
     const auto count = static_cast<std::size_t>(rows * out);
     const Buffer output = backend.allocate(count * sizeof(float));
     const TensorView y = output.view(DType::kF32, {rows, out});
-    backend.linear(y, x, *linear.weight,
-                   linear.bias.bytes() == 0 ? TensorView{} : linear.bias.view(DType::kF32, {out}));
+    backend.linear(y, x, *linear.weight, vector_view(linear.bias));
     std::vector<float> lacking = host_floats(backend, original.lanes_[same.lane].residual(same));
     const std::vector<float> here = host_floats(backend, lane.residual(chunk)),
                              given = host_floats(backend, y);
@@ -75,11 +76,11 @@ std::vector<double> ActivationStream::missing_output(InputSite site, int block, 
     else
       turn_over(reinterpret_cast<float*>(across.data()), reinterpret_cast<float*>(inputs.data()), rows,
                 channels, backend.workers());
-    const std::vector<float> part =
+    const std::vector<float> products =
         lane.product(turned, TensorView(across.data(), dtype, {channels, rows}), out);
     turn.wait();
     each_number(sum.size(), backend.workers(),
-                [&](std::size_t i) { sum[i] += static_cast<double>(part[i]); });
+                [&](std::size_t i) { sum[i] += static_cast<double>(products[i]); });
     turn.pass();
   });
   return sum;

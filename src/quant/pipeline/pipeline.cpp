@@ -187,8 +187,7 @@ void read_ahead(const QuantizeRun& run, std::size_t block) {
   for (const LinearSpec& linear : run.spec.blocks[block].linears) {
     if (!run.plan.needs_calibration && run.planned.count(linear.module) == 0)
       continue;  // nobody will look at it
-    if (const StoredTensor* tensor = checkpoint.find(linear.module + ".weight"))
-      checkpoint.read_ahead(*tensor);
+    if (const StoredTensor* tensor = checkpoint.find(linear.weight.tensor)) checkpoint.read_ahead(*tensor);
   }
 }
 

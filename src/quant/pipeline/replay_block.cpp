@@ -7,13 +7,12 @@ namespace llmq {
 void run_finished_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
                         int block, ActivationStream& stream) {
   const std::vector<BlockWeights> weights = load_finished_block(run, written, changed, block);
-  stream.finish_attention(block, weights);
-  stream.finish_mlp(weights);
+  const std::size_t parts = run.spec.blocks[static_cast<std::size_t>(block)].sublayers.size();
+  for (std::size_t part = 0; part < parts; ++part) stream.finish(part, block, weights);
   if (run.original != nullptr) {
     OriginalStream& original = *run.original;
-    original.weights = load_on_devices(run, block, kAllRoles);
-    original.stream.finish_attention(block, original.weights);
-    original.stream.finish_mlp(original.weights);
+    original.weights = load_on_devices(run, block);
+    for (std::size_t part = 0; part < parts; ++part) original.stream.finish(part, block, original.weights);
     original.weights.clear();
   }
   run.clock.charge("finished blocks");

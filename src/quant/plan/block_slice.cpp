@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 namespace llmq {
 namespace {
@@ -36,12 +37,12 @@ class Narrowing {
     if (source_.is_packed(whole.module)) {
       ThreadPool here(1);
       const ZeroedNumbers<float> values = source_.weight(whole, here, true);
-      add(whole.module + ".weight", DType::kF32, std::as_bytes(std::span(values)).data(), narrow.out_features,
+      add(whole.weight.tensor, DType::kF32, std::as_bytes(std::span(values)).data(), narrow.out_features,
           whole.in_features, narrow.in_features, false);
     } else {
-      take(whole.module + ".weight", narrow.out_features, narrow.in_features);
+      take(whole.weight.tensor, narrow.out_features, narrow.in_features);
     }
-    if (whole.has_bias) take(whole.module + ".bias", 1, narrow.out_features, true);
+    if (whole.has_bias()) take(whole.bias.tensor, 1, narrow.out_features, true);
   }
 
   Checkpoint checkpoint() const { return Checkpoint::of_tensors(tensors_, Json::object()); }
@@ -74,49 +75,70 @@ ModelSpec single_block(const ModelSpec& spec, std::size_t block) {
   return one;
 }
 
+namespace {
+
+void set_rows(BlockSpec& block, Part part, std::int64_t rows) {
+  block.linears[static_cast<std::size_t>(part.linear)].parts.at(part.part) = rows;
+}
+void set_channels(BlockSpec& block, SiteId site, std::int64_t channels) {
+  block.sites[static_cast<std::size_t>(site)].channels = channels;
+}
+
+// Heads by as much as leaves one KV head, and as many query heads to each as there are, if they suffice.
+void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& block) {
+  const int by = static_cast<int>(divisor), repeat = attention.heads / attention.kv_heads;
+  attention.kv_heads = std::max(1, attention.kv_heads / by);
+  attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
+  block.pages.kv_heads = attention.kv_heads;
+  const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
+  set_rows(block, attention.query, attention.inner_width());
+  set_rows(block, attention.key, kv);
+  set_rows(block, attention.value, kv);
+  set_channels(block, attention.inner, attention.inner_width());
+  auto& producer = block.sites[static_cast<std::size_t>(attention.inner)].producer;
+  if (auto* rows = std::get_if<LinearRows>(&producer)) rows->repeat = attention.heads / attention.kv_heads;
+}
+
+void narrow_mixer(MlpSpec& mlp, std::int64_t divisor, BlockSpec& block) {
+  mlp.width = narrowed(mlp.width, divisor);
+  if (mlp.gate) set_rows(block, *mlp.gate, mlp.width);
+  set_rows(block, mlp.up, mlp.width);
+  set_channels(block, mlp.inner, mlp.width);
+}
+
+void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {
+  for (SublayerSpec& part : block.sublayers) {
+    std::visit([&](auto& mixer) { narrow_mixer(mixer, divisor, block); }, part.mixer);
+    set_channels(block, part.sites.front(), hidden);
+    set_rows(block, {part.output()}, hidden);
+  }
+  for (LinearSpec& linear : block.linears) {
+    linear.in_features = block.at(linear.site).channels;
+    linear.out_features = std::accumulate(linear.parts.begin(), linear.parts.end(), std::int64_t{0});
+  }
+}
+
+}  // namespace
+
 NarrowModel narrow_model(const LinearSource& source, const ModelSpec& spec, std::size_t block,
                          std::int64_t divisor) {
   NarrowModel narrow{{}, single_block(spec, block)};
   ModelSpec& to = narrow.spec;
-  const int by = static_cast<int>(divisor), repeat = spec.heads / spec.kv_heads;
   to.hidden_size = narrowed(spec.hidden_size, divisor);
-  to.intermediate_size = narrowed(spec.intermediate_size, divisor);
   to.vocab_size = std::min(spec.vocab_size, kVocabulary);
-  to.kv_heads = std::max(1, spec.kv_heads / by);
-  to.heads = to.kv_heads * std::clamp(spec.heads / by / to.kv_heads, 1, repeat);
-  const std::int64_t q = std::int64_t{to.heads} * to.head_dim, kv = std::int64_t{to.kv_heads} * to.head_dim;
+  to.final_norm.width = to.hidden_size;
   Narrowing narrowing(source);
-  narrowing.take(spec.embedding, to.vocab_size, to.hidden_size);
+  narrowing.take(spec.embedding.tensor, to.vocab_size, to.hidden_size);
+  narrowing.take(spec.embedding.positions, spec.max_position + spec.embedding.offset, to.hidden_size);
   BlockSpec& structure = to.blocks.front();
-  for (LinearSpec& linear : structure.linears) {
-    const LinearSpec whole = linear;
-    switch (linear.role) {
-      case LinearRole::kQuery:
-        linear.out_features = q, linear.in_features = to.hidden_size;
-        break;
-      case LinearRole::kKey:
-      case LinearRole::kValue:
-        linear.out_features = kv, linear.in_features = to.hidden_size;
-        break;
-      case LinearRole::kOutput:
-        linear.out_features = to.hidden_size, linear.in_features = q;
-        break;
-      case LinearRole::kGate:
-      case LinearRole::kUp:
-        linear.out_features = to.intermediate_size, linear.in_features = to.hidden_size;
-        break;
-      case LinearRole::kDown:
-        linear.out_features = to.hidden_size, linear.in_features = to.intermediate_size;
-        break;
-    }
-    narrowing.take_linear(whole, linear);
+  narrow_block(structure, divisor, to.hidden_size);
+  for (const LinearSpec& linear : structure.linears)
+    narrowing.take_linear(spec.blocks[block].at(linear.id), linear);
+  for (NormSpec& norm : structure.norms) {
+    if (norm.width == spec.hidden_size) norm.width = to.hidden_size;
+    narrowing.take(norm.gain.tensor, 1, norm.width, true);
+    narrowing.take(norm.bias.tensor, 1, norm.width, true);
   }
-  for (FoldSpec& fold : structure.folds)
-    if (fold.producer == FoldSpec::Producer::kGroupedValueRows) fold.repeat = to.heads / to.kv_heads;
-  for (const std::string& norm : {structure.input_norm, structure.post_attention_norm})
-    narrowing.take(norm, 1, to.hidden_size, true);
-  for (const std::string& norm : {structure.query_norm, structure.key_norm})
-    narrowing.take(norm, 1, to.head_dim, true);
   narrow.checkpoint = narrowing.checkpoint();
   return narrow;
 }

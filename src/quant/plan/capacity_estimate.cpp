@@ -16,9 +16,14 @@
 namespace llmq {
 namespace {
 
+// Positions that are kept of a sequence; a window of 0 keeps all.
+std::int64_t in_window(std::int64_t window, std::int64_t context) {
+  return window > 0 ? std::min(context, window) : context;
+}
+
 constexpr const char* kOriginal = "original";
 constexpr std::int64_t kMaxBatch = 65536;
-constexpr int kCallsPerBlock = 16, kCallsBeside = 3;  // model/decoder_block.cpp; embedding, last norm, head
+constexpr int kCallsPerBlock = 16, kCallsBeside = 3;  // model/run_sublayer.cpp; embedding, last norm, head
 
 // What a scheme means for a step of the model.
 struct StepCosts {
@@ -36,10 +41,23 @@ struct Sizes {
       for (const LinearSpec& linear : block.linears)
         linear_weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
     head_weights = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
-    if (!model.tied_head) embedding_bytes = checkpoint.at(model.embedding).view.bytes();
+    if (!model.tied_head) embedding_bytes = checkpoint.at(model.embedding.tensor).view.bytes();
+  }
+  // Positions that a row of each layer sees times the channels of its attention, `context` being before it.
+  double attended(std::int64_t context) const {
+    double sum = 0;
+    for (const BlockSpec& block : spec.blocks)
+      if (const AttentionSpec* attention = block.attention())
+        sum += static_cast<double>(in_window(attention->window, context)) *
+               static_cast<double>(attention->inner_width());
+    return sum;
   }
   double attention_width() const {
-    return static_cast<double>(spec.heads) * static_cast<double>(spec.head_dim);
+    double sum = 0;
+    for (const BlockSpec& block : spec.blocks)
+      if (const AttentionSpec* attention = block.attention())
+        sum += static_cast<double>(attention->inner_width());
+    return sum;
   }
 };
 
@@ -60,10 +78,6 @@ const std::array<KvLayout, 6> kKvLayouts = {
       "4 bits an element of values, 5 of keys, an FP16 scale a position and head"},
      {"fp8", {DType::kBF16, kKvFloat8}, "1 byte an element, a scale a layer"}}};
 
-std::uint64_t kv_row_bytes(const ModelSpec& spec, const KvLayout& layout) {  // of one layer and position
-  return static_cast<std::uint64_t>(spec.kv_heads * layout.type.bytes(spec.head_dim));
-}
-
 void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoint, Estimate& into) {
   const std::optional<KvCacheType> asked = LinearSource::open(checkpoint).kv_cache();
   into.kv_cache = kv_layout(!request.kv_cache.empty()        ? request.kv_cache
@@ -75,13 +89,15 @@ void choose_kv_cache(const EstimateRequest& request, const Checkpoint& checkpoin
                                              : "the default";
 }
 
-// Positions that the layers keep, all together, of a sequence of `context`.
-std::uint64_t kept_positions(const ModelSpec& spec, std::int64_t context) {
-  std::uint64_t positions = 0;
-  for (const BlockSpec& block : spec.blocks)
-    positions += static_cast<std::uint64_t>(block.sliding_window > 0 ? std::min(context, block.sliding_window)
-                                                                     : context);
-  return positions;
+// What the layers keep, all together, of a sequence of `context`.
+std::uint64_t kept_bytes(const ModelSpec& spec, const KvType& type, std::int64_t context) {
+  std::uint64_t bytes = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    const PagesSpec& pages = block.pages;
+    bytes += static_cast<std::uint64_t>(in_window(pages.window, context)) *
+             static_cast<std::uint64_t>(pages.kv_heads * type.bytes(pages.head_dim));
+  }
+  return bytes;
 }
 
 double roofline(double bytes, double flops, double flops_per_second, double calls,
@@ -96,9 +112,8 @@ double calls(const ModelSpec& spec) {
 double decode_rate(const Sizes& sizes, const StepCosts& costs, const EstimatedCell& cell,
                    const MachineRates& machine) {
   const double sequences = static_cast<double>(cell.batch);
-  const double seen = static_cast<double>(kept_positions(sizes.spec, cell.context));
   const double flops = 2 * sequences * (sizes.linear_weights + sizes.head_weights) +
-                       4 * sequences * seen * sizes.attention_width();
+                       4 * sequences * sizes.attended(cell.context);
   const double bytes = static_cast<double>(costs.weight_bytes) + static_cast<double>(cell.kv_bytes);
   return sequences / roofline(bytes, flops, costs.flops_per_second, calls(sizes.spec), machine);
 }
@@ -106,9 +121,9 @@ double decode_rate(const Sizes& sizes, const StepCosts& costs, const EstimatedCe
 // All tokens of one sequence; the head is asked for the last one only.
 double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t context,
                     const MachineRates& machine) {
-  const double tokens = static_cast<double>(context), layers = static_cast<double>(sizes.spec.blocks.size());
+  const double tokens = static_cast<double>(context);
   const double flops = 2 * tokens * sizes.linear_weights + 2 * sizes.head_weights +
-                       2 * tokens * tokens * sizes.attention_width() * layers;
+                       2 * tokens * tokens * sizes.attention_width();
   return tokens / roofline(static_cast<double>(costs.weight_bytes), flops, costs.flops_per_second,
                            calls(sizes.spec), machine);
 }
@@ -333,8 +348,7 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   result.machine = machine;
   result.budget = request.budget != 0 ? request.budget : machine.memory_bytes;
   choose_kv_cache(request, checkpoint, result);
-  const std::uint64_t kv_row = kv_row_bytes(spec, result.kv_cache);
-  result.kv_bytes_per_token = kv_row * spec.blocks.size();
+  result.kv_bytes_per_token = spec.kv_bytes(result.kv_cache.type);
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);
@@ -344,8 +358,8 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
         for (const std::int64_t context : contexts) {
           EstimatedCell cell;
           cell.batch = batch, cell.context = context;
-          cell.kv_bytes =
-              checked(checked_mul(kv_row * kept_positions(spec, context), static_cast<std::uint64_t>(batch)));
+          cell.kv_bytes = checked(checked_mul(kept_bytes(spec, result.kv_cache.type, context),
+                                              static_cast<std::uint64_t>(batch)));
           cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
           cell.fits = cell.bytes <= result.budget;
           cell.decode_tokens_per_second = decode_rate(sizes, costs, cell, machine);

@@ -20,8 +20,7 @@ std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs
   if (tokens == 0) return 0;
   const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
                       own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
-  const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
-                      hidden = positive(spec_.hidden_size),
+  const std::uint64_t kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size),
                       pages = chunk_ / length_ * ((length_ + kPageTokens - 1) / kPageTokens) * kPageTokens;
   return (in_file_ || on_host_ ? chunk_ : own) * hidden * 4 + (chunk_ * hidden + 2 * pages * kv) * element_ +
          (keeps_inputs ? own : chunk_) * wide() * element_;
@@ -31,13 +30,16 @@ std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs
 // them.
 std::uint64_t PeakMemory::attention() const {
   if (compute_ == Compute::kFloat32) return 0;
-  const std::uint64_t row =
-      positive(spec_.heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) * (positive(spec_.head_dim) + 2) * 4;
+  std::uint64_t row = 1;
+  for (const BlockSpec& block : spec_.blocks)
+    if (const AttentionSpec* attention = block.attention())
+      row = std::max(row, positive(attention->heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) *
+                              (positive(attention->head_dim) + 2) * 4);
   return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
 }
 
 // Differences in one call, of an input: a search judges all its readers' rows, a loss those of one.
-std::uint64_t PeakMemory::judged_numbers(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::judged_numbers(const BlockSpec& block, SiteId site) const {
   std::uint64_t k = 1, all = 0, largest = 0;
   for (const LinearSpec& linear : block.linears) {
     if (linear.site != site || !is_planned(linear)) continue;
@@ -51,7 +53,7 @@ std::uint64_t PeakMemory::judged_numbers(const BlockSpec& block, InputSite site)
 }
 
 // A prepared Gram square, the differences and, for a search, the weights that they are made of.
-std::uint64_t PeakMemory::judge_there(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::judge_there(const BlockSpec& block, SiteId site) const {
   std::uint64_t k = 0;
   for (const LinearSpec& linear : block.linears)
     if (linear.site == site) k = std::max(k, positive(linear.in_features));
@@ -59,7 +61,7 @@ std::uint64_t PeakMemory::judge_there(const BlockSpec& block, InputSite site) co
 }
 
 // What SmoothQuant's search judges: sampled rows of an input and of its readers.
-std::uint64_t PeakMemory::rows_there(const BlockSpec& block, InputSite site) const {
+std::uint64_t PeakMemory::rows_there(const BlockSpec& block, SiteId site) const {
   SmoothSizes sizes{std::min(tokens_, positive(RowSample::kWanted)), 0, 0, 1};
   std::uint64_t all = 0;
   for (const LinearSpec& linear : block.linears) {
@@ -95,9 +97,10 @@ std::uint64_t PeakMemory::panels(const LinearSpec& linear) const {
   return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
 }
 
-std::vector<std::vector<MemoryItem>> PeakMemory::device_half(const BlockSpec& block, InputSite outer,
-                                                             LinearRole last) const {
-  const LinearSpec& reader = block.linear(last);
+std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec& block,
+                                                                 const SublayerSpec& part) const {
+  const SiteId outer = part.sites.front();
+  const LinearSpec& reader = block.at(part.output());
   std::vector<const LinearSpec*> linears = {&reader};
   for (const LinearSpec& linear : block.linears)
     if (linear.site == outer) linears.push_back(&linear);
@@ -124,7 +127,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_half(const BlockSpec& bl
       outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
       prepared);
   if (judges_rows_)
-    for (const InputSite site : {outer, reader.site})
+    for (const SiteId site : part.sites)
       add("a prepared Gram square and rows that a search judges",
           judge_there(block, outer) + rows_there(block, site), prepared);
   for (const LinearSpec* const linear : linears) {
@@ -157,9 +160,10 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_half(const BlockSpec& bl
 std::vector<std::vector<MemoryItem>> PeakMemory::on_device() const {
   std::vector<std::vector<MemoryItem>> moments;
   for (const BlockSpec& block : spec_.blocks)
-    for (const auto& half : {device_half(block, InputSite::kAttention, LinearRole::kOutput),
-                             device_half(block, InputSite::kMlp, LinearRole::kDown)})
-      moments.insert(moments.end(), half.begin(), half.end());
+    for (const SublayerSpec& part : block.sublayers) {
+      const auto own = device_sublayer(block, part);
+      moments.insert(moments.end(), own.begin(), own.end());
+    }
   return moments;
 }
 

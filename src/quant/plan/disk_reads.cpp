@@ -47,8 +47,8 @@ class Readings {
     std::uint64_t bytes = 0;
     for (std::int64_t b = first; b < last; ++b)
       for (const LinearSpec& linear : spec_.blocks[count(b)].linears) {
-        const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
-        const bool planned = packed_.count(linear.module + ".weight") != 0;
+        const StoredTensor* tensor = checkpoint_.find(linear.weight.tensor);
+        const bool planned = packed_.count(linear.weight.tensor) != 0;
         if (tensor == nullptr || (which == Of::kPlanned && !planned) || (which == Of::kLeftAlone && planned))
           continue;
         bytes += Checkpoint::is_kept(*tensor) ? 0 : Checkpoint::bytes_to_read(*tensor);
@@ -61,7 +61,7 @@ class Readings {
     std::uint64_t bytes = 0;
     for (std::size_t b = count(first); b < spec_.blocks.size(); ++b)
       for (const LinearSpec& linear : spec_.blocks[b].linears)
-        if (const StoredTensor* tensor = checkpoint_.find(linear.module + ".weight");
+        if (const StoredTensor* tensor = checkpoint_.find(linear.weight.tensor);
             tensor != nullptr && packed_.count(tensor->name) != 0 && Checkpoint::is_kept(*tensor))
           bytes += Checkpoint::bytes_to_read(*tensor);
     return bytes;
@@ -71,7 +71,7 @@ class Readings {
   std::uint64_t head() const {
     const StoredTensor& tensor = checkpoint_.at(spec_.head);
     if (Checkpoint::is_kept(tensor)) return 0;
-    return Checkpoint::bytes_to_read(tensor) * (spec_.head == spec_.embedding ? 1 : 2);
+    return Checkpoint::bytes_to_read(tensor) * (spec_.head == spec_.embedding.tensor ? 1 : 2);
   }
 
  private:
@@ -92,7 +92,7 @@ std::int64_t original_chunks(const Plan& plan) {
 std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec& spec,
                                   std::int64_t chunk_tokens, std::int64_t samples, std::int64_t length,
                                   std::int64_t stride) {
-  const StoredTensor& table = checkpoint.at(spec.embedding);
+  const StoredTensor& table = checkpoint.at(spec.embedding.tensor);
   if (Checkpoint::is_kept(table)) return 0;
   const std::int64_t per_chunk = std::max<std::int64_t>(1, chunk_tokens / length),
                      chunks = (samples + per_chunk - 1) / per_chunk;
@@ -154,7 +154,7 @@ Json reads_json(const std::vector<ReadPass>& passes) {
 std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
                          const std::set<std::string>& whole, std::int64_t embedded) {
   if (!checkpoint.holds_in_memory()) return 0;
-  std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding), count(embedded));
+  std::uint64_t kept = 0, largest = embedding_bytes(checkpoint.at(spec.embedding.tensor), count(embedded));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     const std::uint64_t bytes = tensor.view.bytes(),
                         each = bytes / std::max<std::uint64_t>(count(tensor.view.shape.elements()), 1);
@@ -174,7 +174,7 @@ std::uint64_t held_bytes(const Plan& plan, const Checkpoint& checkpoint, const M
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
       if (every_linear || (plan.needs_calibration && planned.count(linear.module) == 0))
-        whole.insert(linear.module + ".weight");
+        whole.insert(linear.weight.tensor);
   if (plan.target_bits) whole.insert(spec.head);
   const std::int64_t chunk = std::max(plan.chunk_tokens, plan.calibration.sequence_length);
   return held_bytes(checkpoint, spec, whole, plan.needs_calibration ? chunk : 0);

@@ -66,8 +66,7 @@ std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& 
   std::set<std::string> whole;
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears)
-      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.role == LinearRole::kQuery ||
-          linear.role == LinearRole::kKey)
+      if (plan.needs_calibration() || source.is_packed(linear.module) || linear.rope_heads > 0)
         for (std::string& name : source.tensors_of(linear)) whole.insert(std::move(name));
   return whole;
 }

@@ -112,9 +112,9 @@ class PeakMemory {
   std::uint64_t further_device() const {
     std::uint64_t most = 0;
     for (const BlockSpec& block : spec_.blocks)
-      for (const auto& [outer, last] : {std::pair{InputSite::kAttention, LinearRole::kOutput},
-                                        std::pair{InputSite::kMlp, LinearRole::kDown}}) {
-        const LinearSpec& reader = block.linear(last);
+      for (const SublayerSpec& part : block.sublayers) {
+        const SiteId outer = part.sites.front();
+        const LinearSpec& reader = block.at(part.output());
         std::uint64_t prepared = weights_of(reader);
         for (const LinearSpec& linear : block.linears)
           if (linear.site == outer) prepared += weights_of(linear);
@@ -134,10 +134,8 @@ class PeakMemory {
 
   std::vector<std::vector<MemoryItem>> calibrated() const {
     std::vector<std::vector<MemoryItem>> moments = {reading()};
-    for (const BlockSpec& block : spec_.blocks) {
-      add_half(block, InputSite::kAttention, LinearRole::kValue, LinearRole::kOutput, moments);
-      add_half(block, InputSite::kMlp, LinearRole::kUp, LinearRole::kDown, moments);
-    }
+    for (const BlockSpec& block : spec_.blocks)
+      for (const SublayerSpec& part : block.sublayers) add_sublayer(block, part, moments);
     for (std::vector<MemoryItem>& moment : moments) {
       moment.push_back(written_meanwhile());
       moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
@@ -171,8 +169,7 @@ class PeakMemory {
   // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows,
   // beside what the backend keeps of the forward pass.
   std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const {
-    const std::uint64_t vocabulary = positive(spec_.vocab_size),
-                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
+    const std::uint64_t vocabulary = positive(spec_.vocab_size), kv = positive(spec_.widest_page()),
                         chunk = chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
     return {reading(),
             with_base({{"tokenizer.json again, for the file's vocabulary",
@@ -186,15 +183,13 @@ class PeakMemory {
   // then the head.
   std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const {
     const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
-                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim),
-                        hidden = positive(spec_.hidden_size);
+                        kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size);
     const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
     const MemoryItem samples{
         "activations of the measured samples",
         tokens * (hidden * 4 + wide() * element_) + std::min(tokens, chunk_) * (hidden + 2 * kv) * element_},
         probes{"a stream of probes for each group of linears",
-               ProbeStreams::bytes(spec_, compute_, probe,
-                                   1 + 4 * static_cast<std::int64_t>(spec_.blocks.size()))};
+               ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
     std::uint64_t buffers = 0;
     std::vector<std::vector<MemoryItem>> moments;
     for (const BlockSpec& block : spec_.blocks) {
@@ -229,13 +224,13 @@ class PeakMemory {
   // AWQ's scales: by the losses of rows on the device
   bool searches() const { return folds_ && !samples_rows_; }
   std::uint64_t unless_own(std::uint64_t bytes) const { return own_ ? 0 : bytes; }
-  std::vector<std::vector<MemoryItem>> device_half(const BlockSpec& block, InputSite outer,
-                                                   LinearRole last) const;
+  std::vector<std::vector<MemoryItem>> device_sublayer(const BlockSpec& block,
+                                                       const SublayerSpec& part) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
   std::uint64_t attention() const;
-  std::uint64_t judged_numbers(const BlockSpec& block, InputSite site) const;
-  std::uint64_t judge_there(const BlockSpec& block, InputSite site) const;
-  std::uint64_t rows_there(const BlockSpec& block, InputSite site) const;
+  std::uint64_t judged_numbers(const BlockSpec& block, SiteId site) const;
+  std::uint64_t judge_there(const BlockSpec& block, SiteId site) const;
+  std::uint64_t rows_there(const BlockSpec& block, SiteId site) const;
   std::uint64_t clip_search(const LinearSpec& linear) const;
   std::uint64_t panels(const LinearSpec& linear) const;
 
@@ -266,9 +261,7 @@ class PeakMemory {
   }
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
-  std::uint64_t wide() const {
-    return std::max(positive(spec_.intermediate_size), positive(spec_.heads) * positive(spec_.head_dim));
-  }
+  std::uint64_t wide() const { return positive(spec_.widest_inner()); }
   // The residual stream: of all tokens, or of a chunk where a file has the rest.
   std::uint64_t residual(std::uint64_t tokens) const {
     return (in_file_ ? chunk_ : tokens) * positive(spec_.hidden_size) * 4;
@@ -276,7 +269,7 @@ class PeakMemory {
 
   // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
   std::uint64_t stream() const {
-    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    const std::uint64_t kv = positive(spec_.widest_page());
     return residual(tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv) * element_ +
            (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
   }
@@ -289,7 +282,7 @@ class PeakMemory {
 
   // Buffers of one chunk; of what has room for all samples on the first device, one has a share.
   std::uint64_t one_chunk() const {
-    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    const std::uint64_t kv = positive(spec_.widest_page());
     return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) +
            chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
   }
@@ -298,7 +291,7 @@ class PeakMemory {
   // The original model's residual stream and chunk buffers, where upstream error is taken back.
   std::uint64_t original() const {
     if (original_tokens_ == 0) return 0;
-    const std::uint64_t kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
+    const std::uint64_t kv = positive(spec_.widest_page());
     return residual(original_tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
   }
 
@@ -328,10 +321,13 @@ class PeakMemory {
   }
 
   std::uint64_t stages() const {
-    const std::uint64_t q = positive(spec_.heads) * positive(spec_.head_dim),
-                        kv = positive(spec_.kv_heads) * positive(spec_.head_dim);
-    return stage(q + 2 * kv) + stage(2 * positive(spec_.intermediate_size)) +
-           stage(positive(spec_.hidden_size));
+    std::uint64_t most = 0;
+    for (const BlockSpec& block : spec_.blocks) {
+      std::uint64_t sum = 0;
+      for (const SublayerSpec& part : block.sublayers) sum += stage(positive(part.row_floats()));
+      most = std::max(most, sum);
+    }
+    return most + stage(positive(spec_.hidden_size));
   }
 
   std::uint64_t scratch(const BlockSpec& block) const {
@@ -379,10 +375,15 @@ class PeakMemory {
     std::uint64_t made = 0;    // weights of a linear that is being rounded
   };
 
-  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what
-  // the producer feeds (quant/pipeline/block_quantizer.cpp).
-  void add_half(const BlockSpec& block, InputSite outer, LinearRole producer, LinearRole last,
-                std::vector<std::vector<MemoryItem>>& moments) const {
+  // One sublayer: the readers of its first site, then the output linear, which reads what they make
+  // (quant/pipeline/block_quantizer.cpp).
+  void add_sublayer(const BlockSpec& block, const SublayerSpec& part,
+                    std::vector<std::vector<MemoryItem>>& moments) const {
+    const SiteId outer = part.sites.front();
+    // Its rows take part in the fold of the output's input; null where nothing does.
+    const auto* const made = std::get_if<LinearRows>(&block.at(part.sites.back()).producer);
+    const LinearSpec* const feeds = made == nullptr ? nullptr : &block.at(made->rows.linear);
+    const bool folds_behind = folds_ && feeds != nullptr;
     std::uint64_t prepared = 0, readers = 0, largest = 0;
     for (const LinearSpec& linear : block.linears) {
       if (linear.site != outer) continue;
@@ -391,16 +392,16 @@ class PeakMemory {
       readers += weights_of(linear);
       largest = std::max(largest, weights_of(linear));
     }
-    const LinearSpec& reader = block.linear(last);
+    const LinearSpec& reader = block.at(part.output());
     const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
     if (behind == 0) prepared += weights_of(reader) * element_;
-    const std::uint64_t h = positive(block.linear(producer).in_features), k = positive(reader.in_features);
+    const std::uint64_t h = positive(block.at(outer).channels), k = positive(reader.in_features);
     // Rows to be judged, on their way to each device.
     const std::uint64_t staged = (judged_numbers(block, outer) + judged_numbers(block, reader.site)) * 4;
     const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
     const auto add = [&](Open open, std::uint64_t gram, std::uint64_t factors) {
       // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
-      const std::uint64_t made = open.made + std::max(open.made + factors, open.made * (4 + element_));
+      const std::uint64_t rounded = open.made + std::max(open.made + factors, open.made * (4 + element_));
       moments.push_back(with_base(
           {{"program while it computes", kComputingBytes},
            {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
@@ -410,7 +411,7 @@ class PeakMemory {
             own_ ? std::max(2 * kDifferenceBytes, lanes_ * staged) : scratch(block)},
            {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
            {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
-           {"codes, then dequantized and prepared again; or the rounding's factors", made},
+           {"codes, then dequantized and prepared again; or the rounding's factors", rounded},
            {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
            {"sampled rows of one input (FP32)", sampled}}));
     };
@@ -419,15 +420,14 @@ class PeakMemory {
       add({folds_ ? 0 : readers, folds_ ? readers : 0, largest}, judge(h), factors(h));
     }
     if (behind == 0) return;  // nobody asks for its input
-    if (folds_) {
-      const LinearSpec& feeds = block.linear(producer);
-      const std::uint64_t before = is_planned(feeds) ? weights_of(feeds) : 0,
+    if (folds_behind) {
+      const std::uint64_t before = is_planned(*feeds) ? weights_of(*feeds) : 0,
                           outside = readers == 0 ? 0 : judge(h);
       add({behind, before, 0}, outside + seen(k), 0);
       add({0, before + behind, 0}, outside + judge(k), 0);
     }
-    const bool scaled = folds_ || original_tokens_ != 0;
-    add({folds_ ? 0 : behind, folds_ ? behind : 0, 0}, seen(k), 0);
+    const bool scaled = folds_behind || original_tokens_ != 0;
+    add({folds_behind ? 0 : behind, folds_behind ? behind : 0, 0}, seen(k), 0);
     add({scaled ? 0 : behind, scaled ? behind : 0, behind}, judge(k), factors(k));
     if (original_tokens_ == 0) return;
     add({0, behind, 0}, judge(k), 0);

@@ -177,7 +177,7 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
 
 DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
   if (format != kCompressedTensorsFormat.name && format != kDenseFormat.name) return DType::kF16;
-  const StoredTensor* weight = checkpoint.find(linear.module + ".weight");
+  const StoredTensor* weight = checkpoint.find(linear.weight.tensor);
   return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
 }
 

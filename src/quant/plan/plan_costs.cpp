@@ -51,10 +51,10 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
       static_cast<double>(plan.awq.grid) * (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1);
   double flops = 0;
   for (const BlockSpec& block : spec.blocks) {
-    std::map<InputSite, double> rows;
+    std::map<SiteId, double> rows;
     for (const LinearSpec& linear : block.linears) {
       const double n = static_cast<double>(linear.out_features), k = static_cast<double>(linear.in_features);
-      const bool last = linear.role == LinearRole::kOutput || linear.role == LinearRole::kDown;
+      const bool last = linear.id == block.sublayer_of(linear.site).output();
       flops += 2 * n * k * tokens * (last ? 1 : 2);  // once for the inner input's statistics, once quantized
       rows[linear.site] += n;
       flops += 4 * 2 * n * k * k;  // losses of every row

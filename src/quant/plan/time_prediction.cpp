@@ -193,7 +193,7 @@ Chosen choose_block(const Plan& plan, const ModelSpec& spec) {
 // Seconds for each byte of the checkpoint that is looked at, from the disk or from its cache.
 double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
   constexpr std::int64_t kMost = 1 << 22;
-  const StoredTensor& tensor = checkpoint.at(spec.embedding);
+  const StoredTensor& tensor = checkpoint.at(spec.embedding.tensor);
   const std::int64_t width = tensor.view.cols(),
                      rows = std::clamp<std::int64_t>(kMost / width, 1, tensor.view.rows());
   const std::uint64_t row_bytes = tensor.view.bytes() / static_cast<std::uint64_t>(tensor.view.rows());

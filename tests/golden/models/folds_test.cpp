@@ -26,32 +26,47 @@ float power_of_two(std::size_t i) {
 }
 
 // The scale of each input column of the site's readers.
-std::vector<float> column_scales(const FoldSpec& fold, const ModelSpec& spec, std::int64_t columns) {
+std::vector<float> column_scales(const SiteSpec& site) {
   std::vector<float> scales;
-  for (std::int64_t c = 0; c < columns; ++c) {
+  for (std::int64_t c = 0; c < site.channels; ++c) {
     std::int64_t row = c;  // of the producer
-    if (fold.producer == FoldSpec::Producer::kGroupedValueRows)
-      row = c / spec.head_dim / fold.repeat * spec.head_dim + c % spec.head_dim;
+    if (const auto* made = std::get_if<LinearRows>(&site.producer); made != nullptr && made->head_dim > 1)
+      row = c / made->head_dim / made->repeat * made->head_dim + c % made->head_dim;
     scales.push_back(power_of_two(static_cast<std::size_t>(row)));
   }
   return scales;
 }
 
-void divide_producer(const FoldSpec& fold, Tensors& tensors) {
-  auto& [shape, values] = tensors.at(fold.producer_module + ".weight");
+// Divides rows [first, first + rows) of a matrix, or elements of a vector.
+void divide_rows(const std::string& tensor, std::int64_t first, std::int64_t rows, Tensors& tensors) {
+  auto& [shape, values] = tensors.at(tensor);
   const auto columns = static_cast<std::size_t>(shape.rank() == 1 ? 1 : shape.back());
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] /= power_of_two(i / columns);
-  const auto bias = tensors.find(fold.producer_module + ".bias");
-  if (fold.producer == FoldSpec::Producer::kNormGain || bias == tensors.end()) return;
-  for (std::size_t i = 0; i < bias->second.second.size(); ++i) bias->second.second[i] /= power_of_two(i);
+  for (std::int64_t row = 0; row < rows; ++row)
+    for (std::size_t c = 0; c < columns; ++c)
+      values[static_cast<std::size_t>(first + row) * columns + c] /=
+          power_of_two(static_cast<std::size_t>(row));
 }
 
-void apply(const FoldSpec& fold, const BlockSpec& block, const ModelSpec& spec, Tensors& tensors) {
-  divide_producer(fold, tensors);
-  for (const LinearRole role : fold.readers) {
-    const LinearSpec& linear = block.linear(role);
-    auto& values = tensors.at(linear.module + ".weight").second;
-    const std::vector<float> scales = column_scales(fold, spec, linear.in_features);
+void divide_producer(const SiteSpec& site, const BlockSpec& block, Tensors& tensors) {
+  if (const auto* made = std::get_if<NormGain>(&site.producer)) {
+    const NormSpec& norm = block.at(made->norm);
+    divide_rows(norm.gain.tensor, 0, norm.width, tensors);
+    if (norm.bias.exists()) divide_rows(norm.bias.tensor, 0, norm.width, tensors);
+  }
+  if (const auto* made = std::get_if<LinearRows>(&site.producer)) {
+    const LinearSpec& linear = block.at(made->rows.linear);
+    std::int64_t first = 0;
+    for (std::size_t part = 0; part < made->rows.part; ++part) first += linear.parts[part];
+    divide_rows(linear.weight.tensor, first, linear.parts[made->rows.part], tensors);
+    if (linear.has_bias()) divide_rows(linear.bias.tensor, first, linear.parts[made->rows.part], tensors);
+  }
+}
+
+void apply(const SiteSpec& site, const BlockSpec& block, Tensors& tensors) {
+  divide_producer(site, block, tensors);
+  const std::vector<float> scales = column_scales(site);
+  for (const LinearId reader : site.readers) {
+    auto& values = tensors.at(block.at(reader).weight.tensor).second;
     for (std::size_t i = 0; i < values.size(); ++i) values[i] *= scales[i % scales.size()];
   }
 }
@@ -99,7 +114,7 @@ TEST_P(FoldedModel, ComputesTheSameBits) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   Tensors tensors = read_tensors(checkpoint);
   for (const BlockSpec& block : spec.blocks)
-    for (const FoldSpec& fold : block.folds) apply(fold, block, spec, tensors);
+    for (const SiteSpec& site : block.sites) apply(site, block, tensors);
   EXPECT_EQ(logits_of(tensors, model), logits_of(checkpoint));
 }
 
@@ -109,13 +124,14 @@ TEST_P(FoldedModel, EveryReaderMatters) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<float> original = logits_of(checkpoint);
   const BlockSpec& block = spec.blocks[0];
-  for (const FoldSpec& fold : block.folds) {
-    for (std::size_t dropped = 0; dropped < fold.readers.size(); ++dropped) {
-      FoldSpec faulty = fold;
+  for (const SiteSpec& site : block.sites) {
+    ASSERT_FALSE(std::holds_alternative<std::monostate>(site.producer)) << site.name;
+    for (std::size_t dropped = 0; dropped < site.readers.size(); ++dropped) {
+      SiteSpec faulty = site;
       faulty.readers.erase(faulty.readers.begin() + static_cast<std::ptrdiff_t>(dropped));
       Tensors tensors = read_tensors(checkpoint);
-      apply(faulty, block, spec, tensors);
-      EXPECT_NE(logits_of(tensors, model), original) << site_name(fold.site) << ", reader " << dropped;
+      apply(faulty, block, tensors);
+      EXPECT_NE(logits_of(tensors, model), original) << site.name << ", reader " << dropped;
     }
   }
 }

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "model/linear_source.h"
 #include "model/lora_adapter.h"
+#include "tests/support/named_parts.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/support/tolerance.h"
 #include "tests/unit/export/tiny_checkpoint.h"
@@ -202,7 +203,8 @@ TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
   for (int layer = 0; layer < 2; ++layer)
     for (const char* which : {"k_scale", "v_scale"}) {
       const float scale = 0.125f * static_cast<float>(layer + 1);
-      writer->add_dense(kv_scale_name(layer, which), DType::kF32, {1}, std::as_bytes(std::span(&scale, 1)));
+      writer->add_dense(kv_scale_name(spec.blocks[static_cast<std::size_t>(layer)], which), DType::kF32, {1},
+                        std::as_bytes(std::span(&scale, 1)));
     }
   writer->finish({});
   const Checkpoint stored = open("packed");
@@ -346,7 +348,7 @@ TEST_F(MergeTest, ALinearGetsTheProductAndEverythingElseStays) {
       const std::string name = linear.module + ".weight";
       changed.insert(name);
       const std::vector<double> wanted =
-          folded_in_fp64(before.read_float32(before.at(name)), adapter.pair(block, linear.role));
+          folded_in_fp64(before.read_float32(before.at(name)), adapter.pair(block, linear.id));
       EXPECT_EQ(after.at(name).view.dtype, DType::kBF16);
       const std::vector<float> found = after.read_float32(after.at(name));
       // One rounding to BF16 of a sum whose terms, below 1 together, meet rank + 2 roundings to FP32.

@@ -69,30 +69,30 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
   const Checkpoint before = Checkpoint::open(system_io(), source);
   const Checkpoint after = Checkpoint::open(system_io(), (directory / "m.gguf").string());
   const ModelSpec spec = ModelSpec::read(before), read = ModelSpec::read(after);
-  if (spec.family != "mistral" || spec.blocks.front().sliding_window != 0) {
+  if (spec.family != "mistral" || spec.blocks.front().pages.window != 0) {
     EXPECT_EQ(read.family, spec.family);  // without a window a Mistral is a Llama
   }
-  EXPECT_EQ(read.heads, spec.heads);
-  EXPECT_EQ(read.kv_heads, spec.kv_heads);
-  EXPECT_EQ(read.head_dim, spec.head_dim);
-  EXPECT_EQ(read.rms_norm_eps, spec.rms_norm_eps);
+  EXPECT_EQ(read.blocks.front().attention()->heads, spec.blocks.front().attention()->heads);
+  EXPECT_EQ(read.blocks.front().pages.kv_heads, spec.blocks.front().pages.kv_heads);
+  EXPECT_EQ(read.blocks.front().pages.head_dim, spec.blocks.front().pages.head_dim);
+  EXPECT_EQ(read.final_norm.eps, spec.final_norm.eps);
   EXPECT_EQ(read.rope.kind, spec.rope.kind);
   EXPECT_EQ(read.rope.factor, spec.rope.factor);
   EXPECT_EQ(read.rope.beta_fast, spec.rope.beta_fast);
   EXPECT_EQ(read.rope.beta_slow, spec.rope.beta_slow);
-  EXPECT_EQ(read.blocks.front().sliding_window, spec.blocks.front().sliding_window);
+  EXPECT_EQ(read.blocks.front().pages.window, spec.blocks.front().pages.window);
   EXPECT_EQ(read.tied_head, spec.tied_head);
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
       EXPECT_EQ(values(after, linear.module + ".weight"), values(before, linear.module + ".weight"))
           << linear.module;
-      if (linear.has_bias) {
+      if (linear.has_bias()) {
         EXPECT_EQ(values(after, linear.module + ".bias"), values(before, linear.module + ".bias"))
             << linear.module;
       }
     }
-  EXPECT_EQ(values(after, spec.final_norm), values(before, spec.final_norm));
-  EXPECT_EQ(values(after, "model.embed_tokens.weight"), values(before, spec.embedding));
+  EXPECT_EQ(values(after, spec.final_norm.gain.tensor), values(before, spec.final_norm.gain.tensor));
+  EXPECT_EQ(values(after, "model.embed_tokens.weight"), values(before, spec.embedding.tensor));
   EXPECT_EQ(values(after, read.head), values(before, spec.head));
 }
 
@@ -310,8 +310,10 @@ TEST(GgufNames, TranslateBothWaysAndRowsToo) {
 
 TEST(GgufRopeFactors, AreLlama3sAndReadBack) {
   ModelSpec spec;
-  spec.head_dim = 128;
-  spec.rope = {RopeKind::kLlama3, 500000, 8, 1, 4};
+  spec.rope.kind = RopeKind::kLlama3;
+  spec.rope.dims = 128;
+  spec.rope.theta = 500000;
+  spec.rope.factor = 8;
   spec.rope.original_max_position = 8192;
   const std::vector<float> factors = llama3_rope_factors(spec);
   ASSERT_EQ(factors.size(), 64u);

@@ -10,8 +10,9 @@
 #include <limits>
 #include <span>
 
-#include "model/decoder_block.h"
+#include "model/block_weights.h"
 #include "scratch_model.h"
+#include "support/named_parts.h"
 #include "support/tolerance.h"
 
 namespace llmq {
@@ -66,7 +67,7 @@ void expect_weights(const char* file) {
     const LinearSource source = LinearSource::open(checkpoint);
     EXPECT_TRUE(source.is_packed(kModule));
     EXPECT_FALSE(source.is_packed("model.layers.0.mlp.up_proj"));
-    const LinearSpec& linear = spec.blocks[0].linear(LinearRole::kQuery);
+    const LinearSpec& linear = linear_named(spec.blocks[0], "q_proj");
     EXPECT_FALSE(source.stored(linear).has_value());
     const ZeroedNumbers<float> weight = source.weight(linear, threads());
     const std::string expected = from_hex(packed_case.at("weight").as_string());
@@ -107,10 +108,10 @@ TEST(LinearSource, LinearsRoundTheirInputsAsTheLibraryDoes) {
                              weight = floats(packed_case.at("weight"));
     const auto backend = make_reference_backend();
     const BlockLinear linear =
-        prepare_linear(*backend, Compute::kFloat32, source, spec.blocks[0].linear(LinearRole::kQuery));
+        prepare_linear(*backend, Compute::kFloat32, source, linear_named(spec.blocks[0], "q_proj"));
     std::vector<float> got(want.size());
     backend->linear(TensorView(got.data(), DType::kF32, {5, 16}), TensorView(x.data(), DType::kF32, {5, 16}),
-                    *linear.weight, {});
+                    *linear.parts.front().weight, {});
     for (std::size_t i = 0; i < want.size(); ++i) {
       double magnitude = 0;
       for (std::size_t k = 0; k < 16; ++k)
@@ -140,7 +141,7 @@ TEST(LinearSource, DenseWeightsAreGivenWithoutACopy) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   EXPECT_EQ(source.format(), PackedFormat::kNone);
-  const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
+  const LinearSpec& linear = linear_named(spec.blocks[1], "down_proj");
   const auto view = source.stored(linear);
   ASSERT_TRUE(view.has_value());
   EXPECT_EQ(view->view.pointer, checkpoint.at(linear.module + ".weight").view.pointer);
@@ -157,7 +158,7 @@ TEST(LinearSource, NonFiniteWeightsAreNamed) {
     const Checkpoint checkpoint = model.open();
     const ModelSpec spec = ModelSpec::read(checkpoint);
     const LinearSource source = LinearSource::open(checkpoint);
-    const LinearSpec& linear = spec.blocks[1].linear(LinearRole::kDown);
+    const LinearSpec& linear = linear_named(spec.blocks[1], "down_proj");
     for (const std::string& found :
          {error_of([&] { source.weight(linear, threads()); }), error_of([&] { source.stored(linear); })}) {
       EXPECT_THAT(found, StartsWith("bad input|"));
@@ -179,7 +180,7 @@ TEST(LinearSource, NonFiniteHalvesAreNamed) {
     const Checkpoint checkpoint = model.open();
     const ModelSpec spec = ModelSpec::read(checkpoint);
     const LinearSource source = LinearSource::open(checkpoint);
-    EXPECT_THAT(error_of([&] { source.stored(spec.blocks[0].linear(LinearRole::kDown)); }),
+    EXPECT_THAT(error_of([&] { source.stored(linear_named(spec.blocks[0], "down_proj")); }),
                 HasSubstr("row 1, column 0"));
   }
 }
@@ -432,10 +433,10 @@ TEST(LinearSource, NonFiniteScalesAreNamed) {
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
-  EXPECT_THAT(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), threads()); }),
+  EXPECT_THAT(error_of([&] { source.weight(linear_named(spec.blocks[0], "q_proj"), threads()); }),
               HasSubstr("q_proj.weight_scale: holds an infinity"));
   EXPECT_THAT(error_of([&] { source.quantized(kModule); }), HasSubstr("row 0, column 1"));
-  EXPECT_EQ(error_of([&] { source.weight(spec.blocks[0].linear(LinearRole::kQuery), threads(), true); }), "");
+  EXPECT_EQ(error_of([&] { source.weight(linear_named(spec.blocks[0], "q_proj"), threads(), true); }), "");
 }
 
 TEST(LinearSource, TargetsGoByNameThenPatternThenClass) {
@@ -471,7 +472,7 @@ TEST(LinearSource, AwqLiesAreRefused) {
     return error_of([&] {
       const Checkpoint checkpoint = model.open();
       const ModelSpec spec = ModelSpec::read(checkpoint);
-      LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery), threads());
+      LinearSource::open(checkpoint).weight(linear_named(spec.blocks[0], "q_proj"), threads());
     });
   };
   EXPECT_EQ(found([](ScratchModel&) {}), "");
@@ -508,7 +509,7 @@ std::string gptq_error(std::size_t index, const Tell& tell) {
   return error_of([&] {
     const Checkpoint checkpoint = model.open();
     const ModelSpec spec = ModelSpec::read(checkpoint);
-    LinearSource::open(checkpoint).weight(spec.blocks[0].linear(LinearRole::kQuery), threads());
+    LinearSource::open(checkpoint).weight(linear_named(spec.blocks[0], "q_proj"), threads());
   });
 }
 

@@ -9,6 +9,7 @@
 #include <limits>
 
 #include "scratch_model.h"
+#include "support/named_parts.h"
 #include "support/temporary_directory.h"
 #include "support/tiny_adapter.h"
 #include "support/tolerance.h"
@@ -22,6 +23,9 @@ class LoraAdapterTest : public ::testing::Test {
  protected:
   LoraAdapterTest() : spec_(ModelSpec::read(model_.open())) {}
 
+  LinearId named(std::size_t block, const char* name) const {
+    return linear_named(spec_.blocks[block], name).id;
+  }
   TinyAdapter usual() const {
     TinyAdapter adapter;
     adapter.make(spec_);
@@ -51,7 +55,7 @@ TEST_F(LoraAdapterTest, GivesTheMatricesOfEveryLinear) {
   const LoraAdapter adapter = open(written);
   EXPECT_EQ(adapter.linears(), 14u);
   EXPECT_EQ(adapter.rank(), 4);
-  const LoraPair pair = adapter.pair(1, LinearRole::kDown);
+  const LoraPair pair = adapter.pair(1, named(1, "down_proj"));
   EXPECT_EQ(pair.in_features, 24);
   EXPECT_EQ(pair.out_features, 16);
   EXPECT_EQ(pair.scale, 2.0f);
@@ -64,8 +68,8 @@ TEST_F(LoraAdapterTest, TargetsThatAreNotNamedAreLeftAlone) {
   some.config["target_modules"] = Json::array({"v_proj", "not_of_this_model"});
   some.make(spec_);
   const LoraAdapter adapter = open(some);
-  EXPECT_TRUE(adapter.changes(0, LinearRole::kValue));
-  EXPECT_FALSE(adapter.changes(0, LinearRole::kQuery));
+  EXPECT_TRUE(adapter.changes(0, named(0, "v_proj")));
+  EXPECT_FALSE(adapter.changes(0, named(0, "q_proj")));
 }
 
 TEST_F(LoraAdapterTest, ScaleFollowsRankAndAlpha) {
@@ -74,10 +78,12 @@ TEST_F(LoraAdapterTest, ScaleFollowsRankAndAlpha) {
   adapter.config["alpha_pattern"] =
       Json::object({{"layers.1.self_attn.k_proj", 3.0}, {"k_proj", 5.0}, {"proj", 7}});
   const LoraAdapter found = open(adapter);
-  const auto scale = [&](std::size_t block, LinearRole role) { return found.pair(block, role).scale; };
-  EXPECT_EQ(scale(0, LinearRole::kQuery), 4.0f) << "a key matches whole parts of a name";
-  EXPECT_EQ(scale(0, LinearRole::kKey), 2.5f);
-  EXPECT_EQ(scale(1, LinearRole::kKey), 1.5f) << "the first that matches";
+  const auto scale = [&](std::size_t block, const char* name) {
+    return found.pair(block, named(block, name)).scale;
+  };
+  EXPECT_EQ(scale(0, "q_proj"), 4.0f) << "a key matches whole parts of a name";
+  EXPECT_EQ(scale(0, "k_proj"), 2.5f);
+  EXPECT_EQ(scale(1, "k_proj"), 1.5f) << "the first that matches";
 }
 
 TEST_F(LoraAdapterTest, RankPatternSaysTheShapes) {
@@ -86,7 +92,7 @@ TEST_F(LoraAdapterTest, RankPatternSaysTheShapes) {
   TinyAdapter adapter = usual();
   adapter.config["r"] = 9;
   adapter.config["rank_pattern"] = Json::object({{".*_proj", 4}});
-  EXPECT_EQ(open(adapter).pair(0, LinearRole::kGate).scale, 2.0f);
+  EXPECT_EQ(open(adapter).pair(0, named(0, "gate_proj")).scale, 2.0f);
 }
 
 TEST_F(LoraAdapterTest, WhatIsNotCarriedOutIsRefusedByName) {
@@ -161,7 +167,7 @@ TEST_F(LoraAdapterTest, MissingFilesAreOneSentence) {
 
 // Each entry is a sum of `rank` products, then a product and an addition: rank + 2 roundings on its way.
 TEST_F(LoraAdapterTest, RowsAreTheSumInFp64) {
-  const LoraPair pair = open(usual()).pair(0, LinearRole::kDown);
+  const LoraPair pair = open(usual()).pair(0, named(0, "down_proj"));
   const auto rank = static_cast<std::size_t>(pair.rank), width = static_cast<std::size_t>(pair.in_features);
   std::vector<float> rows(5 * width, 0.25f);
   ThreadPool pool(2);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "scratch_model.h"
+#include "support/named_parts.h"
 
 namespace llmq {
 namespace {
@@ -30,20 +31,20 @@ TEST(ModelSpec, ReadsLlama) {
   EXPECT_EQ(spec.family, "llama");
   EXPECT_EQ(spec.architecture, "LlamaForCausalLM");
   EXPECT_EQ(spec.hidden_size, 16);
-  EXPECT_EQ(spec.heads, 4);
-  EXPECT_EQ(spec.kv_heads, 2);
-  EXPECT_EQ(spec.head_dim, 4);
-  EXPECT_EQ(spec.rms_norm_eps, 1e-5f);
-  EXPECT_TRUE(spec.silu);
+  EXPECT_EQ(spec.blocks[0].attention()->heads, 4);
+  EXPECT_EQ(spec.blocks[0].attention()->kv_heads, 2);
+  EXPECT_EQ(spec.blocks[0].attention()->head_dim, 4);
+  EXPECT_EQ(spec.final_norm.eps, 1e-5f);
+  EXPECT_EQ(spec.blocks[0].mlp()->activation, Activation::kSilu);
   EXPECT_FALSE(spec.tied_head);
   EXPECT_THAT(spec.eos_ids, ElementsAre(2, 3));
   EXPECT_EQ(spec.bos_id, 1);
   ASSERT_EQ(spec.blocks.size(), 2u);
-  const LinearSpec& down = spec.blocks[1].linear(LinearRole::kDown);
+  const LinearSpec& down = linear_named(spec.blocks[1], "down_proj");
   EXPECT_EQ(down.module, "model.layers.1.mlp.down_proj");
   EXPECT_EQ(down.out_features, 16);
   EXPECT_EQ(down.in_features, 24);
-  EXPECT_EQ(down.site, InputSite::kDown);
+  EXPECT_EQ(spec.blocks[1].at(down.site).name, "x_down");
   // 2 * 32*16 + 16 + 2 * (2*16 + 16*16 + 8*16 + 8*16 + 16*16 + 3 * 24*16)
   EXPECT_EQ(spec.parameters(), 1040 + 2 * 1952);
 }
@@ -53,33 +54,38 @@ TEST(ModelSpec, ReadsLlama) {
 TEST(ModelSpec, FoldsNameEveryReader) {
   const ScratchModel model;
   const ModelSpec spec = ModelSpec::read(model.open());
-  using Producer = FoldSpec::Producer;
   for (const BlockSpec& block : spec.blocks) {
-    ASSERT_EQ(block.folds.size(), 4u);
-    EXPECT_EQ(block.folds[0].site, InputSite::kAttention);
-    EXPECT_EQ(block.folds[0].producer, Producer::kNormGain);
-    EXPECT_EQ(block.folds[0].producer_module + ".weight", block.input_norm);
-    EXPECT_THAT(block.folds[0].readers,
-                ElementsAre(LinearRole::kQuery, LinearRole::kKey, LinearRole::kValue));
-    EXPECT_EQ(block.folds[1].site, InputSite::kOutput);
-    EXPECT_EQ(block.folds[1].producer, Producer::kGroupedValueRows);
-    EXPECT_EQ(block.folds[1].producer_module, block.prefix + ".self_attn.v_proj");
-    EXPECT_EQ(block.folds[1].repeat, 2);
-    EXPECT_THAT(block.folds[1].readers, ElementsAre(LinearRole::kOutput));
-    EXPECT_EQ(block.folds[2].site, InputSite::kMlp);
-    EXPECT_EQ(block.folds[2].producer, Producer::kNormGain);
-    EXPECT_EQ(block.folds[2].producer_module + ".weight", block.post_attention_norm);
-    EXPECT_THAT(block.folds[2].readers, ElementsAre(LinearRole::kGate, LinearRole::kUp));
-    EXPECT_EQ(block.folds[3].site, InputSite::kDown);
-    EXPECT_EQ(block.folds[3].producer, Producer::kLinearRows);
-    EXPECT_EQ(block.folds[3].producer_module, block.prefix + ".mlp.up_proj");
-    EXPECT_THAT(block.folds[3].readers, ElementsAre(LinearRole::kDown));
-    // The readers of a fold are exactly the linears that share its input.
-    for (const FoldSpec& fold : block.folds) {
-      std::vector<LinearRole> sharing;
+    ASSERT_EQ(block.sites.size(), 4u);
+    const auto readers = [&](std::size_t site) {
+      std::vector<std::string> modules;
+      for (const LinearId reader : block.sites[site].readers) modules.push_back(block.at(reader).module);
+      return modules;
+    };
+    const auto gain = [&](std::size_t site) {
+      return block.at(std::get<NormGain>(block.sites[site].producer).norm).gain.tensor;
+    };
+    const auto rows = [&](std::size_t site) { return std::get<LinearRows>(block.sites[site].producer); };
+    const std::string attention = block.prefix + ".self_attn.", mlp = block.prefix + ".mlp.";
+    EXPECT_EQ(block.sites[0].name, "x_attn");
+    EXPECT_EQ(gain(0), block.prefix + ".input_layernorm.weight");
+    EXPECT_THAT(readers(0), ElementsAre(attention + "q_proj", attention + "k_proj", attention + "v_proj"));
+    EXPECT_EQ(block.sites[1].name, "x_o");
+    EXPECT_EQ(block.at(rows(1).rows.linear).module, attention + "v_proj");
+    EXPECT_EQ(rows(1).repeat, 2);
+    EXPECT_EQ(rows(1).head_dim, 4);
+    EXPECT_THAT(readers(1), ElementsAre(attention + "o_proj"));
+    EXPECT_EQ(block.sites[2].name, "x_mlp");
+    EXPECT_EQ(gain(2), block.prefix + ".post_attention_layernorm.weight");
+    EXPECT_THAT(readers(2), ElementsAre(mlp + "gate_proj", mlp + "up_proj"));
+    EXPECT_EQ(block.sites[3].name, "x_down");
+    EXPECT_EQ(block.at(rows(3).rows.linear).module, mlp + "up_proj");
+    EXPECT_THAT(readers(3), ElementsAre(mlp + "down_proj"));
+    // The readers of a site are exactly the linears that have it as their input.
+    for (std::size_t site = 0; site < block.sites.size(); ++site) {
+      std::vector<LinearId> sharing;
       for (const LinearSpec& linear : block.linears)
-        if (linear.site == fold.site) sharing.push_back(linear.role);
-      EXPECT_EQ(fold.readers, sharing) << site_name(fold.site);
+        if (linear.site == static_cast<SiteId>(site)) sharing.push_back(linear.id);
+      EXPECT_EQ(block.sites[site].readers, sharing) << block.sites[site].name;
     }
   }
 }
@@ -93,7 +99,7 @@ TEST(ModelSpec, TiedHeadMeansTheStoredTensor) {
   head_only.config["tie_word_embeddings"] = true;
   head_only.tensors.erase("model.embed_tokens.weight");
   const ModelSpec spec = ModelSpec::read(head_only.open());
-  EXPECT_EQ(spec.embedding, "lm_head.weight");
+  EXPECT_EQ(spec.embedding.tensor, "lm_head.weight");
   EXPECT_EQ(spec.head, "lm_head.weight");
   EXPECT_TRUE(spec.tied_head);
   // Both stored and equal: tied. Both stored and different: the config is wrong.
@@ -148,8 +154,8 @@ TEST(ModelSpec, BiasesOfLlamaFollowItsFlags) {
   model.add_to_blocks("mlp.up_proj.bias", scratch_ramp({24}));
   model.add_to_blocks("mlp.down_proj.bias", scratch_ramp({16}));
   const ModelSpec spec = ModelSpec::read(model.open());
-  EXPECT_TRUE(spec.blocks[0].linear(LinearRole::kDown).has_bias);
-  EXPECT_FALSE(spec.blocks[0].linear(LinearRole::kQuery).has_bias);
+  EXPECT_TRUE(linear_named(spec.blocks[0], "down_proj").has_bias());
+  EXPECT_FALSE(linear_named(spec.blocks[0], "q_proj").has_bias());
 }
 
 void add_qkv_biases(ScratchModel& model) {
@@ -160,7 +166,7 @@ void add_qkv_biases(ScratchModel& model) {
 
 std::vector<std::int64_t> windows(const ModelSpec& spec) {
   std::vector<std::int64_t> result;
-  for (const BlockSpec& block : spec.blocks) result.push_back(block.sliding_window);
+  for (const BlockSpec& block : spec.blocks) result.push_back(block.pages.window);
   return result;
 }
 
@@ -170,8 +176,8 @@ TEST(ModelSpec, Qwen2WindowsFollowTransformers) {
   model.config["sliding_window"] = 8;
   model.config["max_window_layers"] = 1;
   EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));  // use_sliding_window is false
-  EXPECT_TRUE(ModelSpec::read(model.open()).blocks[0].linear(LinearRole::kValue).has_bias);
-  EXPECT_FALSE(ModelSpec::read(model.open()).blocks[0].linear(LinearRole::kOutput).has_bias);
+  EXPECT_TRUE(linear_named(ModelSpec::read(model.open()).blocks[0], "v_proj").has_bias());
+  EXPECT_FALSE(linear_named(ModelSpec::read(model.open()).blocks[0], "o_proj").has_bias());
   model.config["use_sliding_window"] = true;
   EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 8));
   model.config["sliding_window"] = nullptr;
@@ -205,7 +211,9 @@ TEST(ModelSpec, Qwen3HasHeadNormsAndItsOwnHeadDim) {
   EXPECT_THAT(refusal(model), HasSubstr("q_norm.weight: is missing"));
   model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({4}));
   model.add_to_blocks("self_attn.k_norm.weight", scratch_ramp({4}));
-  EXPECT_EQ(ModelSpec::read(model.open()).blocks[1].key_norm, "model.layers.1.self_attn.k_norm.weight");
+  const BlockSpec block = ModelSpec::read(model.open()).blocks[1];
+  EXPECT_EQ(block.at(block.attention()->key_norm.value()).gain.tensor,
+            "model.layers.1.self_attn.k_norm.weight");
 }
 
 TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {

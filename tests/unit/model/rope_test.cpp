@@ -12,7 +12,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "base/json.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace llmq {
 namespace {
@@ -24,10 +24,9 @@ Json load_cases() {
 
 ModelSpec spec_of(const Json& rope_case) {
   ModelSpec spec;
-  spec.head_dim = static_cast<int>(rope_case.at("head_dim").as_integer());
   spec.max_position = rope_case.at("max_position").as_integer();
   ConfigFields fields(rope_case.at("config"), "config.json", "");
-  spec.rope = read_rope(fields, spec.max_position);
+  spec.rope = read_rope(fields, spec.max_position, rope_case.at("head_dim").as_integer());
   fields.refuse_unread({});
   return spec;
 }
@@ -39,15 +38,16 @@ TEST(Rope, EqualsTransformersForEveryKind) {
     SCOPED_TRACE(rope_case.at("name").as_string());
     const ModelSpec spec = spec_of(rope_case);
     const RopeTable table = make_rope_table(spec, rope_case.at("length").as_integer());
-    const auto half = static_cast<std::size_t>(spec.head_dim / 2);
+    const auto half = static_cast<std::size_t>(spec.rope.dims / 2);
     ASSERT_EQ(table.cosines.size(), static_cast<std::size_t>(table.positions) * half);
     // Position 0: every angle is 0, so the cosine is yarn's factor itself.
     const double factor = table.cosines[0];
     for (std::size_t row = 0; row < rope_case.at("positions").items().size(); ++row) {
       const auto position = static_cast<std::size_t>(rope_case.at("positions").items()[row].as_integer());
       for (std::size_t i = 0; i < half; ++i) {
-        const auto frequency_bound = std::abs(static_cast<double>(position)) *
-                                     std::pow(spec.rope.theta, -2.0 * static_cast<double>(i) / spec.head_dim);
+        const auto frequency_bound =
+            std::abs(static_cast<double>(position)) *
+            std::pow(spec.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(spec.rope.dims));
         const double bound = factor * (8 * frequency_bound + 2) * std::pow(2.0, -23);
         const std::size_t at = position * half + i;
         const double cos = rope_case.at("cos").items()[row].items()[i].as_double();
@@ -68,7 +68,7 @@ TEST(Rope, EqualsTransformersForEveryKind) {
 
 TEST(Rope, DynamicDependsOnTheLength) {
   ModelSpec spec;
-  spec.head_dim = 16;
+  spec.rope.dims = 16;
   spec.max_position = 32;
   spec.rope.kind = RopeKind::kDynamic;
   spec.rope.factor = 2;
@@ -79,7 +79,7 @@ TEST(Rope, DynamicDependsOnTheLength) {
 
 TEST(Rope, RefusesEmptyAndImpossibleTables) {
   ModelSpec spec;
-  spec.head_dim = 16;
+  spec.rope.dims = 16;
   EXPECT_ANY_THROW(make_rope_table(spec, 0));
   EXPECT_ANY_THROW(make_rope_table(spec, -4));
   EXPECT_ANY_THROW(make_rope_table(spec, std::int64_t{1} << 60));
@@ -89,7 +89,7 @@ std::string refusal(const std::string& config) {
   const Json json = Json::parse(config, "config.json");
   try {
     ConfigFields fields(json, "config.json", "");
-    read_rope(fields, 2048);
+    read_rope(fields, 2048, 16);
   } catch (const Error& error) {
     return error.what();
   }

@@ -6,6 +6,7 @@
 #include "captured_output.h"
 #include "device/cuda/cuda_backend.h"
 #include "quant/pipeline/activation_stream.h"
+#include "support/named_parts.h"
 #include "support/recording_device.h"
 
 namespace llmq {
@@ -112,11 +113,12 @@ TEST(Devices, StatisticsOfSeveralCollectorsHaveTheBitsOfOne) {
       std::vector<BlockWeights> weights;
       for (const auto& device : devices) {
         contexts.push_back(make_forward_context(spec, *device, Compute::kBFloat16, length));
-        weights.push_back(load_block(*device, Compute::kBFloat16, source, spec, 0));
+        weights.push_back(load_block(*device, Compute::kBFloat16, source, spec.blocks[0]));
       }
       ActivationStream stream(contexts, samples, 4096 / length * length, {});
       stream.embed(checkpoint, samples);
-      const InputStats stats = stream.statistics(InputSite::kAttention, 0, weights, Samples::kAll);
+      const InputStats stats =
+          stream.statistics(site_named(spec.blocks[0], "x_attn"), 0, weights, Samples::kAll);
       if (count == 1) expected = stats.save();
       EXPECT_EQ(stats.tokens(), samples.tokens());
       EXPECT_TRUE(stats.save() == expected) << count << " devices, samples of " << length;

@@ -7,6 +7,7 @@
 #include "captured_output.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/plan/plan_costs.h"
+#include "support/named_parts.h"
 #include "support/short_device.h"
 
 namespace llmq {
@@ -143,29 +144,30 @@ TEST(FittingRows, AnyAllocationOfTheForwardPassMayFail) {
     bool counts = false;
     const auto backend = testing::short_backend(
         0, [&](std::size_t, const std::string&) { return counts && allocations++ == refused; });
-    const BlockWeights weights = load_block(*backend, Compute::kBFloat16, source, spec, 0);
+    const BlockWeights weights = load_block(*backend, Compute::kBFloat16, source, spec.blocks[0]);
     ForwardContext context = make_forward_context(spec, *backend, Compute::kBFloat16, kRows);
     context.fitting = std::make_unique<FittingRows>();
     ActivationStream stream(context, samples, kRows, false);
     stream.measure_kv();
     stream.embed(checkpoint, samples);
     std::vector<std::byte> bytes;
-    const auto take = [&](InputSite site) {
-      stream.each_input(site, 0, weights, Samples::kAll, [&](const TensorView& x) {
-        const std::size_t before = bytes.size();
-        bytes.resize(before + x.bytes());
-        backend->download(bytes.data() + before, x);
-      });
+    const auto take = [&](const char* name) {
+      stream.each_input(site_named(spec.blocks[0], name), 0, weights, Samples::kAll,
+                        [&](const TensorView& x) {
+                          const std::size_t before = bytes.size();
+                          bytes.resize(before + x.bytes());
+                          backend->download(bytes.data() + before, x);
+                        });
     };
     allocations = 0;
     counts = true;
-    stream.finish_attention(0, weights);
+    stream.finish(0, 0, weights);
     const KvExtremes extremes = stream.kv_extremes();
-    stream.finish_mlp(weights);
+    stream.finish(1, 0, weights);
     counts = false;
     EXPECT_EQ(context.fitting->news().value_or(kRows), refused == SIZE_MAX ? kRows : kRows / 2);
-    take(InputSite::kAttention);
-    take(InputSite::kOutput);
+    take("x_attn");
+    take("x_o");
     return std::tuple(bytes, extremes.keys, extremes.values);
   };
   const auto whole = seen();

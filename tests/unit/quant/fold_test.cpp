@@ -16,6 +16,7 @@
 
 #include "captured_output.h"
 #include "model/linear_source.h"
+#include "support/named_parts.h"
 
 namespace llmq {
 namespace {
@@ -137,24 +138,26 @@ struct Moves {
 };
 
 void expect_block_folds(const Folded& folded, const BlockSpec& block, Moves& moves) {
-  const auto pair = [&](LinearRole role) { return Pair(folded, block.linear(role)); };
-  const std::vector<Estimate> attention = exact(folded.norm_scales(block.input_norm)),
-                              mlp = exact(folded.norm_scales(block.post_attention_norm));
-  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kQuery), attention));
-  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kKey), attention));
-  const std::vector<Estimate> value_rows = expect_divided_rows(pair(LinearRole::kValue), attention);
+  const auto pair = [&](const char* name) { return Pair(folded, linear_named(block, name)); };
+  const std::vector<Estimate> attention = exact(folded.norm_scales(
+                                  block.at(norm_named(block, "input_layernorm")).gain.tensor)),
+                              mlp = exact(folded.norm_scales(
+                                  block.at(norm_named(block, "post_attention_layernorm")).gain.tensor));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair("q_proj"), attention));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair("k_proj"), attention));
+  const std::vector<Estimate> value_rows = expect_divided_rows(pair("v_proj"), attention);
   ASSERT_FALSE(::testing::Test::HasFatalFailure());
-  const auto head_dim = static_cast<std::size_t>(folded.spec.head_dim),
-             repeat = static_cast<std::size_t>(folded.spec.heads / folded.spec.kv_heads);
+  const auto head_dim = static_cast<std::size_t>(block.attention()->head_dim),
+             repeat = static_cast<std::size_t>(block.attention()->heads / block.attention()->kv_heads);
   std::vector<Estimate>
       output;  // channel c is of query head c / head_dim, which reads value head c / head_dim / repeat
-  for (std::size_t c = 0; c < head_dim * static_cast<std::size_t>(folded.spec.heads); ++c)
+  for (std::size_t c = 0; c < head_dim * static_cast<std::size_t>(block.attention()->heads); ++c)
     output.push_back(value_rows[c / head_dim / repeat * head_dim + c % head_dim]);
-  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kOutput), output));
-  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kGate), mlp));
-  const std::vector<Estimate> up_rows = expect_divided_rows(pair(LinearRole::kUp), mlp);
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair("o_proj"), output));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair("gate_proj"), mlp));
+  const std::vector<Estimate> up_rows = expect_divided_rows(pair("up_proj"), mlp);
   ASSERT_FALSE(::testing::Test::HasFatalFailure());
-  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair(LinearRole::kDown), up_rows));
+  ASSERT_NO_FATAL_FAILURE(expect_scaled_columns(pair("down_proj"), up_rows));
   moves.attention = std::max(moves.attention, largest_move(attention));
   moves.output = std::max(moves.output, largest_move(value_rows));
   moves.mlp = std::max(moves.mlp, largest_move(mlp));
@@ -163,7 +166,8 @@ void expect_block_folds(const Folded& folded, const BlockSpec& block, Moves& mov
 
 TEST(Fold, EveryReaderGetsTheScaleAndEveryProducerLosesIt) {
   const Folded folded("method: awq\nscheme: w8a16_g32_asym\nawq: {grid: 5, clip: false}\n");
-  ASSERT_GT(folded.spec.heads, folded.spec.kv_heads) << "value rows must be shared for this to say anything";
+  const AttentionSpec& attention = *folded.spec.blocks[0].attention();
+  ASSERT_GT(attention.heads, attention.kv_heads) << "value rows must be shared for this to say anything";
   Moves moves;
   for (const BlockSpec& block : folded.spec.blocks)
     ASSERT_NO_FATAL_FAILURE(expect_block_folds(folded, block, moves));
@@ -206,9 +210,11 @@ TEST(Fold, BiasesOfProducersAreDividedToo) {
       Checkpoint::open(system_io(), model));
   double value = 0, up = 0;
   for (const BlockSpec& block : folded.spec.blocks) {
-    const Pair v(folded, block.linear(LinearRole::kValue)), u(folded, block.linear(LinearRole::kUp));
-    const std::vector<Estimate> attention = exact(folded.norm_scales(block.input_norm)),
-                                mlp = exact(folded.norm_scales(block.post_attention_norm));
+    const Pair v(folded, linear_named(block, "v_proj")), u(folded, linear_named(block, "up_proj"));
+    const std::vector<Estimate> attention = exact(folded.norm_scales(
+                                    block.at(norm_named(block, "input_layernorm")).gain.tensor)),
+                                mlp = exact(folded.norm_scales(
+                                    block.at(norm_named(block, "post_attention_layernorm")).gain.tensor));
     ASSERT_NO_FATAL_FAILURE(expect_divided_bias(folded, v, expect_divided_rows(v, attention), value));
     ASSERT_NO_FATAL_FAILURE(expect_divided_bias(folded, u, expect_divided_rows(u, mlp), up));
   }

@@ -8,6 +8,7 @@
 #include "quant/pipeline/activation_stream.h"
 #include "quant/pipeline/imatrix_collection.h"
 #include "quant/plan/gguf_plan.h"
+#include "tests/support/named_parts.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {
@@ -136,12 +137,13 @@ TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
   stream.embed(checkpoint, calibration);
   const LinearSource source = LinearSource::open(checkpoint);
   for (int block = 0; block < 2; ++block) {
-    const BlockWeights weights = load_block(*backend, Compute::kFloat32, source, spec, block);
-    const std::pair<InputSite, const char*> sites[] = {{InputSite::kAttention, "attn_q"},
-                                                       {InputSite::kOutput, "attn_output"},
-                                                       {InputSite::kMlp, "ffn_up"},
-                                                       {InputSite::kDown, "ffn_down"}};
-    for (const auto& [site, name] : sites) {
+    const BlockWeights weights =
+        load_block(*backend, Compute::kFloat32, source, spec.blocks[static_cast<std::size_t>(block)]);
+    const std::pair<const char*, const char*> sites[] = {
+        {"x_attn", "attn_q"}, {"x_o", "attn_output"}, {"x_mlp", "ffn_up"}, {"x_down", "ffn_down"}};
+    const BlockSpec& structure = spec.blocks[static_cast<std::size_t>(block)];
+    for (const auto& [site_name, name] : sites) {
+      const SiteId site = site_named(structure, site_name);
       const InputStats stats = stream.statistics(site, block, weights, Samples::kAll);
       const std::vector<float> means = found[0].importance(fmt::format("blk.{}.{}.weight", block, name));
       ASSERT_EQ(static_cast<std::int64_t>(means.size()), stats.channels());
@@ -150,8 +152,8 @@ TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
       for (std::int64_t k = 0; k < stats.channels(); ++k)
         EXPECT_NEAR(means[static_cast<std::size_t>(k)], stats.gram_at(k, k) / 96.0,
                     66 * 0x1p-24 * stats.gram_at(k, k) / 96.0);
-      if (site == InputSite::kOutput) stream.finish_attention(block, weights);
-      if (site == InputSite::kDown) stream.finish_mlp(weights);
+      if (const std::size_t part = structure.part_of(site); site == structure.sublayers[part].sites.back())
+        stream.finish(part, block, weights);
     }
   }
 }

@@ -8,10 +8,11 @@
 
 #include "base/error.h"
 #include "captured_output.h"
-#include "model/decoder_block.h"
+#include "model/run_sublayer.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/methods/rtn.h"
 #include "quant/pipeline/block_quantizer.h"
+#include "support/named_parts.h"
 
 namespace llmq {
 namespace {
@@ -41,26 +42,24 @@ std::vector<float> floats(const CapturedOutput::Dense& dense) {
 // Block 0 with the captured weights, as a loader would build it.
 BlockWeights captured_block(Backend& backend, const ModelSpec& spec, const CapturedOutput& output,
                             const LinearSource& source) {
-  BlockWeights weights = load_block(backend, Compute::kFloat32, source, spec, 0);
+  BlockWeights weights = load_block(backend, Compute::kFloat32, source, spec.blocks[0]);
   const BlockSpec& block = spec.blocks[0];
   for (const LinearSpec& linear : block.linears) {
     const auto found = output.quantized.find(linear.module);
     if (found == output.quantized.end()) continue;
     std::vector<float> value(found->second.codes.size());
     dequantize(found->second, value);
-    weights.linear(linear.role).weight = backend.prepare(
-        TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}), Compute::kFloat32);
+    set_weight(backend, Compute::kFloat32, linear,
+               TensorView(value.data(), DType::kF32, {linear.out_features, linear.in_features}),
+               weights.at(linear.id));
   }
-  const auto put = [&](Buffer& buffer, const std::string& name) {
-    const std::vector<float> gain = floats(output.dense.at(name));
-    backend.upload(buffer.view(DType::kF32, {spec.hidden_size}), gain.data());
-  };
-  put(weights.input_norm, block.input_norm);
-  put(weights.post_attention_norm, block.post_attention_norm);
+  for (std::size_t i = 0; i < block.norms.size(); ++i)
+    weights.norms[i] =
+        load_norm(backend, block.norms[i], floats(output.dense.at(block.norms[i].gain.tensor)), {});
   return weights;
 }
 
-std::vector<float> run_block(Backend& backend, const ModelSpec& spec, const BlockWeights& weights) {
+std::vector<float> what_it_adds(Backend& backend, const ModelSpec& spec, const BlockWeights& weights) {
   constexpr std::int64_t kTokens = 24;
   const ForwardContext context = make_forward_context(spec, backend, Compute::kFloat32, kTokens);
   std::vector<float> hidden(static_cast<std::size_t>(kTokens * spec.hidden_size));
@@ -74,14 +73,14 @@ std::vector<float> run_block(Backend& backend, const ModelSpec& spec, const Bloc
     rows.slots.push_back(t);
   }
   rows.sequences.push_back({0, kTokens, 0, table});
-  const Shape shape{2, 16, spec.kv_heads, spec.head_dim};
+  const Shape shape{2, 16, spec.blocks[0].pages.kv_heads, spec.blocks[0].pages.head_dim};
   const Buffer keys = backend.allocate(static_cast<std::size_t>(shape.elements()) * 4),
                values = backend.allocate(static_cast<std::size_t>(shape.elements()) * 4);
   const KvPages pages{keys.view(DType::kF32, shape), values.view(DType::kF32, shape), 16};
   const Buffer buffer = backend.allocate(hidden.size() * sizeof(float));
   const TensorView view = buffer.view(DType::kF32, {kTokens, spec.hidden_size});
   backend.upload(view, hidden.data());
-  forward_block(context, 0, weights, rows, pages, view);
+  run_block({&context, &weights, pages, view}, 0, rows);
   std::vector<float> out(hidden.size());
   backend.download(out.data(), view);
   for (std::size_t i = 0; i < out.size(); ++i) out[i] -= hidden[i];  // what the block adds
@@ -103,9 +102,9 @@ TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   const std::vector<float> before =
-      run_block(*backend, spec, load_block(*backend, Compute::kFloat32, source, spec, 0));
+      what_it_adds(*backend, spec, load_block(*backend, Compute::kFloat32, source, spec.blocks[0]));
   const std::vector<float> after =
-      run_block(*backend, spec, captured_block(*backend, spec, result.output, source));
+      what_it_adds(*backend, spec, captured_block(*backend, spec, result.output, source));
   double difference = 0, norm = 0;
   for (std::size_t i = 0; i < before.size(); ++i) {
     difference += std::pow(static_cast<double>(after[i]) - before[i], 2);
@@ -122,8 +121,8 @@ TEST(Pipeline, FoldsHappenAtEverySite) {
   const LinearSource source = LinearSource::open(checkpoint);
   // A folded producer differs from the original by more than rounding (8 bits: half a step of 1/255 of a
   // range).
-  const auto moved = [&](LinearRole role) {
-    const LinearSpec& linear = spec.blocks[1].linear(role);
+  const auto moved = [&](const char* name) {
+    const LinearSpec& linear = linear_named(spec.blocks[1], name);
     std::vector<float> value(result.output.quantized.at(linear.module).codes.size());
     dequantize(result.output.quantized.at(linear.module), value);
     const ZeroedNumbers<float> original = source.weight(linear, backend->workers());
@@ -134,12 +133,12 @@ TEST(Pipeline, FoldsHappenAtEverySite) {
     }
     return std::sqrt(d / n);
   };
-  EXPECT_GT(moved(LinearRole::kOutput), 0.02);
-  EXPECT_GT(moved(LinearRole::kDown), 0.02);
+  EXPECT_GT(moved("o_proj"), 0.02);
+  EXPECT_GT(moved("down_proj"), 0.02);
   int norms = 0;
   for (const BlockSpec& block : spec.blocks)
-    for (const std::string& name : {block.input_norm, block.post_attention_norm})
-      norms += floats(result.output.dense.at(name)) != source.tensor(name);
+    for (const NormSpec& norm : block.norms)
+      norms += floats(result.output.dense.at(norm.gain.tensor)) != source.tensor(norm.gain.tensor);
   EXPECT_GE(norms, 2);
 }
 
@@ -287,7 +286,7 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
     EXPECT_EQ(m.method == "rtn", m.module.ends_with("down_proj")) << m.module;
   }
   for (const BlockSpec& block : spec.blocks) {
-    const LinearSpec& down = block.linear(LinearRole::kDown);
+    const LinearSpec& down = linear_named(block, "down_proj");
     const QuantizedMatrix& written = output.quantized.at(down.module);
     const QuantizedMatrix plain =
         round_to_nearest(source.weight(down, backend->workers()), down.out_features, down.in_features,

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "runtime/generate.h"
 #include "runtime/serving_engine.h"
+#include "support/named_parts.h"
 #include "support/tiny_adapter.h"
 #include "tiny_model.h"
 
@@ -91,8 +92,7 @@ TEST_F(AdaptersTest, AnswersAreThoseOfTheFoldedModel) {
   folded.change([&](const std::string& name, std::vector<float>& values) {
     for (std::size_t block = 0; block < spec.blocks.size(); ++block)
       for (const LinearSpec& linear : spec.blocks[block].linears)
-        if (linear.module + ".weight" == name)
-          add_lora_rows(adapter.pair(block, linear.role), 0, values, pool);
+        if (linear.module + ".weight" == name) add_lora_rows(adapter.pair(block, linear.id), 0, values, pool);
   });
   int unlike_the_model = 0;
   for (const std::shared_ptr<Backend>& backend :

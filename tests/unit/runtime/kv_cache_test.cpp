@@ -9,9 +9,8 @@ namespace {
 
 KvCache make_cache(Backend& backend, std::int64_t tokens, int block_size) {
   ModelSpec spec;
-  spec.kv_heads = 2;
-  spec.head_dim = 8;
   spec.blocks.resize(3);
+  for (BlockSpec& block : spec.blocks) block.pages = {2, 8, 0};
   return KvCache(spec, backend, {DType::kBF16}, tokens, block_size);
 }
 

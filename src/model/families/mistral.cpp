@@ -1,12 +1,13 @@
 // Mistral: Llama without biases, with one sliding window for all blocks (null: none; absent: 4096, as its
 // configuration class has it).
-#include "model/family.h"
+#include "model/families/llama_like.h"
 
 namespace llmq {
 namespace {
 
-FamilyTraits read_mistral(ConfigFields& config, const ModelSpec& spec) {
-  FamilyTraits traits;
+void read_mistral(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, layers, {131072, 8, 0}, spec);
+  spec.rope = read_rope(config, spec.max_position, sizes.head_dim);
   config.require_neutral("attention_bias", false);
   config.require_neutral("mlp_bias", false);
   const std::int64_t window =
@@ -15,12 +16,13 @@ FamilyTraits read_mistral(ConfigFields& config, const ModelSpec& spec) {
   for (const bool sliding : read_layer_types(config, spec))
     if (sliding != (window != 0))
       config.unsupported("layer_types", "mixes full and sliding attention, which family mistral does not do");
-  traits.sliding_windows.assign(spec.blocks.size(), window);
-  return traits;
+  LlamaTraits traits;
+  traits.windows.assign(spec.blocks.size(), window);
+  fill_llama(sizes, traits, spec);
 }
 
 }  // namespace
 
-const Family kMistralFamily = {"mistral", "MistralForCausalLM", 131072, 8, 0, read_mistral};
+extern const Family kMistralFamily = {"mistral", "MistralForCausalLM", false, read_mistral};
 
 }  // namespace llmq

@@ -1,4 +1,5 @@
 // A block over rows of several sequences: chunks of any size give the same bits as one pass.
+#include "model/run_sublayer.h"
 #include "model/divided_block.h"
 
 #include <gtest/gtest.h>
@@ -7,6 +8,7 @@
 
 #include "device/cuda/cuda_backend.h"
 #include "scratch_model.h"
+#include "support/named_parts.h"
 
 namespace llmq {
 namespace {
@@ -56,23 +58,24 @@ struct Held {
        std::int64_t all_heads, const std::vector<float>& rows)
       : context(make_forward_context(share, backend, compute, 32)) {
     const DType dtype = activation_dtype(compute);
-    const Shape shape{kPages, kBlockTokens, share.kv_heads, share.head_dim};
+    const PagesSpec& layer = share.blocks[0].pages;
+    const Shape shape{kPages, kBlockTokens, layer.kv_heads, layer.head_dim};
     const auto page_bytes = static_cast<std::size_t>(shape.elements() * element_bytes(dtype));
     keys = backend.allocate(page_bytes);
     values = backend.allocate(page_bytes);
     pages = {keys.view(dtype, shape), values.view(dtype, shape), static_cast<int>(kBlockTokens)};
     std::vector<std::int64_t> slots(static_cast<std::size_t>(kPages * kBlockTokens));
     const std::vector<float> earlier =
-        noisy(static_cast<std::int64_t>(slots.size()) * all_heads * share.head_dim, 5);
+        noisy(static_cast<std::int64_t>(slots.size()) * all_heads * layer.head_dim, 5);
     std::vector<float> own;
     for (std::size_t i = 0; i < slots.size(); ++i) {
       slots[i] = static_cast<std::int64_t>(i);
-      const auto from = earlier.begin() + (slots[i] * all_heads + first_head) * share.head_dim;
-      own.insert(own.end(), from, from + share.kv_heads * share.head_dim);
+      const auto from = earlier.begin() + (slots[i] * all_heads + first_head) * layer.head_dim;
+      own.insert(own.end(), from, from + layer.kv_heads * layer.head_dim);
     }
     const Buffer all = backend.allocate(own.size() * sizeof(float));
     const TensorView all_view =
-        all.view(DType::kF32, {kPages * kBlockTokens, share.kv_heads, share.head_dim});
+        all.view(DType::kF32, {kPages * kBlockTokens, layer.kv_heads, layer.head_dim});
     backend.upload(all_view, own.data());
     backend.store_kv(pages, all_view, all_view, slots);
     hidden = backend.allocate(rows.size() * sizeof(float));
@@ -89,17 +92,18 @@ std::vector<float> run(const std::vector<Backend*>& members, Compute compute, co
   std::vector<float> hidden =
       noisy(static_cast<std::int64_t>(batch.rows.positions.size()) * spec.hidden_size, 7);
   const std::vector<BlockWeights> weights =
-      load_block_shares(members, compute, source, spec, 0, false, kAllRoles, PackedWeights::kDequantized);
+      load_block_shares(members, compute, source, spec.blocks[0], false, PackedWeights::kDequantized);
   std::deque<Held> held;
   std::vector<MemberBlock> places;
   for (std::size_t i = 0; i < members.size(); ++i) {
-    Held& one = held.emplace_back(*members[i], compute, share, static_cast<std::int64_t>(i) * share.kv_heads,
-                                  spec.kv_heads, hidden);
+    Held& one = held.emplace_back(*members[i], compute, share,
+                                  static_cast<std::int64_t>(i) * share.blocks[0].pages.kv_heads,
+                                  spec.blocks[0].pages.kv_heads, hidden);
     one.context.chunks = chunks;
     places.push_back({&one.context, &weights[i], one.pages, one.view});
   }
   Exchange exchange;
-  forward_members(places, 0, batch.rows, exchange);
+  run_block(places, 0, batch.rows, exchange);
   for (std::size_t i = members.size(); i-- > 0;) {
     const std::vector<float> others = hidden;
     members[i]->download(hidden.data(), held[i].view);
@@ -110,7 +114,7 @@ std::vector<float> run(const std::vector<Backend*>& members, Compute compute, co
   return hidden;
 }
 
-TEST(DecoderBlock, ChunksOfAnySizeGiveTheSameBits) {
+TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) {
   ScratchModel model;
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -123,7 +127,7 @@ TEST(DecoderBlock, ChunksOfAnySizeGiveTheSameBits) {
   }
 }
 
-TEST(DecoderBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
+TEST(RunBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
   ScratchModel model;
   const ModelSpec spec = ModelSpec::read(model.open());
   constexpr std::int64_t kWidth = 2 * 25600;  // gate and up of a large model
@@ -136,7 +140,7 @@ TEST(DecoderBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
 }
 
 // The second member's memory is closed to the first.
-TEST(DecoderBlock, MembersGiveTheBitsOfOneDevice) {
+TEST(RunBlock, MembersGiveTheBitsOfOneDevice) {
   ScratchModel model;
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -150,16 +154,17 @@ TEST(DecoderBlock, MembersGiveTheBitsOfOneDevice) {
   }
 }
 
-TEST(DecoderBlock, AModelIsDividedWhereEverythingDivides) {
+TEST(RunBlock, AModelIsDividedWhereEverythingDivides) {
   ScratchModel model;
   const ModelSpec spec = ModelSpec::read(model.open());
   const ModelSpec half = member_spec(spec, 2);
-  EXPECT_EQ(half.heads, 2);
-  EXPECT_EQ(half.kv_heads, 1);
-  EXPECT_EQ(half.intermediate_size, 12);
+  EXPECT_EQ(half.blocks[1].attention()->heads, 2);
+  EXPECT_EQ(half.blocks[1].attention()->kv_heads, 1);
+  EXPECT_EQ(half.blocks[1].pages.kv_heads, 1);
+  EXPECT_EQ(half.blocks[1].mlp()->width, 12);
   EXPECT_EQ(half.hidden_size, 16);
-  EXPECT_EQ(half.blocks[1].linear(LinearRole::kDown).out_features, 8);
-  EXPECT_EQ(half.blocks[1].linear(LinearRole::kDown).in_features, 24);
+  EXPECT_EQ(linear_named(half.blocks[1], "down_proj").out_features, 8);
+  EXPECT_EQ(linear_named(half.blocks[1], "down_proj").in_features, 24);
   for (const std::int64_t members : {-1, 0, 3, 4}) {
     try {
       member_spec(spec, members);
@@ -171,7 +176,7 @@ TEST(DecoderBlock, AModelIsDividedWhereEverythingDivides) {
   }
 }
 
-TEST(DecoderBlock, NotANumberInANormIsRefusedByName) {
+TEST(RunBlock, NotANumberInANormIsRefusedByName) {
   ScratchModel model;
   std::vector<float> gain(16, 1.0f);
   gain[3] = std::numeric_limits<float>::infinity();
@@ -180,15 +185,15 @@ TEST(DecoderBlock, NotANumberInANormIsRefusedByName) {
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   const auto backend = make_reference_backend();
-  load_block(*backend, Compute::kFloat32, source, spec, 0);
+  load_block(*backend, Compute::kFloat32, source, spec.blocks[0]);
   try {
-    load_block(*backend, Compute::kFloat32, source, spec, 1);
+    load_block(*backend, Compute::kFloat32, source, spec.blocks[1]);
     ADD_FAILURE() << "an infinite gain was taken";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
     EXPECT_EQ(error.detail().where, "model.layers.1.input_layernorm.weight");
   }
-  load_block(*backend, Compute::kFloat32, source, spec, 1, true);
+  load_block(*backend, Compute::kFloat32, source, spec.blocks[1], true);
 }
 
 }  // namespace

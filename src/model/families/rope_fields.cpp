@@ -7,7 +7,7 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace llmq {
 namespace {
@@ -28,9 +28,10 @@ RopeKind read_kind(ConfigFields& rope) {
   if (kind == "dynamic") return RopeKind::kDynamic;
   if (kind == "yarn") return RopeKind::kYarn;
   if (kind == "llama3") return RopeKind::kLlama3;
+  if (kind == "longrope") return RopeKind::kLongRope;
   rope.unsupported(rope_type != nullptr ? "rope_type" : "type",
                    fmt::format("is \"{}\", a rope scaling that is not known here", kind),
-                   "default, linear, dynamic, yarn and llama3 are");
+                   "default, linear, dynamic, yarn, llama3 and longrope are");
 }
 
 void read_yarn(ConfigFields& rope, RopeSpec& spec, std::int64_t max_position) {
@@ -60,13 +61,37 @@ void read_llama3(ConfigFields& rope, RopeSpec& spec) {
                                              spec.high_freq_factor, spec.low_freq_factor));
 }
 
+// One factor for each angle, for contexts up to the length that was trained first and for longer ones.
+std::vector<double> read_factors(ConfigFields& rope, const char* key, std::size_t angles) {
+  const Json* list = rope.find(key);
+  if (list == nullptr || !list->is_array() || list->items().size() != angles)
+    rope.bad(key, fmt::format("is no list of {} factors", angles), "longrope needs one for each angle");
+  std::vector<double> factors;
+  for (const Json& item : list->items()) {
+    const double factor = item.is_number() ? item.as_double() : 0;
+    if (!(factor >= kFactorRange.least && factor <= kFactorRange.most))
+      rope.bad(key, fmt::format("holds {}, which is no factor", item.dump()));
+    factors.push_back(factor);
+  }
+  return factors;
+}
+
+void read_longrope(ConfigFields& rope, RopeSpec& spec, std::int64_t max_position) {
+  spec.short_factors = read_factors(rope, "short_factor", static_cast<std::size_t>(spec.dims / 2));
+  spec.long_factors = read_factors(rope, "long_factor", static_cast<std::size_t>(spec.dims / 2));
+  spec.factor =
+      rope.number("factor", kFactorRange,
+                  static_cast<double>(max_position) / static_cast<double>(spec.original_max_position));
+  spec.attention_factor = rope.number("attention_factor", kPositiveRange, 0);
+}
+
 RopeSpec read_kind_and_factors(ConfigFields& rope, ConfigFields& config, double theta,
                                std::int64_t max_position) {
   RopeSpec spec;
   spec.theta = theta;
   spec.kind = read_kind(rope);
   spec.original_max_position = max_position;
-  if (spec.kind == RopeKind::kYarn || spec.kind == RopeKind::kLlama3) {
+  if (spec.kind == RopeKind::kYarn || spec.kind == RopeKind::kLlama3 || spec.kind == RopeKind::kLongRope) {
     // A value beside the rope dictionary wins over the one inside it, as in Transformers.
     constexpr const char* kOriginal = "original_max_position_embeddings";
     spec.original_max_position = rope.integer(kOriginal, kPositionsRange, max_position);
@@ -85,8 +110,19 @@ RopeSpec read_kind_and_factors(ConfigFields& rope, ConfigFields& config, double 
     case RopeKind::kLlama3:
       read_llama3(rope, spec);
       break;
+    case RopeKind::kLongRope:  // by read_longrope(), which asks how many channels turn
+      break;
   }
   return spec;
+}
+
+// Channels of a head that turn, as Transformers has them: int(head_dim * share).
+std::int64_t turning(const ConfigFields& config, std::int64_t head_dim, double share) {
+  const auto dims = static_cast<std::int64_t>(static_cast<double>(head_dim) * share);
+  if (dims < 2 || dims % 2 != 0)
+    config.bad("partial_rotary_factor",
+               fmt::format("lets {} of {} channels turn; rope turns pairs", dims, head_dim));
+  return dims;
 }
 
 bool empty(const Json* object) {
@@ -95,7 +131,7 @@ bool empty(const Json* object) {
 
 }  // namespace
 
-RopeSpec read_rope(ConfigFields& config, std::int64_t max_position) {
+RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim, bool partial) {
   constexpr double kDefaultTheta = 10000;
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
@@ -107,8 +143,10 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position) {
   const bool outside = config.find("rope_theta") != nullptr;
   const double theta = config.number("rope_theta", kThetaRange, kDefaultTheta);
   const Json* chosen = scaling != nullptr ? scaling : parameters;
+  const double share = partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
   if (chosen == nullptr) {
     RopeSpec spec;
+    spec.dims = turning(config, head_dim, share);
     spec.theta = theta;
     spec.original_max_position = max_position;
     return spec;
@@ -118,8 +156,11 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position) {
   if (outside && inside != theta)
     rope.bad("rope_theta", fmt::format("is {}, the config's own rope_theta is {}", inside, theta),
              "keep one of the two");
-  rope.require_neutral("partial_rotary_factor", 1);
-  const RopeSpec spec = read_kind_and_factors(rope, config, inside, max_position);
+  const double share_inside = partial ? rope.number("partial_rotary_factor", {0, 1}, share) : 1;
+  if (!partial) rope.require_neutral("partial_rotary_factor", 1);
+  RopeSpec spec = read_kind_and_factors(rope, config, inside, max_position);
+  spec.dims = turning(config, head_dim, share_inside);
+  if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
   rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
   return spec;
 }

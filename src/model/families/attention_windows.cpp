@@ -1,6 +1,6 @@
 // Which blocks attend through a sliding window: layer_types (Transformers 5) or Qwen's older three keys.
 #include "base/error.h"
-#include "model/family.h"
+#include "model/families/family.h"
 
 namespace llmq {
 

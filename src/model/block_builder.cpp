@@ -1,0 +1,50 @@
+#include "model/block_builder.h"
+
+#include <numeric>
+
+namespace llmq {
+
+NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width) {
+  like.gain = {block_.prefix + "." + name + ".weight"};
+  if (like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
+  like.width = width;
+  block_.norms.push_back(std::move(like));
+  return static_cast<NormId>(block_.norms.size() - 1);
+}
+
+SiteId BlockBuilder::site(std::string name, std::int64_t channels) {
+  block_.sites.push_back({std::move(name), channels, {}, {}});
+  return static_cast<SiteId>(block_.sites.size() - 1);
+}
+
+LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts,
+                              bool bias) {
+  LinearSpec& linear = block_.linears.emplace_back();
+  linear.id = static_cast<LinearId>(block_.linears.size() - 1);
+  linear.module = block_.prefix + "." + name;
+  linear.weight = {linear.module + ".weight"};
+  if (bias) linear.bias = {linear.module + ".bias"};
+  linear.parts = parts;
+  linear.out_features = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
+  linear.in_features = at(site).channels;
+  linear.site = site;
+  at(site).readers.push_back(linear.id);
+  return linear.id;
+}
+
+void BlockBuilder::attention(NormId before, AttentionSpec mixer) {
+  producer(mixer.input, NormGain{before});
+  producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
+  block_.pages = {mixer.kv_heads, mixer.head_dim, mixer.window};
+  block_.sublayers.push_back({before, mixer, {}, {mixer.input, mixer.inner}});
+}
+
+// Rows of `up` may be divided where nothing but a product stands between them and the inner site, and where
+// act(s u) = s act(u) for s > 0.
+void BlockBuilder::mlp(NormId before, MlpSpec mixer) {
+  producer(mixer.input, NormGain{before});
+  if (mixer.gate || mixer.activation == Activation::kRelu) producer(mixer.inner, LinearRows{mixer.up});
+  block_.sublayers.push_back({before, mixer, {}, {mixer.input, mixer.inner}});
+}
+
+}  // namespace llmq

@@ -1,0 +1,38 @@
+// How a family fills a BlockSpec: norms and sites first, then the linears that read them, then what joins
+// them to sublayers. Ids are handed out in the order of the calls, which is the order of all lists: of
+// reports, plans and the tensors of a GGUF.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "model/block_spec.h"
+
+namespace llmq {
+
+class BlockBuilder {
+ public:
+  explicit BlockBuilder(std::string prefix) { block_.prefix = std::move(prefix); }
+
+  // `name` below the block's prefix: tensors "<prefix>.<name>.weight" and, with `bias`, ".bias".
+  NormId norm(const std::string& name, NormSpec like, std::int64_t width);
+  SiteId site(std::string name, std::int64_t channels);
+  void producer(SiteId site, Producer producer) { at(site).producer = producer; }
+  // A linear that reads `site`; `parts`: rows of each where several are stored as one.
+  LinearId linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts, bool bias);
+  void turned_by_rope(LinearId linear, int heads) { at(linear).rope_heads = heads; }
+
+  // Sublayers in the order in which they run. What makes their inner sites is said here, too.
+  void attention(NormId before, AttentionSpec mixer);
+  void mlp(NormId before, MlpSpec mixer);
+
+  BlockSpec block() && { return std::move(block_); }
+
+ private:
+  LinearSpec& at(LinearId id) { return block_.linears.at(static_cast<std::size_t>(id)); }
+  SiteSpec& at(SiteId id) { return block_.sites.at(static_cast<std::size_t>(id)); }
+
+  BlockSpec block_;
+};
+
+}  // namespace llmq

@@ -1,0 +1,158 @@
+// One decoder block as data: which linears it has, which input each of them reads, and what makes that input.
+//
+//   block      sublayers, one after another, each of which adds to the residual stream h
+//   sublayer   h += after(mixer(before(h))), with norms before and perhaps after
+//   mixer      attention or an MLP: it names its linears and its sites
+//   site       a distinct input of linears: who reads it, and what it is made of
+//
+// Outside model/mixers/ nobody asks what kind a mixer is, and outside model/families/ nobody names a linear:
+// linears, sites and norms have ids, which are their places in the lists of the block. A family fills all of
+// it (model/block_builder.h); it is constant from then on.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "device/backend.h"
+
+namespace llmq {
+
+enum class LinearId : std::int32_t {};  // place in BlockSpec::linears
+enum class SiteId : std::int32_t {};    // place in BlockSpec::sites
+enum class NormId : std::int32_t {};    // place in BlockSpec::norms
+
+// Where a matrix or a vector lies in the checkpoint.
+struct TensorPlace {
+  std::string tensor;  // empty: there is none
+  bool exists() const { return !tensor.empty(); }
+};
+
+struct LinearSpec {
+  LinearId id{};
+  std::string module;        // as recipes, adapters, reports and packed outputs name it
+  TensorPlace weight, bias;  // dense; packed tensors are named after the module
+  std::int64_t out_features = 0, in_features = 0;
+  SiteId site{};                    // its input
+  std::vector<std::int64_t> parts;  // rows of each of the linears that are stored as this one; at least one
+  int rope_heads = 0;  // above 0: rows are heads that rope turns, which a GGUF stores in an order of its own
+  bool has_bias() const { return bias.exists(); }
+};
+
+// Rows of a linear: the whole of it, or one of its parts (q of a stored qkv).
+struct Part {
+  LinearId linear{};
+  std::size_t part = 0;
+};
+
+struct NormSpec {
+  enum class Kind : std::uint8_t {
+    kRms,   // x / sqrt(mean(x^2) + eps) * gain
+    kLayer  // (x - mean(x)) / sqrt(var(x) + eps) * gain + bias
+  };
+  Kind kind = Kind::kRms;
+  TensorPlace gain, bias;
+  std::int64_t width = 0;
+  float eps = 1e-6f;
+  float offset = 0;  // x is multiplied by offset + what is stored
+  float multiplier(float of_stored) const { return offset == 0 ? of_stored : offset + of_stored; }
+  float stored(float of_multiplier) const { return offset == 0 ? of_multiplier : of_multiplier - offset; }
+};
+
+// What may be divided by s where the columns of all readers are multiplied by it.
+struct NormGain {  // and the norm's bias
+  NormId norm{};
+};
+// Channel c comes from row c of the part; of attention, where `repeat` query heads share the values of a KV
+// head of head_dim channels, from row c / head_dim / repeat * head_dim + c % head_dim.
+struct LinearRows {
+  Part rows;
+  std::int64_t repeat = 1, head_dim = 1;
+};
+using Producer = std::variant<std::monostate, NormGain, LinearRows>;  // the first: nothing can be divided
+
+struct SiteSpec {
+  std::string name;  // "x_attn", "x_o", "x_mlp", "x_down"
+  std::int64_t channels = 0;
+  std::vector<LinearId> readers;  // all of them, whether they are quantized or not
+  Producer producer;
+};
+
+struct AttentionSpec {
+  SiteId input{}, inner{};
+  Part query, key, value;
+  LinearId output{};
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;   // 0: full attention; else position p sees p - window + 1 .. p
+  std::int64_t rotated = 0;  // channels of a head that rope turns, from its first on; 0: none
+  std::optional<NormId> query_norm, key_norm;  // over each head, before rope
+  std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
+  // FP32 of a row while it passes: q, k and v.
+  std::int64_t row_floats() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
+};
+
+struct MlpSpec {
+  SiteId input{}, inner{};
+  std::optional<Part> gate;  // act(gate) * up; without one act(up)
+  Part up;
+  LinearId down{};
+  std::int64_t width = 0;
+  Activation activation = Activation::kSilu;
+  std::int64_t inner_width() const { return width; }
+  std::int64_t row_floats() const { return 2 * width; }  // gate and up
+};
+
+using MixerSpec = std::variant<AttentionSpec, MlpSpec>;
+
+struct SublayerSpec {
+  NormId before{};
+  MixerSpec mixer;
+  std::optional<NormId> after;  // of the mixer's output
+  std::vector<SiteId> sites;    // in the order in which they arise
+  std::int64_t inner_width() const {
+    return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
+  }
+  std::int64_t row_floats() const {
+    return std::visit([](const auto& kind) { return kind.row_floats(); }, mixer);
+  }
+  // Whether rows see those before them, by way of pages.
+  bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
+  LinearId output() const {
+    return std::visit(
+        [](const auto& kind) {
+          if constexpr (requires { kind.output; })
+            return kind.output;
+          else
+            return kind.down;
+        },
+        mixer);
+  }
+};
+
+// What every position of a block leaves for those behind it.
+struct PagesSpec {
+  int kv_heads = 0, head_dim = 0;
+  std::int64_t window = 0;
+};
+
+struct BlockSpec {
+  std::string prefix;  // "model.layers.3"
+  std::vector<LinearSpec> linears;
+  std::vector<SiteSpec> sites;
+  std::vector<NormSpec> norms;
+  std::vector<SublayerSpec> sublayers;
+  PagesSpec pages;
+
+  const LinearSpec& at(LinearId id) const { return linears.at(static_cast<std::size_t>(id)); }
+  const SiteSpec& at(SiteId id) const { return sites.at(static_cast<std::size_t>(id)); }
+  const NormSpec& at(NormId id) const { return norms.at(static_cast<std::size_t>(id)); }
+  // Which sublayer has this site, by its place and itself.
+  std::size_t part_of(SiteId site) const;
+  const SublayerSpec& sublayer_of(SiteId site) const { return sublayers[part_of(site)]; }
+  // Null where no sublayer has one.
+  const AttentionSpec* attention() const;
+  const MlpSpec* mlp() const;
+};
+
+}  // namespace llmq

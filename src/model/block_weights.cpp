@@ -1,0 +1,229 @@
+#include "model/block_weights.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+Buffer upload_floats(Backend& backend, std::span<const float> values) {
+  Buffer buffer = backend.allocate(values.size_bytes());
+  backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(values.size())}), values.data());
+  return buffer;
+}
+
+void check_shape(const LinearSource& source, const LinearSpec& linear, const QuantizedMatrix& matrix) {
+  if (matrix.out_features == linear.out_features && matrix.in_features == linear.in_features) return;
+  fail(ErrorKind::kBadInput, {fmt::format("has shape [{}, {}], expected [{}, {}]", matrix.out_features,
+                                          matrix.in_features, linear.out_features, linear.in_features),
+                              source.checkpoint().path().string(),
+                              linear.weight.tensor,
+                              {}});
+}
+
+// A linear on the host: the file's own bytes, codes, or numbers.
+struct ReadLinear {
+  std::optional<HeldTensor> stored;
+  std::optional<QuantizedMatrix> codes;
+  ZeroedNumbers<float> values;
+  std::vector<float> bias;  // empty: none
+};
+
+ReadLinear read_linear(const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite,
+                       PackedWeights packed, ThreadPool& pool) {
+  ReadLinear read;
+  const bool codes = packed == PackedWeights::kCodes;
+  read.stored = source.stored(linear, allow_nonfinite);
+  if (!read.stored && source.is_packed(linear.module) &&
+      (codes || source.packed_shape(linear.module).scheme.activation_bits == 8)) {
+    source.check_packed(linear);
+    read.codes = source.quantized(linear.module);
+  } else if (!read.stored && codes && source.checkpoint().is_gguf()) {
+    read.codes = source.block_codes(linear.weight.tensor);
+    if (read.codes) check_shape(source, linear, *read.codes);
+  }
+  if (!read.stored && !read.codes) read.values = source.weight(linear, pool, allow_nonfinite);
+  if (std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite))
+    read.bias = std::move(*bias);
+  return read;
+}
+
+std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute,
+                                               const QuantizedMatrix& matrix) {
+  return matrix.scheme.activation_bits == 8 ? backend.prepare_quantized(matrix, compute)
+                                            : prepare_codes(backend, compute, matrix);
+}
+
+// Output rows [first, first + count).
+std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const QuantizedMatrix& matrix,
+                                             std::int64_t first, std::int64_t count) {
+  if (count == matrix.out_features) return prepare_matrix(backend, compute, matrix);
+  return prepare_matrix(backend, compute, row_slice(matrix, first, count));
+}
+
+std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const LinearSpec& linear,
+                                             const ReadLinear& read, std::int64_t first, std::int64_t count) {
+  if (read.codes) return prepare_rows(backend, compute, *read.codes, first, count);
+  const TensorView whole = read.stored ? read.stored->view
+                                       : TensorView(read.values.data(), DType::kF32,
+                                                    Shape{linear.out_features, linear.in_features});
+  return backend.prepare(whole.row_slice(first, count), compute);
+}
+
+// visit(part, first row, rows) of each.
+template <typename Visit>
+void each_part(const LinearSpec& linear, const Visit& visit) {
+  std::int64_t first = 0;
+  for (std::size_t part = 0; part < linear.parts.size(); ++part) {
+    visit(part, first, linear.parts[part]);
+    first += linear.parts[part];
+  }
+}
+
+std::vector<LinearId> all_of(const BlockSpec& block) {
+  std::vector<LinearId> ids;
+  for (const LinearSpec& linear : block.linears) ids.push_back(linear.id);
+  return ids;
+}
+
+}  // namespace
+
+std::size_t BlockLinear::bytes() const {
+  std::size_t sum = 0;
+  for (const LinearPart& part : parts) sum += part.weight->bytes;
+  return sum;
+}
+
+TensorView vector_view(const Buffer& buffer) {
+  if (buffer.bytes() == 0) return {};
+  return buffer.view(DType::kF32, {static_cast<std::int64_t>(buffer.bytes() / sizeof(float))});
+}
+
+std::unique_ptr<PreparedWeight> prepare_codes(Backend& backend, Compute compute,
+                                              const QuantizedMatrix& matrix) {
+  if (backend.keeps_codes(matrix, compute)) return backend.prepare_quantized(matrix, compute);
+  ZeroedNumbers<float> values(matrix.codes.size());
+  dequantize(matrix, values, backend.workers());
+  return backend.prepare(
+      TensorView(values.data(), DType::kF32, Shape{matrix.out_features, matrix.in_features}), compute);
+}
+
+void set_weight(Backend& backend, Compute compute, const LinearSpec& linear, const TensorView& weight,
+                BlockLinear& into) {
+  into.parts.resize(linear.parts.size());
+  each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
+    into.parts[part].weight = backend.prepare(weight.row_slice(first, rows), compute);
+  });
+}
+
+void set_weight(Backend& backend, Compute compute, const LinearSpec& linear, const QuantizedMatrix& matrix,
+                BlockLinear& into) {
+  into.parts.resize(linear.parts.size());
+  each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
+    into.parts[part].weight = rows == matrix.out_features
+                                  ? backend.prepare_quantized(matrix, compute)
+                                  : backend.prepare_quantized(row_slice(matrix, first, rows), compute);
+  });
+}
+
+void set_bias(Backend& backend, const LinearSpec& linear, std::span<const float> bias, BlockLinear& into) {
+  into.parts.resize(linear.parts.size());
+  each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
+    into.parts[part].bias =
+        upload_floats(backend, bias.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)));
+  });
+}
+
+std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members, Compute compute,
+                                               const LinearSource& source, const LinearSpec& linear,
+                                               bool allow_nonfinite, PackedWeights packed) {
+  const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed, members.front()->workers());
+  std::vector<BlockLinear> shares(members.size());
+  each_part(linear, [&](std::size_t, std::int64_t first_of_part, std::int64_t rows) {
+    const std::int64_t count = rows / static_cast<std::int64_t>(members.size());
+    for (std::size_t member = 0; member < members.size(); ++member) {
+      const std::int64_t first = first_of_part + static_cast<std::int64_t>(member) * count;
+      LinearPart& share = shares[member].parts.emplace_back();
+      share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
+      if (!read.bias.empty())
+        share.bias = upload_floats(
+            *members[member],
+            std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
+    }
+  });
+  return shares;
+}
+
+BlockLinear prepare_linear(Backend& backend, Compute compute, const LinearSource& source,
+                           const LinearSpec& linear, bool allow_nonfinite, PackedWeights packed) {
+  Backend* const only = &backend;
+  return std::move(
+      prepare_linear_shares({&only, 1}, compute, source, linear, allow_nonfinite, packed).front());
+}
+
+void load_bias(Backend& backend, const LinearSource& source, const LinearSpec& linear, bool allow_nonfinite,
+               BlockLinear& into) {
+  if (const std::optional<std::vector<float>> bias = source.bias(linear, allow_nonfinite))
+    set_bias(backend, linear, *bias, into);
+}
+
+NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const float> gain,
+                      std::span<const float> bias) {
+  std::vector<float> factor(gain.begin(), gain.end());
+  for (float& value : factor) value = norm.multiplier(value);
+  return {upload_floats(backend, factor), bias.empty() ? Buffer() : upload_floats(backend, bias)};
+}
+
+NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
+                      bool allow_nonfinite) {
+  std::vector<float> bias;
+  if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
+  return load_norm(backend, norm, source.tensor(norm.gain.tensor, allow_nonfinite), bias);
+}
+
+namespace {
+
+std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute compute,
+                                      const LinearSource& source, const BlockSpec& block,
+                                      std::span<const LinearId> linears, bool allow_nonfinite,
+                                      PackedWeights packed) {
+  std::vector<BlockWeights> shares;
+  for (std::size_t member = 0; member < members.size(); ++member) shares.emplace_back(block);
+  for (const LinearId id : linears) {
+    std::vector<BlockLinear> parts =
+        prepare_linear_shares(members, compute, source, block.at(id), allow_nonfinite, packed);
+    for (std::size_t member = 0; member < members.size(); ++member)
+      shares[member].at(id) = std::move(parts[member]);
+  }
+  for (std::size_t i = 0; i < block.norms.size(); ++i) {
+    const NormSpec& norm = block.norms[i];
+    const std::vector<float> gain = source.tensor(norm.gain.tensor, allow_nonfinite);
+    std::vector<float> bias;
+    if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
+    for (std::size_t member = 0; member < members.size(); ++member)
+      shares[member].norms[i] = load_norm(*members[member], norm, gain, bias);
+  }
+  return shares;
+}
+
+}  // namespace
+
+std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute,
+                                            const LinearSource& source, const BlockSpec& block,
+                                            bool allow_nonfinite, PackedWeights packed) {
+  return load_shares(members, compute, source, block, all_of(block), allow_nonfinite, packed);
+}
+
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const BlockSpec& block,
+                        std::span<const LinearId> linears, bool allow_nonfinite, PackedWeights packed) {
+  Backend* const only = &backend;
+  return std::move(load_shares({&only, 1}, compute, source, block, linears, allow_nonfinite, packed).front());
+}
+
+BlockWeights load_block(Backend& backend, Compute compute, const LinearSource& source, const BlockSpec& block,
+                        bool allow_nonfinite, PackedWeights packed) {
+  return load_block(backend, compute, source, block, all_of(block), allow_nonfinite, packed);
+}
+
+}  // namespace llmq

@@ -1,0 +1,80 @@
+#include "model/embedding.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace llmq {
+namespace {
+
+constexpr std::size_t kEmbeddedAtOnce = 256;
+
+// Rows of a stored table, each as FP32 by itself.
+class StoredRows {
+ public:
+  StoredRows(const Checkpoint& checkpoint, const std::string& tensor)
+      : checkpoint_(checkpoint), table_(checkpoint.at(tensor)) {}
+  std::int64_t width() const { return table_.view.cols(); }
+
+  void read(std::int64_t row, std::span<float> into) {
+    const std::uint64_t bytes = table_.view.bytes() / static_cast<std::uint64_t>(table_.view.rows());
+    leases_.push_back(checkpoint_.hold_rows(table_, row, 1));
+    const auto* const from =
+        static_cast<const std::byte*>(table_.view.pointer) + static_cast<std::uint64_t>(row) * bytes;
+    to_float32(TensorView(static_cast<const void*>(from), table_.view.dtype, {1, width()}), into);
+  }
+  void release() { checkpoint_.release(table_); }  // the kernel maps the neighbours of each row too
+
+ private:
+  const Checkpoint& checkpoint_;
+  const StoredTensor& table_;
+  std::vector<Lease> leases_;  // to the end: a row that comes again is not read again
+};
+
+}  // namespace
+
+void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& table,
+                const TensorView& positions_table, std::span<const std::int32_t> tokens,
+                std::span<const std::int32_t> positions, const TensorView& hidden) {
+  backend.embed(hidden, table, tokens);
+  if (spec.positions.empty()) return;
+  std::vector<std::int32_t> rows;
+  for (const std::int32_t position : positions)
+    rows.push_back(position + static_cast<std::int32_t>(spec.offset));
+  const Buffer buffer = backend.allocate(hidden.bytes());
+  const TensorView learned = buffer.view(DType::kF32, hidden.shape);
+  backend.embed(learned, positions_table, rows);
+  backend.add(hidden, learned);
+}
+
+void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden) {
+  StoredRows table(checkpoint, spec.embedding.tensor);
+  std::optional<StoredRows> learned;
+  if (!spec.embedding.positions.empty()) learned.emplace(checkpoint, spec.embedding.positions);
+  const auto width = static_cast<std::size_t>(table.width());
+  std::vector<float> rows, position(learned ? width : 0);
+  std::int64_t row = 0;
+  for (const std::vector<std::int32_t>& sample : samples)
+    for (std::size_t first = 0; first < sample.size(); first += kEmbeddedAtOnce) {
+      const std::size_t count = std::min(kEmbeddedAtOnce, sample.size() - first);
+      rows.resize(count * width);
+      for (std::size_t i = 0; i < count; ++i) {
+        const std::int32_t id = sample[first + i];
+        if (id < 0 || id >= spec.vocab_size)
+          fail(ErrorKind::kBadInput, "calibration id {} is outside the model's vocabulary of {}", id,
+               spec.vocab_size);
+        const std::span<float> into = std::span(rows).subspan(i * width, width);
+        table.read(id, into);
+        if (!learned) continue;
+        learned->read(static_cast<std::int64_t>(first + i) + spec.embedding.offset, position);
+        for (std::size_t c = 0; c < width; ++c) into[c] += position[c];
+      }
+      backend.upload(hidden.row_slice(row, static_cast<std::int64_t>(count)), rows.data());
+      row += static_cast<std::int64_t>(count);
+      table.release();
+      if (learned) learned->release();
+    }
+}
+
+}  // namespace llmq

@@ -1,0 +1,23 @@
+// The residual stream before the first block: h = table[token] + positions[position + offset], the second only
+// where a model has learned positions.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "device/backend.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+// By tables on the backend; hidden F32 [T, hidden_size].
+void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& table,
+                const TensorView& positions_table, std::span<const std::int32_t> tokens,
+                std::span<const std::int32_t> positions, const TensorView& hidden);
+
+// By rows read from the checkpoint, for a pass that needs few of them: samples one behind another, each from
+// position 0 on.
+void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& checkpoint,
+                   std::span<const std::vector<std::int32_t>> samples, const TensorView& hidden);
+
+}  // namespace llmq

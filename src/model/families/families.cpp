@@ -1,0 +1,24 @@
+// Every family by its one line here, and what all of them read alike.
+#include <fmt/format.h>
+
+#include "model/families/family.h"
+
+namespace llmq {
+
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family;
+
+std::span<const Family* const> families() {
+  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
+  return kAll;
+}
+
+void read_common_sizes(ConfigFields& config, std::int64_t layers, const char* layers_key, ModelSpec& spec) {
+  spec.hidden_size = config.integer("hidden_size", kWidthRange);
+  spec.vocab_size = config.integer("vocab_size", kWidthRange);
+  const std::int64_t asked = config.integer(layers_key, kLayersRange);
+  if (asked > layers)
+    config.bad(layers_key, fmt::format("is {}, but the checkpoint has {} tensors in all", asked, layers));
+  spec.blocks.resize(static_cast<std::size_t>(asked));
+}
+
+}  // namespace llmq

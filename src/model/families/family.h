@@ -1,0 +1,44 @@
+// What a model family says: its config keys, the names of its tensors, and the structure of its blocks.
+//
+// One entry per family, in model/families/<name>.cpp. Most families are Llama with other defaults
+// (llama_like.h); one of another structure fills ModelSpec::blocks by itself (model/block_builder.h).
+// Defaults are those of Transformers' configuration classes.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "model/config_fields.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+
+struct Family {
+  const char* model_type;
+  const char* architecture;  // as "architectures" names it
+  bool ties_by_default;      // where "tie_word_embeddings" is absent
+  // Reads the family's keys and fills everything of `spec` but the head and the token ids. `layers` is how
+  // many blocks a checkpoint can hold at most: more are refused before anything is made of them.
+  void (*read)(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
+};
+
+// All that are known; the first of equals counts.
+std::span<const Family* const> families();
+
+// hidden_size, vocab_size, and as many empty blocks as the config asks for.
+void read_common_sizes(ConfigFields& config, std::int64_t layers, const char* layers_key, ModelSpec& spec);
+
+// Windows per block from layer_types, or from use_sliding_window, sliding_window and max_window_layers as
+// Qwen2 and Qwen3 define them.
+std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec);
+// layer_types as a list of "is this a sliding_attention block", empty when the key is absent. Unknown kinds
+// are refused by name.
+std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);
+
+// rope_theta and rope_scaling (Transformers 4) or rope_parameters (Transformers 5), for heads of head_dim
+// channels. partial_rotary_factor beside or inside them says how many turn, where `partial` allows it; else
+// another value than 1 is refused.
+RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
+                   bool partial = false);
+
+}  // namespace llmq

@@ -1,0 +1,131 @@
+#include "model/families/llama_like.h"
+
+#include <fmt/format.h>
+
+#include "model/block_builder.h"
+
+namespace llmq {
+namespace {
+
+Activation read_activation(ConfigFields& config) {
+  const std::string name = config.text("hidden_act", "silu");
+  if (name == "silu" || name == "swish") return Activation::kSilu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
+  config.unsupported("hidden_act", fmt::format("the activation \"{}\" is not known here", name),
+                     "silu, gelu_pytorch_tanh and gelu_new are");
+}
+
+void read_heads(ConfigFields& config, const LlamaDefaults& defaults, const ModelSpec& spec,
+                LlamaSizes& sizes) {
+  sizes.heads = static_cast<int>(config.integer("num_attention_heads", kHeadsRange));
+  const std::int64_t kv_default =
+      config.is_null("num_key_value_heads") || defaults.kv_heads == 0 ? sizes.heads : defaults.kv_heads;
+  sizes.kv_heads = static_cast<int>(config.integer("num_key_value_heads", kHeadsRange, kv_default));
+  if (sizes.kv_heads > sizes.heads || sizes.heads % sizes.kv_heads != 0)
+    config.bad("num_key_value_heads", fmt::format("is {}, which does not divide num_attention_heads {}",
+                                                  sizes.kv_heads, sizes.heads));
+  std::int64_t head_dim = defaults.head_dim;
+  if (config.find("head_dim") != nullptr) {
+    head_dim = config.integer("head_dim", kHeadDimRange);
+  } else if (head_dim == 0) {
+    if (spec.hidden_size % sizes.heads != 0)
+      config.bad("num_attention_heads",
+                 fmt::format("is {}, which does not divide hidden_size {}", sizes.heads, spec.hidden_size),
+                 "give head_dim");
+    head_dim = spec.hidden_size / sizes.heads;
+  }
+  if (head_dim % 2 != 0)
+    config.bad("head_dim", fmt::format("is {}; rope turns pairs and needs an even one", head_dim));
+  sizes.head_dim = static_cast<int>(head_dim);
+  if (sizes.heads * head_dim > kWidthRange.most)
+    config.bad("num_attention_heads", fmt::format("{} heads of {} are more than {} channels", sizes.heads,
+                                                  head_dim, kWidthRange.most));
+}
+
+struct HalfOfABlock {
+  BlockBuilder& builder;
+  const LlamaSizes& sizes;
+  const LlamaTraits& traits;
+  std::int64_t hidden;
+  NormSpec norm;
+};
+
+AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, std::int64_t rotated) {
+  BlockBuilder& builder = half.builder;
+  const LlamaSizes& sizes = half.sizes;
+  const bool bias = half.traits.qkv_bias;
+  const std::int64_t queries = std::int64_t{sizes.heads} * sizes.head_dim,
+                     keys = std::int64_t{sizes.kv_heads} * sizes.head_dim;
+  AttentionSpec attention;
+  attention.heads = sizes.heads, attention.kv_heads = sizes.kv_heads, attention.head_dim = sizes.head_dim;
+  attention.window = window, attention.rotated = rotated;
+  attention.input = builder.site("x_attn", half.hidden), attention.inner = builder.site("x_o", queries);
+  if (half.traits.fused) {
+    const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);
+    attention.query = {qkv, 0}, attention.key = {qkv, 1}, attention.value = {qkv, 2};
+  } else {
+    attention.query = {builder.linear("self_attn.q_proj", attention.input, {queries}, bias)};
+    attention.key = {builder.linear("self_attn.k_proj", attention.input, {keys}, bias)};
+    attention.value = {builder.linear("self_attn.v_proj", attention.input, {keys}, bias)};
+    builder.turned_by_rope(attention.query.linear, sizes.heads);
+    builder.turned_by_rope(attention.key.linear, sizes.kv_heads);
+  }
+  attention.output = builder.linear("self_attn.o_proj", attention.inner, {half.hidden}, half.traits.o_bias);
+  if (half.traits.query_key_norm) {
+    attention.query_norm = builder.norm("self_attn.q_norm", half.norm, sizes.head_dim);
+    attention.key_norm = builder.norm("self_attn.k_norm", half.norm, sizes.head_dim);
+  }
+  return attention;
+}
+
+MlpSpec mlp_of(const HalfOfABlock& half) {
+  BlockBuilder& builder = half.builder;
+  const std::int64_t width = half.sizes.intermediate_size;
+  const bool bias = half.traits.mlp_bias;
+  MlpSpec mlp;
+  mlp.width = width, mlp.activation = half.sizes.activation;
+  mlp.input = builder.site("x_mlp", half.hidden), mlp.inner = builder.site("x_down", width);
+  if (half.traits.fused) {
+    const LinearId both = builder.linear("mlp.gate_up_proj", mlp.input, {width, width}, bias);
+    mlp.gate = Part{both, 0}, mlp.up = {both, 1};
+  } else {
+    mlp.gate = Part{builder.linear("mlp.gate_proj", mlp.input, {width}, bias)};
+    mlp.up = {builder.linear("mlp.up_proj", mlp.input, {width}, bias)};
+  }
+  mlp.down = builder.linear("mlp.down_proj", mlp.inner, {half.hidden}, bias);
+  return mlp;
+}
+
+}  // namespace
+
+LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
+                            ModelSpec& spec) {
+  LlamaSizes sizes;
+  read_common_sizes(config, layers, "num_hidden_layers", spec);
+  sizes.intermediate_size = config.integer("intermediate_size", kWidthRange);
+  spec.max_position = config.integer("max_position_embeddings", kPositionsRange, defaults.max_position);
+  read_heads(config, defaults, spec, sizes);
+  sizes.eps = static_cast<float>(config.number("rms_norm_eps", {0, 1}, defaults.eps));
+  sizes.activation = read_activation(config);
+  return sizes;
+}
+
+void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& spec) {
+  NormSpec norm;
+  norm.eps = sizes.eps;
+  spec.embedding.tensor = "model.embed_tokens.weight";
+  spec.final_norm = norm;
+  spec.final_norm.gain = {"model.norm.weight"};
+  spec.final_norm.width = spec.hidden_size;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    BlockBuilder builder(fmt::format("model.layers.{}", i));
+    const HalfOfABlock half{builder, sizes, traits, spec.hidden_size, norm};
+    const NormId first = builder.norm("input_layernorm", norm, spec.hidden_size),
+                 second = builder.norm("post_attention_layernorm", norm, spec.hidden_size);
+    builder.attention(first, attention_of(half, traits.windows[i], spec.rope.dims));
+    builder.mlp(second, mlp_of(half));
+    spec.blocks[i] = std::move(builder).block();
+  }
+}
+
+}  // namespace llmq

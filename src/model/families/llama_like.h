@@ -1,0 +1,41 @@
+// The decoder that most families share: RMS norms, rotary attention with grouped KV heads, a gated MLP, no
+// parallel residual. They differ in defaults, biases, the norms over heads of q and k, and where a sliding
+// window applies.
+#pragma once
+#include <cstdint>
+#include <vector>
+
+#include "model/families/family.h"
+
+namespace llmq {
+
+// Defaults for keys that a config may lack.
+struct LlamaDefaults {
+  std::int64_t max_position;
+  std::int64_t kv_heads;  // 0: as many as heads. A null always means as many as heads.
+  std::int64_t head_dim;  // 0: hidden_size / heads
+  double eps = 1e-6;
+};
+
+struct LlamaSizes {
+  int heads = 0, kv_heads = 0, head_dim = 0;
+  std::int64_t intermediate_size = 0;
+  float eps = 1e-6f;
+  Activation activation = Activation::kSilu;
+};
+
+// Common sizes into `spec`, the others returned; hidden_act is silu, gelu_pytorch_tanh or gelu_new.
+LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
+                            ModelSpec& spec);
+
+struct LlamaTraits {
+  bool qkv_bias = false, o_bias = false, mlp_bias = false;
+  bool query_key_norm = false;
+  bool fused = false;                 // q, k and v are stored as one linear, gate and up as another
+  std::vector<std::int64_t> windows;  // per block; 0: full attention
+};
+
+// Embedding, blocks and the last norm, under Llama's names.
+void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& spec);
+
+}  // namespace llmq

@@ -1,0 +1,24 @@
+// Qwen2 and Qwen2.5: biases on q, k and v, never on o; a sliding window from block max_window_layers on when
+// use_sliding_window says so.
+#include "model/families/llama_like.h"
+
+namespace llmq {
+namespace {
+
+void read_qwen2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, layers, {32768, 32, 0}, spec);
+  spec.rope = read_rope(config, spec.max_position, sizes.head_dim);
+  LlamaTraits traits;
+  traits.qkv_bias = true;
+  config.find("attention_bias");  // no field of this family: q, k and v have theirs whatever it says
+  config.require_neutral("mlp_bias", false);
+  config.require_neutral("use_mrope", false);
+  traits.windows = read_qwen_windows(config, spec);
+  fill_llama(sizes, traits, spec);
+}
+
+}  // namespace
+
+extern const Family kQwen2Family = {"qwen2", "Qwen2ForCausalLM", false, read_qwen2};
+
+}  // namespace llmq

@@ -1,0 +1,138 @@
+// inner = attention(rope(norm(q)), rope(norm(k)), v) over the pages, with q, k and v linears of x.
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "model/mixers/mixer.h"
+
+namespace llmq {
+namespace {
+
+// The part of each sequence inside rows [first, first + count), renumbered from 0.
+std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequences, std::int64_t first,
+                                         std::int64_t count) {
+  std::vector<SequenceRows> clipped;
+  for (const SequenceRows& sequence : sequences) {
+    const std::int64_t begin = std::max(sequence.first_row, first);
+    const std::int64_t end = std::min(sequence.first_row + sequence.rows, first + count);
+    if (begin >= end) continue;
+    clipped.push_back(
+        {begin - first, end - begin, sequence.context + begin - sequence.first_row, sequence.block_table});
+  }
+  return clipped;
+}
+
+// norm(x) and rope(norm(x)), in place; x F32 [rows, heads, head_dim].
+void normalize_and_rotate(const ForwardContext& context, const BlockWeights& weights,
+                          const AttentionSpec& spec, std::optional<NormId> norm, const TensorView& x,
+                          std::span<const std::int32_t> positions, const BlockSpec& block) {
+  if (norm) {
+    const TensorView heads(x.pointer, DType::kF32, {x.rows(), spec.head_dim}, x.device);
+    run_norm(context.backend, block.at(*norm), weights.at(*norm), heads, heads);
+  }
+  if (spec.rotated == 0) return;
+  TensorView turned = x;
+  turned.shape = Shape{x.shape[0], x.shape[1], spec.rotated};
+  turned.row_stride = spec.head_dim;
+  const Shape table{context.positions, spec.rotated / 2};
+  context.backend.rope(turned, positions, context.cosines.view(DType::kF32, table),
+                       context.sines.view(DType::kF32, table));
+}
+
+// F32 [rows, heads, head_dim] of the device.
+struct Heads {
+  Buffer storage;
+  TensorView view;
+  Heads(Backend& backend, std::int64_t rows, std::int64_t heads, std::int64_t head_dim)
+      : storage(backend.allocate(static_cast<std::size_t>(rows * heads * head_dim) * sizeof(float))),
+        view(storage.view(DType::kF32, {rows, heads, head_dim})) {}
+};
+
+// Where a block's pages have a basis of their own, what is stored and asked goes into it, and what comes out
+// of it back.
+struct PageBasis {
+  const ForwardContext& context;
+  const AttentionSpec& spec;
+  const KvBasis& basis;
+
+  void enter(Heads& q, Heads& k, Heads& v) const {
+    if (basis.empty()) return;
+    replace(
+        q, [&](const TensorView& changed) { change_basis(context.backend, changed, q.view, basis.queries); });
+    replace(k,
+            [&](const TensorView& changed) { change_basis(context.backend, changed, k.view, basis.keys); });
+    replace(v,
+            [&](const TensorView& changed) { mix_heads(context.backend, changed, v.view, *basis.mixing); });
+  }
+
+  // `out` [T, heads * head_dim] in place.
+  void leave(const TensorView& out) const {
+    if (basis.empty()) return;
+    Heads wide(context.backend, out.rows(), spec.heads, spec.head_dim),
+        back(context.backend, out.rows(), spec.heads, spec.head_dim);
+    const auto flat = [&](const Heads& heads) { return heads.storage.view(DType::kF32, out.shape); };
+    context.backend.convert(flat(wide), out);
+    mix_heads(context.backend, back.view, wide.view, *basis.mixing);
+    context.backend.convert(out, flat(back));
+  }
+
+ private:
+  template <class Fill>
+  void replace(Heads& x, const Fill& fill) const {
+    Heads changed(context.backend, x.view.shape[0], x.view.shape[1], x.view.shape[2]);
+    fill(changed.view);
+    x = std::move(changed);
+  }
+};
+
+}  // namespace
+
+void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,
+             const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
+             const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters) {
+  const auto flat = [&](const TensorView& heads) {
+    return TensorView(heads.pointer, DType::kF32, {x.rows(), heads.shape[1] * heads.shape[2]}, heads.device);
+  };
+  const LinearCall calls[] = {call_of(weights, spec.query, x, flat(q)),
+                              call_of(weights, spec.key, x, flat(k)),
+                              call_of(weights, spec.value, x, flat(v))};
+  context.backend.linears(calls);
+  const AdaptedOutput outputs[] = {
+      {spec.query, calls[0].y}, {spec.key, calls[1].y}, {spec.value, calls[2].y}};
+  add_adapters(context.backend, adapters, x, outputs);
+  normalize_and_rotate(context, weights, spec, spec.query_norm, q, positions, block);
+  normalize_and_rotate(context, weights, spec, spec.key_norm, k, positions, block);
+}
+
+void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner) {
+  const ForwardContext& context = run.context;
+  const BlockSpec& block = context.spec.blocks.at(static_cast<std::size_t>(run.block));
+  const AttentionProblem problem{spec.heads,    spec.kv_heads,
+                                 spec.head_dim, 1.0f / std::sqrt(static_cast<float>(spec.head_dim)),
+                                 spec.window,   context.compute};
+  const PageBasis basis{context, spec, run.weights.kv_basis};
+  // Later rows of a sequence never enter an earlier row's result, so keys of a chunk are stored just before
+  // its queries run.
+  for_fitting_rows(
+      context.chunks, context.fitting.get(), x.rows(), spec.row_floats(),
+      [&](std::int64_t first, std::int64_t count) {
+        Heads q(context.backend, count, spec.heads, spec.head_dim),
+            k(context.backend, count, spec.kv_heads, spec.head_dim),
+            v(context.backend, count, spec.kv_heads, spec.head_dim);
+        const auto from = static_cast<std::size_t>(run.first + first), many = static_cast<std::size_t>(count);
+        project(context, block, run.weights, spec, x.row_slice(first, count),
+                std::span(run.rows.positions).subspan(from, many), q.view, k.view, v.view,
+                run.adapters().from(first));
+        basis.enter(q, k, v);
+        context.backend.store_kv(run.pages, k.view, v.view, std::span(run.rows.slots).subspan(from, many));
+        const TensorView out = inner.row_slice(first, count);
+        if (count == static_cast<std::int64_t>(run.rows.positions.size()))
+          context.backend.attention(out, q.view, run.pages, run.rows.sequences, problem);
+        else
+          context.backend.attention(out, q.view, run.pages,
+                                    clip_sequences(run.rows.sequences, run.first + first, count), problem);
+        basis.leave(out);
+      });
+}
+
+}  // namespace llmq

@@ -1,0 +1,42 @@
+// What a mixer computes between the input of its sublayer and the input of its output linear, on one member.
+// One file a kind: attention.cpp, mlp.cpp. model/run_sublayer.h does the rest for all of them: norms, the
+// output linear, the residual stream, rows in parts, the exchange between members.
+#pragma once
+#include <cstdint>
+
+#include "model/forward_context.h"
+
+namespace llmq {
+
+// One member's part of a run over rows [first, first + x.rows()) of a batch.
+struct MixerRun {
+  const ForwardContext& context;
+  const BlockWeights& weights;
+  const BatchRows& rows;
+  const KvPages& pages;
+  int block = 0;
+  std::int64_t first = 0;
+  RowAdapters adapters() const {
+    return {rows.adapters, static_cast<std::size_t>(block), first, context.member};
+  }
+};
+
+// inner [T, the mixer's inner_width()] of the compute dtype, from x [T, hidden_size] of the compute dtype.
+// Wide intermediates live for a chunk of rows only (RowChunks; FittingRows where a device has too little); by
+// row invariance the size of a chunk changes no result.
+void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner);
+void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, const TensorView& inner);
+
+// Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated.
+void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,
+             const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
+             const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters = {});
+
+// Calls for parts of linears, with what adapters add to their results.
+LinearCall call_of(const BlockWeights& weights, Part part, const TensorView& x, const TensorView& y);
+
+// Norms of this block or of the model: y of any type that Backend::rms_norm() writes.
+void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights, const TensorView& x,
+              const TensorView& y);
+
+}  // namespace llmq

@@ -1,0 +1,199 @@
+#include "model/run_sublayer.h"
+
+#include <vector>
+
+#include "model/mixers/mixer.h"
+
+namespace llmq {
+namespace {
+
+// A tensor [rows, width] on each member. A single one costs no list, so that a decode step allocates nothing.
+class OnEach {
+ public:
+  OnEach(std::span<const MemberBlock> members, DType dtype, std::int64_t rows, std::int64_t width) {
+    const auto bytes =
+        static_cast<std::size_t>(rows * width) * static_cast<std::size_t>(element_bytes(dtype));
+    first_ = members.front().context->backend.allocate(bytes);
+    view_ = first_.view(dtype, {rows, width});
+    if (members.size() == 1) return;
+    views_.push_back(view_);
+    for (const MemberBlock& member : members.subspan(1)) {
+      const Buffer& buffer = others_.emplace_back(member.context->backend.allocate(bytes));
+      views_.push_back(buffer.view(dtype, {rows, width}));
+    }
+  }
+  std::span<const TensorView> views() const {
+    return views_.empty() ? std::span(&view_, 1) : std::span<const TensorView>(views_);
+  }
+  const TensorView& operator[](std::size_t member) const { return views()[member]; }
+
+ private:
+  Buffer first_;
+  TensorView view_;
+  std::vector<Buffer> others_;
+  std::vector<TensorView> views_;
+};
+
+class SublayerRun {
+ public:
+  SublayerRun(std::span<const MemberBlock> members, int block, std::size_t part, const BatchRows& rows,
+              Exchange& exchange)
+      : members_(members),
+        number_(block),
+        place_(part),
+        rows_(rows),
+        exchange_(exchange),
+        any_(*members.front().context),
+        // Every member's ModelSpec has the same structure, but for the shares of what is divided.
+        block_(any_.spec.blocks.at(static_cast<std::size_t>(block))),
+        part_(block_.sublayers.at(part)),
+        dtype_(activation_dtype(any_.compute)) {}
+
+  void whole() {
+    const std::int64_t count = members_.front().hidden.rows();
+    if (part_.has_pages()) return rows(0, count);  // its rows see one another
+    for_row_chunks(any_.chunks, count, own(0).row_floats() * many(),
+                   [&](std::int64_t first, std::int64_t n) { rows(first, n); });
+  }
+
+  bool tapped(Tap& tap) {
+    const std::int64_t count = members_.front().hidden.rows();
+    const SiteId input = part_.sites.front(), inner = part_.sites.back();
+    const TensorView x = tap.place(block_.at(input), input, count);
+    before(0, 0, count, x);
+    if (tap.at(input, x) == Tap::Flow::kStop) return false;
+    const TensorView y = tap.place(block_.at(inner), inner, count);
+    mix(0, 0, x, y);
+    if (tap.at(inner, y) == Tap::Flow::kStop) return false;
+    add_output({&y, 1}, 0);
+    return true;
+  }
+
+  // hidden rows [first, ...) += after(output(inner)).
+  void add_output(std::span<const TensorView> inner, std::int64_t first) {
+    const std::int64_t width = any_.spec.hidden_size;
+    for_fitting_rows(any_.chunks, any_.fitting.get(), inner.front().rows(), width,
+                     [&](std::int64_t from, std::int64_t count) {
+                       const OnEach own(members_, DType::kF32, count, width / many());
+                       for (std::size_t i = 0; i < members_.size(); ++i)
+                         output(i, first + from, inner[i].row_slice(from, count), own[i]);
+                       if (members_.size() == 1) return add(own, first + from, count);
+                       const OnEach whole(members_, DType::kF32, count, width);
+                       gather(own, whole);
+                       add(whole, first + from, count);
+                     });
+  }
+
+ private:
+  std::int64_t many() const { return static_cast<std::int64_t>(members_.size()); }
+  Backend& backend(std::size_t i) const { return members_[i].context->backend; }
+  // The sublayer as member i has it.
+  const SublayerSpec& own(std::size_t i) const {
+    return members_[i].context->spec.blocks[static_cast<std::size_t>(number_)].sublayers[place_];
+  }
+  void gather(const OnEach& parts, const OnEach& wholes) {
+    std::vector<Backend*> backends;
+    for (const MemberBlock& member : members_) backends.push_back(&member.context->backend);
+    exchange_.gather(backends, parts.views(), wholes.views());
+  }
+
+  void before(std::size_t i, std::int64_t first, std::int64_t count, const TensorView& x) {
+    run_norm(backend(i), block_.at(part_.before), members_[i].weights->at(part_.before),
+             members_[i].hidden.row_slice(first, count), x);
+  }
+
+  void mix(std::size_t i, std::int64_t first, const TensorView& x, const TensorView& inner) {
+    const MemberBlock& member = members_[i];
+    const MixerRun run{*member.context, *member.weights, rows_, member.pages, number_, first};
+    std::visit([&](const auto& mixer) { run_mixer(run, mixer, x, inner); }, own(i).mixer);
+  }
+
+  void rows(std::int64_t first, std::int64_t count) {
+    const std::int64_t width = own(0).inner_width();
+    const OnEach inner(members_, dtype_, count, width);
+    {
+      const OnEach x(members_, dtype_, count, any_.spec.hidden_size);
+      for (std::size_t i = 0; i < members_.size(); ++i) {
+        before(i, first, count, x[i]);
+        mix(i, first, x[i], inner[i]);
+      }
+    }
+    if (members_.size() == 1) return add_output(inner.views(), first);
+    const OnEach whole(members_, dtype_, count, width * many());
+    gather(inner, whole);
+    add_output(whole.views(), first);
+  }
+
+  void output(std::size_t i, std::int64_t first, const TensorView& inner, const TensorView& y) {
+    const MemberBlock& member = members_[i];
+    const Part part{part_.output(), 0};
+    const LinearCall call = call_of(*member.weights, part, inner, y);
+    backend(i).linear(call.y, call.x, *call.weight, call.bias);
+    const AdaptedOutput output{part, y};
+    add_adapters(backend(i),
+                 {rows_.adapters, static_cast<std::size_t>(number_), first, member.context->member}, inner,
+                 std::span(&output, 1));
+  }
+
+  void add(const OnEach& y, std::int64_t first, std::int64_t count) {
+    for (std::size_t i = 0; i < members_.size(); ++i) {
+      if (part_.after)
+        run_norm(backend(i), block_.at(*part_.after), members_[i].weights->at(*part_.after), y[i], y[i]);
+      backend(i).add(members_[i].hidden.row_slice(first, count), y[i]);
+    }
+  }
+
+  std::span<const MemberBlock> members_;
+  int number_;
+  std::size_t place_;
+  const BatchRows& rows_;
+  Exchange& exchange_;
+  const ForwardContext& any_;
+  const BlockSpec& block_;
+  const SublayerSpec& part_;
+  DType dtype_;
+};
+
+}  // namespace
+
+LinearCall call_of(const BlockWeights& weights, Part part, const TensorView& x, const TensorView& y) {
+  const LinearPart& linear = weights.at(part);
+  return {y, x, linear.weight.get(), vector_view(linear.bias)};
+}
+
+void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights, const TensorView& x,
+              const TensorView& y) {
+  if (spec.kind == NormSpec::Kind::kRms)
+    backend.rms_norm(y, x, vector_view(weights.gain), spec.eps);
+  else
+    backend.layer_norm(y, x, vector_view(weights.gain), vector_view(weights.bias), spec.eps);
+}
+
+void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t part, const BatchRows& rows,
+                  Exchange& exchange) {
+  SublayerRun(members, block, part, rows, exchange).whole();
+}
+
+bool run_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows, Tap& tap) {
+  Exchange alone;
+  return SublayerRun({&member, 1}, block, part, rows, alone).tapped(tap);
+}
+
+void finish_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows,
+                     const TensorView& inner) {
+  Exchange alone;
+  SublayerRun({&member, 1}, block, part, rows, alone).add_output({&inner, 1}, 0);
+}
+
+void run_block(std::span<const MemberBlock> members, int block, const BatchRows& rows, Exchange& exchange) {
+  const BlockSpec& spec = members.front().context->spec.blocks.at(static_cast<std::size_t>(block));
+  for (std::size_t part = 0; part < spec.sublayers.size(); ++part)
+    run_sublayer(members, block, part, rows, exchange);
+}
+
+void run_block(const MemberBlock& member, int block, const BatchRows& rows) {
+  Exchange alone;
+  run_block({&member, 1}, block, rows, alone);
+}
+
+}  // namespace llmq

@@ -1,0 +1,44 @@
+// The one walk over a decoder block. Evaluation, generation and calibration run exactly this; calibration
+// taps it where the inputs of linears arise, takes statistics, and swaps a linear's weight for its quantized
+// one.
+//
+//   x = before(h)                the input of the sublayer's first site
+//   inner = mixer(x)             model/mixers/
+//   h += after(output(inner))
+//
+// Several members (model/divided_block.h) run it together: each computes its own columns of `inner` and of
+// the output, and all of them are put together before anybody reads them, so no sum is ever cut.
+#pragma once
+#include <span>
+
+#include "device/exchange.h"
+#include "model/forward_context.h"
+
+namespace llmq {
+
+// What looks at the inputs of linears on their way; evaluation and serving have none.
+class Tap {
+ public:
+  virtual ~Tap() = default;
+  enum class Flow : std::uint8_t { kGoOn, kStop };
+  // Where the input of a site is to lie: [rows, the site's channels] of the compute dtype, valid until the
+  // walk is over.
+  virtual TensorView place(const SiteSpec& site, SiteId id, std::int64_t rows) = 0;
+  virtual Flow at(SiteId site, const TensorView& x) = 0;
+};
+
+// h += the output of sublayer `part` of the block, for all rows of the batch; on each member alike. A sublayer whose rows do not
+// see one another goes through its wide stages in chunks of rows.
+void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t part, const BatchRows& rows,
+                  Exchange& exchange);
+// The same on one member, past `tap`, rows as a whole. False where the tap stopped it.
+bool run_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows, Tap& tap);
+// Only its last step: h += after(output(inner)), of an inner input that is there already.
+void finish_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows,
+                     const TensorView& inner);
+
+// All sublayers of a block.
+void run_block(std::span<const MemberBlock> members, int block, const BatchRows& rows, Exchange& exchange);
+void run_block(const MemberBlock& member, int block, const BatchRows& rows);
+
+}  // namespace llmq

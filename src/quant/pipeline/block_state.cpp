@@ -1,0 +1,91 @@
+#include "quant/pipeline/block_state.h"
+
+#include "quant/pipeline/block_weights.h"
+
+namespace llmq {
+
+BlockState::BlockState(QuantizeRun& of, int block)
+    : run(of), number(block), spec(of.spec.blocks[static_cast<std::size_t>(block)]) {
+  weights = load_on_devices(of, block, {});
+}
+
+std::vector<LinearId> BlockState::at_work(SiteId site) const {
+  std::vector<LinearId> ids;
+  for (const LinearId id : spec.at(site).readers)
+    if (works.count(id) != 0) ids.push_back(id);
+  return ids;
+}
+
+bool BlockState::open(LinearId id) {
+  const LinearSpec& linear = spec.at(id);
+  const auto planned = run.planned.find(linear.module);
+  if (planned == run.planned.end()) return false;
+  LinearWork work;
+  work.spec = &linear;
+  work.module = planned->second;
+  work.weight = load_planned_weight(run, linear);
+  works.insert_or_assign(id, std::move(work));
+  run.clock.charge("reading");
+  return true;
+}
+
+void BlockState::load(LinearId id) {
+  const LinearSpec& linear = spec.at(id);
+  if (open(id)) {
+    put_on_devices(works.at(id).weight, id);
+    load_biases(linear);
+  } else {
+    const Lease lease = hold_weight(run, linear);
+    on_each_device([&](Backend& backend, BlockWeights& on) {
+      on.at(id) = prepare_linear(backend, run.plan.compute, run.source, linear, run.options.allow_nonfinite);
+    });
+  }
+  run.clock.charge("reading");
+}
+
+void BlockState::load_output(LinearId id) {
+  if (is_planned(id))
+    load_biases(spec.at(id));
+  else
+    load(id);
+}
+
+void BlockState::load_biases(const LinearSpec& linear) {
+  on_each_device([&](Backend& backend, BlockWeights& on) {
+    load_bias(backend, run.source, linear, run.options.allow_nonfinite, on.at(linear.id));
+  });
+}
+
+void BlockState::put_on_devices(const QuantizedMatrix& matrix, LinearId id) {
+  if (matrix.scheme.activation_scale != ActivationScale::kNone) {
+    on_each_device([&](Backend& backend, BlockWeights& on) {
+      set_weight(backend, run.plan.compute, spec.at(id), matrix, on.at(id));
+    });
+    return;
+  }
+  ZeroedNumbers<float> value(matrix.codes.size());
+  dequantize(matrix, value, run.pool());
+  put_on_devices(value, id);
+}
+
+void BlockState::put_on_devices(std::span<const float> weight, LinearId id) {
+  const LinearSpec& linear = spec.at(id);
+  const TensorView view(weight.data(), DType::kF32, {linear.out_features, linear.in_features});
+  on_each_device([&](Backend& backend, BlockWeights& on) {
+    set_weight(backend, run.plan.compute, linear, view, on.at(id));
+  });
+}
+
+void BlockState::release(const SublayerSpec& part) {
+  for (BlockWeights& on : weights)
+    for (const LinearId id : linears_of(spec, part)) on.at(id) = {};
+}
+
+std::vector<LinearId> linears_of(const BlockSpec& block, const SublayerSpec& part) {
+  std::vector<LinearId> ids;
+  for (const SiteId site : part.sites)
+    ids.insert(ids.end(), block.at(site).readers.begin(), block.at(site).readers.end());
+  return ids;
+}
+
+}  // namespace llmq

@@ -1,0 +1,29 @@
+// Which channel scale moves from the producer of an input into all that read it, chosen by the run's method.
+#pragma once
+#include <vector>
+
+#include "quant/methods/scale_problem.h"
+#include "quant/pipeline/block_state.h"
+
+namespace llmq {
+
+class ScaleFolding {
+ public:
+  explicit ScaleFolding(BlockState& block) : block_(block) {}
+
+  // Whether a scale may move: the method looks for one, something produces the input that can be divided, and
+  // all that read it, and what makes it, are quantized.
+  bool can_fold(SiteId site) const;
+  bool searches_by_gram() const { return block_.run.plan.fold == FoldMethod::kAwq; }
+  // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
+  // `gram` of seen.stats: SmoothQuant looks for none.
+  std::vector<float> fold(SiteId site, const SeenInput& seen, GramLoss* gram);
+
+ private:
+  std::vector<float> awq_scales(const ScaleProblem& problem, const Fold& fold, const SiteSpec& site);
+  std::vector<float> smooth_scales(const ScaleProblem& problem, const Fold& fold);
+
+  BlockState& block_;
+};
+
+}  // namespace llmq
