@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "base/half.h"
+#include "kernels/common/activation.h"
 #include "kernels/common/kv_row.h"
 #include "kernels/common/row_tile.h"
 
@@ -152,9 +153,12 @@ struct CpuKernels {
   void (*half_to_f32)(float* to, const Float16* from, int64_t n);
   void (*add)(float* into, const float* x, int64_t n);
   void (*rms_norm[2])(void* y, const float* x, const float* gain, float eps, int64_t n);  // by y's format
+  // bias may be null
+  void (*layer_norm[2])(void* y, const float* x, const float* gain, const float* bias, float eps, int64_t n);
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
-  void (*silu[2])(void* y, const float* gate, const float* up, int64_t n);
-  void (*gelu_tanh[2])(void* y, const float* gate, const float* up, int64_t n);
+  // By Activation and y's format: y = act(gate) * up, y = act(x). The same bits at every level.
+  void (*gated[kActivations][2])(void* y, const float* gate, const float* up, int64_t n);
+  void (*activate[kActivations][2])(void* y, const float* x, int64_t n);
   // For tests: exp of the activations; 2^x, x <= 126, of attention.
   void (*exponential)(float* y, const float* x, int64_t n);
   void (*exponential2)(float* y, const float* x, int64_t n);

@@ -1,7 +1,8 @@
-// Kernels that give each output element a thread of its own: embed, rope, gated activation, add, convert,
-// channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each
+// Kernels that give each output element a thread of its own: embed, rope, activations, add, convert, channel
+// statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each
 // computes.
 #pragma once
+#include "kernels/common/activation.h"
 #include "kernels/cuda/block.h"
 
 namespace llmq::cuda {
@@ -83,18 +84,31 @@ struct Rope {
   }
 };
 
+LLMQ_BLOCK float activated(float x, Activation act) {
+  if (act == Activation::kSilu) return x / (1.0f + expf(-x));
+  if (act == Activation::kRelu) return x < 0.0f ? 0.0f : x;
+  if (act == Activation::kGelu) return 0.5f * x * erfcf(-0.7071067811865476f * x);
+  const float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
+  return 0.5f * x * (1.0f + tanhf(inner));
+}
+
 struct GatedActivation {
   int64_t elements = 0, width = 0;
   Rows y, gate, up;
-  bool silu = true;  // else GELU by tanh
-  LLMQ_BLOCK static float activated(float x, bool silu) {
-    if (silu) return x / (1.0f + expf(-x));
-    const float inner = 0.7978845608028654f * fmaf(0.044715f * x * x, x, x);
-    return 0.5f * x * (1.0f + tanhf(inner));
-  }
+  Activation act = Activation::kSilu;
   LLMQ_BLOCK void one(int64_t i) const {
-    y.put(i / width, i % width,
-          activated(gate.get(i / width, i % width), silu) * up.get(i / width, i % width));
+    const int64_t r = i / width, c = i % width;
+    y.put(r, c, activated(gate.get(r, c), act) * up.get(r, c));
+  }
+};
+
+struct Activate {
+  int64_t elements = 0, width = 0;
+  Rows y, x;
+  Activation act = Activation::kSilu;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t r = i / width, c = i % width;
+    y.put(r, c, activated(x.get(r, c), act));
   }
 };
 

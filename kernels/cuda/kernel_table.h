@@ -34,10 +34,12 @@ struct CudaKernels {
   Launch<Each<Rope>> rope;
   Launch<Each<MoveKv>> move_kv;
   Launch<Each<GatedActivation>> gated_activation;
+  Launch<Each<Activate>> activate;
   Launch<Each<Add>> add;
   Launch<Each<Convert>> convert;
   Launch<Each<ChannelStats>> channel_stats;
   Launch<RmsNorm> rms_norm;
+  Launch<LayerNorm> layer_norm;
   Launch<ScoreRows> score_rows;
   Launch<Divergence> divergence;
   Launch<DrawToken> draw_token;

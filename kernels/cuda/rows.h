@@ -1,8 +1,8 @@
-// Kernels that give each row a block of 256 threads: RMS norm, scores of logits, divergence, the rows' part
-// of a quadratic form.
+// Kernels that give each row a block of 256 threads: norms, scores of logits, divergence, the rows' part of a
+// quadratic form.
 //
 // A sum over a row: thread t adds elements t, t + 256, ... in order, then 256 partial sums are folded by
-// halves: one order for a width, whatever stands beside the row. FP32 in the norm, FP64 elsewhere.
+// halves: one order for a width, whatever stands beside the row. FP32 in the norms, FP64 elsewhere.
 #pragma once
 #include "kernels/cuda/elementwise.h"
 
@@ -58,6 +58,45 @@ struct RmsNorm {
       const float root = sqrtf(shared.sums.get(thread, 0) / static_cast<float>(a.width) + a.eps);
       for (int64_t c = thread; c < a.width; c += kThreads)
         a.y.put(row, c, a.x.get(row, c) / root * a.gain[c]);
+    });
+  }
+};
+
+struct LayerNorm {
+  struct Arguments {
+    int64_t rows = 0, width = 0;
+    Rows y, x;
+    const float* gain = nullptr;
+    const float* bias = nullptr;  // null: 0
+    float eps = 0;
+  };
+  struct Shared {
+    RowValues<float> sums, squares;
+  };
+  static constexpr int kThreads = kRowThreads;
+  static Grid grid(const Arguments& a) { return {a.rows}; }
+  static LLMQ_BLOCK void run(RowBlock& block, const Arguments& a, Shared& shared) {
+    const int64_t row = block.x;
+    const auto width = static_cast<float>(a.width);
+    sum_row(block, shared.sums, a.width, [&](int64_t c, float sum) { return sum + a.x.get(row, c); });
+    block.each([&](int thread) {
+      const float mean = shared.sums.get(thread, 0) / width;
+      float sum = 0;
+      for (int64_t c = thread; c < a.width; c += kThreads) {
+        const float difference = a.x.get(row, c) - mean;
+        sum = fmaf(difference, difference, sum);
+      }
+      shared.squares.set(thread, thread, sum);
+    });
+    block.barrier();
+    fold_halves(block, shared.squares, [](float x, float y) { return x + y; });
+    block.each([&](int thread) {
+      const float mean = shared.sums.get(thread, 0) / width;
+      const float root = sqrtf(shared.squares.get(thread, 0) / width + a.eps);
+      for (int64_t c = thread; c < a.width; c += kThreads) {
+        const float shift = a.bias == nullptr ? 0.0f : a.bias[c];
+        a.y.put(row, c, fmaf((a.x.get(row, c) - mean) / root, a.gain[c], shift));
+      }
     });
   }
 };

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "kernels/common/activation.h"
 #include "tensor/buffer.h"
 #include "tensor/kv_type.h"
 #include "tensor/quantized_matrix.h"
@@ -49,8 +50,6 @@ struct LinearCall {
   const PreparedWeight* weight = nullptr;
   TensorView bias;
 };
-
-enum class Activation : std::uint8_t { kSilu, kGeluTanh };
 
 // One layer's paged KV cache: keys and values [blocks, block_size, kv_heads, head_dim] of `dtype` (F32 or
 // BF16). The order of the elements of a block is the backend's own: store_kv() writes it, attention() reads
@@ -150,6 +149,9 @@ class Backend {
   // y = x / sqrt(mean(x^2) + eps) * gain, over the last dimension; x F32, gain F32, y F32 or BF16. Also per
   // head: view [T*heads, head_dim]. y may be x.
   virtual void rms_norm(const TensorView& y, const TensorView& x, const TensorView& gain, float eps) = 0;
+  // y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * gain + bias, as rms_norm(); bias may be an empty view.
+  virtual void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain,
+                          const TensorView& bias, float eps) = 0;
   // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines
   // and sines F32 [max_position, head_dim/2] on the device. positions host.
   virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
@@ -169,6 +171,8 @@ class Backend {
   // y = act(gate) * up; gate, up F32 [T, I] (row strides free), y F32 or BF16.
   virtual void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
                                 Activation act) = 0;
+  // y = act(x); x F32 [T, I] (row strides free), y F32 or BF16. y may be x.
+  virtual void activate(const TensorView& y, const TensorView& x, Activation act) = 0;
   virtual void add(const TensorView& into, const TensorView& x) = 0;       // F32 += F32
   virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 <-> BF16, same shape
 

@@ -101,6 +101,12 @@ FAULTS = [
           "matrix.column_group[static_cast<std::size_t>(input.order.columns[p])] = input.order.group[p];",
           "matrix.column_group[p] = input.order.group[p];", [("llmq_unit_quant", "Gptq.*")]),
     # How it is computed and measured.
+    Fault("layer-norm-counts-beyond-the-row", "kernels/cpu/ops/rows.h", "const auto d = zero_beyond<V>(V::sub(read<V>(x + i, count), mean), count);",
+          "const auto d = V::sub(read<V>(x + i, count), mean);", [("llmq_kernels_backend", "*Elementwise.LayerNorm*cpu_avx2_t1*")], ["kernels/cpu/avx2/kernels.cpp"]),
+    Fault("layer-norm-about-zero", "kernels/cuda/rows.h", "const float difference = a.x.get(row, c) - mean;", "const float difference = a.x.get(row, c) - 0 * mean;",
+          [("llmq_kernels_backend", "*Elementwise.LayerNorm*cuda_emulated*")], ["kernels/cuda/emulated_kernels.cpp"]),
+    Fault("gelu-by-the-other-form", "kernels/cpu/ops/kernel_table.h", "{activate<V, Gelu, float>,", "{activate<V, GeluTanh, float>,",
+          [("llmq_kernels_backend", "*Elementwise.Activations*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("attention-sum-not-rescaled", "kernels/cpu/ops/attention.h", "V::store(sums + r * V::kLanes, V::mul(V::load(sums + r * V::kLanes), correction));", "",
           [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
     Fault("tile-sums-not-shifted", "src/device/cpu/score_tiles.h", "sum += tile.sum * std::exp(static_cast<double>(tile.max) - static_cast<double>(best->max));", "sum += tile.sum;",

@@ -49,6 +49,18 @@ inline double fp32_rms_norm_bound(std::int64_t n, double value) {
   return gamma((static_cast<double>(n) + 2) / 2 + 5) * std::fabs(value);
 }
 
+// (x - mean) / s * gain + bias, s = sqrt(variance + eps), over n elements in FP32, with `mean_magnitude` =
+// mean |x| and `normed` = (x - mean) / s. The mean is off by gamma(n + 1) mean |x| (n sums, the division), x
+// - mean by that much and a rounding; so is, by Minkowski's inequality, the root of the mean of their
+// squares, which adds what it adds in rms_norm. The last addition rounds the sum of both terms.
+inline double fp32_layer_norm_bound(std::int64_t n, double mean_magnitude, double s, double normed,
+                                    double gain, double bias) {
+  const double shift = gamma(static_cast<double>(n) + 1) * mean_magnitude / s;
+  const double relative = shift + gamma((static_cast<double>(n) + 2) / 2 + 6);
+  return 1.01 * std::fabs(gain) * (shift + std::fabs(normed) * relative) +  // 1.01: products of the errors
+         gamma(2) * (std::fabs(normed * gain) + std::fabs(bias));
+}
+
 // A weighted mean sum p_k v_k with p = softmax(s), scores exact up to `score_error` (absolute): each exp is
 // off by e^(2 score_error) - 1 relative (its own error and the maximum's), plus `exp_error` relative for the
 // exp used; numerator and denominator sum n terms each. absolute_mean = sum p_k |v_k|.

@@ -1,4 +1,4 @@
-// Operations on one row: conversions, norm, rotation, gated activations, per-channel statistics.
+// Operations on one row: conversions, norms, rotation, activations, per-channel statistics.
 // Memory-bound; sums of a norm run in V::kLanes lanes over the row and are then added in a fixed order.
 #pragma once
 #include "kernels/cpu/cpu_kernels.h"
@@ -84,6 +84,38 @@ void rms_norm(void* y, const float* x, const float* gain, float eps, int64_t n) 
   });
 }
 
+// v where the row has elements, 0 beyond its end.
+template <class V, int N>
+LLMQ_INLINE typename V::F zero_beyond(typename V::F v, Index<N>) {
+  return v;
+}
+template <class V>
+LLMQ_INLINE typename V::F zero_beyond(typename V::F v, int n) {
+  float padded[V::kLanes] = {};
+  V::store_first(padded, v, n);
+  return V::load(padded);
+}
+
+template <class V, class To>
+void layer_norm(void* y, const float* x, const float* gain, const float* bias, float eps, int64_t n) {
+  To* const to = static_cast<To*>(y);
+  const auto width = V::set(static_cast<float>(n));
+  auto sum = V::set(0.0f), squares = sum;
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE { sum = V::add(sum, read<V>(x + i, count)); });
+  const auto mean = V::div(V::set(V::sum(sum)), width);
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    const auto d = zero_beyond<V>(V::sub(read<V>(x + i, count), mean), count);
+    squares = V::fma(d, d, squares);
+  });
+  const auto variance = V::add(V::div(V::set(V::sum(squares)), width), V::set(eps));
+  const auto root = V::div(V::set(1.0f), V::sqrt(variance));
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    const auto normed = V::mul(V::sub(read<V>(x + i, count), mean), root);
+    const auto shift = bias == nullptr ? V::set(0.0f) : read<V>(bias + i, count);
+    write<V>(to + i, V::fma(normed, read<V>(gain + i, count), shift), count);
+  });
+}
+
 template <class V>
 void rope(float* x, const float* cosines, const float* sines, int64_t half) {
   by_lanes<V>(half, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
@@ -111,6 +143,41 @@ struct GeluTanh {
     return V::div(x, V::add(V::set(1.0f), exp_f32<V>(V::mul(V::set(-1.5957691216057308f), u))));
   }
 };
+
+// x Phi(x) = max(x, 0) - |x| Q(|x|) with the tail Q(z) = 1 - Phi(z) = erfc(z / sqrt(2)) / 2: half of
+// Hastings' t (a1 + t (a2 + ...)) exp(-z^2 / 2), t = 1 / (1 + 0.3275911 z / sqrt(2)), which is off by 1.5e-7
+// / 2 at most (Abramowitz and Stegun, 7.1.26).
+struct Gelu {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    const auto zero = V::set(0.0f), one = V::set(1.0f);
+    const auto z = V::max(V::sub(zero, x), x);
+    const auto t = V::div(one, V::fma(z, V::set(0.23164189f), one));
+    auto p = V::set(0.5f * 1.061405429f);
+    p = V::fma(p, t, V::set(0.5f * -1.453152027f));
+    p = V::fma(p, t, V::set(0.5f * 1.421413741f));
+    p = V::fma(p, t, V::set(0.5f * -0.284496736f));
+    p = V::fma(p, t, V::set(0.5f * 0.254829592f));
+    const auto density = exp_f32<V>(V::mul(V::mul(z, V::set(-0.5f)), z));
+    return V::sub(V::max(zero, x), V::mul(z, V::mul(V::mul(p, t), density)));
+  }
+};
+
+// The second operand is kept where one is NaN.
+struct Relu {
+  template <class V>
+  static LLMQ_INLINE typename V::F apply(typename V::F x) {
+    return V::max(V::set(0.0f), x);
+  }
+};
+
+template <class V, class Act, class To>
+void activate(void* y, const float* x, int64_t n) {
+  To* const to = static_cast<To*>(y);
+  by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
+    write<V>(to + i, Act::template apply<V>(read<V>(x + i, count)), count);
+  });
+}
 
 template <class V, class Act, class To>
 void gated(void* y, const float* gate, const float* up, int64_t n) {

@@ -121,6 +121,15 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain, const TensorView& bias,
+                  float eps) override {
+    require_on(device(), "layer_norm", {&y, &x, &gain, &bias});
+    const auto kernel = kernels_.layer_norm[static_cast<int>(format_of(y.dtype))];
+    by_rows(x.rows(), x.cols(), [&](std::int64_t r) {
+      kernel(at(y, r), x.row<const float>(r), gain.as<const float>(), bias.as<const float>(), eps, x.cols());
+    });
+  }
+
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
             const TensorView& sines) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
@@ -202,11 +211,16 @@ class CpuBackend final : public Backend {
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
                         Activation act) override {
     require_on(device(), "gated_activation", {&y, &gate, &up});
-    const auto& kernels = act == Activation::kSilu ? kernels_.silu : kernels_.gelu_tanh;
-    const auto kernel = kernels[static_cast<int>(format_of(y.dtype))];
+    const auto kernel = kernels_.gated[static_cast<int>(act)][static_cast<int>(format_of(y.dtype))];
     by_rows(gate.rows(), gate.cols(), [&](std::int64_t r) {
       kernel(at(y, r), gate.row<const float>(r), up.row<const float>(r), gate.cols());
     });
+  }
+
+  void activate(const TensorView& y, const TensorView& x, Activation act) override {
+    require_on(device(), "activate", {&y, &x});
+    const auto kernel = kernels_.activate[static_cast<int>(act)][static_cast<int>(format_of(y.dtype))];
+    by_rows(x.rows(), x.cols(), [&](std::int64_t r) { kernel(at(y, r), x.row<const float>(r), x.cols()); });
   }
 
   void add(const TensorView& into, const TensorView& x) override {

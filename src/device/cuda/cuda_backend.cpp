@@ -167,6 +167,14 @@ class CudaBackend final : public Backend,
           {x.rows(), x.cols(), rows_of(y), rows_of(x), gain.as<const float>(), eps}, x);
   }
 
+  void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain, const TensorView& bias,
+                  float eps) override {
+    require_on(device(), "layer_norm", {&y, &x, &gain, &bias});
+    start("layer_norm", kernels().layer_norm,
+          {x.rows(), x.cols(), rows_of(y), rows_of(x), gain.as<const float>(), bias.as<const float>(), eps},
+          x);
+  }
+
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
             const TensorView& sines) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
@@ -221,9 +229,12 @@ class CudaBackend final : public Backend,
                         Activation act) override {
     require_on(device(), "gated_activation", {&y, &gate, &up});
     start("gated_activation", kernels().gated_activation,
-          {gate.rows() * gate.cols(), gate.cols(), rows_of(y), rows_of(gate), rows_of(up),
-           act == Activation::kSilu},
-          gate);
+          {gate.rows() * gate.cols(), gate.cols(), rows_of(y), rows_of(gate), rows_of(up), act}, gate);
+  }
+
+  void activate(const TensorView& y, const TensorView& x, Activation act) override {
+    require_on(device(), "activate", {&y, &x});
+    start("activate", kernels().activate, {x.rows() * x.cols(), x.cols(), rows_of(y), rows_of(x), act}, x);
   }
 
   void add(const TensorView& into, const TensorView& x) override {

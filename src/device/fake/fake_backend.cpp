@@ -74,6 +74,11 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "rms_norm", {&y, &x, &gain});
     reference_->rms_norm(on_host(y), on_host(x), on_host(gain), eps);
   }
+  void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain, const TensorView& bias,
+                  float eps) override {
+    const ClosedMemory::Opening open(*memory_, "layer_norm", {&y, &x, &gain, &bias});
+    reference_->layer_norm(on_host(y), on_host(x), on_host(gain), on_host(bias), eps);
+  }
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
             const TensorView& sines) override {
     const ClosedMemory::Opening open(*memory_, "rope", {&x, &cosines, &sines});
@@ -98,6 +103,10 @@ class FakeBackend final : public Backend {
                         Activation act) override {
     const ClosedMemory::Opening open(*memory_, "gated_activation", {&y, &gate, &up});
     reference_->gated_activation(on_host(y), on_host(gate), on_host(up), act);
+  }
+  void activate(const TensorView& y, const TensorView& x, Activation act) override {
+    const ClosedMemory::Opening open(*memory_, "activate", {&y, &x});
+    reference_->activate(on_host(y), on_host(x), act);
   }
   void add(const TensorView& into, const TensorView& x) override {
     const ClosedMemory::Opening open(*memory_, "add", {&into, &x});

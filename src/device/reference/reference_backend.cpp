@@ -144,9 +144,18 @@ const ReferenceWeight& as_reference(const PreparedWeight& weight) {
 }
 
 double activated(double x, Activation act) {
-  if (act == Activation::kSilu) return x / (1.0 + std::exp(-x));
-  const double inner = std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x);
-  return 0.5 * x * (1.0 + std::tanh(inner));
+  switch (act) {
+    case Activation::kSilu:
+      return x / (1.0 + std::exp(-x));
+    case Activation::kGeluTanh:
+      return 0.5 * x *
+             (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979323846) * (x + 0.044715 * x * x * x)));
+    case Activation::kGelu:
+      return 0.5 * x * std::erfc(-x / std::sqrt(2.0));
+    case Activation::kRelu:
+      return x < 0 ? 0.0 : x;
+  }
+  fail(ErrorKind::kInternal, "the reference does not know activation {}", static_cast<int>(act));
 }
 
 // log sum_i exp(row_i), the greatest taken out first.
@@ -318,6 +327,25 @@ class ReferenceBackend final : public Backend {
     }
   }
 
+  void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain, const TensorView& bias,
+                  float eps) override {
+    require_on(device(), "layer_norm", {&y, &x, &gain, &bias});
+    const auto width = static_cast<double>(x.cols());
+    for (std::int64_t row = 0; row < x.rows(); ++row) {
+      double sum = 0, squares = 0;
+      for (std::int64_t h = 0; h < x.cols(); ++h) sum += read(x, row, h);
+      const double mean = sum / width;
+      for (std::int64_t h = 0; h < x.cols(); ++h)
+        squares += (read(x, row, h) - mean) * (read(x, row, h) - mean);
+      const double root = std::sqrt(squares / width + static_cast<double>(eps));
+      for (std::int64_t h = 0; h < x.cols(); ++h) {
+        const double shift = bias.pointer == nullptr ? 0.0 : static_cast<double>(bias.as<const float>()[h]);
+        write(y, row, h,
+              (read(x, row, h) - mean) / root * static_cast<double>(gain.as<const float>()[h]) + shift);
+      }
+    }
+  }
+
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
             const TensorView& sines) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
@@ -381,6 +409,12 @@ class ReferenceBackend final : public Backend {
     for (std::int64_t row = 0; row < gate.rows(); ++row)
       for (std::int64_t i = 0; i < gate.cols(); ++i)
         write(y, row, i, activated(read(gate, row, i), act) * read(up, row, i));
+  }
+
+  void activate(const TensorView& y, const TensorView& x, Activation act) override {
+    require_on(device(), "activate", {&y, &x});
+    for (std::int64_t row = 0; row < x.rows(); ++row)
+      for (std::int64_t i = 0; i < x.cols(); ++i) write(y, row, i, activated(read(x, row, i), act));
   }
 
   void add(const TensorView& into, const TensorView& x) override {

@@ -1,5 +1,6 @@
-// Norm, rope, activation, embedding, KV store, add, convert on every backend.
+// Norms, rope, activations, embedding, KV store, add, convert on every backend.
 #include <algorithm>
+#include <iterator>
 
 #include "backend_fixture.h"
 
@@ -46,6 +47,52 @@ TEST_P(Elementwise, RmsNorm) {
     }
 }
 
+TEST_P(Elementwise, LayerNorm) {
+  for (const std::int64_t width : {1, 2, 3, 15, 16, 17, 63, 64, 65, 576, 577})
+    for (const double scale : {1.0, 0x1p-40, 0x1p40})
+      for (const bool has_bias : {true, false}) {
+        Numbers numbers(static_cast<std::uint64_t>(width));
+        const std::int64_t rows = 5;
+        std::vector<float> x = numbers.values(rows * width, 0, scale);
+        for (float& value : x) value += static_cast<float>(2 * scale);  // a mean that has to go
+        const std::vector<float> gain = numbers.values(width), bias = numbers.values(width);
+        const float eps = 1e-5f;
+        const auto run = [&](Backend& backend, DType dtype, bool in_place = false) {
+          const Placed in = put(backend, DType::kF32, {rows, width}, x),
+                       g = put(backend, DType::kF32, {width}, gain),
+                       b = put(backend, DType::kF32, {width}, bias);
+          const Placed out = poisoned(backend, dtype, {rows, width});
+          const TensorView to = in_place ? in.view : out.view;
+          backend.layer_norm(to, in.view, g.view, has_bias ? b.view : TensorView{}, eps);
+          return get(backend, to);
+        };
+        const std::vector<float> want = run(oracle(), DType::kF32);
+        std::vector<double> bound, bound_bf16;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          const auto at = i % static_cast<std::size_t>(width);
+          const float* const row = x.data() + (i - at);
+          double sum = 0, magnitude = 0, squares = 0;
+          for (std::int64_t c = 0; c < width; ++c) sum += row[c], magnitude += std::fabs(row[c]);
+          const auto n = static_cast<double>(width), mean = sum / n;
+          for (std::int64_t c = 0; c < width; ++c) squares += (row[c] - mean) * (row[c] - mean);
+          const double root = std::sqrt(squares / n + static_cast<double>(eps));
+          const double normed = (row[at] - mean) / root, shift = has_bias ? bias[at] : 0;
+          ASSERT_NEAR(want[i], normed * gain[at] + shift, 1e-6);
+          bound.push_back(fp32_layer_norm_bound(width, magnitude / n, root, normed, gain[at], shift) +
+                          fp32_rounding_bound(want[i]));
+          bound_bf16.push_back(bound.back() + bf16_rounding_bound(std::fabs(want[i]) + bound.back()));
+        }
+        const auto where = ::testing::Message() << width << " x " << scale << (has_bias ? " with bias" : "");
+        std::vector<float> got = run(backend(), DType::kF32);
+        ASSERT_EQ(outside(got, widened(want), bound), "") << where;
+        ASSERT_EQ(outside(run(backend(), DType::kBF16), widened(want), bound_bf16), "") << where;
+        EXPECT_TRUE(same_bits(run(backend(), DType::kF32, true), got)) << where;
+        if (width < 15) continue;
+        got[0] += 1e-3f;
+        EXPECT_NE(outside(got, widened(want), bound), "") << where;
+      }
+}
+
 TEST_P(Elementwise, Rope) {
   for (const std::int64_t dim : {2, 4, 6, 16, 34, 64, 128}) {
     const std::int64_t tokens = 7, heads = 3, positions = 11, half = dim / 2;
@@ -86,41 +133,80 @@ TEST_P(Elementwise, Rope) {
   }
 }
 
-TEST_P(Elementwise, GatedActivation) {
-  for (const Activation act : {Activation::kSilu, Activation::kGeluTanh})
-    for (const std::int64_t width : {1, 3, 16, 17, 65, 1537}) {
-      const std::int64_t rows = 3;
-      Numbers numbers(static_cast<std::uint64_t>(width));
-      std::vector<float> gate = numbers.values(rows * width, 0, 12);
-      gate[0] = -300.0f;  // exp leaves FP32's range
-      gate.back() = 300.0f;
-      const std::vector<float> up = numbers.values(rows * width, 4);
-      const auto run = [&](Backend& backend, DType dtype) {
-        const Placed g = put(backend, DType::kF32, {rows, width}, gate),
-                     u = put(backend, DType::kF32, {rows, width}, up);
-        const Placed out = poisoned(backend, dtype, {rows, width});
-        backend.gated_activation(out.view, g.view, u.view, act);
-        return get(backend, out.view);
-      };
-      const std::vector<float> want = run(oracle(), DType::kF32);
-      std::vector<double> bound, bound_bf16;
-      for (std::size_t i = 0; i < want.size(); ++i) {
-        // silu: one exp, three operations, relative; where exp saturates (|g| > 87) both sides are below |g
-        // u| 2^-124. gelu: 1 + tanh cancels for g < 0, so relative to |g u| / 2: tanh by one exp of 2t, where
-        // t is off by gamma(6) of itself and t tanh'(t) < 0.45, and a handful of operations.
-        const double product = std::fabs(static_cast<double>(gate[i]) * static_cast<double>(up[i]));
-        const double relative = kExpError + gamma(4);
-        const double error = act == Activation::kSilu ? relative * std::fabs(want[i]) + product * 0x1p-124
-                                                      : 0.5 * product * (2 * kExpError + gamma(6) + gamma(8));
-        bound.push_back(error + fp32_rounding_bound(want[i]));
-        bound_bf16.push_back(bound.back() + bf16_rounding_bound(std::fabs(want[i]) + bound.back()));
+// The error of act(x) in FP32, `value` being the exact one and what multiplies it last (a gate's up)
+// included. silu: one exp, four operations, relative; where exp saturates (|x| > 87) both sides are below |x|
+// 2^-124. The GELUs cancel for x < 0, so relative to |x| / 2. By tanh: one exp of 2t, where t is off by
+// gamma(6) of itself and t tanh'(t) < 0.45, and a handful of operations. By erfc: 1.5e-7 of Hastings' form,
+// whose five partial sums are below 1.5 each: gamma(18) for their roundings and those of its numbers and of
+// t; or an erfc of 4 units in the last place of at most 2; and a handful of operations.
+double activation_bound(Activation act, double x, double value) {
+  switch (act) {
+    case Activation::kSilu:
+      return (kExpError + gamma(4)) * std::fabs(value) + std::fabs(x) * 0x1p-124;
+    case Activation::kGeluTanh:
+      return 0.5 * std::fabs(x) * (2 * kExpError + gamma(6) + gamma(8));
+    case Activation::kGelu:
+      return 0.5 * std::fabs(x) * (1.5e-7 + gamma(18) + 2 * kExpError + gamma(8));
+    case Activation::kRelu:
+      return 0;
+  }
+  return 0;
+}
+
+constexpr Activation kAll[] = {Activation::kSilu, Activation::kGeluTanh, Activation::kGelu,
+                               Activation::kRelu};
+static_assert(std::size(kAll) == kActivations);
+
+TEST_P(Elementwise, Activations) {
+  for (const Activation act : kAll)
+    for (const bool gated : {true, false})
+      for (const std::int64_t width : {1, 3, 16, 17, 65, 1537}) {
+        const std::int64_t rows = 3;
+        Numbers numbers(static_cast<std::uint64_t>(width));
+        std::vector<float> gate = numbers.values(rows * width, 0, 12);
+        gate[0] = -300.0f;  // exp leaves FP32's range
+        gate.back() = 300.0f;
+        std::vector<float> up = numbers.values(rows * width, 4);
+        if (!gated) up.assign(up.size(), 1.0f);
+        const auto run = [&](Backend& backend, DType dtype) {
+          const Placed g = put(backend, DType::kF32, {rows, width}, gate),
+                       u = put(backend, DType::kF32, {rows, width}, up);
+          const Placed out = poisoned(backend, dtype, {rows, width});
+          if (gated)
+            backend.gated_activation(out.view, g.view, u.view, act);
+          else
+            backend.activate(out.view, g.view, act);
+          return get(backend, out.view);
+        };
+        const std::vector<float> want = run(oracle(), DType::kF32);
+        std::vector<double> bound, bound_bf16;
+        for (std::size_t i = 0; i < want.size(); ++i) {
+          const double product = static_cast<double>(gate[i]) * static_cast<double>(up[i]);
+          bound.push_back(activation_bound(act, product, want[i]) + fp32_rounding_bound(want[i]));
+          bound_bf16.push_back(bound.back() + bf16_rounding_bound(std::fabs(want[i]) + bound.back()));
+        }
+        const auto where = ::testing::Message() << static_cast<int>(act) << " " << gated << " " << width;
+        ASSERT_EQ(outside(run(backend(), DType::kF32), widened(want), bound), "") << where;
+        ASSERT_EQ(outside(run(backend(), DType::kBF16), widened(want), bound_bf16), "") << where;
+        std::vector<float> planted = want;
+        planted.back() *= 1 + 1e-4f;
+        EXPECT_NE(outside(planted, widened(want), bound), "") << where;
       }
-      ASSERT_EQ(outside(run(backend(), DType::kF32), widened(want), bound), "") << width;
-      ASSERT_EQ(outside(run(backend(), DType::kBF16), widened(want), bound_bf16), "") << width;
-      std::vector<float> planted = want;
-      planted.back() *= 1 + 1e-4f;
-      EXPECT_NE(outside(planted, widened(want), bound), "");
-    }
+}
+
+// ReLU rounds nothing; what it writes over its input is what it writes elsewhere; a NaN stays one.
+TEST_P(Elementwise, ActivationInPlace) {
+  const std::vector<float> x = {-1.5f, 0.0f, 2.25f, -300.0f, std::nanf(""), 7.0f};
+  for (const Activation act : kAll) {
+    const Placed in = put(backend(), DType::kF32, {2, 3}, x), out = poisoned(backend(), DType::kF32, {2, 3});
+    backend().activate(out.view, in.view, act);
+    backend().activate(in.view, in.view, act);
+    const std::vector<float> got = get(backend(), in.view);
+    EXPECT_TRUE(same_bits(got, get(backend(), out.view)));
+    EXPECT_TRUE(std::isnan(got[4]));
+    if (act != Activation::kRelu) continue;
+    EXPECT_EQ(std::vector<float>(got.begin(), got.begin() + 4), (std::vector<float>{0, 0, 2.25f, 0}));
+  }
 }
 
 // One rounding of an exact value (a + b of two FP32 in double rounds innocently): the same bits everywhere.

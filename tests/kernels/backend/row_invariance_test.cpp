@@ -85,16 +85,22 @@ TEST_P(RowInvariance, Norm) {
   const std::int64_t width = 579;
   Numbers numbers(22);
   const std::vector<float> x = numbers.values(kRows * width), gain = numbers.values(width);
-  const auto run = [&](Backend& on, std::int64_t first, std::int64_t count) {
+  const auto run = [&](Backend& on, std::int64_t first, std::int64_t count, bool centred) {
     const Placed in = put(on, DType::kF32, {count, width}, rows_of(x, first, count, width)),
                  g = put(on, DType::kF32, {width}, gain);
     const Placed out = poisoned(on, DType::kF32, {count, width});
-    on.rms_norm(out.view, in.view, g.view, 1e-5f);
+    if (centred)
+      on.layer_norm(out.view, in.view, g.view, g.view, 1e-5f);
+    else
+      on.rms_norm(out.view, in.view, g.view, 1e-5f);
     return get(on, out.view);
   };
-  const std::vector<float> all = run(single(), 0, kRows);
-  for (std::int64_t count = 1; count <= kRows; count += 3)
-    ASSERT_TRUE(same_bits(run(backend(), kRows - count, count), rows_of(all, kRows - count, count, width)));
+  for (const bool centred : {false, true}) {
+    const std::vector<float> all = run(single(), 0, kRows, centred);
+    for (std::int64_t count = 1; count <= kRows; count += 3)
+      ASSERT_TRUE(same_bits(run(backend(), kRows - count, count, centred),
+                            rows_of(all, kRows - count, count, width)));
+  }
 }
 
 TEST_P(RowInvariance, Scores) {

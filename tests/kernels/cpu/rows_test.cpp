@@ -117,6 +117,25 @@ TEST(PowerOfTwo, IsZeroBelowTheNormalNumbersAndKeepsNan) {
   }
 }
 
+TEST(Activations, AreTheSameAtEveryLevel) {
+  for (const std::int64_t n : {1, 5, 16, 33, 1000}) {
+    std::vector<float> x = normal_values(static_cast<std::size_t>(n), 6);
+    for (float& v : x) v *= 4;
+    const std::vector<float> ones(x.size(), 1.0f);
+    for (int act = 0; act < kActivations; ++act)
+      for (std::size_t format : {0, 1}) {
+        std::vector<unsigned char> first(x.size() * 4), y(x.size() * 4);
+        for (const CpuKernels* level : present_levels()) {
+          level->activate[act][format](y.data(), x.data(), n);
+          if (level == present_levels()[0]) first = y;
+          EXPECT_EQ(y, first) << level->name << " " << act << " " << format;
+          level->gated[act][format](y.data(), x.data(), ones.data(), n);
+          EXPECT_EQ(y, first) << level->name << " " << act << " " << format;
+        }
+      }
+  }
+}
+
 TEST(Conversion, RoundsAsTheScalarFunctionDoes) {
   std::vector<float> x = normal_values(1001, 5);
   for (const std::uint32_t bits : {0x3f808000u, 0x3f818000u, 0x3f808001u, 0x00000001u, 0x00018000u,

@@ -88,6 +88,25 @@ TEST(Tolerance, RmsNormHoldsAndCatchesAMissingEpsilon) {
   EXPECT_GT(std::fabs(x[5] / std::sqrt(exact_sum / 576) * 1.5 - want), fp32_rms_norm_bound(576, want));
 }
 
+TEST(Tolerance, LayerNormHoldsAndCatchesAForgottenMean) {
+  std::mt19937 random(4);
+  std::normal_distribution<float> normal;
+  std::vector<float> x(576);
+  for (float& value : x) value = 3 + normal(random);
+  const auto normed = [&]<class Number>(Number, Number about) {
+    Number sum = 0, squares = 0;
+    for (const float value : x) sum += value;
+    const Number mean = sum / 576;
+    for (const float value : x) squares += (value - mean) * (value - mean);
+    return (x[5] - mean + about) / std::sqrt(squares / 576 + Number{1e-5f});
+  };
+  const double exact = normed(0.0, 0.0), want = exact * 1.5 + 0.25;
+  const double bound = fp32_layer_norm_bound(576, 3, 1, exact, 1.5, 0.25);
+  EXPECT_LE(std::fabs(normed(0.0f, 0.0f) * 1.5f + 0.25f - want), bound);
+  EXPECT_GT(std::fabs(normed(0.0, 1e-3) * 1.5 + 0.25 - want), bound);
+  EXPECT_GT(std::fabs(exact * 1.5 - want), bound);
+}
+
 TEST(Tolerance, SoftmaxMeanHoldsAndCatchesALostPosition) {
   const Dot dot = random_dot(100, 11);
   const auto mean = [&](double shift, std::size_t from) {
