@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "device/own_memory.h"
 
 namespace llmq {
 namespace {
@@ -61,14 +60,13 @@ void normalize_and_rotate(const ForwardContext& context, const Buffer& norm, con
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions) {
   const RopeTable table = make_rope_table(spec, positions);
-  const auto* const own = dynamic_cast<const OwnMemory*>(&backend);
   return ForwardContext{spec,
                         backend,
                         compute,
                         upload_floats(backend, table.cosines),
                         upload_floats(backend, table.sines),
                         positions,
-                        row_chunks(own == nullptr ? 0 : own->scratch_bytes())};
+                        row_chunks(backend.scratch_bytes())};
 }
 
 namespace {

@@ -50,6 +50,7 @@ class CpuBackend final : public Backend {
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
   ThreadPool& workers() override { return pool_; }
+  const Extensions& extensions() const override { return kNoExtensions; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
 

@@ -18,7 +18,6 @@
 #include "device/gram_total.h"
 #include "device/low_precision.h"
 #include "device/on_device.h"
-#include "device/own_memory.h"
 #include "device/row_sums.h"
 #include "device/token_drawer.h"
 
@@ -78,7 +77,6 @@ class CudaBackend final : public Backend,
                           public ColumnRounder,
                           public DifferenceMaker,
                           public Factorizer,
-                          public OwnMemory,
                           public RowSums,
                           public TokenDrawer,
                           public DevicePeaks,
@@ -91,6 +89,7 @@ class CudaBackend final : public Backend,
   Device device() const override { return device_->place(); }
   int threads() const override { return pool_.size(); }
   ThreadPool& workers() override { return pool_; }
+  const Extensions& extensions() const override { return extensions_; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(device_->memory(), bytes); }
   std::uint64_t peak_bytes() const override { return device_->peak_bytes(); }
@@ -637,6 +636,7 @@ class CudaBackend final : public Backend,
   const std::unique_ptr<CudaDevice> device_;
   RecentLists recent_;  // goes before the device
   ThreadPool pool_;
+  const Extensions extensions_ = {this, this, this, this, this, this, this};
 };
 
 class TotalOnDevice final : public GramTotal {

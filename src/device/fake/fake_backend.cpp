@@ -36,6 +36,9 @@ class FakeBackend final : public Backend {
   int threads() const override { return 1; }
   ThreadPool& workers() override { return reference_->workers(); }
 
+  // The reference has none, and would have to be given an open memory if it had.
+  const Extensions& extensions() const override { return kNoExtensions; }
+
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
   void upload(const TensorView& to, const void* from_host) override {
     require_host("upload", from_host);

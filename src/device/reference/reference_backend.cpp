@@ -227,6 +227,7 @@ class ReferenceBackend final : public Backend {
   Device device() const override { return {}; }
   int threads() const override { return 1; }
   ThreadPool& workers() override { return pool_; }
+  const Extensions& extensions() const override { return kNoExtensions; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(host_memory(), bytes); }
   void upload(const TensorView& to, const void* from_host) override {
