@@ -34,10 +34,12 @@ inline DType activation_dtype(Compute compute) {
   return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
 }
 
-// A weight laid out for one backend (re-tiled, converted). [out_features, in_features].
+// A weight laid out for one backend (re-tiled, converted). [out_features, in_features]. Only that backend
+// looks inside (device/own_weight.h).
 class PreparedWeight {
  public:
   virtual ~PreparedWeight() = default;
+  virtual std::string prepared_by() const = 0;  // the backend, for errors
   std::int64_t out_features = 0, in_features = 0;
   Compute compute = Compute::kFloat32;
   std::size_t bytes = 0;
