@@ -28,7 +28,7 @@ MachineFigures measure_figures(Backend& backend, Compute compute) {
 }
 
 void measure_bandwidth_again(MachineFigures& figures, Backend& backend) {
-  if (auto* const device = dynamic_cast<DevicePeaks*>(&backend)) {
+  if (DevicePeaks* const device = backend.extensions().device_peaks) {
     figures.read_bytes_per_second_after = device->measure_reading();
     return;
   }

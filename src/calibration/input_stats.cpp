@@ -55,7 +55,7 @@ StatsCollector::StatsCollector(Backend& backend, InputStats& into, std::int64_t 
   square_ = backend.allocate(static_cast<std::size_t>(channels * channels) * sizeof(float));
   gram_ = square_.view(DType::kF32, {channels, channels});
   clear();
-  auto* const totals = dynamic_cast<GramTotals*>(&backend);
+  GramTotals* const totals = backend.extensions().gram_totals;
   if (alone && totals != nullptr && into.tokens_ == 0) total_ = totals->gram_total(channels);
 }
 

@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/threads.h"
+#include "device/extensions.h"
 #include "kernels/common/activation.h"
 #include "tensor/buffer.h"
 #include "tensor/kv_type.h"
@@ -33,10 +34,12 @@ inline DType activation_dtype(Compute compute) {
   return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
 }
 
-// A weight laid out for one backend (re-tiled, converted). [out_features, in_features].
+// A weight laid out for one backend (re-tiled, converted). [out_features, in_features]. Only that backend
+// looks inside (device/own_weight.h).
 class PreparedWeight {
  public:
   virtual ~PreparedWeight() = default;
+  virtual std::string prepared_by() const = 0;  // the backend, for errors
   std::int64_t out_features = 0, in_features = 0;
   Compute compute = Compute::kFloat32;
   std::size_t bytes = 0;
@@ -102,10 +105,17 @@ class Backend {
   // Why this machine could compute faster than this backend does; empty where it could not.
   virtual std::string slower_than_possible() const { return {}; }
 
+  // What it can do beyond these operations.
+  virtual const Extensions& extensions() const = 0;
+
   // Memory. What a caller starts takes effect in the order of the calls, however a device runs it.
   virtual Buffer allocate(std::size_t bytes) = 0;
   // the most that was held at once of memory that is not the host's
   virtual std::uint64_t peak_bytes() const { return 0; }
+  // Of memory beside the host's: what buffers may take now, and what partial results may take where an
+  // operation can be cut. Both 0 where tensors lie in the host's memory.
+  virtual std::uint64_t free_bytes() const { return 0; }
+  virtual std::uint64_t scratch_bytes() const { return 0; }
   // to.bytes(); from_host is free again at return
   virtual void upload(const TensorView& to, const void* from_host) = 0;
   virtual void download(void* to_host, const TensorView& from) = 0;  // from.bytes()

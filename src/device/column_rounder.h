@@ -1,7 +1,6 @@
 // Rounding with error feedback by a device: what device/host_tiles.h, quant/methods/gptq/group_scales.h and
 // quant/methods/gptq/coordinate_descent.h do in host memory for one tile of rows, in the device's memory for
-// many rows at once, with the same bits. A backend that can is a ColumnRounder too; the host rounds for all
-// others.
+// many rows at once, with the same bits: Extensions::column_rounder. The host rounds for all others.
 //
 // kernels/common/row_tile.h and row_search.h say what each computes, of `rows` rows; pointers are the
 // device's, but for the structs themselves, which are read before the call returns. Everything happens in the

@@ -1,5 +1,5 @@
-// What a device with units and memory of its own can do at most, as machine_peaks.h says of a processor. A
-// backend that can measure itself is a DevicePeaks too.
+// What a device with units and memory of its own can do at most, as machine_peaks.h says of a processor:
+// Extensions::device_peaks of a backend that can measure itself.
 #pragma once
 #include <string>
 

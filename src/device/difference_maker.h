@@ -1,6 +1,6 @@
 // What rounding to nearest changes in rows of a weight, made in the device's memory
-// (kernels/common/row_difference.h) with the bits that the host makes (quant/methods/rounding.h). A backend
-// that can is a DifferenceMaker too.
+// (kernels/common/row_difference.h) with the bits that the host makes (quant/methods/rounding.h):
+// Extensions::difference_maker.
 #pragma once
 #include "kernels/common/row_difference.h"
 

@@ -1,6 +1,6 @@
 // Cholesky factors by a device, in FP64: what device/cholesky.h does in the host's memory, where the host's
-// K^3 / 3 operations would be most of a run. A backend that can is a Factorizer too. The bits are the
-// library's own, so Backend::arithmetic() names it.
+// K^3 / 3 operations would be most of a run: Extensions::factorizer. The bits are the library's own, so
+// Backend::arithmetic() names it.
 #pragma once
 #include <memory>
 #include <span>

@@ -1,6 +1,6 @@
 // The sum of many Gram matrices where they are made: what Backend::drain_gram() does in the host's memory, on
-// a device, so that only the last sum comes down. A backend that can is a GramTotals too. The same FP64
-// additions in the same order: the same bits.
+// a device, so that only the last sum comes down: Extensions::gram_totals. The same FP64 additions in the
+// same order: the same bits.
 #pragma once
 #include <cstdint>
 #include <memory>

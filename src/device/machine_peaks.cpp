@@ -150,7 +150,7 @@ MachinePeaks measure_machine(int threads) {
 }
 
 MachinePeaks measure_machine(Backend& backend) {
-  auto* const device = dynamic_cast<DevicePeaks*>(&backend);
+  DevicePeaks* const device = backend.extensions().device_peaks;
   if (device == nullptr) return measure_machine(backend.threads());
   MachinePeaks peaks;
   peaks.cpu = processor_name();

@@ -1,6 +1,6 @@
 // Sums over rows in a device's memory (kernels/common/row_sums.h), with the bits of the host's
-// (quant/methods/smoothquant/sampled_rows.cpp): what SmoothQuant's search asks of its sampled rows. A backend
-// that can is a RowSums too; pointers are the device's. Everything happens in the order of the calls.
+// (quant/methods/smoothquant/sampled_rows.cpp): what SmoothQuant's search asks of its sampled rows, as
+// Extensions::row_sums. Pointers are the device's. Everything happens in the order of the calls.
 #pragma once
 #include "kernels/common/row_sums.h"
 

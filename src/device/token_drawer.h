@@ -1,5 +1,4 @@
-// Drawing tokens where the logits lie, so that they need not come to the host. A backend that can is a
-// TokenDrawer too.
+// Drawing tokens where the logits lie, so that they need not come to the host: Extensions::token_drawer.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -10,7 +10,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "device/own_memory.h"
 
 namespace llmq {
 namespace {
@@ -58,9 +57,8 @@ HiddenStates prefill(Engine& engine, const Window& window) {
 void score_window(Engine& engine, Engine* against, const Window& window, Tally& tally) {
   const HiddenStates states = prefill(engine, window);
   const HiddenStates reference = against ? prefill(*against, window) : HiddenStates{};
-  const auto* const own = dynamic_cast<const OwnMemory*>(&engine.backend());
   const std::int64_t bytes =
-      std::max(kTileBytes, own == nullptr ? 0 : static_cast<std::int64_t>(own->scratch_bytes()));
+      std::max(kTileBytes, static_cast<std::int64_t>(engine.backend().scratch_bytes()));
   const std::int64_t tile =
       against ? std::clamp<std::int64_t>(bytes / (engine.spec().vocab_size * 4), 16, 256) : kScoredRows;
   const auto end =

@@ -3,15 +3,10 @@
 #include <utility>
 
 #include "base/error.h"
+#include "device/upload_values.h"
 
 namespace llmq {
 namespace {
-
-Buffer upload_floats(Backend& backend, std::span<const float> values) {
-  Buffer buffer = backend.allocate(values.size_bytes());
-  backend.upload(buffer.view(DType::kF32, {static_cast<std::int64_t>(values.size())}), values.data());
-  return buffer;
-}
 
 void check_shape(const LinearSource& source, const LinearSpec& linear, const QuantizedMatrix& matrix) {
   if (matrix.out_features == linear.out_features && matrix.in_features == linear.in_features) return;
@@ -131,7 +126,7 @@ void set_bias(Backend& backend, const LinearSpec& linear, std::span<const float>
   into.parts.resize(linear.parts.size());
   each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
     into.parts[part].bias =
-        upload_floats(backend, bias.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)));
+        upload_values(backend, bias.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(rows)));
   });
 }
 
@@ -147,7 +142,7 @@ std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members
       LinearPart& share = shares[member].parts.emplace_back();
       share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
       if (!read.bias.empty())
-        share.bias = upload_floats(
+        share.bias = upload_values(
             *members[member],
             std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
     }
@@ -172,7 +167,7 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
                       std::span<const float> bias) {
   std::vector<float> factor(gain.begin(), gain.end());
   for (float& value : factor) value = norm.multiplier(value);
-  return {upload_floats(backend, factor), bias.empty() ? Buffer() : upload_floats(backend, bias)};
+  return {upload_values(backend, factor), bias.empty() ? Buffer() : upload_values(backend, bias)};
 }
 
 NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,

@@ -126,7 +126,7 @@ class ModelDrafter : public Drafter {
 
   // Where no row has to be looked at by the host.
   bool guess_on_device(std::vector<Row>& rows, const TensorView& logits) {
-    auto* const drawer = dynamic_cast<TokenDrawer*>(&engine_.backend());
+    TokenDrawer* const drawer = engine_.backend().extensions().token_drawer;
     if (drawer == nullptr) return false;
     std::vector<TokenDraw> draws;
     for (const Row& row : rows) {

@@ -283,7 +283,7 @@ void ServingEngine::State::score_prompts(const Scheduler::Step& step, const Buff
 // Rows that are followed by a token: drawn where the logits are, if the device can and nothing changes them
 // first.
 void ServingEngine::State::sample(const Scheduler::Step& step, const Buffer& normed) {
-  const bool can_draw = dynamic_cast<TokenDrawer*>(&engine.backend()) != nullptr;
+  const bool can_draw = engine.backend().extensions().token_drawer != nullptr;
   const auto total = static_cast<std::int64_t>(ids.size());
   drawn_there.clear();
   drawn_here.clear();
@@ -321,7 +321,7 @@ void ServingEngine::State::draw_on_device(Tile tile, const TensorView& logits) {
     for (std::int32_t ahead = 0; ahead <= one.work->drafts; ++ahead)
       draws.push_back(answers.at(one.work->id).plain_draw(static_cast<std::uint64_t>(ahead)).value());
   tokens.resize(draws.size());
-  dynamic_cast<TokenDrawer&>(engine.backend()).draw_tokens(logits, draws, tokens);
+  engine.backend().extensions().token_drawer->draw_tokens(logits, draws, tokens);
   std::size_t row = 0;
   for (const Sampled& one : tile) {
     choose(one, [&](std::size_t at, Answer&) {

@@ -180,9 +180,8 @@ struct CodeItem {
 
 std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatrix& matrix, Compute compute) {
   check_low_precision(matrix);
-  auto packed = std::make_unique<CodeWeight>();
+  auto packed = std::make_unique<CodeWeight>(work);
   const std::int64_t n = matrix.out_features, k = matrix.in_features, panel = work.kernels->panel;
-  packed->kernels = work.kernels;
   packed->out_features = n;
   packed->in_features = k;
   packed->compute = compute;

@@ -9,9 +9,11 @@
 
 namespace llmq {
 
-class CodeWeight final : public PreparedWeight {
+class CodeWeight final : public CpuWeight {
  public:
-  const CpuKernels* kernels = nullptr;
+  static constexpr Kind kKind = Kind::kCodes;
+  explicit CodeWeight(const CpuWork& work) : CpuWeight(kKind, work) {}
+
   bool float8 = false;
   ActivationScale activation = ActivationScale::kToken;
   float input_scale = 0;

@@ -10,30 +10,27 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/threads.h"
+#include "device/cpu/attention_items.h"
 #include "device/cpu/code_weight.h"
+#include "device/cpu/cpu_products.h"
+#include "device/cpu/kv_pages.h"
 #include "device/cpu/narrow_weight.h"
 #include "device/cpu/packed_weight.h"
 #include "device/cpu/recycled_memory.h"
 #include "device/cpu/score_tiles.h"
 #include "device/on_device.h"
-#include "kernels/cpu/kv_layout.h"
+#include "device/own_weight.h"
 #include "kernels/cpu/level.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kItemElements = 1 << 14;            // smaller operations are not worth waking a worker
 constexpr std::size_t kKeptBytes = std::size_t{48} << 20;  // of freed buffers: a block's intermediates
-constexpr std::int64_t kLeastTileRows = 192,
-                       kMostTileRows = 768;  // (position, head) pairs of one attention item
-
-CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16; }
 
 std::string arithmetic_of(const std::string& level) { return "cpu " + level; }
 
@@ -50,6 +47,7 @@ class CpuBackend final : public Backend {
   Device device() const override { return {}; }
   int threads() const override { return pool_.size(); }
   ThreadPool& workers() override { return pool_; }
+  const Extensions& extensions() const override { return kNoExtensions; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
 
@@ -83,20 +81,14 @@ class CpuBackend final : public Backend {
   }
 
   void linears(std::span<const LinearCall> calls) override {
-    for (const LinearCall& call : calls) require_on(device(), "linear", {&call.y, &call.x, &call.bias});
-    if (const auto dense = calls_with<PackedWeight>(calls); dense.count > 0)
-      return multiply(work(), dense.all());
-    if (const auto codes = calls_with<CodeWeight>(calls); codes.count > 0)
-      return multiply(work(), codes.all());
-    const auto narrow = calls_with<NarrowWeight>(calls);
-    if (narrow.count > 0 && std::all_of(narrow.all().begin(), narrow.all().end(), has_few_rows))
-      return multiply_few(work(), narrow.all());
-    if (calls.size() > 1) return Backend::linears(calls);
-    for (const LinearCall& call : calls)
-      if (narrow.count > 0)
-        multiply(work(), call.y, call.x, *narrow.of[0].w, narrow.of[0].bias);
-      else
-        own(*call.weight);  // says that it is another backend's
+    if (calls.size() > kMostCallsAtOnce) return Backend::linears(calls);
+    std::array<ProductCall<CpuWeight>, kMostCallsAtOnce> products;
+    for (std::size_t i = 0; i < calls.size(); ++i) {
+      const LinearCall& call = calls[i];
+      require_on(device(), "linear", {&call.y, &call.x, &call.bias});
+      products.at(i) = {call.y, call.x, &own(*call.weight), call.bias.as<const float>()};
+    }
+    multiply(work(), std::span<const ProductCall<CpuWeight>>(products).first(calls.size()));
   }
 
   void embed(const TensorView& y, const TensorView& table, std::span<const std::int32_t> ids) override {
@@ -145,67 +137,19 @@ class CpuBackend final : public Backend {
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {
     require_on(device(), "store_kv", {&pages.keys, &pages.values, &k, &v});
-    if (pages.packed)
-      return each_packed_row(pages, k, slots,
-                             [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
-                               kv_store_row(keys, pages.keys.as<unsigned char>() + place * keys.bytes(),
-                                            k.row<const float>(row), pages.key_scale);
-                               kv_store_row(values, pages.values.as<unsigned char>() + place * values.bytes(),
-                                            v.row<const float>(row), pages.value_scale);
-                             });
-    each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
-      store_head<decltype(element)>(pages, at, k.row<const float>(row), v.row<const float>(row));
-    });
+    store_in_pages(pool_, pages, k, v, slots);
   }
 
   void load_kv(const TensorView& k, const TensorView& v, const KvPages& pages,
                std::span<const std::int64_t> slots) override {
     require_on(device(), "load_kv", {&pages.keys, &pages.values, &k, &v});
-    if (pages.packed)
-      return each_packed_row(
-          pages, k, slots, [&](KvRow keys, KvRow values, std::int64_t row, std::int64_t place) {
-            kv_load_row(keys, k.row<float>(row), pages.keys.as<const unsigned char>() + place * keys.bytes(),
-                        pages.key_scale);
-            kv_load_row(values, v.row<float>(row),
-                        pages.values.as<const unsigned char>() + place * values.bytes(), pages.value_scale);
-          });
-    each_kv_head(pages, k, slots, [&](auto element, const KvSlot& at, std::int64_t row) {
-      using Element = decltype(element);
-      for (std::int64_t d = 0; d < at.layout.head_dim; ++d) {
-        k.row<float>(row)[d] =
-            number(pages.keys.as<const Element>()[at.layout.key(at.block, at.head, at.place, d)]);
-        v.row<float>(row)[d] =
-            number(pages.values.as<const Element>()[at.layout.value(at.block, at.head, at.place, d)]);
-      }
-    });
+    load_from_pages(pool_, k, v, pages, slots);
   }
 
   void attention(const TensorView& out, const TensorView& q, const KvPages& pages,
                  std::span<const SequenceRows> sequences, const AttentionProblem& problem) override {
     require_on(device(), "attention", {&out, &q, &pages.keys, &pages.values});
-    const std::int64_t group = problem.heads / problem.kv_heads;
-    std::int64_t all = 0;
-    for (const SequenceRows& s : sequences) all += s.rows;
-    // Large tiles, whose packed keys serve many rows, as long as every worker has a few of them.
-    const std::int64_t positions = std::clamp<std::int64_t>(all * problem.kv_heads / (4 * pool_.size()),
-                                                            std::max<std::int64_t>(1, kLeastTileRows / group),
-                                                            std::max<std::int64_t>(1, kMostTileRows / group));
-    // Item -> (sequence, tile, KV head), the latest positions of a sequence (the most keys) first.
-    std::int64_t items = 0;
-    for (const SequenceRows& s : sequences) items += (s.rows + positions - 1) / positions * problem.kv_heads;
-    const auto run = [&](std::size_t index, int worker) {
-      std::int64_t left = static_cast<std::int64_t>(index);
-      for (const SequenceRows& s : sequences) {
-        const std::int64_t tiles = (s.rows + positions - 1) / positions;
-        if (left < tiles * problem.kv_heads) {
-          attend(out, q, pages, s, problem, (tiles - 1 - left / problem.kv_heads) * positions,
-                 static_cast<int>(left % problem.kv_heads), static_cast<int>(positions), worker);
-          return;
-        }
-        left -= tiles * problem.kv_heads;
-      }
-    };
-    pool_.parallel_for(static_cast<std::size_t>(items), std::cref(run));
+    attend(work(), out, q, pages, sequences, problem);
   }
 
   void gated_activation(const TensorView& y, const TensorView& gate, const TensorView& up,
@@ -253,10 +197,9 @@ class CpuBackend final : public Backend {
   void score_products(const TensorView& x, const PreparedWeight& w, std::span<const std::int32_t> targets,
                       std::span<RowScore> scores) override {
     require_on(device(), "score_products", {&x});
-    const auto* packed = dynamic_cast<const PackedWeight*>(&w);
-    if (packed == nullptr || packed->kernels != &kernels_)
-      return Backend::score_products(x, w, targets, scores);
-    score_in_tiles(work(), x, *packed, targets, scores);
+    const CpuWeight& weight = own(w);
+    if (weight.kind != PackedWeight::kKind) return Backend::score_products(x, w, targets, scores);
+    score_in_tiles(work(), x, static_cast<const PackedWeight&>(weight), targets, scores);
   }
 
   // KL = sum_i s_i (p_i - q_i) - (log Z_p - log Z_q), s = softmax(p): both terms are exactly 0 for equal
@@ -301,37 +244,18 @@ class CpuBackend final : public Backend {
 
   void quadratic_form(std::span<double> loss, const TensorView& d, const PreparedWeight& g) override {
     require_on(device(), "quadratic_form", {&d});
-    evaluate_form(work(), loss, d, own(g));
+    const CpuWeight& square = own(g);
+    if (square.kind != PackedWeight::kKind)
+      fail(ErrorKind::kInternal, "a quadratic form of {} was asked for; numbers make one", square.kernel);
+    evaluate_form(work(), loss, d, static_cast<const PackedWeight&>(square));
   }
 
  private:
-  template <class Weight>
-  struct Calls {
-    std::array<ProductCall<Weight>, kMostCallsAtOnce> of;
-    std::size_t count = 0;
-    std::span<const ProductCall<Weight>> all() const { return std::span(of).first(count); }
-  };
-
-  // All the calls, where they are few enough and their weights all of this kind; else none.
-  template <class Weight>
-  Calls<Weight> calls_with(std::span<const LinearCall> calls) const {
-    Calls<Weight> found;
-    if (calls.size() > found.of.size()) return found;
-    for (const LinearCall& call : calls) {
-      const auto* weight = dynamic_cast<const Weight*>(call.weight);
-      if (weight == nullptr || weight->kernels != &kernels_) return {};
-      found.of[found.count++] = {call.y, call.x, weight, call.bias.template as<const float>()};
-    }
-    return found;
-  }
-
   CpuWork work() { return {&kernels_, &pool_, &scratch_, memory_}; }
 
-  const PackedWeight& own(const PreparedWeight& weight) const {
-    const auto* packed = dynamic_cast<const PackedWeight*>(&weight);
-    if (packed == nullptr || packed->kernels != &kernels_)
-      fail(ErrorKind::kInternal, "a weight prepared by another backend reached {}", name());
-    return *packed;
+  const CpuWeight& own(const PreparedWeight& weight) const {
+    return own_weight<CpuWeight>(weight, *this,
+                                 [&](const CpuWeight& mine) { return mine.kernels == &kernels_; });
   }
 
   static void* at(const TensorView& view, std::int64_t row) {
@@ -340,15 +264,9 @@ class CpuBackend final : public Backend {
 
   static double log_of(const SoftmaxSum& sum) { return static_cast<double>(sum.max) + std::log(sum.sum); }
 
-  // body(row) over rows of `width` elements of work each, several rows to an item.
   template <class Body>
   void by_rows(std::int64_t rows, std::int64_t width, const Body& body) {
-    const std::int64_t chunk = std::max<std::int64_t>(1, kItemElements / std::max<std::int64_t>(1, width));
-    const auto run = [&](std::size_t item, int) {
-      const std::int64_t first = static_cast<std::int64_t>(item) * chunk;
-      for (std::int64_t r = first; r < std::min(rows, first + chunk); ++r) body(r);
-    };
-    pool_.parallel_for(static_cast<std::size_t>((rows + chunk - 1) / chunk), std::cref(run));
+    llmq::by_rows(pool_, rows, width, body);
   }
 
   void convert_row(const TensorView& to, const TensorView& from, std::int64_t r) const {
@@ -358,102 +276,6 @@ class CpuBackend final : public Backend {
       kernels_.to_bf16(to.row<BFloat16>(r), from.row<const float>(r), from.cols());
     else
       kernels_.to_f32(to.row<float>(r), from.row<const BFloat16>(r), from.cols());
-  }
-
-  // One head of one position.
-  struct KvSlot {
-    KvLayout layout;
-    std::int64_t block, head, place;
-  };
-
-  // use(an element of the pages, KvSlot, the row of [T * heads, head_dim]) for each head of each slot.
-  template <class Use>
-  void each_kv_head(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots,
-                    const Use& use) {
-    const std::int64_t heads = k.shape[1];
-    const bool narrow = pages.keys.dtype == DType::kBF16;
-    KvSlot at{{pages.block_size, heads, k.cols(), narrow ? 2 : 1}, 0, 0, 0};
-    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&, at](std::int64_t t) {
-      KvSlot mine = at;
-      mine.block = slots[static_cast<std::size_t>(t)] / pages.block_size;
-      mine.place = slots[static_cast<std::size_t>(t)] % pages.block_size;
-      for (mine.head = 0; mine.head < heads; ++mine.head)
-        if (narrow)
-          use(BFloat16{}, mine, t * heads + mine.head);
-        else
-          use(float{}, mine, t * heads + mine.head);
-    });
-  }
-
-  // use(KvRow of keys, of values, the row of [T * heads, head_dim], its place among the pages' rows) for each
-  // head of each slot.
-  template <class Use>
-  void each_packed_row(const KvPages& pages, const TensorView& k, std::span<const std::int64_t> slots,
-                       const Use& use) {
-    const std::int64_t heads = k.shape[1], size = pages.block_size;
-    const KvRow keys{pages.packed->keys, k.cols()}, values{pages.packed->values, k.cols()};
-    by_rows(static_cast<std::int64_t>(slots.size()), 2 * heads * k.cols(), [&](std::int64_t t) {
-      const std::int64_t slot = slots[static_cast<std::size_t>(t)];
-      for (std::int64_t h = 0; h < heads; ++h)
-        use(keys, values, t * heads + h, (slot / size * heads + h) * size + slot % size);
-    });
-  }
-
-  static float number(float v) { return v; }
-  static float number(BFloat16 v) { return to_float(v); }
-  static void place_element(float* to, float from) { *to = from; }
-  static void place_element(BFloat16* to, float from) { *to = to_bfloat16(from); }
-
-  template <class Element>
-  static void store_head(const KvPages& pages, const KvSlot& at, const float* key, const float* value) {
-    constexpr std::int64_t kPerUnit = 4 / sizeof(Element);
-    const KvLayout& layout = at.layout;
-    const std::int64_t dim = layout.head_dim, stride = layout.width(at.place) * kPerUnit;
-    Element* const keys = pages.keys.as<Element>();
-    Element* to = keys + layout.key(at.block, at.head, at.place, 0);
-    for (std::int64_t d = 0; d + kPerUnit <= dim; d += kPerUnit, to += stride)
-      for (std::int64_t i = 0; i < kPerUnit; ++i) place_element(to + i, key[d + i]);
-    if (dim % kPerUnit != 0)
-      place_element(keys + layout.key(at.block, at.head, at.place, dim - 1), key[dim - 1]);
-    const std::int64_t first = layout.value(at.block, at.head, at.place, 0),
-                       step = layout.value(at.block, at.head, at.place, 1) - first;
-    to = pages.values.as<Element>() + first;
-    for (std::int64_t d = 0; d < dim; ++d, to += step) place_element(to, value[d]);
-  }
-
-  void attend(const TensorView& out, const TensorView& q, const KvPages& pages, const SequenceRows& s,
-              const AttentionProblem& problem, std::int64_t first, int kv_head, int positions, int worker) {
-    const int group = problem.heads / problem.kv_heads;
-    const std::int64_t row = s.first_row + first,
-                       width = static_cast<std::int64_t>(problem.heads) * problem.head_dim;
-    const std::int64_t offset = static_cast<std::int64_t>(kv_head) * group * problem.head_dim;
-    const std::int64_t out_row = out.shape.rank() == 2 ? out.row_stride : width;
-    AttentionTile tile;
-    tile.q = q.as<const float>() + row * width + offset;
-    tile.q_row = width;
-    tile.out = out.as<unsigned char>() + (row * out_row + offset) * element_bytes(out.dtype);
-    tile.out_row = out_row;
-    tile.positions = static_cast<int>(std::min<std::int64_t>(positions, s.rows - first));
-    tile.group = group;
-    tile.head_dim = problem.head_dim;
-    tile.scale = problem.scale;
-    tile.first_position = s.context + first;
-    tile.window = problem.sliding_window;
-    tile.keys = pages.keys.pointer;
-    tile.values = pages.values.pointer;
-    tile.pages = format_of(pages.keys.dtype);
-    tile.packed = pages.packed.has_value();
-    if (pages.packed)
-      tile.key_row = {pages.packed->keys, problem.head_dim},
-      tile.value_row = {pages.packed->values, problem.head_dim};
-    tile.key_scale = pages.key_scale;
-    tile.value_scale = pages.value_scale;
-    tile.block_size = pages.block_size;
-    tile.kv_heads = problem.kv_heads;
-    tile.kv_head = kv_head;
-    tile.block_table = s.block_table.data();
-    tile.scratch = scratch_.take(worker, kernels_.attention_scratch(tile.positions, group, problem.head_dim));
-    kernels_.attention[static_cast<int>(llmq::format_of(problem.compute))](tile);
   }
 
   const std::string level_;

@@ -263,9 +263,8 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
     fail(ErrorKind::kUnsupported,
          "a weight of scheme {} with its columns in another order cannot be kept as codes",
          matrix.scheme.text());
-  auto narrow = std::make_unique<NarrowWeight>();
+  auto narrow = std::make_unique<NarrowWeight>(work);
   const std::int64_t panel = work.kernels->panel, panels = ceil_of(matrix.out_features, panel);
-  narrow->kernels = work.kernels;
   narrow->out_features = matrix.out_features;
   narrow->in_features = matrix.in_features;
   narrow->compute = compute;

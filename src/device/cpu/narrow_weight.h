@@ -9,9 +9,11 @@
 
 namespace llmq {
 
-class NarrowWeight final : public PreparedWeight {
+class NarrowWeight final : public CpuWeight {
  public:
-  const CpuKernels* kernels = nullptr;
+  static constexpr Kind kKind = Kind::kNarrow;
+  explicit NarrowWeight(const CpuWork& work) : CpuWeight(kKind, work) {}
+
   NarrowLayout layout;
   std::int64_t group = 0;  // columns of a group as they are, before padding
   Buffer panels;

@@ -123,9 +123,8 @@ void row_in_format(const CpuWork& work, CpuFormat format, void* to, const Tensor
 }
 
 std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView& weight, Compute compute) {
-  auto packed = std::make_unique<PackedWeight>();
+  auto packed = std::make_unique<PackedWeight>(work);
   const std::int64_t panel = work.kernels->panel, n = weight.rows(), k = weight.cols();
-  packed->kernels = work.kernels;
   packed->out_features = n;
   packed->in_features = k;
   packed->compute = compute;

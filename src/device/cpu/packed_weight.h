@@ -1,17 +1,16 @@
 // A weight as panels of B, and the partition of products with it (kernels/cpu/cpu_kernels.h says what a panel
 // is).
 #pragma once
-#include "base/threads.h"
-#include "device/backend.h"
+#include "device/cpu/cpu_weight.h"
 #include "device/cpu/product_items.h"
-#include "device/cpu/worker_scratch.h"
-#include "kernels/cpu/cpu_kernels.h"
 
 namespace llmq {
 
-class PackedWeight final : public PreparedWeight {
+class PackedWeight final : public CpuWeight {
  public:
-  const CpuKernels* kernels = nullptr;
+  static constexpr Kind kKind = Kind::kPacked;
+  explicit PackedWeight(const CpuWork& work) : CpuWeight(kKind, work) {}
+
   CpuFormat format = CpuFormat::kF32;
   Buffer panels;
   std::int64_t panel_bytes = 0;  // of one panel over the whole depth
@@ -20,18 +19,6 @@ class PackedWeight final : public PreparedWeight {
     return panels.as<unsigned char>() + index * panel_bytes;
   }
 };
-
-struct CpuWork {
-  const CpuKernels* kernels;
-  ThreadPool* pool;
-  WorkerScratch* scratch;
-  std::shared_ptr<MemoryResource> memory;  // for what one call needs
-};
-
-inline CpuFormat format_of(Compute compute) {
-  return compute == Compute::kFloat32 ? CpuFormat::kF32 : CpuFormat::kBF16;
-}
-inline std::int64_t format_bytes(CpuFormat format) { return format == CpuFormat::kF32 ? 4 : 2; }
 
 // One row of a weight of any plain type, in the format; `wide` has room for the row as FP32.
 void row_in_format(const CpuWork& work, CpuFormat format, void* to, const TensorView& from, std::int64_t row,

@@ -114,10 +114,9 @@ cuda::CodeOperand CudaWeight::coded() const {
 }
 
 std::unique_ptr<CudaWeight> dense_weight(CudaDevice& device, const TensorView& weight, Compute compute) {
-  auto prepared = std::make_unique<CudaWeight>();
+  auto prepared = std::make_unique<CudaWeight>(device);
   // FP32 products of narrower numbers are exact
   const DType dtype = compute == Compute::kBFloat16 ? DType::kBF16 : weight.dtype;
-  prepared->owner = &device;
   prepared->out_features = weight.rows();
   prepared->in_features = weight.cols();
   prepared->compute = compute;
@@ -145,8 +144,7 @@ std::unique_ptr<CudaWeight> code_weight(CudaDevice& device, const QuantizedMatri
   if (!matrix.kept_columns.empty())
     fail(ErrorKind::kUnsupported, "a weight with {} columns kept as they are has no codes for the device",
          matrix.kept_columns.size());
-  auto prepared = std::make_unique<CudaWeight>();
-  prepared->owner = &device;
+  auto prepared = std::make_unique<CudaWeight>(device);
   prepared->out_features = matrix.out_features;
   prepared->in_features = matrix.in_features;
   prepared->compute = compute;

@@ -14,7 +14,11 @@ namespace llmq {
 
 class CudaWeight final : public PreparedWeight {
  public:
-  const CudaDevice* owner = nullptr;
+  explicit CudaWeight(const CudaDevice& device) : owner(&device), owner_name(device.name()) {}
+  std::string prepared_by() const override { return owner_name; }
+
+  const CudaDevice* owner;
+  std::string owner_name;
 
   std::optional<cuda::WeightForm> form;         // fragments, or:
   Buffer fragments, group_scales, group_zeros;  // FP32 [groups][padded features]

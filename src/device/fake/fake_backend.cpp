@@ -7,12 +7,14 @@
 #include "device/backend.h"
 #include "device/fake/closed_memory.h"
 #include "device/on_device.h"
+#include "device/own_weight.h"
 
 namespace llmq {
 namespace {
 
 class FakeWeight final : public PreparedWeight {
  public:
+  std::string prepared_by() const override { return "fake"; }
   std::unique_ptr<PreparedWeight> inner;
 };
 
@@ -35,6 +37,9 @@ class FakeBackend final : public Backend {
   Device device() const override { return kFakeDevice; }
   int threads() const override { return 1; }
   ThreadPool& workers() override { return reference_->workers(); }
+
+  // The reference has none, and would have to be given an open memory if it had.
+  const Extensions& extensions() const override { return kNoExtensions; }
 
   Buffer allocate(std::size_t bytes) override { return Buffer(memory_, bytes); }
   void upload(const TensorView& to, const void* from_host) override {
@@ -159,11 +164,8 @@ class FakeBackend final : public Backend {
     prepared->inner = std::move(weight);
     return prepared;
   }
-  static const PreparedWeight& inner(const PreparedWeight& weight) {
-    const auto* own = dynamic_cast<const FakeWeight*>(&weight);
-    if (own == nullptr)
-      fail(ErrorKind::kInternal, "a weight prepared by another backend reached the fake device");
-    return *own->inner;
+  const PreparedWeight& inner(const PreparedWeight& weight) const {
+    return *own_weight<FakeWeight>(weight, *this).inner;
   }
 
   std::shared_ptr<ClosedMemory> memory_ = std::make_shared<ClosedMemory>();

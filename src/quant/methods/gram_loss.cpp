@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/ordered_section.h"
-#include "device/own_memory.h"
 #include "quant/methods/quadratic_form_rows.h"
 #include "quant/methods/scaled_rows.h"
 
@@ -13,16 +12,11 @@ namespace {
 
 constexpr std::int64_t kRowsPerItem = 16;
 
-std::uint64_t scratch_of(const Backend& backend) {
-  const auto* const own = dynamic_cast<const OwnMemory*>(&backend);
-  return own == nullptr ? 0 : own->scratch_bytes();
-}
-
 }  // namespace
 
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
                    std::span<const std::shared_ptr<Backend>> further_devices)
-    : channels_(channels), chunk_(quadratic_form_rows(channels, scratch_of(backend))) {
+    : channels_(channels), chunk_(quadratic_form_rows(channels, backend.scratch_bytes())) {
   devices_.emplace_back().backend = &backend;
   for (const std::shared_ptr<Backend>& further : further_devices)
     if (further->device().kind != DeviceKind::kHost) devices_.emplace_back().backend = further.get();
@@ -30,7 +24,7 @@ GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& 
     device.gram =
         device.backend->prepare(TensorView(gram.data(), DType::kF32, {channels, channels}), compute);
     if (device.backend->device().kind != DeviceKind::kHost)
-      device.maker = dynamic_cast<DifferenceMaker*>(device.backend);
+      device.maker = device.backend->extensions().difference_maker;
   }
 }
 

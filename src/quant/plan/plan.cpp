@@ -8,7 +8,6 @@
 
 #include "base/error.h"
 #include "base/pattern.h"
-#include "device/own_memory.h"
 #include "export/formats/packed_formats.h"
 #include "export/report/report.h"
 #include "model/linear_source.h"
@@ -323,10 +322,9 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
   PlannedDevices planned;
   for (const std::shared_ptr<Backend>& device : devices) {
     if (devices.size() > 1) planned.names.push_back(device->name());
-    const auto* const own = dynamic_cast<const OwnMemory*>(device.get());
-    if (own == nullptr) continue;
-    if (!planned.room) planned.room = {own->free_bytes(), own->scratch_bytes()};
-    planned.room->free_bytes = std::min(planned.room->free_bytes, own->free_bytes());
+    if (device->scratch_bytes() == 0) continue;  // its memory is the host's
+    if (!planned.room) planned.room = {device->free_bytes(), device->scratch_bytes()};
+    planned.room->free_bytes = std::min(planned.room->free_bytes, device->free_bytes());
   }
   return planned;
 }

@@ -47,7 +47,8 @@ class FactorizerTest : public BackendTest {
   void SetUp() override {
     BackendTest::SetUp();
     if (IsSkipped()) return;
-    factorizer_ = &dynamic_cast<Factorizer&>(backend());
+    factorizer_ = backend().extensions().factorizer;
+    ASSERT_NE(factorizer_, nullptr);
     if (!factorizer_->why_the_host().empty()) GTEST_SKIP() << factorizer_->why_the_host();
   }
   void expect_factor(std::int64_t size) {

@@ -52,7 +52,7 @@ class TokenDrawerTest : public ::testing::TestWithParam<const char*> {};
 TEST_P(TokenDrawerTest, DrawsAsTheHostDoes) {
   const auto backend = open(GetParam());
   if (!backend) GTEST_SKIP() << "no CUDA device";
-  auto& drawer = dynamic_cast<TokenDrawer&>(*backend);
+  TokenDrawer& drawer = *backend->extensions().token_drawer;
   const SamplingOptions ways[] = {
       {}, {.temperature = 0.3}, {.temperature = 1, .seed = 5}, {.temperature = 4, .min_p = 0.2, .seed = 6}};
   int others = 0;  // than the favourite

@@ -1,20 +1,20 @@
 #include "quant/methods/gptq/device_rows.h"
 
 #include <algorithm>
-#include <type_traits>
 
+#include "base/error.h"
 #include "base/ordered_section.h"
+#include "device/upload_values.h"
 
 namespace llmq {
 namespace {
 
-template <class T>
-Buffer put_values(std::span<const T> values, Backend& backend) {
-  if (values.empty()) return {};
-  Buffer buffer = backend.allocate(values.size_bytes());
-  const DType dtype = std::is_same_v<T, float> ? DType::kF32 : DType::kI32;
-  backend.upload(buffer.view(dtype, {static_cast<std::int64_t>(values.size())}), values.data());
-  return buffer;
+// Error(kInternal) where not every device rounds columns: their rows would be rounded by nobody.
+ColumnRounder& rounder_of(const Backend& device) {
+  ColumnRounder* const rounder = device.extensions().column_rounder;
+  if (rounder == nullptr)
+    fail(ErrorKind::kInternal, "{} was given rows to round, and rounds no columns", device.name());
+  return *rounder;
 }
 
 DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, const std::vector<char>& dead,
@@ -22,8 +22,8 @@ DevicePanels put_panels(const ColumnPanels& panels, const ColumnOrder& order, co
   std::vector<std::int32_t> columns = order.columns;
   for (std::int32_t& column : columns)
     if (dead[static_cast<std::size_t>(column)] != 0) column = ~column;
-  return {put_values(panels.values(), backend), put_values(std::span<const std::int32_t>(columns), backend),
-          put_values(std::span<const std::int32_t>(order.group), backend)};
+  return {upload_values(backend, panels.values()), upload_values(backend, columns),
+          upload_values(backend, order.group)};
 }
 
 // Arrays are [places, rows].
@@ -271,9 +271,7 @@ class DeviceRows {
 }  // namespace
 
 InputOnDevice put_input(const GptqInput& input, Backend& backend) {
-  const auto put = [&](const std::vector<float>& values) {
-    return put_values(std::span<const float>(values), backend);
-  };
+  const auto put = [&](const std::vector<float>& values) { return upload_values(backend, values); };
   InputOnDevice there;
   there.upper = put_panels(input.unit_upper, input.order, input.dead, backend);
   there.importance = put(input.importance);
@@ -304,15 +302,14 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   // In a batch: a multiple of four rows, as devices copy them 16 bytes at a time
   // (kernels/cuda/tile_product.h).
   std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
-  for (Backend* const device : devices)
-    most = std::min(most, dynamic_cast<ColumnRounder&>(*device).rows_at_once(row_bytes));
+  for (Backend* const device : devices) most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
   if (most > 4) most -= most % 4;
   OrderedSection turns;  // nobody waits: batches are of different rows
   side_by_side(devices.size(), turns, [&](std::size_t own) {
     Backend& device = *devices[own];
     for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < rows; first += count * most) {
       DeviceRows batch(linear, problem, first, std::min(most, rows - first), linear.input.on_devices[own],
-                       dynamic_cast<ColumnRounder&>(device), device);
+                       rounder_of(device), device);
       batch.run();
       batch.write(matrix);
     }

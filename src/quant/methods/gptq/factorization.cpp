@@ -11,14 +11,14 @@ constexpr double kLeastRaise = 1e-4;  // of the mean diagonal, where lambda was 
 
 // The backend as what factorizes; null where the host does.
 Factorizer* factorizer_of(Backend& backend) {
-  auto* const device = dynamic_cast<Factorizer*>(&backend);
+  Factorizer* const device = backend.extensions().factorizer;
   return device != nullptr && device->why_the_host().empty() ? device : nullptr;
 }
 
 }  // namespace
 
 std::string host_factorization(Backend& backend) {
-  const auto* const device = dynamic_cast<const Factorizer*>(&backend);
+  const Factorizer* const device = backend.extensions().factorizer;
   if (device == nullptr || device->why_the_host().empty()) return {};
   return "the host factorizes in place of the device: " + device->why_the_host();
 }

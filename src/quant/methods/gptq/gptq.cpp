@@ -117,7 +117,7 @@ class Gptq final : public Method {
     input->group = group;
     input->is_fitted = is_fitted;
     prepare(*input, *problem.stats, backend);
-    if (dynamic_cast<ColumnRounder*>(&backend) != nullptr) {
+    if (backend.extensions().column_rounder != nullptr) {
       input->on_devices.push_back(put_input(*input, backend));
       for (const std::shared_ptr<Backend>& further : problem.further_devices)
         input->on_devices.push_back(put_input(*input, *further));

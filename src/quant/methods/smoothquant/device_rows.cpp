@@ -126,10 +126,9 @@ class DeviceSmoothRows final : public SmoothRows {
 }  // namespace
 
 std::unique_ptr<SmoothRows> make_device_smooth_rows(const SmoothProblem& problem, Backend& backend) {
-  auto* const sums = dynamic_cast<RowSums*>(&backend);
-  auto* const maker = dynamic_cast<DifferenceMaker*>(&backend);
-  if (sums == nullptr || maker == nullptr) return nullptr;
-  return std::make_unique<DeviceSmoothRows>(problem, backend, *sums, *maker);
+  const Extensions& can = backend.extensions();
+  if (can.row_sums == nullptr || can.difference_maker == nullptr) return nullptr;
+  return std::make_unique<DeviceSmoothRows>(problem, backend, *can.row_sums, *can.difference_maker);
 }
 
 std::uint64_t device_smooth_bytes(const SmoothSizes& n) {

@@ -1,0 +1,26 @@
+// Calibration's sums on a CUDA device.
+#pragma once
+#include <memory>
+#include <span>
+
+#include "device/cuda/cuda_work.h"
+#include "device/gram_total.h"
+
+namespace llmq {
+
+// Backend::gram, drain_gram (which leaves g as it is) and channel_stats.
+void accumulate_gram(const CudaWork& work, const TensorView& g, const TensorView& x);
+void add_gram(CudaWork& work, std::span<double> triangle, const TensorView& g);
+void sum_channels(const CudaWork& work, const TensorView& x, std::span<double> absolute_sum,
+                  std::span<float> absolute_max);
+
+class CudaGramTotals final : public GramTotals {
+ public:
+  explicit CudaGramTotals(CudaDevice& device) : device_(device) {}
+  std::unique_ptr<GramTotal> gram_total(std::int64_t channels) override;
+
+ private:
+  CudaDevice& device_;
+};
+
+}  // namespace llmq

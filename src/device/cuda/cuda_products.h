@@ -1,0 +1,15 @@
+// Products with weights on a CUDA device, and the quadratic forms that they make.
+#pragma once
+#include <span>
+
+#include "device/cuda/cuda_work.h"
+
+namespace llmq {
+
+// y = x w^T + bias by the first kernel that takes the weight; bias may be null.
+void multiply(CudaWork& work, const TensorView& y, const TensorView& x, const CudaWeight& w,
+              const float* bias);
+// Backend::quadratic_form.
+void evaluate_form(CudaWork& work, std::span<double> loss, const TensorView& d, const CudaWeight& g);
+
+}  // namespace llmq
