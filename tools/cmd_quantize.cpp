@@ -342,8 +342,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"),
                      planned_devices(devices));
-  if (const std::string slower = host_factorization(*backend);
-      o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
+  if (const std::string slower = host_factorization(*backend); o.plan.traits->factorizes && !slower.empty())
     o.plan.warnings.push_back(slower);
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -31,8 +31,6 @@ void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size
 class Rtn final : public Method {
  public:
   explicit Rtn(Compute compute) : compute_(compute) {}
-  std::string name() const override { return "rtn"; }
-  bool needs_statistics() const override { return false; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =

@@ -222,14 +222,14 @@ class StagedBlock {
     return seen;
   }
 
-  bool searches_by_gram() const { return run_.plan.fold == FoldMethod::kAwq; }
+  bool searches_by_gram() const { return run_.plan.traits->searches_by_gram; }
 
   bool needs_rows() const {
     return std::any_of(works_.begin(), works_.end(),
                        [](const auto& work) {
                          return work.second.module->scheme.activation_scale != ActivationScale::kNone;
                        }) ||
-           (run_.plan.fold == FoldMethod::kSmoothQuant && !run_.plan.smoothquant.alpha);
+           (run_.plan.traits->samples_rows && !run_.plan.smoothquant.alpha);
   }
 
   const FoldSpec* find_fold(InputSite site) const {
@@ -241,7 +241,7 @@ class StagedBlock {
   bool is_planned(LinearRole role) const { return run_.planned.count(spec_.linear(role).module) != 0; }
 
   bool can_fold(InputSite site) const {
-    const FoldSpec* fold = run_.plan.fold == FoldMethod::kNone ? nullptr : find_fold(site);
+    const FoldSpec* fold = run_.plan.traits->folds ? find_fold(site) : nullptr;
     if (fold == nullptr || fold->readers.empty()) return false;
     const bool linear = fold->producer != FoldSpec::Producer::kNormGain;
     return std::all_of(fold->readers.begin(), fold->readers.end(),
@@ -289,7 +289,7 @@ class StagedBlock {
     problem.compute = run_.plan.compute;
     problem.producer_of = fold.producer_rows(seen.stats.channels());
     std::vector<float> s =
-        run_.plan.fold == FoldMethod::kAwq ? awq_scales(problem, fold, spec) : smooth_scales(problem, fold);
+        searches_by_gram() ? awq_scales(problem, fold, spec) : smooth_scales(problem, fold);
     charge("scale search");
     if (!s.empty()) fold.move(s, works_, weights_);
     return s;
@@ -376,8 +376,8 @@ class StagedBlock {
     report.module = work.module->module;
     report.scheme = work.module->scheme;
     report.loss = loss_of(work, matrix, judge);
-    const bool as_rounding = work.in_scale.empty() && run_.plan.rounding != RoundingMethod::kGptq &&
-                             !(report.loss < report.rtn_loss);
+    const bool as_rounding =
+        work.in_scale.empty() && !run_.plan.traits->factorizes && !(report.loss < report.rtn_loss);
     report.method = as_rounding ? "rtn" : run_.plan.method;
     report.lambda = matrix.notes.lambda;
     if (matrix.notes.lambda_raises > 0)

@@ -15,7 +15,6 @@
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/memory_limit.h"
 #include "quant/plan/plan_costs.h"
-#include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
 namespace {
@@ -39,47 +38,6 @@ struct Chosen {
   SchemeRequest request;
 };
 
-struct MethodRow {
-  std::vector<std::string> methods;
-  FoldMethod fold;
-  RoundingMethod rounding;
-};
-const std::vector<MethodRow>& method_rows() {
-  static const std::vector<MethodRow> kRows = {
-      {{"rtn"}, FoldMethod::kNone, RoundingMethod::kNearest},
-      {{"awq"}, FoldMethod::kAwq, RoundingMethod::kAwqClip},
-      {{"awq", "rtn"}, FoldMethod::kAwq, RoundingMethod::kNearest},
-      {{"gptq"}, FoldMethod::kNone, RoundingMethod::kGptq},
-      {{"awq", "gptq"}, FoldMethod::kAwq, RoundingMethod::kGptq},
-      {{"smoothquant"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
-      {{"smoothquant", "rtn"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
-      {{"smoothquant", "gptq"}, FoldMethod::kSmoothQuant, RoundingMethod::kGptq},
-  };
-  return kRows;
-}
-
-void resolve_method(const Recipe& recipe, Plan& plan) {
-  if (recipe.methods.empty())
-    fail(ErrorKind::kUsage, {"no method is named", recipe.source, "method", "write method: awq"});
-  std::string known;
-  for (const MethodRow& row : method_rows()) {
-    if (row.methods == recipe.methods) {
-      plan.method = joined(row.methods, "+");
-      plan.fold = row.fold;
-      plan.rounding = row.rounding;
-      if (recipe.awq.salient_fp16 == 0) return;
-      plan.method = "awq.salient_fp16";
-      plan.fold = FoldMethod::kNone;
-      plan.rounding = RoundingMethod::kSalient;
-      return;
-    }
-    known += (known.empty() ? "" : ", ") +
-             (row.methods.size() == 1 ? row.methods.front() : "[" + joined(row.methods) + "]");
-  }
-  fail(ErrorKind::kUsage,
-       {"[" + joined(recipe.methods) + "] is no method", recipe.source, "method", "there are " + known});
-}
-
 void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
   if (recipe.keep > 0 && !recipe.versioned)
     fail(ErrorKind::kUsage, {"versions are kept where there are versions", recipe.source, "output.keep",
@@ -89,7 +47,7 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
-  check_salient(recipe);
+  check_kept_columns(recipe);
   if (!recipe.target_bits && !recipe.mixed.bits.empty())
     fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
                              "write target_bits: 4.5"});
@@ -212,9 +170,8 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   return scheme;
 }
 
-// AWQ's searches and GPTQ choose among integer codes.
 void check_float8(const Plan& plan, const std::string& source) {
-  if (plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kNearest) return;
+  if (!plan.traits->integer_codes_only) return;
   for (const PlannedModule& m : plan.modules)
     if (m.scheme.weight_type == WeightType::kFloat8)
       fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
@@ -224,7 +181,7 @@ void check_float8(const Plan& plan, const std::string& source) {
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
-  plan.needs_calibration = plan.method != "rtn" ||
+  plan.needs_calibration = plan.traits->calibrates ||
                            std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
@@ -235,20 +192,16 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
 }  // namespace
 
 bool takes_back_upstream(const Plan& plan) {
-  return plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0;
+  return plan.traits->factorizes && plan.gptq.upstream_share.value_or(0) > 0;
 }
 
-void check_salient(const Recipe& recipe) {
-  if (recipe.awq.salient_fp16 == 0) return;
-  if (recipe.format != kDenseFormat.name)
-    fail(
-        ErrorKind::kUnsupported,
-        {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
-         "awq.salient_fp16", fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
-  if (recipe.methods != std::vector<std::string>{"awq"})
-    fail(ErrorKind::kUsage,
-         {"keeping salient columns is a baseline to compare method awq with, not a part of another method",
-          recipe.source, "awq.salient_fp16", "write method: awq"});
+void check_kept_columns(const Recipe& recipe) {
+  const MethodRow* const asked = asked_by_option(recipe);
+  if (asked == nullptr || !asked->keeps_columns || recipe.format == kDenseFormat.name) return;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
+        std::string(asked->key),
+        fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
 }
 
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
@@ -265,14 +218,11 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   Plan plan;
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;
-  resolve_method(recipe, plan);
+  plan.traits = &find_method(recipe.methods, recipe, recipe.source);
+  plan.method = plan.traits->name;
+  static_cast<MethodOptions&>(plan) = complete_options(*plan.traits, recipe);
   plan.format = recipe.format;
   plan.compute = compute;
-  plan.awq = recipe.awq;
-  plan.gptq = recipe.gptq;
-  if (!plan.gptq.descent_sweeps) plan.gptq.descent_sweeps = plan.fold == FoldMethod::kAwq ? 2 : 1;
-  if (!plan.gptq.upstream_share) plan.gptq.upstream_share = plan.fold == FoldMethod::kAwq ? 0.5 : 0.0;
-  plan.smoothquant = recipe.smoothquant;
   plan.activations = recipe.activations;
   plan.target_bits = recipe.target_bits;
   plan.measured_samples = recipe.mixed.samples;
@@ -283,17 +233,14 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
          {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
   const std::optional<int> open_group = default_group(chosen);
   for (const Chosen& c : chosen) {
-    // GPTQ and SmoothQuant are symmetric where nothing is said, what AWQ folds is not.
     QuantScheme scheme =
-        resolve_scheme(c, chosen, open_group, recipe.source,
-                       plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kGptq);
+        resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
     scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
     if (plan.format == "gptq" && !scheme.symmetric)
       fail(ErrorKind::kUnsupported,
            {"asymmetric codes may have a zero of 0, which format gptq (v1) cannot store", recipe.source,
             c.linear->module, "write format: gptq_v2, or a symmetric scheme"});
-    const bool column_groups = plan.rounding == RoundingMethod::kGptq &&
-                               plan.gptq.order == RoundingOrder::kAct &&
+    const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
                                scheme.group_of(c.linear->in_features) < c.linear->in_features;
     plan.modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
@@ -311,8 +258,9 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   resolve_calibration(recipe, spec, plan);
   if (plan.kv_cache && !plan.needs_calibration)
     fail(ErrorKind::kUnsupported,
-         {"the scales of a KV cache are found by calibration, which method rtn has none of", recipe.source,
-          "kv_cache", "name another method, or leave kv_cache out"});
+         {fmt::format("the scales of a KV cache are found by calibration, which method {} has none of",
+                      plan.method),
+          recipe.source, "kv_cache", "name another method, or leave kv_cache out"});
   if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   settle_costs(plan, recipe.source, checkpoint, spec, threads, memory_limit);
@@ -396,8 +344,8 @@ void settle_costs(Plan& plan, const std::string& source, const Checkpoint& check
 }
 
 std::int64_t Plan::gram_tokens() const {
-  const bool for_the_report_alone = fold == FoldMethod::kSmoothQuant && smoothquant.alpha.has_value() &&
-                                    rounding == RoundingMethod::kNearest;
+  const bool for_the_report_alone =
+      traits->samples_rows && smoothquant.alpha.has_value() && !traits->factorizes;
   return for_the_report_alone ? kGramChunkRows : kAllTokens;
 }
 

@@ -10,6 +10,7 @@
 #include "device/backend.h"
 #include "export/output/model_writer.h"
 #include "model/model_spec.h"
+#include "quant/methods/registry.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/recipe/recipe.h"
 
@@ -40,22 +41,14 @@ struct ReadPass {
   std::uint64_t bytes;
 };
 
-// The parts of which methods are made: scales that move between a producer and its readers, then rounding.
-enum class FoldMethod : std::uint8_t { kNone, kAwq, kSmoothQuant };
-enum class RoundingMethod : std::uint8_t { kNearest, kAwqClip, kGptq, kSalient };
-
-struct Plan {
-  std::string method;  // "awq", "awq+gptq", "awq.salient_fp16"
-  FoldMethod fold = FoldMethod::kNone;
-  RoundingMethod rounding = RoundingMethod::kNearest;
+struct Plan : MethodOptions {
+  std::string method;  // its name: "awq", "awq+gptq", "awq.salient_fp16"
+  const MethodRow* traits = &plain_rounding();
   std::string format;
   Compute compute = Compute::kBFloat16;
   std::vector<PlannedModule> modules;  // in model order
   std::vector<std::string> ignored;    // linears left dense, checkpoint names
   CalibrationRequest calibration;
-  AwqOptions awq;
-  GptqOptions gptq;
-  SmoothQuantOptions smoothquant;
   std::optional<KvCacheType> kv_cache;  // scales of keys and values are calibrated and written
   ActivationRange activations;
   bool needs_calibration = true;
@@ -94,8 +87,8 @@ struct Plan {
 // Whether o and down make up for part of what earlier rounding did (quant/pipeline/upstream_error.h).
 bool takes_back_upstream(const Plan& plan);
 
-// Error where columns are to stay at 16 bits and the format or the method has no place for them.
-void check_salient(const Recipe& recipe);
+// Error where columns are to stay at 16 bits and the format has no place for them.
+void check_kept_columns(const Recipe& recipe);
 
 // How many tokens of calibration samples run through the model at a time: whole samples, a number that
 // depends on nothing but their length, so that no figure of the machine enters the order of the sums.

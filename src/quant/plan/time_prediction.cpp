@@ -134,7 +134,7 @@ double grown(double at_small, double small, double at_large, double large, int p
 
 bool grows_with_products(const Plan& plan, const std::string& part) {
   if (part == "rounding") return plan.needs_calibration;
-  if (part == "scale search") return plan.fold == FoldMethod::kAwq;
+  if (part == "scale search") return plan.traits->searches_by_gram;
   return part == "losses" || part == "upstream error";
 }
 

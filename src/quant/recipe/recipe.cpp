@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/utf8_sequence.h"
 #include "export/gguf/type_mix.h"
+#include "quant/methods/registry.h"
 #include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
@@ -25,13 +26,13 @@ void apply_version(Recipe&, const Yaml& v) {
 }
 
 void apply_methods(Recipe& r, const Yaml& v) {
-  static const std::vector<std::string> kMethods = {"rtn", "awq", "gptq", "smoothquant", "imatrix"};
+  const std::vector<std::string> known = method_words();
   r.methods.clear();
   if (v.kind() != Yaml::Kind::kSequence) {
-    r.methods.push_back(read_word(v, kMethods));
+    r.methods.push_back(read_word(v, known));
     return;
   }
-  for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, kMethods));
+  for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, known));
   if (r.methods.empty()) v.fail_here("the list of methods is empty", "write method: awq");
 }
 

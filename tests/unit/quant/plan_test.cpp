@@ -119,8 +119,8 @@ TEST(Plan, SalientColumnsAreABaselineForDenseOutputs) {
   const std::string salient = "method: awq\nawq: {salient_fp16: 0.01}\n";
   const Plan plan = plan_for(salient + "format: safetensors\nscheme: w3a16_g128_sym\n");
   EXPECT_EQ(plan.method, "awq.salient_fp16");
-  EXPECT_EQ(plan.fold, FoldMethod::kNone);
-  EXPECT_EQ(plan.rounding, RoundingMethod::kSalient);
+  EXPECT_FALSE(plan.traits->folds);
+  EXPECT_TRUE(plan.traits->keeps_columns);
   EXPECT_TRUE(plan.needs_calibration);
   EXPECT_EQ(plan.modules[0].scheme.scale_dtype, DType::kBF16);
   EXPECT_EQ(plan.bits_per_weight(), 32);

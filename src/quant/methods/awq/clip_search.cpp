@@ -100,8 +100,6 @@ void take_row(QuantizedMatrix& into, const QuantizedMatrix& from, std::int64_t r
 class AwqRounding final : public Method {
  public:
   AwqRounding(const AwqOptions& options, Compute compute) : options_(options), compute_(compute) {}
-  std::string name() const override { return "awq"; }
-  bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();

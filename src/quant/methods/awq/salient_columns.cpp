@@ -14,8 +14,6 @@ namespace {
 class SalientRounding final : public Method {
  public:
   SalientRounding(double share, Compute compute) : share_(share), compute_(compute) {}
-  std::string name() const override { return "salient_fp16"; }
-  bool needs_statistics() const override { return true; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     if (problem.stats == nullptr) fail(ErrorKind::kInternal, "salient columns are found by statistics");
     ThreadPool& pool = backend.workers();

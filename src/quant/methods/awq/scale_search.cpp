@@ -1,4 +1,4 @@
-// The scale search; the clip search is in awq_clip.cpp.
+// The scale search; the clip search is in quant/methods/awq/clip_search.cpp.
 #include "quant/methods/awq/scale_search.h"
 
 #include <algorithm>
@@ -17,8 +17,6 @@ constexpr std::int64_t kSampledRows = 128;  // judged for every candidate
 constexpr std::size_t kFinalists = 3;       // judged again on all rows, beside the identity
 
 struct Candidate {
-  double ratio = 0;
-  bool duo = false;
   std::vector<float> s;
   double loss = 0;
 };
@@ -90,13 +88,13 @@ std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOpt
   std::vector<double> x = problem.stats->mean_absolute(), w = mean_relative_weight(problem, channels);
   average_over_producers(x, problem.producer_of);
   average_over_producers(w, problem.producer_of);
-  std::vector<Candidate> candidates = {{0, false, std::vector<float>(x.size(), 1.0f), 0}};
+  std::vector<Candidate> candidates = {{std::vector<float>(x.size(), 1.0f), 0}};
   for (const bool duo : {false, true}) {
     if (duo ? options.duo_scaling == AwqOptions::Duo::kNo : options.duo_scaling == AwqOptions::Duo::kYes)
       continue;
     for (int i = duo ? 0 : 1; i < options.grid; ++i) {  // plain with r = 0 is the identity
       const double ratio = static_cast<double>(i) / options.grid;
-      candidates.push_back({ratio, duo, scales_for(ratio, duo, x, w), 0});
+      candidates.push_back({scales_for(ratio, duo, x, w), 0});
     }
   }
   return candidates;
@@ -172,8 +170,6 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   AwqScales result;
   result.identity_loss = candidates.front().loss;
   result.loss = best->loss;
-  result.ratio = best->ratio;
-  result.duo = best->duo;
   result.identity = best == candidates.begin();
   result.s = std::move(best->s);
   return result;

@@ -17,17 +17,16 @@
 #include <span>
 #include <vector>
 
+#include "quant/methods/awq/awq_options.h"
 #include "quant/methods/method.h"
 #include "quant/methods/scale_problem.h"
-#include "quant/recipe/recipe.h"
 
 namespace llmq {
 
 struct AwqScales {
   std::vector<float> s;                // per channel; all 1 when no candidate beats the identity
   double loss = 0, identity_loss = 0;  // over all rows of all readers
-  double ratio = 0;
-  bool duo = false, identity = true;
+  bool identity = true;
 };
 
 // The loss of given scales, over all rows of all readers.

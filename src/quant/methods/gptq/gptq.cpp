@@ -48,8 +48,6 @@ class PlacedGram {
 class Gptq final : public Method {
  public:
   Gptq(const GptqOptions& options, Compute compute) : options_(options), compute_(compute) {}
-  std::string name() const override { return "gptq"; }
-  bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     if (problem.scheme.weight_type != WeightType::kInteger ||
