@@ -19,13 +19,12 @@ using ::testing::HasSubstr;
 const std::string kHash(64, 'a');
 
 std::string statement(const std::string& subjects) {
-  // in-toto.io/Statement/v1", "predicateType": "https://slsa.dev/provenance/v1", "subject": [)" +
-  return R"({"_type": "https:
+  return R"({"_type": "https://in-toto.io/Statement/v1", )"
+         R"("predicateType": "https://slsa.dev/provenance/v1", "subject": [)" +
          subjects + "], \"predicate\": {}}";
 }
 std::string subject(const std::string& name, const std::string& hash = kHash) {
-  return R"({"name": ")" +
-         name + R"(", "digest": {"sha256": ")" + hash + "\"}}";
+  return R"({"name": ")" + name + R"(", "digest": {"sha256": ")" + hash + "\"}}";
 }
 
 // A directory with two files and the manifest that fits them.
