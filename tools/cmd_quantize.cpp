@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "export/formats/packed_formats.h"
 #include "export/report/html_report.h"
 #include "export/report/model_card.h"
 #include "export/report/report.h"

@@ -76,8 +76,8 @@ FAULTS = [
     Fault("samples-after-the-chunks-forgotten", "src/quant/plan/time_prediction.cpp", "seconds = second + slope * (tokens.of_part(part, all) - y);", "seconds = second + slope * 0;",
           [("llmq_unit_quant", "TimePrediction.ASmallBlock*")]),
     # How it is quantized.
-    Fault("scales-of-another-type", "src/quant/plan/plan.cpp", "weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;",
-          "weight->view.dtype == DType::kF16 ? DType::kBF16 : DType::kBF16;", [("llmq_unit_quant", "Plan.ScalesHaveTheTypeOfTheCheckpoint")]),
+    Fault("scales-of-another-type", "src/export/formats/packed_formats.cpp", "weight == DType::kF16 ? DType::kF16 : DType::kBF16);",
+          "weight == DType::kF16 ? DType::kBF16 : DType::kBF16);", [("llmq_unit_quant", "Plan.ScalesHaveTheTypeOfTheCheckpoint")]),
     Fault("bias-not-divided", "src/quant/pipeline/fold.cpp", "rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));",
           "rounded_to((*bias)[r], written_dtype(stored));", [("llmq_unit_quant", "Fold.BiasesOfProducersAreDividedToo")]),
     Fault("least-salient-kept", "src/quant/methods/awq/salient_columns.cpp",

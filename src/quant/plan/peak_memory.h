@@ -12,7 +12,7 @@
 #include "device/cholesky.h"
 #include "device/gram_rows.h"
 #include "export/formats/packed_formats.h"
-#include "export/report/report.h"
+#include "export/output/model_writer.h"
 #include "model/row_chunks.h"
 #include "quant/methods/quadratic_form_rows.h"
 #include "quant/mixed_precision/perturbed_streams.h"

@@ -10,7 +10,6 @@
 #include "base/pattern.h"
 #include "device/own_memory.h"
 #include "export/formats/packed_formats.h"
-#include "export/report/report.h"
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/memory_limit.h"
@@ -133,12 +132,6 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
   return text.empty() ? "no common group does: write _channel" : "groups of " + text + " divide every linear";
 }
 
-DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
-  if (format != kCompressedTensorsFormat.name && format != kDenseFormat.name) return DType::kF16;
-  const StoredTensor* weight = checkpoint.find(linear.module + ".weight");
-  return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
-}
-
 QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std::optional<int> open_group,
                            const std::string& source, bool symmetric) {
   const SchemeRequest& r = c.request;
@@ -227,6 +220,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.target_bits = recipe.target_bits;
   plan.measured_samples = recipe.mixed.samples;
   check_intent(recipe, checkpoint, spec);
+  const PackedFormatRow& format = packed_format(recipe.format);
   const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
     fail(ErrorKind::kUsage,
@@ -235,11 +229,11 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   for (const Chosen& c : chosen) {
     QuantScheme scheme =
         resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
-    scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
-    if (plan.format == "gptq" && !scheme.symmetric)
-      fail(ErrorKind::kUnsupported,
-           {"asymmetric codes may have a zero of 0, which format gptq (v1) cannot store", recipe.source,
-            c.linear->module, "write format: gptq_v2, or a symmetric scheme"});
+    const StoredTensor* const weight = checkpoint.find(c.linear->module + ".weight");
+    scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
+    if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
+      fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
+                                     std::string(format.asymmetric_hint)});
     const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
                                scheme.group_of(c.linear->in_features) < c.linear->in_features;
     plan.modules.push_back(
@@ -247,14 +241,10 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   }
   check_float8(plan, recipe.source);
   check_expressible(plan.format, plan.modules);
-  if (plan.format == "compressed-tensors" && plan.modules.front().column_groups)
-    plan.warnings.push_back(
-        "gptq.order act stores a group per column, which compressed-tensors 0.19 and later do not read: "
-        "order: gar and format: gptq are read");
+  if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)
+    plan.warnings.emplace_back(format.column_groups_warning);
   plan.kv_cache = recipe.kv_cache;
-  if (plan.kv_cache && plan.format != "compressed-tensors")
-    fail(ErrorKind::kUnsupported, {"format " + plan.format + " has no place for the scales of a KV cache",
-                                   recipe.source, "kv_cache", "write format: compressed-tensors"});
+  if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.kv_cache && !plan.needs_calibration)
     fail(ErrorKind::kUnsupported,

@@ -8,11 +8,12 @@
 #include <vector>
 
 #include "device/backend.h"
-#include "export/output/model_writer.h"
+#include "io/checkpoint.h"
 #include "model/model_spec.h"
 #include "quant/methods/registry.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/recipe/recipe.h"
+#include "tensor/planned_module.h"
 
 namespace llmq {
 

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "export/output/model_writer.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/peak_memory.h"
 

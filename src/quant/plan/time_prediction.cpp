@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "export/report/report.h"
+#include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/pipeline/residual_store.h"
 #include "quant/pipeline/upstream_error.h"

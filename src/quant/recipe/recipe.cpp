@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
+#include "export/formats/packed_formats.h"
 #include "export/gguf/type_mix.h"
 #include "quant/methods/registry.h"
 #include "quant/recipe/yaml_fields.h"
@@ -151,7 +152,9 @@ const auto kKeys = std::to_array<Key>({
     {"scheme", apply_scheme},
     {"format",
      [](Recipe& r, const Yaml& v) {
-       r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf", "safetensors"});
+       std::vector<std::string> known = packed_format_names();
+       known.emplace_back("gguf");
+       r.format = read_word(v, known);
      }},
     {"calibration.text", [](Recipe& r, const Yaml& v) { r.calibration.text = read_names(v); }},
     {"calibration.samples",

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"

@@ -41,7 +41,7 @@ const std::map<std::string, Names>& allowed() {
       {"model", {"base", "tensor", "device", "io", "kernels/common"}},
       {"calibration", {"base", "tensor", "device", "io", "tokenizer", "model"}},
       {"export", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
-      // A pipeline hands finished matrices to export/output/model_writer.h: the one sideways step.
+      // Plans ask the table of formats, a pipeline hands finished matrices to a writer.
       {"quant",
        {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
       {"runtime", {"base", "tensor", "device", "io", "tokenizer", "grammar", "model", "kernels/common"}},
