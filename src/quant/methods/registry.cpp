@@ -3,8 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "quant/methods/awq/clip_search.h"
 #include "quant/methods/awq/salient_columns.h"
-#include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gptq/gptq.h"
 #include "quant/methods/rtn.h"
 

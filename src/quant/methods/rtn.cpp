@@ -36,9 +36,9 @@ class Rtn final : public Method {
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     if (problem.stats != nullptr) {
-      std::optional<GramLoss> own;
+      std::optional<GramLoss> made;
       GramLoss& gram =
-          problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+          problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
       matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     }
     return matrix;

@@ -21,6 +21,8 @@
 
 namespace llmq {
 
+inline constexpr int kPageTokens = 16;  // of the pages of keys and values that a chunk of samples takes
+
 // hidden F32 [tokens, hidden_size] = embedding of every token, sample after sample; the table's pages are
 // released.
 void embed_samples(const ForwardContext& context, const Checkpoint& checkpoint,

@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "export/formats/packed_formats.h"
 #include "export/output/model_writer.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/peak_memory.h"
@@ -42,6 +43,10 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
       there.push_back(std::move(moment));
   plan.device_memory = greatest(there);
   plan.device_bytes = total(plan.device_memory);
+}
+
+std::uint64_t elements_of(const Shape& shape) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(shape.elements(), 0));
 }
 
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
@@ -105,12 +110,12 @@ void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& s
   std::uint64_t weights = 0, dense = 0;
   for (const PlannedModule& m : plan.modules) {
     packed.insert(m.module + ".weight");
-    weights += positive(m.out_features) * positive(m.in_features);
+    weights += static_cast<std::uint64_t>(m.out_features * m.in_features);
   }
   for (const StoredTensor& tensor : checkpoint.tensors())
     if (packed.count(tensor.name) == 0)
-      dense += positive(tensor.view.shape.elements()) *
-               static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
+      dense +=
+          elements_of(tensor.view.shape) * static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
   plan.bytes_out = dense + static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
                                                       static_cast<double>(weights) / 8);
 }

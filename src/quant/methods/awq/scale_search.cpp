@@ -124,8 +124,8 @@ void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std:
   for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
 }
 
-GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
-  return problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, problem.compute);
+GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& made, Backend& backend) {
+  return problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, problem.compute);
 }
 
 std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
@@ -139,8 +139,8 @@ std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
 
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool& pool = backend.workers();
-  std::optional<GramLoss> own;
-  GramLoss& gram = gram_of(problem, own, backend);
+  std::optional<GramLoss> made;
+  GramLoss& gram = gram_of(problem, made, backend);
   const std::vector<float> own_s(s.begin(), s.end());
   const std::vector<float>* const only[] = {&own_s};
   return losses_of(problem, only, all_rows(problem), gram, pool).front();
@@ -154,8 +154,8 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
 
   ThreadPool& pool = backend.workers();
-  std::optional<GramLoss> own;
-  GramLoss& gram = gram_of(problem, own, backend);
+  std::optional<GramLoss> made;
+  GramLoss& gram = gram_of(problem, made, backend);
   std::vector<Candidate> candidates = make_candidates(problem, options, channels);
   judge(candidates, problem, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.

@@ -81,8 +81,9 @@ class Gptq final : public Method {
       round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
-    std::optional<GramLoss> own;
-    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    std::optional<GramLoss> made;
+    GramLoss& gram =
+        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
     matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     return matrix;
   }
@@ -192,7 +193,7 @@ class Gptq final : public Method {
         descent.row_sum.push_back(static_cast<float>(sum));
         descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
       }
-    if (options_.retry_scales) descent.own = factorize_groups(descent.square.blocks(), element, pool);
+    if (options_.retry_scales) descent.own = factorize_blocks(descent.square.blocks(), element, pool);
   }
 
   template <class Element>
