@@ -1,6 +1,7 @@
 #include "export/output/model_writer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -80,27 +81,6 @@ class PackedWriter final : public DirectoryWriter {
   std::map<std::string, PlannedModule> planned_;
 };
 
-// Digits compare as numbers, everything else as bytes.
-bool natural_less(const std::string& a, const std::string& b) {
-  std::size_t i = 0, j = 0;
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  while (i < a.size() && j < b.size()) {
-    if (digit(a[i]) && digit(b[j])) {
-      const std::size_t first_a = i, first_b = j;
-      while (i < a.size() && digit(a[i])) ++i;
-      while (j < b.size() && digit(b[j])) ++j;
-      if (i - first_a != j - first_b) return i - first_a < j - first_b;
-      if (const int order = a.compare(first_a, i - first_a, b, first_b, j - first_b); order != 0)
-        return order < 0;
-    } else if (a[i] != b[j]) {
-      return static_cast<unsigned char>(a[i]) < static_cast<unsigned char>(b[j]);
-    } else {
-      ++i, ++j;
-    }
-  }
-  return a.size() - i < b.size() - j;
-}
-
 // The linears a loader must leave alone. An output head is a linear of the model even when it shares the
 // embedding and no tensor carries its name.
 std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
@@ -158,7 +138,7 @@ Checkpoint ModelWriter::written() const {
 
 void written_order(std::vector<TensorDeclaration>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorDeclaration& a, const TensorDeclaration& b) {
-    return natural_less(a.name, b.name);
+    return strverscmp(a.name.c_str(), b.name.c_str()) < 0;  // digits as numbers, all else as bytes
   });
 }
 
