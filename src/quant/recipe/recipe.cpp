@@ -139,8 +139,7 @@ struct Key {
   void (*apply)(Recipe&, const Yaml&);
 };
 
-// Options of methods that are not in this version are read and checked, so that a recipe for a later one is
-// judged whole.
+// Keys in the order in which errors list them. awq.loss names the one loss there is.
 const auto kKeys = std::to_array<Key>({
     {"version", apply_version},
     {"model", [](Recipe& r, const Yaml& v) { r.model = v.as_string(); }},
