@@ -8,23 +8,14 @@
 
 #include "base/error.h"
 #include "base/pattern.h"
-#include "device/own_memory.h"
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
-#include "quant/plan/memory_limit.h"
-#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
-
-// Tokens of whole samples that run at a time.
-std::int64_t chunk_of(std::int64_t length) {
-  constexpr std::int64_t kChunkTokens = 4096;
-  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
-}
 
 struct Pattern {
   NamePattern pattern;
@@ -197,6 +188,11 @@ void check_kept_columns(const Recipe& recipe) {
         fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
 }
 
+std::int64_t chunk_of(std::int64_t length) {
+  constexpr std::int64_t kChunkTokens = 4096;
+  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
+}
+
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
   const std::int64_t length = recipe.calibration.sequence_length;
   if (length > spec.max_position)
@@ -257,18 +253,6 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   return plan;
 }
 
-PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices) {
-  PlannedDevices planned;
-  for (const std::shared_ptr<Backend>& device : devices) {
-    if (devices.size() > 1) planned.names.push_back(device->name());
-    const auto* const own = dynamic_cast<const OwnMemory*>(device.get());
-    if (own == nullptr) continue;
-    if (!planned.room) planned.room = {own->free_bytes(), own->scratch_bytes()};
-    planned.room->free_bytes = std::min(planned.room->free_bytes, own->free_bytes());
-  }
-  return planned;
-}
-
 namespace {
 
 Json items_json(const std::vector<MemoryItem>& memory) {
@@ -278,60 +262,7 @@ Json items_json(const std::vector<MemoryItem>& memory) {
   return items;
 }
 
-bool fits_on_device(const Plan& plan) {
-  return !plan.device_room || fits_in_memory(plan.device_bytes, plan.device_room->free_bytes);
-}
-
-// With what would do: fewer samples, shorter ones, or another device.
-[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
-                                const ModelSpec& spec, int threads) {
-  const std::string found =
-      fmt::format("the run needs {} MiB on its device, which has {} MiB to give",
-                  mebibytes_needed(plan.device_bytes), plan.device_room->free_bytes >> 20);
-  const MemoryItem most =
-      *std::max_element(plan.device_memory.begin(), plan.device_memory.end(),
-                        [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
-  const auto try_less = [&](const char* key, const auto& value_of) {
-    Plan tried = plan;
-    while (value_of(tried) > 1) {
-      value_of(tried) /= 2;
-      tried.chunk_tokens = chunk_of(tried.calibration.sequence_length);
-      estimate_costs(tried, checkpoint, spec, threads);
-      if (fits_on_device(tried))
-        fail(ErrorKind::kUsage,
-             {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
-    }
-  };
-  try_less("calibration.samples", [](Plan& tried) -> std::int64_t& { return tried.calibration.samples; });
-  try_less("calibration.sequence_length",
-           [](Plan& tried) -> std::int64_t& { return tried.calibration.sequence_length; });
-  fail(ErrorKind::kUsage, {found, source, "--device",
-                           fmt::format("no number of samples would do, most of it is for {}; use --device "
-                                       "cpu, or a device with more memory",
-                                       most.what)});
-}
-
 }  // namespace
-
-void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
-                  int threads, std::uint64_t memory_limit) {
-  estimate_costs(plan, checkpoint, spec, threads);
-  if (!(fits_in_limit(plan.peak_bytes, memory_limit) && fits_on_device(plan)) && plan.needs_calibration) {
-    plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  if (!fits_on_device(plan)) {
-    plan.activations_on_host = true;
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  const bool held = !plan.device_room || plan.activations_on_host;  // by the host
-  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration && held) {
-    plan.activations_in_file = true;
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  check_memory_limit(plan.peak_bytes, memory_limit, source);
-  if (!fits_on_device(plan)) refuse_device(plan, source, checkpoint, spec, threads);
-}
 
 std::int64_t Plan::gram_tokens() const {
   const bool for_the_report_alone =
@@ -355,22 +286,22 @@ Json Plan::to_json() const {
                        {"format", Json(format)},
                        {"compute", Json(compute == Compute::kFloat32 ? "float32" : "bfloat16")},
                        {"bits_per_weight", Json(bits_per_weight())},
-                       {"bytes_in", Json(bytes_in)},
-                       {"bytes_out", Json(bytes_out)},
+                       {"bytes_in", Json(costs.bytes_in)},
+                       {"bytes_out", Json(costs.bytes_out)},
                        {"bytes_written", Json(bytes_written())},
-                       {"bytes_read", Json(total_bytes(reads))},
-                       {"reads", reads_json(reads)},
-                       {"flops", Json(flops)},
+                       {"bytes_read", Json(total_bytes(costs.reads))},
+                       {"reads", reads_json(costs.reads)},
+                       {"flops", Json(costs.flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},
                        {"activations_in_file", Json(activations_in_file)},
                        {"activations_on_host", Json(activations_on_host)},
-                       {"peak_bytes", Json(peak_bytes)},
+                       {"peak_bytes", Json(costs.peak_bytes)},
                        {"devices", named},
-                       {"device_bytes", Json(device_bytes)},
+                       {"device_bytes", Json(costs.device_bytes)},
                        {"device_free_bytes", device_room ? Json(device_room->free_bytes) : Json()},
-                       {"device_memory", items_json(device_memory)},
-                       {"memory", items_json(memory)},
+                       {"device_memory", items_json(costs.device_memory)},
+                       {"memory", items_json(costs.memory)},
                        {"modules", planned},
                        {"ignored", left},
                        {"mixed", mixed ? mixed->to_json() : Json()},

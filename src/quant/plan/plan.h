@@ -42,6 +42,21 @@ struct ReadPass {
   std::uint64_t bytes;
 };
 
+// How much a run of a plan takes: for --dry-run and the report, and to be held against limits. One function
+// works all of it out (estimate_costs() in quant/plan/plan_costs.h).
+struct PlanCosts {
+  std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
+  std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
+  // of the checkpoint's tensors (quant/plan/disk_reads.h); commands add what they read themselves
+  std::vector<ReadPass> reads;
+  double flops = 0;
+  std::vector<MemoryItem> device_memory;  // parts of a device's peak, where devices have memory of their own
+  // Their sum; without such memory, of a device beside the first: weights, one chunk, sums, its share of the
+  // samples aside.
+  std::uint64_t device_bytes = 0;
+};
+
+// What every linear gets, and where the run keeps what it works on.
 struct Plan : MethodOptions {
   std::string method;  // its name: "awq", "awq+gptq", "awq.salient_fp16"
   const MethodRow* traits = &plain_rounding();
@@ -58,30 +73,21 @@ struct Plan : MethodOptions {
   std::vector<int> candidate_bits;  // rising
   std::int64_t measured_samples = 16;
   std::optional<MixedPrecision> mixed;  // once chosen
-  // Figures for --dry-run and the report.
-  std::vector<MemoryItem> memory;  // parts of the peak; their sum is peak_bytes
-  std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;
-  std::uint64_t bytes_copied = 0;  // of files beside the tensors; who opens the files says how many
-  std::vector<ReadPass>
-      reads;  // of the checkpoint's tensors (quant/plan/disk_reads.h); commands add what they read themselves
-  double flops = 0;
-  std::int64_t chunk_tokens = 0;  // rows of activations processed at a time
-  bool keep_inputs = true;        // inputs of o and down stay in memory instead of being computed again
+  std::int64_t chunk_tokens = 0;        // rows of activations processed at a time
+  bool keep_inputs = true;              // inputs of o and down stay in memory instead of being computed again
   // the residual stream, but for a chunk, is not on the device, which has no room for it
   bool activations_on_host = false;
   bool activations_in_file = false;       // the residual stream of all samples, which is in memory otherwise
   std::vector<std::string> devices;       // by name, where several share the run
   std::optional<DeviceRoom> device_room;  // of each device, where they have memory of their own
-  std::vector<MemoryItem> device_memory;  // then: parts of a device's peak
-  // Their sum; without such memory, of a device beside the first: weights, one chunk, sums, its share of the
-  // samples aside.
-  std::uint64_t device_bytes = 0;
   std::vector<std::string> warnings;
+  std::uint64_t bytes_copied = 0;  // of files beside the tensors; who opens the files says how many
+  PlanCosts costs;                 // of all that is above
 
   // How many calibration tokens enter a Gram matrix: all, or few where only the report's losses read it.
   std::int64_t gram_tokens() const;
   double bits_per_weight() const;  // over the quantized linears: codes, scales, zeros
-  std::uint64_t bytes_written() const { return bytes_out + bytes_copied; }
+  std::uint64_t bytes_written() const { return costs.bytes_out + bytes_copied; }
   Json to_json() const;
 };
 
@@ -95,13 +101,16 @@ void check_kept_columns(const Recipe& recipe);
 // depends on nothing but their length, so that no figure of the machine enters the order of the sums.
 // Error(kUsage) for samples longer than the model's positions.
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
+// The same for samples of `length` tokens.
+std::int64_t chunk_of(std::int64_t length);
 
 // Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
 // group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
 // none. A run that its devices have no room for is refused with the figure that would do.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit, PlannedDevices devices = {});
-// The figures of a plan whose modules have changed, within the limit or refused like above.
+// Works out the costs of a plan whose modules have changed, and keeps activations where the run fits within
+// the limit and its devices; refused like above where it fits nowhere (quant/plan/plan_limits.cpp).
 void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
                   int threads, std::uint64_t memory_limit);
 
