@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "export/formats/packed_formats.h"
 #include "export/report/html_report.h"
 #include "export/report/model_card.h"
 #include "export/report/report.h"
@@ -120,22 +121,24 @@ void print_plan(const Plan& plan, const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
                          scheme_text(plan), plan.format, plan.modules.size(), plan.bits_per_weight()));
   std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
-  for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
-  rows.push_back({"peak", bytes_text(plan.peak_bytes)});
+  for (const MemoryItem& item : plan.costs.memory) rows.push_back({item.what, bytes_text(item.bytes)});
+  rows.push_back({"peak", bytes_text(plan.costs.peak_bytes)});
   print_table(rows);
   if (plan.device_room) {
     rows = {{plan.devices.empty() ? "on the device" : "on each device", "bytes"}};
-    for (const MemoryItem& item : plan.device_memory) rows.push_back({item.what, bytes_text(item.bytes)});
-    rows.push_back({"peak", bytes_text(plan.device_bytes)});
+    for (const MemoryItem& item : plan.costs.device_memory)
+      rows.push_back({item.what, bytes_text(item.bytes)});
+    rows.push_back({"peak", bytes_text(plan.costs.device_bytes)});
     rows.push_back({"to be had", bytes_text(plan.device_room->free_bytes)});
     print_table(rows);
   } else {
     for (const std::string& device : plan.devices)
-      print_line(fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.device_bytes)));
+      print_line(
+          fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.costs.device_bytes)));
   }
-  print_reads(plan.reads);
+  print_reads(plan.costs.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
-                         bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
+                         bytes_text(plan.bytes_written()), plan.costs.flops / 1e12, plan.chunk_tokens));
   if (plan.needs_calibration)
     print_line(fmt::format(
         "inputs of o and down: {}; the residual stream: {}",
@@ -163,10 +166,10 @@ Json run_json(const Outcome& o) {
   run["left_dense"] = list_json(o.plan.ignored);
   if (o.plan.mixed) run["mixed"] = o.plan.mixed->to_json();
   if (!o.plan.devices.empty()) run["devices"] = list_json(o.plan.devices);
-  run["memory"] = Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
+  run["memory"] = Json::object({{"planned_peak_bytes", o.plan.costs.peak_bytes},
                                 {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", o.peak_device_bytes}});
-  if (o.plan.device_room) run["memory"]["planned_device_bytes"] = o.plan.device_bytes;
+  if (o.plan.device_room) run["memory"]["planned_device_bytes"] = o.plan.costs.device_bytes;
   run["disk"] = traffic_json(o.disk);
   if (o.prediction) {
     run["time"] = o.prediction->to_json();
@@ -226,13 +229,13 @@ void choose_bits(Outcome& o, const LoadedModel& model, Backend& backend, const O
 
 // What the run reads of the model, where `finished` blocks were there already.
 void plan_reads(Outcome& o, const LoadedModel& model, std::int64_t finished) {
-  o.plan.reads = o.whole_file_reads;
-  if (o.probe_bytes > 0) o.plan.reads.push_back({"prediction of time", o.probe_bytes});
+  o.plan.costs.reads = o.whole_file_reads;
+  if (o.probe_bytes > 0) o.plan.costs.reads.push_back({"prediction of time", o.probe_bytes});
   Plan plan = o.plan;
   if (o.bits.taken_up) plan.target_bits.reset();  // an interrupted run has measured
   for (ReadPass& pass : read_passes(plan, model.checkpoint, model.spec, finished))
-    o.plan.reads.push_back(std::move(pass));
-  o.disk.reads = o.plan.reads;
+    o.plan.costs.reads.push_back(std::move(pass));
+  o.disk.reads = o.plan.costs.reads;
   o.disk.planned_bytes_written = o.plan.bytes_written();
 }
 
@@ -291,7 +294,7 @@ Json outcome_json(const Outcome& o) {
                                 {"seconds", o.seconds},
                                 {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", o.peak_device_bytes},
-                                {"planned_peak_bytes", o.plan.peak_bytes},
+                                {"planned_peak_bytes", o.plan.costs.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
@@ -322,7 +325,8 @@ void print_outcome(const Outcome& o) {
                                 ? std::string()
                                 : fmt::format(" and {} of the device", bytes_text(o.peak_device_bytes));
   print_line(fmt::format("{}, peak memory {} (planned {}){}, {}", seconds_text(o.seconds),
-                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), there, o.facts.digest));
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.costs.peak_bytes), there,
+                         o.facts.digest));
   print_traffic(o.disk);
   for (const Fallback& fallback : o.report.fallbacks)
     print_line("fallback: " + fallback.module + ": " + fallback.reason);
@@ -342,8 +346,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   o.plan = make_plan(o.recipe, model.checkpoint, model.spec, chosen_compute(globals, Compute::kBFloat16),
                      backend->threads(), parse_bytes(globals.memory_limit, "--memory-limit"),
                      planned_devices(devices));
-  if (const std::string slower = host_factorization(*backend);
-      o.plan.rounding == RoundingMethod::kGptq && !slower.empty())
+  if (const std::string slower = host_factorization(*backend); o.plan.traits->factorizes && !slower.empty())
     o.plan.warnings.push_back(slower);
   const auto elapsed = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -369,7 +372,7 @@ int quantize(Outcome& o, const Options& options, const Session& session) {
   const double before_measuring = elapsed();
   if (o.plan.target_bits) choose_bits(o, model, *backend, options, globals);
   const double measuring = elapsed() - before_measuring;
-  if (options.dry_run || is_long(o.plan.flops, o.plan.bytes_in)) {
+  if (options.dry_run || is_long(o.plan.costs.flops, o.plan.costs.bytes_in)) {
     const std::uint64_t before = files.model->counters().bytes_read;
     o.prediction = predict_time(o.plan, model.checkpoint, model.spec, *backend, *files.scratch,
                                 directory_of(o.recipe.output));

@@ -278,8 +278,8 @@ void convert_to_packed(Io& io, const ConvertRequest& request, const Checkpoint& 
                              "--dtype",
                              "leave it out, or use --to safetensors"});
   std::vector<PlannedModule> modules = packed.modules;
-  if (request.to != "compressed-tensors")
-    for (PlannedModule& m : modules) m.scheme.scale_dtype = DType::kF16;
+  if (const std::optional<DType> dtype = packed_format(request.to).scale_dtype)
+    for (PlannedModule& m : modules) m.scheme.scale_dtype = *dtype;
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   const auto writer = open_writer(io, request.to, without_journal(request.target), checkpoint, spec, modules,

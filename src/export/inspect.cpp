@@ -7,7 +7,6 @@
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
 #include "export/output/published_output.h"
-#include "export/report/report.h"
 
 namespace llmq {
 namespace {

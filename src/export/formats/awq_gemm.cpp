@@ -70,6 +70,11 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& 
 
 }  // namespace
 
-const PackedFormatRow kAwqGemmFormat = {"awq", declare, pack, config, refusal};
+const PackedFormatRow kAwqGemmFormat = {.name = "awq",
+                                        .declare = declare,
+                                        .pack = pack,
+                                        .config = config,
+                                        .refusal = refusal,
+                                        .scale_dtype = DType::kF16};
 
 }  // namespace llmq

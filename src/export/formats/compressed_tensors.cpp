@@ -153,6 +153,22 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
                        {"version", "0.20.0"}});
 }
 
+// One static scale per layer for keys and one for values.
+Json kv_cache_scheme(KvCacheType type) {
+  return Json::object({{"actorder", nullptr},
+                       {"block_structure", nullptr},
+                       {"dynamic", false},
+                       {"group_size", nullptr},
+                       {"num_bits", 8},
+                       {"observer", "memoryless_minmax"},
+                       {"observer_kwargs", Json::object()},
+                       {"scale_dtype", nullptr},
+                       {"strategy", "tensor"},
+                       {"symmetric", true},
+                       {"type", type == KvCacheType::kFloat8 ? "float" : "int"},
+                       {"zp_dtype", nullptr}});
+}
+
 std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.bits < 2 || scheme.bits > 8)
@@ -174,6 +190,15 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kCompressedTensorsFormat = {"compressed-tensors", declare, pack, config, refusal};
+const PackedFormatRow kCompressedTensorsFormat = {
+    .name = "compressed-tensors",
+    .declare = declare,
+    .pack = pack,
+    .config = config,
+    .refusal = refusal,
+    .column_groups_warning =
+        "gptq.order act stores a group per column, which compressed-tensors 0.19 and "
+        "later do not read: order: gar and format: gptq are read",
+    .kv_cache_scheme = kv_cache_scheme};
 
 }  // namespace llmq

@@ -41,6 +41,12 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kDenseFormat = {"safetensors", declare, pack, config, refusal, {}, true, 4};
+const PackedFormatRow kDenseFormat = {.name = "safetensors",
+                                      .declare = declare,
+                                      .pack = pack,
+                                      .config = config,
+                                      .refusal = refusal,
+                                      .dense = true,
+                                      .packing_bytes = 4};
 
 }  // namespace llmq

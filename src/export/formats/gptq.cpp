@@ -174,9 +174,23 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 }  // namespace
 
-const PackedFormatRow kGptqFormat = {"gptq", declare, pack_v1, config_v1, refusal, "quantize_config.json",
-                                     false,  3};
-const PackedFormatRow kGptqV2Format = {"gptq_v2", declare, pack_v2,
-                                       config_v2, refusal, "quantize_config.json"};
+const PackedFormatRow kGptqFormat = {
+    .name = "gptq",
+    .declare = declare,
+    .pack = pack_v1,
+    .config = config_v1,
+    .refusal = refusal,
+    .config_copy = "quantize_config.json",
+    .packing_bytes = 3,
+    .scale_dtype = DType::kF16,
+    .asymmetric_refusal = "asymmetric codes may have a zero of 0, which format gptq (v1) cannot store",
+    .asymmetric_hint = "write format: gptq_v2, or a symmetric scheme"};
+const PackedFormatRow kGptqV2Format = {.name = "gptq_v2",
+                                       .declare = declare,
+                                       .pack = pack_v2,
+                                       .config = config_v2,
+                                       .refusal = refusal,
+                                       .config_copy = "quantize_config.json",
+                                       .scale_dtype = DType::kF16};
 
 }  // namespace llmq

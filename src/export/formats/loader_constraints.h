@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
-#include "export/output/model_writer.h"
+#include "tensor/planned_module.h"
 
 namespace llmq {
 

@@ -1,5 +1,6 @@
 #include "export/formats/packed_formats.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstring>
@@ -19,16 +20,72 @@ std::span<const PackedFormatRow* const> packed_formats() {
 
 const PackedFormatRow& packed_format(std::string_view name) {
   if (name == kDenseFormat.name) return kDenseFormat;
-  std::string known;
-  for (const PackedFormatRow* row : packed_formats()) {
+  for (const PackedFormatRow* row : packed_formats())
     if (row->name == name) return *row;
-    known += std::string(row->name) + ", ";
-  }
-  known += kDenseFormat.name;
+  std::string known;
+  for (const std::string& each : packed_format_names()) known += (known.empty() ? "" : ", ") + each;
   fail(ErrorKind::kUnsupported, {fmt::format("the format '{}' is not written by this version", name),
                                  {},
                                  "format",
                                  "formats: " + known});
+}
+
+std::vector<std::string> packed_format_names() {
+  std::vector<std::string> names;
+  for (const PackedFormatRow* row : packed_formats()) names.emplace_back(row->name);
+  names.emplace_back(kDenseFormat.name);
+  return names;
+}
+
+DType scale_dtype(const PackedFormatRow& format, DType weight) {
+  return format.scale_dtype.value_or(weight == DType::kF16 ? DType::kF16 : DType::kBF16);
+}
+
+void check_kv_cache_place(const PackedFormatRow& format, const std::string& source) {
+  if (format.kv_cache_scheme != nullptr) return;
+  std::string others;
+  for (const PackedFormatRow* row : packed_formats())
+    if (row->kv_cache_scheme != nullptr) others += (others.empty() ? "" : " or ") + std::string(row->name);
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("format {} has no place for the scales of a KV cache", format.name), source, "kv_cache",
+        "write format: " + others});
+}
+
+void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
+  const PackedFormatRow& row = packed_format(format);
+  if (modules.empty())
+    fail(ErrorKind::kUnsupported, {"no linear is left to quantize", {}, "ignore", "ignore fewer modules"});
+  for (const PlannedModule& m : modules) {
+    const std::optional<std::string> reason = row.refusal(m, modules.front());
+    if (!reason) continue;
+    std::string others;
+    for (const PackedFormatRow* other : packed_formats()) {
+      const auto refuses = [&](const PlannedModule& each) {
+        return other->refusal(each, modules.front()).has_value();
+      };
+      if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
+        others += (others.empty() ? "" : " or ") + std::string(other->name);
+    }
+    fail(ErrorKind::kUnsupported,
+         {*reason, {}, m.module, others.empty() ? "" : "format: " + others + " can express every module"});
+  }
+}
+
+std::uint64_t stored_bits(const std::string& format, const PlannedModule& module) {
+  std::uint64_t bits = 0;
+  for (const TensorDeclaration& tensor : packed_format(format).declare(module))
+    if (!tensor.name.ends_with(".weight_shape"))
+      bits += 8 * TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
+  return bits;
+}
+
+double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules) {
+  double bits = 0, weights = 0;
+  for (const PlannedModule& m : modules) {
+    weights += static_cast<double>(m.out_features) * static_cast<double>(m.in_features);
+    bits += static_cast<double>(stored_bits(format, m));
+  }
+  return weights == 0 ? 0 : bits / weights;
 }
 
 std::vector<std::byte> word_bytes(std::span<const std::uint32_t> words) {

@@ -1,8 +1,8 @@
 // The on-disk formats of quantized models, one row each: what a linear's tensors are called, how they are
 // packed, what config.json says of them.
 //
-// A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_weights.cpp), its row in
-// packed_formats.cpp and its golden bytes. The packing of words itself is tensor/packed_layout.h. Layouts in
+// A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_format.cpp), its row in
+// packed_formats.cpp and its golden bytes; nobody else asks for a format by its name (docs/adding.md). The packing of words itself is tensor/packed_layout.h. Layouts in
 // plain words: docs/formats.md.
 #pragma once
 #include <optional>
@@ -12,8 +12,9 @@
 #include <vector>
 
 #include "base/json.h"
-#include "export/output/model_writer.h"
 #include "io/safetensors.h"
+#include "tensor/kv_cache_type.h"
+#include "tensor/planned_module.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
@@ -32,10 +33,18 @@ struct PackedFormatRow {
   Json (*config)(std::span<const PlannedModule> modules, std::span<const std::string> ignored);
   // Why the format cannot say this module beside `first`, the first module of the model; nothing when it can.
   std::optional<std::string> (*refusal)(const PlannedModule& module, const PlannedModule& first);
-  std::string_view config_copy =
-      {};              // a file of its own that repeats quantization_config, where loaders want one
+  // A file of its own that repeats quantization_config, where loaders want one.
+  std::string_view config_copy = {};
   bool dense = false;  // not packed at all: no quantization_config, and kept columns have a place
   std::uint64_t packing_bytes = 2;  // of a weight, at most, while pack() works: what it makes, and its copies
+  // What scales are stored as. None: BF16 or F16, as the weights they come from (scale_dtype()).
+  std::optional<DType> scale_dtype = std::nullopt;
+  // Why codes that are yet to be chosen may not be asymmetric, and what would do; empty: they may.
+  std::string_view asymmetric_refusal = {}, asymmetric_hint = {};
+  // What is said where columns carry the index of their group; empty: nothing.
+  std::string_view column_groups_warning = {};
+  // config.json's kv_cache_scheme; null: the format has no place for the scales of a KV cache.
+  Json (*kv_cache_scheme)(KvCacheType type) = nullptr;
 };
 
 extern const PackedFormatRow kCompressedTensorsFormat;
@@ -47,6 +56,20 @@ extern const PackedFormatRow kDenseFormat;
 std::span<const PackedFormatRow* const> packed_formats();  // all but the dense one
 // By name, the dense one too. Error(kUnsupported) listing those there are.
 const PackedFormatRow& packed_format(std::string_view name);
+std::vector<std::string> packed_format_names();  // the dense one's last
+
+// The type of the format's scales for weights that are stored as `weight`.
+DType scale_dtype(const PackedFormatRow& format, DType weight);
+// Error(kUnsupported) where the format cannot hold the scales of a KV cache; `source`: the recipe's file.
+void check_kv_cache_place(const PackedFormatRow& format, const std::string& source);
+// Whether `format` can express every module's scheme; Error(kUnsupported) naming the first that it cannot and
+// the formats that can.
+void check_expressible(const std::string& format, std::span<const PlannedModule> modules);
+
+// Stored bits of codes, scales and zeros of one linear, as `format` stores them; Error(kUnsupported) for an
+// unknown format. Then the same per weight over `modules`.
+std::uint64_t stored_bits(const std::string& format, const PlannedModule& module);
+double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules);
 
 // Helpers of the format files: raw bytes of words, and scales in their stored type (they are representable:
 // tensor/quantized_matrix.h).

@@ -4,8 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "export/output/model_writer.h"
 #include "io/checkpoint.h"
+#include "model/model_spec.h"
+#include "tensor/planned_module.h"
 
 namespace llmq {
 

@@ -1,6 +1,7 @@
 #include "export/output/model_writer.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
 #include <set>
 
@@ -80,27 +81,6 @@ class PackedWriter final : public DirectoryWriter {
   std::map<std::string, PlannedModule> planned_;
 };
 
-// Digits compare as numbers, everything else as bytes.
-bool natural_less(const std::string& a, const std::string& b) {
-  std::size_t i = 0, j = 0;
-  const auto digit = [](char c) { return c >= '0' && c <= '9'; };
-  while (i < a.size() && j < b.size()) {
-    if (digit(a[i]) && digit(b[j])) {
-      const std::size_t first_a = i, first_b = j;
-      while (i < a.size() && digit(a[i])) ++i;
-      while (j < b.size() && digit(b[j])) ++j;
-      if (i - first_a != j - first_b) return i - first_a < j - first_b;
-      if (const int order = a.compare(first_a, i - first_a, b, first_b, j - first_b); order != 0)
-        return order < 0;
-    } else if (a[i] != b[j]) {
-      return static_cast<unsigned char>(a[i]) < static_cast<unsigned char>(b[j]);
-    } else {
-      ++i, ++j;
-    }
-  }
-  return a.size() - i < b.size() - j;
-}
-
 // The linears a loader must leave alone. An output head is a linear of the model even when it shares the
 // embedding and no tensor carries its name.
 std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
@@ -130,33 +110,10 @@ void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target)
         "name another output directory"});
 }
 
-void declare_kv_scales(const PackedFormatRow& format, const ModelSpec& spec,
-                       std::vector<TensorDeclaration>& tensors) {
-  if (&format != &kCompressedTensorsFormat)
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("format {} has no place for the scales of a KV cache", format.name),
-          {},
-          "kv_cache",
-          "format: compressed-tensors has"});
+void declare_kv_scales(const ModelSpec& spec, std::vector<TensorDeclaration>& tensors) {
   for (const BlockSpec& block : spec.blocks)
     for (const char* which : {"k_scale", "v_scale"})
       tensors.push_back({kv_scale_name(block, which), DType::kF32, {1}});
-}
-
-// One static scale per layer for keys and one for values.
-Json kv_cache_scheme(KvCacheType type) {
-  return Json::object({{"actorder", nullptr},
-                       {"block_structure", nullptr},
-                       {"dynamic", false},
-                       {"group_size", nullptr},
-                       {"num_bits", 8},
-                       {"observer", "memoryless_minmax"},
-                       {"observer_kwargs", Json::object()},
-                       {"scale_dtype", nullptr},
-                       {"strategy", "tensor"},
-                       {"symmetric", true},
-                       {"type", type == KvCacheType::kFloat8 ? "float" : "int"},
-                       {"zp_dtype", nullptr}});
 }
 
 // Declared by the writer, where the output has a quantized KV cache at all.
@@ -181,7 +138,7 @@ Checkpoint ModelWriter::written() const {
 
 void written_order(std::vector<TensorDeclaration>& tensors) {
   std::sort(tensors.begin(), tensors.end(), [](const TensorDeclaration& a, const TensorDeclaration& b) {
-    return natural_less(a.name, b.name);
+    return strverscmp(a.name.c_str(), b.name.c_str()) < 0;  // digits as numbers, all else as bytes
   });
 }
 
@@ -227,26 +184,6 @@ void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& con
   contents.texts.emplace_back("special_tokens_map.json", made.special_tokens.dump(2) + "\n");
 }
 
-void check_expressible(const std::string& format, std::span<const PlannedModule> modules) {
-  const PackedFormatRow& row = packed_format(format);
-  if (modules.empty())
-    fail(ErrorKind::kUnsupported, {"no linear is left to quantize", {}, "ignore", "ignore fewer modules"});
-  for (const PlannedModule& m : modules) {
-    const std::optional<std::string> reason = row.refusal(m, modules.front());
-    if (!reason) continue;
-    std::string others;
-    for (const PackedFormatRow* other : packed_formats()) {
-      const auto refuses = [&](const PlannedModule& each) {
-        return other->refusal(each, modules.front()).has_value();
-      };
-      if (other != &row && std::none_of(modules.begin(), modules.end(), refuses))
-        others += (others.empty() ? "" : " or ") + std::string(other->name);
-    }
-    fail(ErrorKind::kUnsupported,
-         {*reason, {}, m.module, others.empty() ? "" : "format: " + others + " can express every module"});
-  }
-}
-
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,
@@ -259,7 +196,10 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   contents.tensors = dense_tensors(checkpoint, modules, written_dtype);
   for (const PlannedModule& m : modules)
     for (TensorDeclaration& tensor : row.declare(m)) contents.tensors.push_back(std::move(tensor));
-  if (kv_cache) declare_kv_scales(row, spec, contents.tensors);
+  if (kv_cache) {
+    check_kv_cache_place(row, {});
+    declare_kv_scales(spec, contents.tensors);
+  }
   written_order(contents.tensors);
   add_companions(io, checkpoint, contents);
 
@@ -268,7 +208,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
     config.erase("quantization_config");
   else
     config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
-  if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = kv_cache_scheme(*kv_cache);
+  if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);
   return std::make_unique<PackedWriter>(io, target, contents, std::move(config), row, modules);

@@ -23,17 +23,10 @@
 #include "io/safetensors.h"
 #include "model/model_spec.h"
 #include "tensor/kv_cache_type.h"
+#include "tensor/planned_module.h"
 #include "tensor/quantized_matrix.h"
 
 namespace llmq {
-
-// One linear as the plan resolved it: what a format needs to declare its tensors.
-struct PlannedModule {
-  std::string module;
-  QuantScheme scheme;
-  std::int64_t out_features = 0, in_features = 0;
-  bool column_groups = false;  // columns carry the index of their group (QuantizedMatrix::column_group)
-};
 
 // What is written beside the shards, and where everything goes.
 struct OutputTarget {
@@ -66,7 +59,7 @@ class ModelWriter {
   virtual std::function<void()> begin_commit(const Json&) {
     return [] {};
   }
-  // Likewise, of everything given so far, and without a record of it.
+  // Puts everything given so far on the disk, in the same two steps, and keeps no record of it.
   virtual std::function<void()> begin_sync() {
     return [] {};
   }
@@ -90,10 +83,6 @@ class ModelWriter {
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
-// Whether `format` ("compressed-tensors", "awq", "gptq", "gptq_v2", "safetensors") can express every module's
-// scheme; Error(kUnsupported) naming the first that it cannot and the format that can.
-void check_expressible(const std::string& format, std::span<const PlannedModule> modules);
-
 // The type in which a dense tensor is written: as stored; BF16 for a GGUF's block types, which safetensors
 // does not have.
 DType written_dtype(const StoredTensor& tensor);
@@ -102,7 +91,7 @@ DType written_dtype(const StoredTensor& tensor);
 // (F32 norm gains changed by a fold keep their stored dtype; written_dtype() says which). `ignored` are
 // linears left dense, listed in the config by checkpoint names; an unpacked lm_head always is. The config's
 // dtype becomes that of the scales, in which alone a loader computes the weights llmq computed. `kv_cache`
-// (compressed-tensors only): a k_scale and a v_scale, F32 [1], of every layer are dense tensors to be given
+// (where the format has a place for it): a k_scale and a v_scale, F32 [1], of every layer are dense tensors to be given
 // too.
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,

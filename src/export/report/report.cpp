@@ -1,6 +1,5 @@
 #include "export/report/report.h"
 
-#include "export/formats/packed_formats.h"
 #include "export/output/published_output.h"
 
 namespace llmq {
@@ -26,23 +25,6 @@ Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, 
     for (const Json::Member& member : run.members())
       if (report.find(member.first) == nullptr) report[member.first] = member.second;
   return report;
-}
-
-std::uint64_t stored_bits(const std::string& format, const PlannedModule& module) {
-  std::uint64_t bits = 0;
-  for (const TensorDeclaration& tensor : packed_format(format).declare(module))
-    if (!tensor.name.ends_with(".weight_shape"))
-      bits += 8 * TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
-  return bits;
-}
-
-double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules) {
-  double bits = 0, weights = 0;
-  for (const PlannedModule& m : modules) {
-    weights += static_cast<double>(m.out_features) * static_cast<double>(m.in_features);
-    bits += static_cast<double>(stored_bits(format, m));
-  }
-  return weights == 0 ? 0 : bits / weights;
 }
 
 }  // namespace llmq

@@ -11,7 +11,6 @@
 
 #include "base/json.h"
 #include "export/formats/loader_constraints.h"
-#include "export/output/model_writer.h"
 
 namespace llmq {
 
@@ -31,10 +30,5 @@ struct RunFacts {
 
 // `run`: an object whose keys are kept after those above (QuantizeReport::to_json()); null is fine.
 Json make_report(const RunFacts& facts, std::span<const LoaderVerdict> loaders, const Json& run);
-
-// Stored bits of codes, scales and zeros of one linear, as `format` stores them; Error(kUnsupported) for an
-// unknown format. Then the same per weight over `modules`.
-std::uint64_t stored_bits(const std::string& format, const PlannedModule& module);
-double stored_bits_per_weight(const std::string& format, std::span<const PlannedModule> modules);
 
 }  // namespace llmq

@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/ordered_section.h"
-#include "quant/methods/quadratic_form_rows.h"
 #include "quant/methods/scaled_rows.h"
 
 namespace llmq {
@@ -14,9 +13,15 @@ constexpr std::int64_t kRowsPerItem = 16;
 
 }  // namespace
 
+std::int64_t GramLoss::rows_at_once(std::int64_t channels, std::uint64_t device_scratch) {
+  const std::int64_t numbers = std::max(kHostBytes, static_cast<std::int64_t>(device_scratch / 4)) /
+                               static_cast<std::int64_t>(sizeof(float));
+  return std::clamp<std::int64_t>(numbers / channels, 16, numbers / 64);
+}
+
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
                    std::span<const std::shared_ptr<Backend>> further_devices)
-    : channels_(channels), chunk_(quadratic_form_rows(channels, backend.scratch_bytes())) {
+    : channels_(channels), chunk_(rows_at_once(channels, backend.scratch_bytes())) {
   devices_.emplace_back().backend = &backend;
   for (const std::shared_ptr<Backend>& further : further_devices)
     if (further->device().kind != DeviceKind::kHost) devices_.emplace_back().backend = further.get();
@@ -53,10 +58,10 @@ void GramLoss::each_chunk(std::int64_t total, ThreadPool& pool, const Work& work
                      share = (items + count - 1) / count * kRowsPerItem;
   const std::int64_t most = std::min(chunk_, share);
   OrderedSection turns;  // nobody waits: rows are judged one by one
-  side_by_side(devices_.size(), turns, [&](std::size_t own) {
-    for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < total; first += count * most)
-      work(devices_[own], first, std::min(most, total - first),
-           own == 0 ? pool : devices_[own].backend->workers());
+  side_by_side(devices_.size(), turns, [&](std::size_t index) {
+    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < total; first += count * most)
+      work(devices_[index], first, std::min(most, total - first),
+           index == 0 ? pool : devices_[index].backend->workers());
   });
 }
 
@@ -175,8 +180,8 @@ std::vector<double> GramLoss::shrunk_losses(std::int64_t rows,
           few.insert(few.end(), {row.range.low, row.range.high});
         }
         for (const Shrink& shrink : shrinks) few.insert(few.end(), {shrink.low, shrink.high});
-        const Buffer there = device.backend->allocate(few.size() * sizeof(float));
-        device.backend->upload(there.view(DType::kF32, {static_cast<std::int64_t>(few.size())}), few.data());
+        const Buffer ranges = device.backend->allocate(few.size() * sizeof(float));
+        device.backend->upload(ranges.view(DType::kF32, {static_cast<std::int64_t>(few.size())}), few.data());
         device.backend->upload(weight.view(DType::kF32, {row_count, channels_}), host);
         RowDifferences made;
         made.items = count;
@@ -184,8 +189,8 @@ std::vector<double> GramLoss::shrunk_losses(std::int64_t rows,
         made.first_item = first;
         made.options = options;
         made.weight = weight.as<float>();
-        made.range = there.as<float>();
-        made.shrink = there.as<float>() + 2 * row_count;
+        made.range = ranges.as<float>();
+        made.shrink = ranges.as<float>() + 2 * row_count;
         made.difference = differences.as<float>();
         made.rule = grid_rule(scheme);
         device.maker->make_differences(made);

@@ -4,7 +4,7 @@
 //
 // Rows are made a chunk at a time, by the callers' function or, where rounding to nearest is judged, on the
 // device (device/difference_maker.h), and judged by Backend::quadratic_form: nothing of the size of W is
-// kept. Cost: 2 K^2 products per row; each chunk (quant/methods/quadratic_form_rows.h) reads G.
+// kept. Cost: 2 K^2 products per row; each chunk reads G.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -29,6 +29,14 @@ class GramLoss {
   GramLoss(const InputStats& stats, Backend& backend, Compute compute,
            std::span<const std::shared_ptr<Backend>> further_devices = {})
       : GramLoss(stats.gram_square(backend.workers()), stats.channels(), backend, compute, further_devices) {}
+
+  // How many rows of differences are judged in one call of Backend::quadratic_form, which reads the whole
+  // square: as many as stay in the cache of the host, kHostBytes; a quarter of the scratch of a device that
+  // has memory of its own, for its matrix units are fed by rows that share what is read of the square. No
+  // row's loss depends on it. device_scratch: bytes that operations may take of a device's own memory; 0: it
+  // has none.
+  static constexpr std::int64_t kHostBytes = std::int64_t{2} << 20;
+  static std::int64_t rows_at_once(std::int64_t channels, std::uint64_t device_scratch);
 
   // loss[i] for i in [0, loss.size()): make_row(i, d) writes the `channels` differences of item i; called
   // from the threads of the pool, which is the backend's, and of further devices.
@@ -82,11 +90,11 @@ class GramLoss {
   std::vector<OnDevice> devices_;
 };
 
-// loss of each row of `matrix` against the weight it came from, differences times in_scale per channel where
-// given; and of the weight itself, tr(W G W^T), for
-// relative errors.
+// The loss of each row of `matrix` against the weight it came from, differences times in_scale per channel
+// where given.
 std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const float> weight, GramLoss& gram,
                                ThreadPool& pool, std::span<const float> in_scale = {});
+// The loss of the weight itself, tr(W G W^T), for relative errors.
 double output_energy(std::span<const float> weight, std::int64_t rows, std::int64_t channels, GramLoss& gram,
                      ThreadPool& pool);
 double sum_in_order(std::span<const double> values);

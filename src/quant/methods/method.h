@@ -3,8 +3,6 @@
 #pragma once
 #include <memory>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "calibration/input_stats.h"
 #include "device/backend.h"
@@ -35,8 +33,6 @@ struct RoundingProblem {
 class Method {
  public:
   virtual ~Method() = default;
-  virtual std::string name() const = 0;
-  virtual bool needs_statistics() const = 0;
   virtual QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const = 0;
 };
 

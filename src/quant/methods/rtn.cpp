@@ -31,16 +31,14 @@ void share_ranges(std::vector<GroupRange>& ranges, std::size_t groups, std::size
 class Rtn final : public Method {
  public:
   explicit Rtn(Compute compute) : compute_(compute) {}
-  std::string name() const override { return "rtn"; }
-  bool needs_statistics() const override { return false; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
     if (problem.stats != nullptr) {
-      std::optional<GramLoss> own;
+      std::optional<GramLoss> made;
       GramLoss& gram =
-          problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+          problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
       matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     }
     return matrix;

@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "export/formats/packed_formats.h"
-#include "export/report/report.h"
+#include "export/output/model_writer.h"
 #include "quant/mixed_precision/knapsack.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/plan.h"

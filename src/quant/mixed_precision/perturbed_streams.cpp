@@ -10,7 +10,6 @@
 namespace llmq {
 namespace {
 
-constexpr int kPageTokens = 16;
 constexpr std::int64_t kBatchTokens = 4096;
 constexpr std::int64_t kLogitBytes = 16 << 20;
 // Neighbouring positions tell much the same; logits of a large vocabulary are the dear part.

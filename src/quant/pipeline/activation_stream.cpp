@@ -9,7 +9,6 @@
 namespace llmq {
 namespace {
 
-constexpr int kBlockSize = 16;
 constexpr std::int64_t kSearchTokens = 4096;  // at least, where there are as many
 
 // Tokens of a chunk: a whole number of samples, all of one length.
@@ -39,7 +38,8 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
       keep_inputs_(place.keep_inputs) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
-  const std::int64_t per_chunk = longest_chunk_ / length, pages_each = (length + kBlockSize - 1) / kBlockSize;
+  const std::int64_t per_chunk = longest_chunk_ / length,
+                     pages_each = (length + kPageTokens - 1) / kPageTokens;
   for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
     for (std::int64_t p = 0; p < pages_each; ++p)
@@ -48,7 +48,7 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
   DeviceSamples::Sizes sizes;
   sizes.longest_chunk = longest_chunk_;
   sizes.pages = static_cast<std::int64_t>(tables_.size()) * pages_each;
-  sizes.page_tokens = kBlockSize;
+  sizes.page_tokens = kPageTokens;
   sizes.keep_inputs = place.keep_inputs;
   std::vector<std::int64_t> lane_tokens(devices.size());
   for (std::int64_t first = 0; first < samples; first += per_chunk) {
@@ -59,7 +59,7 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
     for (std::int64_t at = 0; at < std::min(per_chunk, samples - first); ++at) {
       for (std::int64_t p = 0; p < length; ++p) {
         chunk.rows.positions.push_back(static_cast<std::int32_t>(p));
-        chunk.rows.slots.push_back(at * pages_each * kBlockSize + p);
+        chunk.rows.slots.push_back(at * pages_each * kPageTokens + p);
       }
       chunk.rows.sequences.push_back({at * length, length, 0, tables_[static_cast<std::size_t>(at)]});
     }

@@ -22,6 +22,8 @@
 
 namespace llmq {
 
+inline constexpr int kPageTokens = 16;  // of the pages of keys and values that a chunk of samples takes
+
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
 

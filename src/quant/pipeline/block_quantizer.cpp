@@ -154,7 +154,7 @@ class StagedBlock {
                        [](const auto& work) {
                          return work.second.module->scheme.activation_scale != ActivationScale::kNone;
                        }) ||
-           (run_.plan.fold == FoldMethod::kSmoothQuant && !run_.plan.smoothquant.alpha);
+           (run_.plan.traits->samples_rows && !run_.plan.smoothquant.alpha);
   }
 
   void quantize(LinearId id, InputWithGram& input) {

@@ -44,8 +44,8 @@ void LinearJudgement::fill_report(LinearWork& work, const QuantizedMatrix& matri
   report.module = work.module->module;
   report.scheme = work.module->scheme;
   report.loss = loss_of(work, matrix, input);
-  const bool as_rounding = work.in_scale.empty() && block_.run.plan.rounding != RoundingMethod::kGptq &&
-                           !(report.loss < report.rtn_loss);
+  const bool as_rounding =
+      work.in_scale.empty() && !block_.run.plan.traits->factorizes && !(report.loss < report.rtn_loss);
   report.method = as_rounding ? "rtn" : block_.run.plan.method;
   report.lambda = matrix.notes.lambda;
   if (matrix.notes.lambda_raises > 0)

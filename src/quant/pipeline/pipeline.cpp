@@ -8,10 +8,6 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
-#include "quant/methods/awq/salient_columns.h"
-#include "quant/methods/awq/scale_search.h"
-#include "quant/methods/gptq/gptq.h"
-#include "quant/methods/rtn.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/block_record.h"
 #include "quant/pipeline/replay_block.h"
@@ -256,19 +252,7 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
 
 }  // namespace
 
-std::unique_ptr<Method> make_rounding(const Plan& plan) {
-  switch (plan.rounding) {
-    case RoundingMethod::kAwqClip:
-      return make_awq_rounding(plan.awq, plan.compute);
-    case RoundingMethod::kGptq:
-      return make_gptq(plan.gptq, plan.compute);
-    case RoundingMethod::kSalient:
-      return make_salient_rounding(plan.awq.salient_fp16, plan.compute);
-    case RoundingMethod::kNearest:
-      break;
-  }
-  return make_rtn(plan.compute);
-}
+std::unique_ptr<Method> make_rounding(const Plan& plan) { return plan.traits->make(plan, plan.compute); }
 
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                             const CalibrationSet& calibration, Backend& backend, ModelWriter& writer,

@@ -11,7 +11,7 @@ namespace llmq {
 
 bool ScaleFolding::can_fold(SiteId id) const {
   const SiteSpec& site = block_.spec.at(id);
-  if (block_.run.plan.fold == FoldMethod::kNone || std::holds_alternative<std::monostate>(site.producer) ||
+  if (!block_.run.plan.traits->folds || std::holds_alternative<std::monostate>(site.producer) ||
       site.readers.empty())
     return false;
   const auto* const rows = std::get_if<LinearRows>(&site.producer);

@@ -14,7 +14,7 @@ class ScaleFolding {
   // Whether a scale may move: the method looks for one, something produces the input that can be divided, and
   // all that read it, and what makes it, are quantized.
   bool can_fold(SiteId site) const;
-  bool searches_by_gram() const { return block_.run.plan.fold == FoldMethod::kAwq; }
+  bool searches_by_gram() const { return block_.run.plan.traits->searches_by_gram; }
   // Chooses s for the readers of `site` and moves it from the producer into them; empty: nothing moved.
   // `gram` of seen.stats: SmoothQuant looks for none.
   std::vector<float> fold(SiteId site, const SeenInput& seen, GramLoss* gram);

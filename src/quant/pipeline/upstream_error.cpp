@@ -8,9 +8,8 @@ namespace llmq {
 namespace {
 
 constexpr double kDamp = 0.1;
-// Rows are solved a band at a time: 64 MiB of them, and enough that packing the factor for each band is
-// little beside it.
-constexpr std::int64_t kBandElements = std::int64_t{1} << 23, kLeastBand = 256;
+// Rows of a band: enough that packing the factor for each band is little beside it.
+constexpr std::int64_t kBandElements = kSolvedBytes / sizeof(double), kLeastBand = 256;
 
 }  // namespace
 

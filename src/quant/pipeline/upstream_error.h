@@ -34,6 +34,9 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices,
                                     const CalibrationSet& calibration, std::int64_t chunk_tokens,
                                     const OpenStore& open_store);
 
+// Rows are solved a band at a time, at most so many bytes of them.
+inline constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;
+
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats'
 // tokens.
 void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,

@@ -2,26 +2,30 @@
 // after another.
 #include "quant/plan/peak_memory.h"
 
+#include "calibration/row_sample.h"
+#include "quant/methods/awq/clip_search.h"
 #include "quant/methods/gptq/device_rows.h"
+#include "quant/methods/gram_loss.h"
 #include "quant/methods/smoothquant/device_rows.h"
+#include "quant/pipeline/upstream_error.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::uint64_t kSplitKeys = 512;  // kernels/cuda/tile_attention.h
-// of a symmetric range, of another (quant/methods/awq/clip_search.cpp)
-constexpr std::uint64_t kShrinks[] = {11, 31};
-constexpr std::uint64_t kPageTokens = 16;  // quant/pipeline/activation_stream.cpp
+// Keys of one split of attention: cuda::kSplitKeys of kernels/cuda/tile_attention.h, which no file here may
+// include.
+constexpr std::uint64_t kSplitKeys = 512;
 
 }  // namespace
 
 // As DeviceSamples has them; of the chunks of the device that has most.
 std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
   if (tokens == 0) return 0;
+  constexpr std::uint64_t kPage = kPageTokens;
   const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
                       own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
   const std::uint64_t kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size),
-                      pages = chunk_ / length_ * ((length_ + kPageTokens - 1) / kPageTokens) * kPageTokens;
+                      pages = chunk_ / length_ * ((length_ + kPage - 1) / kPage) * kPage;
   return (in_file_ || on_host_ ? chunk_ : own) * hidden * 4 + (chunk_ * hidden + 2 * pages * kv) * element_ +
          (keeps_inputs ? own : chunk_) * wide() * element_;
 }
@@ -47,13 +51,13 @@ std::uint64_t PeakMemory::judged_numbers(const BlockSpec& block, SiteId site) co
     all += positive(linear.out_features);
     largest = std::max(largest, positive(linear.out_features));
   }
-  return std::min(positive(quadratic_form_rows(static_cast<std::int64_t>(k), device_scratch_)),
+  return std::min(positive(GramLoss::rows_at_once(static_cast<std::int64_t>(k), device_scratch_)),
                   searches() ? all : largest) *
          k;
 }
 
 // A prepared Gram square, the differences and, for a search, the weights that they are made of.
-std::uint64_t PeakMemory::judge_there(const BlockSpec& block, SiteId site) const {
+std::uint64_t PeakMemory::judge_on_device(const BlockSpec& block, SiteId site) const {
   std::uint64_t k = 0;
   for (const LinearSpec& linear : block.linears)
     if (linear.site == site) k = std::max(k, positive(linear.in_features));
@@ -61,7 +65,7 @@ std::uint64_t PeakMemory::judge_there(const BlockSpec& block, SiteId site) const
 }
 
 // What SmoothQuant's search judges: sampled rows of an input and of its readers.
-std::uint64_t PeakMemory::rows_there(const BlockSpec& block, SiteId site) const {
+std::uint64_t PeakMemory::sampled_rows_on_device(const BlockSpec& block, SiteId site) const {
   SmoothSizes sizes{std::min(tokens_, positive(RowSample::kWanted)), 0, 0, 1};
   std::uint64_t all = 0;
   for (const LinearSpec& linear : block.linears) {
@@ -75,26 +79,12 @@ std::uint64_t PeakMemory::rows_there(const BlockSpec& block, SiteId site) const 
   return device_smooth_bytes(sizes);
 }
 
-// The clip search has a square of each group: its differences, weights, products and BF16 copy.
 std::uint64_t PeakMemory::clip_search(const LinearSpec& linear) const {
   if (!clips_) return 0;
   const QuantScheme& scheme = planned_.at(linear.module);
-  const std::uint64_t group = positive(std::min(scheme.group_of(linear.in_features), linear.in_features)),
-                      shrinks = kShrinks[scheme.symmetric ? 0 : 1];
-  const std::uint64_t out = positive(linear.out_features),
-                      items = std::min(
-                          positive(quadratic_form_rows(static_cast<std::int64_t>(group), device_scratch_)),
-                          out * shrinks);
-  return group * (element_ * group + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
-}
-
-// GPTQ's factor and square by panels, the squares of groups, and as many rows as go at once.
-std::uint64_t PeakMemory::panels(const LinearSpec& linear) const {
-  const std::uint64_t k = positive(linear.in_features), row = kDeviceRowArrays * k * 4;
-  const std::uint64_t rows = std::min(
-      positive(rounded_rows(static_cast<std::int64_t>(device_scratch_), static_cast<std::int64_t>(row))),
-      positive(linear.out_features));
-  return 6 * k * k + k * (kGroupBytes / 2 + kGroupBytes + 8 * 4) + rows * (row + 5 * 128 * 4);
+  return clip_search_device_bytes(linear.out_features,
+                                  std::min(scheme.group_of(linear.in_features), linear.in_features),
+                                  scheme.symmetric, element_, device_scratch_);
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec& block,
@@ -120,20 +110,21 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec
   // The new one is there before the old one goes; in BF16 its numbers, too, until they are in the order of
   // the matrix units.
   const std::uint64_t exchanged = prepared + largest * (compute_ == Compute::kBFloat16 ? 2 : 1);
-  const std::uint64_t h = positive(spec_.hidden_size), outside = searches() ? judge_there(block, outer) : 0;
+  const std::uint64_t h = positive(spec_.hidden_size),
+                      outside = searches() ? judge_on_device(block, outer) : 0;
   // The sum in FP32, and of all chunks in FP64 where one device has them all.
   const std::uint64_t widest = std::max(h, positive(reader.in_features));
   add("stage buffers, a chunk's Gram sum and that of all",
       outside + stages() + attention() + widest * widest * 4 + (lanes_ == 1 ? widest * (widest + 1) * 4 : 0),
       prepared);
   if (judges_rows_)
-    for (const SiteId site : part.sites)
+    for (const SiteId site : {outer, reader.site})
       add("a prepared Gram square and rows that a search judges",
-          judge_there(block, outer) + rows_there(block, site), prepared);
+          judge_on_device(block, outer) + sampled_rows_on_device(block, site), prepared);
   for (const LinearSpec* const linear : linears) {
     if (!is_planned(*linear)) continue;
     const std::uint64_t k = positive(linear->in_features),
-                        beside = (linear == &reader ? outside : 0) + judge_there(block, linear->site);
+                        beside = (linear == &reader ? outside : 0) + judge_on_device(block, linear->site);
     // While the square itself is prepared, or when a rounded linear is.
     const std::uint64_t products = judged_numbers(block, linear->site) * (4 + 2),
                         packing = compute_ == Compute::kBFloat16 ? k * k * 2 : 0;
@@ -142,15 +133,17 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec
     add("a prepared Gram square, while a rounded linear is prepared", beside, exchanged);
     if (!factorizes_) continue;
     add("a prepared Gram square and what is factorized (FP64)", beside + 8 * k * k, prepared);
-    add("a prepared Gram square, GPTQ's panels and rows", beside + panels(*linear) + products, prepared);
+    add("a prepared Gram square, GPTQ's panels and rows",
+        beside + gptq_device_bytes(positive(linear->out_features), k, device_scratch_) + products, prepared);
   }
   if (original_tokens_ == 0) return moments;
   const std::uint64_t k = positive(reader.in_features), out = positive(reader.out_features);
   add("what the output lacks and its products",
-      judge_there(block, reader.site) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) + out * k * 4,
+      judge_on_device(block, reader.site) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) +
+          out * k * 4,
       prepared);
   add("what solves for what the output lacks (FP64)",
-      judge_there(block, reader.site) + 8 * k * k +
+      judge_on_device(block, reader.site) + 8 * k * k +
           std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
       prepared);
   add("the original's weights and stage buffers", stages() + attention(), 2 * prepared + largest);

@@ -17,8 +17,8 @@ void check_intent(const Recipe& recipe) {
   const auto refuse = [&](const char* key, std::string message, std::string hint) {
     fail(ErrorKind::kUsage, {std::move(message), recipe.source, key, std::move(hint)});
   };
-  check_salient(recipe);
-  if (recipe.methods.size() != 1 || (recipe.methods[0] != "rtn" && recipe.methods[0] != "imatrix"))
+  check_kept_columns(recipe);
+  if (find_gguf_method(recipe.methods) == nullptr)
     refuse("method", "a GGUF is written by method rtn or imatrix", "write method: imatrix");
   if (recipe.scheme)
     refuse("scheme", "a GGUF has types of its own", "write one of " + gguf_file_type_names());
@@ -37,7 +37,7 @@ void check_intent(const Recipe& recipe) {
 
 void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
   const GgufOptions& options = recipe.gguf;
-  const bool weighted = plan.method == "imatrix";
+  const bool weighted = find_gguf_method(recipe.methods)->is_weighted;
   plan.importance = !options.importance.empty() ? options.importance : weighted ? "calibration" : "none";
   const auto contradict = [&](const char* message, const char* hint) {
     fail(ErrorKind::kUsage, {message, recipe.source, "gguf.importance", hint});
@@ -167,7 +167,7 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   plan.method = recipe.methods.front();
   plan.file_type = find_gguf_file_type(recipe.gguf.type);
   plan.compute = compute;
-  if (!is_block_type(plan.file_type->default_type) && plan.method == "imatrix")
+  if (!is_block_type(plan.file_type->default_type) && find_gguf_method(recipe.methods)->is_weighted)
     fail(ErrorKind::kUsage,
          {"importance changes nothing in " + recipe.gguf.type, recipe.source, "method", "write method: rtn"});
   resolve_importance(recipe, plan);

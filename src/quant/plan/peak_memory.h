@@ -2,437 +2,131 @@
 // has memory of its own.
 #pragma once
 #include <algorithm>
+#include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "calibration/input_stats.h"
-#include "calibration/row_sample.h"
-#include "device/cholesky.h"
-#include "device/gram_rows.h"
-#include "export/formats/packed_formats.h"
-#include "export/report/report.h"
-#include "model/row_chunks.h"
-#include "quant/methods/quadratic_form_rows.h"
-#include "quant/mixed_precision/perturbed_streams.h"
-#include "quant/mixed_precision/sensitivity.h"
-#include "quant/pipeline/upstream_error.h"
+#include "io/checkpoint.h"
 #include "quant/plan/plan.h"
 
 namespace llmq {
 
-// Measured: the resident pages of the program and its libraries, and their data; and what a run that computes
-// the model touches besides.
-inline constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20,
-                               kComputingBytes = std::uint64_t{1} << 20;
-// Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
-inline constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
-inline constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;  // quant/pipeline/upstream_error.cpp
-// Per column: a block's own square, twice, by 128 columns (FP32); a tile's rows, six times (FP32).
-inline constexpr std::uint64_t kGroupBytes = 2 * 128 * 4, kTileBytes = 16 * 6 * 4;
-// Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while
-// it is read (300 to 510).
-inline constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
-// of a GGUF: pieces, merges, their bytes
-inline constexpr std::uint64_t kVocabularyBytes = 200;
-// judged at a time on the host (quant/methods/quadratic_form_rows.h)
-inline constexpr std::uint64_t kDifferenceBytes = std::uint64_t{2} << 20;
-inline constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;  // the largest that is kept
-inline constexpr std::uint64_t kFormRows = 96;                        // packed at a time (device/cpu)
+std::uint64_t total(const std::vector<MemoryItem>& items);
 
-inline std::uint64_t positive(std::int64_t value) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
-// As it is stored, and in FP32 and as it is written where that differs.
-inline std::uint64_t band_of(const StoredTensor& tensor) {
-  const std::uint64_t elements = positive(tensor.view.shape.elements()),
-                      band = std::min(elements, positive(Checkpoint::kBandElements));
-  if (elements == 0) return 0;
-  const std::uint64_t stored = tensor.view.bytes() / (elements / band);
-  const DType written = written_dtype(tensor);
-  return written == tensor.view.dtype
-             ? stored
-             : stored + band * (4 + static_cast<std::uint64_t>(element_bytes(written)));
-}
-
-inline std::uint64_t total(const std::vector<MemoryItem>& items) {
-  std::uint64_t bytes = 0;
-  for (const MemoryItem& item : items) bytes += item.bytes;
-  return bytes;
-}
-
-// What a run holds at the moments that can be its peak; each term by the name of what holds it. Elements of
-// the activations and of prepared weights take `element` bytes.
+// The moments of one run; each term is called by the name of what holds it, and owners say what that is.
+// Elements of the activations and of prepared weights take `element` bytes.
 class PeakMemory {
  public:
-  PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
-      : spec_(spec),
-        format_(plan.format),
-        keeps_inputs_(plan.keep_inputs),
-        factorizes_(plan.rounding == RoundingMethod::kGptq),
-        samples_rows_(plan.fold == FoldMethod::kSmoothQuant),
-        folds_(plan.fold != FoldMethod::kNone),
-        judges_rows_(samples_rows_ && !plan.smoothquant.alpha),
-        clips_(plan.rounding == RoundingMethod::kAwqClip && plan.awq.clip),
-        in_file_(plan.activations_in_file),
-        on_host_(plan.activations_on_host),
-        own_(plan.device_room.has_value()),
-        device_scratch_(own_ ? plan.device_room->scratch_bytes : 0),
-        lanes_(own_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
-        compute_(plan.compute),
-        element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
-        threads_(positive(threads)),
-        length_(positive(plan.calibration.sequence_length)),
-        tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
-        chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
-    for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
-    for (const StoredTensor& tensor : checkpoint.tensors()) {
-      largest_band_ = std::max(largest_band_, band_of(tensor));
-      slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
-    }
-    if (takes_back_upstream(plan))
-      original_tokens_ =
-          tokens_ / positive(original_stride(plan.calibration.samples, plan.calibration.sequence_length,
-                                             plan.chunk_tokens));
-  }
+  PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads);
 
   // The moments of a run without calibration.
-  std::vector<std::vector<MemoryItem>> rounded() const {
-    std::uint64_t largest = 0;
-    for (const BlockSpec& block : spec_.blocks)
-      for (const LinearSpec& linear : block.linears) largest = std::max(largest, weights_of(linear));
-    return {reading(), with_base({{"band of a tensor as it is copied", largest_band_}}),
-            with_base({{"one linear in FP32, and its codes", largest * 5}, written_meanwhile()})};
-  }
+  std::vector<std::vector<MemoryItem>> rounded() const;
 
   // Of a device beside the first, but for its share of the samples: the larger half of a block as prepared,
   // stage and chunk buffers, a chunk's sum, the prepared square and what is missing of a chunk's output.
-  std::uint64_t further_device() const {
-    std::uint64_t most = 0;
-    for (const BlockSpec& block : spec_.blocks)
-      for (const SublayerSpec& part : block.sublayers) {
-        const SiteId outer = part.sites.front();
-        const LinearSpec& reader = block.at(part.output());
-        std::uint64_t prepared = weights_of(reader);
-        for (const LinearSpec& linear : block.linears)
-          if (linear.site == outer) prepared += weights_of(linear);
-        const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
-                            square = k * k * 4;
-        const std::uint64_t passed =
-            chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
-        most =
-            std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
-                               one_chunk() + original_chunk() + (original_tokens_ != 0 ? taken(reader) : 0));
-      }
-    return most;
-  }
+  std::uint64_t further_device() const;
 
   // In a device's memory of its own, of a calibrated run (quant/plan/device_memory.cpp).
   std::vector<std::vector<MemoryItem>> on_device() const;
 
-  std::vector<std::vector<MemoryItem>> calibrated() const {
-    std::vector<std::vector<MemoryItem>> moments = {reading()};
-    for (const BlockSpec& block : spec_.blocks)
-      for (const SublayerSpec& part : block.sublayers) add_sublayer(block, part, moments);
-    for (std::vector<MemoryItem>& moment : moments) {
-      moment.push_back(written_meanwhile());
-      moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
-    }
-    return moments;
-  }
+  std::vector<std::vector<MemoryItem>> calibrated() const;
 
   // Sums of squares of every input, for a GGUF: while a block is read, and while a chunk is squared.
-  std::vector<std::vector<MemoryItem>> importance() const {
-    std::vector<std::vector<MemoryItem>> moments;
-    for (const BlockSpec& block : spec_.blocks) {
-      std::uint64_t weights = 0, largest = 0;
-      for (const LinearSpec& linear : block.linears) {
-        weights += weights_of(linear);
-        largest = std::max(largest, weights_of(linear));
-      }
-      const std::vector<MemoryItem> always = {{"program while it computes", kComputingBytes},
-                                              {"activations of all samples and of one chunk", stream()},
-                                              {"a block as prepared", weights * element_},
-                                              {"stage buffers", stages()}};
-      for (const MemoryItem& item :
-           {MemoryItem{"one linear in FP32", largest * 4},
-            MemoryItem{"one chunk of inputs, to be squared", chunk_ * wide() * element_}}) {
-        moments.push_back(with_base(always));
-        moments.back().push_back(item);
-      }
-    }
-    return moments;
-  }
+  std::vector<std::vector<MemoryItem>> importance() const;
 
   // Of a GGUF: its tokenizer's tree beside two tokenizers and the lists made of it; then a slab of rows,
   // beside what the backend keeps of the forward pass.
-  std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const {
-    const std::uint64_t vocabulary = positive(spec_.vocab_size), kv = positive(spec_.widest_page()),
-                        chunk = chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
-    return {reading(),
-            with_base({{"tokenizer.json again, for the file's vocabulary",
-                        vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
-            with_base({{"the file's vocabulary", vocabulary * kVocabularyBytes},
-                       {"stage and chunk buffers", calibrated ? stages() + chunk : 0},
-                       {"rows in FP32, as stored and rounded", slab_ * (4 + 2 + 2)}})};
-  }
+  std::vector<std::vector<MemoryItem>> gguf_file(bool calibrated) const;
 
   // The pass of mixed precision that goes before (quant/mixed_precision/sensitivity.cpp): the largest block,
   // then the head.
-  std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const {
-    const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
-                        kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size);
-    const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
-    const MemoryItem samples{
-        "activations of the measured samples",
-        tokens * (hidden * 4 + wide() * element_) + std::min(tokens, chunk_) * (hidden + 2 * kv) * element_},
-        probes{"a stream of probes for each group of linears",
-               ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
-    std::uint64_t buffers = 0;
-    std::vector<std::vector<MemoryItem>> moments;
-    for (const BlockSpec& block : spec_.blocks) {
-      std::uint64_t weights = 0, worked_on = 0;
-      for (const LinearSpec& linear : block.linears) {
-        const std::uint64_t n = weights_of(linear), k = positive(linear.in_features);
-        weights += n;
-        worked_on = std::max({worked_on, seen(k), judge(k) + n * (4 + 1 + 4)});
-      }
-      buffers = std::max(buffers, scratch(block));
-      moments.push_back(
-          with_base({{"program while it computes", kComputingBytes},
-                     samples,
-                     probes,
-                     {"stage buffers", scratch(block)},
-                     {"a block as prepared, and rounded", 2 * weights * element_},
-                     {"Gram triangle, its square; or a linear, its codes, dequantized", worked_on}}));
-    }
-    const std::uint64_t vocabulary = positive(spec_.vocab_size);
-    moments.push_back(with_base(
-        {{"program while it computes", kComputingBytes},
-         samples,
-         probes,
-         {"stage buffers", buffers},
-         {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
-         {"logits, and those of the original", ProbeStreams::scoring_bytes(spec_, compute_, probe)}}));
-    return moments;
-  }
+  std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const;
 
  private:
-  // Nothing where it lies on a device.
-  // AWQ's scales: by the losses of rows on the device
+  // Whether scales are searched by the losses of rows, on the device where there is one.
   bool searches() const { return folds_ && !samples_rows_; }
+  // Nothing of the host's where it lies on a device.
   std::uint64_t unless_own(std::uint64_t bytes) const { return own_ ? 0 : bytes; }
   std::vector<std::vector<MemoryItem>> device_sublayer(const BlockSpec& block,
                                                        const SublayerSpec& part) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
   std::uint64_t attention() const;
   std::uint64_t judged_numbers(const BlockSpec& block, SiteId site) const;
-  std::uint64_t judge_there(const BlockSpec& block, SiteId site) const;
-  std::uint64_t rows_there(const BlockSpec& block, SiteId site) const;
+  std::uint64_t judge_on_device(const BlockSpec& block, SiteId site) const;
+  std::uint64_t sampled_rows_on_device(const BlockSpec& block, SiteId site) const;
   std::uint64_t clip_search(const LinearSpec& linear) const;
-  std::uint64_t panels(const LinearSpec& linear) const;
 
-  std::vector<MemoryItem> reading() const {
-    return {{"program", kProgramBytes},
-            {"tokenizer.json while it is read", positive(spec_.vocab_size) * kTokenizerTreeBytes}};
-  }
+  std::vector<MemoryItem> reading() const;
 
-  std::vector<MemoryItem> with_base(const std::vector<MemoryItem>& more) const {
-    std::vector<MemoryItem> items = {{"program", kProgramBytes},
-                                     {"tokenizer", positive(spec_.vocab_size) * kTokenizerBytes}};
-    items.insert(items.end(), more.begin(), more.end());
-    return items;
-  }
+  std::vector<MemoryItem> with_base(const std::vector<MemoryItem>& more) const;
 
   // The linear before the one that is worked on (quant/pipeline/background_writer.h).
-  MemoryItem written_meanwhile() const {
-    std::uint64_t largest = 0;
-    for (const BlockSpec& block : spec_.blocks)
-      for (const LinearSpec& linear : block.linears)
-        if (is_planned(linear)) largest = std::max(largest, weights_of(linear));
-    return {"codes of the linear before, while it is packed",
-            largest * (1 + packed_format(format_).packing_bytes)};
-  }
+  MemoryItem written_meanwhile() const;
 
+  static std::uint64_t positive(std::int64_t value) {
+    return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
+  }
   static std::uint64_t weights_of(const LinearSpec& linear) {
     return positive(linear.out_features) * positive(linear.in_features);
   }
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
-  std::uint64_t wide() const { return positive(spec_.widest_inner()); }
+  std::uint64_t wide() const;
   // The residual stream: of all tokens, or of a chunk where a file has the rest.
-  std::uint64_t residual(std::uint64_t tokens) const {
-    return (in_file_ ? chunk_ : tokens) * positive(spec_.hidden_size) * 4;
-  }
+  std::uint64_t residual(std::uint64_t tokens) const;
 
   // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
-  std::uint64_t stream() const {
-    const std::uint64_t kv = positive(spec_.widest_page());
-    return residual(tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv) * element_ +
-           (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
-  }
+  std::uint64_t stream() const;
 
   // Of a residual stream whose device has not room for it.
-  std::uint64_t held(std::uint64_t tokens) const {
-    if (tokens == 0 || !(on_host_ || in_file_)) return 0;
-    return ((in_file_ ? 0 : tokens) + chunk_) * positive(spec_.hidden_size) * 4;
-  }
+  std::uint64_t held(std::uint64_t tokens) const;
 
   // Buffers of one chunk; of what has room for all samples on the first device, one has a share.
-  std::uint64_t one_chunk() const {
-    const std::uint64_t kv = positive(spec_.widest_page());
-    return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) +
-           chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
-  }
+  std::uint64_t one_chunk() const;
   std::uint64_t original_chunk() const { return original_tokens_ == 0 ? 0 : one_chunk(); }
 
   // The original model's residual stream and chunk buffers, where upstream error is taken back.
-  std::uint64_t original() const {
-    if (original_tokens_ == 0) return 0;
-    const std::uint64_t kv = positive(spec_.widest_page());
-    return residual(original_tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
-  }
+  std::uint64_t original() const;
 
-  // What is missing of one chunk's output, with its input, as they are and turned; or the factor that solves
-  // their sums and the rows in hand. Beside them the sums.
-  std::uint64_t missing(const LinearSpec& last) const {
-    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-    return out * k * (8 + element_) + std::max(taken(last), LowerTriangle::bytes(last.in_features) +
-                                                                std::min(out * k * 8, kSolvedBytes));
-  }
-  std::uint64_t taken(const LinearSpec& last) const {
-    const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-    return chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (4 + 4);
-  }
+  // What one chunk's output lacks and its input, as they are and transposed; or the factor that solves their
+  // sums, and the rows in hand. The sums are held beside either.
+  std::uint64_t missing(const LinearSpec& last) const;
+  std::uint64_t taken(const LinearSpec& last) const;
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
-  std::uint64_t stage(std::uint64_t width) const {
-    return std::min(positive(rows_at_once(row_chunks(device_scratch_), static_cast<std::int64_t>(width))),
-                    chunk_) *
-           width * 4;
-  }
+  std::uint64_t stage(std::uint64_t width) const;
 
-  // Buffers of the stages and of the judge; the backend keeps them for the next time, so that they are all
-  // there.
-  std::uint64_t packed_rows(std::uint64_t k) const {
-    return positive(gram_rows_at_once(static_cast<std::int64_t>(k * element_)));
-  }
+  std::uint64_t packed_rows(std::uint64_t k) const;
 
-  std::uint64_t stages() const {
-    std::uint64_t most = 0;
-    for (const BlockSpec& block : spec_.blocks) {
-      std::uint64_t sum = 0;
-      for (const SublayerSpec& part : block.sublayers) sum += stage(positive(part.row_floats()));
-      most = std::max(most, sum);
-    }
-    return most + stage(positive(spec_.hidden_size));
-  }
+  std::uint64_t stages() const;
 
-  std::uint64_t scratch(const BlockSpec& block) const {
-    const std::uint64_t k = widest(block);
-    const std::uint64_t judged =
-        positive(
-            quadratic_form_rows(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) *
-        k;
-    // What is judged, and its products; on a device rounded to BF16, too.
-    return stages() + std::max(2 * kDifferenceBytes, judged * (own_ ? 4 + 4 + 2 : 4 + 4)) +
-           std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
-           kept_square(positive(spec_.hidden_size));
-  }
+  // Buffers of the stages and of whoever judges rows; the backend keeps them for the next time, so that all
+  // of them are held.
+  std::uint64_t scratch(const BlockSpec& block) const;
 
-  // GPTQ: the Cholesky factor (FP64) and its panels (FP32), then the panels and the Gram matrix in the
-  // descent's order (FP32); the squares of groups; tiles of rows.
-  std::uint64_t factors(std::uint64_t k) const {
-    return factorizes_ ? 6 * k * k + k * kGroupBytes + threads_ * k * kTileBytes : 0;
-  }
+  // What GPTQ holds beside a linear; nothing for other methods.
+  std::uint64_t factors(std::uint64_t k) const;
 
-  // A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the
-  // diagonal is touched.
-  static std::uint64_t kept_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
-  static std::uint64_t chunk_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? 0 : k * k * 2; }
-  std::uint64_t judge(std::uint64_t k) const {
-    return 4 * k * k + unless_own(element_ * k * k);
-  }  // triangle and prepared
+  // The triangle of a Gram matrix, and the square that rows are judged by as it is prepared.
+  std::uint64_t judge(std::uint64_t k) const;
   // The triangle while it is summed, or while the square is prepared from it.
-  std::uint64_t seen(std::uint64_t k) const {
-    return std::max(4 * k * k + unless_own(chunk_square(k)), judge(k) + 4 * k * k);
-  }
+  std::uint64_t seen(std::uint64_t k) const;
 
   // Channels of the widest input of which statistics are taken.
-  std::uint64_t widest(const BlockSpec& block) const {
-    std::uint64_t k = 0;
-    for (const LinearSpec& linear : block.linears)
-      if (is_planned(linear)) k = std::max(k, positive(linear.in_features));
-    return k;
-  }
+  std::uint64_t widest(const BlockSpec& block) const;
 
   // Linears in FP32 while they are worked on.
-  struct Open {
-    std::uint64_t same = 0;    // weights as they were
-    std::uint64_t scaled = 0;  // that are there as they were, too
+  struct LinearsInWork {
+    std::uint64_t same = 0;    // weights as the checkpoint has them
+    std::uint64_t scaled = 0;  // weights that are held scaled, and as the checkpoint has them
     std::uint64_t made = 0;    // weights of a linear that is being rounded
   };
 
-  // One sublayer: the readers of its first site, then the output linear, which reads what they make
-  // (quant/pipeline/block_quantizer.cpp).
+  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what
+  // the producer feeds (quant/pipeline/block_quantizer.cpp).
   void add_sublayer(const BlockSpec& block, const SublayerSpec& part,
-                    std::vector<std::vector<MemoryItem>>& moments) const {
-    const SiteId outer = part.sites.front();
-    // Its rows take part in the fold of the output's input; null where nothing does.
-    const auto* const made = std::get_if<LinearRows>(&block.at(part.sites.back()).producer);
-    const LinearSpec* const feeds = made == nullptr ? nullptr : &block.at(made->rows.linear);
-    const bool folds_behind = folds_ && feeds != nullptr;
-    std::uint64_t prepared = 0, readers = 0, largest = 0;
-    for (const LinearSpec& linear : block.linears) {
-      if (linear.site != outer) continue;
-      prepared += weights_of(linear) * element_;
-      if (!is_planned(linear)) continue;
-      readers += weights_of(linear);
-      largest = std::max(largest, weights_of(linear));
-    }
-    const LinearSpec& reader = block.at(part.output());
-    const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
-    if (behind == 0) prepared += weights_of(reader) * element_;
-    const std::uint64_t h = positive(block.at(outer).channels), k = positive(reader.in_features);
-    // Rows to be judged, on their way to each device.
-    const std::uint64_t staged = (judged_numbers(block, outer) + judged_numbers(block, reader.site)) * 4;
-    const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
-    const auto add = [&](Open open, std::uint64_t gram, std::uint64_t factors) {
-      // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
-      const std::uint64_t rounded = open.made + std::max(open.made + factors, open.made * (4 + element_));
-      moments.push_back(with_base(
-          {{"program while it computes", kComputingBytes},
-           {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
-           {"the original model's samples", own_ ? held(original_tokens_) : original()},
-           {"half a block as prepared", unless_own(prepared)},
-           {"stage and search buffers",
-            own_ ? std::max(2 * kDifferenceBytes, lanes_ * staged) : scratch(block)},
-           {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
-           {"linears worked on, as they were and scaled (FP32)", open.same * 4 + open.scaled * 8},
-           {"codes, then dequantized and prepared again; or the rounding's factors", rounded},
-           {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
-           {"sampled rows of one input (FP32)", sampled}}));
-    };
-    if (readers != 0) {
-      add({readers, 0, 0}, seen(h), 0);
-      add({folds_ ? 0 : readers, folds_ ? readers : 0, largest}, judge(h), factors(h));
-    }
-    if (behind == 0) return;  // nobody asks for its input
-    if (folds_behind) {
-      const std::uint64_t before = is_planned(*feeds) ? weights_of(*feeds) : 0,
-                          outside = readers == 0 ? 0 : judge(h);
-      add({behind, before, 0}, outside + seen(k), 0);
-      add({0, before + behind, 0}, outside + judge(k), 0);
-    }
-    const bool scaled = folds_behind || original_tokens_ != 0;
-    add({folds_behind ? 0 : behind, folds_behind ? behind : 0, 0}, seen(k), 0);
-    add({scaled ? 0 : behind, scaled ? behind : 0, behind}, judge(k), factors(k));
-    if (original_tokens_ == 0) return;
-    add({0, behind, 0}, judge(k), 0);
-    moments.back().push_back({"what the output lacks, its products, or what solves them", missing(reader)});
-  }
+                    std::vector<std::vector<MemoryItem>>& moments) const;
 
   const ModelSpec& spec_;
   const std::string& format_;

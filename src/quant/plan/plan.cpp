@@ -9,23 +9,13 @@
 #include "base/error.h"
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
-#include "export/report/report.h"
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
-#include "quant/plan/memory_limit.h"
-#include "quant/plan/plan_costs.h"
-#include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::array<int, 3> kDefaultGroups = {128, 64, 32};
-
-// Tokens of whole samples that run at a time.
-std::int64_t chunk_of(std::int64_t length) {
-  constexpr std::int64_t kChunkTokens = 4096;
-  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
-}
 
 struct Pattern {
   NamePattern pattern;
@@ -38,47 +28,6 @@ struct Chosen {
   SchemeRequest request;
 };
 
-struct MethodRow {
-  std::vector<std::string> methods;
-  FoldMethod fold;
-  RoundingMethod rounding;
-};
-const std::vector<MethodRow>& method_rows() {
-  static const std::vector<MethodRow> kRows = {
-      {{"rtn"}, FoldMethod::kNone, RoundingMethod::kNearest},
-      {{"awq"}, FoldMethod::kAwq, RoundingMethod::kAwqClip},
-      {{"awq", "rtn"}, FoldMethod::kAwq, RoundingMethod::kNearest},
-      {{"gptq"}, FoldMethod::kNone, RoundingMethod::kGptq},
-      {{"awq", "gptq"}, FoldMethod::kAwq, RoundingMethod::kGptq},
-      {{"smoothquant"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
-      {{"smoothquant", "rtn"}, FoldMethod::kSmoothQuant, RoundingMethod::kNearest},
-      {{"smoothquant", "gptq"}, FoldMethod::kSmoothQuant, RoundingMethod::kGptq},
-  };
-  return kRows;
-}
-
-void resolve_method(const Recipe& recipe, Plan& plan) {
-  if (recipe.methods.empty())
-    fail(ErrorKind::kUsage, {"no method is named", recipe.source, "method", "write method: awq"});
-  std::string known;
-  for (const MethodRow& row : method_rows()) {
-    if (row.methods == recipe.methods) {
-      plan.method = joined(row.methods, "+");
-      plan.fold = row.fold;
-      plan.rounding = row.rounding;
-      if (recipe.awq.salient_fp16 == 0) return;
-      plan.method = "awq.salient_fp16";
-      plan.fold = FoldMethod::kNone;
-      plan.rounding = RoundingMethod::kSalient;
-      return;
-    }
-    known += (known.empty() ? "" : ", ") +
-             (row.methods.size() == 1 ? row.methods.front() : "[" + joined(row.methods) + "]");
-  }
-  fail(ErrorKind::kUsage,
-       {"[" + joined(recipe.methods) + "] is no method", recipe.source, "method", "there are " + known});
-}
-
 void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
   if (recipe.keep > 0 && !recipe.versioned)
     fail(ErrorKind::kUsage, {"versions are kept where there are versions", recipe.source, "output.keep",
@@ -88,7 +37,7 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
          {"scheme " + recipe.gguf.type + " is a type of GGUF, and the format is " + recipe.format,
           recipe.source, "scheme", "write format: gguf"});
   packed_format(recipe.format);
-  check_salient(recipe);
+  check_kept_columns(recipe);
   if (!recipe.target_bits && !recipe.mixed.bits.empty())
     fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
                              "write target_bits: 4.5"});
@@ -174,12 +123,6 @@ std::string groups_that_would(const std::vector<Chosen>& chosen) {
   return text.empty() ? "no common group does: write _channel" : "groups of " + text + " divide every linear";
 }
 
-DType scale_dtype(const std::string& format, const Checkpoint& checkpoint, const LinearSpec& linear) {
-  if (format != kCompressedTensorsFormat.name && format != kDenseFormat.name) return DType::kF16;
-  const StoredTensor* weight = checkpoint.find(linear.weight.tensor);
-  return weight != nullptr && weight->view.dtype == DType::kF16 ? DType::kF16 : DType::kBF16;
-}
-
 QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std::optional<int> open_group,
                            const std::string& source, bool symmetric) {
   const SchemeRequest& r = c.request;
@@ -211,9 +154,8 @@ QuantScheme resolve_scheme(const Chosen& c, const std::vector<Chosen>& all, std:
   return scheme;
 }
 
-// AWQ's searches and GPTQ choose among integer codes.
 void check_float8(const Plan& plan, const std::string& source) {
-  if (plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kNearest) return;
+  if (!plan.traits->integer_codes_only) return;
   for (const PlannedModule& m : plan.modules)
     if (m.scheme.weight_type == WeightType::kFloat8)
       fail(ErrorKind::kUnsupported, {fmt::format("{} is {}, and method {} chooses integer codes", m.module,
@@ -223,7 +165,7 @@ void check_float8(const Plan& plan, const std::string& source) {
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
-  plan.needs_calibration = plan.method != "rtn" ||
+  plan.needs_calibration = plan.traits->calibrates ||
                            std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
@@ -234,20 +176,21 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
 }  // namespace
 
 bool takes_back_upstream(const Plan& plan) {
-  return plan.rounding == RoundingMethod::kGptq && plan.gptq.upstream_share.value_or(0) > 0;
+  return plan.traits->factorizes && plan.gptq.upstream_share.value_or(0) > 0;
 }
 
-void check_salient(const Recipe& recipe) {
-  if (recipe.awq.salient_fp16 == 0) return;
-  if (recipe.format != kDenseFormat.name)
-    fail(
-        ErrorKind::kUnsupported,
-        {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
-         "awq.salient_fp16", fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
-  if (recipe.methods != std::vector<std::string>{"awq"})
-    fail(ErrorKind::kUsage,
-         {"keeping salient columns is a baseline to compare method awq with, not a part of another method",
-          recipe.source, "awq.salient_fp16", "write method: awq"});
+void check_kept_columns(const Recipe& recipe) {
+  const MethodRow* const asked = asked_by_option(recipe);
+  if (asked == nullptr || !asked->keeps_columns || recipe.format == kDenseFormat.name) return;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("format {} has no place for columns that stay at 16 bits", recipe.format), recipe.source,
+        std::string(asked->key),
+        fmt::format("write format: {}, which stores dense weights", kDenseFormat.name)});
+}
+
+std::int64_t chunk_of(std::int64_t length) {
+  constexpr std::int64_t kChunkTokens = 4096;
+  return std::max<std::int64_t>(1, kChunkTokens / length) * length;
 }
 
 std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec) {
@@ -264,69 +207,50 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   Plan plan;
   plan.devices = std::move(devices.names);
   plan.device_room = devices.room;
-  resolve_method(recipe, plan);
+  plan.traits = &find_method(recipe.methods, recipe, recipe.source);
+  plan.method = plan.traits->name;
+  static_cast<MethodOptions&>(plan) = complete_options(*plan.traits, recipe);
   plan.format = recipe.format;
   plan.compute = compute;
-  plan.awq = recipe.awq;
-  plan.gptq = recipe.gptq;
-  if (!plan.gptq.descent_sweeps) plan.gptq.descent_sweeps = plan.fold == FoldMethod::kAwq ? 2 : 1;
-  if (!plan.gptq.upstream_share) plan.gptq.upstream_share = plan.fold == FoldMethod::kAwq ? 0.5 : 0.0;
-  plan.smoothquant = recipe.smoothquant;
   plan.activations = recipe.activations;
   plan.target_bits = recipe.target_bits;
   plan.measured_samples = recipe.mixed.samples;
   check_intent(recipe, checkpoint, spec);
+  const PackedFormatRow& format = packed_format(recipe.format);
   const std::vector<Chosen> chosen = choose_linears(recipe, spec, plan);
   if (chosen.empty())
     fail(ErrorKind::kUsage,
          {"every linear is ignored: nothing is left to quantize", recipe.source, "ignore", {}});
   const std::optional<int> open_group = default_group(chosen);
   for (const Chosen& c : chosen) {
-    // GPTQ and SmoothQuant are symmetric where nothing is said, what AWQ folds is not.
     QuantScheme scheme =
-        resolve_scheme(c, chosen, open_group, recipe.source,
-                       plan.fold != FoldMethod::kAwq && plan.rounding == RoundingMethod::kGptq);
-    scheme.scale_dtype = scale_dtype(plan.format, checkpoint, *c.linear);
-    if (plan.format == "gptq" && !scheme.symmetric)
-      fail(ErrorKind::kUnsupported,
-           {"asymmetric codes may have a zero of 0, which format gptq (v1) cannot store", recipe.source,
-            c.linear->module, "write format: gptq_v2, or a symmetric scheme"});
-    const bool column_groups = plan.rounding == RoundingMethod::kGptq &&
-                               plan.gptq.order == RoundingOrder::kAct &&
+        resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
+    const StoredTensor* const weight = checkpoint.find(c.linear->module + ".weight");
+    scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
+    if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
+      fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,
+                                     std::string(format.asymmetric_hint)});
+    const bool column_groups = plan.traits->factorizes && plan.gptq.order == RoundingOrder::kAct &&
                                scheme.group_of(c.linear->in_features) < c.linear->in_features;
     plan.modules.push_back(
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
   check_float8(plan, recipe.source);
   check_expressible(plan.format, plan.modules);
-  if (plan.format == "compressed-tensors" && plan.modules.front().column_groups)
-    plan.warnings.push_back(
-        "gptq.order act stores a group per column, which compressed-tensors 0.19 and later do not read: "
-        "order: gar and format: gptq are read");
+  if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)
+    plan.warnings.emplace_back(format.column_groups_warning);
   plan.kv_cache = recipe.kv_cache;
-  if (plan.kv_cache && plan.format != "compressed-tensors")
-    fail(ErrorKind::kUnsupported, {"format " + plan.format + " has no place for the scales of a KV cache",
-                                   recipe.source, "kv_cache", "write format: compressed-tensors"});
+  if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
   if (plan.kv_cache && !plan.needs_calibration)
     fail(ErrorKind::kUnsupported,
-         {"the scales of a KV cache are found by calibration, which method rtn has none of", recipe.source,
-          "kv_cache", "name another method, or leave kv_cache out"});
+         {fmt::format("the scales of a KV cache are found by calibration, which method {} has none of",
+                      plan.method),
+          recipe.source, "kv_cache", "name another method, or leave kv_cache out"});
   if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   settle_costs(plan, recipe.source, checkpoint, spec, threads, memory_limit);
   return plan;
-}
-
-PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices) {
-  PlannedDevices planned;
-  for (const std::shared_ptr<Backend>& device : devices) {
-    if (devices.size() > 1) planned.names.push_back(device->name());
-    if (device->scratch_bytes() == 0) continue;  // its memory is the host's
-    if (!planned.room) planned.room = {device->free_bytes(), device->scratch_bytes()};
-    planned.room->free_bytes = std::min(planned.room->free_bytes, device->free_bytes());
-  }
-  return planned;
 }
 
 namespace {
@@ -338,64 +262,11 @@ Json items_json(const std::vector<MemoryItem>& memory) {
   return items;
 }
 
-bool fits_on_device(const Plan& plan) {
-  return !plan.device_room || fits_in_memory(plan.device_bytes, plan.device_room->free_bytes);
-}
-
-// With what would do: fewer samples, shorter ones, or another device.
-[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
-                                const ModelSpec& spec, int threads) {
-  const std::string found =
-      fmt::format("the run needs {} MiB on its device, which has {} MiB to give",
-                  mebibytes_needed(plan.device_bytes), plan.device_room->free_bytes >> 20);
-  const MemoryItem most =
-      *std::max_element(plan.device_memory.begin(), plan.device_memory.end(),
-                        [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
-  const auto try_less = [&](const char* key, const auto& value_of) {
-    Plan tried = plan;
-    while (value_of(tried) > 1) {
-      value_of(tried) /= 2;
-      tried.chunk_tokens = chunk_of(tried.calibration.sequence_length);
-      estimate_costs(tried, checkpoint, spec, threads);
-      if (fits_on_device(tried))
-        fail(ErrorKind::kUsage,
-             {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
-    }
-  };
-  try_less("calibration.samples", [](Plan& tried) -> std::int64_t& { return tried.calibration.samples; });
-  try_less("calibration.sequence_length",
-           [](Plan& tried) -> std::int64_t& { return tried.calibration.sequence_length; });
-  fail(ErrorKind::kUsage, {found, source, "--device",
-                           fmt::format("no number of samples would do, most of it is for {}; use --device "
-                                       "cpu, or a device with more memory",
-                                       most.what)});
-}
-
 }  // namespace
 
-void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
-                  int threads, std::uint64_t memory_limit) {
-  estimate_costs(plan, checkpoint, spec, threads);
-  if (!(fits_in_limit(plan.peak_bytes, memory_limit) && fits_on_device(plan)) && plan.needs_calibration) {
-    plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  if (!fits_on_device(plan)) {
-    plan.activations_on_host = true;
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  const bool held = !plan.device_room || plan.activations_on_host;  // by the host
-  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration && held) {
-    plan.activations_in_file = true;
-    estimate_costs(plan, checkpoint, spec, threads);
-  }
-  check_memory_limit(plan.peak_bytes, memory_limit, source);
-  if (!fits_on_device(plan)) refuse_device(plan, source, checkpoint, spec, threads);
-}
-
 std::int64_t Plan::gram_tokens() const {
-  const bool for_the_report_alone = fold == FoldMethod::kSmoothQuant && smoothquant.alpha.has_value() &&
-                                    rounding == RoundingMethod::kNearest;
+  const bool for_the_report_alone =
+      traits->samples_rows && smoothquant.alpha.has_value() && !traits->factorizes;
   return for_the_report_alone ? kGramChunkRows : kAllTokens;
 }
 
@@ -415,22 +286,22 @@ Json Plan::to_json() const {
                        {"format", Json(format)},
                        {"compute", Json(compute == Compute::kFloat32 ? "float32" : "bfloat16")},
                        {"bits_per_weight", Json(bits_per_weight())},
-                       {"bytes_in", Json(bytes_in)},
-                       {"bytes_out", Json(bytes_out)},
+                       {"bytes_in", Json(costs.bytes_in)},
+                       {"bytes_out", Json(costs.bytes_out)},
                        {"bytes_written", Json(bytes_written())},
-                       {"bytes_read", Json(total_bytes(reads))},
-                       {"reads", reads_json(reads)},
-                       {"flops", Json(flops)},
+                       {"bytes_read", Json(total_bytes(costs.reads))},
+                       {"reads", reads_json(costs.reads)},
+                       {"flops", Json(costs.flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},
                        {"activations_in_file", Json(activations_in_file)},
                        {"activations_on_host", Json(activations_on_host)},
-                       {"peak_bytes", Json(peak_bytes)},
+                       {"peak_bytes", Json(costs.peak_bytes)},
                        {"devices", named},
-                       {"device_bytes", Json(device_bytes)},
+                       {"device_bytes", Json(costs.device_bytes)},
                        {"device_free_bytes", device_room ? Json(device_room->free_bytes) : Json()},
-                       {"device_memory", items_json(device_memory)},
-                       {"memory", items_json(memory)},
+                       {"device_memory", items_json(costs.device_memory)},
+                       {"memory", items_json(costs.memory)},
                        {"modules", planned},
                        {"ignored", left},
                        {"mixed", mixed ? mixed->to_json() : Json()},

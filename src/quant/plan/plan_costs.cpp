@@ -4,6 +4,8 @@
 #include <map>
 #include <set>
 
+#include "export/formats/packed_formats.h"
+#include "export/output/model_writer.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/peak_memory.h"
 
@@ -16,7 +18,8 @@ std::vector<MemoryItem> greatest(const std::vector<std::vector<MemoryItem>>& mom
                            [](const auto& a, const auto& b) { return total(a) < total(b); });
 }
 
-void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
+                     PlanCosts& costs) {
   const PeakMemory run(plan, checkpoint, spec, threads);
   auto moments = plan.needs_calibration ? run.calibrated() : run.rounded();
   if (plan.target_bits) {
@@ -24,23 +27,27 @@ void estimate_memory(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& 
     moments.insert(moments.end(), measuring.begin(), measuring.end());
   }
   const bool own = plan.device_room.has_value();
-  plan.device_bytes = own || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
-  if (plan.device_bytes > 0)
+  costs.device_bytes = own || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
+  if (costs.device_bytes > 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back(
-          {"what further devices hold beside their samples", (plan.devices.size() - 1) * plan.device_bytes});
+          {"what further devices hold beside their samples", (plan.devices.size() - 1) * costs.device_bytes});
   if (const std::uint64_t held = held_bytes(plan, checkpoint, spec); held != 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"what is held of the checkpoint and read ahead", held});
-  plan.memory = greatest(moments);
-  plan.peak_bytes = total(plan.memory);
+  costs.memory = greatest(moments);
+  costs.peak_bytes = total(costs.memory);
   if (!own || !plan.needs_calibration) return;
   auto there = run.on_device();
   if (plan.target_bits)
     for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
       there.push_back(std::move(moment));
-  plan.device_memory = greatest(there);
-  plan.device_bytes = total(plan.device_memory);
+  costs.device_memory = greatest(there);
+  costs.device_bytes = total(costs.device_memory);
+}
+
+std::uint64_t elements_of(const Shape& shape) {
+  return static_cast<std::uint64_t>(std::max<std::int64_t>(shape.elements(), 0));
 }
 
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
@@ -95,23 +102,25 @@ double forward_flops(const Plan& plan, const ModelSpec& spec) {
                                 : 0;
 }
 
-void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
-  estimate_memory(plan, checkpoint, spec, threads);
-  plan.flops = estimate_flops(plan, spec);
-  plan.bytes_in = checkpoint.tensor_bytes();
-  plan.reads = read_passes(plan, checkpoint, spec);
+PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  PlanCosts costs;
+  estimate_memory(plan, checkpoint, spec, threads, costs);
+  costs.flops = estimate_flops(plan, spec);
+  costs.bytes_in = checkpoint.tensor_bytes();
+  costs.reads = read_passes(plan, checkpoint, spec);
   std::set<std::string> packed;
   std::uint64_t weights = 0, dense = 0;
   for (const PlannedModule& m : plan.modules) {
     packed.insert(m.module + ".weight");
-    weights += positive(m.out_features) * positive(m.in_features);
+    weights += static_cast<std::uint64_t>(m.out_features * m.in_features);
   }
   for (const StoredTensor& tensor : checkpoint.tensors())
     if (packed.count(tensor.name) == 0)
-      dense += positive(tensor.view.shape.elements()) *
-               static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
-  plan.bytes_out = dense + static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
-                                                      static_cast<double>(weights) / 8);
+      dense +=
+          elements_of(tensor.view.shape) * static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
+  costs.bytes_out = dense + static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
+                                                       static_cast<double>(weights) / 8);
+  return costs;
 }
 
 }  // namespace llmq

@@ -13,6 +13,6 @@ std::vector<MemoryItem> gguf_memory(const Plan& plan, const Checkpoint& checkpoi
 // Of the forward pass of one block over the plan's samples, times blocks.
 double forward_flops(const Plan& plan, const ModelSpec& spec);
 
-void estimate_costs(Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads);
+PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads);
 
 }  // namespace llmq

@@ -8,7 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "export/report/report.h"
+#include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/pipeline/residual_store.h"
 #include "quant/pipeline/upstream_error.h"
@@ -27,8 +27,8 @@ constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "de
                      *kForward = "forward", *kEmbedding = "embedding";
 
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-double of(std::int64_t value) { return static_cast<double>(value); }
-double of(std::uint64_t value) { return static_cast<double>(value); }
+double to_double(std::int64_t value) { return static_cast<double>(value); }
+double to_double(std::uint64_t value) { return static_cast<double>(value); }
 
 std::int64_t weights_of(const BlockSpec& block) {
   std::int64_t weights = 0;
@@ -47,9 +47,9 @@ class TokensOfParts {
                        chunks = (samples + per_chunk - 1) / per_chunk,
                        chunk = std::min(samples, per_chunk) * length;
     const auto every = [&](std::int64_t stride) {
-      return of(std::min(all, (chunks + stride - 1) / stride * chunk));
+      return to_double(std::min(all, (chunks + stride - 1) / stride * chunk));
     };
-    if (part == kForward || part == "forward and statistics" || part == kEmbedding) return of(all);
+    if (part == kForward || part == "forward and statistics" || part == kEmbedding) return to_double(all);
     if (part == "scale search")
       return every(static_cast<std::int64_t>(search_stride(static_cast<std::size_t>(chunks), chunk)));
     if (part == "original forward" || part == "upstream error")
@@ -134,7 +134,7 @@ double grown(double at_small, double small, double at_large, double large, int p
 
 bool grows_with_products(const Plan& plan, const std::string& part) {
   if (part == "rounding") return plan.needs_calibration;
-  if (part == "scale search") return plan.fold == FoldMethod::kAwq;
+  if (part == "scale search") return plan.traits->searches_by_gram;
   return part == "losses" || part == "upstream error";
 }
 
@@ -155,7 +155,7 @@ Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const Mode
   const LinearSource source = LinearSource::open(checkpoint);
   const auto share = [&](std::int64_t by) {
     const NarrowModel narrow = narrow_model(source, spec, block, by);
-    return Share{std::sqrt(of(weights_of(narrow.spec.blocks.front())) / of(weights)),
+    return Share{std::sqrt(to_double(weights_of(narrow.spec.blocks.front())) / to_double(weights)),
                  whole_samples(probe, narrow.checkpoint, narrow.spec)};
   };
   Share small = share(2 * divisor), large = share(divisor);
@@ -178,7 +178,7 @@ struct Chosen {
 Chosen choose_block(const Plan& plan, const ModelSpec& spec) {
   std::map<std::string, double> planned;
   for (const PlannedModule& module : plan.modules)
-    planned[module.module] = of(module.out_features) * of(module.in_features);
+    planned[module.module] = to_double(module.out_features) * to_double(module.in_features);
   Chosen chosen;
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
     double weights = 0;
@@ -205,7 +205,7 @@ double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
                                                    static_cast<std::uint64_t>(r) * row_bytes),
                           tensor.view.dtype, {1, width}),
                row);
-  return since(start) / (of(rows) * of(row_bytes));
+  return since(start) / (to_double(rows) * to_double(row_bytes));
 }
 
 }  // namespace
@@ -267,11 +267,11 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
   double computing = 0, weights = 0;
   for (const auto& [part, found] : seconds) computing += found;
   for (const PlannedModule& module : plan.modules)
-    weights += of(module.out_features) * of(module.in_features);
+    weights += to_double(module.out_features) * to_double(module.in_features);
   const double packed = stored_bits_per_weight(plan.format, plan.modules) * weights / 8,
-               dense = std::max(of(plan.bytes_out) - packed, 0.0),
+               dense = std::max(to_double(plan.costs.bytes_out) - packed, 0.0),
                touching = touching_seconds(checkpoint, spec);
-  const double ahead = (of(plan.bytes_in) - dense) * touching;  // while blocks are worked on
+  const double ahead = (to_double(plan.costs.bytes_in) - dense) * touching;  // while blocks are worked on
   seconds[kReading] += std::max(ahead - computing, 0.0);
   seconds[kDense] = dense * touching;
   try {

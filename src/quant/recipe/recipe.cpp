@@ -11,7 +11,9 @@
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
+#include "export/formats/packed_formats.h"
 #include "export/gguf/type_mix.h"
+#include "quant/methods/registry.h"
 #include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
@@ -25,13 +27,13 @@ void apply_version(Recipe&, const Yaml& v) {
 }
 
 void apply_methods(Recipe& r, const Yaml& v) {
-  static const std::vector<std::string> kMethods = {"rtn", "awq", "gptq", "smoothquant", "imatrix"};
+  const std::vector<std::string> known = method_words();
   r.methods.clear();
   if (v.kind() != Yaml::Kind::kSequence) {
-    r.methods.push_back(read_word(v, kMethods));
+    r.methods.push_back(read_word(v, known));
     return;
   }
-  for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, kMethods));
+  for (const Yaml& item : v.items()) r.methods.push_back(read_word(item, known));
   if (r.methods.empty()) v.fail_here("the list of methods is empty", "write method: awq");
 }
 
@@ -137,8 +139,7 @@ struct Key {
   void (*apply)(Recipe&, const Yaml&);
 };
 
-// Options of methods that are not in this version are read and checked, so that a recipe for a later one is
-// judged whole.
+// Keys in the order in which errors list them. awq.loss names the one loss there is.
 const auto kKeys = std::to_array<Key>({
     {"version", apply_version},
     {"model", [](Recipe& r, const Yaml& v) { r.model = v.as_string(); }},
@@ -150,7 +151,9 @@ const auto kKeys = std::to_array<Key>({
     {"scheme", apply_scheme},
     {"format",
      [](Recipe& r, const Yaml& v) {
-       r.format = read_word(v, {"compressed-tensors", "awq", "gptq", "gptq_v2", "gguf", "safetensors"});
+       std::vector<std::string> known = packed_format_names();
+       known.emplace_back("gguf");
+       r.format = read_word(v, known);
      }},
     {"calibration.text", [](Recipe& r, const Yaml& v) { r.calibration.text = read_names(v); }},
     {"calibration.samples",

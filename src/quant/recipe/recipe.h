@@ -12,22 +12,11 @@
 #include "base/io.h"
 #include "base/json.h"
 #include "calibration/calibration_text.h"
-#include "quant/methods/gptq/gptq.h"
-#include "quant/methods/smoothquant/smoothquant.h"
+#include "quant/methods/method_options.h"
 #include "tensor/kv_cache_type.h"
 #include "tensor/quant_scheme.h"
 
 namespace llmq {
-
-struct AwqOptions {
-  int grid = 20;
-  enum class Duo { kNo, kYes, kBoth } duo_scaling = Duo::kBoth;
-  bool clip = true;
-  // Not AWQ but the baseline that its paper compares it with: this share of the input channels stays as it
-  // is, the rest is rounded to nearest, no scale moves (quant/methods/awq/salient_columns.h). 0: AWQ.
-  double salient_fp16 = 0;
-  bool operator==(const AwqOptions&) const = default;
-};
 
 // The largest magnitude that a calibrated scale of activations covers: that of all values seen, or the one
 // that `percentile` percent of the sampled values do not exceed; what lies above is clipped.
@@ -63,12 +52,13 @@ struct GgufOptions {
   bool operator==(const GgufOptions&) const = default;
 };
 
-struct Recipe {
+// The keys awq.*, gptq.* and smoothquant.* are the options of its methods.
+struct Recipe : MethodOptions {
   std::string source;  // file, or "command line"
   std::string model, output;
   bool versioned = false;  // output: {dir, versioned, keep}
   std::int64_t keep = 0;   // versions kept; 0: all
-  // "rtn" | "awq" | "gptq" | "smoothquant", in the order in which they are applied; "imatrix" for GGUF
+  // In the order in which they are applied: words of quant/methods/registry.h.
   std::vector<std::string> methods;
   std::optional<SchemeRequest> scheme;
   bool scheme_is_gguf = false;  // the scheme that was named is gguf.type
@@ -81,9 +71,6 @@ struct Recipe {
   std::vector<SchemeOverride> overrides;
   std::optional<double> target_bits;  // bits per weight that mixed precision may spend
   MixedRequest mixed;
-  AwqOptions awq;
-  GptqOptions gptq;
-  SmoothQuantOptions smoothquant;
   GgufOptions gguf;
   ActivationRange activations;
   bool portable = false;  // the same bytes on every processor with AVX2 (kPortableArithmetic)

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "export/formats/packed_formats.h"
+
 namespace llmq::testing {
 namespace {
 

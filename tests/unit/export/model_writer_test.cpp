@@ -7,6 +7,8 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "export/formats/packed_formats.h"
+#include "export/output/packed_writer.h"
 #include "model/linear_source.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
@@ -211,6 +213,21 @@ TEST_F(ModelWriterTest, TheSameInputGivesTheSameDigestWhateverTheReportSays) {
 }
 
 // A whole run with every call to the disk failing in turn: always an Error, never the output's name.
+TEST(WrittenOrder, ComparesDigitsAsNumbers) {
+  const std::vector<std::string> ordered = {
+      "lm_head.weight",           "model.embed_tokens.weight", "model.layers.0.mlp.up_proj.weight",
+      "model.layers.2.mlp",       "model.layers.2.mlp.a",      "model.layers.2a",
+      "model.layers.9.z",         "model.layers.10.a",         "model.layers.10.b",
+      "model.layers.100.a.1.b.2", "model.layers.100.a.1.b.10", "model.norm.weight"};
+  std::vector<TensorDeclaration> tensors;
+  for (auto name = ordered.rbegin(); name != ordered.rend(); ++name)
+    tensors.push_back({*name, DType::kF32, {1}});
+  written_order(tensors);
+  std::vector<std::string> names;
+  for (const TensorDeclaration& tensor : tensors) names.push_back(tensor.name);
+  EXPECT_EQ(names, ordered);
+}
+
 TEST_F(ModelWriterTest, NoFailureLeavesTheOutputsName) {
   const std::vector<PlannedModule> modules = every_linear(spec_, scheme_of(4, 32, false));
   int failures = 0;

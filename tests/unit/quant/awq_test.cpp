@@ -1,5 +1,6 @@
 // AWQ on matrices small enough to run the inputs themselves: the Gram loss is the output error, the search
 // beats rounding where a channel stands out, and nothing depends on threads or on the order of rows.
+#include "quant/methods/awq/clip_search.h"
 #include "quant/methods/awq/scale_search.h"
 
 #include <gtest/gtest.h>
@@ -12,7 +13,6 @@
 #include "base/error.h"
 #include "quant/methods/awq/salient_columns.h"
 #include "quant/methods/gram_loss.h"
-#include "quant/methods/quadratic_form_rows.h"
 #include "quant/methods/rounding.h"
 #include "quant/methods/rtn.h"
 #include "support/recording_device.h"
@@ -201,11 +201,11 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
 }
 
 TEST(GramLoss, RowsInOneCallFollowTheScratchOfADevice) {
-  EXPECT_EQ(quadratic_form_rows(25600, 0), 20);
-  EXPECT_EQ(quadratic_form_rows(25600, 64 << 10), 20);  // never fewer than the host
-  EXPECT_EQ(quadratic_form_rows(25600, 256 << 20), 655);
-  EXPECT_EQ(quadratic_form_rows(1 << 20, 0), 16);
-  EXPECT_EQ(quadratic_form_rows(1, 0), 8192);
+  EXPECT_EQ(GramLoss::rows_at_once(25600, 0), 20);
+  EXPECT_EQ(GramLoss::rows_at_once(25600, 64 << 10), 20);  // never fewer than the host
+  EXPECT_EQ(GramLoss::rows_at_once(25600, 256 << 20), 655);
+  EXPECT_EQ(GramLoss::rows_at_once(1 << 20, 0), 16);
+  EXPECT_EQ(GramLoss::rows_at_once(1, 0), 8192);
 }
 
 // 9,300 items are two calls for a device of little scratch, one for another.

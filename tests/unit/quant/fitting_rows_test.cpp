@@ -59,7 +59,7 @@ Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std:
   Plan plan = make_plan(recipe, checkpoint, spec, Compute::kBFloat16, 1, 0);
   plan.chunk_tokens = kChunk;
   plan.activations_on_host = place == Place::kHost;
-  estimate_costs(plan, checkpoint, spec, 1);
+  plan.costs = estimate_costs(plan, checkpoint, spec, 1);
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
   Quantized run;

@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "captured_output.h"
-#include "export/report/report.h"
+#include "export/formats/packed_formats.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/plan.h"
 

@@ -240,8 +240,6 @@ TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
 // Rounds to nearest, and spoils it where the input is widest: every code one step off, loss told truly.
 class SpoilsDown final : public Method {
  public:
-  std::string name() const override { return "spoils"; }
-  bool needs_statistics() const override { return true; }
   QuantizedMatrix quantize(const RoundingProblem& p, Backend& backend) const override {
     ThreadPool pool(1);
     QuantizedMatrix matrix = round_to_nearest(p.weight, p.out_features, p.in_features, p.scheme, pool);

@@ -119,8 +119,8 @@ TEST(Plan, SalientColumnsAreABaselineForDenseOutputs) {
   const std::string salient = "method: awq\nawq: {salient_fp16: 0.01}\n";
   const Plan plan = plan_for(salient + "format: safetensors\nscheme: w3a16_g128_sym\n");
   EXPECT_EQ(plan.method, "awq.salient_fp16");
-  EXPECT_EQ(plan.fold, FoldMethod::kNone);
-  EXPECT_EQ(plan.rounding, RoundingMethod::kSalient);
+  EXPECT_FALSE(plan.traits->folds);
+  EXPECT_TRUE(plan.traits->keeps_columns);
   EXPECT_TRUE(plan.needs_calibration);
   EXPECT_EQ(plan.modules[0].scheme.scale_dtype, DType::kBF16);
   EXPECT_EQ(plan.bits_per_weight(), 32);
@@ -169,18 +169,18 @@ TEST(Plan, SaysWhatItCannotDo) {
 
 TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   // a twentieth in reserve
-  const auto needed = [](const Plan& of) { return of.peak_bytes + of.peak_bytes / 20; };
+  const auto needed = [](const Plan& of) { return of.costs.peak_bytes + of.costs.peak_bytes / 20; };
   const Plan plan = plan_for("method: awq\n");
   std::uint64_t sum = 0;
-  for (const MemoryItem& item : plan.memory) sum += item.bytes;
-  EXPECT_EQ(sum, plan.peak_bytes);
+  for (const MemoryItem& item : plan.costs.memory) sum += item.bytes;
+  EXPECT_EQ(sum, plan.costs.peak_bytes);
   EXPECT_TRUE(plan.keep_inputs);
   EXPECT_TRUE(plan_for("method: awq\n", needed(plan)).keep_inputs);
   // 128 x 512 samples: 16 chunks' worth of inputs are given up before the run is refused.
   const Plan least = plan_for("method: awq\n", needed(plan) - 1);
   EXPECT_FALSE(least.keep_inputs);
   constexpr std::uint64_t kInputs = (128u * 512 - 4096) * 384 * 2;
-  EXPECT_NEAR(static_cast<double>(plan.peak_bytes - least.peak_bytes), kInputs + kInputs / 25, 1)
+  EXPECT_NEAR(static_cast<double>(plan.costs.peak_bytes - least.costs.peak_bytes), kInputs + kInputs / 25, 1)
       << "with the gaps that the heap is planned to have between its blocks";
   EXPECT_FALSE(least.activations_in_file);
   // Then the residual stream of all but one chunk.
@@ -188,7 +188,8 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   EXPECT_FALSE(filed.keep_inputs);
   EXPECT_TRUE(filed.activations_in_file);
   constexpr std::uint64_t kResidual = (128u * 512 - 4096) * 128 * 4;
-  EXPECT_NEAR(static_cast<double>(least.peak_bytes - filed.peak_bytes), kResidual + kResidual / 25, 1);
+  EXPECT_NEAR(static_cast<double>(least.costs.peak_bytes - filed.costs.peak_bytes),
+              kResidual + kResidual / 25, 1);
   EXPECT_EQ(error_of("method: awq\n", needed(filed)), "");
   EXPECT_THAT(
       error_of("method: awq\n", needed(filed) - 1),

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "base/error.h"
+#include "base/yaml.h"
 
 namespace llmq {
 namespace {
@@ -319,6 +320,55 @@ TEST(Recipe, RefusesAReportOfSomethingElse) {
   EXPECT_THAT(refused(json), HasSubstr("kind"));
   for (const Json& wrong : {Json(), Json(5), Json::array(), Json("method: rtn")})
     EXPECT_NE(refused(wrong), "") << wrong.dump();
+}
+
+// What `path: value` changes, besides naming what is made of what.
+bool is_a_choice(const std::string& path) {
+  for (const char* named : {"version", "model", "output", "method", "scheme"})
+    if (path == named) return true;
+  return false;
+}
+
+// "[a, b]" and "a" as --set takes them.
+std::string value_text(const Yaml& value) {
+  if (value.kind() != Yaml::Kind::kSequence) return value.as_string();
+  std::string text;
+  for (const Yaml& item : value.items()) text += (text.empty() ? "" : ", ") + item.as_string();
+  return "[" + text + "]";
+}
+
+// Keys of `mapping` that say what a recipe without them does.
+void find_repeated_defaults(const Yaml& mapping, const std::string& prefix, const std::string& file,
+                            std::vector<std::string>& found) {
+  for (const Yaml::Member& member : mapping.members()) {
+    const std::string path = prefix + member.key;
+    if (member.value.kind() == Yaml::Kind::kMapping) {
+      find_repeated_defaults(member.value, path + ".", file, found);
+      continue;
+    }
+    if (is_a_choice(path)) continue;
+    Recipe plain, set;
+    for (Recipe* const recipe : {&plain, &set})
+      if (prefix == "evaluate.") recipe->set("evaluate={}");
+    set.set(path + "=" + value_text(member.value));
+    if (set.to_json() == plain.to_json()) found.push_back(file + ": " + path);
+  }
+}
+
+TEST(Recipe, PresetsStateOnlyWhatDiffersFromTheDefault) {
+  std::vector<std::string> found;
+  std::size_t files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(std::string(LLMQ_SOURCE_DIR) + "/recipes")) {
+    const std::string text = read_text(system_io(), entry.path(), 1 << 20), name = entry.path().filename();
+    EXPECT_FALSE(Recipe::parse(text, name).methods.empty()) << name;
+    find_repeated_defaults(Yaml::parse(text, name), "", name, found);
+    ++files;
+  }
+  EXPECT_THAT(found, ::testing::IsEmpty());
+  EXPECT_GT(files, 10u);
+  find_repeated_defaults(Yaml::parse("awq: {grid: 20, clip: false}\nevaluate: {max_kl: 0.1}\n", "r.yaml"), "",
+                         "r.yaml", found);
+  EXPECT_THAT(found, ElementsAre("r.yaml: awq.grid"));
 }
 
 }  // namespace

@@ -1,12 +1,10 @@
-// Clip search per output row and group: which shrunken range costs least by the group's diagonal block of the
-// Gram matrix.
-//
-// Both ends shrink together or one alone, in steps of 1/20 down to one half. Cost: candidates x 2 x group
-// products per weight.
+// Both ends of a range shrink together or one alone, in steps of 1/20 down to one half. Cost: candidates x 2
+// x group products per weight.
+#include "quant/methods/awq/clip_search.h"
+
 #include <algorithm>
 #include <optional>
 
-#include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/methods/rtn.h"
 
@@ -100,16 +98,15 @@ void take_row(QuantizedMatrix& into, const QuantizedMatrix& from, std::int64_t r
 class AwqRounding final : public Method {
  public:
   AwqRounding(const AwqOptions& options, Compute compute) : options_(options), compute_(compute) {}
-  std::string name() const override { return "awq"; }
-  bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     ThreadPool& pool = backend.workers();
     const std::int64_t rows = problem.out_features, columns = problem.in_features;
     std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
     QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
-    std::optional<GramLoss> own;
-    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    std::optional<GramLoss> made;
+    GramLoss& gram =
+        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
     std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
     if (options_.clip && problem.scheme.granularity != Granularity::kTensor) {
       ClipSearch(problem, ranges, backend, compute_, pool).run();
@@ -133,6 +130,16 @@ class AwqRounding final : public Method {
 };
 
 }  // namespace
+
+std::uint64_t clip_search_device_bytes(std::int64_t out_features, std::int64_t group, bool symmetric,
+                                       std::uint64_t element, std::uint64_t device_scratch) {
+  const std::uint64_t shrinks = make_shrinks(symmetric).size(), columns = static_cast<std::uint64_t>(group),
+                      out = static_cast<std::uint64_t>(out_features),
+                      items =
+                          std::min(static_cast<std::uint64_t>(GramLoss::rows_at_once(group, device_scratch)),
+                                   out * shrinks);
+  return columns * (element * columns + items * (4 + 4 + 2) + std::min(items / shrinks + 2, out) * 4);
+}
 
 std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute) {
   return std::make_unique<AwqRounding>(options, compute);

@@ -14,8 +14,6 @@ namespace {
 class SalientRounding final : public Method {
  public:
   SalientRounding(double share, Compute compute) : share_(share), compute_(compute) {}
-  std::string name() const override { return "salient_fp16"; }
-  bool needs_statistics() const override { return true; }
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     if (problem.stats == nullptr) fail(ErrorKind::kInternal, "salient columns are found by statistics");
     ThreadPool& pool = backend.workers();
@@ -25,8 +23,9 @@ class SalientRounding final : public Method {
     for (std::int64_t n = 0; n < problem.out_features; ++n)
       for (const std::int32_t k : matrix.kept_columns)
         matrix.kept_weights.push_back(problem.weight[static_cast<std::size_t>(n * problem.in_features + k)]);
-    std::optional<GramLoss> own;
-    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    std::optional<GramLoss> made;
+    GramLoss& gram =
+        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
     matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     return matrix;
   }

@@ -1,4 +1,4 @@
-// The scale search; the clip search is in awq_clip.cpp.
+// The scale search; the clip search is in quant/methods/awq/clip_search.cpp.
 #include "quant/methods/awq/scale_search.h"
 
 #include <algorithm>
@@ -17,8 +17,6 @@ constexpr std::int64_t kSampledRows = 128;  // judged for every candidate
 constexpr std::size_t kFinalists = 3;       // judged again on all rows, beside the identity
 
 struct Candidate {
-  double ratio = 0;
-  bool duo = false;
   std::vector<float> s;
   double loss = 0;
 };
@@ -90,13 +88,13 @@ std::vector<Candidate> make_candidates(const ScaleProblem& problem, const AwqOpt
   std::vector<double> x = problem.stats->mean_absolute(), w = mean_relative_weight(problem, channels);
   average_over_producers(x, problem.producer_of);
   average_over_producers(w, problem.producer_of);
-  std::vector<Candidate> candidates = {{0, false, std::vector<float>(x.size(), 1.0f), 0}};
+  std::vector<Candidate> candidates = {{std::vector<float>(x.size(), 1.0f), 0}};
   for (const bool duo : {false, true}) {
     if (duo ? options.duo_scaling == AwqOptions::Duo::kNo : options.duo_scaling == AwqOptions::Duo::kYes)
       continue;
     for (int i = duo ? 0 : 1; i < options.grid; ++i) {  // plain with r = 0 is the identity
       const double ratio = static_cast<double>(i) / options.grid;
-      candidates.push_back({ratio, duo, scales_for(ratio, duo, x, w), 0});
+      candidates.push_back({scales_for(ratio, duo, x, w), 0});
     }
   }
   return candidates;
@@ -126,8 +124,8 @@ void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std:
   for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
 }
 
-GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& own, Backend& backend) {
-  return problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, problem.compute);
+GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& made, Backend& backend) {
+  return problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, problem.compute);
 }
 
 std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
@@ -141,8 +139,8 @@ std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
 
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool& pool = backend.workers();
-  std::optional<GramLoss> own;
-  GramLoss& gram = gram_of(problem, own, backend);
+  std::optional<GramLoss> made;
+  GramLoss& gram = gram_of(problem, made, backend);
   const std::vector<float> own_s(s.begin(), s.end());
   const std::vector<float>* const only[] = {&own_s};
   return losses_of(problem, only, all_rows(problem), gram, pool).front();
@@ -156,8 +154,8 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   for (std::size_t i = 0; i < all.size(); i += stride) sampled.push_back(all[i]);
 
   ThreadPool& pool = backend.workers();
-  std::optional<GramLoss> own;
-  GramLoss& gram = gram_of(problem, own, backend);
+  std::optional<GramLoss> made;
+  GramLoss& gram = gram_of(problem, made, backend);
   std::vector<Candidate> candidates = make_candidates(problem, options, channels);
   judge(candidates, problem, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.
@@ -172,8 +170,6 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
   AwqScales result;
   result.identity_loss = candidates.front().loss;
   result.loss = best->loss;
-  result.ratio = best->ratio;
-  result.duo = best->duo;
   result.identity = best == candidates.begin();
   result.s = std::move(best->s);
   return result;

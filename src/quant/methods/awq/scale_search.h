@@ -1,5 +1,5 @@
 // Activation-aware weight quantization (Lin et al. 2023), judged by the Gram matrix instead of forward
-// passes.
+// passes: the scale search. The rounding that follows it is in quant/methods/awq/clip_search.h.
 //
 // Scale search, one s per input channel shared by all readers of an input:
 //   s = x^r, or x^r / w^(1-r) (duo),  r = i / grid,  x = mean |x| per channel,  w = mean over rows of |W| /
@@ -7,36 +7,25 @@
 //   diag(1/s) - W;  the identity is always a candidate.
 // All candidates are judged on an even sample of the rows, the best of them again on every row. Cost: 2 K^2
 // per row and candidate.
-//
-// Clip search, per output row and group: the range [low, high] shrinks to the pair (f low, g high) that costs
-// least by the group's own diagonal block of G; a row keeps its clipped ranges only if the whole Gram matrix
-// agrees.
 #pragma once
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <vector>
 
-#include "quant/methods/method.h"
+#include "quant/methods/awq/awq_options.h"
 #include "quant/methods/scale_problem.h"
-#include "quant/recipe/recipe.h"
 
 namespace llmq {
 
 struct AwqScales {
   std::vector<float> s;                // per channel; all 1 when no candidate beats the identity
   double loss = 0, identity_loss = 0;  // over all rows of all readers
-  double ratio = 0;
-  bool duo = false, identity = true;
+  bool identity = true;
 };
 
 // The loss of given scales, over all rows of all readers.
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend);
 
 AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& options, Backend& backend);
-
-// The rounding that follows the scales: clip search (unless options.clip is off), then codes. Sees the scaled
-// weight and the scaled statistics.
-std::unique_ptr<Method> make_awq_rounding(const AwqOptions& options, Compute compute);
 
 }  // namespace llmq

@@ -30,14 +30,14 @@ std::vector<double> invert(const std::vector<double>& upper, std::int64_t width)
   return inverse;
 }
 
-GroupSquare make_square(const std::vector<double>& upper, std::int64_t width) {
+BlockCholesky make_block(const std::vector<double>& upper, std::int64_t width) {
   const auto at = [width](std::int64_t i, std::int64_t j) { return static_cast<std::size_t>(i * width + j); };
   const std::vector<double> inverse = invert(upper, width);
   std::vector<double> product(upper.size());  // G^-1 = R^-T R^-1
   for (std::int64_t k = 0; k < width; ++k)
     for (std::int64_t i = k; i < width; ++i)
       for (std::int64_t j = k; j < width; ++j) product[at(i, j)] += inverse[at(k, i)] * inverse[at(k, j)];
-  GroupSquare square;
+  BlockCholesky square;
   square.exists = true;
   square.inverse.assign(product.begin(), product.end());
   for (std::int64_t i = 0; i < width; ++i) {
@@ -50,17 +50,17 @@ GroupSquare make_square(const std::vector<double>& upper, std::int64_t width) {
 
 }  // namespace
 
-std::vector<GroupSquare> factorize_groups(const std::vector<ColumnBlock>& blocks,
-                                          const std::function<double(std::int64_t, std::int64_t)>& element,
-                                          ThreadPool& pool) {
-  std::vector<GroupSquare> squares(blocks.size());
+std::vector<BlockCholesky> factorize_blocks(const std::vector<ColumnBlock>& blocks,
+                                            const std::function<double(std::int64_t, std::int64_t)>& element,
+                                            ThreadPool& pool) {
+  std::vector<BlockCholesky> squares(blocks.size());
   pool.parallel_for(blocks.size(), [&](std::size_t b, int) {
     const ColumnBlock& block = blocks[b];
     const std::int64_t last = block.begin + block.width - 1;
     LowerTriangle reversed(block.width);
     for (std::int64_t i = 0; i < block.width; ++i)
       for (std::int64_t j = 0; j <= i; ++j) reversed.row(i)[j] = element(last - j, last - i);
-    if (cholesky_lower(reversed, pool)) squares[b] = make_square(upper_factor(reversed), block.width);
+    if (cholesky_lower(reversed, pool)) squares[b] = make_block(upper_factor(reversed), block.width);
   });
   return squares;
 }

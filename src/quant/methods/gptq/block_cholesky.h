@@ -10,15 +10,17 @@
 
 namespace llmq {
 
-struct GroupSquare {
+struct BlockCholesky {
   std::vector<float> unit_upper, inverse;  // L and G_bb^-1, [width, width]
   std::vector<float> cost;                 // R_kk^2
   bool exists = false;                     // no Cholesky factor in FP64: nothing else is filled
+  // What the squares of all blocks take at most, for each column.
+  static constexpr std::uint64_t kColumnBytes = 2 * ColumnPanels::kMostColumns * sizeof(float);
 };
 
 // element(i, j) of G by place.
-std::vector<GroupSquare> factorize_groups(const std::vector<ColumnBlock>& blocks,
-                                          const std::function<double(std::int64_t, std::int64_t)>& element,
-                                          ThreadPool& pool);
+std::vector<BlockCholesky> factorize_blocks(const std::vector<ColumnBlock>& blocks,
+                                            const std::function<double(std::int64_t, std::int64_t)>& element,
+                                            ThreadPool& pool);
 
 }  // namespace llmq

@@ -3,11 +3,6 @@
 #include <algorithm>
 
 namespace llmq {
-namespace {
-
-constexpr std::int64_t kMostColumns = 128;
-
-}  // namespace
 
 ColumnPanels::ColumnPanels(const ColumnOrder& order, bool upper) {
   const std::int64_t size = order.size();

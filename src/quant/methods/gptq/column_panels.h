@@ -18,6 +18,7 @@ struct ColumnBlock {
 
 class ColumnPanels {
  public:
+  static constexpr std::int64_t kMostColumns = 128;  // of a block
   ColumnPanels() = default;
   // No block crosses the border of a run (none: one run). upper: rows below the diagonal are not kept.
   ColumnPanels(const ColumnOrder& order, bool upper);

@@ -42,7 +42,7 @@ void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
 
 void GroupDescent::refit() {
   const std::int64_t end = begin_ + width_;
-  if (const GroupSquare* own = problem_.own_of(begin_, end); own != nullptr)
+  if (const BlockCholesky* own = problem_.own_of(begin_, end); own != nullptr)
     search_again(*own, problem_.blocks_of(begin_, end).front());
   if (!problem_.scales) return;
   fit_scale();
@@ -50,7 +50,7 @@ void GroupDescent::refit() {
 }
 
 // What a group's values lose beyond t is (t - value) G_gg (t - value)^T.
-void GroupDescent::search_again(const GroupSquare& own, const ColumnBlock& block) {
+void GroupDescent::search_again(const BlockCholesky& own, const ColumnBlock& block) {
   const std::size_t count = static_cast<std::size_t>(width_) * rows_;
   float* const scale = tile_.scale_of(group_);
   float* const zero = tile_.zero_of(group_);

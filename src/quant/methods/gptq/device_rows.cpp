@@ -9,6 +9,9 @@
 namespace llmq {
 namespace {
 
+constexpr std::int64_t kRowArrays = 6;    // of K values for each row, with what a group takes
+constexpr std::int64_t kBlockArrays = 5;  // of a block's columns for each row
+
 // Error(kInternal) where not every device rounds columns: their rows would be rounded by nobody.
 ColumnRounder& rounder_of(const Backend& device) {
   ColumnRounder* const rounder = device.extensions().column_rounder;
@@ -270,26 +273,38 @@ class DeviceRows {
 
 }  // namespace
 
+std::uint64_t gptq_device_bytes(std::uint64_t out_features, std::uint64_t columns,
+                                std::uint64_t device_scratch) {
+  const std::uint64_t row = kRowArrays * columns * sizeof(float),
+                      rows = std::min(
+                          static_cast<std::uint64_t>(rounded_rows(static_cast<std::int64_t>(device_scratch),
+                                                                  static_cast<std::int64_t>(row))),
+                          out_features);
+  return 6 * columns * columns +
+         columns * (BlockCholesky::kColumnBytes / 2 + BlockCholesky::kColumnBytes + 8 * sizeof(float)) +
+         rows * (row + kBlockArrays * ColumnPanels::kMostColumns * sizeof(float));
+}
+
 InputOnDevice put_input(const GptqInput& input, Backend& backend) {
   const auto put = [&](const std::vector<float>& values) { return upload_values(backend, values); };
-  InputOnDevice there;
-  there.upper = put_panels(input.unit_upper, input.order, input.dead, backend);
-  there.importance = put(input.importance);
-  there.cost = put(input.cost);
-  if (input.order.run_begin.empty()) there.column_importance = put(input.importance_by_column());
-  if (!input.is_fitted) return there;
+  InputOnDevice on_device;
+  on_device.upper = put_panels(input.unit_upper, input.order, input.dead, backend);
+  on_device.importance = put(input.importance);
+  on_device.cost = put(input.cost);
+  if (input.order.run_begin.empty()) on_device.column_importance = put(input.importance_by_column());
+  if (!input.is_fitted) return on_device;
   const DescentProblem& descent = input.descent;
-  there.square = put_panels(descent.square, input.runs, input.dead, backend);
-  there.inverse = put(descent.inverse);
-  there.row_sum = put(descent.row_sum);
+  on_device.square = put_panels(descent.square, input.runs, input.dead, backend);
+  on_device.inverse = put(descent.inverse);
+  on_device.row_sum = put(descent.row_sum);
   std::vector<float> own;
-  for (const GroupSquare& square : descent.own) {
-    there.own_begin.push_back(own.size());
+  for (const BlockCholesky& square : descent.own) {
+    on_device.own_begin.push_back(own.size());
     for (const std::vector<float>* part : {&square.unit_upper, &square.inverse, &square.cost})
       own.insert(own.end(), part->begin(), part->end());
   }
-  there.own = put(own);
-  return there;
+  on_device.own = put(own);
+  return on_device;
 }
 
 void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, QuantizedMatrix& matrix,
@@ -298,17 +313,18 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   for (const std::shared_ptr<Backend>& further : problem.further_devices) devices.push_back(further.get());
   const auto count = static_cast<std::int64_t>(devices.size());
   const std::int64_t rows = problem.out_features,
-                     row_bytes = kDeviceRowArrays * problem.in_features * std::int64_t{sizeof(float)};
+                     row_bytes = kRowArrays * problem.in_features * std::int64_t{sizeof(float)};
   // In a batch: a multiple of four rows, as devices copy them 16 bytes at a time
   // (kernels/cuda/tile_product.h).
   std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
-  for (Backend* const device : devices) most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
+  for (Backend* const device : devices)
+    most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
   if (most > 4) most -= most % 4;
   OrderedSection turns;  // nobody waits: batches are of different rows
-  side_by_side(devices.size(), turns, [&](std::size_t own) {
-    Backend& device = *devices[own];
-    for (std::int64_t first = static_cast<std::int64_t>(own) * most; first < rows; first += count * most) {
-      DeviceRows batch(linear, problem, first, std::min(most, rows - first), linear.input.on_devices[own],
+  side_by_side(devices.size(), turns, [&](std::size_t index) {
+    Backend& device = *devices[index];
+    for (std::int64_t first = static_cast<std::int64_t>(index) * most; first < rows; first += count * most) {
+      DeviceRows batch(linear, problem, first, std::min(most, rows - first), linear.input.on_devices[index],
                        rounder_of(device), device);
       batch.run();
       batch.write(matrix);

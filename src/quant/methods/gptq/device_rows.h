@@ -12,7 +12,10 @@
 
 namespace llmq {
 
-inline constexpr std::int64_t kDeviceRowArrays = 6;  // of K values for each row, with what a group takes
+// What a device holds for the rounding of a linear: the factor and the square by panels (FP32), the factors
+// of blocks, values by place, and as many rows as go at once.
+std::uint64_t gptq_device_bytes(std::uint64_t out_features, std::uint64_t columns,
+                                std::uint64_t device_scratch);
 
 InputOnDevice put_input(const GptqInput& input, Backend& backend);
 

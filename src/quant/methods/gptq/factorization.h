@@ -41,7 +41,7 @@ struct Factorization {
   void solve(std::span<double> rows, ThreadPool& pool) const;
 };
 
-// That and why the host factorizes though the backend is a device; empty where it does.
+// Says that the host factorizes although the backend is a device, and why; empty where the device does.
 std::string host_factorization(Backend& backend);
 
 // element(i, j) of H, read for i >= j; mean_diagonal is that of the columns that are alive. Error(kBadInput)

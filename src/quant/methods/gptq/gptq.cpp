@@ -48,8 +48,6 @@ class PlacedGram {
 class Gptq final : public Method {
  public:
   Gptq(const GptqOptions& options, Compute compute) : options_(options), compute_(compute) {}
-  std::string name() const override { return "gptq"; }
-  bool needs_statistics() const override { return true; }
 
   QuantizedMatrix quantize(const RoundingProblem& problem, Backend& backend) const override {
     if (problem.scheme.weight_type != WeightType::kInteger ||
@@ -83,8 +81,9 @@ class Gptq final : public Method {
       round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
-    std::optional<GramLoss> own;
-    GramLoss& gram = problem.gram != nullptr ? *problem.gram : own.emplace(*problem.stats, backend, compute_);
+    std::optional<GramLoss> made;
+    GramLoss& gram =
+        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
     matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
     return matrix;
   }
@@ -194,7 +193,7 @@ class Gptq final : public Method {
         descent.row_sum.push_back(static_cast<float>(sum));
         descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
       }
-    if (options_.retry_scales) descent.own = factorize_groups(descent.square.blocks(), element, pool);
+    if (options_.retry_scales) descent.own = factorize_blocks(descent.square.blocks(), element, pool);
   }
 
   template <class Element>

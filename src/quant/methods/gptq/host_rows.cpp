@@ -6,6 +6,14 @@
 
 namespace llmq {
 
+std::uint64_t gptq_host_bytes(std::uint64_t columns, std::uint64_t threads) {
+  // Weights, differences and steps, and again as they change their order; rows of a tile of the widest
+  // vectors that are common.
+  constexpr std::uint64_t kTileArrays = 6, kTileRows = 16;
+  return 6 * columns * columns + columns * BlockCholesky::kColumnBytes +
+         threads * columns * kTileRows * kTileArrays * sizeof(float);
+}
+
 std::vector<float> GptqInput::importance_by_column() const {
   std::vector<float> by_column(importance.size());
   for (std::size_t place = 0; place < by_column.size(); ++place)

@@ -81,6 +81,11 @@ struct GptqLinear {
   }
 };
 
+// What the rounding of linears with `columns` inputs holds in host memory: the Cholesky factor (FP64) and its
+// panels (FP32), then those panels and the Gram matrix in the descent's order (FP32); the factors of blocks;
+// and a tile of rows on each thread.
+std::uint64_t gptq_host_bytes(std::uint64_t columns, std::uint64_t threads);
+
 // Places are those of `order`, but for the descent, which has its own.
 class GptqRows {
  public:

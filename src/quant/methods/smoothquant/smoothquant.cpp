@@ -31,19 +31,20 @@ std::vector<float> largest_weights(const ScaleProblem& problem, std::size_t chan
 }
 
 // Channels of one producer take the largest of theirs.
-void share(std::vector<float>& values, const std::vector<std::int32_t>& producer_of) {
+void max_over_producer(std::vector<float>& values, const std::vector<std::int32_t>& producer_of) {
   if (producer_of.empty()) return;
-  std::vector<float> of(values.size(), 0.0f);
+  std::vector<float> largest(values.size(), 0.0f);
   for (std::size_t k = 0; k < values.size(); ++k) {
-    float& shared = of[static_cast<std::size_t>(producer_of[k])];
+    float& shared = largest[static_cast<std::size_t>(producer_of[k])];
     shared = std::max(shared, values[k]);
   }
-  for (std::size_t k = 0; k < values.size(); ++k) values[k] = of[static_cast<std::size_t>(producer_of[k])];
+  for (std::size_t k = 0; k < values.size(); ++k)
+    values[k] = largest[static_cast<std::size_t>(producer_of[k])];
 }
 
 // Geometric mean 1 over the active channels, 1 where nothing was ever active: neither activations nor weights
 // grow as a whole, and a channel that wakes up later finds its weights as they were.
-void settle(std::vector<float>& s, std::span<const float> seen, ThreadPool& pool) {
+void normalize(std::vector<float>& s, std::span<const float> seen, ThreadPool& pool) {
   const auto is_active = [&](std::size_t k) { return seen[k] > 0 && s[k] > 0 && std::isfinite(s[k]); };
   std::vector<double> logs(s.size());
   each_channel(s.size(), pool,
@@ -69,7 +70,7 @@ std::vector<float> powers(const std::vector<float>& inputs, const std::vector<fl
     s[k] = static_cast<float>(std::pow(static_cast<double>(inputs[k]), alpha) /
                               std::pow(static_cast<double>(weights[k]), 1 - alpha));
   });
-  settle(s, seen, pool);
+  normalize(s, seen, pool);
   return s;
 }
 
@@ -83,11 +84,11 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
                                   Backend& backend) {
   ThreadPool& pool = backend.workers();
   std::vector<float> seen(problem.stats->absolute_max().begin(), problem.stats->absolute_max().end());
-  share(seen, problem.producer_of);
+  max_over_producer(seen, problem.producer_of);
   std::vector<float> inputs = seen;
   for (float& value : inputs) value = std::max(value, kLeast);
   std::vector<float> weights = largest_weights(problem, inputs.size(), pool);
-  share(weights, problem.producer_of);
+  max_over_producer(weights, problem.producer_of);
   if (options.alpha) return {powers(inputs, weights, *options.alpha, seen, pool), {}, {}, false};
 
   if (problem.rows == nullptr || problem.rows->rows() == 0)
@@ -105,13 +106,13 @@ SmoothScales search_smooth_scales(const ScaleProblem& problem, const SmoothQuant
     best.identity = false;
   };
   std::vector<float> typical = judge.typical_inputs();
-  share(typical, problem.producer_of);
+  max_over_producer(typical, problem.producer_of);
   for (float& value : typical) value = std::max(value, kLeast);
-  for (const std::vector<float>* of : {&inputs, &typical})
+  for (const std::vector<float>* magnitudes : {&inputs, &typical})
     for (int i = 0; i <= kAlphas; ++i)
-      consider(powers(*of, weights, static_cast<double>(i) / kAlphas, seen, pool));
+      consider(powers(*magnitudes, weights, static_cast<double>(i) / kAlphas, seen, pool));
   std::vector<float> descended = judge.descend(best.s);
-  settle(descended, seen, pool);
+  normalize(descended, seen, pool);
   consider(std::move(descended));
   return best;
 }

@@ -18,18 +18,13 @@
 // best of them. What goes over rows is a device's where it can (quant/methods/smoothquant/sampled_rows.h),
 // with the same bits.
 #pragma once
-#include <optional>
 #include <vector>
 
 #include "device/backend.h"
 #include "quant/methods/scale_problem.h"
+#include "quant/methods/smoothquant/smoothquant_options.h"
 
 namespace llmq {
-
-struct SmoothQuantOptions {
-  std::optional<double> alpha;  // none: searched
-  bool operator==(const SmoothQuantOptions&) const = default;
-};
 
 // What both roundings cost under given scales: the parts of loss(s), over sum_t h_t E_t.
 struct SmoothLoss {
