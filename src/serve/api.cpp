@@ -134,8 +134,9 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
 }
 
 void Api::check(const Route& route, const HttpRequest& request, std::string& tenant) const {
-  if (request.method != route.method)
-    throw ApiError(405, fmt::format("this path is asked by {}", route.method), {}, "method_not_allowed");
+  const bool read_only = std::string_view(route.method) == "GET";
+  if (request.method != route.method && !(read_only && request.method == "HEAD"))
+    throw ApiError::method_not_allowed(read_only ? "GET, HEAD" : route.method);
   if (!route.open_to_all) {
     const auto known = options_.keys.tenant(request.authorization);
     if (!known)
