@@ -200,7 +200,7 @@ FAULTS = [
           [("llmq_unit_runtime", "ServingEngine.APromptIsScored*"), ("llmq_unit_runtime", "Scheduler.RandomRequests*")]),
     Fault("one-of-is-any-of", "src/grammar/schema_overlap.cpp", "(requires_member(a, member.first) || requires_member(b, member.first)) && !may(", "!may(",
           [("llmq_unit_grammar", "JsonSchema.RefusesByName*")]),
-    Fault("prefix-items-shifted", "src/grammar/json_schema.cpp", "return i < listed_items ?", "return i + 1 < listed_items ?", [("llmq_unit_grammar", "JsonSchema.*")]),
+    Fault("prefix-items-shifted", "src/grammar/schema_types.cpp", "return i < listed_items ?", "return i + 1 < listed_items ?", [("llmq_unit_grammar", "JsonSchema.*")]),
     Fault("remainder-lost", "src/grammar/json_texts.cpp", "behind[(remainder * 10 + static_cast<std::size_t>(digit)) % count]", "behind[(remainder + static_cast<std::size_t>(digit)) % count]",
           [("llmq_unit_grammar", "JsonSchema.*")]),
     # What the server reads and says.
@@ -267,7 +267,7 @@ FAULTS = [
     Fault("bytes-beyond-utf8", "src/grammar/characters.cpp", "kAboveSurrogates = 0xe000", "kAboveSurrogates = 0xd800", [("llmq_unit_grammar", "Regex.CharactersAre*")]),
     Fault("keyword-ignored", "src/grammar/json_schema.cpp", "if (has(known, key) || has(kNotes, key) ||", "if (has(known, key) || !has(kNotes, key) ||",
           [("llmq_unit_grammar", "JsonSchema.RefusesByName*")]),
-    Fault("exclusive-bound-included", "src/grammar/json_schema.cpp", "bound(\"exclusiveMinimum\", 1, true);", "bound(\"exclusiveMinimum\", 0, true);",
+    Fault("exclusive-bound-included", "src/grammar/schema_types.cpp", "bound(\"exclusiveMinimum\", 1, true);", "bound(\"exclusiveMinimum\", 0, true);",
           [("llmq_unit_grammar", "JsonSchema.AcceptsWhat*")]),
     Fault("unfinishable-begun", "src/grammar/text_automaton.cpp", ".levels + depth > TextProgram::kMostLevels) return;", ".levels + depth > 2 * TextProgram::kMostLevels) return;",
           [("llmq_unit_grammar", "JsonSchema.BombsMeet*")]),
