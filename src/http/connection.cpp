@@ -50,7 +50,7 @@ void HttpConnection::expired() {
   if (phase_ == Phase::kHeader || phase_ == Phase::kBody)
     return refuse(HttpRefusal(408, "the request did not arrive in time", "request_timeout"));
   if (phase_ != Phase::kAnswering || streaming_ || last_) return close();
-  if (const auto answer = answer_.lock()) answer->lose();
+  if (const auto responder = responder_.lock()) responder->lose();
   refuse(HttpRefusal(504, "the answer took longer than this server allows", "timeout"));
 }
 
@@ -90,9 +90,9 @@ void HttpConnection::dispatch() {
                       text(message[http::field::content_type]),
                       std::move(message.body()),
                       std::chrono::steady_clock::now()};
-  const auto answer = std::make_shared<PostedAnswer>(server_.io, shared_from_this(), serial_);
-  answer_ = answer;
-  server_.handler(std::move(request), answer);
+  const auto responder = std::make_shared<ConnectionResponder>(server_.io, shared_from_this(), serial_);
+  responder_ = responder;
+  server_.handler(std::move(request), responder);
   read();
 }
 
@@ -177,7 +177,7 @@ void HttpConnection::close() {
   if (phase_ == Phase::kClosed) return;
   if (phase_ == Phase::kAnswering) {
     --server_.answering;
-    if (const auto answer = answer_.lock()) answer->lose();
+    if (const auto responder = responder_.lock()) responder->lose();
   }
   server_.body_bytes -= counted_;
   counted_ = 0;

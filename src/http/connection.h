@@ -16,7 +16,7 @@
 #include <string>
 #include <string_view>
 
-#include "http/posted_answer.h"
+#include "http/connection_responder.h"
 #include "http/server_state.h"
 
 namespace llmq {
@@ -38,7 +38,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   Phase phase() const { return phase_; }
   std::list<std::shared_ptr<HttpConnection>>::iterator place;
 
-  // From its PostedAnswer; `serial` tells whether it is still the one that is answered.
+  // From its ConnectionResponder; `serial` tells whether it is still the one that is answered.
   void reply(std::uint64_t serial, HttpReply reply);
   void open_stream(std::uint64_t serial, const std::string& content_type);
   void write(std::uint64_t serial, const std::string& text);
@@ -68,7 +68,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::array<char, kReadPiece> piece_;  // where a read puts its bytes; they move to unread_ when it is over
   std::string unread_;
   std::optional<Parser> parser_;
-  std::weak_ptr<PostedAnswer> answer_;
+  std::weak_ptr<ConnectionResponder> responder_;
   Phase phase_ = Phase::kIdle;
   std::uint64_t serial_ = 0, deadline_serial_ = 0;
   std::size_t counted_ = 0;  // bytes of the body in server_.body_bytes

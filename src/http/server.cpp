@@ -50,9 +50,8 @@ void check_address(const std::string& host, int port) {
   listen_at(acceptor, host, port);
 }
 
-HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler,
-                       RefusalReply refusal)
-    : state_(std::make_unique<State>(limits, std::move(handler), std::move(refusal))) {
+HttpServer::HttpServer(const std::string& host, int port, const HttpLimits& limits, RefusalReply refusal)
+    : state_(std::make_unique<State>(limits, std::move(refusal))) {
   rlimit files{};
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     constexpr rlim_t kOwnFiles = 64;  // for everything that is no connection
@@ -77,7 +76,9 @@ HttpCounters HttpServer::counters() const {
   return {state_->connection_count, state_->accepted, state_->evicted, state_->refused, state_->timed_out};
 }
 
-bool HttpServer::run(double drain_seconds, const std::function<void()>& on_drain, bool by_signal) {
+bool HttpServer::run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain,
+                     bool by_signal) {
+  state_->handler = std::move(handler);
   state_->drain_seconds = drain_seconds;
   state_->on_drain = on_drain;
   if (by_signal) {

@@ -1,5 +1,5 @@
-// What the connections of one server share: its limits, its handler, and the counts that decide whom to serve.
-// All but the counters belongs to the thread that runs `io`.
+// What the connections of one server share: its limits, its handler, and the counts that decide whom to
+// serve. All but the counters belongs to the thread that runs `io`.
 #pragma once
 #include <atomic>
 #include <boost/asio/io_context.hpp>
@@ -18,9 +18,8 @@ namespace llmq {
 class HttpConnection;
 
 struct HttpServer::State {
-  State(const HttpLimits& given, HttpHandler handle, RefusalReply refuse)
+  State(const HttpLimits& given, RefusalReply refuse)
       : limits(given),
-        handler(std::move(handle)),
         refusal_reply(std::move(refuse)),
         acceptor(io),
         signals(io),

@@ -211,7 +211,7 @@ FAULTS = [
           [("llmq_unit_serve", "ApiKeys.OnlyWholeKeys*")]),
     Fault("any-tool-called", "src/serve/tool_calls.cpp", "!name->is_string() || !offers(name->as_string())", "!name->is_string()",
           [("llmq_unit_serve", "ToolCalls.WhatIsNoCall*")]),
-    Fault("cancel-forgotten", "src/serve/engine_thread.cpp", "id < message.first + message.count; ++id) engine_->cancel(id);", "id < message.first; ++id) engine_->cancel(id);",
+    Fault("cancel-forgotten", "src/serve/engine_thread.cpp", "id < message.first + message.count; ++id) engine_.cancel(id);", "id < message.first; ++id) engine_.cancel(id);",
           [("llmq_unit_serve", "EngineThread.CancelsBeforeTheNextStep")]),
     Fault("buckets-not-summed", "src/serve/metrics.cpp", "below += h.counts()[i];", "below = h.counts()[i];", [("llmq_unit_serve", "Metrics.FiguresStand*")]),
     Fault("values-not-counted", "src/serve/request_fields.cpp", "if (c == ',' && ++values > limits.max_values)", "if (c == ',' && values > limits.max_values)",

@@ -23,17 +23,9 @@ using ::testing::StartsWith;
 class Parrot {
  public:
   Parrot()
-      : server_("127.0.0.1", 0, {},
-                [](const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
-                  if (request.path != "/stream") return answer->reply({200, "text/plain", request.path, {}});
-                  answer->open_stream("text/plain");
-                  answer->write("some ");
-                  answer->write("text");
-                  answer->end();
-                }),
-        thread_([this] {
+      : server_("127.0.0.1", 0, {}), thread_([this] {
           server_.run(
-              5, [] {}, false);
+              answer, 5, [] {}, false);
         }) {}
   ~Parrot() {
     server_.stop_soon();
@@ -59,6 +51,14 @@ class Parrot {
   }
 
  private:
+  static void answer(const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+    if (request.path != "/stream") return responder->reply({200, "text/plain", request.path, {}});
+    responder->open_stream("text/plain");
+    responder->write("some ");
+    responder->write("text");
+    responder->end();
+  }
+
   HttpServer server_;
   std::thread thread_;
 };

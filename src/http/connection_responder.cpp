@@ -1,4 +1,4 @@
-#include "http/posted_answer.h"
+#include "http/connection_responder.h"
 
 #include <boost/asio/post.hpp>
 #include <utility>
@@ -9,37 +9,37 @@ namespace llmq {
 
 namespace asio = boost::asio;
 
-PostedAnswer::~PostedAnswer() {
+ConnectionResponder::~ConnectionResponder() {
   if (answered_) return;
   asio::post(io_, [connection = connection_, serial = serial_] { connection->drop(serial); });
 }
 
-void PostedAnswer::reply(HttpReply reply) {
+void ConnectionResponder::reply(HttpReply reply) {
   answered_ = true;
   asio::post(io_, [connection = connection_, serial = serial_, reply = std::move(reply)]() mutable {
     connection->reply(serial, std::move(reply));
   });
 }
 
-void PostedAnswer::open_stream(const std::string& content_type) {
+void ConnectionResponder::open_stream(const std::string& content_type) {
   answered_ = true;
   asio::post(io_, [connection = connection_, serial = serial_, content_type] {
     connection->open_stream(serial, content_type);
   });
 }
 
-void PostedAnswer::write(std::string text) {
+void ConnectionResponder::write(std::string text) {
   if (gone_) return;
   asio::post(io_, [connection = connection_, serial = serial_, text = std::move(text)] {
     connection->write(serial, text);
   });
 }
 
-void PostedAnswer::end() {
+void ConnectionResponder::end() {
   asio::post(io_, [connection = connection_, serial = serial_] { connection->end(serial); });
 }
 
-void PostedAnswer::when_gone(std::function<void()> act) {
+void ConnectionResponder::when_gone(std::function<void()> act) {
   {
     const std::lock_guard lock(mutex_);
     if (!gone_) {
@@ -50,7 +50,7 @@ void PostedAnswer::when_gone(std::function<void()> act) {
   act();
 }
 
-void PostedAnswer::lose() {
+void ConnectionResponder::lose() {
   std::function<void()> act;
   {
     const std::lock_guard lock(mutex_);

@@ -15,11 +15,12 @@ namespace llmq {
 class HttpConnection;
 
 // The answer to one request: calls from any thread become work of the I/O thread.
-class PostedAnswer : public HttpAnswer {
+class ConnectionResponder : public HttpResponder {
  public:
-  PostedAnswer(boost::asio::io_context& io, std::shared_ptr<HttpConnection> connection, std::uint64_t serial)
+  ConnectionResponder(boost::asio::io_context& io, std::shared_ptr<HttpConnection> connection,
+                      std::uint64_t serial)
       : io_(io), connection_(std::move(connection)), serial_(serial) {}
-  ~PostedAnswer() override;
+  ~ConnectionResponder() override;
 
   void reply(HttpReply reply) override;
   void open_stream(const std::string& content_type) override;
