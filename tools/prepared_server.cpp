@@ -267,7 +267,7 @@ ServeEnd PreparedServer::serve(ServeOptions options, const std::function<void(in
   api.loading = {flags_.lora_dir, flags_.max_loras, [this](const Path& directory) {
                    return open_adapter(model_, directory, flags_.max_lora_rank);
                  }};
-  return llmq::serve(served_, request_engine(answers_), options, listening);
+  return llmq::serve(served_, answers_, options, listening);
 }
 
 }  // namespace llmq::tools

@@ -15,7 +15,7 @@ constexpr std::size_t kShown = 200;
 const Json* as_object(const Json* json) { return json && json->is_object() ? json : nullptr; }
 
 // One line that a terminal shows as it is.
-std::string shown(std::string text) {
+std::string one_line(std::string text) {
   if (text.size() > kShown) text = text.substr(0, kShown) + "...";
   for (char& c : text)
     if (static_cast<unsigned char>(c) < ' ' || c == 127) c = ' ';
@@ -55,16 +55,17 @@ StreamPart read_stream_event(const std::string& data) {
   try {
     chunk = Json::parse(data, "stream", kChunkLimits);
   } catch (const Error&) {
-    fail(ErrorKind::kBadInput, "an event of the stream is no JSON: {}", shown(data));
+    fail(ErrorKind::kBadInput, "an event of the stream is no JSON: {}", one_line(data));
   }
-  if (!chunk.is_object()) fail(ErrorKind::kBadInput, "an event of the stream is no chunk: {}", shown(data));
+  if (!chunk.is_object())
+    fail(ErrorKind::kBadInput, "an event of the stream is no chunk: {}", one_line(data));
   if (const Json* error = chunk.find("error"); error && !error->is_null())
-    fail(ErrorKind::kBadInput, "the server says: {}", shown(words_in(*error)));
+    fail(ErrorKind::kBadInput, "the server says: {}", one_line(words_in(*error)));
   if (const Json* usage = as_object(chunk.find("usage")))
     part.usage = StreamUsage{count_in(*usage, "prompt_tokens"), count_in(*usage, "completion_tokens")};
   const Json* choices = chunk.find("choices");
   if (!choices || !choices->is_array())
-    fail(ErrorKind::kBadInput, "an event of the stream has no choices: {}", shown(data));
+    fail(ErrorKind::kBadInput, "an event of the stream has no choices: {}", one_line(data));
   for (const Json& choice : choices->items()) {
     const Json* reason = choice.find("finish_reason");
     const bool last = reason && !reason->is_null();
@@ -77,11 +78,11 @@ StreamPart read_stream_event(const std::string& data) {
 std::string error_words(const std::string& body) {
   try {
     const Json json = Json::parse(body, "answer", kChunkLimits);
-    if (const Json* error = json.find("error"); error && !error->is_null()) return shown(words_in(*error));
-    if (json.is_object()) return shown(words_in(json));
+    if (const Json* error = json.find("error"); error && !error->is_null()) return one_line(words_in(*error));
+    if (json.is_object()) return one_line(words_in(json));
   } catch (const Error&) {  // not JSON: its first line will do
   }
-  return shown(body.substr(0, body.find('\n')));
+  return one_line(body.substr(0, body.find('\n')));
 }
 
 }  // namespace llmq

@@ -1,19 +1,17 @@
 #include "export/convert.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
-#include <map>
 
 #include "base/error.h"
 #include "base/half.h"
+#include "export/adapter_fold.h"
+#include "export/dense_values.h"
 #include "export/formats/packed_modules.h"
 #include "export/gguf/gguf_file.h"
 #include "export/output/packed_writer.h"
 #include "export/output/published_output.h"
 #include "export/provenance/statement_reader.h"
 #include "model/linear_source.h"
-#include "model/lora_adapter.h"
 
 namespace llmq {
 namespace {
@@ -33,133 +31,15 @@ const char* short_name(DType dtype) {
   return dtype == DType::kBF16 ? "bf16" : dtype == DType::kF16 ? "f16" : "f32";
 }
 
-// Rounds to nearest even; a finite value that leaves F16's range is an error, never an infinity.
-void store(std::span<const float> values, DType dtype, const std::string& tensor, const std::string& file,
-           std::byte* into) {
-  if (dtype == DType::kF32) {
-    std::memcpy(into, values.data(), values.size_bytes());
-    return;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t bits = to_bfloat16(values[i]).bits;
-    if (dtype == DType::kF16) {
-      bits = to_float16(values[i]).bits;
-      if ((bits & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
-        fail(ErrorKind::kUnsupported, {fmt::format("holds {}, and F16 ends at 65504", values[i]), file,
-                                       tensor, "ask for --dtype bf16 or f32"});
-    }
-    std::memcpy(into + 2 * i, &bits, 2);
-  }
-}
-
-// A tensor of plain elements goes through a small window; block types are dequantized (and un-permuted) whole
-// by the checkpoint.
-std::vector<std::byte> converted(const Checkpoint& checkpoint, const StoredTensor& tensor, DType dtype) {
-  const std::string file = checkpoint.path().string();
-  const std::size_t width = static_cast<std::size_t>(element_bytes(dtype));
-  const std::int64_t elements = tensor.view.shape.elements();
-  std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * width);
-  if (checkpoint.is_gguf() || is_block_type(tensor.view.dtype)) {
-    store(checkpoint.read_float32(tensor), dtype, tensor.name, file, bytes.data());
-    return bytes;
-  }
-  constexpr std::int64_t kWindow = 1 << 16;
-  std::vector<float> window(static_cast<std::size_t>(std::min(elements, kWindow)));
-  const Lease lease = checkpoint.hold(tensor);
-  const auto* from = static_cast<const std::byte*>(tensor.view.pointer);
-  for (std::int64_t first = 0; first < elements; first += kWindow) {
-    const std::int64_t count = std::min(kWindow, elements - first);
-    const auto part = std::span(window).first(static_cast<std::size_t>(count));
-    to_float32(TensorView(static_cast<const void*>(from + first * element_bytes(tensor.view.dtype)),
-                          tensor.view.dtype, {count}),
-               part);
-    store(part, dtype, tensor.name, file, bytes.data() + static_cast<std::size_t>(first) * width);
-  }
-  return bytes;
-}
-
 void before(const ConvertRequest& request, const std::string& tensor) {
   if (request.on_tensor) request.on_tensor(tensor);
 }
 
-// Tensors that an adapter changes.
-class Folds {
- public:
-  Folds(Io& io, const ConvertRequest& request, const Checkpoint& checkpoint)
-      : spec_(ModelSpec::read(checkpoint)),
-        adapter_(LoraAdapter::open(io, request.adapter, spec_)),
-        source_(LinearSource::open(checkpoint)),
-        pool_(request.threads > 0 ? request.threads : available_cores()) {
-    for (const StoredTensor& tensor : checkpoint.tensors()) check_dense(checkpoint, tensor);
-    for (std::size_t block = 0; block < spec_.blocks.size(); ++block)
-      for (const LinearSpec& linear : spec_.blocks[block].linears) {
-        if (!adapter_.changes(block, linear.id)) continue;
-        places_[linear.weight.tensor] = {block, &linear};
-      }
-  }
-
-  std::size_t size() const { return places_.size(); }
-
-  // Writes the tensor where the adapter changes it; false where it does not.
-  bool write(const TensorDeclaration& declared, ModelWriter& writer) {
-    const auto found = places_.find(declared.name);
-    if (found == places_.end()) return false;
-    const LinearSpec& linear = *found->second.linear;
-    const LoraPair pair = adapter_.pair(found->second.block, linear.id);
-    if (source_.checkpoint().at(declared.name).permuted_heads != 0) {
-      ZeroedNumbers<float> whole = source_.weight(linear, pool_);
-      fold(pair, 0, whole, declared, writer);
-    } else {
-      std::vector<float> rows;
-      source_.finite(declared.name, [&](std::int64_t first, const TensorView& band) {
-        rows.resize(static_cast<std::size_t>(band.shape.elements()));
-        to_float32(band, rows);
-        fold(pair, first, rows, declared, writer);
-      });
-    }
-    return true;
-  }
-
- private:
-  struct Place {
-    std::size_t block = 0;
-    const LinearSpec* linear = nullptr;
-  };
-
-  void check_dense(const Checkpoint& checkpoint, const StoredTensor& tensor) const {
-    if (!is_block_type(tensor.view.dtype)) return;
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("is quantized ({}), and adding to it would round it anew",
-                      dtype_row(tensor.view.dtype).name),
-          checkpoint.path().string(), tensor.name,
-          "fold the adapter into the model that it was made from, and quantize that"});
-  }
-
-  void fold(const LoraPair& pair, std::int64_t first, std::span<float> rows,
-            const TensorDeclaration& declared, ModelWriter& writer) {
-    add_lora_rows(pair, first, rows, pool_);
-    const std::string file = adapter_.directory().string();
-    bytes_.resize(rows.size() * static_cast<std::size_t>(element_bytes(declared.dtype)));
-    store(rows, declared.dtype, declared.name, file, bytes_.data());
-    if (!std::all_of(rows.begin(), rows.end(), [](float value) { return std::isfinite(value); }))
-      fail(ErrorKind::kBadInput, {"leaves the range of FP32 with the adapter in it", file, declared.name,
-                                  "its matrices or its lora_alpha are too large"});
-    writer.append_dense(declared.name, declared.dtype, declared.shape, bytes_);
-  }
-
-  ModelSpec spec_;
-  LoraAdapter adapter_;
-  LinearSource source_;
-  ThreadPool pool_;
-  std::map<std::string, Place> places_;
-  std::vector<std::byte> bytes_;
-};
-
 void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration> tensors,
-                const ConvertRequest& request, ModelWriter& writer, Folds* folds = nullptr) {
+                const ConvertRequest& request, ModelWriter& writer, AdapterFold* fold = nullptr) {
   for (const TensorDeclaration& declared : tensors) {
     before(request, declared.name);
-    if (folds != nullptr && folds->write(declared, writer)) continue;
+    if (fold != nullptr && fold->write(declared, writer)) continue;
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
     if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
       const Lease lease = checkpoint.hold(*tensor);
@@ -168,7 +48,7 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
                        {bytes, static_cast<std::size_t>(tensor->view.bytes())});
     } else {
       writer.add_dense(declared.name, declared.dtype, declared.shape,
-                       converted(checkpoint, *tensor, declared.dtype));
+                       converted_tensor(checkpoint, *tensor, declared.dtype));
     }
   }
 }
@@ -178,7 +58,7 @@ void write_dequantized(const LinearSource& source, const PlannedModule& m, DType
   std::vector<float> values(matrix.codes.size());
   dequantize(matrix, values);
   std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
-  store(values, dtype, m.module + ".weight", source.checkpoint().path().string(), bytes.data());
+  store_values(values, dtype, m.module + ".weight", source.checkpoint().path().string(), bytes.data());
   writer.add_dense(m.module + ".weight", dtype, {m.out_features, m.in_features}, bytes);
 }
 
@@ -237,7 +117,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   for (const PlannedModule& m : packed.modules)
     tensors.push_back({m.module + ".weight", *dtype, {m.out_features, m.in_features}});
   report.dtype = dtype ? short_name(*dtype) : "as stored";
-  std::optional<Folds> folds;
+  std::optional<AdapterFold> fold;
   if (!request.adapter.empty()) {
     if (!packed.modules.empty())
       fail(ErrorKind::kUnsupported,
@@ -247,9 +127,9 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
             {},
             "fold it into the model that this one was made from, and quantize that; or serve this one with "
             "--lora"});
-    folds.emplace(io, request, checkpoint);
+    fold.emplace(io, request.adapter, checkpoint, request.threads);
     report.adapter = request.adapter;
-    report.folded = folds->size();
+    report.folded = fold->size();
   }
 
   Json config = checkpoint.config();
@@ -257,7 +137,7 @@ void convert_to_dense(Io& io, const ConvertRequest& request, const Checkpoint& c
   if (dtype) set_dtype(config, *dtype);
   const auto writer =
       open_dense_writer(io, without_journal(request.target), checkpoint, tensors, std::move(config));
-  copy_dense(checkpoint, dense, request, *writer, folds ? &*folds : nullptr);
+  copy_dense(checkpoint, dense, request, *writer, fold ? &*fold : nullptr);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const PlannedModule& m : packed.modules) {
     before(request, m.module);

@@ -1,5 +1,4 @@
-// Connections over Boost.Asio; Boost.Beast parses what comes back. With http_server.cpp the only file that
-// includes either.
+// Connections over Boost.Asio; Boost.Beast parses what comes back.
 #include "http/client.h"
 
 #include <fmt/core.h>
@@ -18,6 +17,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "http/durations.h"
 
 namespace llmq {
 namespace {
@@ -29,10 +29,6 @@ using boost::system::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr std::size_t kReadPiece = 16u << 10;
-
-Clock::duration seconds(double value) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(value));
-}
 
 std::string request_text(const HttpTarget& target, const HttpCall& call) {
   std::string text = fmt::format("{} {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\nAccept: */*\r\n",
@@ -71,7 +67,7 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
 
   void start() {
     ++client_.under_way;
-    end_ = Clock::now() + seconds(client_.limits.whole_seconds);
+    end_ = Clock::now() + as_duration(client_.limits.whole_seconds);
     wait_at_most(client_.limits.connect_seconds, "no connection");
     asio::async_connect(socket_, client_.addresses,
                         [self = shared_from_this()](error_code error, const tcp::endpoint&) {
@@ -171,7 +167,7 @@ class HttpRun : public std::enable_shared_from_this<HttpRun> {
   }
 
   void wait_at_most(double limit, const char* what) {
-    const Clock::time_point until = Clock::now() + seconds(limit);
+    const Clock::time_point until = Clock::now() + as_duration(limit);
     const bool whole = end_ < until;
     deadline_.expires_at(std::min(until, end_));
     const std::string sentence =

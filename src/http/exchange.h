@@ -28,9 +28,9 @@ struct HttpReply {
 
 // Any thread may call; nothing here waits for the network. A reply, or a stream that is opened, written and
 // ended. Letting go of it without either tells the client that the server failed.
-class HttpAnswer {
+class HttpResponder {
  public:
-  virtual ~HttpAnswer() = default;
+  virtual ~HttpResponder() = default;
   virtual void reply(HttpReply reply) = 0;
   virtual void open_stream(const std::string& content_type) = 0;
   // of a client that does not read, more than a limit ends the connection
@@ -64,6 +64,6 @@ inline HttpReply plain_refusal(const HttpRefusal& refusal) {
   return {refusal.status(), "text/plain", std::string(refusal.what()) + "\n", {}};
 }
 
-using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpAnswer>)>;  // must not wait
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpResponder>)>;  // must not wait
 
 }  // namespace llmq

@@ -37,7 +37,7 @@ class HttpServer {
  public:
   // Listens at once, or throws as check_address(). Port 0: any free one.
   // `refusal` says what a client reads when no handler is asked; plain_refusal() is one sentence.
-  HttpServer(const std::string& host, int port, const HttpLimits& limits, HttpHandler handler,
+  HttpServer(const std::string& host, int port, const HttpLimits& limits,
              RefusalReply refusal = plain_refusal);
   ~HttpServer();
 
@@ -45,10 +45,11 @@ class HttpServer {
   bool on_loopback() const;
   HttpCounters counters() const;  // any thread
 
-  // Serves until stop_soon() or, `by_signal`, SIGTERM or SIGINT, and then until the answers under way are
-  // given: `on_drain` is called when it begins; what takes longer than `drain_seconds`, or a second signal,
-  // is cut off. True when every answer was given whole.
-  bool run(double drain_seconds, const std::function<void()>& on_drain, bool by_signal = true);
+  // Asks `handler` until stop_soon() or, `by_signal`, SIGTERM or SIGINT, and then until the answers under way
+  // are given: `on_drain` is called when it begins; what takes longer than `drain_seconds`, or a second
+  // signal, is cut off. True when every answer was given whole.
+  bool run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain,
+           bool by_signal = true);
   void stop_soon();  // any thread: as the first signal does
 
   struct State;

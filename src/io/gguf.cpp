@@ -5,7 +5,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstring>
 #include <limits>
@@ -14,6 +13,7 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "io/foreign_file.h"
+#include "io/gguf_types.h"
 
 namespace llmq {
 namespace {
@@ -28,35 +28,8 @@ constexpr std::uint64_t kMinKeyBytes = 8 + 1 + 4 + 1;         // length, one let
 constexpr std::uint64_t kMinTensorBytes = 8 + 1 + 4 + 4 + 8;  // length, one letter, rank 0, type, offset
 constexpr const char* kHint = "the file is damaged or incomplete; download or write it again";
 
-struct TypeRow {
-  std::string_view name;
-  std::uint64_t bytes;  // 0: varies
-};
-constexpr std::array<TypeRow, 13> kTypes{{{"uint8", 1},
-                                          {"int8", 1},
-                                          {"uint16", 2},
-                                          {"int16", 2},
-                                          {"uint32", 4},
-                                          {"int32", 4},
-                                          {"float32", 4},
-                                          {"bool", 1},
-                                          {"string", 0},
-                                          {"array", 0},
-                                          {"uint64", 8},
-                                          {"int64", 8},
-                                          {"float64", 8}}};
-
-const TypeRow& type_row(GgufType type) { return kTypes[static_cast<std::size_t>(type)]; }
-
 [[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
   fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where), kHint});
-}
-
-template <typename T>
-T load(const std::byte* from) {
-  T value;
-  std::memcpy(&value, from, sizeof value);
-  return value;
 }
 
 class Cursor {
@@ -76,7 +49,7 @@ class Cursor {
   }
   template <typename T>
   T number(const std::string& where) {
-    return load<T>(take(sizeof(T), where).data());
+    return load_value<T>(take(sizeof(T), where).data());
   }
   std::string_view text(std::uint64_t limit, const std::string& where) {
     const auto length = number<std::uint64_t>(where);
@@ -101,7 +74,7 @@ void check_name(std::string_view name, const char* what, std::uint64_t index, co
 
 GgufType read_type(Cursor& cursor, const std::string& key, const std::string& file) {
   const auto type = cursor.number<std::uint32_t>(key);
-  if (type >= kTypes.size()) refuse(file, key, fmt::format("value type {} does not exist", type));
+  if (type >= kGgufTypes.size()) refuse(file, key, fmt::format("value type {} does not exist", type));
   return static_cast<GgufType>(type);
 }
 
@@ -221,7 +194,7 @@ std::uint64_t read_alignment(const GgufHeader& header) {
   const std::string key = "general.alignment";
   if (value->type != GgufType::kU32)
     refuse(header.file, key, fmt::format("is of type {}, not uint32", type_row(value->type).name));
-  const auto alignment = load<std::uint32_t>(value->bytes.data());
+  const auto alignment = load_value<std::uint32_t>(value->bytes.data());
   if (!std::has_single_bit(alignment))
     refuse(header.file, key, fmt::format("is {}, not a power of two", alignment));
   return alignment;
@@ -328,160 +301,6 @@ GgufFile open_gguf(Io& io, const Path& path) {
                      "read it through the page cache, or give a directory of safetensors"});
   GgufHeader header = parse_gguf(mapping->bytes(), path.string());
   return GgufFile{std::move(mapping), std::move(header)};
-}
-
-namespace {
-
-[[noreturn]] void wrong_kind(const GgufHeader& header, std::string_view key, const GgufValue& value,
-                             const char* expected) {
-  const std::string found = value.is_array()
-                                ? fmt::format("an array of {}", type_row(value.element_type).name)
-                                : fmt::format("of type {}", type_row(value.type).name);
-  fail(ErrorKind::kBadInput,
-       ErrorDetail{
-           fmt::format("is {} where {} was expected", found, expected), header.file, std::string(key), {}});
-}
-
-// Element `index` of a value as an integer; nothing when it is of another kind or above 2^63-1.
-std::optional<std::int64_t> integer_element(const GgufValue& value, std::uint64_t index) {
-  const std::byte* at = value.bytes.data() + index * type_row(value.element_type).bytes;
-  switch (value.element_type) {
-    case GgufType::kU8:
-    case GgufType::kBool:
-      return load<std::uint8_t>(at);
-    case GgufType::kI8:
-      return load<std::int8_t>(at);
-    case GgufType::kU16:
-      return load<std::uint16_t>(at);
-    case GgufType::kI16:
-      return load<std::int16_t>(at);
-    case GgufType::kU32:
-      return load<std::uint32_t>(at);
-    case GgufType::kI32:
-      return load<std::int32_t>(at);
-    case GgufType::kI64:
-      return load<std::int64_t>(at);
-    case GgufType::kU64: {
-      const auto wide = load<std::uint64_t>(at);
-      if (wide > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-      return static_cast<std::int64_t>(wide);
-    }
-    default:
-      return std::nullopt;
-  }
-}
-
-std::optional<double> number_element(const GgufValue& value, std::uint64_t index) {
-  const std::byte* at = value.bytes.data() + index * type_row(value.element_type).bytes;
-  if (value.element_type == GgufType::kF32) return load<float>(at);
-  if (value.element_type == GgufType::kF64) return load<double>(at);
-  if (value.element_type == GgufType::kU64) return static_cast<double>(load<std::uint64_t>(at));
-  const auto integer = integer_element(value, index);
-  if (!integer) return std::nullopt;
-  return static_cast<double>(*integer);
-}
-
-// What a missing key means to the find_ forms.
-template <typename Read>
-auto find_with(const GgufHeader& header, std::string_view key, Read read) -> std::optional<decltype(read())> {
-  if (!header.find(key)) return std::nullopt;
-  return read();
-}
-
-}  // namespace
-
-const GgufValue* GgufHeader::find(std::string_view key) const {
-  const auto found = metadata.find(key);
-  return found == metadata.end() ? nullptr : &found->second;
-}
-
-const GgufValue& GgufHeader::at(std::string_view key) const {
-  if (const GgufValue* value = find(key)) return *value;
-  fail(ErrorKind::kBadInput, ErrorDetail{"the key is missing", file, std::string(key),
-                                         "the file does not describe a model completely; convert it again"});
-}
-
-std::int64_t GgufHeader::integer(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (value.is_array() || value.type == GgufType::kBool)
-    wrong_kind(*this, key, value, "an integer below 2^63");
-  const auto result = integer_element(value, 0);
-  if (!result) wrong_kind(*this, key, value, "an integer below 2^63");
-  return *result;
-}
-
-double GgufHeader::number(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (value.is_array() || value.type == GgufType::kBool) wrong_kind(*this, key, value, "a number");
-  const auto result = number_element(value, 0);
-  if (!result) wrong_kind(*this, key, value, "a number");
-  return *result;
-}
-
-bool GgufHeader::boolean(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (value.type != GgufType::kBool) wrong_kind(*this, key, value, "a boolean");
-  return value.bytes[0] != std::byte{0};
-}
-
-std::string_view GgufHeader::string(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (!value.is_string()) wrong_kind(*this, key, value, "a string");
-  return {reinterpret_cast<const char*>(value.bytes.data()) + 8, value.bytes.size() - 8};
-}
-
-std::vector<std::string_view> GgufHeader::strings(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (!value.is_array() || value.element_type != GgufType::kString)
-    wrong_kind(*this, key, value, "an array of strings");
-  std::vector<std::string_view> result;
-  result.reserve(static_cast<std::size_t>(value.count));
-  const std::byte* at_byte = value.bytes.data();
-  for (std::uint64_t i = 0; i < value.count; ++i) {  // lengths were held against the file by parse_gguf()
-    const auto length = load<std::uint64_t>(at_byte);
-    result.emplace_back(reinterpret_cast<const char*>(at_byte) + 8, static_cast<std::size_t>(length));
-    at_byte += 8 + length;
-  }
-  return result;
-}
-
-std::vector<std::int64_t> GgufHeader::integers(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (!value.is_array()) wrong_kind(*this, key, value, "an array of integers");
-  std::vector<std::int64_t> result;
-  result.reserve(value.element_type == GgufType::kString ? 0 : static_cast<std::size_t>(value.count));
-  for (std::uint64_t i = 0; i < value.count; ++i) {
-    const auto element = integer_element(value, i);
-    if (!element) wrong_kind(*this, key, value, "an array of integers below 2^63");
-    result.push_back(*element);
-  }
-  return result;
-}
-
-std::vector<double> GgufHeader::numbers(std::string_view key) const {
-  const GgufValue& value = at(key);
-  if (!value.is_array()) wrong_kind(*this, key, value, "an array of numbers");
-  std::vector<double> result;
-  result.reserve(value.element_type == GgufType::kString ? 0 : static_cast<std::size_t>(value.count));
-  for (std::uint64_t i = 0; i < value.count; ++i) {
-    const auto element = number_element(value, i);
-    if (!element) wrong_kind(*this, key, value, "an array of numbers");
-    result.push_back(*element);
-  }
-  return result;
-}
-
-std::optional<std::int64_t> GgufHeader::find_integer(std::string_view key) const {
-  return find_with(*this, key, [&] { return integer(key); });
-}
-std::optional<double> GgufHeader::find_number(std::string_view key) const {
-  return find_with(*this, key, [&] { return number(key); });
-}
-std::optional<bool> GgufHeader::find_boolean(std::string_view key) const {
-  return find_with(*this, key, [&] { return boolean(key); });
-}
-std::optional<std::string_view> GgufHeader::find_string(std::string_view key) const {
-  return find_with(*this, key, [&] { return string(key); });
 }
 
 }  // namespace llmq

@@ -3,20 +3,20 @@
 #include <algorithm>
 
 #include "jinja/functions.h"
+#include "jinja/variables.h"
 
 namespace llmq::jinja {
 namespace {
 
-using Frame = std::vector<std::pair<std::string_view, Value>>;  // names lie in the tree
 enum class Flow { kOn, kBreak, kContinue };
 
 class Evaluator {
  public:
   Evaluator(const Dict& context, const std::tm& now, Meter& meter)
-      : context_(context), now_(now), meter_(meter) {}
+      : now_(now), meter_(meter), variables_(context, meter) {}
 
   std::string run(const Body& body) {
-    frames_.emplace_back();
+    variables_.enter();
     execute(body);
     return std::move(out_);
   }
@@ -30,62 +30,13 @@ class Evaluator {
     Meter& meter_;
   };
 
-  // --- variables: those of the innermost loop or macro first, then those of the template, then what it was
-  // given
-
-  const Value* find_in(const Frame& frame, std::string_view name) const {
-    for (const auto& variable : frame)
-      if (variable.first == name) return &variable.second;
-    return nullptr;
-  }
-
-  Value lookup(const std::string& name) {
-    for (std::size_t i = frames_.size(); i-- > base_;)
-      if (const Value* found = find_in(frames_[i], name)) return *found;
-    if (const Value* found = find_in(frames_[0], name)) return *found;
-    for (const auto& member : context_.members)
-      if (*member.first.text() == name) return member.second;
-    if (is_global(name)) return {std::make_shared<const Function>(Function{name, std::nullopt})};
-    return make_undefined("'" + name + "' is undefined");
-  }
-
-  void assign(std::string_view name, Value value) {
-    for (auto& variable : frames_.back())
-      if (variable.first == name) {
-        variable.second = std::move(value);
-        return;
-      }
-    frames_.back().emplace_back(name, std::move(value));
-  }
-
-  void assign_target(const std::string& name, Value value) {
-    const std::size_t dot = name.find('.');
-    if (dot == std::string::npos) return assign(name, std::move(value));
-    const std::string member = name.substr(dot + 1);
-    const Value space = lookup(name.substr(0, dot));
-    const auto* found = space.as<std::shared_ptr<Namespace>>();
-    if (!found) meter_.refuse("cannot assign attribute on non-namespace object");
-    if (member.starts_with('_'))
-      meter_.refuse("the chat template stores the underscore-prefixed attribute '" + member.substr(0, 40) +
-                    "'");
-    if (value.as<std::shared_ptr<Namespace>>())
-      meter_.unsupported("the chat template stores a namespace inside another value");
-    auto& members = (*found)->members;
-    const auto old =
-        std::find_if(members.begin(), members.end(), [&](const auto& one) { return one.first == member; });
-    if (old != members.end())
-      old->second = std::move(value);
-    else
-      members.emplace_back(member, std::move(value));
-  }
-
   void assign_all(const Statement& statement, const Value& value) {
-    if (!statement.unpacks) return assign_target(statement.names[0], value);
+    if (!statement.unpacks) return variables_.assign_target(statement.names[0], value);
     const Items parts = iterated(meter_, value);
     if (parts.size() != statement.names.size())
       meter_.refuse("cannot unpack " + std::to_string(parts.size()) + " values into " +
                     std::to_string(statement.names.size()) + " names");
-    for (std::size_t i = 0; i < parts.size(); ++i) assign_target(statement.names[i], parts[i]);
+    for (std::size_t i = 0; i < parts.size(); ++i) variables_.assign_target(statement.names[i], parts[i]);
   }
 
   // --- statements
@@ -116,19 +67,20 @@ class Evaluator {
         assign_all(statement, evaluate(*statement.value));
         break;
       case StatementKind::kSetBlock:
-        assign_target(statement.names[0], filtered(statement));
+        variables_.assign_target(statement.names[0], filtered(statement));
         break;
       case StatementKind::kFilter:
         write(str(meter_, filtered(statement)));
         break;
       case StatementKind::kMacro:
-        assign(statement.text,
-               {std::make_shared<const Function>(Function{statement.text, std::nullopt, &statement})});
+        variables_.assign(
+            statement.text,
+            {std::make_shared<const Function>(Function{statement.text, std::nullopt, &statement})});
         break;
       case StatementKind::kScope:
-        frames_.emplace_back();
+        variables_.enter();
         execute(statement.bodies[0]);
-        frames_.pop_back();
+        variables_.leave();
         break;
       case StatementKind::kBreak:
         return Flow::kBreak;
@@ -146,9 +98,9 @@ class Evaluator {
   // What a body prints.
   std::string captured(const Body& body) {
     std::string outer = std::exchange(out_, {});
-    frames_.emplace_back();
+    variables_.enter();
     execute(body);
-    frames_.pop_back();
+    variables_.leave();
     return std::exchange(out_, std::move(outer));
   }
 
@@ -171,20 +123,20 @@ class Evaluator {
     if (!statement.conditions.empty()) items = chosen(statement, items);
     if (items.empty()) {
       if (statement.bodies.size() < 2) return;
-      frames_.emplace_back();
+      variables_.enter();
       execute(statement.bodies[1]);
-      frames_.pop_back();
+      variables_.leave();
       return;
     }
     const Value all = make_list(meter_, std::move(items));
     const auto list = *all.as<std::shared_ptr<const List>>();
     for (std::size_t i = 0; i < list->items.size(); ++i) {
       meter_.spend(1);
-      frames_.emplace_back();
-      assign("loop", {std::make_shared<const Loop>(Loop{list, static_cast<std::int64_t>(i), 0})});
+      variables_.enter();
+      variables_.assign("loop", {std::make_shared<const Loop>(Loop{list, static_cast<std::int64_t>(i), 0})});
       assign_all(statement, list->items[i]);
       const Flow flow = execute(statement.bodies[0]);
-      frames_.pop_back();
+      variables_.leave();
       if (flow == Flow::kBreak) break;
     }
   }
@@ -192,10 +144,10 @@ class Evaluator {
   Items chosen(const Statement& statement, const Items& items) {
     Items kept;
     for (const Value& one : items) {
-      frames_.emplace_back();
+      variables_.enter();
       assign_all(statement, one);
       if (truth(evaluate(*statement.conditions[0]))) kept.push_back(one);
-      frames_.pop_back();
+      variables_.leave();
     }
     return kept;
   }
@@ -210,7 +162,7 @@ class Evaluator {
       case ExpressionKind::kConstant:
         return e.value;
       case ExpressionKind::kName:
-        return e.name == kBlockText ? block_text_ : lookup(e.name);
+        return e.name == kBlockText ? block_text_ : variables_.lookup(e.name);
       case ExpressionKind::kList:
       case ExpressionKind::kTuple:
         return make_list(meter_, each(e), e.kind == ExpressionKind::kTuple);
@@ -318,19 +270,19 @@ class Evaluator {
     for (const auto& argument : given.named)
       if (std::find(macro.names.begin(), macro.names.end(), argument.first) == macro.names.end())
         meter_.refuse("macro '" + macro.text + "' takes no keyword argument '" + argument.first + "'");
-    const std::size_t outer = std::exchange(base_, frames_.size());
-    frames_.emplace_back();
+    const std::size_t outer = variables_.enter_macro();
+    variables_.enter();
     for (std::size_t i = 0; i < macro.names.size(); ++i) {
       const Value* found = given.find(i, macro.names[i]);
       Value value = found ? *found
                     : macro.conditions[i]
                         ? evaluate(*macro.conditions[i])
                         : make_undefined("parameter '" + macro.names[i] + "' was not provided");
-      assign(macro.names[i], std::move(value));
+      variables_.assign(macro.names[i], std::move(value));
     }
     std::string text = captured(macro.bodies[0]);
-    frames_.pop_back();
-    base_ = outer;
+    variables_.leave();
+    variables_.leave_macro(outer);
     return make_text(meter_, std::move(text));
   }
 
@@ -394,11 +346,9 @@ class Evaluator {
                           " evaluated to false and no else section was defined.");
   }
 
-  const Dict& context_;
   const std::tm& now_;
   Meter& meter_;
-  std::vector<Frame> frames_;
-  std::size_t base_ = 0;  // of the macro that runs
+  Variables variables_;
   std::string out_;
   Value block_text_;
 };

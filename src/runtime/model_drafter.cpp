@@ -189,7 +189,7 @@ std::string piece(const Tokenizer& tokenizer, std::int32_t id) {
   }
 }
 
-std::string shown(const std::string& token) { return token.empty() ? "nothing" : "'" + token + "'"; }
+std::string quoted_token(const std::string& token) { return token.empty() ? "nothing" : "'" + token + "'"; }
 
 }  // namespace
 
@@ -204,7 +204,7 @@ void check_same_vocabulary(const Tokenizer& model, const Tokenizer& draft, const
     if (own == other) continue;
     fail(ErrorKind::kBadInput,
          ErrorDetail{fmt::format("the vocabularies differ: token {} is {} in the model and {} in the draft",
-                                 id, shown(own), shown(other)),
+                                 id, quoted_token(own), quoted_token(other)),
                      draft_name, "--draft", "take a draft of the same tokenizer, or --draft ngram"});
   }
 }

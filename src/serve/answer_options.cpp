@@ -91,16 +91,17 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   AnswerOptions options;
   options.model = fields.string("model").value_or("");
   options.max_tokens = fields.integer("max_tokens", 1, limits.max_tokens);
-  options.temperature = fields.number("temperature", 0, 2).value_or(1);
-  options.top_p = fields.number("top_p", 0, 1).value_or(1);
-  if (options.top_p == 0) refuse_field("top_p", "0 would leave no token; 1 leaves all");
-  options.min_p = fields.number("min_p", 0, 1).value_or(0);
-  options.top_k = fields.integer("top_k", -1, limits.vocabulary_size).value_or(0);
-  if (options.top_k == -1) options.top_k = 0;  // "all" in vLLM's words
-  options.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(0);
-  options.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(0);
-  options.repetition_penalty = fields.number("repetition_penalty", 0.01, 100).value_or(1);
-  options.logit_bias = read_logit_bias(fields, limits);
+  SamplingOptions& sampling = options.sampling;
+  sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
+  sampling.top_p = fields.number("top_p", 0, 1).value_or(1);
+  if (sampling.top_p == 0) refuse_field("top_p", "0 would leave no token; 1 leaves all");
+  sampling.min_p = fields.number("min_p", 0, 1).value_or(0);
+  sampling.top_k = fields.integer("top_k", -1, limits.vocabulary_size).value_or(0);
+  if (sampling.top_k == -1) sampling.top_k = 0;  // "all" in vLLM's words
+  sampling.presence_penalty = fields.number("presence_penalty", -2, 2).value_or(0);
+  sampling.frequency_penalty = fields.number("frequency_penalty", -2, 2).value_or(0);
+  sampling.repetition_penalty = fields.number("repetition_penalty", 0.01, 100).value_or(1);
+  sampling.logit_bias = read_logit_bias(fields, limits);
   if (const auto seed = fields.integer("seed", INT64_MIN, INT64_MAX))
     options.seed = static_cast<std::uint64_t>(*seed);
   options.constraint = read_constraint(fields);

@@ -11,7 +11,7 @@
 
 #include "http/exchange.h"
 #include "serve/api_keys.h"
-#include "serve/completion_answer.h"
+#include "serve/completion_sink.h"
 #include "serve/served_adapters.h"
 #include "serve/work_queue.h"
 
@@ -34,46 +34,50 @@ class Api {
   // All that is given by reference lives longer.
   Api(const ServedModel& model, ApiOptions options, Metrics& metrics, EngineThread& engine,
       std::function<HttpCounters()> connections);
-  void handle(HttpRequest request, std::shared_ptr<HttpAnswer> answer);
+  void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   void begin_drain() { draining_ = true; }  // no new answers
   void engine_failed() { failed_ = true; }
 
  private:
   struct Route;
-  using Answer = std::shared_ptr<HttpAnswer>;
-  void answer_route(const Route& route, HttpRequest request, const Answer& answer);
+  using Responder = std::shared_ptr<HttpResponder>;
+  void answer_route(const Route& route, HttpRequest request, const Responder& responder);
   void check(const Route& route, const HttpRequest& request, std::string& tenant) const;
-  void prepare(const Route& route, HttpRequest request, const std::string& tenant, const Answer& answer);
+  void prepare(const Route& route, HttpRequest request, const std::string& tenant,
+               const Responder& responder);
 
   // Each reads a body and sees to its answer; ApiError and Error become replies.
-  void complete_text(const HttpRequest& request, const std::string& tenant, const Answer& answer);
-  void complete_chat(const HttpRequest& request, const std::string& tenant, const Answer& answer);
-  void tokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
-  void detokenize(const HttpRequest& request, const std::string& tenant, const Answer& answer);
-  void load_adapter(const HttpRequest& request, const std::string& tenant, const Answer& answer);
-  void unload_adapter(const HttpRequest& request, const std::string& tenant, const Answer& answer);
+  void complete_text(const HttpRequest& request, const std::string& tenant, const Responder& responder);
+  void complete_chat(const HttpRequest& request, const std::string& tenant, const Responder& responder);
+  void tokenize(const HttpRequest& request, const std::string& tenant, const Responder& responder);
+  void detokenize(const HttpRequest& request, const std::string& tenant, const Responder& responder);
+  void load_adapter(const HttpRequest& request, const std::string& tenant, const Responder& responder);
+  void unload_adapter(const HttpRequest& request, const std::string& tenant, const Responder& responder);
   // These read none.
   HttpReply page() const;
   HttpReply health() const;
   HttpReply ready() const;
   HttpReply models() const;
+  HttpReply model(const std::string& name) const;
   HttpReply metrics_text() const;
   HttpReply version() const;
   HttpReply no_embeddings() const;
 
   static const std::vector<Route>& routes();
   const Route* route_of(const std::string& path) const;
+  static HttpReply json_reply(const Json& body);
   // Of the model that a request names, or ApiError 404: empty for the model alone.
   std::string adapter_of(const std::string& name) const;
   Json model_json(const ServedAdapter* adapter) const;
   void change_adapters(std::function<void(RequestEngine&)> act, const std::string& done,
-                       const Answer& answer);
+                       const Responder& responder);
   std::string rendered(const Json& chat) const;
   TokenIds encoded(const std::string& text, bool special, const std::string& field) const;
   GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant,
                                bool chat) const;
   std::shared_ptr<const Constraint> constraint_of(const AnswerOptions& options);  // on the preparing thread
-  void submit(std::vector<GenerationRequest> requests, CompletionAnswer::Asked asked, const Answer& answer);
+  void submit(std::vector<GenerationRequest> requests, CompletionSink::Asked asked,
+              const Responder& responder);
 
   const ServedModel& model_;
   ApiOptions options_;

@@ -21,6 +21,12 @@ Json or_null(const std::string& text) { return text.empty() ? Json() : Json(text
 ApiError::ApiError(int status, const std::string& message, std::string param, std::string code)
     : std::runtime_error(message), status_(status), param_(std::move(param)), code_(std::move(code)) {}
 
+ApiError ApiError::method_not_allowed(const std::string& methods) {
+  ApiError error(405, "this path is asked by " + methods, {}, "method_not_allowed");
+  error.allowed_ = methods;
+  return error;
+}
+
 Json ApiError::body() const {
   return Json::object({{"error", Json::object({{"message", what()},
                                                {"type", type_of(status_)},
@@ -32,6 +38,7 @@ HttpReply ApiError::reply() const {
   HttpReply reply{status_, "application/json", body().dump(), {}};
   if (status_ == 429 || status_ == 503) reply.headers.emplace_back("Retry-After", "1");
   if (status_ == 401) reply.headers.emplace_back("WWW-Authenticate", "Bearer");
+  if (!allowed_.empty()) reply.headers.emplace_back("Allow", allowed_);
   return reply;
 }
 

@@ -16,12 +16,15 @@ class ApiError : public std::runtime_error {
   int status() const { return status_; }
   const std::string& param() const { return param_; }
   const std::string& code() const { return code_; }
+  // 405, with the methods that the path knows: "GET, HEAD"
+  static ApiError method_not_allowed(const std::string& methods);
   Json body() const;
-  HttpReply reply() const;  // with what HTTP wants beside the body: Retry-After, WWW-Authenticate
+  // with what HTTP wants beside the body: Retry-After, WWW-Authenticate, Allow
+  HttpReply reply() const;
 
  private:
   int status_;
-  std::string param_, code_;
+  std::string param_, code_, allowed_;
 };
 
 }  // namespace llmq

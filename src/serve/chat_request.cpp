@@ -53,7 +53,7 @@ Json shown_call(const Json& call, const std::string& name) {
   try {
     if (arguments && !arguments->empty()) parsed = Json::parse(*arguments, "arguments", {1u << 20, 64});
   } catch (const Error& error) {
-    refuse_field(inner.name("arguments"), llmq::shown(error.detail().message, 256));
+    refuse_field(inner.name("arguments"), excerpt(error.detail().message, 256));
   }
   inner.finish();
   fields.ignore("index");
@@ -126,7 +126,7 @@ void force_calls(ChatRequest& request, const Tools& tools, const std::string& on
       request.forced.push_back({tools.names[i], arguments_schema(tools.parameters[i], where), where});
   }
   if (request.forced.empty())
-    refuse_field("tool_choice", fmt::format("no tool is named '{}'", shown(only, 64)));
+    refuse_field("tool_choice", fmt::format("no tool is named '{}'", excerpt(only, 64)));
 }
 
 void read_tool_fields(RequestFields& fields, ChatRequest& request) {

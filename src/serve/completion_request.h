@@ -15,6 +15,7 @@
 
 #include "base/json.h"
 #include "grammar/constraint.h"
+#include "runtime/sampler.h"
 #include "serve/request_fields.h"
 
 namespace llmq {
@@ -30,10 +31,7 @@ struct AnswerOptions {
   std::string model;  // empty: the one that is served
   // none: 16 for completions, for chats what the context has room for
   std::optional<std::int64_t> max_tokens;
-  double temperature = 1, top_p = 1, min_p = 0;
-  std::int64_t top_k = 0;  // 0: all
-  double presence_penalty = 0, frequency_penalty = 0, repetition_penalty = 1;
-  std::vector<std::pair<std::int32_t, float>> logit_bias;
+  SamplingOptions sampling;                  // but for its seed
   std::optional<std::uint64_t> seed;         // none: another one for every request
   std::optional<ConstraintSpec> constraint;  // not compiled yet
   std::vector<std::string> stop;

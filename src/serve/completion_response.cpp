@@ -27,7 +27,7 @@ Json scored_json(const std::string& bytes, double logprob) {
   return Json::object({{"token", bytes}, {"logprob", logprob}, {"bytes", bytes_json(bytes)}});
 }
 
-Json chat_logprobs(const AnswerPart& part) {
+Json chat_logprobs(const CompletionPart& part) {
   if (!part.logprobs) return Json();
   Json content = Json::array();
   for (const ScoredToken& token : *part.logprobs) {
@@ -49,7 +49,7 @@ std::string token_key(const std::string& bytes) {
   return key;
 }
 
-Json text_logprobs(const AnswerPart& part) {
+Json text_logprobs(const CompletionPart& part) {
   if (!part.logprobs) return Json();
   Json tokens = Json::array(), values = Json::array(), likeliest = Json::array(), offsets = Json::array();
   std::int64_t offset = part.text_offset;
@@ -68,7 +68,7 @@ Json text_logprobs(const AnswerPart& part) {
                        {"text_offset", std::move(offsets)}});
 }
 
-Json reason_json(const AnswerPart& part) {
+Json reason_json(const CompletionPart& part) {
   return part.finish_reason.empty() ? Json() : Json(part.finish_reason);
 }
 
@@ -86,7 +86,7 @@ Json calls_json(const std::vector<ToolCall>& calls, bool streamed) {
   return list;
 }
 
-Json opened(const AnswerHead& head, const char* object, Json choices) {
+Json opened(const CompletionHead& head, const char* object, Json choices) {
   return Json::object({{"id", head.id},
                        {"object", object},
                        {"created", head.created},
@@ -94,21 +94,21 @@ Json opened(const AnswerHead& head, const char* object, Json choices) {
                        {"choices", std::move(choices)}});
 }
 
-Json text_choice(const AnswerPart& part) {
+Json text_choice(const CompletionPart& part) {
   return Json::object({{"text", part.text},
                        {"index", part.index},
                        {"logprobs", text_logprobs(part)},
                        {"finish_reason", reason_json(part)}});
 }
 
-Json chat_choice(const AnswerPart& part, const char* key, Json message) {
+Json chat_choice(const CompletionPart& part, const char* key, Json message) {
   return Json::object({{"index", part.index},
                        {key, std::move(message)},
                        {"logprobs", chat_logprobs(part)},
                        {"finish_reason", reason_json(part)}});
 }
 
-Json chunk(const AnswerHead& head, const char* object, Json choice, bool usage_follows) {
+Json chunk(const CompletionHead& head, const char* object, Json choice, bool usage_follows) {
   Json json = opened(head, object, Json::array({std::move(choice)}));
   if (usage_follows) json["usage"] = Json();
   return json;
@@ -118,17 +118,19 @@ constexpr char kTextObject[] = "text_completion", kChatChunk[] = "chat.completio
 
 }  // namespace
 
-Json text_completion(const AnswerHead& head, const std::vector<AnswerPart>& answers, const Usage& usage) {
+Json text_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
+                     const Usage& usage) {
   Json choices = Json::array();
-  for (const AnswerPart& answer : answers) choices.push_back(text_choice(answer));
+  for (const CompletionPart& answer : answers) choices.push_back(text_choice(answer));
   Json json = opened(head, kTextObject, std::move(choices));
   json["usage"] = usage_json(usage);
   return json;
 }
 
-Json chat_completion(const AnswerHead& head, const std::vector<AnswerPart>& answers, const Usage& usage) {
+Json chat_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
+                     const Usage& usage) {
   Json choices = Json::array();
-  for (const AnswerPart& answer : answers) {
+  for (const CompletionPart& answer : answers) {
     const bool calls = !answer.tool_calls.empty();
     Json message = Json::object({{"role", "assistant"},
                                  {"content", calls && answer.text.empty() ? Json() : Json(answer.text)},
@@ -141,26 +143,26 @@ Json chat_completion(const AnswerHead& head, const std::vector<AnswerPart>& answ
   return json;
 }
 
-Json text_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows) {
+Json text_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows) {
   return chunk(head, kTextObject, text_choice(part), usage_follows);
 }
 
-Json chat_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows) {
+Json chat_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows) {
   Json delta = Json::object();
   if (!part.text.empty()) delta["content"] = part.text;
   if (!part.tool_calls.empty()) delta["tool_calls"] = calls_json(part.tool_calls, true);
   return chunk(head, kChatChunk, chat_choice(part, "delta", std::move(delta)), usage_follows);
 }
 
-Json chat_role_chunk(const AnswerHead& head, int index, bool usage_follows) {
-  AnswerPart nothing;
+Json chat_role_chunk(const CompletionHead& head, int index, bool usage_follows) {
+  CompletionPart nothing;
   nothing.index = index;
   return chunk(head, kChatChunk,
                chat_choice(nothing, "delta", Json::object({{"role", "assistant"}, {"content", ""}})),
                usage_follows);
 }
 
-Json usage_chunk(const AnswerHead& head, bool chat, const Usage& usage) {
+Json usage_chunk(const CompletionHead& head, bool chat, const Usage& usage) {
   Json json = opened(head, chat ? kChatChunk : kTextObject, Json::array());
   json["usage"] = usage_json(usage);
   return json;

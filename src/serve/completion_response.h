@@ -24,7 +24,7 @@ struct ToolCall {
 };
 
 // One answer, or what one chunk adds to it.
-struct AnswerPart {
+struct CompletionPart {
   int index = 0;
   std::string text;
   std::optional<std::vector<ScoredToken>> logprobs;
@@ -33,7 +33,7 @@ struct AnswerPart {
   std::string finish_reason;  // empty: goes on
 };
 
-struct AnswerHead {
+struct CompletionHead {
   std::string id;  // "cmpl-...", "chatcmpl-..."
   std::string model;
   std::int64_t created = 0;  // seconds since 1970
@@ -43,14 +43,17 @@ struct Usage {
   std::int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
 };
 
-Json text_completion(const AnswerHead& head, const std::vector<AnswerPart>& answers, const Usage& usage);
-Json chat_completion(const AnswerHead& head, const std::vector<AnswerPart>& answers, const Usage& usage);
+Json text_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
+                     const Usage& usage);
+Json chat_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
+                     const Usage& usage);
 
 // `usage_follows`: the client asked for usage, so that every chunk says "usage": null until usage_chunk().
-Json text_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows);
-Json chat_chunk(const AnswerHead& head, const AnswerPart& part, bool usage_follows);
-Json chat_role_chunk(const AnswerHead& head, int index, bool usage_follows);  // opens each answer of a chat
-Json usage_chunk(const AnswerHead& head, bool chat, const Usage& usage);
+Json text_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows);
+Json chat_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows);
+Json chat_role_chunk(const CompletionHead& head, int index,
+                     bool usage_follows);  // opens each answer of a chat
+Json usage_chunk(const CompletionHead& head, bool chat, const Usage& usage);
 
 std::string event_text(const Json& chunk);  // "data: {...}\n\n"
 inline constexpr char kLastEvent[] = "data: [DONE]\n\n";

@@ -51,7 +51,7 @@ JsonSchemaText read_schema(const Json& schema, const std::string& name) {
   try {
     return {Json::parse(schema.as_string(), name, {1u << 20, kSchemaDepth})};
   } catch (const Error& error) {
-    refuse_field(name, shown(error.detail().message, 256), "invalid_json");
+    refuse_field(name, excerpt(error.detail().message, 256), "invalid_json");
   }
 }
 

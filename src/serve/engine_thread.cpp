@@ -5,9 +5,9 @@
 
 namespace llmq {
 
-EngineThread::EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics,
+EngineThread::EngineThread(RequestEngine& engine, std::size_t max_queue, Metrics& metrics,
                            std::function<void(const std::string&)> on_failure)
-    : engine_(std::move(engine)),
+    : engine_(engine),
       max_queue_(max_queue),
       metrics_(metrics),
       on_failure_(std::move(on_failure)),
@@ -23,7 +23,7 @@ EngineThread::~EngineThread() {
 }
 
 std::uint64_t EngineThread::submit(std::vector<GenerationRequest> requests,
-                                   std::shared_ptr<AnswerSink> sink) {
+                                   std::shared_ptr<GenerationSink> sink) {
   std::uint64_t first = kRefused;
   {
     const std::lock_guard lock(mutex_);
@@ -63,7 +63,7 @@ bool EngineThread::between_steps(std::function<void(RequestEngine&)> act) {
 bool EngineThread::take(std::vector<Message>& messages) {
   messages.clear();
   std::unique_lock lock(mutex_);
-  if (engine_->idle()) wake_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
+  if (engine_.idle()) wake_.wait(lock, [this] { return stopping_ || !inbox_.empty(); });
   if (stopping_) return false;
   messages.swap(inbox_);
   queued_ = 0;
@@ -72,18 +72,18 @@ bool EngineThread::take(std::vector<Message>& messages) {
 
 void EngineThread::admit(Message& message) {
   if (message.act) {
-    message.act(*engine_);
-    return metrics_.engine(engine_->statistics());
+    message.act(engine_);
+    return metrics_.engine(engine_.statistics());
   }
   if (message.requests.empty()) {
-    for (std::uint64_t id = message.first; id < message.first + message.count; ++id) engine_->cancel(id);
+    for (std::uint64_t id = message.first; id < message.first + message.count; ++id) engine_.cancel(id);
     return;
   }
   for (std::size_t i = 0; i < message.requests.size(); ++i) {
     const int answers = message.requests[i].n;
-    if (const auto refusal = engine_->submit(std::move(message.requests[i]))) {
+    if (const auto refusal = engine_.submit(std::move(message.requests[i]))) {
       for (std::uint64_t id = message.first; id < message.first + i; ++id) {
-        engine_->cancel(id);
+        engine_.cancel(id);
         tickets_.erase(id);
       }
       return message.sink->refused(*refusal);
@@ -95,16 +95,16 @@ void EngineThread::admit(Message& message) {
 
 void EngineThread::step() {
   const auto begun = std::chrono::steady_clock::now();
-  const std::vector<GenerationEvent>& events = engine_->step();
+  const std::vector<GenerationEvent>& events = engine_.step();
   const auto now = std::chrono::steady_clock::now();
-  metrics_.engine(engine_->statistics());  // who has an answer finds it counted
-  for (const std::uint64_t id : engine_->started())
+  metrics_.engine(engine_.statistics());  // who has an answer finds it counted
+  for (const std::uint64_t id : engine_.started())
     if (const auto ticket = tickets_.find(id); ticket != tickets_.end())
       ticket->second.sink->started(id, begun);
   for (const GenerationEvent& event : events) {
     const auto ticket = tickets_.find(event.id);
     if (ticket == tickets_.end()) continue;  // of a group that was refused
-    const std::shared_ptr<AnswerSink> sink = ticket->second.sink;
+    const std::shared_ptr<GenerationSink> sink = ticket->second.sink;
     if (event.finish && --ticket->second.unfinished == 0) tickets_.erase(ticket);
     sink->event(event, now);
   }
@@ -117,7 +117,7 @@ void EngineThread::fail_all(const std::string& message) {
     failed_ = true;
     messages.swap(inbox_);
   }
-  std::map<AnswerSink*, std::shared_ptr<AnswerSink>> sinks;
+  std::map<GenerationSink*, std::shared_ptr<GenerationSink>> sinks;
   for (auto& entry : tickets_) sinks.emplace(entry.second.sink.get(), entry.second.sink);
   for (Message& one : messages)
     if (one.sink) sinks.emplace(one.sink.get(), one.sink);
@@ -131,7 +131,7 @@ void EngineThread::run() {
   try {
     while (take(messages)) {
       for (Message& message : messages) admit(message);
-      if (!engine_->idle()) step();
+      if (!engine_.idle()) step();
     }
   } catch (const std::exception& error) {
     fail_all(error.what());

@@ -15,32 +15,17 @@
 #include <thread>
 #include <vector>
 
-#include "runtime/serving_engine.h"
+#include "runtime/request_engine.h"
 #include "serve/metrics.h"
 
 namespace llmq {
 
-// What is needed of runtime/serving_engine.h; tests put their own in its place.
-class RequestEngine {
- public:
-  virtual ~RequestEngine() = default;
-  virtual std::optional<GenerationRefusal> submit(GenerationRequest request) = 0;
-  virtual void cancel(std::uint64_t id) = 0;
-  virtual const std::vector<GenerationEvent>& step() = 0;
-  virtual const std::vector<std::uint64_t>& started() const = 0;
-  virtual bool idle() const = 0;
-  virtual const ServingStatistics& statistics() = 0;
-  virtual void load_adapter(const std::string& name, const LoraAdapter& adapter) = 0;
-  virtual void unload_adapter(const std::string& name) = 0;
-};
-std::unique_ptr<RequestEngine> request_engine(ServingEngine& engine);  // which lives longer
-
 // Who gets the answers of a group of requests. All calls come from the engine's thread, in this order:
 // accepted() started() event()... or one refused() or failed() instead of what is left.
-class AnswerSink {
+class GenerationSink {
  public:
   using Time = std::chrono::steady_clock::time_point;
-  virtual ~AnswerSink() = default;
+  virtual ~GenerationSink() = default;
   virtual void accepted(std::uint64_t first) = 0;  // the id of the group's first request
   virtual void refused(const GenerationRefusal& refusal) = 0;
   virtual void started(std::uint64_t id, Time now) = 0;  // each request once: until now it waited
@@ -50,8 +35,9 @@ class AnswerSink {
 
 class EngineThread {
  public:
-  // `on_failure` is called once, when a step threw: nothing can be answered any more.
-  EngineThread(std::unique_ptr<RequestEngine> engine, std::size_t max_queue, Metrics& metrics,
+  // `engine` lives longer, and only this thread uses it. `on_failure` is called once, when a step threw:
+  // nothing can be answered any more.
+  EngineThread(RequestEngine& engine, std::size_t max_queue, Metrics& metrics,
                std::function<void(const std::string&)> on_failure);
   ~EngineThread();  // what is not finished is let go
   EngineThread(const EngineThread&) = delete;
@@ -60,7 +46,7 @@ class EngineThread {
   static constexpr std::uint64_t kRefused = 0;
   // Requests that are accepted or refused together. Their ids are given here: the first of consecutive ones
   // is returned; kRefused when the queue is full or the engine has failed.
-  std::uint64_t submit(std::vector<GenerationRequest> requests, std::shared_ptr<AnswerSink> sink);
+  std::uint64_t submit(std::vector<GenerationRequest> requests, std::shared_ptr<GenerationSink> sink);
   void cancel(std::uint64_t first, std::size_t requests);
   // Has `act` done on the engine's thread, behind the requests that were submitted before and in front of
   // those that come after; it throws nothing. False, and not done, when the queue is full or the engine has
@@ -70,13 +56,13 @@ class EngineThread {
  private:
   struct Message {
     std::vector<GenerationRequest> requests;  // empty: cancel
-    std::shared_ptr<AnswerSink> sink;
+    std::shared_ptr<GenerationSink> sink;
     std::uint64_t first = 0;
     std::size_t count = 0;
     std::function<void(RequestEngine&)> act;  // instead of all of that
   };
   struct Ticket {
-    std::shared_ptr<AnswerSink> sink;
+    std::shared_ptr<GenerationSink> sink;
     int unfinished = 0;
   };
   void run();
@@ -85,7 +71,7 @@ class EngineThread {
   void step();
   void fail_all(const std::string& message);
 
-  std::unique_ptr<RequestEngine> engine_;
+  RequestEngine& engine_;
   std::size_t max_queue_;
   Metrics& metrics_;
   std::function<void(const std::string&)> on_failure_;

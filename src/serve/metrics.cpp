@@ -1,6 +1,7 @@
 #include "serve/metrics.h"
 
 #include <fmt/core.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -94,7 +95,7 @@ double resident_bytes() {
   if (!file) return 0;
   const int found = std::fscanf(file, "%lld %lld", &size, &pages);
   std::fclose(file);
-  return found == 2 ? static_cast<double>(pages) * 4096 : 0;
+  return found == 2 ? static_cast<double>(pages) * static_cast<double>(::sysconf(_SC_PAGESIZE)) : 0;
 }
 
 double share(std::int64_t part, std::int64_t whole) {

@@ -38,7 +38,7 @@ constexpr std::array<const char*, 4> kTexts = {
     "ticket is valid on the next fast train. If it is not, you can ask for your money back and take the bus, "
     "which leaves every hour."};
 
-class ProbeSink : public AnswerSink {
+class ProbeSink : public GenerationSink {
  public:
   enum class End { kScored, kBusy, kFailed };
   struct Outcome {

@@ -43,7 +43,7 @@ void check_structure(std::string_view body, const BodyLimits& limits) {
 
 }  // namespace
 
-std::string shown(std::string_view text, std::size_t limit) {
+std::string excerpt(std::string_view text, std::size_t limit) {
   std::size_t end = std::min(text.size(), limit);
   while (end > 0 && end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0u) == 0x80u) --end;
   return std::string(text.substr(0, end)) + (end < text.size() ? "..." : "");
@@ -64,7 +64,7 @@ Json parse_body(std::string_view body, const BodyLimits& limits) {
   } catch (const Error& error) {
     throw ApiError(
         400,
-        fmt::format("the body {} ({})", shown(error.detail().message, kShownReason), error.detail().where),
+        fmt::format("the body {} ({})", excerpt(error.detail().message, kShownReason), error.detail().where),
         {}, "invalid_json");
   }
 }
@@ -76,7 +76,7 @@ RequestFields::RequestFields(const Json& object, std::string path) : object_(obj
 }
 
 std::string RequestFields::name(std::string_view key) const {
-  return path_.empty() ? shown(key, kShownName) : path_ + "." + shown(key, kShownName);
+  return path_.empty() ? excerpt(key, kShownName) : path_ + "." + excerpt(key, kShownName);
 }
 
 const Json* RequestFields::take(std::string_view key) {

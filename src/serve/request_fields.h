@@ -48,7 +48,7 @@ class RequestFields {
 };
 
 // The first bytes of a text from outside, whole characters: what an error repeats of it.
-std::string shown(std::string_view text, std::size_t limit);
+std::string excerpt(std::string_view text, std::size_t limit);
 
 [[noreturn]] void refuse_field(const std::string& name, const std::string& message, std::string code = {});
 

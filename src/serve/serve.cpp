@@ -7,21 +7,15 @@
 
 namespace llmq {
 
-ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options,
+ServeEnd serve(const ServedModel& model, RequestEngine& engine, const ServeOptions& options,
                const std::function<void(int port)>& listening) {
   Metrics metrics({model.name, options.vllm_names});
   std::atomic<bool> failed{false};
-  Api* api = nullptr;  // set before a connection is taken
   // Answers hold connections, so what makes answers is gone before the server is.
-  HttpServer http(
-      options.host, options.port, options.http,
-      [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
-        api->handle(std::move(request), std::move(answer));
-      },
-      [](const HttpRefusal& refusal) {
-        return ApiError(refusal.status(), refusal.what(), {}, refusal.code()).reply();
-      });
-  EngineThread thread(std::move(engine), options.max_queue, metrics, [&](const std::string& message) {
+  HttpServer http(options.host, options.port, options.http, [](const HttpRefusal& refusal) {
+    return ApiError(refusal.status(), refusal.what(), {}, refusal.code()).reply();
+  });
+  EngineThread thread(engine, options.max_queue, metrics, [&](const std::string& message) {
     Log::get().warn("the model failed, and the server ends: " + message);
     failed = true;
     http.stop_soon();
@@ -29,7 +23,6 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
   ApiOptions api_options = options.api;
   api_options.loopback_only = http.on_loopback();
   Api served(model, std::move(api_options), metrics, thread, [&] { return http.counters(); });
-  api = &served;
   std::optional<QualityProbe> probe;
   if (options.probe.interval_seconds > 0) probe.emplace(options.probe, model, thread, metrics);
   if (!http.on_loopback() && !options.api.keys.required())
@@ -37,6 +30,9 @@ ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, 
   const std::stop_callback stop(options.stop, [&] { http.stop_soon(); });
   listening(http.port());
   const bool whole = http.run(
+      [&](HttpRequest request, std::shared_ptr<HttpResponder> answer) {
+        served.handle(std::move(request), std::move(answer));
+      },
       options.drain_seconds,
       [&] {
         if (!options.stop.stop_possible()) Log::get().note("finishing the answers under way");

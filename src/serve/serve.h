@@ -28,8 +28,8 @@ enum class ServeEnd { kDrained, kCutOff, kFailed };
 
 // Serves until SIGTERM, SIGINT or options.stop (kDrained when every answer under way was given, kCutOff when
 // not), or until the engine fails. `listening` is told the port. The engine is used on a thread of its own
-// and gone when this returns.
-ServeEnd serve(const ServedModel& model, std::unique_ptr<RequestEngine> engine, const ServeOptions& options,
+// until this returns.
+ServeEnd serve(const ServedModel& model, RequestEngine& engine, const ServeOptions& options,
                const std::function<void(int port)>& listening);
 
 }  // namespace llmq

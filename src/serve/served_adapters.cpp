@@ -58,14 +58,14 @@ std::optional<std::string> bad_adapter_name(std::string_view name) {
   if (!std::all_of(name.begin(), name.end(), is_name_character) || name.find("..") != std::string_view::npos)
     return fmt::format(
         "'{}' is no name for an adapter: use letters, digits and single '.', '_', ':', '/', '@', '+', '-'",
-        shown(name, kMostNameBytes));
+        excerpt(name, kMostNameBytes));
   return std::nullopt;
 }
 
 Path adapter_below(const Path& directory, const std::string& asked) {
   std::error_code error;
   const auto refuse = [&](const char* why) -> ApiError {
-    return ApiError(400, fmt::format("'{}' {}", shown(asked, 200), why), "lora_path");
+    return ApiError(400, fmt::format("'{}' {}", excerpt(asked, 200), why), "lora_path");
   };
   if (asked.empty() || asked.find('\0') != std::string::npos) throw refuse("is no path");
   const Path root = std::filesystem::canonical(directory, error);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """The built server, asked over the loopback interface: answers, errors, metrics, keys, the end.   server_test.py LLMQ [NAME...]"""
 import concurrent.futures
+import http.client
 import json
 import os
 import re
@@ -155,8 +156,23 @@ class Answers(Served):
             found, answer = self.server.post(path, body)
             self.assertEqual((found, answer["error"]["param"], answer["error"]["code"]), (status, param, code), body)
             self.assertTrue(answer["error"]["message"])
-        self.assertEqual(self.server.ask("GET", "/v1/completions")[0], 405)
+        status, headers, _ = self.server.ask("GET", "/v1/completions")
+        self.assertEqual((status, headers["Allow"]), (405, "POST"))
+        self.assertEqual(self.server.ask("DELETE", "/health")[1]["Allow"], "GET, HEAD")
         self.assertEqual(self.server.ask("POST", "/v1/completions", "{}", {"Content-Type": "text/plain"})[0], 415)
+
+    def test_a_head_is_a_get_without_its_body(self):
+        connection = http.client.HTTPConnection(self.server.host, self.server.port, timeout=60)
+        for path in ("/v1/models", "/v1/models/tiny-chat", "/v1/completions"):  # the last is asked by POST alone
+            connection.request("HEAD", path)
+            head = connection.getresponse()
+            self.assertEqual((head.read(), head.status), (b"", 405 if path == "/v1/completions" else 200))
+            connection.request("GET", path)
+            whole = connection.getresponse()
+            self.assertEqual(len(whole.read()), int(head.headers["Content-Length"]))
+            self.assertEqual(whole.status, head.status)
+            self.assertTrue(whole.headers["Date"])
+        connection.close()
 
     def test_metrics_count(self):
         before = self.server.metric("llmq_generation_tokens_total")

@@ -2,128 +2,13 @@
 
 #include <fmt/core.h>
 
-#include <algorithm>
-#include <cmath>
-#include <map>
-
 #include "export/report/html_charts.h"
 #include "export/report/html_style.h"
+#include "export/report/report_page.h"
 
 namespace llmq {
+namespace html {
 namespace {
-
-// Reading what may be absent or of another kind.
-std::string text_of(const Json& object, std::string_view key) {
-  const Json* found = object.find(key);
-  return found != nullptr && found->is_string() ? found->as_string() : "";
-}
-std::optional<double> number_of(const Json& object, std::string_view key) {
-  const Json* found = object.find(key);
-  if (found == nullptr || !found->is_number()) return std::nullopt;
-  return found->as_double();
-}
-const Json::Array& list_of(const Json& object, std::string_view key) {
-  static const Json::Array kNone;
-  const Json* found = object.find(key);
-  return found != nullptr && found->is_array() ? found->items() : kNone;
-}
-
-// A name of the checkpoint or of the user, as code.
-std::string name_html(const std::string& name) { return "<code><bdi>" + html_text(name) + "</bdi></code>"; }
-
-std::string bytes_html(double bytes) {
-  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (bytes >= 1024 && unit < 4) bytes /= 1024, ++unit;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : bytes < 100 ? 1 : 0, kUnits[unit]);
-}
-
-std::string seconds_html(double seconds) {
-  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
-}
-
-std::string cell(const std::string& html) { return "<td>" + html + "</td>"; }
-std::string heads(std::initializer_list<const char*> names) {
-  std::string row = "<thead><tr>";
-  for (const char* name : names) row += fmt::format("<th scope=\"col\">{}</th>", name);
-  return row + "</tr></thead>";
-}
-std::string amount(const std::optional<double>& value) {
-  return value && std::isfinite(*value) ? fmt::format("{:.3e}", *value) : "–";
-}
-
-// One linear, with the place that its name tells: "model.layers.3.self_attn.q_proj" is q_proj of block 3.
-struct Module {
-  std::string name, role;
-  std::int64_t block = 0;
-  std::string method, scheme;
-  std::int64_t bits = 16;
-  std::optional<double> loss, rtn_loss, relative_error, weight_error;
-  const Json* scales = nullptr;
-};
-
-void place(Module& module) {
-  std::size_t begin = 0;
-  bool found = false;
-  while (begin <= module.name.size()) {
-    const std::size_t end = std::min(module.name.find('.', begin), module.name.size());
-    const std::string part = module.name.substr(begin, end - begin);
-    const bool digits =
-        !part.empty() && part.size() < 10 && part.find_first_not_of("0123456789") == std::string::npos;
-    if (digits && !found) {
-      module.block = std::stoll(part);
-      found = true;
-    }
-    module.role = part;
-    begin = end + 1;
-  }
-}
-
-struct Page {
-  const Json& report;
-  std::vector<Module> modules;
-  std::vector<std::string> roles;  // in order of appearance, those left dense too
-  std::vector<std::int64_t> blocks;
-  std::vector<Module> dense;
-  bool calibrated = false;  // losses were measured
-};
-
-Page read_page(const Json& report) {
-  Page page{report, {}, {}, {}, {}, false};
-  const auto note = [&page](Module& module) {
-    place(module);
-    if (std::find(page.roles.begin(), page.roles.end(), module.role) == page.roles.end())
-      page.roles.push_back(module.role);
-    page.blocks.push_back(module.block);
-  };
-  for (const Json& entry : list_of(report, "modules")) {
-    Module m;
-    m.name = text_of(entry, "module");
-    m.method = text_of(entry, "method");
-    m.scheme = text_of(entry, "scheme");
-    m.bits = static_cast<std::int64_t>(number_of(entry, "bits").value_or(0));
-    m.loss = number_of(entry, "loss");
-    m.rtn_loss = number_of(entry, "rtn_loss");
-    m.relative_error = number_of(entry, "relative_error");
-    m.weight_error = number_of(entry, "weight_error");
-    m.scales = entry.find("scale_histogram");
-    note(m);
-    page.calibrated = page.calibrated || m.rtn_loss.value_or(0) > 0;
-    page.modules.push_back(std::move(m));
-  }
-  for (const Json& name : list_of(report, "left_dense")) {
-    if (!name.is_string()) continue;
-    Module m;
-    m.name = name.as_string();
-    note(m);
-    page.dense.push_back(std::move(m));
-  }
-  std::sort(page.blocks.begin(), page.blocks.end());
-  page.blocks.erase(std::unique(page.blocks.begin(), page.blocks.end()), page.blocks.end());
-  return page;
-}
 
 std::string last_part(const std::string& path) {
   const std::size_t end = path.find_last_not_of('/');
@@ -259,90 +144,6 @@ std::string perplexity(const Json& r) {
   return html + (gates.empty() ? "" : notes(gates)) + "</section>";
 }
 
-// Sums over the linears of one role and block: one, but for experts.
-std::optional<double> sum_of(const Page& page, const std::string& role, std::int64_t block,
-                             std::optional<double> Module::*amount_of) {
-  std::optional<double> sum;
-  for (const Module& m : page.modules)
-    if (m.role == role && m.block == block && m.*amount_of) sum = sum.value_or(0) + *(m.*amount_of);
-  return sum;
-}
-
-std::string losses(const Page& page) {
-  if (page.modules.empty()) return "";
-  std::string html = "<section><h2>Loss by layer</h2>";
-  html += page.calibrated
-              ? "<p class=\"note\">What rounding changes in each linear’s output on the calibration text, "
-                "tr(ΔW G ΔWᵀ): "
-                "<span class=\"key before\"></span>plain rounding, <span class=\"key after\"></span>" +
-                    name_html(text_of(page.report, "method")) + ". The axis is logarithmic.</p>"
-              : "<p class=\"note\">Relative error of each weight, ‖ΔW‖ / ‖W‖; this method looks at no "
-                "calibration text.</p>";
-  std::vector<std::vector<BarPair>> all;
-  std::vector<BarPair> together;
-  for (const std::string& role : page.roles) {
-    std::vector<BarPair> bars;
-    for (const std::int64_t block : page.blocks) {
-      BarPair pair;
-      if (page.calibrated) {
-        pair.before = sum_of(page, role, block, &Module::rtn_loss);
-        pair.after = sum_of(page, role, block, &Module::loss);
-        pair.name = fmt::format("{}, block {}: loss {}, plain rounding {}", role, block, amount(pair.after),
-                                amount(pair.before));
-      } else {
-        pair.after = sum_of(page, role, block, &Module::weight_error);
-        pair.name = fmt::format("{}, block {}: {}", role, block, amount(pair.after));
-      }
-      bars.push_back(pair);
-    }
-    together.insert(together.end(), bars.begin(), bars.end());
-    all.push_back(std::move(bars));
-  }
-  const Decades decades = decades_of(together);
-  html += "<div class=\"charts\">";
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (std::none_of(all[i].begin(), all[i].end(),
-                     [](const BarPair& pair) { return pair.after.has_value(); }))
-      continue;
-    html += "<div class=\"chart\"><h3>" + name_html(page.roles[i]) + "</h3>" +
-            bar_chart(all[i], decades, fmt::format("block {}", page.blocks.front()),
-                      fmt::format("block {}", page.blocks.back())) +
-            "</div>";
-  }
-  return html + "</div></section>";
-}
-
-std::string bits_by_layer(const Page& page) {
-  if (page.blocks.empty()) return "";
-  std::map<std::pair<std::string, std::int64_t>, std::pair<std::int64_t, std::int64_t>> range;
-  for (const std::vector<Module>* list : {&page.modules, &page.dense})
-    for (const Module& m : *list) {
-      const auto [at, fresh] = range.try_emplace({m.role, m.block}, m.bits, m.bits);
-      if (!fresh) at->second = {std::min(at->second.first, m.bits), std::max(at->second.second, m.bits)};
-    }
-  std::string html =
-      "<section><h2>Bits by layer</h2><p class=\"note\">Bits of one weight’s code; 16: left as it was. "
-      "Columns are blocks.</p>"
-      "<div class=\"wide\"><table class=\"bits\"><thead><tr><th scope=\"col\"></th>";
-  for (const std::int64_t block : page.blocks) html += fmt::format("<th scope=\"col\">{}</th>", block);
-  html += "</tr></thead><tbody>";
-  for (const std::string& role : page.roles) {
-    html += "<tr><th scope=\"row\">" + name_html(role) + "</th>";
-    for (const std::int64_t block : page.blocks) {
-      const auto found = range.find({role, block});
-      if (found == range.end()) {
-        html += "<td></td>";
-        continue;
-      }
-      const auto [low, high] = found->second;
-      html += fmt::format("<td class=\"b{}\">{}</td>", low,
-                          low == high ? fmt::format("{}", low) : fmt::format("{}–{}", low, high));
-    }
-    html += "</tr>";
-  }
-  return html + "</tbody></table></div></section>";
-}
-
 // One row: linears that share a scheme, and what each number of bits was estimated to cost.
 std::string choice_row(const Json& choice) {
   std::string names;
@@ -377,54 +178,6 @@ std::string mixed_precision(const Json& r) {
          "<details><summary>Every choice with what the others would cost</summary><div "
          "class=\"wide\"><table><thead><tr>" +
          head + "</tr></thead><tbody>" + rows + "</tbody></table></div></details></section>";
-}
-
-// The histograms of all linears of a role, added.
-struct Spread {
-  std::map<std::int64_t, double> counts;  // by bin from 2^0 on
-  int bins_per_octave = 1;
-};
-
-Spread spread_of(const Page& page, const std::string& role) {
-  Spread spread;
-  for (const Module& m : page.modules) {
-    if (m.role != role || m.scales == nullptr) continue;
-    const auto first = number_of(*m.scales, "first_octave"), per = number_of(*m.scales, "bins_per_octave");
-    if (!first || !per || !(*per >= 1 && *per <= 64) || !(std::abs(*first) < 1100)) continue;
-    spread.bins_per_octave = static_cast<int>(*per);
-    std::int64_t bin = static_cast<std::int64_t>(*first) * spread.bins_per_octave;
-    for (const Json& count : list_of(*m.scales, "counts"))
-      spread.counts[bin++] += count.is_number() ? count.as_double() : 0;
-  }
-  return spread;
-}
-
-std::string scales(const Page& page) {
-  std::vector<Spread> spreads;
-  std::optional<std::int64_t> low, high;  // octaves that hold every bin of every role
-  const auto octave = [](std::int64_t bin, int per) { return (bin >= 0 ? bin : bin - per + 1) / per; };
-  for (const std::string& role : page.roles) {
-    spreads.push_back(spread_of(page, role));
-    const Spread& s = spreads.back();
-    if (s.counts.empty()) continue;
-    low = std::min(low.value_or(INT32_MAX), octave(s.counts.begin()->first, s.bins_per_octave));
-    high = std::max(high.value_or(INT32_MIN), octave(s.counts.rbegin()->first, s.bins_per_octave) + 1);
-  }
-  if (!low || !high) return "";
-  std::string html =
-      "<section><h2>Scales</h2><p class=\"note\">How many of a role’s scales (the step between two codes) "
-      "are of which size. "
-      "A long tail to the right is where outliers cost precision.</p><div class=\"charts\">";
-  for (std::size_t i = 0; i < spreads.size(); ++i) {
-    const Spread& s = spreads[i];
-    if (s.counts.empty()) continue;
-    std::vector<double> counts(static_cast<std::size_t>((*high - *low) * s.bins_per_octave));
-    for (const auto& [bin, count] : s.counts)
-      counts[static_cast<std::size_t>(bin - *low * s.bins_per_octave)] += count;
-    html += "<div class=\"chart\"><h3>" + name_html(page.roles[i]) + "</h3>" +
-            octave_chart(counts, static_cast<int>(*low), s.bins_per_octave) + "</div>";
-  }
-  return html + "</div></section>";
 }
 
 std::string every_module(const Page& page) {
@@ -484,8 +237,10 @@ std::string how_it_was_made(const Json& r) {
 }
 
 }  // namespace
+}  // namespace html
 
 std::string make_html_report(const Json& report) {
+  using namespace html;
   const Page page = read_page(report);
   const Json* tool = report.find("tool");
   std::string html =

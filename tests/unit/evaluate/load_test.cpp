@@ -154,13 +154,11 @@ TEST(ServerCounters, AreReadByEitherName) {
 // A server that answers each completion by what a test says, and notes how many it had at once.
 class Played {
  public:
-  using Play = std::function<void(const Json& request, const std::shared_ptr<HttpAnswer>& answer)>;
+  using Play = std::function<void(const Json& request, const std::shared_ptr<HttpResponder>& answer)>;
   explicit Played(Play play)
-      : play_(std::move(play)),
-        server_("127.0.0.1", 0, {},
-                [this](HttpRequest request, std::shared_ptr<HttpAnswer> answer) { handle(request, answer); }),
-        thread_([this] {
+      : play_(std::move(play)), server_("127.0.0.1", 0, {}), thread_([this] {
           server_.run(
+              [this](HttpRequest request, std::shared_ptr<HttpResponder> answer) { handle(request, answer); },
               5, [] {}, false);
         }) {}
   ~Played() {
@@ -171,7 +169,7 @@ class Played {
   std::vector<Json> bodies;  // looked at when the load is over
 
  private:
-  void handle(const HttpRequest& request, const std::shared_ptr<HttpAnswer>& answer) {
+  void handle(const HttpRequest& request, const std::shared_ptr<HttpResponder>& answer) {
     const Json body = request.body.empty() ? Json(request.path) : Json::parse(request.body, "request");
     bodies.push_back(body);
     play_(body, answer);
@@ -181,7 +179,7 @@ class Played {
   std::thread thread_;
 };
 
-void stream(const Json& request, HttpAnswer& answer) {
+void stream(const Json& request, HttpResponder& answer) {
   answer.open_stream("text/event-stream");
   const std::int64_t tokens = request.at("max_tokens").as_integer();
   for (std::int64_t i = 0; i < tokens; ++i)
@@ -206,7 +204,7 @@ LoadMix few(std::int64_t requests) {
 TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
   for (const double rate : {kAtOnce, 200.}) {
     Played server(
-        [](const Json& request, const std::shared_ptr<HttpAnswer>& answer) { stream(request, *answer); });
+        [](const Json& request, const std::shared_ptr<HttpResponder>& answer) { stream(request, *answer); });
     HttpClient client(server.target(), {});
     const std::vector<PlannedRequest> plan = plan_load(few(30), rate);
     const std::vector<RequestTrace> traces =
@@ -234,11 +232,11 @@ TEST(DriveLoad, EveryRequestIsAnsweredAndCounted) {
 // fewer clients that never comes.
 TEST(DriveLoad, AsManyRequestsAtATimeAsClients) {
   std::mutex mutex;
-  std::vector<std::pair<Json, std::shared_ptr<HttpAnswer>>> waiting;
+  std::vector<std::pair<Json, std::shared_ptr<HttpResponder>>> waiting;
   std::size_t most = 0;
   bool open = false;
   std::thread opens;
-  Played server([&](const Json& request, const std::shared_ptr<HttpAnswer>& answer) {
+  Played server([&](const Json& request, const std::shared_ptr<HttpResponder>& answer) {
     const std::lock_guard lock(mutex);
     if (open) return stream(request, *answer);
     waiting.emplace_back(request, answer);
@@ -265,9 +263,9 @@ TEST(DriveLoad, AsManyRequestsAtATimeAsClients) {
 // all are answered.
 TEST(DriveLoad, StaticBatchesWaitForTheirLongest) {
   std::mutex mutex;
-  std::vector<std::pair<Json, std::shared_ptr<HttpAnswer>>> waiting;
+  std::vector<std::pair<Json, std::shared_ptr<HttpResponder>>> waiting;
   std::vector<std::size_t> batches;
-  Played server([&](const Json& request, const std::shared_ptr<HttpAnswer>& answer) {
+  Played server([&](const Json& request, const std::shared_ptr<HttpResponder>& answer) {
     const std::lock_guard lock(mutex);
     waiting.emplace_back(request, answer);
     const std::size_t wanted = batches.size() == 2 ? 2 : 4;
@@ -309,17 +307,17 @@ TEST(DriveLoad, WhatGoesWrongIsSaidOncePerSentence) {
     return result.errors.begin()->first;
   };
   const auto says = [](const char* text) {
-    return [text](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+    return [text](const Json&, const std::shared_ptr<HttpResponder>& answer) {
       answer->open_stream("text/event-stream");
       answer->write(text);
       answer->end();
     };
   };
-  EXPECT_EQ(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+  EXPECT_EQ(sentence([](const Json&, const std::shared_ptr<HttpResponder>& answer) {
               answer->reply({429, "application/json", R"({"error":{"message":"too much"}})", {}});
             }),
             "status 429: too much");
-  EXPECT_THAT(sentence([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+  EXPECT_THAT(sentence([](const Json&, const std::shared_ptr<HttpResponder>& answer) {
                 answer->reply({200, "application/json", "{}", {}});
               }),
               HasSubstr("no stream came back"));
@@ -332,7 +330,7 @@ TEST(DriveLoad, WhatGoesWrongIsSaidOncePerSentence) {
 }
 
 TEST(DriveLoad, AsksForTheModelAndTheCounters) {
-  Played server([](const Json& path, const std::shared_ptr<HttpAnswer>& answer) {
+  Played server([](const Json& path, const std::shared_ptr<HttpResponder>& answer) {
     if (path.as_string() == "/v1/models")
       return answer->reply({200, "application/json", R"({"data":[{"id":"tiny"}]})", {}});
     answer->reply({404, "text/plain", "no such page", {}});
@@ -340,7 +338,7 @@ TEST(DriveLoad, AsksForTheModelAndTheCounters) {
   HttpClient client(server.target(), {});
   EXPECT_EQ(first_model(client, ""), "tiny");
   EXPECT_FALSE(server_counters(client, "").found);
-  Played other([](const Json&, const std::shared_ptr<HttpAnswer>& answer) {
+  Played other([](const Json&, const std::shared_ptr<HttpResponder>& answer) {
     answer->reply({200, "application/json", R"({"data":[]})", {}});
   });
   HttpClient second(other.target(), {});

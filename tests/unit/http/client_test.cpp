@@ -170,17 +170,18 @@ struct Pieces : HttpReader {
 
 // Each path is said twice; /early has no end.
 TEST(HttpClient, ManyCallsToThisServerAtOnce) {
-  std::vector<std::shared_ptr<HttpAnswer>> kept;
-  HttpServer server("127.0.0.1", 0, {}, [&](HttpRequest request, std::shared_ptr<HttpAnswer> answer) {
+  std::vector<std::shared_ptr<HttpResponder>> kept;
+  HttpServer server("127.0.0.1", 0, {});
+  const auto answer_twice = [&](HttpRequest request, std::shared_ptr<HttpResponder> answer) {
     answer->open_stream("text/plain");
     answer->write(request.path);
     answer->write(request.path);
     if (request.path != "/early") answer->end();
     kept.push_back(answer);
-  });
+  };
   std::thread thread([&] {
     server.run(
-        5, [] {}, false);
+        answer_twice, 5, [] {}, false);
   });
   {
     HttpClient client({"127.0.0.1", server.port(), ""}, {});

@@ -3,7 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include "base/error.h"
+#include "base/json.h"
 #include "runtime/drafter.h"
+#include "runtime/generate.h"
+#include "small_engine.h"
+#include "tokenizer/tokenizer.h"
 
 namespace llmq::testing {
 namespace {
@@ -78,6 +83,64 @@ TEST(NgramDrafter, CopiesWhatFollowedTheLongestLatestMatch) {
   EXPECT_EQ(copied({1, 2, 3, 4}, 3), Tokens{});
   EXPECT_EQ(copied({1, 1}, 3), Tokens{});
   EXPECT_EQ(copied({1}, 3), Tokens{});
+}
+
+// Guesses of K=4, greedy, 96 tokens after each of 32 prompts: how many are right is what Transformers counts
+// (tests/interop/make_acceptance_golden.py).
+TEST(Speculation, AcceptanceIsThatOfAnExactSimulation) {
+  const std::string file = LLMQ_SOURCE_DIR "/tests/unit/runtime/acceptance_tinystories.json";
+  const Json golden = Json::parse(read_text(system_io(), file), file);
+  const auto load = [&](const std::string& name) {
+    Engine::Options options;
+    options.compute = Compute::kFloat32;
+    options.max_context = options.kv_tokens = 256;
+    return Engine::load(Checkpoint::open(system_io(), kModels + name), make_cpu_backend(1), options);
+  };
+  Engine target = load("tinystories-656k");
+  const Tokenizer tokenizer = Tokenizer::open(system_io(), kModels + "tinystories-656k");
+  const std::unique_ptr<Drafter> drafter = make_model_drafter(load("tinystories-draft"), 2048, 512);
+  std::int64_t rounds = 0, drafted = 0, accepted = 0;
+  for (const Json& prompt : golden.at("prompts").items()) {
+    GenerateOptions options;
+    options.max_tokens = options.min_tokens = 96;
+    options.drafter = drafter.get();
+    options.num_draft_tokens = 4;
+    const Generated got = generate_tokens(target, tokenizer.encode(prompt.as_string()), options,
+                                          [](std::int32_t) { return true; });
+    EXPECT_EQ(got.tokens.size(), 96u);
+    rounds += got.draft_rounds, drafted += got.drafted, accepted += got.accepted;
+  }
+  EXPECT_EQ(rounds, golden.at("rounds").as_integer());
+  EXPECT_EQ(drafted, 4 * rounds);
+  EXPECT_EQ(accepted, golden.at("accepted").as_integer());
+}
+
+TEST(Speculation, AVocabularyThatDiffersIsNamed) {
+  const auto tokenizer = [](const std::string& vocabulary) {
+    return Tokenizer::parse(
+        Json::parse(
+            R"({"added_tokens": [], "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+      "model": {"type": "BPE", "merges": [], "vocab": )" +
+                vocabulary + "}}",
+            "tokenizer"),
+        "tokenizer");
+  };
+  const Tokenizer model = tokenizer(R"({"a": 0, "b": 1, "c": 2})");
+  EXPECT_NO_THROW(check_same_vocabulary(model, tokenizer(R"({"a": 0, "b": 1, "c": 2})"), "draft"));
+  const auto words = [&](const std::string& vocabulary) -> std::string {
+    try {
+      check_same_vocabulary(model, tokenizer(vocabulary), "draft");
+    } catch (const Error& error) {
+      return error.detail().message;
+    }
+    return "taken";
+  };
+  EXPECT_EQ(words(R"({"a": 0, "x": 1, "c": 2})"),
+            "the vocabularies differ: token 1 is 'b' in the model and 'x' in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1})"),
+            "the vocabularies differ: token 2 is 'c' in the model and nothing in the draft");
+  EXPECT_EQ(words(R"({"a": 0, "b": 1, "c": 2, "d": 3})"),
+            "the vocabularies differ: token 3 is nothing in the model and 'd' in the draft");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "base/json.h"
-#include "serve/completion_answer.h"
+#include "serve/completion_sink.h"
 
 namespace llmq {
 namespace {
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-class Client : public HttpAnswer {
+class Client : public HttpResponder {
  public:
   void reply(HttpReply reply) override {
     status = reply.status;
@@ -45,7 +45,7 @@ const ServedModel& model() {
 }
 
 struct Answering {
-  explicit Answering(CompletionAnswer::Asked asked) : sink(std::move(asked), model(), metrics, client) {
+  explicit Answering(CompletionSink::Asked asked) : sink(std::move(asked), model(), metrics, client) {
     sink.accepted(7);
   }
   void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text,
@@ -60,19 +60,19 @@ struct Answering {
   }
   std::shared_ptr<Client> client = std::make_shared<Client>();
   Metrics metrics{{"m", false}};
-  CompletionAnswer sink;
+  CompletionSink sink;
 };
 
-CompletionAnswer::Asked asked(bool chat, bool stream, std::vector<std::int64_t> prompts = {3}) {
-  CompletionAnswer::Asked a;
+CompletionSink::Asked asked(bool chat, bool stream, std::vector<std::int64_t> prompts = {3}) {
+  CompletionSink::Asked a;
   a.chat = chat;
   a.options.stream = stream;
   a.prompt_tokens = std::move(prompts);
   return a;
 }
 
-TEST(CompletionAnswer, SeveralPromptsAndAnswersKeepTheirPlaces) {
-  CompletionAnswer::Asked a = asked(false, false, {3, 4});
+TEST(CompletionSink, SeveralPromptsAndAnswersKeepTheirPlaces) {
+  CompletionSink::Asked a = asked(false, false, {3, 4});
   a.options.n = 2;
   Answering answering(a);
   answering.event(8, 1, {5}, "d", FinishReason::kStop);
@@ -90,8 +90,8 @@ TEST(CompletionAnswer, SeveralPromptsAndAnswersKeepTheirPlaces) {
   EXPECT_EQ(body.at("usage").at("completion_tokens"), Json(6));
 }
 
-TEST(CompletionAnswer, StreamsCallsAsTheLastChunk) {
-  CompletionAnswer::Asked a = asked(true, true);
+TEST(CompletionSink, StreamsCallsAsTheLastChunk) {
+  CompletionSink::Asked a = asked(true, true);
   a.tools = {"f"};
   a.options.include_usage = true;
   Answering answering(a);
@@ -111,7 +111,7 @@ TEST(CompletionAnswer, StreamsCallsAsTheLastChunk) {
   EXPECT_TRUE(answering.client->ended);
 }
 
-TEST(CompletionAnswer, AFailedModelIsSaidInTheStream) {
+TEST(CompletionSink, AFailedModelIsSaidInTheStream) {
   Answering answering(asked(false, true));
   answering.event(7, 0, {1}, "a");
   answering.sink.failed("the device is gone");
@@ -120,11 +120,11 @@ TEST(CompletionAnswer, AFailedModelIsSaidInTheStream) {
   EXPECT_TRUE(answering.client->ended);
 }
 
-TEST(CompletionAnswer, RefusalsHaveTheirStatus) {
+TEST(CompletionSink, RefusalsHaveTheirStatus) {
   const auto status = [](GenerationRefusal::Kind kind) {
     Metrics metrics({"m", false});
     const auto client = std::make_shared<Client>();
-    CompletionAnswer(asked(false, true), model(), metrics, client).refused({kind, "top_p", "no"});
+    CompletionSink(asked(false, true), model(), metrics, client).refused({kind, "top_p", "no"});
     return client->status;
   };
   EXPECT_EQ(status(GenerationRefusal::Kind::kBusy), 429);
@@ -190,7 +190,7 @@ class PlayedEngine : public RequestEngine {
 };
 
 // Keeps what it was told, and lets a test wait for it.
-class Told : public AnswerSink {
+class Told : public GenerationSink {
  public:
   void accepted(std::uint64_t first) override { say(fmt::format("accepted {}", first)); }
   void refused(const GenerationRefusal& refusal) override { say("refused " + refusal.field); }
@@ -226,12 +226,11 @@ GenerationRequest request(bool empty = false) {
 
 TEST(EngineThread, CancelsBeforeTheNextStep) {
   Metrics metrics({"m", false});
-  auto owned = std::make_unique<PlayedEngine>();
-  PlayedEngine& engine = *owned;
+  PlayedEngine engine;
   const auto told = std::make_shared<Told>();
   std::vector<std::string> log;
   {
-    EngineThread thread(std::move(owned), 10, metrics, [](const std::string&) {});
+    EngineThread thread(engine, 10, metrics, [](const std::string&) {});
     const std::uint64_t first = thread.submit({request(), request()}, told);
     EXPECT_EQ(told->next(), "accepted 1");
     engine.allow(1);
@@ -258,11 +257,10 @@ TEST(EngineThread, CancelsBeforeTheNextStep) {
 
 TEST(EngineThread, AGroupIsTakenOrRefusedWhole) {
   Metrics metrics({"m", false});
-  auto owned = std::make_unique<PlayedEngine>();
-  PlayedEngine& engine = *owned;
+  PlayedEngine engine;
   engine.allow(1'000'000'000);  // it steps until the cancellation
   const auto told = std::make_shared<Told>();
-  EngineThread thread(std::move(owned), 2, metrics, [](const std::string&) {});
+  EngineThread thread(engine, 2, metrics, [](const std::string&) {});
   thread.submit({request(), request(true)}, told);
   EXPECT_EQ(told->next(), "refused prompt");
   EXPECT_EQ(thread.submit({request(), request(), request()}, told), EngineThread::kRefused)
@@ -274,13 +272,11 @@ TEST(EngineThread, AGroupIsTakenOrRefusedWhole) {
 
 TEST(EngineThread, AFailureIsToldToAllAndEndsIt) {
   Metrics metrics({"m", false});
-  auto owned = std::make_unique<PlayedEngine>();
-  PlayedEngine& engine = *owned;
+  PlayedEngine engine;
   engine.fails = true;
   const auto told = std::make_shared<Told>();
   std::promise<std::string> failure;
-  EngineThread thread(std::move(owned), 10, metrics,
-                      [&](const std::string& message) { failure.set_value(message); });
+  EngineThread thread(engine, 10, metrics, [&](const std::string& message) { failure.set_value(message); });
   thread.submit({request(), request()}, told);
   EXPECT_EQ(told->next(), "accepted 1");
   engine.allow(1);

@@ -48,14 +48,14 @@ TEST(CompletionRequest, ReadsEveryField) {
   ASSERT_EQ(r.prompts.size(), 2u);
   EXPECT_EQ(std::get<std::string>(r.prompts[1]), "b");
   EXPECT_EQ(r.options.max_tokens, 7);
-  EXPECT_EQ(r.options.temperature, 0.5);
-  EXPECT_EQ(r.options.top_p, 0.9);
-  EXPECT_EQ(r.options.min_p, 0.1);
-  EXPECT_EQ(r.options.top_k, 0);
-  EXPECT_EQ(r.options.presence_penalty, 1);
-  EXPECT_EQ(r.options.frequency_penalty, -1.5);
-  EXPECT_EQ(r.options.repetition_penalty, 1.1);
-  EXPECT_THAT(r.options.logit_bias, ElementsAre(std::pair(5, -100.0f), std::pair(7, 2.5f)));
+  EXPECT_EQ(r.options.sampling.temperature, 0.5);
+  EXPECT_EQ(r.options.sampling.top_p, 0.9);
+  EXPECT_EQ(r.options.sampling.min_p, 0.1);
+  EXPECT_EQ(r.options.sampling.top_k, 0);
+  EXPECT_EQ(r.options.sampling.presence_penalty, 1);
+  EXPECT_EQ(r.options.sampling.frequency_penalty, -1.5);
+  EXPECT_EQ(r.options.sampling.repetition_penalty, 1.1);
+  EXPECT_THAT(r.options.sampling.logit_bias, ElementsAre(std::pair(5, -100.0f), std::pair(7, 2.5f)));
   EXPECT_EQ(r.options.seed, static_cast<std::uint64_t>(-3));
   EXPECT_THAT(r.options.stop, ElementsAre("x", "y"));
   EXPECT_THAT(r.options.stop_token_ids, ElementsAre(2));
@@ -67,8 +67,8 @@ TEST(CompletionRequest, ReadsEveryField) {
 
 TEST(CompletionRequest, DefaultsAreOpenAis) {
   const AnswerOptions o = text(R"({"prompt": "a"})").options;
-  EXPECT_EQ(o.temperature, 1);
-  EXPECT_EQ(o.top_p, 1);
+  EXPECT_EQ(o.sampling.temperature, 1);
+  EXPECT_EQ(o.sampling.top_p, 1);
   EXPECT_EQ(o.n, 1);
   EXPECT_FALSE(o.max_tokens || o.seed || o.logprobs || o.stream);
 }

@@ -11,10 +11,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const AnswerHead kHead{"chatcmpl-1", "m", 1700000000};
+const CompletionHead kHead{"chatcmpl-1", "m", 1700000000};
 
-AnswerPart part(int index, const std::string& text, const std::string& reason = {}) {
-  AnswerPart one;
+CompletionPart part(int index, const std::string& text, const std::string& reason = {}) {
+  CompletionPart one;
   one.index = index;
   one.text = text;
   one.finish_reason = reason;
@@ -44,7 +44,7 @@ TEST(CompletionResponse, ChatStream) {
 }
 
 TEST(CompletionResponse, ChatLogprobsCarryBytes) {
-  AnswerPart one = part(0, "é", "stop");
+  CompletionPart one = part(0, "é", "stop");
   one.logprobs = {{"\xc3", -0.5, {{"\xc3", -0.5}, {"a", -1}}}, {"\xa9", -0.25, {}}};
   const Json content =
       chat_completion(kHead, {one}, {}).at("choices").items()[0].at("logprobs").at("content");
@@ -55,7 +55,7 @@ TEST(CompletionResponse, ChatLogprobsCarryBytes) {
 }
 
 TEST(CompletionResponse, TextLogprobsTellBrokenTokensApart) {
-  AnswerPart one = part(0, "aé", "stop");
+  CompletionPart one = part(0, "aé", "stop");
   one.text_offset = 3;
   one.logprobs = {{"a", -0.5, {{"\xc3", -1}, {"\xc2", -2}}}, {"\xc3", -0.25, {}}, {"\xa9", 0, {}}};
   EXPECT_EQ(
@@ -73,7 +73,7 @@ TEST(CompletionResponse, TextAndItsChunks) {
 }
 
 TEST(CompletionResponse, ToolCalls) {
-  AnswerPart one = part(0, "", "tool_calls");
+  CompletionPart one = part(0, "", "tool_calls");
   one.tool_calls = {{"call_1", "f", "{\"x\":1}"}};
   EXPECT_THAT(
       chat_completion(kHead, {one}, {}).dump(),

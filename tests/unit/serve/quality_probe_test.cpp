@@ -63,10 +63,9 @@ const ServedModel& model() {
 }
 
 // The metrics once some of their text is there.
-std::string metrics_with(const std::string& text, std::unique_ptr<RequestEngine> engine,
-                         const ProbeOptions& options) {
+std::string metrics_with(const std::string& text, RequestEngine&& engine, const ProbeOptions& options) {
   Metrics metrics({"m", false});
-  EngineThread thread(std::move(engine), 8, metrics, [](const std::string&) {});
+  EngineThread thread(engine, 8, metrics, [](const std::string&) {});
   const QualityProbe probe(options, model(), thread, metrics);
   std::string now;
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -86,29 +85,27 @@ TEST(QualityProbe, TheFirstIsRecordedAndOthersAreComparedWithIt) {
   const std::string file = (folder.path() / "baseline.json").string();
   EXPECT_FALSE(read_probe_baseline(system_io(), file).has_value());
   const std::string first = metrics_with("llmq_quality_probes_total{model_name=\"m\",result=\"scored\"} 2\n",
-                                         std::make_unique<ScoringEngine>(-1.25), every(0.01, file));
+                                         ScoringEngine(-1.25), every(0.01, file));
   EXPECT_THAT(first, HasSubstr("llmq_quality_probe_mean_log_prob{model_name=\"m\"} -1.25\n"));
   EXPECT_THAT(first, HasSubstr("llmq_quality_probe_baseline_mean_log_prob{model_name=\"m\"} -1.25\n"));
   ProbeOptions later = every(0.01, file);
   later.baseline = read_probe_baseline(system_io(), file);
   ASSERT_TRUE(later.baseline.has_value());
   EXPECT_GT(later.baseline->tokens, 100);
-  const std::string second = metrics_with("\"scored\"} 1\n", std::make_unique<ScoringEngine>(-1.5), later);
+  const std::string second = metrics_with("\"scored\"} 1\n", ScoringEngine(-1.5), later);
   EXPECT_THAT(second, HasSubstr("llmq_quality_probe_mean_log_prob{model_name=\"m\"} -1.5\n"));
   EXPECT_THAT(second, HasSubstr("llmq_quality_probe_baseline_mean_log_prob{model_name=\"m\"} -1.25\n"));
   EXPECT_EQ(read_probe_baseline(system_io(), file)->mean_log_prob, -1.25) << "it is recorded once";
 }
 
 TEST(QualityProbe, ABusyServerIsNotProbed) {
-  const std::string text =
-      metrics_with("\"skipped\"} 2\n", std::make_unique<ScoringEngine>(-1, true), every(0.01));
+  const std::string text = metrics_with("\"skipped\"} 2\n", ScoringEngine(-1, true), every(0.01));
   EXPECT_THAT(text, HasSubstr("result=\"scored\"} 0\n"));
   EXPECT_EQ(text.find("llmq_quality_probe_mean"), std::string::npos);
 }
 
 TEST(QualityProbe, WhatIsNoNumberIsAFailure) {
-  const std::string text =
-      metrics_with("\"failed\"} 1\n", std::make_unique<ScoringEngine>(std::nan("")), every(100));
+  const std::string text = metrics_with("\"failed\"} 1\n", ScoringEngine(std::nan("")), every(100));
   EXPECT_EQ(text.find("llmq_quality_probe_mean"), std::string::npos);
 }
 
@@ -120,7 +117,7 @@ TEST(QualityProbe, ABaselineIsChecked) {
     try {
       ProbeOptions options = every(100, file.string());
       options.baseline = read_probe_baseline(system_io(), file);
-      metrics_with("scored", std::make_unique<ScoringEngine>(-1), options);
+      metrics_with("scored", ScoringEngine(-1), options);
     } catch (const Error& error) {
       EXPECT_EQ(exit_code(error.kind()), 2);
       return error.detail().message;

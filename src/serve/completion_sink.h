@@ -15,7 +15,7 @@
 
 namespace llmq {
 
-class CompletionAnswer : public AnswerSink {
+class CompletionSink : public GenerationSink {
  public:
   struct Asked {
     bool chat = false;
@@ -29,8 +29,8 @@ class CompletionAnswer : public AnswerSink {
     std::string adapter = {};  // that answers; empty: the model alone
   };
   // `model` and `metrics` live longer.
-  CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics,
-                   std::shared_ptr<HttpAnswer> answer);
+  CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
+                 std::shared_ptr<HttpResponder> answer);
 
   void accepted(std::uint64_t first) override;
   void refused(const GenerationRefusal& refusal) override;
@@ -41,25 +41,25 @@ class CompletionAnswer : public AnswerSink {
  private:
   struct Choice {
     Choice(const std::vector<std::string>& tools, bool one_call) : calls(tools, one_call) {}
-    AnswerPart whole;  // where nothing is streamed
+    CompletionPart whole;  // where nothing is streamed
     ToolCallReader calls;
     std::int64_t characters = 0;
     bool begun = false, finished = false, prompt_told = false;
     Time last;
   };
-  AnswerPart part_of(Choice& choice, const GenerationEvent& event);
+  CompletionPart part_of(Choice& choice, const GenerationEvent& event);
   std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
-  void tell_prompt(Choice& choice, const GenerationEvent& event, AnswerPart& part) const;
+  void tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const;
   void measure(Choice& choice, const GenerationEvent& event, Time now);
-  void send(const AnswerPart& part);
+  void send(const CompletionPart& part);
   void finish(Time now);
   void end_with(const ApiError& error);
 
   Asked asked_;
   const ServedModel& model_;
   Metrics& metrics_;
-  std::shared_ptr<HttpAnswer> answer_;
-  AnswerHead head_;
+  std::shared_ptr<HttpResponder> answer_;
+  CompletionHead head_;
   Usage usage_;
   std::vector<Choice> choices_;
   std::uint64_t first_ = 0;

@@ -1,4 +1,4 @@
-#include "serve/completion_answer.h"
+#include "serve/completion_sink.h"
 
 #include <fmt/core.h>
 
@@ -15,7 +15,7 @@
 namespace llmq {
 namespace {
 
-double seconds_between(AnswerSink::Time from, AnswerSink::Time to) {
+double seconds_between(GenerationSink::Time from, GenerationSink::Time to) {
   return std::chrono::duration<double>(to - from).count();
 }
 
@@ -55,8 +55,8 @@ std::string unique_name(const std::string& prefix) {
   return fmt::format("{}{:016x}{:08x}", prefix, numbers(), numbers() & 0xffffffffu);
 }
 
-CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metrics& metrics,
-                                   std::shared_ptr<HttpAnswer> answer)
+CompletionSink::CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
+                               std::shared_ptr<HttpResponder> answer)
     : asked_(std::move(asked)), model_(model), metrics_(metrics), answer_(std::move(answer)) {
   head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"),
            asked_.adapter.empty() ? model.name : asked_.adapter,
@@ -73,7 +73,7 @@ CompletionAnswer::CompletionAnswer(Asked asked, const ServedModel& model, Metric
   unfinished_ = choices_.size();
 }
 
-void CompletionAnswer::accepted(std::uint64_t first) {
+void CompletionSink::accepted(std::uint64_t first) {
   first_ = first;
   if (!asked_.options.stream) return;
   answer_->open_stream("text/event-stream");
@@ -82,30 +82,30 @@ void CompletionAnswer::accepted(std::uint64_t first) {
       answer_->write(event_text(chat_role_chunk(head_, choice.whole.index, asked_.options.include_usage)));
     if (choice.whole.text.empty()) continue;
     choice.characters = characters_of(choice.whole.text);
-    AnswerPart echo;
+    CompletionPart echo;
     echo.index = choice.whole.index;
     echo.text = choice.whole.text;
     send(echo);
   }
 }
 
-void CompletionAnswer::refused(const GenerationRefusal& refusal) {
+void CompletionSink::refused(const GenerationRefusal& refusal) {
   answer_->reply(refusal_error(refusal).reply());
 }
 
-void CompletionAnswer::failed(const std::string& message) {
+void CompletionSink::failed(const std::string& message) {
   Log::get().warn(head_.id + " failed: " + message);
   end_with(ApiError(500, "the model failed while it answered; the server's log says why"));
 }
 
-void CompletionAnswer::end_with(const ApiError& error) {
+void CompletionSink::end_with(const ApiError& error) {
   if (!asked_.options.stream)
     return answer_->reply({error.status(), "application/json", error.body().dump(), {}});
   answer_->write(event_text(error.body()) + kLastEvent);
   answer_->end();
 }
 
-std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprobs>& logprobs) const {
+std::vector<ScoredToken> CompletionSink::scored(const std::vector<TokenLogprobs>& logprobs) const {
   const TokenBytes bytes(model_.tokenizer);
   std::vector<ScoredToken> list;
   for (const TokenLogprobs& one : logprobs) {
@@ -118,7 +118,7 @@ std::vector<ScoredToken> CompletionAnswer::scored(const std::vector<TokenLogprob
 
 // The tokens of an echoed prompt stand before those that follow it; nothing is said of the first, before
 // which there is none.
-void CompletionAnswer::tell_prompt(Choice& choice, const GenerationEvent& event, AnswerPart& part) const {
+void CompletionSink::tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const {
   if (asked_.first_tokens.empty() || choice.prompt_told) return;
   choice.prompt_told = true;
   TokenLogprobs first;
@@ -132,8 +132,8 @@ void CompletionAnswer::tell_prompt(Choice& choice, const GenerationEvent& event,
 }
 
 // What this event adds to its answer.
-AnswerPart CompletionAnswer::part_of(Choice& choice, const GenerationEvent& event) {
-  AnswerPart part;
+CompletionPart CompletionSink::part_of(Choice& choice, const GenerationEvent& event) {
+  CompletionPart part;
   part.index = choice.whole.index;
   part.text = choice.calls.push(event.text);
   part.text_offset = choice.characters;
@@ -153,7 +153,7 @@ AnswerPart CompletionAnswer::part_of(Choice& choice, const GenerationEvent& even
   return part;
 }
 
-void CompletionAnswer::measure(Choice& choice, const GenerationEvent& event, Time now) {
+void CompletionSink::measure(Choice& choice, const GenerationEvent& event, Time now) {
   const auto tokens = static_cast<std::int64_t>(event.tokens.size());
   if (event.index == 0) usage_.cached_tokens = std::max(usage_.cached_tokens, event.cached_tokens);
   usage_.completion_tokens += tokens;
@@ -168,16 +168,16 @@ void CompletionAnswer::measure(Choice& choice, const GenerationEvent& event, Tim
   choice.last = now;
 }
 
-void CompletionAnswer::started(std::uint64_t, Time now) {
+void CompletionSink::started(std::uint64_t, Time now) {
   metrics_.queued(seconds_between(asked_.received, now));
 }
 
-void CompletionAnswer::event(const GenerationEvent& event, Time now) {
+void CompletionSink::event(const GenerationEvent& event, Time now) {
   const std::size_t place = (event.id - first_) * static_cast<std::size_t>(asked_.options.n) +
                             static_cast<std::size_t>(event.index);
   Choice& choice = choices_.at(place);
   measure(choice, event, now);
-  AnswerPart part = part_of(choice, event);
+  CompletionPart part = part_of(choice, event);
   cancelled_ = cancelled_ || event.finish == FinishReason::kCancelled;
   if (event.finish == FinishReason::kFailed) failure_ = event.failure;
   if (asked_.options.stream) {
@@ -194,13 +194,13 @@ void CompletionAnswer::event(const GenerationEvent& event, Time now) {
   if (event.finish && --unfinished_ == 0) finish(now);
 }
 
-void CompletionAnswer::send(const AnswerPart& part) {
+void CompletionSink::send(const CompletionPart& part) {
   const Json chunk = asked_.chat ? chat_chunk(head_, part, asked_.options.include_usage)
                                  : text_chunk(head_, part, asked_.options.include_usage);
   answer_->write(event_text(chunk));
 }
 
-void CompletionAnswer::finish(Time now) {
+void CompletionSink::finish(Time now) {
   const double seconds = seconds_between(asked_.received, now);
   Log::get().detail(fmt::format("{}: {} + {} tokens, the first after {:.3f} s, all after {:.3f} s{}",
                                 head_.id, usage_.prompt_tokens, usage_.completion_tokens,
@@ -215,7 +215,7 @@ void CompletionAnswer::finish(Time now) {
     answer_->write(kLastEvent);
     return answer_->end();
   }
-  std::vector<AnswerPart> answers;
+  std::vector<CompletionPart> answers;
   for (Choice& choice : choices_) answers.push_back(std::move(choice.whole));
   const Json body =
       asked_.chat ? chat_completion(head_, answers, usage_) : text_completion(head_, answers, usage_);

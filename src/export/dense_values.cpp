@@ -1,0 +1,55 @@
+#include "export/dense_values.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/half.h"
+
+namespace llmq {
+
+void store_values(std::span<const float> values, DType dtype, const std::string& tensor,
+                  const std::string& file, std::byte* into) {
+  if (dtype == DType::kF32) {
+    std::memcpy(into, values.data(), values.size_bytes());
+    return;
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    std::uint16_t bits = to_bfloat16(values[i]).bits;
+    if (dtype == DType::kF16) {
+      bits = to_float16(values[i]).bits;
+      if ((bits & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
+        fail(ErrorKind::kUnsupported, {fmt::format("holds {}, and F16 ends at 65504", values[i]), file,
+                                       tensor, "ask for --dtype bf16 or f32"});
+    }
+    std::memcpy(into + 2 * i, &bits, 2);
+  }
+}
+
+std::vector<std::byte> converted_tensor(const Checkpoint& checkpoint, const StoredTensor& tensor,
+                                        DType dtype) {
+  const std::string file = checkpoint.path().string();
+  const std::size_t width = static_cast<std::size_t>(element_bytes(dtype));
+  const std::int64_t elements = tensor.view.shape.elements();
+  std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * width);
+  if (checkpoint.is_gguf() || is_block_type(tensor.view.dtype)) {
+    store_values(checkpoint.read_float32(tensor), dtype, tensor.name, file, bytes.data());
+    return bytes;
+  }
+  constexpr std::int64_t kWindow = 1 << 16;
+  std::vector<float> window(static_cast<std::size_t>(std::min(elements, kWindow)));
+  const Lease lease = checkpoint.hold(tensor);
+  const auto* from = static_cast<const std::byte*>(tensor.view.pointer);
+  for (std::int64_t first = 0; first < elements; first += kWindow) {
+    const std::int64_t count = std::min(kWindow, elements - first);
+    const auto part = std::span(window).first(static_cast<std::size_t>(count));
+    to_float32(TensorView(static_cast<const void*>(from + first * element_bytes(tensor.view.dtype)),
+                          tensor.view.dtype, {count}),
+               part);
+    store_values(part, dtype, tensor.name, file, bytes.data() + static_cast<std::size_t>(first) * width);
+  }
+  return bytes;
+}
+
+}  // namespace llmq

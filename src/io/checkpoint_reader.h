@@ -1,0 +1,44 @@
+// Opens what resolve_model() found: reads every header, and crosses the index with the shards.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "io/checkpoint_state.h"
+
+namespace llmq {
+
+struct ShardIndex;
+
+// Fills a State; the steps of both containers.
+class CheckpointReader {
+ public:
+  CheckpointReader(Io& io, Path path) : io_(io) { state_->path = std::move(path); }
+
+  void read_directory();
+  void read_gguf();
+  void read_shards(const std::vector<Path>& shards, Json config);
+  void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
+  std::shared_ptr<const Checkpoint::State> finish();
+
+ private:
+  const Path& shard(const StoredTensor& tensor) const;
+  void add_shard(const Path& path);
+  // Of the last shard added.
+  void add_tensor(const std::string& name, DType dtype, const Shape& shape, std::uint64_t offset,
+                  int permuted_heads);
+  // Every tensor of the index lies in the shard it names.
+  void cross_check(const ShardIndex& index, const Path& index_path) const;
+  void warn_unreferenced(const ShardIndex& index, const std::vector<std::string>& names) const;
+  void* copy_of(const void* bytes, std::size_t size);
+  void copy_odd_ones();
+
+  Io& io_;
+  std::shared_ptr<Checkpoint::State> state_ = std::make_shared<Checkpoint::State>();
+};
+
+}  // namespace llmq

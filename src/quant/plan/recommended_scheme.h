@@ -1,0 +1,17 @@
+// Which of the estimated schemes to take.
+#pragma once
+#include <optional>
+#include <vector>
+
+#include "quant/plan/capacity_estimate.h"
+#include "tensor/quant_scheme.h"
+
+namespace llmq {
+
+inline constexpr const char* kOriginalScheme = "original";
+inline bool rounds_inputs(const QuantScheme& scheme) { return scheme.activation_bits == 8; }
+
+// Fills `recommended` and `reason`. `packed`: of each scheme, that of its first linear where it is llmq's own.
+void recommend_scheme(Estimate& estimate, const std::vector<std::optional<QuantScheme>>& packed);
+
+}  // namespace llmq

@@ -1,0 +1,106 @@
+// The server as bytes on a socket: what stands in an answer, and where it ends.
+#include "http/server.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <ctime>
+#include <thread>
+
+namespace llmq {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// A server that says its path, in a stream where that is /stream.
+class Parrot {
+ public:
+  Parrot()
+      : server_("127.0.0.1", 0, {}), thread_([this] {
+          server_.run(
+              answer, 5, [] {}, false);
+        }) {}
+  ~Parrot() {
+    server_.stop_soon();
+    thread_.join();
+  }
+
+  // All that comes back for `requests`, the last of which closes the connection.
+  std::string ask(const std::string& requests) const {
+    const int connection = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_port = htons(static_cast<std::uint16_t>(server_.port()));
+    EXPECT_EQ(connect(connection, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+    EXPECT_EQ(send(connection, requests.data(), requests.size(), MSG_NOSIGNAL),
+              static_cast<ssize_t>(requests.size()));
+    std::string answers;
+    char piece[4096];
+    for (ssize_t bytes; (bytes = recv(connection, piece, sizeof piece, 0)) > 0;)
+      answers.append(piece, static_cast<std::size_t>(bytes));
+    close(connection);
+    return answers;
+  }
+
+ private:
+  static void answer(const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+    if (request.path != "/stream") return responder->reply({200, "text/plain", request.path, {}});
+    responder->open_stream("text/plain");
+    responder->write("some ");
+    responder->write("text");
+    responder->end();
+  }
+
+  HttpServer server_;
+  std::thread thread_;
+};
+
+std::string request(const std::string& method, const std::string& path, const std::string& more = "") {
+  return method + " " + path + " HTTP/1.1\r\nHost: localhost\r\n" + more + "\r\n";
+}
+const std::string kClose = "Connection: close\r\n";
+
+// A HEAD is answered by the head of a GET's answer; a body behind it would be read as the next answer.
+TEST(HttpServer, AHeadHasNoBodyAndTheNextAnswerIsRead) {
+  const Parrot parrot;
+  for (const std::string path : {"/first", "/stream"}) {
+    const std::string answers = parrot.ask(request("HEAD", path) + request("GET", "/second", kClose));
+    const std::size_t end = answers.find("\r\n\r\n");
+    ASSERT_NE(end, std::string::npos) << answers;
+    const std::string second = answers.substr(end + 4);
+    EXPECT_THAT(answers, StartsWith("HTTP/1.1 200 OK\r\n")) << path;
+    EXPECT_THAT(second, AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), EndsWith("\r\n\r\n/second"))) << path;
+  }
+  EXPECT_THAT(parrot.ask(request("HEAD", "/first", kClose)), HasSubstr("Content-Length: 6\r\n"));
+}
+
+TEST(HttpServer, AnAnswerSaysItsLengthAndWhenItWasGiven) {
+  const Parrot parrot;
+  const std::string answer = parrot.ask(request("GET", "/whole", kClose));
+  EXPECT_THAT(answer, AllOf(StartsWith("HTTP/1.1 200 OK\r\n"), HasSubstr("\r\nContent-Length: 6\r\n"),
+                            HasSubstr("\r\nConnection: close\r\n"), EndsWith("\r\n\r\n/whole")));
+  tm said{};
+  ASSERT_NE(strptime(answer.c_str() + answer.find("\r\nDate: ") + 8, "%a, %d %b %Y %T GMT", &said), nullptr);
+  EXPECT_NEAR(static_cast<double>(timegm(&said)), static_cast<double>(std::time(nullptr)), 60);
+}
+
+// HTTP/1.0 knows no chunks: there a stream ends with its connection.
+TEST(HttpServer, AStreamComesInChunks) {
+  const Parrot parrot;
+  EXPECT_THAT(parrot.ask(request("GET", "/stream", kClose)),
+              AllOf(HasSubstr("\r\nTransfer-Encoding: chunked\r\n"), Not(HasSubstr("Content-Length")),
+                    EndsWith("\r\n\r\n5\r\nsome \r\n4\r\ntext\r\n0\r\n\r\n")));
+  EXPECT_THAT(parrot.ask("GET /stream HTTP/1.0\r\n\r\n"),
+              AllOf(Not(HasSubstr("Transfer-Encoding")), EndsWith("\r\n\r\nsome text")));
+}
+
+}  // namespace
+}  // namespace llmq

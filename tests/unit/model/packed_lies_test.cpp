@@ -1,0 +1,266 @@
+// Every way in which a packed module can lie: each is refused by what is wrong with it.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <span>
+#include <string>
+
+#include "model/linear_source.h"
+#include "packed_model.h"
+#include "support/named_parts.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+// One lie at a time in an otherwise good packed model.
+struct PackedLie {
+  const char* name;
+  void (*tell)(ScratchModel& model);
+  const char* found;
+};
+
+Json& weights_of(ScratchModel& model) {
+  return model.config["quantization_config"]["config_groups"]["group_0"]["weights"];
+}
+
+const PackedLie kLies[] = {
+    {"method", [](ScratchModel& m) { m.config["quantization_config"]["quant_method"] = "hqq"; },
+     "unsupported|*quant_method: the method \"hqq\""},
+    {"format", [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
+     "unsupported|*nvfp4-pack-quantized"},
+    {"group format",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["format"] = "marlin-24";
+     },
+     "unsupported|*group_0.format: the format \"marlin-24\""},
+    {"status",
+     [](ScratchModel& m) { m.config["quantization_config"]["quantization_status"] = "calibration"; },
+     "unsupported|*quantization_status"},
+    {"transform",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["transform_config"] = Json::object({{"R1", 1}});
+     },
+     "unsupported|*transform_config"},
+    {"kv cache of 4 bits",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"num_bits", 4}});
+     },
+     "unsupported|*kv_cache_scheme.num_bits"},
+    {"kv cache by head",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] = Json::object({{"strategy", "attn_head"}});
+     },
+     "unsupported|*kv_cache_scheme.strategy"},
+    {"kv cache without scales",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] =
+           Json::object({{"num_bits", 8}, {"type", "float"}});
+     },
+     "bad input|*layers.0.self_attn.k_scale: is missing"},
+    {"kv cache with a scale of 0",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] =
+           Json::object({{"num_bits", 8}, {"type", "float"}});
+       m.tensors["model.layers.0.self_attn.k_scale"] = scratch_tensor<float>("F32", {1}, {0.0f});
+     },
+     "bad input|*layers.0.self_attn.k_scale: is 0; a scale is above 0 and finite"},
+    {"kv cache with an infinite scale",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["kv_cache_scheme"] =
+           Json::object({{"num_bits", 8}, {"type", "float"}});
+       m.tensors["model.layers.0.self_attn.k_scale"] = scratch_tensor<float>("F32", {1}, {HUGE_VALF});
+     },
+     "bad input|*layers.0.self_attn.k_scale: holds an infinity"},
+    {"scales without a kv cache",
+     [](ScratchModel& m) { m.tensors["model.layers.0.self_attn.k_scale"] = scratch_ramp({1}); },
+     "unsupported|*k_scale: nothing in this family reads"},
+    {"new key", [](ScratchModel& m) { m.config["quantization_config"]["rotation"] = true; },
+     "unsupported|*quantization_config.rotation"},
+    {"new weights key", [](ScratchModel& m) { weights_of(m)["codebook"] = "nf4"; },
+     "unsupported|*weights.codebook"},
+    {"activations",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"] =
+           Json::object({{"num_bits", 16}});
+     },
+     "unsupported|*input_activations.num_bits: is 16"},
+    {"strategy", [](ScratchModel& m) { weights_of(m)["strategy"] = "block"; },
+     "unsupported|*strategy \"block\""},
+    {"type", [](ScratchModel& m) { weights_of(m)["type"] = "complex"; }, "unsupported|*type \"complex\""},
+    {"act-order", [](ScratchModel& m) { weights_of(m)["actorder"] = "random"; }, "unsupported|*actorder"},
+    {"bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 16; }, "unsupported|*num_bits: is 16"},
+    {"other bits", [](ScratchModel& m) { weights_of(m)["num_bits"] = 8; },
+     "bad input|*weight_packed: has shape [16, 2], expected [16, 4]"},
+    {"group size 0", [](ScratchModel& m) { weights_of(m)["group_size"] = 0; }, "bad input|*group_size: is 0"},
+    {"group size 7", [](ScratchModel& m) { weights_of(m)["group_size"] = 7; },
+     "bad input|*group_size 7 does not divide"},
+    {"group size huge", [](ScratchModel& m) { weights_of(m)["group_size"] = std::int64_t{1} << 40; },
+     "bad input|*group_size"},
+    {"g_idx of floats", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = scratch_ramp({16}); },
+     "unsupported|*weight_g_idx: is stored as F32"},
+    {"g_idx too short", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(15, 0); },
+     "bad input|*weight_g_idx: has shape [15], expected [16]"},
+    {"g_idx out of range", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(16, 2); },
+     "bad input|*weight_g_idx: puts column 3 into group 2, and there are 2"},
+    {"g_idx negative", [](ScratchModel& m) { m.tensors[kModule + ".weight_g_idx"] = group_index(16, -1); },
+     "bad input|*weight_g_idx: puts column 3 into group -1"},
+    {"g_idx of another format", [](ScratchModel& m) { m.tensors[kModule + ".g_idx"] = group_index(16, 0); },
+     "unsupported|*q_proj.g_idx: has no meaning"},
+    {"no scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_scale"); },
+     "bad input|*weight_scale: is missing"},
+    {"no shape", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_shape"); },
+     "bad input|*weight_shape: is missing"},
+    {"no zeros", [](ScratchModel& m) { m.tensors.erase(kModule + ".weight_zero_point"); },
+     "bad input|*weight_zero_point: is missing"},
+    {"scale shape",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_scale"] = scratch_ramp({16, 4});
+     },
+     "bad input|*weight_scale: has shape [16, 4], expected [16, 2]"},
+    {"scale dtype",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_scale"] =
+           scratch_tensor<std::int32_t>("I32", {16, 2}, std::vector<std::int32_t>(32));
+     },
+     "unsupported|*weight_scale: scales stored as I32"},
+    {"shape says 2^40",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_shape"] =
+           scratch_tensor<std::int64_t>("I64", {2}, {std::int64_t{1} << 40, 16});
+     },
+     "bad input|*weight_shape: describes"},
+    {"shape negative",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_shape"] = scratch_tensor<std::int64_t>("I64", {2}, {-16, 16});
+     },
+     "bad input|*weight_shape"},
+    {"shape of another model",
+     [](ScratchModel& m) { m.config["num_attention_heads"] = 2, m.config["head_dim"] = 4; },
+     "bad input|*weight_packed: holds a weight of shape [16, 16]"},
+    {"not targeted",
+     [](ScratchModel& m) { m.config["quantization_config"]["ignore"] = Json::array({"re:.*layers.0.*"}); },
+     "bad input|*layers.0.self_attn.q_proj.weight_packed: is stored, but no group"},
+    {"targeted but dense",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["targets"] = Json::array({"Linear"});
+     },
+     "bad input|*k_proj.weight_packed: is missing, although"},
+    {"bad pattern",
+     [](ScratchModel& m) { m.config["quantization_config"]["ignore"] = Json::array({"re:("}); },
+     "bad input|*quantization_config.ignore"},
+    {"no config at all", [](ScratchModel& m) { m.config.erase("quantization_config"); },
+     "bad input|*weight_packed: is a packed weight, but"},
+};
+
+// Each lie about an honest packed model is refused by what it expects.
+void expect_refusals(const Json& honest, std::span<const PackedLie> lies) {
+  for (const PackedLie& lie : lies) {
+    SCOPED_TRACE(lie.name);
+    ScratchModel model;
+    pack_queries(model, honest);
+    ASSERT_EQ(error_of([&] { ModelSpec::read(model.open()); }), "");
+    lie.tell(model);
+    const std::string found = error_of([&] { ModelSpec::read(model.open()); });
+    const std::string pattern = lie.found;
+    const auto star = pattern.find('*');
+    EXPECT_THAT(found, StartsWith(pattern.substr(0, star)));
+    EXPECT_THAT(found, HasSubstr(pattern.substr(star + 1)));
+  }
+}
+
+TEST(LinearSource, EveryLieIsRefusedByName) {
+  expect_refusals(load_cases("packed_compressed_tensors.json").items()[5],
+                  kLies);  // 4 bits, groups of 8, asymmetric
+}
+
+const PackedLie kCodeLies[] = {
+    // of 8-bit codes with a static input scale
+    {"no input scale", [](ScratchModel& m) { m.tensors.erase(kModule + ".input_scale"); },
+     "bad input|*q_proj.input_scale: is missing"},
+    {"input scale of two", [](ScratchModel& m) { m.tensors[kModule + ".input_scale"] = scratch_ramp({2}); },
+     "bad input|*input_scale: has shape [2]"},
+    {"input scale though dynamic",
+     [](ScratchModel& m) {
+       Json& inputs = m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+       inputs["strategy"] = "token", inputs["dynamic"] = true;
+     },
+     "bad input|*input_scale: is stored, although"},
+    {"zeros though symmetric",
+     [](ScratchModel& m) {
+       m.tensors[kModule + ".weight_zero_point"] =
+           scratch_tensor<std::int8_t>("I8", {16, 1}, std::vector<std::int8_t>(16));
+     },
+     "bad input|*weight_zero_point: is stored, although"},
+    {"weight of float8", [](ScratchModel& m) { m.tensors[kModule + ".weight"].dtype = "F8_E4M3"; },
+     "unsupported|*q_proj.weight: is stored as F8_E4M3, expected I8"},
+    {"asymmetric inputs",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["symmetric"] = false;
+     },
+     "unsupported|*input_activations.symmetric: is false"},
+    {"inputs of 4 bits",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["num_bits"] = 4;
+     },
+     "unsupported|*input_activations.num_bits: is 4"},
+    {"float inputs",
+     [](ScratchModel& m) {
+       m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"]["type"] = "float";
+     },
+     "unsupported|*input_activations.type: inputs of type"},
+    {"inputs in groups",
+     [](ScratchModel& m) {
+       Json& inputs = m.config["quantization_config"]["config_groups"]["group_0"]["input_activations"];
+       inputs["strategy"] = "group", inputs["dynamic"] = true, inputs["group_size"] = 128;
+     },
+     "unsupported|*input_activations.strategy: the strategy \"group\", dynamic"},
+    {"a zero point of the inputs",
+     [](ScratchModel& m) { m.tensors[kModule + ".input_zero_point"] = scratch_ramp({1}); },
+     "unsupported|*input_zero_point"},
+    {"another format",
+     [](ScratchModel& m) { m.config["quantization_config"]["format"] = "nvfp4-pack-quantized"; },
+     "unsupported|*quantization_config.format"},
+};
+
+TEST(LinearSource, EveryLieAboutCodesIsRefusedByName) {
+  expect_refusals(load_cases("packed_codes.json").items()[1], kCodeLies);
+}
+
+TEST(LinearSource, CodesAndScalesThatAreNoNumbersAreNamed) {
+  const Json cases = load_cases("packed_codes.json");
+  const auto found = [&](std::size_t which, const auto& tell) {
+    ScratchModel model;
+    pack_queries(model, cases.items()[which]);
+    tell(model);
+    return error_of([&] { LinearSource::open(model.open()).quantized(kModule); });
+  };
+  EXPECT_THAT(found(8, [](ScratchModel& m) { m.tensors[kModule + ".weight"].bytes[17] = '\xff'; }),
+              HasSubstr("q_proj.weight: holds NaN at row 1, column 1"));
+  EXPECT_THAT(found(5, [](ScratchModel& m) { m.tensors[kModule + ".weight"].bytes[3] = 8; }),
+              HasSubstr("q_proj.weight: holds 8, which 4 bits do not"));
+  EXPECT_THAT(
+      found(1, [](ScratchModel& m) { m.tensors[kModule + ".input_scale"].bytes = std::string(2, '\0'); }),
+      HasSubstr("q_proj.input_scale: is 0; a scale is above 0"));
+}
+
+TEST(LinearSource, NonFiniteScalesAreNamed) {
+  const Json cases = load_cases("packed_compressed_tensors.json");
+  ScratchModel model;
+  pack_queries(model, cases.items()[5]);
+  model.tensors[kModule + ".weight_scale"].bytes[3] =
+      '\x7f';  // BF16 0x7f..: an infinity or NaN needs the low byte's top bit too
+  model.tensors[kModule + ".weight_scale"].bytes[2] = '\x80';
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const LinearSource source = LinearSource::open(checkpoint);
+  EXPECT_THAT(error_of([&] { source.weight(linear_named(spec.blocks[0], "q_proj"), threads()); }),
+              HasSubstr("q_proj.weight_scale: holds an infinity"));
+  EXPECT_THAT(error_of([&] { source.quantized(kModule); }), HasSubstr("row 0, column 1"));
+  EXPECT_EQ(error_of([&] { source.weight(linear_named(spec.blocks[0], "q_proj"), threads(), true); }), "");
+}
+
+}  // namespace
+}  // namespace llmq
