@@ -48,6 +48,10 @@ const std::map<std::string, Names>& allowed() {
       {"serve", {"base", "http", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.
       {"evaluate", {"base", "http", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
+      // What a command asks for, from its values to what is published and reported.
+      {"job",
+       {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "quant", "runtime",
+        "evaluate"}},
       {"kernels/common", {"base"}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},
