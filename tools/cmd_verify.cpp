@@ -39,12 +39,12 @@ void print_rebuild(const Verification& result, const Rebuild& rebuild) {
   for (const Mismatch& input : rebuild.inputs) print_line("input " + difference(input));
   if (!rebuild.inputs.empty())
     return print_line(result.path + ": not rebuilt, for its inputs are not what was read");
-  for (const Mismatch& output : rebuild.outputs) print_line("rebuilt, " + difference(output));
-  if (!rebuild.first_tensor.empty()) print_line("first difference: " + rebuild.first_tensor);
+  for (const Mismatch& output : rebuild.files.outputs) print_line("rebuilt, " + difference(output));
+  if (!rebuild.files.first_tensor.empty()) print_line("first difference: " + rebuild.files.first_tensor);
   for (const OtherMaking& one : rebuild.otherwise)
     print_line(fmt::format("{} was {} and is {}", one.what, one.then, one.now));
   print_line(rebuild.ok() ? fmt::format("{}: rebuilt, and all {} files came out the same", result.path,
-                                        rebuild.compared)
+                                        rebuild.files.compared)
                           : result.path + ": rebuilt, and NOT the same bytes");
 }
 

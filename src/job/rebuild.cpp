@@ -5,7 +5,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "export/convert.h"
-#include "export/first_difference.h"
 #include "job/planned_job.h"
 #include "job/recorded_job.h"
 
@@ -73,32 +72,6 @@ void check_form(const Path& output, bool makes_a_file) {
         "it is not the manifest of this output"});
 }
 
-void compare_directory(Io& io, const Path& output, const Path& rebuilt, Rebuild& result) {
-  const std::vector<NamedDigest> recorded = recorded_files(io, output);
-  result.compared = recorded.size();
-  result.outputs = compare_listing(recorded, list_directory(io, rebuilt, {}));
-  for (const Mismatch& one : result.outputs) {
-    if (!one.expected || !one.found || !result.first_tensor.empty()) continue;
-    result.first_tensor = first_difference(io, output / one.path, rebuilt / one.path);
-  }
-}
-
-// Of a single file its report is not compared, which says how long a run took.
-void compare_file(Io& io, const Path& output, const Path& rebuilt, Rebuild& result) {
-  const std::string name = output.filename().string(), sha256 = file_sha256(io, rebuilt);
-  for (const NamedDigest& file : recorded_files(io, output)) {
-    if (file.name != name) continue;
-    ++result.compared;
-    if (file.sha256 == sha256) continue;
-    result.outputs.push_back({name, file.sha256, sha256});
-    result.first_tensor = first_difference(io, output, rebuilt);
-  }
-}
-
-void compare(Io& io, const Path& output, const Path& rebuilt, Rebuild& result) {
-  (io.is_directory(rebuilt) ? compare_directory : compare_file)(io, output, rebuilt, result);
-}
-
 Compute recorded_compute(const ProvenanceFacts& facts, const Path& output) {
   if (const std::optional<Compute> compute = compute_named(facts.compute)) return *compute;
   fail(ErrorKind::kBadInput, {"'" + facts.compute + "' is not an arithmetic of the forward pass",
@@ -123,7 +96,7 @@ Rebuild rebuild_conversion(Io& io, const RebuildRequest& asked, const Provenance
   request.threads = asked.backend.threads;
   request.on_tensor = [&](const std::string&) { asked.on_step(); };
   request.on_whole = [&](const Path& made) {
-    compare(io, output, made, result);
+    result.files = compare_rebuilt(io, output, made);
     return false;
   };
   convert(io, checkpoint, request);
@@ -137,11 +110,11 @@ Json Rebuild::to_json() const {
   for (const OtherMaking& one : otherwise)
     others.push_back(Json::object({{"what", one.what}, {"then", one.then}, {"now", one.now}}));
   return Json::object({{"ok", ok()},
-                       {"compared", static_cast<std::int64_t>(compared)},
+                       {"compared", static_cast<std::int64_t>(files.compared)},
                        {"otherwise", others},
                        {"inputs", mismatches_json(inputs)},
-                       {"outputs", mismatches_json(outputs)},
-                       {"first_tensor", first_tensor.empty() ? Json() : Json(first_tensor)}});
+                       {"outputs", mismatches_json(files.outputs)},
+                       {"first_tensor", files.first_tensor.empty() ? Json() : Json(files.first_tensor)}});
 }
 
 Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
@@ -172,7 +145,7 @@ Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
   job.choose_bits();
   JobOutcome rebuilt;
   job.write(OutputTarget{file ? rebuilt_file(output) : rebuilt_directory(io, output)}, rebuilt);
-  compare(io, output, job.form().place(), result);
+  result.files = compare_rebuilt(io, output, job.form().place());
   return result;
 }
 

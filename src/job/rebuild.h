@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
-#include "export/provenance/verify.h"
 #include "job/job_settings.h"
+#include "job/recorded_job.h"
 
 namespace llmq {
 
@@ -24,11 +24,9 @@ struct OtherMaking {
 
 struct Rebuild {
   std::vector<OtherMaking> otherwise;
-  std::vector<Mismatch> inputs;   // read then and not the same now; nothing was rebuilt where there are any
-  std::vector<Mismatch> outputs;  // by path; found: of the rebuilt file
-  std::string first_tensor;       // of the first output that differs; empty where it holds none
-  std::size_t compared = 0;       // files
-  bool ok() const { return inputs.empty() && outputs.empty(); }
+  std::vector<Mismatch> inputs;  // read then and not the same now; nothing was rebuilt where there are any
+  RebuiltFiles files;
+  bool ok() const { return inputs.empty() && files.outputs.empty(); }
   Json to_json() const;
 };
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "export/first_difference.h"
 #include "export/output/published_output.h"
 
 namespace llmq {
@@ -82,6 +83,40 @@ std::vector<Mismatch> changed_inputs(Io& io, std::vector<NamedDigest> recorded,
   number_names(recorded);
   number_names(found.files);
   return compare_listing(recorded, found);
+}
+
+namespace {
+
+RebuiltFiles compare_directory(Io& io, const Path& output, const Path& rebuilt) {
+  const std::vector<NamedDigest> recorded = recorded_files(io, output);
+  RebuiltFiles result;
+  result.compared = recorded.size();
+  result.outputs = compare_listing(recorded, list_directory(io, rebuilt, {}));
+  for (const Mismatch& one : result.outputs) {
+    if (!one.expected || !one.found || !result.first_tensor.empty()) continue;
+    result.first_tensor = first_difference(io, output / one.path, rebuilt / one.path);
+  }
+  return result;
+}
+
+// Of a single file its report is not compared, which says how long a run took.
+RebuiltFiles compare_file(Io& io, const Path& output, const Path& rebuilt) {
+  const std::string name = output.filename().string(), sha256 = file_sha256(io, rebuilt);
+  RebuiltFiles result;
+  for (const NamedDigest& file : recorded_files(io, output)) {
+    if (file.name != name) continue;
+    ++result.compared;
+    if (file.sha256 == sha256) continue;
+    result.outputs.push_back({name, file.sha256, sha256});
+    result.first_tensor = first_difference(io, output, rebuilt);
+  }
+  return result;
+}
+
+}  // namespace
+
+RebuiltFiles compare_rebuilt(Io& io, const Path& output, const Path& rebuilt) {
+  return (io.is_directory(rebuilt) ? compare_directory : compare_file)(io, output, rebuilt);
 }
 
 }  // namespace llmq

@@ -27,4 +27,12 @@ std::vector<Mismatch> changed_inputs(Io& io, std::vector<NamedDigest> recorded,
                                      const std::vector<InputFile>& files,
                                      const std::function<void()>& on_file);
 
+// The recorded files of an output against the new ones, which lie in a directory or are one file.
+struct RebuiltFiles {
+  std::size_t compared = 0;
+  std::vector<Mismatch> outputs;  // by path; found: of the rebuilt file
+  std::string first_tensor;       // of the first that differs; empty where it holds none
+};
+RebuiltFiles compare_rebuilt(Io& io, const Path& output, const Path& rebuilt);
+
 }  // namespace llmq
