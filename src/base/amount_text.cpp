@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace llmq {
 
 std::string bytes_text(std::uint64_t bytes) {
@@ -14,8 +16,9 @@ std::string bytes_text(std::uint64_t bytes) {
 
 std::string seconds_text(double seconds) {
   if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
-  return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15) + 0.5);
+  if (whole < 7200) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }
 
 }  // namespace llmq

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "base/amount_text.h"
 #include "export/report/html_charts.h"
 #include "export/report/html_style.h"
 
@@ -31,17 +32,9 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
 // A name of the checkpoint or of the user, as code.
 std::string name_html(const std::string& name) { return "<code><bdi>" + html_text(name) + "</bdi></code>"; }
 
+// Of a figure of the report, which anybody may have written.
 std::string bytes_html(double bytes) {
-  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (bytes >= 1024 && unit < 4) bytes /= 1024, ++unit;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : bytes < 100 ? 1 : 0, kUnits[unit]);
-}
-
-std::string seconds_html(double seconds) {
-  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
+  return bytes_text(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 1e18)));
 }
 
 std::string cell(const std::string& html) { return "<td>" + html + "</td>"; }
@@ -167,10 +160,10 @@ std::string summary(const Page& page) {
   }
   if (const auto seconds = number_of(r, "seconds")) {
     const Json* const time = r.find("time");
-    html += card(seconds_html(*seconds),
+    html += card(seconds_text(*seconds),
                  time == nullptr
                      ? std::string("to quantize")
-                     : "to quantize, predicted " + seconds_html(number_of(*time, "seconds").value_or(0)));
+                     : "to quantize, predicted " + seconds_text(number_of(*time, "seconds").value_or(0)));
   }
   if (const Json* memory = r.find("memory"))
     html += card(bytes_html(number_of(*memory, "peak_rss_bytes").value_or(0)),
@@ -468,7 +461,7 @@ std::string how_it_was_made(const Json& r) {
   if (const Json* parts = r.find("seconds_by_part"); parts != nullptr && parts->is_object())
     for (const Json::Member& part : parts->members())
       if (part.second.is_number())
-        row("time: " + html_text(part.first), seconds_html(part.second.as_double()));
+        row("time: " + html_text(part.first), seconds_text(part.second.as_double()));
   for (const Json& loader : list_of(r, "loaders")) {
     const Json* fits = loader.find("fits");
     const bool good = fits != nullptr && fits->is_bool() && fits->as_bool();

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
+#include "base/seconds_since.h"
 #include "quant/methods/awq/salient_columns.h"
 #include "quant/methods/awq/scale_search.h"
 #include "quant/methods/gptq/gptq.h"
@@ -301,7 +302,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   writing.finish();
   clock.charge("writing");
   report.seconds_by_part = clock.seconds();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

@@ -3,6 +3,7 @@
 //   exceptions below);
 //   - kernels/ include kernels/common and src/base only; CPU and device kernels do not know each other;
 //   - src/ and tools/ hold no platform or feature #if: choices are made by files that are linked or not;
+//   - no file of tools/ has more than 200 lines: a command turns words into values, and src/job does the rest;
 //   - every .cpp of src/, kernels/, tools/ and tests/ is found by a glob or a name of the CMakeLists.txt
 //   above it: no leftovers.
 // Each check is a function over text, so that the tests below can show that it catches what it should.
@@ -202,6 +203,11 @@ TEST(House, NoConditionalsOutsideKernels) {
   for (const char* top : {"src", "tools"})
     for (const Source& source : sources_below(top)) append(found, bad_conditionals(source.path, source.text));
   EXPECT_THAT(found, IsEmpty());
+}
+
+TEST(House, FilesOfToolsAreShort) {
+  for (const Source& source : sources_below("tools"))
+    EXPECT_LE(lines_of(source.text).size(), 200u) << source.path;
 }
 
 TEST(House, EverySourceIsBuilt) {
