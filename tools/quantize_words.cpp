@@ -65,14 +65,14 @@ void print_device(const Plan& plan) {
 }
 
 void print_activations(const Plan& plan) {
-  if (plan.needs_calibration)
-    print_line(fmt::format(
-        "inputs of o and down: {}; the residual stream: {}",
-        plan.keep_inputs ? plan.device_room ? "kept on the device" : "kept in memory" : "computed again",
-        plan.activations_in_file   ? "in a file beside the output"
-        : plan.activations_on_host ? "in the host's memory, a chunk on the device"
-        : plan.device_room         ? "on the device"
-                                   : "in memory"));
+  if (!plan.needs_calibration) return;
+  print_line(fmt::format(
+      "inputs of o and down: {}; the residual stream: {}",
+      plan.keep_inputs ? plan.device_room ? "kept on the device" : "kept in memory" : "computed again",
+      plan.activations_in_file   ? "in a file beside the output"
+      : plan.activations_on_host ? "in the host's memory, a chunk on the device"
+      : plan.device_room         ? "on the device"
+                                 : "in memory"));
 }
 
 void print_plan(const Plan& plan, const PlanOutline& outline, const TimePrediction& time) {
@@ -83,7 +83,7 @@ void print_plan(const Plan& plan, const PlanOutline& outline, const TimePredicti
   print_reads(plan.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
                          bytes_text(plan.bytes_written()), plan.flops / 1e12, plan.chunk_tokens));
-  if (plan.needs_calibration) print_activations(plan);
+  print_activations(plan);
   print_time(time);
   if (!plan.devices.empty()) print_line("the time is that of the first device alone");
   if (plan.mixed) print_choices(*plan.mixed);

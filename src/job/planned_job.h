@@ -1,6 +1,6 @@
 // A recipe and an opened model on the way to an output: plan -> calibrate -> choose bits -> write. `llmq
-// quantize` (job/quantize_job.h) and `llmq verify --rebuild` (job/rebuild.h) both go this way, so that what is
-// rebuilt is what was built.
+// quantize` (job/quantize_job.h) and `llmq verify --rebuild` (job/rebuild.h) both go this way, so that what
+// is rebuilt is what was built.
 #pragma once
 #include <memory>
 

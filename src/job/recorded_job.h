@@ -1,5 +1,5 @@
-// The job that a manifest speaks of, as far as it is believed when it is run again (job/rebuild.h): its recipe,
-// its inputs, and where the new files may lie meanwhile.
+// The job that a manifest speaks of, as far as it is believed when it is run again (job/rebuild.h): its
+// recipe, its inputs, and where the new files may lie meanwhile.
 #pragma once
 #include <functional>
 #include <string>

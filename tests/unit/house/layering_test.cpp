@@ -3,7 +3,8 @@
 //   exceptions below);
 //   - kernels/ include kernels/common and src/base only; CPU and device kernels do not know each other;
 //   - src/ and tools/ hold no platform or feature #if: choices are made by files that are linked or not;
-//   - no file of tools/ has more than 200 lines: a command turns words into values, and src/job does the rest;
+//   - no file of tools/ has more than 200 lines: a command turns words into values, and src/job does the
+//     rest;
 //   - every .cpp of src/, kernels/, tools/ and tests/ is found by a glob or a name of the CMakeLists.txt
 //   above it: no leftovers.
 // Each check is a function over text, so that the tests below can show that it catches what it should.
