@@ -1,7 +1,6 @@
 #include "tools/bench_matrix.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "base/error.h"
@@ -9,6 +8,8 @@
 #include "calibration/calibration_text.h"
 #include "evaluate/study_report.h"
 #include "export/inspect.h"
+#include "job/evaluation.h"
+#include "job/served_kernels.h"
 #include "tools/interrupt.h"
 #include "tools/machine_figures.h"
 #include "tools/print.h"
@@ -20,35 +21,6 @@ namespace {
 constexpr std::int64_t kRequestsOfEach = 4;
 constexpr double kHalfShared = 0.5;
 constexpr const char* kNoQuantized = "no quantized model was given (--quantized)";
-
-void check(const ServeBench& load, const MatrixBench& options) {
-  const auto refuse = [](const std::string& what, const char* flag, const std::string& hint) {
-    fail(ErrorKind::kUsage, {what, {}, flag, hint});
-  };
-  check_load(load);
-  if (options.quantized.empty() && !load.engine.draft.draft.empty())
-    refuse("the draft guesses for the quantized model, and none is given", "--draft",
-           "add --quantized MODEL");
-  if (options.max_windows < 1)
-    refuse(fmt::format("{} windows", options.max_windows), "--max-windows", "give 1 or more");
-  for (const double target : options.ttft_ms)
-    if (!(target > 0 && std::isfinite(target)))
-      refuse(fmt::format("{} ms until the first token", target), "--ttft-target",
-             "give positive milliseconds");
-  for (const double tolerance : options.tolerance_percent)
-    if (!(tolerance >= 0 && std::isfinite(tolerance)))
-      refuse(fmt::format("a tolerance of {} %", tolerance), "--quality-tolerance",
-             "give percent of the baseline's perplexity, 0 or more");
-}
-
-DecisionTargets targets_of(const MatrixBench& options) {
-  DecisionTargets targets;
-  if (!options.ttft_ms.empty()) targets.ttft_seconds.clear();
-  for (const double target : options.ttft_ms) targets.ttft_seconds.push_back(1e-3 * target);
-  if (!options.tolerance_percent.empty()) targets.tolerances.clear();
-  for (const double tolerance : options.tolerance_percent) targets.tolerances.push_back(1e-2 * tolerance);
-  return targets;
-}
 
 std::vector<StudyConfiguration> five(const ServeBench& load, const MatrixBench& options) {
   const std::string& quantized = options.quantized;
@@ -92,6 +64,7 @@ void measure_quality(const ServeBench& load, const MatrixBench& options,
   request.text = options.text;
   request.max_windows = options.max_windows;
   request.compute = compute;
+  request.on_window = throw_if_interrupted;
   const LoadedModel baseline = open_model(system_io(), load.engine.model);
   std::optional<LoadedModel> quantized;
   if (!options.quantized.empty()) {
@@ -162,39 +135,9 @@ bool warn_of_failures(const StudyReport& report) {
 
 }  // namespace
 
-std::vector<const CLI::Option*> add_matrix_flags(CLI::App& command, MatrixBench& o) {
-  const std::vector<CLI::Option*> added = {
-      command
-          .add_option("--quantized", o.quantized,
-                      "The quantized form of the model; without it only the baseline is measured")
-          ->type_name("MODEL"),
-      command
-          .add_option("--text", o.text,
-                      "Text whose perplexity is the quality; WikiText-2's test split when left out")
-          ->type_name("FILE"),
-      command.add_option("--max-windows", o.max_windows, "Windows of it that are scored")
-          ->type_name("N")
-          ->capture_default_str(),
-      command
-          .add_option("--ttft-target", o.ttft_ms,
-                      "Milliseconds until the first token (p95) that a deployment may take; "
-                      "100,300,1000,3000 when left out")
-          ->delimiter(',')
-          ->type_name("MS,...")
-          ->allow_extra_args(false),
-      command
-          .add_option("--quality-tolerance", o.tolerance_percent,
-                      "Percent by which its perplexity may be above the baseline's; 0,1,5,20 when left out")
-          ->delimiter(',')
-          ->type_name("X,...")
-          ->allow_extra_args(false)};
-  for (CLI::Option* option : added) option->group("Suite matrix");
-  return {added.begin(), added.end()};
-}
-
 int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::vector<std::int64_t>& batches,
                  const GlobalOptions& globals) {
-  check(load, options);
+  check_matrix(load, options);
   const Compute compute = chosen_compute(globals, Compute::kBFloat16);
   StudyReport report;
   report.model = load.engine.model;

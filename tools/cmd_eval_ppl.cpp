@@ -2,11 +2,15 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/resident_memory.h"
+#include "job/evaluation.h"
+#include "job/kv_cache_choice.h"
+#include "job/loaded_model.h"
+#include "job/served_kernels.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
-#include "tools/loaded_model.h"
 #include "tools/placement_option.h"
 #include "tools/print.h"
 
@@ -87,6 +91,7 @@ int run(Options& options, const GlobalOptions& globals) {
   options.request.head = head_weight(options.head);
   options.request.compute = chosen_compute(globals, Compute::kFloat32);
   kv_type_of(options.request.kv_cache_dtype, options.request.compute);
+  options.request.on_window = throw_if_interrupted;
   watch_signals();
   const LoadedModel model = open_model(system_io(), options.model);
   std::optional<LoadedModel> against;

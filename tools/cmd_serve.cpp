@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "job/kv_cache_choice.h"
 #include "tools/help.h"
 #include "tools/kv_cache_option.h"
 #include "tools/placement_option.h"

@@ -6,10 +6,10 @@
 
 #include "base/error.h"
 #include "base/io.h"
+#include "job/loaded_model.h"
 #include "tokenizer/tokenizer.h"
 #include "tools/command.h"
 #include "tools/help.h"
-#include "tools/loaded_model.h"
 #include "tools/print.h"
 
 namespace llmq::tools {

@@ -3,11 +3,12 @@
 #include "export/provenance/verify.h"
 
 #include "base/error.h"
+#include "job/rebuild.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
-#include "tools/rebuild.h"
+#include "tools/version.h"
 
 namespace llmq::tools {
 namespace {
@@ -38,17 +39,28 @@ void print_rebuild(const Verification& result, const Rebuild& rebuild) {
   for (const Mismatch& input : rebuild.inputs) print_line("input " + difference(input));
   if (!rebuild.inputs.empty())
     return print_line(result.path + ": not rebuilt, for its inputs are not what was read");
-  for (const Mismatch& output : rebuild.outputs) print_line("rebuilt, " + difference(output));
-  if (!rebuild.first_tensor.empty()) print_line("first difference: " + rebuild.first_tensor);
+  for (const Mismatch& output : rebuild.files.outputs) print_line("rebuilt, " + difference(output));
+  if (!rebuild.files.first_tensor.empty()) print_line("first difference: " + rebuild.files.first_tensor);
   for (const OtherMaking& one : rebuild.otherwise)
     print_line(fmt::format("{} was {} and is {}", one.what, one.then, one.now));
   print_line(rebuild.ok() ? fmt::format("{}: rebuilt, and all {} files came out the same", result.path,
-                                        rebuild.compared)
+                                        rebuild.files.compared)
                           : result.path + ": rebuilt, and NOT the same bytes");
 }
 
+RebuildRequest rebuild_request(const Options& options, const Session& session) {
+  const GlobalOptions& globals = session.globals;
+  return {options.output,
+          options.model,
+          {globals.device, globals.threads, {}},
+          parse_bytes(globals.memory_limit, "--memory-limit"),
+          this_program(session),
+          throw_if_interrupted};
+}
+
 // An output that is not what its manifest says is not worth a rebuild.
-int run_verify(const Options& options, const GlobalOptions& globals) {
+int run_verify(const Options& options, const Session& session) {
+  const GlobalOptions& globals = session.globals;
   if (!options.rebuild && (!options.model.empty() || !globals.memory_limit.empty()))
     fail(ErrorKind::kUsage, {"only a rebuild needs it",
                              {},
@@ -60,7 +72,7 @@ int run_verify(const Options& options, const GlobalOptions& globals) {
   if (!globals.json) print_verification(result);
   std::optional<Rebuild> rebuild;
   if (options.rebuild && result.ok())
-    rebuild = rebuild_output(system_io(), options.output, options.model, globals);
+    rebuild = rebuild_output(system_io(), rebuild_request(options, session));
   if (globals.json) {
     Json document = result.to_json();
     if (rebuild) {
@@ -108,9 +120,8 @@ void add_verify(CLI::App& app, Session& session) {
       ->add_option("--model", options->model,
                    "For --rebuild: where the model lies now; its files must be those that were read")
       ->type_name("MODEL");
-  command->callback([options, &session] {
-    session.run = [options, &session] { return run_verify(*options, session.globals); };
-  });
+  command->callback(
+      [options, &session] { session.run = [options, &session] { return run_verify(*options, session); }; });
 }
 
 void add_sign(CLI::App& app, Session& session) {

@@ -18,15 +18,12 @@ std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std:
 
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise) {
   if (globals.compute.empty()) return otherwise;
-  if (globals.compute == "float32") return Compute::kFloat32;
-  if (globals.compute == "bfloat16") return Compute::kBFloat16;
+  if (const std::optional<Compute> compute = compute_named(globals.compute)) return *compute;
   fail(ErrorKind::kUsage, {"'" + globals.compute + "' is not an arithmetic of the forward pass",
                            {},
                            "--compute",
                            "use float32 or bfloat16"});
 }
-
-const char* compute_name(Compute compute) { return compute == Compute::kFloat32 ? "float32" : "bfloat16"; }
 
 namespace {
 

@@ -13,6 +13,7 @@
 
 #include "base/json.h"
 #include "device/backend.h"
+#include "job/job_settings.h"
 
 namespace llmq::tools {
 
@@ -55,7 +56,6 @@ void add_merge(CLI::App& app, Session& session);
 std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std::string& arithmetic = {});
 // --compute, or the command's default. Error(kUsage) for another word.
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise);
-const char* compute_name(Compute compute);
 // Accepts a number between the two, which are positive; CLI::Range lets NaN pass.
 CLI::Validator number_between(double least, double most);
 // "8GiB", "512MiB", "2GB", "1000000" -> bytes; 0 when empty.

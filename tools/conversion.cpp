@@ -1,24 +1,12 @@
 #include "tools/conversion.h"
 
+#include "job/conversion_job.h"
 #include "tools/interrupt.h"
-#include "tools/job.h"
-#include "tools/job_ends.h"
 #include "tools/print.h"
-#include "tools/provenance.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
 namespace {
-
-ProvenanceFacts conversion_facts(const ConvertRequest& request, const Session& session) {
-  ProvenanceFacts facts;
-  facts.kind = BuildKind::kConvert;
-  facts.version = version_text();
-  facts.commit = commit_text();
-  facts.command = session.command_line;
-  facts.recipe = conversion_json(request);
-  return facts;
-}
 
 std::string folded_text(const ConvertReport& report) {
   return report.adapter.empty() ? "" : fmt::format(" with {} in {} linears", report.adapter, report.folded);
@@ -54,24 +42,12 @@ int run(Conversion& conversion, const Session& session) {
   watch_signals();
   ConvertRequest& request = conversion.request;
   request.target.directory = conversion.destination;
-  request.target.single_file = request.to == "gguf";
   if (!conversion.dtype.empty()) request.dtype = conversion.dtype;
-  request.version = version_text();
   request.threads = session.globals.threads;
   request.on_tensor = [](const std::string&) { throw_if_interrupted(); };
-  check_conversion(request);
-  Io& io = system_io();
-  const Checkpoint checkpoint = Checkpoint::open(io, request.source);
-  DigestCache digests(io, conversion.paranoid ? Path() : DigestCache::default_file());
-  request.target.job =
-      make_conversion_job(request, checkpoint, [&](const Path& path) { return digests.sha256(path); });
-  const std::optional<PublishedOutput> found = unchanged_output(io, request.target, Json(), digests);
-  digests.save();
-  if (found) return report_unchanged(*found, request, session.globals);
-  RunProvenance provenance(io, io, digests, conversion_files(io, checkpoint, request),
-                           conversion_facts(request, session));
-  request.manifest = [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); };
-  return report_done(convert(io, checkpoint, request), session.globals);
+  const auto end = run_conversion(system_io(), request, conversion.paranoid, this_program(session));
+  if (const auto* report = std::get_if<ConvertReport>(&end)) return report_done(*report, session.globals);
+  return report_unchanged(std::get<PublishedOutput>(end), request, session.globals);
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -56,9 +57,8 @@ std::unique_ptr<Drafter> make_drafter(const DraftOptions& options, const std::op
   load.early = {};
   load.further_members = {};
   Engine loaded = Engine::load(draft->checkpoint, engine.shared_backend(), load);
-  Log::get().note(fmt::format("draft {}: {:.1f} MB beside {:.1f} MB of the model", options.draft,
-                              static_cast<double>(loaded.weight_bytes()) / 1e6,
-                              static_cast<double>(engine.weight_bytes()) / 1e6));
+  Log::get().note(fmt::format("draft {}: {} beside {} of the model", options.draft,
+                              bytes_text(loaded.weight_bytes()), bytes_text(engine.weight_bytes())));
   return make_model_drafter(std::move(loaded), engine.spec().vocab_size, kPromptRows);
 }
 

@@ -5,8 +5,8 @@
 #include <optional>
 #include <string>
 
+#include "job/loaded_model.h"
 #include "runtime/drafter.h"
-#include "tools/loaded_model.h"
 
 namespace llmq::tools {
 

@@ -8,70 +8,13 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "base/utf8_sequence.h"
-#include "device/known_machines.h"
-#include "model/divided_block.h"
-#include "runtime/swap_rates.h"
-#include "tools/kv_cache_option.h"
-#include "tools/print.h"
-#include "tools/run_adapter.h"
+#include "job/kv_cache_choice.h"
+#include "job/run_adapter.h"
+#include "job/served_kernels.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
 namespace {
-
-constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
-constexpr std::int64_t kShortestContext = 2;  // a token of a prompt and one of its answer
-
-Room room_for(const EngineFlags& options, const GlobalOptions& globals, const ModelSpec& spec,
-              Compute compute) {
-  if (options.max_model_len > spec.max_position)
-    fail(ErrorKind::kUsage, {fmt::format("{} tokens are more than the {} positions of the model",
-                                         options.max_model_len, spec.max_position),
-                             {},
-                             "--max-model-len",
-                             "lower it"});
-  const std::int64_t members = options.placement.members;  // each of which has the memory that was asked for
-  const std::uint64_t per_token =
-                          member_spec(spec, members).kv_bytes(kv_type_of(options.kv_cache_dtype, compute)),
-                      asked = parse_bytes(options.kv_memory, "--kv-memory");
-  if (const std::uint64_t memory = host_memory_bytes();
-      memory != 0 && asked > memory / static_cast<std::uint64_t>(members) &&
-      globals.device.rfind("cuda", 0) != 0)
-    fail(ErrorKind::kUsage,
-         {fmt::format("{} of {} is more than the {} of memory here",
-                      members == 1 ? "a KV cache" : fmt::format("a KV cache on each of {} devices", members),
-                      bytes_text(asked), bytes_text(memory)),
-          {},
-          "--kv-memory",
-          "lower it"});
-  const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token /
-                                                    static_cast<std::uint64_t>(options.block_size)) *
-                          options.block_size;
-  // Of one context: less than its length where a sliding window passes.
-  const auto positions_of = [&](std::int64_t context) {
-    return most_kv_blocks(kv_window(spec), options.block_size, context,
-                          options.limits.max_num_batched_tokens) *
-           options.block_size;
-  };
-  Room room;
-  room.context = options.max_model_len ? options.max_model_len
-                 : positions_of(spec.max_position) <= affordable
-                     ? spec.max_position
-                     : std::max(kShortestContext, std::min(affordable, spec.max_position));
-  const std::int64_t longest = positions_of(room.context);
-  if (affordable < longest)
-    fail(ErrorKind::kUsage,
-         {fmt::format("a KV cache of {} holds {} tokens, and one context of {} takes {}",
-                      bytes_text(asked ? asked : kUsualKvMemory), affordable, room.context, longest),
-          {},
-          "--kv-memory",
-          fmt::format("give at least {}, or lower --max-model-len",
-                      bytes_text(per_token * static_cast<std::uint64_t>(longest)))});
-  // all answers at their longest
-  const std::int64_t most = (longest + options.block_size) * options.limits.max_num_seqs;
-  room.kv_tokens = asked ? affordable : std::min(affordable, most);
-  return room;
-}
 
 Engine load_engine(const LoadedModel& model, const EngineFlags& options, const Placement& placement,
                    Compute compute, const Room& room) {
@@ -115,44 +58,6 @@ ServedModel served_model(const LoadedModel& model, const EngineFlags& options, s
           ChatTemplate::open(system_io(), model.checkpoint.path())};
 }
 
-std::uint64_t swap_bytes(const EngineFlags& flags) {
-  const std::uint64_t asked = parse_bytes(flags.swap_space, "--swap-space");
-  if (const std::uint64_t memory = host_memory_bytes(); memory != 0 && asked > memory)
-    fail(ErrorKind::kUsage,
-         {fmt::format("{} are more than the {} of memory here", bytes_text(asked), bytes_text(memory)),
-          {},
-          "--swap-space",
-          "lower it"});
-  return asked;
-}
-
-// Pages on the host for what is pushed out: none where this machine computes them sooner than it copies them.
-std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
-  const std::uint64_t asked = swap_bytes(flags), page = engine.cache().page_bytes();
-  if (asked == 0) return 0;
-  if (asked < page)
-    fail(ErrorKind::kUsage, {fmt::format("{} holds no block of the KV cache, one of which has {}",
-                                         bytes_text(asked), bytes_text(page)),
-                             {},
-                             "--swap-space",
-                             "raise it, as in 4GiB"});
-  if (engine.cache().blocks().window().positions != 0) {
-    Log::get().note(
-        "the model looks back through a window only: what is pushed out is little, and computed again "
-        "(--swap-space)");
-    return 0;
-  }
-  const auto pages = static_cast<std::int32_t>(std::min<std::uint64_t>(asked / page, INT32_MAX));
-  engine.cache().give_swap_space(pages);
-  const SwapRates rates = measure_swap(engine);
-  Log::get().note(fmt::format(
-      "answers that must wait have their KV cache {}: a position takes {:.0f} us to compute, {:.0f} us to "
-      "the host and back",
-      rates.pays() ? fmt::format("kept in {} of host memory", bytes_text(pages * page)) : "computed again",
-      rates.computed_seconds * 1e6, rates.swapped_seconds * 1e6));
-  return rates.pays() ? pages : 0;
-}
-
 ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engine& engine) {
   ServingOptions serving;
   serving.limits = flags.limits;
@@ -190,53 +95,6 @@ std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags
 }
 
 }  // namespace
-
-void add_engine_flags(CLI::App& command, EngineFlags& o) {
-  const auto positive = CLI::Range(std::int64_t{1}, std::int64_t{1'000'000'000});
-  command
-      .add_option("--served-model-name", o.served_name,
-                  "Name in requests and answers; by default the directory's")
-      ->type_name("NAME");
-  command.add_option("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer together")
-      ->type_name("N")
-      ->check(CLI::Range(kShortestContext, std::int64_t{1'000'000'000}));
-  command.add_option("--max-num-seqs", o.limits.max_num_seqs, "Answers that run at once")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(positive);
-  command.add_option("--max-num-batched-tokens", o.limits.max_num_batched_tokens, "Tokens of one step")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(positive);
-  command.add_option("--block-size", o.block_size, "Tokens of one block of the KV cache")
-      ->type_name("N")
-      ->capture_default_str()
-      ->check(CLI::IsMember({8, 16, 32}));
-  command
-      .add_option("--kv-memory", o.kv_memory,
-                  "Size of the KV cache, on each device where there are several; by default what is needed, "
-                  "at most 2GiB")
-      ->type_name("SIZE");
-  command
-      .add_option("--swap-space", o.swap_space,
-                  "Host memory where the KV cache of answers that had to wait is kept, if that beats "
-                  "computing it again")
-      ->type_name("SIZE");
-  command.add_flag("--no-prefix-caching", o.no_prefix_caching, "Compute every prompt anew");
-  add_draft_options(command, o.draft);
-}
-
-void check_engine_flags(const EngineFlags& flags, Compute compute) {
-  kv_type_of(flags.kv_cache_dtype, compute);
-  swap_bytes(flags);
-  if (flags.limits.max_num_batched_tokens < flags.limits.max_num_seqs)
-    fail(ErrorKind::kUsage, {fmt::format("a step of {} tokens has no room for one of each of {} answers",
-                                         flags.limits.max_num_batched_tokens, flags.limits.max_num_seqs),
-                             {},
-                             "--max-num-batched-tokens",
-                             "raise it, or lower --max-num-seqs"});
-  check_draft(flags.draft);
-}
 
 PreparedServer::PreparedServer(const EngineFlags& flags, const GlobalOptions& globals, Compute compute)
     : flags_(flags),

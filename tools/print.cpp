@@ -2,8 +2,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <cstdlib>
-#include <fstream>
 
 namespace llmq::tools {
 namespace {
@@ -64,29 +62,6 @@ void print_error(const Error& error, bool json) {
   std::fwrite(text.data(), 1, text.size(), json ? stdout : stderr);
 }
 
-std::string bytes_text(std::uint64_t bytes) {
-  const auto value = static_cast<double>(bytes);
-  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
-  if (value >= 1e6) return fmt::format("{:.1f} MB", value / 1e6);
-  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
-  return fmt::format("{} B", bytes);
-}
-
-std::string seconds_text(double seconds) {
-  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
-  return fmt::format("{} min {:02} s", whole / 60, whole % 60);
-}
-
 std::string number_text(double value, int significant) { return fmt::format("{:.{}g}", value, significant); }
-
-std::uint64_t peak_resident_bytes() {
-  std::ifstream status("/proc/self/status");
-  for (std::string line; std::getline(status, line);)
-    if (line.rfind("VmHWM:", 0) == 0) return std::strtoull(line.c_str() + 6, nullptr, 10) * 1024;
-  return 0;
-}
-
-void forget_peak_resident() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
 }  // namespace llmq::tools

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/resident_memory.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
 

@@ -13,6 +13,7 @@ namespace llmq::tools {
 
 std::string version_text() { return kVersion; }
 std::string commit_text() { return kCommit; }
+Program this_program(const Session& session) { return {kVersion, kCommit, session.command_line}; }
 
 void print_version(bool json) {
   if (!json) {

@@ -10,6 +10,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "device/cpu/cpu_backend.h"
 #include "device/device_peaks.h"
 #include "kernels/cpu/amx/peak.h"
@@ -26,8 +27,6 @@ constexpr std::size_t kReadBytes = std::size_t{256} << 20;
 constexpr int kRuns = 10;
 constexpr double kRunSeconds =
     1e-3;  // short enough to fall between a neighbour's turns, long enough to start together
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 Loop loop_of(const CpuKernels& kernels, ArithmeticKind kind) {
   return kind == ArithmeticKind::kInt8 ? kernels.peak_int8 : kernels.peak[static_cast<int>(kind)];
@@ -49,7 +48,7 @@ Peak best_of(ThreadPool& pool, Loop loop) {
   for (double took = 0; took < kRunSeconds; steps *= 2) {
     const Clock::time_point start = Clock::now();
     loop(steps);
-    took = since(start);
+    took = seconds_since(start);
   }
   Peak best;
   for (int run = 0; run < kRuns; ++run) {
@@ -58,7 +57,8 @@ Peak best_of(ThreadPool& pool, Loop loop) {
     const Clock::time_point start = Clock::now();
     const auto work = [&](std::size_t item, int) { done[item] = loop(steps); };
     pool.parallel_for(done.size(), std::cref(work));
-    const double took = since(start), spent = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC;
+    const double took = seconds_since(start),
+                 spent = static_cast<double>(std::clock() - processor) / CLOCKS_PER_SEC;
     double all = 0;
     for (const double one : done) all += one;
     best.by_clock = std::max(best.by_clock, all / took);
@@ -130,7 +130,7 @@ double measure_read_bandwidth(ThreadPool& pool) {
   for (int run = 0; run < kRuns; ++run) {
     const Clock::time_point start = Clock::now();
     pool.parallel_for(workers, std::cref(read));
-    best = std::max(best, static_cast<double>(part * workers) / since(start));
+    best = std::max(best, static_cast<double>(part * workers) / seconds_since(start));
   }
   return best;
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/half.h"
+#include "base/seconds_since.h"
 #include "base/sha256.h"
 
 namespace llmq {
@@ -20,17 +21,15 @@ constexpr std::int64_t kRows = 256;  // many: every level's kernels are at their
 constexpr double kBudget = 0.25;     // seconds for each figure
 constexpr int kLeastRuns = 3;
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // The shortest of as many runs as fit the budget, and of three at least.
 double best_seconds(const std::function<void()>& work) {
   work();  // first touch of the scratch
   double best = std::numeric_limits<double>::infinity();
   const Clock::time_point start = Clock::now();
-  for (int run = 0; run < kLeastRuns || since(start) < kBudget; ++run) {
+  for (int run = 0; run < kLeastRuns || seconds_since(start) < kBudget; ++run) {
     const Clock::time_point from = Clock::now();
     work();
-    best = std::min(best, since(from));
+    best = std::min(best, seconds_since(from));
   }
   return best;
 }
@@ -118,7 +117,7 @@ MachineProbe probe_machine(Backend& backend, Compute compute) {
 
   const std::vector<std::byte> text(std::size_t{8} << 20);
   probe.hash_bytes_per_second = static_cast<double>(text.size()) / best_seconds([&] { sha256_hex(text); });
-  probe.seconds = since(start);
+  probe.seconds = seconds_since(start);
   return probe;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/seconds_since.h"
 #include "evaluate/completion_stream.h"
 #include "http/event_stream.h"
 
@@ -127,9 +128,7 @@ class Drive {
       ++under_way_;
       RequestTrace& trace = traces_[i];
       trace.asked_tokens = plan_[i].new_tokens;
-      trace.from = pace_.at_once
-                       ? std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count()
-                       : plan_[i].arrival;
+      trace.from = pace_.at_once ? seconds_since(start_) : plan_[i].arrival;
       client_.call({"POST", "/v1/completions", body_of(plan_[i], std::max(plan_[i].new_tokens, longest)),
                     target_.authorization},
                    std::make_shared<AnswerReader>(trace, start_, [this] {

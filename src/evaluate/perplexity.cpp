@@ -10,6 +10,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 
 namespace llmq {
 namespace {
@@ -131,7 +132,7 @@ PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<
   result.ppl = std::exp(result.mean_nll);
   result.ppl_stderr = result.ppl * tally.nll.standard_error();
   if (against) result.against = summarize(tally, result.ppl);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  result.seconds = seconds_since(start);
   return result;
 }
 

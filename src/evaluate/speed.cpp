@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "runtime/serving_engine.h"
 
 namespace llmq {
@@ -14,8 +15,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::int64_t kWarmUpTokens = 4, kPromptRows = 512;
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Prompts without meaning, all different, the same in every run.
 std::vector<std::int32_t> prompt_of(std::int64_t sequence, const SpeedCase& asked, std::int64_t vocabulary) {
@@ -46,9 +45,9 @@ class Run {
     submit(serving, 1);
     while (!serving.idle()) {
       const std::size_t written = serving.step().size();
-      times.first_tokens.insert(times.first_tokens.end(), written, since(start));
+      times.first_tokens.insert(times.first_tokens.end(), written, seconds_since(start));
     }
-    times.prefill += since(start);
+    times.prefill += seconds_since(start);
   }
 
   // All sequences start in one step, which is not timed; then each step gives every one of them a token.
@@ -61,7 +60,7 @@ class Run {
       if (between_steps) between_steps();
       const Clock::time_point before = Clock::now();
       const std::size_t written = serving.step().size();
-      times.steps.push_back(since(before));
+      times.steps.push_back(seconds_since(before));
       if (written != static_cast<std::size_t>(asked_.batch))
         fail(ErrorKind::kResource, "only {} of {} sequences run together: the KV cache is too small", written,
              asked_.batch);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/parent_path.h"
 #include "base/sha256.h"
 
 namespace llmq {
@@ -36,7 +37,7 @@ void PartialFile::publish() {
   file_->sync();
   io_.rename(partial_, target_);
   file_.reset();
-  io_.sync_directory(target_.has_parent_path() ? target_.parent_path() : Path("."));
+  io_.sync_directory(parent_of(target_));
 }
 
 PlacedFile::PlacedFile(Io& io, Path target, std::uint64_t bytes, FilePlace place,

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <vector>
 
+#include "base/seconds_since.h"
+
 namespace llmq {
 namespace {
 
@@ -13,7 +15,7 @@ template <class Work>
 double seconds_of(const Work& work) {
   const auto begun = std::chrono::steady_clock::now();
   work();
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count();
+  return seconds_since(begun);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/parent_path.h"
+#include "base/seconds_since.h"
 #include "base/sha256.h"
 
 namespace llmq {
@@ -83,7 +85,7 @@ class ProbeSink : public GenerationSink {
 
 std::optional<ProbeBaseline> read_probe_baseline(Io& io, const Path& path) {
   if (!io.exists(path)) {
-    const Path folder = path.has_parent_path() ? path.parent_path() : Path(".");
+    const Path folder = parent_of(path);
     if (!io.is_directory(folder))
       fail(ErrorKind::kUsage, {"there is no directory for the baseline", path.string(), "--probe-baseline",
                                "create it, or name another file"});
@@ -185,8 +187,7 @@ bool QualityProbe::probe(const std::stop_token& stop) {
     }
     sum += outcome->sum;
   }
-  scored(sum / static_cast<double>(found_.tokens),
-         std::chrono::duration<double>(std::chrono::steady_clock::now() - begun).count());
+  scored(sum / static_cast<double>(found_.tokens), seconds_since(begun));
   return true;
 }
 

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/amount_text.h"
 #include "base/utf8.h"
 #include "tokenizer/added_tokens.h"
 #include "tokenizer/bpe.h"
@@ -152,7 +153,10 @@ std::vector<std::int32_t> Tokenizer::encode(std::string_view text, bool special)
          {fmt::format("text is not UTF-8 at byte {}", *at), {}, {}, "convert it to UTF-8"});
   if (text.size() >= 0xffffffffu)
     fail(ErrorKind::kBadInput,
-         {fmt::format("text of {} bytes; at most 4 GiB are encoded at once", text.size()), {}, {}, {}});
+         {fmt::format("text of {}; at most 4.29 GB are encoded at once", bytes_text(text.size())),
+          {},
+          {},
+          {}});
   std::vector<std::int32_t> ids;
   ids.reserve(text.size() / 4 + 8);
   if (special) ids = state_->before;

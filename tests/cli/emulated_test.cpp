@@ -92,7 +92,7 @@ TEST(EmulatedCuda, ARunThatTheDeviceHasNoRoomForIsRefusedBeforeItBegins) {
   const Outcome refused = run_llmq(job, {"LLMQ_EMULATED_MEMORY=" + std::to_string(needed / 4)});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.out + refused.err,
-              ::testing::AllOf(::testing::HasSubstr("MiB on its device"), ::testing::HasSubstr("would do")));
+              ::testing::AllOf(::testing::HasSubstr("MB on its device"), ::testing::HasSubstr("would do")));
   EXPECT_EQ(run_llmq(job, {"LLMQ_EMULATED_MEMORY=few"}).exit_code, 2);
 }
 

@@ -144,8 +144,8 @@ TEST(Quantize, MemoryLimitThatCannotHoldNamesTheSmallestThatWould) {
   const Scratch scratch;
   const Outcome outcome = quantize("awq", scratch / "q", {"--memory-limit", "1MiB"});
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.json().at("hint").as_string(), HasSubstr("MiB would do"));
-  EXPECT_THAT(outcome.json().at("message").as_string(), HasSubstr("the limit is 1 MiB"));
+  EXPECT_THAT(outcome.json().at("hint").as_string(), HasSubstr("MB would do"));
+  EXPECT_THAT(outcome.json().at("message").as_string(), HasSubstr("the limit is 1.0 MB"));
 }
 
 TEST(Quantize, RecipeEvaluationGateIsExitThree) {

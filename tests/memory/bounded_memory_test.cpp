@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::uint64_t kMebibyte = std::uint64_t{1} << 20;
+constexpr std::uint64_t kMegabyte = 1'000'000;
 
 // One checkpoint for all tests of this program.
 const std::string& checkpoint(const std::string& name) {
@@ -56,7 +56,7 @@ struct JobRun {
   }
 };
 
-JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_mebibytes, int threads = 2,
+JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_megabytes, int threads = 2,
                const std::vector<std::string>& more = {}, Watch watch = Watch::kKill,
                const std::vector<std::string>& environment = {}) {
   const TemporaryDirectory scratch;
@@ -70,36 +70,36 @@ JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_me
       "--set",      "scheme=w4a16_g64_asym",
       "--set",      "calibration.samples=" + std::to_string(job.samples),
       "--set",      "calibration.sequence_length=" + std::to_string(job.length)};
-  if (limit_mebibytes != 0) {
+  if (limit_megabytes != 0) {
     command.push_back("--memory-limit");
-    command.push_back(std::to_string(limit_mebibytes) + "MiB");
+    command.push_back(std::to_string(limit_megabytes) + "MB");
   }
   if (job.mixed) command.insert(command.end(), {"--target-bits", "5"});
   command.insert(command.end(), more.begin(), more.end());
   JobRun run;
   const std::string text = (scratch / "out").string();
   run.watched =
-      run_watched(command, watch == Watch::kKill ? limit_mebibytes * kMebibyte : 0, text, environment);
+      run_watched(command, watch == Watch::kKill ? limit_megabytes * kMegabyte : 0, text, environment);
   run.text = scratch.read("out");
   return run;
 }
 
-std::uint64_t mebibytes(double bytes) {
-  return static_cast<std::uint64_t>(std::ceil(bytes / static_cast<double>(kMebibyte)));
+std::uint64_t megabytes(double bytes) {
+  return static_cast<std::uint64_t>(std::ceil(bytes / static_cast<double>(kMegabyte)));
 }
 
-std::uint64_t planned_mebibytes(const Job& job, std::uint64_t limit, int threads) {
+std::uint64_t planned_megabytes(const Job& job, std::uint64_t limit, int threads) {
   const TemporaryDirectory output;
   const JobRun plan = run_job(job, (output / "out").string(), limit, threads, {"--dry-run"}, Watch::kLook);
   // a twentieth is held in reserve (quant/plan/memory_limit.h)
-  return plan.watched.exit_code == 0 ? mebibytes(1.05 * plan.json().at("peak_bytes").as_double()) : 0;
+  return plan.watched.exit_code == 0 ? megabytes(1.05 * plan.json().at("peak_bytes").as_double()) : 0;
 }
 
 // The limits at which the plan changes, from none to the smallest that is taken.
 std::vector<std::uint64_t> limits_of(const Job& job, int threads) {
   std::vector<std::uint64_t> limits;
-  for (std::uint64_t needs = planned_mebibytes(job, 0, threads); needs != 0;
-       needs = planned_mebibytes(job, limits.back() - 1, threads))
+  for (std::uint64_t needs = planned_megabytes(job, 0, threads); needs != 0;
+       needs = planned_megabytes(job, limits.back() - 1, threads))
     limits.push_back(needs);
   return limits;
 }
@@ -120,7 +120,7 @@ TEST_P(BoundedMemory, StaysInsideTheSmallestLimitThatThePlanTakes) {
 
   const JobRun run = run_job(job, (output / "out").string(), smallest);
   EXPECT_EQ(run.watched.exit_code, 0) << run.text;
-  EXPECT_FALSE(run.watched.above_limit) << run.watched.peak_bytes / 1e6 << " MB of " << smallest << " MiB";
+  EXPECT_FALSE(run.watched.above_limit) << run.watched.peak_bytes / 1e6 << " MB of " << smallest << " MB";
   EXPECT_GT(run.watched.looks, 3u);
   const double planned = run.json().at("planned_peak_bytes").as_double();
   RecordProperty("planned_over_found", std::to_string(planned / static_cast<double>(run.watched.peak_bytes)));
@@ -159,10 +159,10 @@ TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
   for (const int threads : {1, 2, 3, 8}) {
     // Each thread's scratch is beside whatever the plan holds; both figures were rounded up, so that their
     // difference may be one too small.
-    const std::uint64_t scratch = threads == 1 ? 0 : planned_mebibytes(job, 0, threads) - limits.front() + 1;
+    const std::uint64_t scratch = threads == 1 ? 0 : planned_megabytes(job, 0, threads) - limits.front() + 1;
     for (const std::uint64_t alone : limits) {
       const std::uint64_t limit = alone + scratch;
-      SCOPED_TRACE(std::to_string(limit) + " MiB, " + std::to_string(threads) + " threads");
+      SCOPED_TRACE(std::to_string(limit) + " MB, " + std::to_string(threads) + " threads");
       const TemporaryDirectory directory;
       interrupt(job, directory, limit, threads);
       for (const char* name : {"whole", "parts"}) {

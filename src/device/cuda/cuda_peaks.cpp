@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <chrono>
 
+#include "base/seconds_since.h"
+
 namespace llmq {
 namespace {
 
@@ -28,7 +30,7 @@ double best_rate(CudaDevice& device, const char* operation, int (*kernel)(const 
       if (const int code = kernel(arguments, device.stream()); code != 0)
         device.fail_launch(operation, code, "its measurement");
     device.synchronize();
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = seconds_since(start);
     if (seconds < kRunSeconds) {
       launches *= 2;
       continue;

@@ -1,12 +1,12 @@
 #include "device/cuda/runtime_memory.h"
 
+#include "base/amount_text.h"
 #include "base/error.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::uint64_t kReserve = std::uint64_t{512} << 20;  // not measured
-constexpr double kGib = 1024.0 * 1024.0 * 1024.0;
 
 }  // namespace
 
@@ -63,8 +63,8 @@ void* PoolMemory::allocate_in(cudaStream_t stream, std::size_t bytes) {
     cudaGetLastError();
     std::size_t free = 0, total = 0;
     cudaMemGetInfo(&free, &total);
-    fail(ErrorKind::kResource, "cuda:{} has no room for {} more bytes: {:.2f} of {:.2f} GiB are free", index_,
-         bytes, static_cast<double>(free) / kGib, static_cast<double>(total) / kGib);
+    fail(ErrorKind::kResource, "cuda:{} has no room for {} more: {} of {} are free", index_,
+         bytes_text(bytes), bytes_text(free), bytes_text(total));
   }
   check_cuda(error, "cudaMallocAsync", fmt::format("{} bytes", bytes));
   return pointer;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/sha256.h"
@@ -74,7 +75,8 @@ void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t s
   for (const auto& text : contents.texts) needed += text.second.size();
   const std::uint64_t available = io_.free_bytes(parent_of(target_.directory));
   if (available >= needed) return;
-  fail(ErrorKind::kIo, {fmt::format("the output needs {} bytes and the disk has {} free", needed, available),
+  fail(ErrorKind::kIo, {fmt::format("the output needs {} and the disk has {} free", bytes_text(needed),
+                                    bytes_text(available)),
                         target_.directory.string(),
                         {},
                         "free some space, or name an output directory on another disk"});

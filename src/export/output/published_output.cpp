@@ -73,8 +73,6 @@ Path tidy_path(const Path& directory) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-Path parent_of(const Path& path) { return path.has_parent_path() ? path.parent_path() : Path("."); }
-
 void check_output_directory(Io& io, const OutputTarget& target) {
   const Path path = tidy_path(target.directory);
   if (!io.exists(path)) return;

@@ -16,6 +16,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "base/parent_path.h"
 #include "export/output/model_writer.h"
 
 namespace llmq {
@@ -26,7 +27,6 @@ inline constexpr const char* kLatest = "latest";
 
 // "out/x/" and "out/x" are the same place, whose sibling is "out/x.unfinished".
 Path tidy_path(const Path& directory);
-Path parent_of(const Path& path);
 
 // Error(kUsage) when `target` may not be written: it is a missing or an empty directory; or, with
 // `overwrite`, an earlier output of llmq (config.json, a report.json of llmq.report/1, no directory inside);

@@ -7,6 +7,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/parent_path.h"
 #include "base/sha256.h"
 #include "export/provenance/manifest.h"
 #include "io/checkpoint.h"
@@ -133,7 +134,7 @@ class Layout {
     for (const Path& directory : {blobs(), partial_ / "blobs", partial_}) io_.sync_directory(directory);
     io_.rename(partial_, destination_);
     partial_ = destination_;  // from here on, what is taken back lies there
-    io_.sync_directory(destination_.has_parent_path() ? destination_.parent_path() : Path("."));
+    io_.sync_directory(parent_of(destination_));
     published_ = true;
   }
 

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/parent_path.h"
 #include "export/provenance/manifest.h"
 #include "export/provenance/signature.h"
 
@@ -55,7 +56,7 @@ void list_below(Io& io, const Path& directory, const std::string& prefix, int de
 // listed.
 DirectoryListing list_file(Io& io, const Path& file) {
   DirectoryListing listing;
-  const Path directory = file.has_parent_path() ? file.parent_path() : Path(".");
+  const Path directory = parent_of(file);
   const std::string name = file.filename().string();
   for (const std::string& entry : {name, name + ".manifest.json", name + ".report.json"}) {
     const FileStamp stamp = io.stamp(directory / entry);

@@ -1,3 +1,4 @@
+#include "base/amount_text.h"
 #include "export/report/html_report.h"
 
 #include <fmt/core.h>
@@ -52,10 +53,10 @@ std::string summary(const Page& page) {
   }
   if (const auto seconds = number_of(r, "seconds")) {
     const Json* const time = r.find("time");
-    html += card(seconds_html(*seconds),
+    html += card(seconds_text(*seconds),
                  time == nullptr
                      ? std::string("to quantize")
-                     : "to quantize, predicted " + seconds_html(number_of(*time, "seconds").value_or(0)));
+                     : "to quantize, predicted " + seconds_text(number_of(*time, "seconds").value_or(0)));
   }
   if (const Json* memory = r.find("memory"))
     html += card(bytes_html(number_of(*memory, "peak_rss_bytes").value_or(0)),
@@ -221,7 +222,7 @@ std::string how_it_was_made(const Json& r) {
   if (const Json* parts = r.find("seconds_by_part"); parts != nullptr && parts->is_object())
     for (const Json::Member& part : parts->members())
       if (part.second.is_number())
-        row("time: " + html_text(part.first), seconds_html(part.second.as_double()));
+        row("time: " + html_text(part.first), seconds_text(part.second.as_double()));
   for (const Json& loader : list_of(r, "loaders")) {
     const Json* fits = loader.find("fits");
     const bool good = fits != nullptr && fits->is_bool() && fits->as_bool();

@@ -1,3 +1,4 @@
+#include "base/amount_text.h"
 #include "export/report/report_page.h"
 
 #include <fmt/core.h>
@@ -26,17 +27,9 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
 
 std::string name_html(const std::string& name) { return "<code><bdi>" + html_text(name) + "</bdi></code>"; }
 
+// Of a figure of the report, which anybody may have written.
 std::string bytes_html(double bytes) {
-  static const char* const kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  while (bytes >= 1024 && unit < 4) bytes /= 1024, ++unit;
-  return fmt::format("{:.{}f} {}", bytes, unit == 0 ? 0 : bytes < 100 ? 1 : 0, kUnits[unit]);
-}
-
-std::string seconds_html(double seconds) {
-  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
-  return fmt::format("{:.1f} h", seconds / 3600);
+  return bytes_text(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 1e18)));
 }
 
 std::string cell(const std::string& html) { return "<td>" + html + "</td>"; }

@@ -18,7 +18,6 @@ const Json::Array& list_of(const Json& object, std::string_view key);
 
 std::string name_html(const std::string& name);  // a name of the checkpoint or of the user, as code
 std::string bytes_html(double bytes);
-std::string seconds_html(double seconds);
 std::string cell(const std::string& html);
 std::string heads(std::initializer_list<const char*> names);
 std::string amount(const std::optional<double>& value);

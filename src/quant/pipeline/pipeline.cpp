@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/half.h"
 #include "base/log.h"
+#include "base/seconds_since.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/block_record.h"
 #include "quant/pipeline/replay_block.h"
@@ -284,7 +285,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   writing.finish();
   clock.charge("writing");
   report.seconds_by_part = clock.seconds();
-  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  report.seconds = seconds_since(start);
   return report;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/amount_text.h"
 #include "base/checked.h"
 #include "base/error.h"
 #include "export/formats/packed_formats.h"

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "base/sha256.h"
 #include "export/gguf/tensor_source.h"
 #include "quant/pipeline/imatrix_collection.h"
@@ -18,8 +19,6 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kElements = std::int64_t{1} << 18;
 constexpr int kTimes = 4;
 constexpr double kLong = 0.02;  // seconds, below which a kind is rounded again
-
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Seconds to read and round some rows of a tensor, for each of its elements.
 double rounding_seconds(GgufTensorSource& source, std::size_t index, DType type, bool weighted,
@@ -36,7 +35,7 @@ double rounding_seconds(GgufTensorSource& source, std::size_t index, DType type,
     const Clock::time_point start = Clock::now();
     const std::vector<float> values = source.rows(index, 0, rows);
     if (type != DType::kF32) quantize_ggml_rows(type, values, columns, importance, search, bytes, pool);
-    const double found = since(start);
+    const double found = seconds_since(start);
     least = times == 0 ? found : std::min(least, found);
   }
   source.release(index);
@@ -47,7 +46,7 @@ double hashing_seconds() {
   const std::vector<std::byte> piece(std::size_t{1} << 22, std::byte{1});
   const Clock::time_point start = Clock::now();
   sha256_hex(piece);
-  return since(start) / static_cast<double>(piece.size());
+  return seconds_since(start) / static_cast<double>(piece.size());
 }
 
 }  // namespace
@@ -62,7 +61,7 @@ TimePrediction predict_gguf_time(const GgufPlan& plan, Io& model_io, const Check
         const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, one.vocab_size);
         const Clock::time_point begin = Clock::now();
         collect_importance(from, one, set, backend, {plan.compute, plan.chunk_tokens, plan.keep_inputs, {}});
-        return SecondsByPart{{"forward", since(begin)}};
+        return SecondsByPart{{"forward", seconds_since(begin)}};
       };
       for (const auto& [part, seconds] : predict_blocks(plan.forward(), checkpoint, spec, timer))
         prediction.add("importance", seconds);
@@ -93,7 +92,7 @@ TimePrediction predict_gguf_time(const GgufPlan& plan, Io& model_io, const Check
   } catch (const Error& error) {  // a dry run needs no place to write to
     if (error.kind() == ErrorKind::kInternal) throw;
   }
-  prediction.probe_seconds = since(start);
+  prediction.probe_seconds = seconds_since(start);
   return prediction;
 }
 

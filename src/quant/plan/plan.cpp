@@ -6,6 +6,7 @@
 #include <array>
 #include <optional>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"

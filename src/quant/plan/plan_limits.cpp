@@ -2,6 +2,7 @@
 // nowhere is refused with what would do.
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "quant/plan/memory_limit.h"
 #include "quant/plan/plan.h"
@@ -18,8 +19,8 @@ bool fits_on_device(const Plan& plan) {
 [[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
                                 const ModelSpec& spec, int threads) {
   const std::string found =
-      fmt::format("the run needs {} MiB on its device, which has {} MiB to give",
-                  mebibytes_needed(plan.costs.device_bytes), plan.device_room->free_bytes >> 20);
+      fmt::format("the run needs {} on its device, which has {} to give",
+                  bytes_text(memory_needed(plan.costs.device_bytes)), bytes_text(plan.device_room->free_bytes));
   const MemoryItem most =
       *std::max_element(plan.costs.device_memory.begin(), plan.costs.device_memory.end(),
                         [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });

@@ -1,3 +1,4 @@
+#include "base/amount_text.h"
 #include "quant/plan/recommended_scheme.h"
 
 #include <fmt/core.h>
@@ -38,11 +39,6 @@ Preference preference(const SchemeEstimate& scheme, const std::optional<QuantSch
   return p;
 }
 
-std::string size_text(std::uint64_t bytes) {
-  return bytes >= std::uint64_t{1} << 29 ? fmt::format("{:.1f} GiB", static_cast<double>(bytes) / 0x1p30)
-                                         : fmt::format("{:.1f} MiB", static_cast<double>(bytes) / 0x1p20);
-}
-
 std::uint64_t largest(const SchemeEstimate& scheme) {
   std::uint64_t bytes = 0;
   for (const EstimatedCell& cell : scheme.cells) bytes = std::max(bytes, cell.bytes);
@@ -66,8 +62,8 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
   if (best == e.schemes.size()) {
     e.reason = smallest == best ? "no scheme is for this model"
                                 : fmt::format("no scheme fits {} in every cell: the smallest, {}, needs {}",
-                                              size_text(e.budget), e.schemes[smallest].scheme,
-                                              size_text(largest(e.schemes[smallest])));
+                                              bytes_text(e.budget), e.schemes[smallest].scheme,
+                                              bytes_text(largest(e.schemes[smallest])));
     return;
   }
   for (std::size_t i = 0; i < e.schemes.size(); ++i)
@@ -77,9 +73,9 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
   const SchemeEstimate& chosen = e.schemes[best];
   e.recommended = chosen.scheme;
   e.reason = fmt::format("the most bits, and so the least loss, of what fits {} in every cell ({} at most)",
-                         size_text(e.budget), size_text(largest(chosen)));
+                         bytes_text(e.budget), bytes_text(largest(chosen)));
   if (chosen.scheme == kOriginalScheme)
-    e.reason = "nothing smaller was asked for, and it fits " + size_text(e.budget);
+    e.reason = "nothing smaller was asked for, and it fits " + bytes_text(e.budget);
   if (best_preference.kind == 3) e.reason += "; this machine multiplies FP8 faster than BF16";
   if (best_preference.kind == 2) e.reason += "; this machine multiplies 8-bit codes as they are";
   if (!too_large.empty()) e.reason += "; too large: " + too_large;

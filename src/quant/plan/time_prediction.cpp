@@ -8,6 +8,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
 #include "quant/pipeline/residual_store.h"
@@ -26,7 +27,6 @@ constexpr double kTelling = 0.5;  // seconds of a share of a block
 constexpr const char *kReading = "reading", *kWriting = "writing", *kDense = "dense tensors",
                      *kForward = "forward", *kEmbedding = "embedding";
 
-double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 double to_double(std::int64_t value) { return static_cast<double>(value); }
 double to_double(std::uint64_t value) { return static_cast<double>(value); }
 
@@ -205,7 +205,7 @@ double touching_seconds(const Checkpoint& checkpoint, const ModelSpec& spec) {
                                                    static_cast<std::uint64_t>(r) * row_bytes),
                           tensor.view.dtype, {1, width}),
                row);
-  return since(start) / (to_double(rows) * to_double(row_bytes));
+  return seconds_since(start) / (to_double(rows) * to_double(row_bytes));
 }
 
 }  // namespace
@@ -217,16 +217,16 @@ WritingRates writing_rates(Io& io, const Path& directory) {
   WritingRates rates;
   const Clock::time_point start = Clock::now();
   for (std::size_t i = 0; i < kPieces; ++i) file->write_at(i * kPiece, piece);
-  rates.given = since(start) / static_cast<double>(kPiece * kPieces);
+  rates.given = seconds_since(start) / static_cast<double>(kPiece * kPieces);
   file->sync();
-  rates.synced = since(start) / static_cast<double>(kPiece * kPieces);
+  rates.synced = seconds_since(start) / static_cast<double>(kPiece * kPieces);
   constexpr int kSyncs = 4;
   const Clock::time_point small = Clock::now();
   for (std::size_t i = 0; i < kSyncs; ++i) {
     file->write_at(i * kPiece, std::span(piece).first(4096));
     file->sync();
   }
-  rates.sync = since(small) / kSyncs;
+  rates.sync = seconds_since(small) / kSyncs;
   return rates;
 }
 
@@ -285,7 +285,7 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
   }
   for (const auto& [part, found] : seconds) prediction.add(part, found);
   return_freed_memory();
-  prediction.probe_seconds = since(start);
+  prediction.probe_seconds = seconds_since(start);
   return prediction;
 }
 

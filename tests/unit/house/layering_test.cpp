@@ -3,6 +3,8 @@
 //   exceptions below);
 //   - kernels/ include kernels/common and src/base only; CPU and device kernels do not know each other;
 //   - src/ and tools/ hold no platform or feature #if: choices are made by files that are linked or not;
+//   - no file of tools/ has more than 200 lines: a command turns words into values, and src/job does the
+//     rest;
 //   - every .cpp of src/, kernels/, tools/ and tests/ is found by a glob or a name of the CMakeLists.txt
 //   above it: no leftovers.
 // Each check is a function over text, so that the tests below can show that it catches what it should.
@@ -48,6 +50,10 @@ const std::map<std::string, Names>& allowed() {
       {"serve", {"base", "http", "tensor", "device", "io", "tokenizer", "grammar", "model", "runtime"}},
       // It measures servers, too.
       {"evaluate", {"base", "http", "tensor", "device", "io", "tokenizer", "model", "runtime", "export"}},
+      // What a command asks for, from its values to what is published and reported.
+      {"job",
+       {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "quant", "runtime",
+        "evaluate"}},
       {"kernels/common", {"base"}},
       {"kernels/cpu", {"base", "kernels/common"}},
       {"kernels/cuda", {"base", "kernels/common"}},
@@ -204,6 +210,11 @@ TEST(House, NoConditionalsOutsideKernels) {
   for (const char* top : {"src", "tools"})
     for (const Source& source : sources_below(top)) append(found, bad_conditionals(source.path, source.text));
   EXPECT_THAT(found, IsEmpty());
+}
+
+TEST(House, FilesOfToolsAreShort) {
+  for (const Source& source : sources_below("tools"))
+    EXPECT_LE(lines_of(source.text).size(), 200u) << source.path;
 }
 
 TEST(House, EverySourceIsBuilt) {

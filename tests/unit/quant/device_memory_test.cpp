@@ -142,7 +142,7 @@ TEST(DeviceMemory, ARunWithoutRoomIsRefusedWithWhatWouldDo) {
     return plan.costs.device_bytes + plan.costs.device_bytes / 20;
   };
   EXPECT_THAT(refusal(1 << 10, 4, 64), ::testing::HasSubstr("no number of samples would do"));
-  EXPECT_THAT(refusal(1 << 10, 4, 64), ::testing::HasSubstr("MiB on its device, which has 0 MiB to give"));
+  EXPECT_THAT(refusal(1 << 10, 4, 64), ::testing::HasSubstr("MB on its device, which has 1.0 kB to give"));
   EXPECT_THAT(refusal(bytes(1, 64), 4, 64), ::testing::HasSubstr("calibration.samples: 1 would do"));
   EXPECT_THAT(refusal(bytes(4, 64), 4, 64), "it was planned");
 }

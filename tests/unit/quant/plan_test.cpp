@@ -193,7 +193,7 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   EXPECT_EQ(error_of("method: awq\n", needed(filed)), "");
   EXPECT_THAT(
       error_of("method: awq\n", needed(filed) - 1),
-      HasSubstr("--memory-limit " + std::to_string(((needed(filed) - 1) >> 20) + 1) + "MiB would do"));
+      HasSubstr("--memory-limit " + std::to_string((needed(filed) + 999'999) / 1'000'000) + "MB would do"));
 }
 
 TEST(Plan, ChunksDependOnTheRecipeAlone) {

@@ -1,0 +1,24 @@
+#include "base/amount_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace llmq {
+
+std::string bytes_text(std::uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 1e9) return fmt::format("{:.2f} GB", value / 1e9);
+  if (value >= 1e6) return fmt::format("{:.1f} MB", value / 1e6);
+  if (value >= 1e3) return fmt::format("{:.1f} kB", value / 1e3);
+  return fmt::format("{} B", bytes);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.1f} s", seconds);
+  const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15) + 0.5);
+  if (whole < 7200) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
+}
+
+}  // namespace llmq

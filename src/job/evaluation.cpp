@@ -1,0 +1,103 @@
+#include "job/evaluation.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/sha256.h"
+#include "calibration/calibration_text.h"
+#include "job/kv_cache_choice.h"
+#include "job/run_adapter.h"
+#include "job/served_kernels.h"
+
+namespace llmq {
+namespace {
+
+// BOS as the llama.cpp protocol wants it: only where the tokenizer itself puts one in front.
+std::optional<std::int32_t> added_bos(const Tokenizer& tokenizer) {
+  const std::vector<std::int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
+  if (with.size() > without.size() && with.front() != without.front()) return with.front();
+  return std::nullopt;
+}
+
+Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& backend, std::int64_t context,
+                   const EvaluationRequest& request) {
+  Engine::Options options;
+  options.head = request.head;
+  options.compute = request.compute;
+  options.max_context = context;
+  options.kv_tokens = context;
+  options.early = request.early;
+  options.further_members = request.further_members;
+  choose_kv_cache(options, request.kv_cache_dtype, model.tokenizer);
+  return Engine::load(model.checkpoint, backend, options);
+}
+
+}  // namespace
+
+Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,
+                    const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
+  const PerplexityProtocol protocol =
+      resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, model.spec);
+  if (against && protocol.context > against->spec.max_position)
+    fail(ErrorKind::kUsage, {fmt::format("context {} is longer than the {} positions of {}", protocol.context,
+                                         against->spec.max_position, against->name),
+                             {},
+                             "--context",
+                             "choose a smaller context"});
+  const Path path = resolve_text(system_io(), request.text);
+  const std::string text = read_text(system_io(), path, std::uint64_t{1} << 32);
+  const std::vector<std::int32_t> ids = encode_text(model.tokenizer, text, path.string());
+  if (against && against->tokenizer.encode(text) != ids)
+    fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name,
+                                against->name, "--against", "compare a model with the one it was made from"});
+  const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
+  Engine engine = load_engine(model, backend, protocol.context, request);
+  log_kernels(engine);
+  if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
+  std::optional<Engine> reference;
+  EvaluationRequest plain;
+  plain.compute = request.compute;
+  if (against) reference = load_engine(*against, backend, protocol.context, plain);
+
+  Progress progress("eval-ppl", static_cast<double>(windows.size()));
+  Evaluation evaluation{engine.device_name(),
+                        protocol.id(),
+                        request.text,
+                        sha256_hex(std::as_bytes(std::span(text))),
+                        {},
+                        kernels_json(engine),
+                        kv_cache_json(engine)};
+  evaluation.result = evaluate_perplexity(
+      engine, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
+        request.on_window();
+        progress.advance(1, fmt::format("window {}/{}", done, windows.size()),
+                         fmt::format("perplexity {:.4f}", ppl), done % 16 == 0);
+      });
+  return evaluation;
+}
+
+Json divergence_json(const Divergence& d, const std::string& model) {
+  return Json::object({{"model", model},
+                       {"ppl", d.reference_ppl},
+                       {"delta_ppl", d.delta_ppl},
+                       {"kl_mean", d.kl_mean},
+                       {"kl_stderr", d.kl_stderr},
+                       {"kl_p99", d.kl_p99},
+                       {"kl_max", d.kl_max},
+                       {"top1_agreement", d.top1_agreement}});
+}
+
+Json gates_json(const std::vector<Gate>& gates) {
+  Json list = Json::array();
+  for (const Gate& gate : gates)
+    list.push_back(Json::object(
+        {{"name", gate.name}, {"limit", gate.limit}, {"value", gate.value}, {"met", gate.met()}}));
+  return list;
+}
+
+bool all_met(const std::vector<Gate>& gates) {
+  return std::all_of(gates.begin(), gates.end(), [](const Gate& gate) { return gate.met(); });
+}
+
+}  // namespace llmq

@@ -1,0 +1,54 @@
+// Perplexity of an opened model, and how far it is from another one: what commands and a recipe's `evaluate`
+// share, down to the words of their JSON.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "evaluate/perplexity.h"
+#include "job/loaded_model.h"
+#include "runtime/engine.h"
+
+namespace llmq {
+
+// What to measure: a text cut by a protocol.
+struct EvaluationRequest {
+  std::string text = "builtin:wikitext-2";
+  std::string protocol = "hf";
+  std::optional<std::int64_t> context, stride;
+  std::int64_t max_windows = 0;
+  std::string lora;  // directory of an adapter; empty: none
+  Compute compute = Compute::kFloat32;
+  HeadWeight head = HeadWeight::kStored;                  // of the model, not of the one it is held against
+  std::string kv_cache_dtype = "auto";                    // likewise
+  EarlyBlocks early;                                      // likewise
+  std::vector<std::shared_ptr<Backend>> further_members;  // likewise
+  std::function<void()> on_window = [] {};                // after each; may throw to stop
+};
+
+struct Evaluation {
+  std::string device;    // what computed the model
+  std::string protocol;  // "hf-2048"
+  std::string text, text_sha256;
+  PerplexityResult result;
+  Json kernels, kv_cache;  // kernels_json() and kv_cache_json() of the model
+};
+
+// `against` may be null. Progress goes to the log.
+Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,
+                    const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
+
+// A limit and what was found: met or not. Exit code 3 when any is missed.
+struct Gate {
+  std::string name;
+  double limit = 0, value = 0;
+  bool met() const { return value <= limit; }
+};
+
+Json divergence_json(const Divergence& divergence, const std::string& model);
+Json gates_json(const std::vector<Gate>& gates);
+bool all_met(const std::vector<Gate>& gates);
+
+}  // namespace llmq

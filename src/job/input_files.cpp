@@ -1,0 +1,68 @@
+#include "job/input_files.h"
+
+#include <set>
+
+#include "base/checked.h"
+#include "calibration/calibration_text.h"
+#include "model/lora_adapter.h"
+
+namespace llmq {
+namespace {
+
+InputFile named(const std::string& role, const Path& path) {
+  return {role + "/" + path.filename().string(), path, role == "model"};
+}
+
+}  // namespace
+
+std::vector<InputFile> model_files(Io& io, const Checkpoint& checkpoint) {
+  std::vector<InputFile> files;
+  for (const Path& shard : checkpoint.shards()) files.push_back(named("model", shard));
+  if (!checkpoint.is_gguf())
+    for (const char* name : {"config.json", "model.safetensors.index.json"})
+      if (io.exists(checkpoint.path() / name)) files.push_back(named("model", checkpoint.path() / name));
+  for (const Path& companion : checkpoint.companion_files()) files.push_back(named("model", companion));
+  return files;
+}
+
+std::vector<InputFile> conversion_files(Io& io, const Checkpoint& checkpoint, const ConvertRequest& request) {
+  std::vector<InputFile> files = model_files(io, checkpoint);
+  if (request.adapter.empty()) return files;
+  for (const Path& path : LoraAdapter::files(io, request.adapter)) files.push_back(named("adapter", path));
+  return files;
+}
+
+std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates,
+                                   const Checkpoint& checkpoint) {
+  std::vector<InputFile> files = model_files(io, checkpoint);
+  const auto add = [&](const std::string& role, const Path& path) { files.push_back(named(role, path)); };
+  if (calibrates)
+    for (const std::string& text : recipe.calibration.text) add("calibration", resolve_text(io, text));
+  const std::string& importance = recipe.gguf.importance;
+  if (recipe.format == "gguf" && !importance.empty() && importance != "none" && importance != "calibration")
+    add("importance", importance);
+  if (io.exists(recipe.source)) add("recipe", recipe.source);
+  return files;
+}
+
+std::vector<ReadPass> whole_file_reads(const Checkpoint& checkpoint, Io& model_io, DigestCache& digests) {
+  std::uint64_t opening = 0, hashing = 0;
+  const std::set<Path> shards(checkpoint.shards().begin(), checkpoint.shards().end());
+  for (const InputFile& file : model_files(model_io, checkpoint)) {
+    const std::uint64_t bytes = round_up(model_io.open(file.path)->size(), kIoBlock);
+    hashing += bytes * static_cast<std::uint64_t>(digests.readings(file.path, model_io));
+    if (shards.count(file.path) == 0) opening += bytes;
+  }
+  std::vector<ReadPass> passes = {
+      {"headers, configuration and tokenizer", opening + checkpoint.header_bytes()}};
+  if (hashing != 0) passes.push_back({"SHA-256 of the model's files", hashing});
+  return passes;
+}
+
+std::uint64_t companion_bytes(const Checkpoint& checkpoint, Io& model_io) {
+  std::uint64_t bytes = 0;
+  for (const Path& companion : checkpoint.companion_files()) bytes += model_io.open(companion)->size();
+  return bytes;
+}
+
+}  // namespace llmq

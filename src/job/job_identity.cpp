@@ -1,0 +1,52 @@
+#include "job/job_identity.h"
+
+#include "model/lora_adapter.h"
+
+namespace llmq {
+namespace {
+
+Json model_digests(const Checkpoint& checkpoint, const std::function<std::string(const Path&)>& sha256) {
+  Json files = Json::object();
+  const auto add = [&](const Path& path) { files[path.filename().string()] = sha256(path); };
+  if (!checkpoint.is_gguf()) add(checkpoint.path() / "config.json");
+  for (const Path& companion : checkpoint.companion_files()) add(companion);
+  for (const Path& shard : checkpoint.shards()) add(shard);
+  return files;
+}
+
+Json program_json(const Program& program) {
+  return Json::object({{"version", program.version}, {"commit", program.commit}});
+}
+
+}  // namespace
+
+Json make_job(const Recipe& recipe, const LoadedModel& model, const CalibrationSet& calibration,
+              const JobSettings& settings, bool allow_nonfinite,
+              const std::function<std::string(const Path&)>& sha256) {
+  Json asked = recipe.to_json();
+  for (const char* elsewhere : {"source", "model", "output", "evaluate", "notes"}) asked.erase(elsewhere);
+  asked["calibration"].erase("text");  // whatever its name, the ids are below
+  return Json::object({{"llmq", program_json(settings.program)},
+                       {"model", model_digests(model.checkpoint, sha256)},
+                       {"recipe", asked},
+                       {"calibration", calibration.sha256.empty() ? Json() : Json(calibration.sha256)},
+                       {"compute", compute_name(settings.compute)},
+                       {"arithmetic", settings.backend().arithmetic()},
+                       {"allow_nonfinite", allow_nonfinite}});
+}
+
+Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkpoint, const Program& program,
+                         const std::function<std::string(const Path&)>& sha256) {
+  Json job = Json::object(
+      {{"llmq", program_json(program)},
+       {"model", model_digests(checkpoint, sha256)},
+       {"convert",
+        Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
+       {"name", request.to == "gguf" ? Json(request.source) : Json()}});
+  if (request.adapter.empty()) return job;
+  for (const Path& path : LoraAdapter::files(system_io(), request.adapter))
+    job["adapter"][path.filename().string()] = sha256(path);
+  return job;
+}
+
+}  // namespace llmq

@@ -1,0 +1,78 @@
+#include "job/job_outcome.h"
+
+#include <algorithm>
+
+#include "job/job_settings.h"
+
+namespace llmq {
+
+Json list_json(const std::vector<std::string>& lines) {
+  Json list = Json::array();
+  for (const std::string& line : lines) list.push_back(line);
+  return list;
+}
+
+Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration) {
+  if (calibration.samples.empty()) return {};
+  return Json::object({{"samples", static_cast<std::int64_t>(calibration.samples.size())},
+                       {"tokens", calibration.tokens()},
+                       {"sha256", calibration.sha256},
+                       {"sequence_length", recipe.calibration.sequence_length},
+                       {"text", list_json(recipe.calibration.text)},
+                       {"seed", recipe.calibration.seed},
+                       {"shuffle", recipe.calibration.shuffle}});
+}
+
+void add_findings(Json& report, const JobOutcome& o) {
+  report["memory"]["planned_peak_bytes"] = o.planned_peak;
+  report["memory"]["peak_rss_bytes"] = o.peak_rss_bytes;
+  report["memory"]["peak_device_bytes"] = o.peak_device_bytes;
+  report["disk"] = traffic_json(o.disk);
+  if (o.prediction) {
+    report["time"] = o.prediction->to_json();
+    report["time"]["found_seconds"] = o.predicted_part;
+  }
+  if (o.evaluation) report["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
+}
+
+Json outcome_json(const JobOutcome& o) {
+  Json fallbacks = Json::array();
+  for (const Fallback& fallback : o.fallbacks)
+    fallbacks.push_back(Json::object({{"module", fallback.module}, {"reason", fallback.reason}}));
+  Json document = Json::object({{"schema", "llmq.quantize/1"},
+                                {"status", "done"},
+                                {"output", o.output},
+                                {"version", o.version.empty() ? Json() : Json(o.version)},
+                                {"method", o.facts.method},
+                                {"scheme", o.facts.scheme},
+                                {"format", o.facts.format},
+                                {"compute", compute_name(o.compute)},
+                                {"seconds", o.seconds},
+                                {"peak_rss_bytes", o.peak_rss_bytes},
+                                {"peak_device_bytes", o.peak_device_bytes},
+                                {"planned_peak_bytes", o.planned_peak},
+                                {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
+                                {"bytes_in", o.facts.bytes_in},
+                                {"bytes_out", o.facts.bytes_out},
+                                {"bits_per_weight", o.facts.bits_per_weight},
+                                {"bits_per_weight_total", o.facts.bits_per_weight_total},
+                                {"modules", static_cast<std::int64_t>(o.modules)},
+                                {"calibration", o.facts.calibration},
+                                {"fallbacks", fallbacks},
+                                {"warnings", list_json(o.warnings)},
+                                {"resumed_blocks", o.resumed_blocks},
+                                {"digest", o.facts.digest}});
+  add_traffic(document, o.disk);
+  if (!o.mixed.is_null()) document["mixed"] = o.mixed;
+  if (o.evaluation) document["evaluation"] = evaluation_json(*o.evaluation, o.facts.model);
+  return document;
+}
+
+int job_exit_code(const Json& outcome, bool strict) {
+  if (const Json* evaluation = outcome.find("evaluation"))
+    for (const Json& gate : evaluation->at("gates").items())
+      if (!gate.at("met").as_bool()) return 3;
+  return strict && !outcome.at("fallbacks").items().empty() ? 3 : 0;
+}
+
+}  // namespace llmq

@@ -1,0 +1,32 @@
+// A model argument, opened: checkpoint, structure and tokenizer, checked against each other.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/io.h"
+#include "io/checkpoint.h"
+#include "model/model_spec.h"
+#include "tokenizer/chat_template.h"
+#include "tokenizer/tokenizer.h"
+
+namespace llmq {
+
+struct LoadedModel {
+  std::string name;  // as the user wrote it
+  Checkpoint checkpoint;
+  ModelSpec spec;
+  Tokenizer tokenizer;
+};
+
+// Error(kBadInput) also when the tokenizer has more tokens than the embedding has rows.
+LoadedModel open_model(Io& io, const std::string& name);
+
+// Ids of a user's text; `source` (a file, --prompt) stands in the error where it is not UTF-8.
+std::vector<std::int32_t> encode_text(const Tokenizer& tokenizer, const std::string& text,
+                                      const std::string& source, bool special = true);
+
+// The model's chat template; Error(kBadInput) where it has none.
+ChatTemplate model_chat_template(Io& io, const Path& model);
+
+}  // namespace llmq

@@ -1,0 +1,139 @@
+#include "job/quantize_job.h"
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/resident_memory.h"
+#include "base/seconds_since.h"
+#include "job/job_identity.h"
+
+namespace llmq {
+namespace {
+
+// Two seconds of probing are little beside a run of minutes, and a twentieth of one of half a minute, which
+// nobody plans for.
+bool is_long(const PlanOutline& plan) {
+  constexpr double kFlops = 5e13;
+  constexpr std::uint64_t kBytes = 2'000'000'000;
+  return plan.flops >= kFlops || plan.bytes_in >= kBytes;
+}
+
+}  // namespace
+
+std::string wanted_arithmetic(const Recipe& recipe) { return recipe.portable ? kPortableArithmetic : ""; }
+
+QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
+    : io_(io),
+      request_(std::move(request)),
+      settings_(std::move(settings)),
+      start_(std::chrono::steady_clock::now()),
+      files_(request_.direct_io ? Reading::kDirect : Reading::kCached),
+      model_(open_model(*files_.model, request_.recipe.model)),
+      planned_({request_.recipe, model_, settings_, io_, *files_.model, *files_.scratch,
+                request_.allow_nonfinite}),
+      digests_(io_, request_.paranoid ? Path() : DigestCache::default_file()),
+      whole_file_reads_(whole_file_reads(model_.checkpoint, *files_.model, digests_)) {}
+
+OutputTarget QuantizeJob::target() const {
+  OutputTarget target{request_.recipe.output, request_.overwrite};
+  target.single_file = form().outline().format == "gguf";
+  target.job = outcome_.facts.job;
+  target.measured = measured_;
+  target.restart = request_.restart;
+  target.versioned = request_.recipe.versioned;
+  target.keep = request_.recipe.keep;
+  return target;
+}
+
+void QuantizeJob::identify() {
+  const auto sha256 = [&](const Path& path) { return digests_.sha256(path, *files_.model); };
+  outcome_.facts.job =
+      make_job(request_.recipe, model_, planned_.calibration(), settings_, request_.allow_nonfinite, sha256);
+  form().identify(outcome_.facts.job, [&](const Path& path) { return digests_.sha256(path); });
+}
+
+void QuantizeJob::predict() {
+  const std::uint64_t before = files_.model->counters().bytes_read;
+  outcome_.prediction = form().predict();
+  const std::uint64_t read = files_.model->counters().bytes_read - before;
+  if (read > 0) whole_file_reads_.push_back({"prediction of time", read});
+}
+
+std::vector<ReadPass> QuantizeJob::reads() const {
+  std::vector<ReadPass> reads = whole_file_reads_;
+  for (ReadPass& pass : form().tensor_reads()) reads.push_back(std::move(pass));
+  return reads;
+}
+
+TimePrediction QuantizeJob::preview() {
+  const auto before = std::chrono::steady_clock::now();
+  planned_.choose_bits();
+  const double measuring = seconds_since(before);
+  predict();
+  if (form().outline().chooses_bits) outcome_.prediction->add("measuring pass of mixed precision", measuring);
+  planned_.form().announce_reads(reads());
+  return *outcome_.prediction;
+}
+
+JobEnd QuantizeJob::run() {
+  planned_.calibrate();
+  identify();
+  std::optional<PublishedOutput> found =
+      unchanged_output(io_, target(), request_.recipe.to_json().at("evaluate"), digests_);
+  digests_.save();
+  if (found) {
+    Json document = unchanged_json(*found, request_.recipe.output, compute_name(settings_.compute),
+                                   form().outline().modules);
+    document["seconds"] = seconds_since(start_);
+    document["peak_rss_bytes"] = peak_resident_bytes();
+    document["peak_device_bytes"] = 0;
+    return {std::move(found), {}, std::move(document)};
+  }
+  form().check_target(target());
+  if (form().outline().chooses_bits) measured_ = planned_.choose_bits(measured_before(io_, target()));
+  if (is_long(form().outline())) predict();
+  if (outcome_.prediction && !outcome_.prediction->unknown.empty()) outcome_.prediction.reset();
+  for (const std::string& warning : form().outline().warnings) Log::get().warn(warning);
+  fill_facts();
+  write_and_publish();
+  return {std::nullopt, outcome_, outcome_json(outcome_)};
+}
+
+void QuantizeJob::fill_facts() {
+  const PlanOutline plan = form().outline();
+  RunFacts& facts = outcome_.facts;
+  facts.version = settings_.program.version;
+  facts.command = settings_.program.command_line;
+  facts.model = request_.recipe.model;
+  facts.method = plan.method;
+  facts.scheme = plan.scheme;
+  facts.format = plan.format;
+  facts.recipe = request_.recipe.to_json();
+  facts.calibration = calibration_json(request_.recipe, planned_.calibration());
+  facts.bytes_in = model_.checkpoint.tensor_bytes();
+  outcome_.output = request_.recipe.output;
+  outcome_.compute = settings_.compute;
+  outcome_.modules = plan.modules;
+  outcome_.planned_peak = plan.peak_bytes;
+}
+
+void QuantizeJob::write_and_publish() {
+  const Recipe& recipe = request_.recipe;
+  RunProvenance provenance(io_, *files_.model, digests_,
+                           input_files(io_, recipe, form().outline().calibrates, model_.checkpoint),
+                           job_provenance(recipe, settings_));
+  provenance.facts().allow_nonfinite = outcome_.facts.job.at("allow_nonfinite").as_bool();
+  provenance.facts().calibration = outcome_.facts.calibration;
+  const std::uint64_t written_before = io_.counters().bytes_written;
+  planned_.write(target(), outcome_);
+  provenance.wait();
+  outcome_.disk = {reads(), form().outline().bytes_written, files_.model->counters().bytes_read,
+                   io_.counters().bytes_written - written_before, files_.scratch->counters().bytes_written};
+  outcome_.seconds = seconds_since(start_);
+  if (recipe.evaluate)
+    outcome_.evaluation = evaluate_output(*recipe.evaluate, form().place().string(), model_, settings_);
+  const bool met = !outcome_.evaluation || all_met(outcome_.evaluation->gates);
+  outcome_.version = planned_.form().publish(
+      outcome_, [&](const std::vector<NamedDigest>& files) { return provenance.manifest(files); }, met);
+}
+
+}  // namespace llmq

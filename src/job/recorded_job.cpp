@@ -1,0 +1,122 @@
+#include "job/recorded_job.h"
+
+#include <algorithm>
+#include <map>
+
+#include <fmt/format.h>
+
+#include "export/first_difference.h"
+#include "export/output/published_output.h"
+
+namespace llmq {
+namespace {
+
+// These say how long a run took, so that no two are alike.
+bool tells_the_time(const std::string& name) {
+  return name == kReportFile || name.ends_with(".gguf.report.json") || name == "report.html" ||
+         name == "README.md";
+}
+
+// Two of one name, such as texts from two directories, are told apart by their order.
+void number_names(std::vector<NamedDigest>& files) {
+  std::map<std::string, int> seen;
+  for (NamedDigest& file : files)
+    if (const int number = ++seen[file.name]; number > 1) file.name += fmt::format(" ({})", number);
+}
+
+// The file of the recipe is not read again: what it meant stands in the manifest.
+bool is_recipe_file(const std::string& name) { return name.starts_with("recipe/"); }
+
+}  // namespace
+
+ProvenanceFacts recorded_facts(Io& io, const Path& output) {
+  const Path file = manifest_path(output);
+  return manifest_facts(Json::parse(read_text(io, file), file.string()), file.string());
+}
+
+std::vector<NamedDigest> recorded_files(Io& io, const Path& output) {
+  const Path file = manifest_path(output);
+  std::vector<NamedDigest> files =
+      manifest_subjects(Json::parse(read_text(io, file), file.string()), file.string());
+  std::erase_if(files, [](const NamedDigest& one) { return tells_the_time(one.name); });
+  return files;
+}
+
+Recipe recorded_recipe(const ProvenanceFacts& facts, const Path& output) {
+  Recipe recipe = Recipe::from_json(facts.recipe, manifest_path(output).string());
+  recipe.gguf.imatrix_out.clear();
+  recipe.evaluate.reset();
+  recipe.versioned = false;
+  recipe.keep = 0;
+  return recipe;
+}
+
+// Beside the output; where that is one version of several, beside them all.
+Path rebuilt_directory(Io& io, const Path& output) {
+  Path place = tidy_path(output);
+  if (const std::string version = io.read_link(place); !version.empty()) place = parent_of(place) / version;
+  const std::string name = place.filename().string();
+  const std::vector<std::string> versions = versions_in(io, parent_of(place));
+  if (std::find(versions.begin(), versions.end(), name) != versions.end())
+    place = parent_of(place).string() + "-" + name;
+  return place.string() + ".rebuild";
+}
+
+// Of NAME.gguf: NAME.rebuild.gguf beside it.
+Path rebuilt_file(const Path& output) {
+  return parent_of(output) / (output.stem().string() + ".rebuild.gguf");
+}
+
+std::vector<Mismatch> changed_inputs(Io& io, std::vector<NamedDigest> recorded,
+                                     const std::vector<InputFile>& files,
+                                     const std::function<void()>& on_file) {
+  std::erase_if(recorded, [](const NamedDigest& file) { return is_recipe_file(file.name); });
+  DirectoryListing found;
+  for (const InputFile& file : files) {
+    on_file();
+    if (!is_recipe_file(file.name) && io.exists(file.path))
+      found.files.push_back({file.name, 0, file_sha256(io, file.path)});
+  }
+  // Recorded by name, and those of one name as they came.
+  std::stable_sort(found.files.begin(), found.files.end(),
+                   [](const NamedDigest& a, const NamedDigest& b) { return a.name < b.name; });
+  number_names(recorded);
+  number_names(found.files);
+  return compare_listing(recorded, found);
+}
+
+namespace {
+
+RebuiltFiles compare_directory(Io& io, const Path& output, const Path& rebuilt) {
+  const std::vector<NamedDigest> recorded = recorded_files(io, output);
+  RebuiltFiles result;
+  result.compared = recorded.size();
+  result.outputs = compare_listing(recorded, list_directory(io, rebuilt, {}));
+  for (const Mismatch& one : result.outputs) {
+    if (!one.expected || !one.found || !result.first_tensor.empty()) continue;
+    result.first_tensor = first_difference(io, output / one.path, rebuilt / one.path);
+  }
+  return result;
+}
+
+// Of a single file its report is not compared, which says how long a run took.
+RebuiltFiles compare_file(Io& io, const Path& output, const Path& rebuilt) {
+  const std::string name = output.filename().string(), sha256 = file_sha256(io, rebuilt);
+  RebuiltFiles result;
+  for (const NamedDigest& file : recorded_files(io, output)) {
+    if (file.name != name) continue;
+    ++result.compared;
+    if (file.sha256 == sha256) continue;
+    result.outputs.push_back({name, file.sha256, sha256});
+    result.first_tensor = first_difference(io, output, rebuilt);
+  }
+  return result;
+}
+
+}  // namespace
+
+RebuiltFiles compare_rebuilt(Io& io, const Path& output, const Path& rebuilt) {
+  return (io.is_directory(rebuilt) ? compare_directory : compare_file)(io, output, rebuilt);
+}
+
+}  // namespace llmq

@@ -1,0 +1,59 @@
+#include "job/run_adapter.h"
+
+#include <fmt/core.h>
+
+#include <optional>
+
+#include "base/amount_text.h"
+#include "base/error.h"
+#include "base/log.h"
+#include "export/provenance/manifest.h"
+
+namespace llmq {
+namespace {
+
+// The method that moved scales from the inputs of linears into their weights: by the manifest, or of somebody
+// else's checkpoint by its format.
+std::optional<std::string> rescaled_by(const Checkpoint& checkpoint) {
+  const Path manifest = manifest_path(checkpoint.path());
+  if (!system_io().exists(manifest)) {
+    const Json* quantized = checkpoint.config().find("quantization_config");
+    const Json* format = quantized ? quantized->find("quant_method") : nullptr;
+    return format && *format == Json("awq") ? std::optional<std::string>("AWQ") : std::nullopt;
+  }
+  try {
+    const ProvenanceFacts facts =
+        manifest_facts(Json::parse(read_text(system_io(), manifest), manifest.string()), manifest.string());
+    const Json* methods = facts.recipe.find("method");
+    if (methods == nullptr || !methods->is_array()) return std::nullopt;
+    for (const Json& one : methods->items()) {
+      if (one == Json("awq")) return "AWQ";
+      if (one == Json("smoothquant")) return "SmoothQuant";
+    }
+  } catch (const Error&) {
+    // a warning is all that hangs on it; `llmq verify` says what is wrong with a manifest
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+LoraAdapter open_adapter(const LoadedModel& model, const Path& directory, std::int64_t max_rank) {
+  LoraAdapter adapter = LoraAdapter::open(system_io(), directory, model.spec);
+  if (adapter.rank() > max_rank)
+    fail(ErrorKind::kUsage,
+         {fmt::format("the adapter has rank {}, and no more than {} are allowed", adapter.rank(), max_rank),
+          directory.string(), "--max-lora-rank", "raise it"});
+  Log::get().note(fmt::format("adapter {}: {} linears of rank up to {}, {}", directory.string(),
+                              adapter.linears(), adapter.rank(),
+                              bytes_text(static_cast<std::uint64_t>(adapter.values()) * sizeof(float))));
+  if (const auto method = rescaled_by(model.checkpoint))
+    Log::get().warn(
+        fmt::format("adapter {}: {} rescaled what the linears of {} read, so it fits only if it was trained "
+                    "on this checkpoint; one of the original model is folded into "
+                    "that (llmq merge) and quantized with it",
+                    directory.string(), *method, model.name));
+  return adapter;
+}
+
+}  // namespace llmq

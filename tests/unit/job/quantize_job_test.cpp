@@ -1,0 +1,226 @@
+// The main job as the tool runs it, over a real model, in both forms: what it writes, what it says, what it
+// does when it is stopped, and that it can be run again beside its output.
+#include "job/quantize_job.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <set>
+
+#include "job/rebuild.h"
+#include "tests/support/temporary_directory.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::IsEmpty;
+using ::testing::Not;
+
+struct Stopped {};  // what an interrupted step throws
+
+class QuantizeJobTest : public ::testing::Test {
+ protected:
+  QuantizeJobTest() {
+    std::string text;
+    for (int i = 0; i < 60; ++i) text += "Once upon a time there was a little girl who had a big red ball. ";
+    text_ = scratch_.write("text.utf8", text).string();
+  }
+
+  // A recipe of AWQ over a few samples; `more` overrides and adds keys.
+  QuantizeRequest request(const std::string& output, std::vector<std::string> more = {}) const {
+    QuantizeRequest request;
+    request.paranoid = true;  // no digests of this machine's other runs
+    request.recipe.source = "command line";
+    request.recipe.model = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
+    request.recipe.output = (scratch_ / output).string();
+    for (const char* usual :
+         {"method=awq", "scheme=w4a16_g32_asym", "calibration.samples=4", "calibration.sequence_length=32"})
+      request.recipe.set(usual);
+    request.recipe.set("calibration.text=[" + text_ + "]");
+    for (const std::string& assignment : more) request.recipe.set(assignment);
+    return request;
+  }
+  QuantizeRequest gguf_request(const std::string& output) const {
+    return request(output, {"format=gguf", "method=imatrix", "scheme=q4_k_m"});
+  }
+
+  JobSettings settings(std::function<void()> on_step = [] {}) const {
+    JobSettings settings;
+    settings.devices = {make_cpu_backend(2)};
+    settings.program = {"0.0.1", "abc1234", "llmq quantize"};
+    settings.on_step = std::move(on_step);
+    return settings;
+  }
+  JobEnd run(const QuantizeRequest& asked) const { return QuantizeJob(system_io(), asked, settings()).run(); }
+  // Stops at a step; false where the job had fewer.
+  bool stopped_at(const QuantizeRequest& asked, int step) const {
+    QuantizeJob job(system_io(), asked, settings([&step] {
+                      if (step-- == 0) throw Stopped();
+                    }));
+    try {
+      job.run();
+    } catch (const Stopped&) {
+      return true;
+    }
+    return false;
+  }
+
+  bool exists(const std::string& name) const { return std::filesystem::exists(scratch_ / name); }
+
+  testing::TemporaryDirectory scratch_;
+  std::string text_;
+};
+
+std::set<std::string> keys_of(const Json& document) {
+  std::set<std::string> keys;
+  for (const auto& [key, value] : document.members()) keys.insert(key);
+  return keys;
+}
+
+std::string digest_of(const JobEnd& end) { return end.document.at("digest").as_string(); }
+
+TEST_F(QuantizeJobTest, PublishesWholeOutputWithItsDocuments) {
+  const JobEnd end = run(request("q"));
+  EXPECT_FALSE(end.unchanged);
+  EXPECT_EQ(end.document.at("status"), Json("done"));
+  EXPECT_EQ(end.document.at("digest").as_string(), output_digest(system_io(), scratch_ / "q"));
+  for (const char* file : {"model.safetensors", "config.json", "tokenizer.json", "report.json", "report.html",
+                           "README.md", "manifest.json"})
+    EXPECT_TRUE(exists(std::string("q/") + file)) << file;
+  EXPECT_FALSE(exists("q.unfinished"));
+  const Json report = Json::parse(scratch_.read("q/report.json"), "report.json");
+  EXPECT_EQ(report.at("digest"), end.document.at("digest"));
+  EXPECT_GT(report.at("memory").at("planned_peak_bytes").as_integer(), 0);
+  EXPECT_EQ(job_exit_code(end.document, true), 0);
+}
+
+// The contract of llmq.quantize/1 does not depend on the form.
+TEST_F(QuantizeJobTest, BothFormsSayTheSameKeys) {
+  const JobEnd packed = run(request("q")), file = run(gguf_request("q.gguf"));
+  EXPECT_EQ(keys_of(packed.document), keys_of(file.document));
+  for (const char* key :
+       {"schema", "status", "output", "version", "method", "scheme", "format", "seconds", "peak_rss_bytes",
+        "peak_device_bytes", "bytes_in", "bytes_out", "bits_per_weight", "bits_per_weight_total", "modules",
+        "calibration", "fallbacks", "warnings", "digest"})
+    EXPECT_NE(file.document.find(key), nullptr) << key;
+  EXPECT_EQ(file.document.at("scheme"), Json("q4_k_m"));
+  EXPECT_TRUE(exists("q.gguf.report.json"));
+  EXPECT_TRUE(exists("q.gguf.manifest.json"));
+}
+
+TEST_F(QuantizeJobTest, SameJobAgainIsUnchanged) {
+  for (const QuantizeRequest& asked : {request("q"), gguf_request("q.gguf")}) {
+    const JobEnd first = run(asked), again = run(asked);
+    ASSERT_TRUE(again.unchanged);
+    EXPECT_EQ(again.document.at("status"), Json("unchanged"));
+    EXPECT_EQ(digest_of(again), digest_of(first));
+    EXPECT_EQ(again.document.at("modules"), first.document.at("modules"));
+    QuantizeRequest other = asked;
+    other.recipe.set("calibration.samples=3");
+    EXPECT_THROW(run(other), Error) << "another job does not replace it";
+    other.overwrite = true;
+    EXPECT_NE(digest_of(run(other)), digest_of(first));
+  }
+}
+
+TEST_F(QuantizeJobTest, PreviewWritesNothing) {
+  for (const QuantizeRequest& asked : {request("q"), gguf_request("q.gguf")}) {
+    QuantizeJob job(system_io(), asked, settings());
+    const TimePrediction time = job.preview();
+    EXPECT_THAT(time.unknown, IsEmpty());
+    EXPECT_GT(time.seconds, 0);
+    EXPECT_THAT(job.form().plan_json().at("reads").items(), Not(IsEmpty()));
+    EXPECT_FALSE(std::filesystem::exists(asked.recipe.output));
+    EXPECT_FALSE(std::filesystem::exists(asked.recipe.output + ".unfinished"));
+  }
+}
+
+// Wherever it is stopped: nothing has the name, and the next run ends with the same bytes.
+TEST_F(QuantizeJobTest, StoppedJobGoesOnToTheSameBytes) {
+  const std::string digest = digest_of(run(request("whole")));
+  bool resumed = false;
+  int step = 0;
+  for (; stopped_at(request("q"), step); step += 7) {
+    EXPECT_FALSE(exists("q"));
+    const JobEnd end = run(request("q"));
+    EXPECT_EQ(digest_of(end), digest) << "stopped at step " << step;
+    resumed = resumed || end.outcome.resumed_blocks > 0;
+    std::filesystem::remove_all(scratch_ / "q");
+  }
+  EXPECT_GT(step, 7);
+  EXPECT_TRUE(resumed);
+}
+
+TEST_F(QuantizeJobTest, BudgetOfBitsIsMeasuredOnceAndKept) {
+  const QuantizeRequest asked = request("q", {"method=rtn", "target_bits=5.5"});
+  const JobEnd end = run(asked);
+  EXPECT_LE(end.document.at("bits_per_weight").as_double(), 5.5);
+  EXPECT_EQ(end.document.at("mixed").at("measured_before"), Json(false));
+  EXPECT_EQ(end.document.at("scheme"), Json("mixed"));
+  QuantizeRequest infinite = request("i", {"method=rtn", "target_bits=5.5"});
+  infinite.allow_nonfinite = true;
+  EXPECT_THROW(run(infinite), Error);
+}
+
+TEST_F(QuantizeJobTest, MissedGateIsPublishedButNotTheLatest) {
+  QuantizeRequest asked = request("v", {"output.versioned=true", "evaluate.text=" + text_,
+                                        "evaluate.max_windows=1", "evaluate.max_ppl=1000000"});
+  const JobEnd good = run(asked);
+  EXPECT_EQ(job_exit_code(good.document, false), 0);
+  EXPECT_EQ(latest_version(system_io(), scratch_ / "v"), good.document.at("version").as_string());
+  asked.recipe.set("evaluate.max_ppl=1");
+  asked.recipe.set("calibration.samples=3");
+  const JobEnd missed = run(asked);
+  EXPECT_EQ(job_exit_code(missed.document, false), 3);
+  EXPECT_NE(missed.document.at("version"), good.document.at("version"));
+  EXPECT_EQ(latest_version(system_io(), scratch_ / "v"), good.document.at("version").as_string());
+}
+
+TEST(JobExitCode, FallbacksCountWhereStrict) {
+  Json document = Json::object({{"fallbacks", Json::array()}});
+  EXPECT_EQ(job_exit_code(document, true), 0);
+  document["fallbacks"].push_back(Json::object({{"module", "a"}, {"reason", "b"}}));
+  EXPECT_EQ(job_exit_code(document, false), 0);
+  EXPECT_EQ(job_exit_code(document, true), 3);
+}
+
+TEST_F(QuantizeJobTest, OutputIsRebuiltToTheSameBytes) {
+  run(request("q"));
+  run(gguf_request("q.gguf"));
+  for (const char* name : {"q", "q.gguf"}) {
+    RebuildRequest asked;
+    asked.output = scratch_ / name;
+    asked.program = settings().program;
+    const Rebuild same = rebuild_output(system_io(), asked);
+    EXPECT_TRUE(same.ok()) << same.to_json().dump(1);
+    EXPECT_THAT(same.otherwise, IsEmpty());
+    EXPECT_GT(same.files.compared, 0u);
+    asked.program.version = "0.0.2";
+    EXPECT_EQ(rebuild_output(system_io(), asked).otherwise.size(), 1u);
+  }
+}
+
+TEST_F(QuantizeJobTest, RebuildNamesTheTensorThatDiffers) {
+  run(request("q"));
+  const Path weights = scratch_ / "q" / "model.safetensors";
+  const std::string was = file_sha256(system_io(), weights);
+  std::fstream file(weights, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(-1, std::ios::end);
+  file.put('\x7f');
+  file.close();
+  std::string manifest = scratch_.read("q/manifest.json");
+  manifest.replace(manifest.find(was), was.size(), file_sha256(system_io(), weights));
+  scratch_.write("q/manifest.json", manifest);
+  RebuildRequest asked;
+  asked.output = scratch_ / "q";
+  const Rebuild rebuilt = rebuild_output(system_io(), asked);
+  ASSERT_EQ(rebuilt.files.outputs.size(), 1u);
+  EXPECT_EQ(rebuilt.files.outputs.front().path, "model.safetensors");
+  EXPECT_THAT(rebuilt.files.first_tensor, Not(IsEmpty()));
+  EXPECT_FALSE(exists("q.rebuild.unfinished"));
+}
+
+}  // namespace
+}  // namespace llmq
