@@ -48,11 +48,12 @@ void print_plan(const GgufPlan& plan, const TimePrediction& time) {
                          plan.method, gguf_type_name(*plan.file_type), plan.tensors.size(),
                          plan.bits_per_weight(), plan.importance));
   std::vector<std::vector<std::string>> rows = {{"memory", "bytes"}};
-  for (const MemoryItem& item : plan.memory) rows.push_back({item.what, bytes_text(item.bytes)});
-  rows.push_back({"peak", bytes_text(plan.peak_bytes)});
+  for (const MemoryItem& item : plan.costs.memory) rows.push_back({item.what, bytes_text(item.bytes)});
+  rows.push_back({"peak", bytes_text(plan.costs.peak_bytes)});
   print_table(rows);
-  print_reads(plan.reads);
-  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.bytes_out), plan.flops / 1e12));
+  print_reads(plan.costs.reads);
+  print_line(
+      fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.costs.bytes_out), plan.costs.flops / 1e12));
   print_time(time);
 }
 
@@ -94,7 +95,7 @@ std::string report_text(const Outcome& o) {
                            {"fallbacks", Json::array()},
                            {"warnings", Json::array()},
                            {"tensors", tensors_json(o.written)},
-                           {"memory", Json::object({{"planned_peak_bytes", o.plan.peak_bytes},
+                           {"memory", Json::object({{"planned_peak_bytes", o.plan.costs.peak_bytes},
                                                     {"peak_rss_bytes", o.peak_rss_bytes},
                                                     {"peak_device_bytes", o.peak_device_bytes}})},
                            {"disk", traffic_json(o.disk)}});
@@ -136,7 +137,7 @@ Json outcome_json(const Outcome& o) {
                                 {"seconds", o.seconds},
                                 {"peak_rss_bytes", o.peak_rss_bytes},
                                 {"peak_device_bytes", o.peak_device_bytes},
-                                {"planned_peak_bytes", o.plan.peak_bytes},
+                                {"planned_peak_bytes", o.plan.costs.peak_bytes},
                                 {"predicted_seconds", o.prediction ? Json(o.prediction->seconds) : Json()},
                                 {"bytes_in", o.facts.bytes_in},
                                 {"bytes_out", o.facts.bytes_out},
@@ -159,7 +160,8 @@ void print_outcome(const Outcome& o) {
                          bytes_text(o.facts.bytes_out), bytes_text(o.facts.bytes_in),
                          o.facts.bits_per_weight));
   print_line(fmt::format("{}, peak memory {} (planned {}), {}", seconds_text(o.seconds),
-                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.peak_bytes), o.written.digest));
+                         bytes_text(o.peak_rss_bytes), bytes_text(o.plan.costs.peak_bytes),
+                         o.written.digest));
   print_traffic(o.disk);
   print_evaluation(o.evaluation, o.recipe);
 }
@@ -208,10 +210,10 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   DigestCache digests(system_io(), flags.paranoid ? Path() : DigestCache::default_file());
   std::vector<ReadPass> whole_files = whole_file_reads(model.checkpoint, *files.model, digests);
   const auto announce = [&](std::vector<ReadPass> tensors) {
-    o.plan.reads = whole_files;
-    for (ReadPass& pass : tensors) o.plan.reads.push_back(std::move(pass));
+    o.plan.costs.reads = whole_files;
+    for (ReadPass& pass : tensors) o.plan.costs.reads.push_back(std::move(pass));
   };
-  const std::vector<ReadPass> tensors = o.plan.reads;
+  const std::vector<ReadPass> tensors = o.plan.costs.reads;
   announce(tensors);
   const auto predict = [&] {
     const std::uint64_t before = files.model->counters().bytes_read;
@@ -246,7 +248,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
                              false, flags.metrics_out},
                             globals);
   check_gguf_destination(system_io(), target, model.checkpoint.path());
-  if (is_long(o.plan.flops, o.plan.bytes_in)) predict();
+  if (is_long(o.plan.costs.flops, o.plan.costs.bytes_in)) predict();
   if (o.prediction && !o.prediction->unknown.empty()) o.prediction.reset();
   RunProvenance provenance(system_io(), *files.model, digests,
                            input_files(system_io(), recipe, o.plan.needs_calibration(), model.checkpoint),
@@ -269,7 +271,7 @@ int quantize_to_gguf(const Recipe& recipe, const GgufQuantizeFlags& flags, const
   o.written = write_gguf(o.plan, o.calibration, model, *backend, output);
   o.writing_seconds = since(writing);
   provenance.wait();
-  o.disk = {o.plan.reads, o.plan.bytes_out, files.model->counters().bytes_read,
+  o.disk = {o.plan.costs.reads, o.plan.costs.bytes_out, files.model->counters().bytes_read,
             system_io().counters().bytes_written - written_before, files.scratch->counters().bytes_written};
   o.seconds = since(start);
   o.peak_rss_bytes = peak_resident_bytes();
