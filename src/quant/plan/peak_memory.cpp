@@ -339,7 +339,7 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
   const auto add = [&](LinearsInWork work, std::uint64_t gram, std::uint64_t factors) {
     // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
-    const std::uint64_t made = work.made + std::max(work.made + factors, work.made * (4 + element_));
+    const std::uint64_t rounded = work.made + std::max(work.made + factors, work.made * (4 + element_));
     moments.push_back(with_base(
         {{"program while it computes", kComputingBytes},
          {"activations of all samples and of one chunk", has_own_memory_ ? held(tokens_) : stream()},
