@@ -94,9 +94,9 @@ void print_plan(const GgufPlan& plan, const PlanOutline& outline, const TimePred
   print_line(fmt::format("{} to {}, written as gguf: {} tensors, {:.3f} bits per weight; importance: {}",
                          plan.method, outline.scheme, plan.tensors.size(), plan.bits_per_weight(),
                          plan.importance));
-  print_bytes("memory", plan.memory, plan.peak_bytes);
-  print_reads(plan.reads);
-  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.bytes_out), plan.flops / 1e12));
+  print_bytes("memory", plan.costs.memory, plan.costs.peak_bytes);
+  print_reads(plan.costs.reads);
+  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.costs.bytes_out), plan.costs.flops / 1e12));
   print_time(time);
 }
 

@@ -20,7 +20,7 @@ class GgufForm final : public OutputForm {
   Json plan_json() const override { return plan_.to_json(); }
   TimePrediction predict() const override;
   std::vector<ReadPass> tensor_reads() const override { return tensor_reads_; }
-  void announce_reads(std::vector<ReadPass> reads) override { plan_.reads = std::move(reads); }
+  void announce_reads(std::vector<ReadPass> reads) override { plan_.costs.reads = std::move(reads); }
 
   void identify(Json& job, const std::function<std::string(const Path&)>& sha256) const override;
   void check_target(const OutputTarget& target) const override;

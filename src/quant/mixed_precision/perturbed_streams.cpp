@@ -6,6 +6,7 @@
 #include "model/embedding.h"
 #include "model/mixers/mixer.h"
 #include "model/output_head.h"
+#include "quant/pipeline/activation_stream.h"
 
 namespace llmq {
 namespace {

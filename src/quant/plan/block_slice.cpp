@@ -120,10 +120,10 @@ void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {
 
 }  // namespace
 
-NarrowModel narrow_model(const LinearSource& source, const ModelSpec& spec, std::size_t block,
-                         std::int64_t divisor) {
-  NarrowModel narrow{{}, single_block(spec, block)};
-  ModelSpec& to = narrow.spec;
+BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::size_t block,
+                       std::int64_t divisor) {
+  BlockSlice slice{{}, single_block(spec, block)};
+  ModelSpec& to = slice.spec;
   to.hidden_size = narrowed(spec.hidden_size, divisor);
   to.vocab_size = std::min(spec.vocab_size, kVocabulary);
   to.final_norm.width = to.hidden_size;
@@ -139,8 +139,8 @@ NarrowModel narrow_model(const LinearSource& source, const ModelSpec& spec, std:
     narrowing.take(norm.gain.tensor, 1, norm.width, true);
     narrowing.take(norm.bias.tensor, 1, norm.width, true);
   }
-  narrow.checkpoint = narrowing.checkpoint();
-  return narrow;
+  slice.checkpoint = narrowing.checkpoint();
+  return slice;
 }
 
 }  // namespace llmq

@@ -12,14 +12,14 @@
 
 namespace llmq {
 
-struct NarrowModel {
+struct BlockSlice {
   Checkpoint checkpoint;
   ModelSpec spec;
 };
 
 // `block` of the model alone, as it is.
 ModelSpec single_block(const ModelSpec& spec, std::size_t block);
-NarrowModel narrow_model(const LinearSource& source, const ModelSpec& spec, std::size_t block,
-                         std::int64_t divisor);
+BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::size_t block,
+                       std::int64_t divisor);
 
 }  // namespace llmq

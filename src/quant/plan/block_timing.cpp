@@ -2,6 +2,7 @@
 
 #include <map>
 #include <numeric>
+#include <random>
 
 #include "base/sha256.h"
 #include "export/formats/packed_formats.h"
@@ -72,13 +73,11 @@ void run_on_samples(QuantizeRun& run, const CalibrationSet& samples) {
 
 CalibrationSet made_up_samples(std::int64_t samples, std::int64_t length, std::int64_t vocabulary) {
   CalibrationSet set;
-  std::uint32_t state = 1;
+  std::minstd_rand random(1);  // the standard fixes its numbers
   for (std::int64_t s = 0; s < samples; ++s) {
     std::vector<std::int32_t>& ids = set.samples.emplace_back();
-    for (std::int64_t t = 0; t < length; ++t) {
-      state = state * 1664525u + 1013904223u;
-      ids.push_back(static_cast<std::int32_t>((state >> 8) % vocabulary));
-    }
+    for (std::int64_t t = 0; t < length; ++t)
+      ids.push_back(static_cast<std::int32_t>(static_cast<std::int64_t>(random()) % vocabulary));
   }
   return set;
 }

@@ -23,11 +23,12 @@ std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs
   if (tokens == 0) return 0;
   constexpr std::uint64_t kPage = kPageTokens;
   const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
-                      own = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
+                      held_tokens = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
   const std::uint64_t kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size),
                       pages = chunk_ / length_ * ((length_ + kPage - 1) / kPage) * kPage;
-  return (in_file_ || on_host_ ? chunk_ : own) * hidden * 4 + (chunk_ * hidden + 2 * pages * kv) * element_ +
-         (keeps_inputs ? own : chunk_) * wide() * element_;
+  return (in_file_ || on_host_ ? chunk_ : held_tokens) * hidden * 4 +
+         (chunk_ * hidden + 2 * pages * kv) * element_ +
+         (keeps_inputs ? held_tokens : chunk_) * wide() * element_;
 }
 
 // Partial results of the splits, of as many rows as leave them within the scratch memory; BF16 alone has

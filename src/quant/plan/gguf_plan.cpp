@@ -73,12 +73,12 @@ std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& 
 
 void estimate_costs(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
   const Plan forward = plan.forward();
-  plan.memory = gguf_memory(forward, checkpoint, spec,
-                            held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
-                                       plan.needs_calibration() ? plan.chunk_tokens : 0));
-  plan.flops = forward_flops(forward, spec);
-  plan.peak_bytes = 0;
-  for (const MemoryItem& item : plan.memory) plan.peak_bytes += item.bytes;
+  plan.costs.memory = gguf_memory(forward, checkpoint, spec,
+                                  held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
+                                             plan.needs_calibration() ? plan.chunk_tokens : 0));
+  plan.costs.flops = forward_flops(forward, spec);
+  plan.costs.peak_bytes = 0;
+  for (const MemoryItem& item : plan.costs.memory) plan.costs.peak_bytes += item.bytes;
 }
 
 }  // namespace
@@ -96,12 +96,12 @@ Plan GgufPlan::forward() const {
 double GgufPlan::bits_per_weight() const {
   double weights = 0;
   for (const Tensor& tensor : tensors) weights += static_cast<double>(tensor.shape.elements());
-  return weights == 0 ? 0 : 8.0 * static_cast<double>(bytes_out) / weights;
+  return weights == 0 ? 0 : 8.0 * static_cast<double>(costs.bytes_out) / weights;
 }
 
 Json GgufPlan::to_json() const {
   Json items = Json::array(), list = Json::array();
-  for (const MemoryItem& item : memory)
+  for (const MemoryItem& item : costs.memory)
     items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
   for (const Tensor& tensor : tensors)
     list.push_back(Json::object({{"tensor", Json(tensor.name)},
@@ -115,12 +115,12 @@ Json GgufPlan::to_json() const {
                        {"search", search == BlockSearch::kBest ? "best" : "ggml"},
                        {"compute", compute == Compute::kFloat32 ? "float32" : "bfloat16"},
                        {"bits_per_weight", bits_per_weight()},
-                       {"bytes_in", Json(bytes_in)},
-                       {"bytes_out", Json(bytes_out)},
-                       {"flops", Json(flops)},
-                       {"peak_bytes", Json(peak_bytes)},
+                       {"bytes_in", Json(costs.bytes_in)},
+                       {"bytes_out", Json(costs.bytes_out)},
+                       {"flops", Json(costs.flops)},
+                       {"peak_bytes", Json(costs.peak_bytes)},
                        {"memory", items},
-                       {"reads", reads_json(reads)},
+                       {"reads", reads_json(costs.reads)},
                        {"tensors", list}});
 }
 
@@ -178,18 +178,18 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
     plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
-    plan.bytes_out +=
+    plan.costs.bytes_out +=
         static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(types[i]).block_elements) *
         static_cast<std::uint64_t>(dtype_row(types[i]).block_bytes);
   }
-  plan.bytes_in = checkpoint.tensor_bytes();
-  plan.reads = gguf_read_passes(plan, checkpoint, spec);
+  plan.costs.bytes_in = checkpoint.tensor_bytes();
+  plan.costs.reads = gguf_read_passes(plan, checkpoint, spec);
   estimate_costs(checkpoint, spec, plan);
-  if (!fits_in_limit(plan.peak_bytes, memory_limit) && plan.needs_calibration()) {
+  if (!fits_in_limit(plan.costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
     plan.keep_inputs = false;
     estimate_costs(checkpoint, spec, plan);
   }
-  check_memory_limit(plan.peak_bytes, memory_limit, recipe.source);
+  check_memory_limit(plan.costs.peak_bytes, memory_limit, recipe.source);
   return plan;
 }
 

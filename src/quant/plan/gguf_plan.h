@@ -33,11 +33,7 @@ struct GgufPlan {
   std::int64_t chunk_tokens = 0;
   bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
   std::vector<Tensor> tensors;
-  std::vector<MemoryItem> memory;                             // parts of the peak; their sum is peak_bytes
-  std::uint64_t peak_bytes = 0, bytes_in = 0, bytes_out = 0;  // bytes_out: of the tensors
-  std::vector<ReadPass> reads;  // of the checkpoint's tensors; commands add what they read themselves
-
-  double flops = 0;  // of the forward pass for importance
+  PlanCosts costs;  // flops: of the forward pass for importance
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
   bool needs_calibration() const { return importance == "calibration"; }

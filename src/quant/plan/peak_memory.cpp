@@ -72,9 +72,9 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       clips_(plan.traits->clips && plan.awq.clip),
       in_file_(plan.activations_in_file),
       on_host_(plan.activations_on_host),
-      own_(plan.device_room.has_value()),
-      device_scratch_(own_ ? plan.device_room->scratch_bytes : 0),
-      lanes_(own_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
+      has_own_memory_(plan.device_room.has_value()),
+      device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
+      lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
       compute_(plan.compute),
       element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
       threads_(positive(threads)),
@@ -290,7 +290,8 @@ std::uint64_t PeakMemory::scratch(const BlockSpec& block) const {
       k;
   // What is judged, and its products; on a device rounded to BF16, too.
   return stages() +
-         std::max(2 * static_cast<std::uint64_t>(GramLoss::kHostBytes), judged * (own_ ? 4 + 4 + 2 : 4 + 4)) +
+         std::max(2 * static_cast<std::uint64_t>(GramLoss::kHostBytes),
+                  judged * (has_own_memory_ ? 4 + 4 + 2 : 4 + 4)) +
          std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
          kept_square(positive(spec_.hidden_size));
 }
@@ -300,11 +301,11 @@ std::uint64_t PeakMemory::factors(std::uint64_t k) const {
 }
 
 std::uint64_t PeakMemory::judge(std::uint64_t k) const {
-  return 4 * k * k + unless_own(element_ * k * k);
+  return 4 * k * k + unless_on_device(element_ * k * k);
 }  // triangle and prepared
 
 std::uint64_t PeakMemory::seen(std::uint64_t k) const {
-  return std::max(4 * k * k + unless_own(chunk_square(k)), judge(k) + 4 * k * k);
+  return std::max(4 * k * k + unless_on_device(chunk_square(k)), judge(k) + 4 * k * k);
 }
 
 std::uint64_t PeakMemory::widest(const BlockSpec& block) const {
@@ -338,20 +339,20 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   const std::uint64_t sampled = samples_rows_ ? positive(RowSample::kWanted) * std::max(h, k) * 4 : 0;
   const auto add = [&](LinearsInWork work, std::uint64_t gram, std::uint64_t factors) {
     // Codes, twice where two are compared; then dequantized and prepared again, when the factors are gone.
-    const std::uint64_t made = work.made + std::max(work.made + factors, work.made * (4 + element_));
-    moments.push_back(
-        with_base({{"program while it computes", kComputingBytes},
-                   {"activations of all samples and of one chunk", own_ ? held(tokens_) : stream()},
-                   {"the original model's samples", own_ ? held(original_tokens_) : original()},
-                   {"half a block as prepared", unless_own(prepared)},
-                   {"stage and search buffers",
-                    own_ ? std::max(2 * static_cast<std::uint64_t>(GramLoss::kHostBytes), lanes_ * staged)
-                         : scratch(block)},
-                   {"rows on their way to and from a device", own_ && factorizes_ ? 2 * device_scratch_ : 0},
-                   {"linears worked on, as they were and scaled (FP32)", work.same * 4 + work.scaled * 8},
-                   {"codes, then dequantized and prepared again; or the rounding's factors", rounded},
-                   {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
-                   {"sampled rows of one input (FP32)", sampled}}));
+    const std::uint64_t rounded = work.made + std::max(work.made + factors, work.made * (4 + element_));
+    moments.push_back(with_base(
+        {{"program while it computes", kComputingBytes},
+         {"activations of all samples and of one chunk", has_own_memory_ ? held(tokens_) : stream()},
+         {"the original model's samples", has_own_memory_ ? held(original_tokens_) : original()},
+         {"half a block as prepared", unless_on_device(prepared)},
+         {"stage and search buffers",
+          has_own_memory_ ? std::max(2 * static_cast<std::uint64_t>(GramLoss::kHostBytes), lanes_ * staged)
+                          : scratch(block)},
+         {"rows on their way to and from a device", has_own_memory_ && factorizes_ ? 2 * device_scratch_ : 0},
+         {"linears worked on, as they were and scaled (FP32)", work.same * 4 + work.scaled * 8},
+         {"codes, then dequantized and prepared again; or the rounding's factors", rounded},
+         {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
+         {"sampled rows of one input (FP32)", sampled}}));
   };
   if (readers != 0) {
     add({readers, 0, 0}, seen(h), 0);

@@ -47,7 +47,7 @@ class PeakMemory {
   // Whether scales are searched by the losses of rows, on the device where there is one.
   bool searches() const { return folds_ && !samples_rows_; }
   // Nothing of the host's where it lies on a device.
-  std::uint64_t unless_own(std::uint64_t bytes) const { return own_ ? 0 : bytes; }
+  std::uint64_t unless_on_device(std::uint64_t bytes) const { return has_own_memory_ ? 0 : bytes; }
   std::vector<std::vector<MemoryItem>> device_sublayer(const BlockSpec& block,
                                                        const SublayerSpec& part) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
@@ -130,7 +130,8 @@ class PeakMemory {
 
   const ModelSpec& spec_;
   const std::string& format_;
-  bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_, own_;
+  bool keeps_inputs_, factorizes_, samples_rows_, folds_, judges_rows_, clips_, in_file_, on_host_,
+      has_own_memory_;
   std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,

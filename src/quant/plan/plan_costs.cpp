@@ -26,8 +26,9 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
     const auto measuring = run.measuring(plan.measured_samples);
     moments.insert(moments.end(), measuring.begin(), measuring.end());
   }
-  const bool own = plan.device_room.has_value();
-  costs.device_bytes = own || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
+  const bool has_own_memory = plan.device_room.has_value();
+  costs.device_bytes =
+      has_own_memory || plan.devices.empty() || !plan.needs_calibration ? 0 : run.further_device();
   if (costs.device_bytes > 0)
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back(
@@ -37,12 +38,12 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
       moment.push_back({"what is held of the checkpoint and read ahead", held});
   costs.memory = greatest(moments);
   costs.peak_bytes = total(costs.memory);
-  if (!own || !plan.needs_calibration) return;
-  auto there = run.on_device();
+  if (!has_own_memory || !plan.needs_calibration) return;
+  auto on_device = run.on_device();
   if (plan.target_bits)
     for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
-      there.push_back(std::move(moment));
-  costs.device_memory = greatest(there);
+      on_device.push_back(std::move(moment));
+  costs.device_memory = greatest(on_device);
   costs.device_bytes = total(costs.device_memory);
 }
 

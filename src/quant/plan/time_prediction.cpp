@@ -154,9 +154,9 @@ Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const Mode
   if (divisor == 1) return whole_samples(probe, checkpoint, single_block(spec, block));
   const LinearSource source = LinearSource::open(checkpoint);
   const auto share = [&](std::int64_t by) {
-    const NarrowModel narrow = narrow_model(source, spec, block, by);
-    return Share{std::sqrt(to_double(weights_of(narrow.spec.blocks.front())) / to_double(weights)),
-                 whole_samples(probe, narrow.checkpoint, narrow.spec)};
+    const BlockSlice slice = slice_block(source, spec, block, by);
+    return Share{std::sqrt(to_double(weights_of(slice.spec.blocks.front())) / to_double(weights)),
+                 whole_samples(probe, slice.checkpoint, slice.spec)};
   };
   Share small = share(2 * divisor), large = share(divisor);
   while (divisor > 2 && total(large.seconds) < kTelling) {

@@ -54,7 +54,7 @@ TEST(GgufPlan, CountsBytes) {
   std::uint64_t elements = 0;
   for (const GgufPlan::Tensor& tensor : plan.tensors)
     elements += static_cast<std::uint64_t>(tensor.shape.elements());
-  EXPECT_EQ(plan.bytes_out, 4 * elements);
+  EXPECT_EQ(plan.costs.bytes_out, 4 * elements);
   EXPECT_EQ(plan.bits_per_weight(), 32);
   EXPECT_EQ(plan.tensors.size(), 20u);
 }
@@ -80,9 +80,10 @@ TEST(GgufPlan, SaysWhatItCannotDo) {
 TEST(GgufPlan, GivesUpKeptInputsBeforeRefusingALimit) {
   const GgufPlan plan = plan_of("method: imatrix\ncalibration: {samples: 1024}\n");
   EXPECT_TRUE(plan.keep_inputs);
-  const GgufPlan tight = plan_of("method: imatrix\ncalibration: {samples: 1024}\n", plan.peak_bytes - 1);
+  const GgufPlan tight =
+      plan_of("method: imatrix\ncalibration: {samples: 1024}\n", plan.costs.peak_bytes - 1);
   EXPECT_FALSE(tight.keep_inputs);
-  EXPECT_LT(tight.peak_bytes, plan.peak_bytes);
+  EXPECT_LT(tight.costs.peak_bytes, plan.costs.peak_bytes);
   EXPECT_THROW(plan_of("method: imatrix\n", 1 << 20), Error);
 }
 

@@ -42,21 +42,21 @@ void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
 
 void GroupDescent::refit() {
   const std::int64_t end = begin_ + width_;
-  if (const BlockCholesky* own = problem_.own_of(begin_, end); own != nullptr)
-    search_again(*own, problem_.blocks_of(begin_, end).front());
+  if (const BlockCholesky* factor = problem_.factor_of(begin_, end); factor != nullptr)
+    search_again(*factor, problem_.blocks_of(begin_, end).front());
   if (!problem_.scales) return;
   fit_scale();
   if (!rule_.symmetric) shift_zero();
 }
 
 // What a group's values lose beyond t is (t - value) G_gg (t - value)^T.
-void GroupDescent::search_again(const BlockCholesky& own, const ColumnBlock& block) {
+void GroupDescent::search_again(const BlockCholesky& factor, const ColumnBlock& block) {
   const std::size_t count = static_cast<std::size_t>(width_) * rows_;
   float* const scale = tile_.scale_of(group_);
   float* const zero = tile_.zero_of(group_);
   float* const steps = at(tile_.steps, begin_);
   for (std::vector<float>* scratch : {&target_, &fresh_, &spent_, &carried_}) scratch->resize(count);
-  host_tile_product(target_.data(), own.inverse.data(), width_, width_, y_.data(), width_, false);
+  host_tile_product(target_.data(), factor.inverse.data(), width_, width_, y_.data(), width_, false);
   Lanes old_loss, least, old_scale, old_zero;
   host_tile_dot(old_loss.data(), y_.data(), target_.data(), width_);
   for (std::size_t i = 0, k = 0; k < static_cast<std::size_t>(width_); ++k)
@@ -64,11 +64,11 @@ void GroupDescent::search_again(const BlockCholesky& own, const ColumnBlock& blo
   std::copy_n(scale, rows_, old_scale.begin());
   std::copy_n(zero, rows_, old_zero.begin());
   TileColumns columns = columns_of(block);
-  columns.factors = own.unit_upper.data();
+  columns.factors = factor.unit_upper.data();
   columns.weight = target_.data();
   columns.steps = fresh_.data();
   columns.difference = spent_.data();
-  columns.cost = own.cost.data();
+  columns.cost = factor.cost.data();
   columns.carried = carried_.data();
   std::fill(carried_.begin(), carried_.end(), 0.0f);
   try_group_scales(columns, {scale, zero, least.data()}, kFineTrials, rule_);

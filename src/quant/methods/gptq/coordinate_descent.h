@@ -30,7 +30,7 @@ struct DescentProblem {
   ColumnPanels square;                 // G
   std::vector<float> inverse;          // 1 / G_kk by place
   std::vector<float> row_sum;          // sum of G_kj over the columns j of k's own group, by place
-  std::vector<BlockCholesky> own;      // by block of `square`; empty: scales are not searched again
+  std::vector<BlockCholesky> factors;  // by block of `square`; empty: scales are not searched again
   bool scales = true;                  // may scales and zeros change
   int sweeps = 2;                      // over the codes; 0: scales alone, once
 
@@ -42,9 +42,10 @@ struct DescentProblem {
       for (std::size_t g = 0; g + 1 < run.size(); ++g) visit(run[g], run[g + 1]);
   }
   // What a group of one block is rounded again with; null: it is not.
-  const BlockCholesky* own_of(std::int64_t begin, std::int64_t end) const {
+  const BlockCholesky* factor_of(std::int64_t begin, std::int64_t end) const {
     const std::size_t first = square.first_block(begin);
-    return !own.empty() && square.first_block(end) == first + 1 && own[first].exists ? &own[first] : nullptr;
+    return !factors.empty() && square.first_block(end) == first + 1 && factors[first].exists ? &factors[first]
+                                                                                             : nullptr;
   }
   std::span<const ColumnBlock> blocks_of(std::int64_t begin, std::int64_t end) const {
     const std::size_t first = square.first_block(begin);
@@ -64,7 +65,7 @@ class GroupDescent {
   void slopes(const ColumnBlock& block);
   void visit(std::int64_t begin, std::int64_t end);
   void refit();  // everything but the codes one by one
-  void search_again(const BlockCholesky& own, const ColumnBlock& block);
+  void search_again(const BlockCholesky& factor, const ColumnBlock& block);
   void fit_scale();
   void shift_zero();
   void take_differences();

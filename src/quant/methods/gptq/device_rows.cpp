@@ -204,7 +204,7 @@ class DeviceRows {
       return y;
     };
     for (const ColumnBlock& block : problem.blocks_of(begin, end)) slopes(block);
-    if (problem.own_of(begin, end) != nullptr) search_again(problem.square.first_block(begin), sums);
+    if (problem.factor_of(begin, end) != nullptr) search_again(problem.square.first_block(begin), sums);
     if (problem.scales) refit(begin, end, sums);
     if (problem.sweeps == 0) return;
     for (const ColumnBlock& block : problem.blocks_of(begin, end)) {
@@ -219,8 +219,8 @@ class DeviceRows {
   void search_again(std::size_t index, const Buffer& y) {
     const ColumnBlock& block = linear_.input.descent.square.blocks()[index];
     const std::int64_t width = block.width;
-    const float* const upper = input_.own.as<float>() + input_.own_begin[index];
-    const TensorView inverse(upper + width * width, DType::kF32, {width, width}, input_.own.device());
+    const float* const upper = input_.factors.as<float>() + input_.factor_begin[index];
+    const TensorView inverse(upper + width * width, DType::kF32, {width, width}, input_.factors.device());
     const Buffer target = array(width), fresh = array(width), spent = array(width);
     const RowGrids grid = grids_of(linear_.input.runs.group[static_cast<std::size_t>(block.begin)]),
                    tried{tried_scale_.as<float>(), tried_zero_.as<float>()};
@@ -297,13 +297,13 @@ InputOnDevice put_input(const GptqInput& input, Backend& backend) {
   on_device.square = put_panels(descent.square, input.runs, input.dead, backend);
   on_device.inverse = put(descent.inverse);
   on_device.row_sum = put(descent.row_sum);
-  std::vector<float> own;
-  for (const BlockCholesky& square : descent.own) {
-    on_device.own_begin.push_back(own.size());
+  std::vector<float> factors;
+  for (const BlockCholesky& square : descent.factors) {
+    on_device.factor_begin.push_back(factors.size());
     for (const std::vector<float>* part : {&square.unit_upper, &square.inverse, &square.cost})
-      own.insert(own.end(), part->begin(), part->end());
+      factors.insert(factors.end(), part->begin(), part->end());
   }
-  on_device.own = put(own);
+  on_device.factors = put(factors);
   return on_device;
 }
 

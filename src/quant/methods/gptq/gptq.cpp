@@ -193,7 +193,7 @@ class Gptq final : public Method {
         descent.row_sum.push_back(static_cast<float>(sum));
         descent.inverse.push_back(static_cast<float>(1 / element(k, k)));
       }
-    if (options_.retry_scales) descent.own = factorize_blocks(descent.square.blocks(), element, pool);
+    if (options_.retry_scales) descent.factors = factorize_blocks(descent.square.blocks(), element, pool);
   }
 
   template <class Element>

@@ -20,12 +20,12 @@ struct DevicePanels {
 
 // What a device holds of an input: as GptqInput has it, and DescentProblem.
 struct InputOnDevice {
-  DevicePanels upper, square;          // of unit_upper; of the descent's square, where there is a descent
-  Buffer importance, cost;             // by place of `order`
-  Buffer column_importance;            // by column, where scales are chosen before anything is rounded
-  Buffer inverse, row_sum;             // of the descent
-  Buffer own;                          // of each block that has them unit_upper, inverse, cost
-  std::vector<std::size_t> own_begin;  // by block: where in `own`
+  DevicePanels upper, square;             // of unit_upper; of the descent's square, where there is a descent
+  Buffer importance, cost;                // by place of `order`
+  Buffer column_importance;               // by column, where scales are chosen before anything is rounded
+  Buffer inverse, row_sum;                // of the descent
+  Buffer factors;                         // of each block that has them unit_upper, inverse, cost
+  std::vector<std::size_t> factor_begin;  // by block: where in `factors`
 };
 
 // What all rows of all linears that read an input share.
