@@ -54,13 +54,15 @@ void print_device(const Plan& plan) {
   if (plan.device_room) {
     std::vector<std::vector<std::string>> rows = {
         {plan.devices.empty() ? "on the device" : "on each device", "bytes"}};
-    for (const MemoryItem& item : plan.costs.device_memory) rows.push_back({item.what, bytes_text(item.bytes)});
+    for (const MemoryItem& item : plan.costs.device_memory)
+      rows.push_back({item.what, bytes_text(item.bytes)});
     rows.push_back({"peak", bytes_text(plan.costs.device_bytes)});
     rows.push_back({"to be had", bytes_text(plan.device_room->free_bytes)});
     print_table(rows);
   } else {
     for (const std::string& device : plan.devices)
-      print_line(fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.costs.device_bytes)));
+      print_line(
+          fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.costs.device_bytes)));
   }
 }
 
@@ -96,7 +98,8 @@ void print_plan(const GgufPlan& plan, const PlanOutline& outline, const TimePred
                          plan.importance));
   print_bytes("memory", plan.costs.memory, plan.costs.peak_bytes);
   print_reads(plan.costs.reads);
-  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.costs.bytes_out), plan.costs.flops / 1e12));
+  print_line(
+      fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.costs.bytes_out), plan.costs.flops / 1e12));
   print_time(time);
 }
 

@@ -15,9 +15,7 @@ namespace {
 
 constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
 
-std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) {
-  return spec.kv_bytes(type);
-}
+std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) { return spec.kv_bytes(type); }
 
 }  // namespace
 

@@ -18,6 +18,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/mapping.h"
+#include "base/parent_path.h"
 #include "base/system_file.h"
 
 namespace llmq {
@@ -240,8 +241,7 @@ class SystemIo final : public Io {
     Path place = directory.empty() ? Path(".") : directory;
     while (::statvfs(place.c_str(), &system) != 0) {
       if (errno == EINTR) continue;
-      const Path parent =
-          place.has_parent_path() ? place.parent_path() : Path(place.is_absolute() ? "/" : ".");
+      const Path parent = parent_of(place);
       if (errno != ENOENT || parent == place)
         fail_errno(ErrorKind::kIo, directory, "cannot tell the free space", errno);
       place = parent;

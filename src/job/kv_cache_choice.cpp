@@ -40,8 +40,8 @@ std::string named_with_kv_cache(const std::string& scheme, const std::string& wo
 Json kv_cache_json(const Engine& engine) {
   const ModelSpec& spec = engine.spec();
   const KvType type = engine.options().kv.value();
-  return Json::object({{"dtype", kv_layout(type).name},
-                       {"bytes_per_token", static_cast<std::int64_t>(spec.kv_bytes(type))}});
+  return Json::object(
+      {{"dtype", kv_layout(type).name}, {"bytes_per_token", static_cast<std::int64_t>(spec.kv_bytes(type))}});
 }
 
 }  // namespace llmq
