@@ -7,9 +7,9 @@
 #include <iostream>
 #include <new>
 
+#include "base/disk/mapped_files.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "base/mapped_files.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"

@@ -1,6 +1,6 @@
 // A plan and an outcome of `llmq quantize` for people: tables and sentences on stdout.
 #pragma once
-#include "job/output_form.h"
+#include "job/forms/output_form.h"
 
 namespace llmq::tools {
 

@@ -9,8 +9,8 @@
 
 #include "base/threads.h"
 #include "export/output/model_writer.h"
+#include "model/adapters/lora_adapter.h"
 #include "model/linear_source.h"
-#include "model/lora_adapter.h"
 
 namespace llmq {
 

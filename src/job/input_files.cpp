@@ -4,7 +4,7 @@
 
 #include "base/checked.h"
 #include "calibration/calibration_text.h"
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 
 namespace llmq {
 namespace {

@@ -1,6 +1,6 @@
 #include "job/job_identity.h"
 
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 
 namespace llmq {
 namespace {

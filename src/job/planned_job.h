@@ -4,7 +4,7 @@
 #pragma once
 #include <memory>
 
-#include "job/output_form.h"
+#include "job/forms/output_form.h"
 
 namespace llmq {
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "job/loaded_model.h"
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 
 namespace llmq {
 

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "device/backend.h"
+#include "model/adapters/prepared_adapter.h"
 #include "model/block_weights.h"
 #include "model/fitting_rows.h"
 #include "model/model_spec.h"
-#include "model/prepared_adapter.h"
 #include "model/row_chunks.h"
 
 namespace llmq {

@@ -4,8 +4,8 @@
 
 #include "base/error.h"
 #include "io/gguf_model.h"
-#include "model/packed_tensors.h"
-#include "model/quantization_config.h"
+#include "model/packed/packed_tensors.h"
+#include "model/packed/quantization_config.h"
 #include "model/tensor_reading.h"
 #include "tensor/ggml_codes.h"
 

@@ -1,7 +1,7 @@
 // How many rows pass through the wide intermediates of a block (q/k/v, gate/up) at once: as many as the
 // scratch holds, but not so few that reading the weights once per chunk costs more than the memory is worth.
-// A device with memory of its own gives what its operations may take (Backend::scratch_bytes): its matrix units
-// want rows by the thousand for weights that are read. No result depends on it.
+// A device with memory of its own gives what its operations may take (Backend::scratch_bytes): its matrix
+// units want rows by the thousand for weights that are read. No result depends on it.
 #pragma once
 #include <algorithm>
 #include <cstdint>

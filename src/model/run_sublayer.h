@@ -27,8 +27,8 @@ class Tap {
   virtual Flow at(SiteId site, const TensorView& x) = 0;
 };
 
-// h += the output of sublayer `part` of the block, for all rows of the batch; on each member alike. A sublayer whose rows do not
-// see one another goes through its wide stages in chunks of rows.
+// h += the output of sublayer `part` of the block, for all rows of the batch; on each member alike. A
+// sublayer whose rows do not see one another goes through its wide stages in chunks of rows.
 void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t part, const BatchRows& rows,
                   Exchange& exchange);
 // The same on one member, past `tap`, rows as a whole. False where the tap stopped it.

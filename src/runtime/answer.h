@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "grammar/constraint.h"
-#include "model/prepared_adapter.h"
+#include "model/adapters/prepared_adapter.h"
 #include "runtime/answer_text.h"
 #include "runtime/generation.h"
 #include "runtime/penalties.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 #include "runtime/generation.h"
 
 namespace llmq {

@@ -7,9 +7,9 @@
 
 #include "http/exchange.h"
 #include "serve/api_error.h"
-#include "serve/completion_request.h"
 #include "serve/completion_response.h"
 #include "serve/engine_thread.h"
+#include "serve/requests/completion_request.h"
 #include "serve/served_model.h"
 #include "serve/tool_calls.h"
 

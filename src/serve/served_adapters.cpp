@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "serve/api_error.h"
-#include "serve/request_fields.h"
+#include "serve/requests/request_fields.h"
 
 namespace llmq {
 namespace {

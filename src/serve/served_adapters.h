@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/io.h"
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 
 namespace llmq {
 

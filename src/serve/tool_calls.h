@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/completion_request.h"
 #include "serve/completion_response.h"
+#include "serve/requests/completion_request.h"
 
 namespace llmq {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "serve/api_error.h"
-#include "serve/completion_request.h"
+#include "serve/requests/completion_request.h"
 
 namespace {
 

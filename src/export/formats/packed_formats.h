@@ -2,8 +2,8 @@
 // packed, what config.json says of them.
 //
 // A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_format.cpp), its row in
-// packed_formats.cpp and its golden bytes; nobody else asks for a format by its name (docs/adding.md). The packing of words itself is tensor/packed_layout.h. Layouts in
-// plain words: docs/formats.md.
+// packed_formats.cpp and its golden bytes; nobody else asks for a format by its name (docs/adding.md). The
+// packing of words itself is tensor/packed_layout.h. Layouts in plain words: docs/formats.md.
 #pragma once
 #include <optional>
 #include <span>

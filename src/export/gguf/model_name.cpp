@@ -109,7 +109,8 @@ std::vector<NamePart> annotated_parts(const std::string& name, std::uint64_t par
   return parts;
 }
 
-std::string joined(const std::vector<NamePart>& parts, unsigned kind, unsigned without = 0, bool once = false) {
+std::string joined(const std::vector<NamePart>& parts, unsigned kind, unsigned without = 0,
+                   bool once = false) {
   std::vector<std::string> texts;
   for (const NamePart& part : parts)
     if ((part.kinds & kind) != 0 && (part.kinds & without) == 0 &&

@@ -91,8 +91,8 @@ DType written_dtype(const StoredTensor& tensor);
 // (F32 norm gains changed by a fold keep their stored dtype; written_dtype() says which). `ignored` are
 // linears left dense, listed in the config by checkpoint names; an unpacked lm_head always is. The config's
 // dtype becomes that of the scales, in which alone a loader computes the weights llmq computed. `kv_cache`
-// (where the format has a place for it): a k_scale and a v_scale, F32 [1], of every layer are dense tensors to be given
-// too.
+// (where the format has a place for it): a k_scale and a v_scale, F32 [1], of every layer are dense tensors
+// to be given too.
 std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, const OutputTarget& target,
                                          const Checkpoint& checkpoint, const ModelSpec& spec,
                                          std::span<const PlannedModule> modules,

@@ -1,5 +1,5 @@
-#include "base/amount_text.h"
 #include "export/report/html_report.h"
+#include "base/amount_text.h"
 
 #include <fmt/core.h>
 

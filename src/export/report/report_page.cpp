@@ -1,5 +1,5 @@
-#include "base/amount_text.h"
 #include "export/report/report_page.h"
+#include "base/amount_text.h"
 
 #include <fmt/core.h>
 

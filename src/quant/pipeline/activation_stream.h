@@ -3,8 +3,9 @@
 // (quant/pipeline/device_samples.h).
 //
 // A chunk is a whole number of samples and depends on the recipe alone, so the order of every sum does too.
-// It runs the walk of model/run_sublayer.h; inputs of linears are made again from the residual stream, but for
-// those of a sublayer's last site where the plan has memory for them (by row invariance the bytes are the same).
+// It runs the walk of model/run_sublayer.h; inputs of linears are made again from the residual stream, but
+// for those of a sublayer's last site where the plan has memory for them (by row invariance the bytes are the
+// same).
 #pragma once
 #include <cstdint>
 #include <functional>

@@ -18,9 +18,9 @@ bool fits_on_device(const Plan& plan) {
 // With what would do: fewer samples, shorter ones, or another device.
 [[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
                                 const ModelSpec& spec, int threads) {
-  const std::string found =
-      fmt::format("the run needs {} on its device, which has {} to give",
-                  bytes_text(memory_needed(plan.costs.device_bytes)), bytes_text(plan.device_room->free_bytes));
+  const std::string found = fmt::format("the run needs {} on its device, which has {} to give",
+                                        bytes_text(memory_needed(plan.costs.device_bytes)),
+                                        bytes_text(plan.device_room->free_bytes));
   const MemoryItem most =
       *std::max_element(plan.costs.device_memory.begin(), plan.costs.device_memory.end(),
                         [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });

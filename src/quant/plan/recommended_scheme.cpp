@@ -1,5 +1,5 @@
-#include "base/amount_text.h"
 #include "quant/plan/recommended_scheme.h"
+#include "base/amount_text.h"
 
 #include <fmt/core.h>
 

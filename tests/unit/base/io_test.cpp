@@ -9,8 +9,8 @@
 #include <filesystem>
 #include <random>
 
+#include "base/disk/held_blocks.h"
 #include "base/error.h"
-#include "base/held_blocks.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/temporary_directory.h"
 

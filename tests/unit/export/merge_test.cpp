@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "model/adapters/lora_adapter.h"
 #include "model/linear_source.h"
-#include "model/lora_adapter.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/support/tolerance.h"
 #include "tests/unit/export/convert_fixture.h"

@@ -1,5 +1,5 @@
 // What an adapter may be: each rule by breaking it, and the sum against its definition in FP64.
-#include "model/lora_adapter.h"
+#include "model/adapters/lora_adapter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -97,8 +97,10 @@ std::string refusal(const std::string& config) {
 }
 
 TEST(RopeFields, RefusesWhatItDoesNotKnowByName) {
+  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"su","factor":2}})").find("rope_scaling.type: is \"su\""),
+            std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling":{"type":"longrope","factor":2}})")
-                .find("rope_scaling.type: is \"longrope\""),
+                .find("rope_scaling.short_factor: is no list of 8 factors"),
             std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}})")
                 .find("rope_scaling.rope_type"),

@@ -1,5 +1,5 @@
 // Bodies of requests: what is read, and what is refused with the name of the field at fault.
-#include "serve/completion_request.h"
+#include "serve/requests/completion_request.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -317,8 +317,7 @@ void round_on_devices(const GptqLinear& linear, const RoundingProblem& problem, 
   // In a batch: a multiple of four rows, as devices copy them 16 bytes at a time
   // (kernels/cuda/tile_product.h).
   std::int64_t most = (rows + 4 * count - 1) / (4 * count) * 4;
-  for (Backend* const device : devices)
-    most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
+  for (Backend* const device : devices) most = std::min(most, rounder_of(*device).rows_at_once(row_bytes));
   if (most > 4) most -= most % 4;
   OrderedSection turns;  // nobody waits: batches are of different rows
   side_by_side(devices.size(), turns, [&](std::size_t index) {

@@ -1,0 +1,45 @@
+// One .gguf file: plan -> importance, where the plan has one -> every tensor; its report lies beside it as
+// NAME.gguf.report.json.
+#pragma once
+#include <memory>
+#include <optional>
+
+#include "base/log.h"
+#include "export/gguf/gguf_file.h"
+#include "job/forms/output_form.h"
+
+namespace llmq {
+
+class GgufForm final : public OutputForm {
+ public:
+  explicit GgufForm(const JobInputs& inputs);
+
+  PlanOutline outline() const override;
+  const CalibrationRequest& calibration() const override { return plan_.calibration; }
+  std::variant<const Plan*, const GgufPlan*> plan() const override { return &plan_; }
+  Json plan_json() const override { return plan_.to_json(); }
+  TimePrediction predict() const override;
+  std::vector<ReadPass> tensor_reads() const override { return tensor_reads_; }
+  void announce_reads(std::vector<ReadPass> reads) override { plan_.costs.reads = std::move(reads); }
+
+  void identify(Json& job, const std::function<std::string(const Path&)>& sha256) const override;
+  void check_target(const OutputTarget& target) const override;
+  void open(const OutputTarget& target) override;
+  void write(const CalibrationSet& calibration, JobOutcome& outcome) override;
+  Path place() const override { return output_->file(); }
+  std::string publish(const JobOutcome& outcome, const ManifestText& manifest, bool met) override;
+
+ private:
+  void begin_tensor(const std::string& tensor);
+  std::optional<Imatrix> importance(const CalibrationSet& calibration);
+
+  JobInputs in_;
+  GgufPlan plan_;
+  std::vector<ReadPass> tensor_reads_;
+  std::optional<GgufOutput> output_;
+  GgufWritten written_;
+  std::unique_ptr<Progress> progress_;
+  std::size_t begun_ = 0;  // tensors
+};
+
+}  // namespace llmq

@@ -1,0 +1,124 @@
+#include "job/forms/packed_form.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/parent_path.h"
+#include "base/resident_memory.h"
+#include "job/forms/packed_documents.h"
+#include "job/input_files.h"
+#include "quant/methods/gptq/factorization.h"
+#include "quant/mixed_precision/mixed_precision.h"
+#include "quant/mixed_precision/sensitivity.h"
+#include "quant/plan/disk_reads.h"
+
+namespace llmq {
+namespace {
+
+// "mixed" where linears have different ones.
+std::string scheme_text(const Plan& plan) {
+  if (plan.modules.empty()) return "none";
+  for (const PlannedModule& module : plan.modules)
+    if (!(module.scheme == plan.modules.front().scheme)) return "mixed";
+  return plan.modules.front().scheme.text();
+}
+
+}  // namespace
+
+PackedForm::PackedForm(const JobInputs& inputs)
+    : in_(inputs),
+      plan_(make_plan(in_.recipe, in_.model.checkpoint, in_.model.spec, in_.settings.compute,
+                      in_.settings.backend().threads(), in_.settings.memory_limit,
+                      planned_devices(in_.settings.devices))) {
+  if (const std::string slower = host_factorization(in_.settings.backend());
+      plan_.traits->factorizes && !slower.empty())
+    plan_.warnings.push_back(slower);
+  plan_.bytes_copied = companion_bytes(in_.model.checkpoint, in_.model_io);
+}
+
+PlanOutline PackedForm::outline() const {
+  PlanOutline outline;
+  outline.method = plan_.method;
+  outline.scheme = scheme_text(plan_);
+  outline.format = plan_.format;
+  outline.modules = plan_.modules.size();
+  outline.calibrates = plan_.needs_calibration || plan_.target_bits;
+  outline.chooses_bits = plan_.target_bits.has_value();
+  outline.flops = plan_.costs.flops;
+  outline.bytes_in = plan_.costs.bytes_in;
+  outline.bytes_written = plan_.bytes_written();
+  outline.peak_bytes = plan_.costs.peak_bytes;
+  outline.warnings = plan_.warnings;
+  return outline;
+}
+
+TimePrediction PackedForm::predict() const {
+  return predict_time(plan_, in_.model.checkpoint, in_.model.spec, in_.settings.backend(), in_.scratch,
+                      parent_of(in_.recipe.output));
+}
+
+std::vector<ReadPass> PackedForm::tensor_reads() const {
+  Plan plan = plan_;
+  if (measured_before_) plan.target_bits.reset();
+  return read_passes(plan, in_.model.checkpoint, in_.model.spec, report_.resumed_blocks);
+}
+
+Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& known) {
+  if (!plan_.target_bits) return {};
+  if (in_.allow_nonfinite)
+    fail(ErrorKind::kUnsupported, {"weights that are not finite cannot be measured",
+                                   {},
+                                   "--allow-nonfinite",
+                                   "leave out --target-bits, or repair the checkpoint"});
+  const LoadedModel& model = in_.model;
+  Backend& backend = in_.settings.backend();
+  std::optional<std::vector<MeasuredGroup>> measured = read_measured(known, plan_);
+  measured_before_ = measured.has_value();
+  if (!measured)
+    measured =
+        measure_candidates(plan_, model.checkpoint, model.spec, calibration, backend, in_.settings.on_step);
+  choose_precision(plan_, *measured, model.checkpoint);
+  settle_costs(plan_, in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
+               in_.settings.memory_limit);
+  return measured_json(*measured);
+}
+
+void PackedForm::open(const OutputTarget& target) {
+  beside_ = parent_of(target.directory);
+  writer_ = open_writer(in_.io, plan_.format, target, in_.model.checkpoint, in_.model.spec, plan_.modules,
+                        plan_.ignored, plan_.kv_cache);
+}
+
+void PackedForm::write(const CalibrationSet& calibration, JobOutcome& o) {
+  const std::vector<std::shared_ptr<Backend>>& devices = in_.settings.devices;
+  PipelineOptions pipeline;
+  pipeline.allow_nonfinite = in_.allow_nonfinite;
+  pipeline.io = &in_.scratch;
+  pipeline.scratch_directory = beside_;
+  pipeline.further_devices.assign(devices.begin() + 1, devices.end());
+  pipeline.on_step = [this](const std::string&, const std::string&) { in_.settings.on_step(); };
+  report_ = run_pipeline(plan_, in_.model.checkpoint, in_.model.spec, calibration, in_.settings.backend(),
+                         *writer_, pipeline);
+  o.peak_rss_bytes = peak_resident_bytes();
+  for (const std::shared_ptr<Backend>& device : devices)
+    o.peak_device_bytes = std::max(o.peak_device_bytes, device->peak_bytes());
+  o.predicted_part = report_.seconds;
+  o.resumed_blocks = report_.resumed_blocks;
+  o.fallbacks = report_.fallbacks;
+  o.warnings = report_.warnings;
+  if (plan_.mixed) {
+    o.mixed = plan_.mixed->to_json();
+    o.mixed["measured_before"] = measured_before_;
+  }
+  o.facts.bytes_out = writer_->bytes();
+  o.facts.bits_per_weight = plan_.bits_per_weight();
+  o.facts.bits_per_weight_total =
+      8.0 * static_cast<double>(writer_->bytes()) / static_cast<double>(in_.model.spec.parameters());
+  o.facts.digest = writer_->complete();
+}
+
+std::string PackedForm::publish(const JobOutcome& outcome, const ManifestText& manifest, bool met) {
+  return writer_->publish(packed_documents(plan_, report_, outcome), manifest, met);
+}
+
+}  // namespace llmq

@@ -1,0 +1,243 @@
+// Sources: compressed_tensors.quantization (quant_config.py, quant_args.py, lifecycle/apply.py,
+// utils/match.py, 0.19-0.20).
+#include <algorithm>
+#include <cctype>
+#include <map>
+
+#include "base/error.h"
+#include "model/packed/quantization_readers.h"
+
+namespace llmq {
+namespace {
+
+QuantizationTarget make_target(const ConfigFields& at, const std::string& key, const Json& item) {
+  if (!item.is_string()) at.bad(key, fmt::format("expected strings, found {}", item.kind()));
+  QuantizationTarget target;
+  target.text = item.as_string();
+  if (target.text.rfind("re:", 0) != 0) return target;
+  try {
+    target.pattern.emplace(target.text);
+  } catch (const Error& error) {
+    at.bad(key, error.detail().message);
+  }
+  return target;
+}
+
+// Exact names first, then regular expressions in the order of their text, then the class: match_targets of
+// compressed-tensors.
+int precedence(const QuantizationTarget& target) {
+  return target.pattern ? 1 : target.text == "Linear" ? 2 : 0;
+}
+
+bool empty(const Json* value) {
+  return value == nullptr || (value->is_object() && value->members().empty()) ||
+         (value->is_array() && value->items().empty());
+}
+
+void read_strategy(ConfigFields& weights, QuantScheme& scheme) {
+  const std::int64_t group = weights.integer("group_size", {-1, kMostGroup}, 0);
+  // Absent strategies are inferred from the group size, as QuantizationArgs does.
+  const char* inferred = group > 0 ? "group" : group == -1 ? "channel" : "tensor";
+  const std::string strategy = weights.text("strategy", inferred);
+  if (strategy == "group") {
+    if (group <= 0)
+      weights.bad("group_size", fmt::format("is {}; the strategy \"group\" needs a size above 0", group));
+    scheme.granularity = Granularity::kGroup;
+    scheme.group_size = static_cast<int>(group);
+  } else if (strategy == "channel") {
+    scheme.granularity = Granularity::kChannel;
+  } else if (strategy == "tensor") {
+    scheme.granularity = Granularity::kTensor;
+  } else if (strategy == "block" && scheme.weight_type == WeightType::kFloat8) {
+    scheme.granularity = Granularity::kBlock;
+    weights.require_neutral("block_structure", Json::array({kFloat8Block, kFloat8Block}));
+    if (weights.find("block_structure") == nullptr)
+      weights.bad("block_structure", "is missing; the strategy \"block\" needs it");
+  } else {
+    weights.unsupported("strategy", fmt::format("the strategy \"{}\" is not known here", strategy),
+                        "group, channel and tensor are, and block for float8");
+  }
+  if (strategy == "group" && scheme.weight_type == WeightType::kFloat8)
+    weights.unsupported("strategy", "float8 weights in groups are not supported",
+                        "channel, tensor and block are");
+  if (strategy != "block") weights.require_neutral("block_structure", nullptr);
+  if (strategy != "group" && group > 0)
+    weights.bad("group_size", fmt::format("is {}, but the strategy is \"{}\"", group, strategy));
+  if (strategy == "tensor" && !scheme.symmetric)
+    weights.unsupported("symmetric", "is false with the strategy \"tensor\", which is not supported");
+}
+
+QuantScheme read_weights(ConfigFields& weights) {
+  QuantScheme scheme;
+  scheme.bits = static_cast<int>(weights.integer("num_bits", {1, 64}, 8));
+  const std::string type = weights.text("type", "int");
+  if (type != "int" && type != "float")
+    weights.unsupported("type", fmt::format("weights of type \"{}\" are not supported", type),
+                        "int and float are");
+  if (type == "float") scheme.weight_type = WeightType::kFloat8;
+  if (type == "float" && scheme.bits != 8)
+    weights.unsupported("num_bits", fmt::format("is {}; floats of 8 bits are supported", scheme.bits));
+  if (scheme.bits < 2 || scheme.bits > 8)
+    weights.unsupported("num_bits", fmt::format("is {}; 2 to 8 are supported", scheme.bits));
+  scheme.symmetric = weights.flag("symmetric", true);
+  if (type == "float" && !scheme.symmetric)
+    weights.unsupported("symmetric", "is false, and float8 has no zero point");
+  read_strategy(weights, scheme);
+  if (const Json* order = weights.find("actorder")) {
+    const bool known =
+        (order->is_bool() && !order->as_bool()) ||
+        (order->is_string() &&
+         (order->as_string() == "weight" || order->as_string() == "static" || order->as_string() == "group"));
+    if (!known)
+      weights.unsupported("actorder", fmt::format("is {}, which is not known here", order->dump()),
+                          "group, weight and static are");
+  }
+  weights.require_neutral("dynamic", false);
+  // How the scales were found, and types that the stored tensors carry themselves.
+  weights.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  return scheme;
+}
+
+// input_activations: 8 bits of the weights' type, symmetric; a scale per token, one per tensor that the
+// checkpoint holds, or with float8 blocks one per group of a token.
+void read_inputs(ConfigFields& inputs, QuantScheme& scheme) {
+  const std::int64_t bits = inputs.integer("num_bits", {1, 64}, 8);
+  if (bits != 8) inputs.unsupported("num_bits", fmt::format("is {}; 8 bits are supported", bits));
+  const std::string type = inputs.text("type", "int");
+  const bool float8 = scheme.weight_type == WeightType::kFloat8;
+  if (type != (float8 ? "float" : "int"))
+    inputs.unsupported(
+        "type", fmt::format("inputs of type \"{}\" beside weights of type \"{}\" are not supported", type,
+                            float8 ? "float" : "int"));
+  if (!inputs.flag("symmetric", true))
+    inputs.unsupported("symmetric", "is false; symmetric inputs are supported");
+  if (const Json* dynamic = inputs.find("dynamic"); dynamic != nullptr && !dynamic->is_bool())
+    inputs.unsupported("dynamic", fmt::format("is {}; true and false are supported", dynamic->dump()));
+  const bool dynamic = inputs.flag("dynamic", false);
+  const std::int64_t group = inputs.integer("group_size", {-1, kMostGroup}, 0);
+  const std::string strategy = inputs.text("strategy", group > 0 ? "group" : "tensor");
+  const bool blocks = scheme.granularity == Granularity::kBlock;
+  if (strategy == "token" && dynamic)
+    scheme.activation_scale = ActivationScale::kToken;
+  else if (strategy == "tensor" && !dynamic)
+    scheme.activation_scale = ActivationScale::kTensor;
+  else if (strategy == "group" && dynamic && blocks && group == kFloat8Block)
+    scheme.activation_scale = ActivationScale::kTokenGroup;
+  else
+    inputs.unsupported("strategy",
+                       fmt::format("the strategy \"{}\", {}, is not supported", strategy,
+                                   dynamic ? "dynamic" : "not dynamic"),
+                       "dynamic per token and static per tensor are, and groups of 128 beside float8 blocks");
+  scheme.activation_bits = 8;
+  inputs.require_neutral("actorder", nullptr);
+  inputs.require_neutral("block_structure", nullptr);
+  inputs.refuse_unread({"observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+}
+
+// Which of them a module's weights are stored in shows in their tensors.
+bool known_format(const std::string& format) {
+  return format == "pack-quantized" || format == "int-quantized" || format == "float-quantized" ||
+         format == "naive-quantized";
+}
+constexpr const char* kKnownFormats =
+    "pack-quantized, int-quantized, float-quantized and naive-quantized are";
+
+// Targets of one entry of config_groups with their scheme; none where the group quantizes no weights.
+std::vector<QuantizationTarget> read_group(const std::string& name, const Json& value,
+                                           const std::string& file) {
+  const std::string where = "quantization_config.config_groups." + name;
+  if (value.is_array())
+    fail(ErrorKind::kUnsupported, {"names a preset scheme instead of spelling it out", file, where,
+                                   "write the group's weights and targets"});
+  ConfigFields group(value, file, where);
+  refuse_unless_empty(group, "output_activations", "quantization of activations");
+  const std::string format = group.text("format", "pack-quantized");
+  if (!known_format(format))
+    group.unsupported("format", fmt::format("the format \"{}\" is not known here", format), kKnownFormats);
+  std::vector<QuantizationTarget> targets = read_targets(group, "targets");
+  const Json* weights_json = group.find("weights");
+  const Json* inputs_json = group.find("input_activations");
+  group.refuse_unread({});
+  if (weights_json == nullptr) return {};
+  ConfigFields weights(*weights_json, file, where + ".weights");
+  QuantScheme scheme = read_weights(weights);
+  if (!empty(inputs_json)) {
+    ConfigFields inputs(*inputs_json, file, where + ".input_activations");
+    read_inputs(inputs, scheme);
+  }
+  for (QuantizationTarget& target : targets) target.scheme = scheme;
+  return targets;
+}
+
+}  // namespace
+
+void refuse_unless_empty(ConfigFields& at, const char* key, const char* what) {
+  if (!empty(at.find(key))) at.unsupported(key, fmt::format("{} is not supported", what));
+}
+
+std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key) {
+  std::vector<QuantizationTarget> targets;
+  const Json* list = at.find(key);
+  if (list == nullptr) return targets;
+  if (!list->is_array()) at.bad(key, fmt::format("expected an array, found {}", list->kind()));
+  for (const Json& item : list->items()) targets.push_back(make_target(at, key, item));
+  return targets;
+}
+
+std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
+  const Json* groups = quantization.find("config_groups");
+  if (groups == nullptr || !groups->is_object())
+    quantization.bad("config_groups", "expected an object of groups");
+  std::map<std::string, QuantizationTarget>
+      by_text;  // a later group's target replaces an equal one of an earlier group
+  for (const auto& [name, value] : groups->members())
+    for (QuantizationTarget& target : read_group(name, value, quantization.file()))
+      by_text.insert_or_assign(target.text, std::move(target));
+  std::vector<QuantizationTarget> targets;
+  for (auto& [text, target] : by_text) targets.push_back(std::move(target));
+  std::stable_sort(targets.begin(), targets.end(),
+                   [](const auto& a, const auto& b) { return precedence(a) < precedence(b); });
+  return targets;
+}
+
+// Keys and values with one static symmetric scale per layer; anything else is not known here.
+std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
+  const Json* json = quantization.find("kv_cache_scheme");
+  if (empty(json)) return std::nullopt;
+  ConfigFields scheme(*json, quantization.file(), "quantization_config.kv_cache_scheme");
+  scheme.require_neutral("num_bits", 8);
+  scheme.require_neutral("strategy", "tensor");
+  scheme.require_neutral("dynamic", false);
+  scheme.require_neutral("symmetric", true);
+  scheme.require_neutral("group_size", nullptr);
+  scheme.require_neutral("block_structure", nullptr);
+  const std::string type = scheme.text("type", "int");
+  if (type != "float" && type != "int")
+    scheme.unsupported("type", fmt::format("a KV cache of type \"{}\" is not known here", type),
+                       "float and int are");
+  scheme.refuse_unread({"actorder", "observer", "observer_kwargs", "scale_dtype", "zp_dtype"});
+  return type == "float" ? KvCacheType::kFloat8 : KvCacheType::kInt8;
+}
+
+void check_compressed_tensors(ConfigFields& quantization) {
+  const std::string format = quantization.text("format", "pack-quantized");
+  if (!known_format(format) && format != "mixed-precision")
+    quantization.unsupported("format", fmt::format("the format \"{}\" is not known here", format),
+                             kKnownFormats);
+  const std::string status = quantization.text("quantization_status", "compressed");
+  if (status != "compressed" && status != "frozen")
+    quantization.unsupported("quantization_status",
+                             fmt::format("the status \"{}\" is not known here", status), "compressed is");
+  refuse_unless_empty(quantization, "transform_config", "a transform of activations");
+  refuse_unless_empty(quantization, "moe_sparsity_config", "expert sparsity");
+  if (const Json* sparsity = quantization.find("sparsity_config"); !empty(sparsity)) {
+    ConfigFields fields(*sparsity, quantization.file(), "quantization_config.sparsity_config");
+    if (fields.text("format", "dense") != "dense")
+      fields.unsupported("format", "sparse weights are not supported");
+  }
+  // Where it came from; compressed-tensors ignores what it does not know at this level.
+  quantization.refuse_unread(
+      {"version", "global_compression_ratio", "provider", "provenance", "llmq", "run_compressed"});
+}
+
+}  // namespace llmq

@@ -1,0 +1,42 @@
+// The tensors of one packed module as the formats of compressed-tensors, AutoAWQ and GPTQ store them. Every
+// shape and dtype is checked against the scheme before a word is read. Cost: one pass over the packed words,
+// one over the codes.
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "io/checkpoint.h"
+#include "model/packed/quantization_config.h"
+#include "tensor/quantized_matrix.h"
+
+namespace llmq {
+
+inline constexpr const char* kPackedSuffix = ".weight_packed";
+inline constexpr const char* kDenseSuffix = ".weight";
+inline constexpr const char* kTransposedSuffix = ".qweight";  // of AWQ and GPTQ
+
+// Shapes checked.
+struct PackedTensors {
+  QuantScheme scheme;
+  std::int64_t out_features = 0, in_features = 0, groups = 0;
+  const StoredTensor *codes = nullptr, *scales = nullptr, *zeros = nullptr, *shape = nullptr,
+                     *index = nullptr, *input_scale = nullptr;
+  bool bytes = false;                      // a code is a byte: signed, or E4M3
+  std::vector<std::int32_t> column_group;  // as `index` says it; empty without one
+  bool reordered = false;                  // columns of different groups lie mixed
+  PackedFormat format = PackedFormat::kNone;
+  bool by_gptqmodel = false;
+};
+
+// Error(kBadInput) or Error(kUnsupported) naming the tensor that is missing or is not what the scheme says.
+PackedTensors open_packed(const Checkpoint& checkpoint, const QuantizationConfig& quantization,
+                          const std::string& module);
+QuantizedMatrix read_packed(const Checkpoint& checkpoint, const PackedTensors& packed, bool allow_nonfinite);
+
+// Where the codes of a module are; of the tensor of codes, its module.
+const char* packed_suffix(PackedFormat format);
+std::optional<std::string> module_of_codes(const StoredTensor& tensor, PackedFormat format);
+bool holds_bytes(const StoredTensor* weight);  // codes of a byte each, under the name of a dense weight
+
+}  // namespace llmq

@@ -1,0 +1,49 @@
+#include "model/packed/quantization_config.h"
+
+#include "base/error.h"
+#include "model/config_fields.h"
+#include "model/packed/quantization_readers.h"
+
+namespace llmq {
+namespace {
+
+bool names(const QuantizationTarget& target, const std::string& module) {
+  return target.pattern ? target.pattern->matches(module) : target.text == module || target.text == "Linear";
+}
+
+}  // namespace
+
+QuantizationConfig QuantizationConfig::read(const Json& config, const std::string& file) {
+  QuantizationConfig result;
+  const Json* json = config.find("quantization_config");
+  if (json == nullptr || json->is_null()) return result;
+  ConfigFields quantization(*json, file, "quantization_config");
+  const std::string method = quantization.text("quant_method");
+  if (method == "compressed-tensors") {
+    result.format_ = PackedFormat::kCompressedTensors;
+    std::vector<QuantizationTarget> groups = read_groups(quantization);
+    result.targets_ = read_targets(quantization, "ignore");
+    result.targets_.insert(result.targets_.end(), groups.begin(), groups.end());
+    result.kv_cache_ = read_kv_cache(quantization);
+    check_compressed_tensors(quantization);
+  } else if (method == "awq") {
+    result.format_ = PackedFormat::kAwqGemm;
+    result.targets_ = {read_awq(quantization)};
+  } else if (method == "gptq") {
+    result.format_ = gptq_format(quantization);
+    result.targets_ = read_gptq(quantization);
+    result.by_gptqmodel_ = names_gptqmodel(quantization);
+  } else {
+    quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
+                             "compressed-tensors, awq and gptq are");
+  }
+  return result;
+}
+
+std::optional<QuantScheme> QuantizationConfig::scheme_of(const std::string& module) const {
+  for (const QuantizationTarget& target : targets_)
+    if (names(target, module)) return target.scheme;
+  return std::nullopt;
+}
+
+}  // namespace llmq

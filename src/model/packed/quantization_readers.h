@@ -1,0 +1,31 @@
+// How each method's part of quantization_config is read.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/config_fields.h"
+#include "model/packed/quantization_config.h"
+
+namespace llmq {
+
+inline constexpr std::int64_t kMostGroup = 1 << 24;
+
+// `what` is not supported: nothing may stand there but null, {} or [].
+void refuse_unless_empty(ConfigFields& at, const char* key, const char* what);
+
+// compressed-tensors
+std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key);
+std::vector<QuantizationTarget> read_groups(ConfigFields& quantization);
+std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization);
+void check_compressed_tensors(ConfigFields& quantization);
+
+QuantizationTarget read_awq(ConfigFields& quantization);
+
+// GPTQ
+PackedFormat gptq_format(ConfigFields& quantization);
+bool names_gptqmodel(ConfigFields& quantization);
+std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization);
+
+}  // namespace llmq
