@@ -9,8 +9,8 @@
 //   to a packed one  from a packed one: the same codes, scales and zeros in the other layout
 //
 // With an adapter, which asks for a dense model made of a dense one, W becomes W + scale B A
-// (model/adapters/lora_adapter.h) in FP32, rounded once to the type that is written; every other tensor stays as it
-// is. Bands of a matrix pass through memory, never a whole one of safetensors.
+// (model/adapters/lora_adapter.h) in FP32, rounded once to the type that is written; every other tensor stays
+// as it is. Bands of a matrix pass through memory, never a whole one of safetensors.
 //
 // The output is made in "<output>.unfinished/" (export/output/unfinished_output.h) and gets its name when it,
 // its report and its manifest are whole. With a job in its target a GGUF is journalled block by block, and a

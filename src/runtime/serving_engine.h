@@ -4,9 +4,9 @@
 //   * A request's greedy answer, and the text of a seed, are those that it gets alone: not its batch mates,
 //     nor chunks, preemption, a shared prefix or speculation change a token (row invariance; draw i of a
 //     sequence depends on its seed and i alone).
-//   * Adapters (model/adapters/prepared_adapter.h) are loaded and let go between steps. Keys and values depend on
-//     them, so prefixes are shared within one only; an answer keeps the adapter that it began with. A drafter
-//     knows none of them: its guesses are checked all the same.
+//   * Adapters (model/adapters/prepared_adapter.h) are loaded and let go between steps. Keys and values
+//     depend on them, so prefixes are shared within one only; an answer keeps the adapter that it began with.
+//     A drafter knows none of them: its guesses are checked all the same.
 //   * No thread and no clock: one caller submits, cancels and steps, and measures the time if it likes.
 //   * Tokens come as they are; text comes as whole characters, and what could still become a stop string is
 //     held back.

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 VOCAB = 97
 TOKENS = 40
@@ -83,6 +83,23 @@ MODELS = {
         "bfloat16",
         [],
     ),
+    # 40 tokens are beyond the first 16 positions (long factors), half of a head of 8 turns; and within 64 (short ones).
+    "phi3-longrope": (
+        Phi3Config,
+        dict(original_max_position_embeddings=16,
+             rope_parameters=rope("longrope", partial_rotary_factor=0.5, short_factor=[1.1, 1.3], long_factor=[1.5, 3.0])),
+        "float32",
+        [],
+    ),
+    "phi3-window": (
+        Phi3Config,
+        dict(sliding_window=7, original_max_position_embeddings=64, max_position_embeddings=256,
+             rope_parameters=rope("longrope", short_factor=[1.1, 1.2, 1.3, 1.4], long_factor=[2.0, 3.0, 4.0, 5.0])),
+        "bfloat16",
+        ["transformers4", "type"],
+    ),
+    "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
+    "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
 
 
@@ -92,6 +109,10 @@ def make_config(name, hidden, layers):
                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
                  bos_token_id=1, eos_token_id=2, pad_token_id=None)
     sizes.update(overrides)
+    if cls is OPTConfig:
+        for key in ("intermediate_size", "num_key_value_heads"):
+            sizes.pop(key)
+        sizes.update(word_embed_proj_dim=hidden, ffn_dim=hidden + 8, pad_token_id=0)
     if sizes.get("layer_types") == "alternate":
         sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     return cls(**sizes)
@@ -103,11 +124,11 @@ def fill(model, seed):
     with torch.no_grad():
         for name, parameter in sorted(model.named_parameters()):
             shape = tuple(parameter.shape)
-            if "norm" in name:
-                values = 1 + 0.2 * random.standard_normal(shape)
-            elif name.endswith("bias"):
+            if name.endswith("bias"):
                 values = 0.3 * random.standard_normal(shape)
-            elif "embed_tokens" in name or "lm_head" in name:
+            elif "norm" in name:
+                values = 1 + 0.2 * random.standard_normal(shape)
+            elif "embed_" in name or "lm_head" in name:
                 values = random.standard_normal(shape)
             else:
                 gain = 2.0 if "q_proj" in name or "k_proj" in name else 1.0

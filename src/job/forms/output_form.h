@@ -1,6 +1,6 @@
 // The output of a job in one of its forms, from the plan to the name: a directory of packed safetensors
-// (job/forms/packed_form.h) or one .gguf file (job/forms/gguf_form.h). A third form is a third implementation, and a line
-// in make_form().
+// (job/forms/packed_form.h) or one .gguf file (job/forms/gguf_form.h). A third form is a third
+// implementation, and a line in make_form().
 //
 //   plan   choose_bits()   open()   write()   publish()          in this order, once each
 #pragma once

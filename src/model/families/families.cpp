@@ -5,10 +5,11 @@
 
 namespace llmq {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family;
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily;
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
+  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,
+                                           &kQwen3Family, &kPhi3Family,    &kOptFamily};
   return kAll;
 }
 

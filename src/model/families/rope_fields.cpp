@@ -28,7 +28,7 @@ RopeKind read_kind(ConfigFields& rope) {
   if (kind == "dynamic") return RopeKind::kDynamic;
   if (kind == "yarn") return RopeKind::kYarn;
   if (kind == "llama3") return RopeKind::kLlama3;
-  if (kind == "longrope") return RopeKind::kLongRope;
+  if (kind == "longrope" || kind == "su") return RopeKind::kLongRope;  // su: Phi-3's first name for it
   rope.unsupported(rope_type != nullptr ? "rope_type" : "type",
                    fmt::format("is \"{}\", a rope scaling that is not known here", kind),
                    "default, linear, dynamic, yarn, llama3 and longrope are");

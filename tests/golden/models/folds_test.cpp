@@ -138,7 +138,8 @@ TEST_P(FoldedModel, EveryReaderMatters) {
 
 INSTANTIATE_TEST_SUITE_P(Families, FoldedModel,
                          ::testing::Values("llama-linear-biases", "llama-dynamic-mqa", "mistral-head-dim",
-                                           "qwen2-window", "qwen3"),
+                                           "qwen2-window", "qwen3", "phi3-longrope", "phi3-window", "opt",
+                                           "opt-untied"),
                          [](const auto& test) {
                            std::string name = test.param;
                            for (char& c : name) c = c == '-' ? '_' : c;

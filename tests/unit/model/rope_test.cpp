@@ -97,7 +97,7 @@ std::string refusal(const std::string& config) {
 }
 
 TEST(RopeFields, RefusesWhatItDoesNotKnowByName) {
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"su","factor":2}})").find("rope_scaling.type: is \"su\""),
+  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"ntk","factor":2}})").find("rope_scaling.type: is \"ntk\""),
             std::string::npos);
   EXPECT_NE(refusal(R"({"rope_scaling":{"type":"longrope","factor":2}})")
                 .find("rope_scaling.short_factor: is no list of 8 factors"),
