@@ -1,0 +1,122 @@
+"""Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
+does, and OPT with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+
+    families_check.py LLMQ WORK
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, OPTConfig
+
+from peer import TINYSTORIES, expect, finish, llmq, perplexity
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+SAMPLES = ["calibration.samples=8", "calibration.sequence_length=256"]
+# Symmetric: compressed-tensors 0.20 declares zero points with the shape of another layout (compressed_tensors_latest_check.py).
+METHODS = {
+    "rtn": ["scheme=w4a16_g32_sym"],
+    "awq": ["scheme=w4a16_g32_sym", *SAMPLES],
+    "gptq": ["scheme=w4a16_g32_sym", *SAMPLES],
+    "awq,gptq": ["scheme=w4a16_g32_sym", *SAMPLES],
+    "smoothquant": ["scheme=w8a8", *SAMPLES],
+    "smoothquant,gptq": ["scheme=w8a8", *SAMPLES],
+}
+
+
+def give_tokenizer(folder):
+    for name in TOKENIZER:
+        shutil.copy(os.path.join(TINYSTORIES, name), folder)
+
+
+def fused_tinystories(folder):
+    """tinystories' weights as Phi-3 stores them: rows of q, k, v one behind another, and of gate and up."""
+    os.makedirs(folder)
+    tensors = load_file(os.path.join(TINYSTORIES, "model.safetensors"))
+    config = json.load(open(os.path.join(TINYSTORIES, "config.json")))
+    for layer in range(config["num_hidden_layers"]):
+        prefix = f"model.layers.{layer}."
+        for fused, parts in (("self_attn.qkv_proj", ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj")),
+                             ("mlp.gate_up_proj", ("mlp.gate_proj", "mlp.up_proj"))):
+            rows = [tensors.pop(f"{prefix}{part}.weight") for part in parts]
+            tensors[f"{prefix}{fused}.weight"] = torch.cat(rows).contiguous()
+    if config["tie_word_embeddings"] and "model.embed_tokens.weight" not in tensors:
+        tensors["model.embed_tokens.weight"] = tensors.pop("lm_head.weight")
+    save_file(tensors, os.path.join(folder, "model.safetensors"), metadata={"format": "pt"})
+    for key in ("attention_bias", "mlp_bias", "pretraining_tp"):
+        config.pop(key)
+    config.update(architectures=["Phi3ForCausalLM"], model_type="phi3", pad_token_id=None,
+                  original_max_position_embeddings=config["max_position_embeddings"])
+    json.dump(config, open(os.path.join(folder, "config.json"), "w"))
+    give_tokenizer(folder)
+    return folder
+
+
+def random_opt(folder):
+    torch.manual_seed(7)
+    config = OPTConfig(vocab_size=2048, hidden_size=96, ffn_dim=192, num_hidden_layers=2, num_attention_heads=6,
+                       max_position_embeddings=512, word_embed_proj_dim=96, bos_token_id=1, eos_token_id=2,
+                       pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if name.endswith("bias"):
+                parameter.copy_(0.2 * torch.randn_like(parameter))
+            elif "norm" in name:
+                parameter.copy_(1 + 0.3 * torch.randn_like(parameter))
+            elif "embed_" in name:
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+            else:
+                parameter.copy_(torch.randn_like(parameter) / parameter.shape[-1] ** 0.5)
+    model.save_pretrained(folder)
+    give_tokenizer(folder)
+    return folder
+
+
+def check_against_transformers(program, name, folder):
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    peer = perplexity(model, folder, 2, 512)
+    mine = llmq(program, "eval-ppl", folder, "--max-windows", 2)["ppl"]
+    expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
+    return mine
+
+
+def check_family(program, family, source, work):
+    original = check_against_transformers(program, family, source)
+    for method, settings in METHODS.items():
+        output = os.path.join(work, f"{family}-{method.replace(',', '-')}")
+        llmq(program, "quantize", "--model", source, "--output", output, "--method", method,
+             *[a for s in settings for a in ("--set", s)])
+        check = llmq(program, "verify", output)
+        expect(check["ok"], f"{family}, {method}: the output is what its manifest says")
+        if "smoothquant" in method:  # Transformers rounds inputs of 8 bits elsewhere
+            found = llmq(program, "eval-ppl", output, "--max-windows", 2)["ppl"]
+            expect(abs(found / original - 1) < 0.05, f"{family}, {method}: perplexity {found:.4f} of {original:.4f}")
+        else:
+            check_against_transformers(program, f"{family}, {method}", output)
+
+
+def main():
+    program, work = sys.argv[1:3]
+    torch.set_num_threads(os.cpu_count())
+    phi3 = fused_tinystories(os.path.join(work, "phi3"))
+    ours = llmq(program, "eval-ppl", TINYSTORIES, "--max-windows", 2)["ppl"]
+    fused = llmq(program, "eval-ppl", phi3, "--max-windows", 2)["ppl"]
+    expect(ours == fused, f"phi3: the perplexity of tinystories, {ours!r}, with fused linears {fused!r}")
+    check_family(program, "phi3", phi3, work)
+    opt = random_opt(os.path.join(work, "opt"))
+    check_family(program, "opt", opt, work)
+    for family, source in (("opt", opt), ("phi3", phi3)):
+        refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", source, "--output",
+                                  os.path.join(work, f"{family}.gguf"), "--set", "format=gguf"],
+                                 capture_output=True, text=True)
+        expect(refused.returncode == 2 and f"family {family}" in refused.stderr,
+               f"{family}: a GGUF is refused by name: {refused.stderr.strip()}")
+    finish()
+
+
+main()
