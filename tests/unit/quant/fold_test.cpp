@@ -222,5 +222,28 @@ TEST(Fold, BiasesOfProducersAreDividedToo) {
     EXPECT_GT(move, 0.1) << "scales of 1 would hide a bias that was left alone";
 }
 
+// A layer norm's bias passes the same scale as its gain: new b = old b * new g / old g, up to a rounding of
+// FP32 for the scale and one for the division.
+TEST(Fold, BiasesOfNormsAreDividedToo) {
+  const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/golden/models/opt/model";
+  const Folded folded(
+      "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+      "calibration: {sequence_length: 64}\n",
+      Checkpoint::open(system_io(), model));
+  double most = 0;
+  for (const BlockSpec& block : folded.spec.blocks)
+    for (const NormSpec& norm : block.norms) {
+      const std::vector<double> scales = folded.norm_scales(norm.gain.tensor);
+      const std::vector<float> old = folded.source.tensor(norm.bias.tensor),
+                               fresh = folded.written(norm.bias.tensor);
+      for (std::size_t c = 0; c < old.size(); ++c) {
+        EXPECT_NEAR(fresh[c] * scales[c], old[c], std::fabs(old[c]) * 0x1p-21)
+            << norm.bias.tensor << " " << c;
+        most = std::max(most, std::fabs(std::log(scales[c])));
+      }
+    }
+  EXPECT_GT(most, std::log(1.1)) << "scales of 1 would hide a bias that was left alone";
+}
+
 }  // namespace
 }  // namespace llmq
