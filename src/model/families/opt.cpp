@@ -2,7 +2,8 @@
 // a gate whose ReLU lets a positive scale of fc1's rows pass to fc2. Source: Transformers' configuration_opt
 // and modeling_opt.
 //
-// opt-350m is another structure (norms behind the sublayers, a narrower embedding) and is refused by its keys.
+// opt-350m is another structure (norms behind the sublayers, a narrower embedding) and is refused by its
+// keys.
 #include <fmt/format.h>
 
 #include "model/block_builder.h"
