@@ -2,14 +2,15 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable tidy bench bench-peers bench-large bench-overlap soak install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy bench bench-peers bench-large bench-overlap soak install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
 	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line, server and interop tests"
 	@echo "make interop-full  other programs run what llmq writes (minutes; says what is missing)"
 	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
-	@echo "make tidy       clang-format and clang-tidy over what you changed"
+	@echo "make format     refuse C++ files that clang-format would write otherwise (seconds)"
+	@echo "make tidy       clang-format and clang-tidy over what you changed (TIDY_BASE=COMMIT: since then)"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
@@ -71,6 +72,11 @@ fuzz: install-dependencies
 portable: build
 	@scripts/install_dependencies.sh portable
 	scripts/check_portable.sh $(BUILD)/tools/llmq
+
+# First step of the gate: all C++ files are as clang-format-14 writes them.
+format:
+	@scripts/install_dependencies.sh format
+	scripts/check_format.sh
 
 # Advice, not a gate: clang-format and clang-tidy over what differs from TIDY_BASE.
 tidy: install-dependencies
