@@ -222,8 +222,8 @@ TEST(ModelDirectory, SaysWhatItNeedsWhenTheDiskIsFull) {
   FullDisk io;
   std::string message;
   EXPECT_EQ(kind_of([&] { write_output(io, {disk / "out", false}); }, &message), ErrorKind::kIo);
-  EXPECT_THAT(message, HasSubstr("1000 free"));
-  EXPECT_THAT(message, HasSubstr("needs 10"));  // a mebibyte of slack and the tensors
+  EXPECT_THAT(message, HasSubstr("1.0 kB free"));
+  EXPECT_THAT(message, HasSubstr("needs 1.1 MB"));  // a mebibyte of slack and the tensors
   EXPECT_TRUE(names_in(disk.path()).empty());
 }
 
