@@ -9,6 +9,7 @@
 #include "export/formats/packed_modules.h"
 #include "export/output/packed_writer.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 namespace {
@@ -21,7 +22,7 @@ struct Side {
   std::map<std::string, const PlannedModule*> weights;  // by logical name; null for a dense tensor
 
   Side(Io& io, const std::string& model)
-      : checkpoint(Checkpoint::open(io, model)),
+      : checkpoint(open_checkpoint(io, model)),
         source(LinearSource::open(checkpoint)),
         packed(read_packed_modules(checkpoint)) {
     for (const TensorDeclaration& tensor :

@@ -7,6 +7,7 @@
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
 #include "export/output/published_output.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 namespace {
@@ -90,7 +91,7 @@ Json shape_json(const Shape& shape) {
 }  // namespace
 
 Inspection inspect(Io& io, const std::string& model, bool with_quality) {
-  const Checkpoint checkpoint = Checkpoint::open(io, model);
+  const Checkpoint checkpoint = open_checkpoint(io, model);
   const PackedModules packed = read_packed_modules(checkpoint);
   Inspection result;
   result.path = checkpoint.path().string();

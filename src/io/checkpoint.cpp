@@ -9,18 +9,18 @@
 #include "base/threads.h"
 #include "io/checkpoint_reader.h"
 #include "io/checkpoint_state.h"
-#include "io/gguf_model.h"
+#include "io/gguf_rows.h"
 #include "io/hub.h"
 
 namespace llmq {
 
-Checkpoint Checkpoint::open(Io& io, const std::string& model) {
+Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf) {
   const Path path = resolve_model(io, model);
   CheckpointReader reader(io, path);
   if (io.is_directory(path))
     reader.read_directory();
   else
-    reader.read_gguf();
+    reader.read_gguf(read_gguf);
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;

@@ -6,8 +6,8 @@
 // the hub cache are symbolic links out of it, and shall be. Opening maps and reads headers only. Values are
 // looked at under a lease, which the functions below take themselves unless they say otherwise: it is what
 // counts bytes, and what reads them where the page cache is gone past (base/io.h). Leases do not outlive the
-// checkpoint. Tensor names are Hugging Face names; a GGUF's are translated, and Llama's q/k rows un-permuted,
-// when it is read as a model (io/gguf_model.h).
+// checkpoint. Tensor names are Hugging Face names; what a GGUF's are there, and which of its rows lie in
+// llama.cpp's order, says the reader that open() is given (io/gguf_reading.h).
 #pragma once
 #include <functional>
 #include <map>
@@ -19,6 +19,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "io/gguf_reading.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -28,15 +29,16 @@ struct StoredTensor {
   TensorView view;           // host, read-only, possibly a GGUF block dtype
   int shard = 0;             // index into shards
   std::uint64_t offset = 0;  // of its first byte in the shard
-  int permuted_heads =
-      0;  // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_model.h); read_float32() undoes it
+  // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_rows.h); read_float32() undoes it
+  int permuted_heads = 0;
 };
 
 class Checkpoint {
  public:
   // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h).
-  // Errors: kBadInput.
-  static Checkpoint open(Io& io, const std::string& model);
+  // Errors: kBadInput; kUnsupported for a GGUF where no reader is given. Above io, model/open_checkpoint.h
+  // gives one.
+  static Checkpoint open(Io& io, const std::string& model, ReadGguf read_gguf = nullptr);
 
   // Shards in the making, with the config that they will get: what was not written yet reads as zeros.
   static Checkpoint open_shards(Io& io, const Path& directory, const std::vector<Path>& shards, Json config);
@@ -62,9 +64,9 @@ class Checkpoint {
   const std::vector<Path>& shards() const;
   // Files beside the weights that loaders read, for byte-for-byte copies: tokenizer*.json,
   // special_tokens_map.json, generation_config.json, vocab/merges, chat_template*, LICENSE*... For a GGUF:
-  // empty; io/gguf_model.h makes them.
+  // empty; model/gguf/gguf_model.h makes them.
   const std::vector<Path>& companion_files() const;
-  // Values as FP32, [rows*cols]; Llama q/k of a GGUF already un-permuted.
+  // Values as FP32, [rows*cols]; permuted rows already in Hugging Face's order.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // rows divided over its threads
   void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;

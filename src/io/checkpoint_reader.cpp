@@ -11,7 +11,6 @@
 #include "base/log.h"
 #include "io/foreign_file.h"
 #include "io/gguf.h"
-#include "io/gguf_model.h"
 #include "io/hub.h"
 #include "io/safetensors.h"
 #include "io/shard_index.h"
@@ -115,9 +114,14 @@ void CheckpointReader::read_directory() {
   }
 }
 
-void CheckpointReader::read_gguf() {
+void CheckpointReader::read_gguf(ReadGguf read) {
+  if (read == nullptr)
+    fail(ErrorKind::kUnsupported, ErrorDetail{"is a GGUF file, which is not read as a model here",
+                                              state_->path.string(),
+                                              {},
+                                              "pass a model directory in Hugging Face layout"});
   GgufFile file = open_gguf(io_, state_->path);
-  GgufModel model = read_gguf_model(file.header, file.mapping->bytes());
+  GgufReading model = read(file.header, file.mapping->bytes());
   state_->gguf = true;
   const auto first =
       std::min_element(file.header.tensors.begin(), file.header.tensors.end(),
@@ -129,7 +133,7 @@ void CheckpointReader::read_gguf() {
   state_->config = std::move(model.config);
   state_->shards.push_back(state_->path);
   state_->mappings.push_back(file.mapping);
-  for (const GgufModelTensor& named : model.tensors) {
+  for (const NamedGgufTensor& named : model.tensors) {
     const GgufTensor& tensor = file.header.tensors[named.index];
     add_tensor(named.name, tensor.dtype, tensor.shape, tensor.offset, named.permuted_heads);
   }

@@ -20,7 +20,7 @@ class CheckpointReader {
   CheckpointReader(Io& io, Path path) : io_(io) { state_->path = std::move(path); }
 
   void read_directory();
-  void read_gguf();
+  void read_gguf(ReadGguf read);
   void read_shards(const std::vector<Path>& shards, Json config);
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();

@@ -2,6 +2,7 @@
 
 #include "job/job_identity.h"
 #include "job/run_provenance.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 
@@ -10,7 +11,7 @@ std::variant<ConvertReport, PublishedOutput> run_conversion(Io& io, ConvertReque
   request.version = program.version;
   request.target.single_file = request.to == "gguf";
   check_conversion(request);
-  const Checkpoint checkpoint = Checkpoint::open(io, request.source);
+  const Checkpoint checkpoint = open_checkpoint(io, request.source);
   DigestCache digests(io, paranoid ? Path() : DigestCache::default_file());
   request.target.job = make_conversion_job(request, checkpoint, program,
                                            [&](const Path& path) { return digests.sha256(path); });

@@ -1,12 +1,13 @@
 #include "job/loaded_model.h"
 
 #include "base/error.h"
+#include "model/open_checkpoint.h"
 #include "tensor/buffer.h"
 
 namespace llmq {
 
 LoadedModel open_model(Io& io, const std::string& name) {
-  Checkpoint checkpoint = Checkpoint::open(io, name);
+  Checkpoint checkpoint = open_checkpoint(io, name);
   ModelSpec spec = ModelSpec::read(checkpoint);
   Tokenizer tokenizer = Tokenizer::open(io, checkpoint.path());
   if (tokenizer.vocabulary_size() > spec.vocab_size)

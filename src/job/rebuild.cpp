@@ -7,6 +7,7 @@
 #include "export/convert.h"
 #include "job/planned_job.h"
 #include "job/recorded_job.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 namespace {
@@ -89,7 +90,7 @@ Rebuild rebuild_conversion(Io& io, const RebuildRequest& asked, const Provenance
   const bool file = request.to == "gguf";
   check_form(output, file);
   const Checkpoint checkpoint = open_recorded(
-      request.source, asked.model, [&](const std::string& name) { return Checkpoint::open(io, name); });
+      request.source, asked.model, [&](const std::string& name) { return open_checkpoint(io, name); });
   result.inputs = changed_inputs(io, facts.inputs, conversion_files(io, checkpoint, request), asked.on_step);
   if (!result.inputs.empty()) return result;
   request.target = OutputTarget{file ? rebuilt_file(output) : rebuilt_directory(io, output)};

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "io/gguf_model.h"
+#include "io/gguf_rows.h"
 #include "model/packed/packed_tensors.h"
 #include "model/packed/quantization_config.h"
 #include "model/tensor_reading.h"

@@ -6,6 +6,7 @@
 
 #include "cli/program.h"
 #include "model/model_spec.h"
+#include "model/open_checkpoint.h"
 #include "support/tiny_adapter.h"
 
 namespace llmq::testing {
@@ -15,7 +16,7 @@ using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
 std::string adapter_in(const Scratch& scratch, const std::string& name = "adapter", std::uint64_t seed = 1) {
-  return write_tiny_adapter(ModelSpec::read(Checkpoint::open(system_io(), tinystories())), scratch / name,
+  return write_tiny_adapter(ModelSpec::read(open_checkpoint(system_io(), tinystories())), scratch / name,
                             seed, 0.1f);
 }
 

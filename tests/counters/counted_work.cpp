@@ -11,6 +11,7 @@
 
 #include "base/io.h"
 #include "base/threads.h"
+#include "model/open_checkpoint.h"
 #include "quant/methods/gptq/factorization.h"
 #include "runtime/serving_engine.h"
 
@@ -114,7 +115,7 @@ void decode_step() {
   Engine::Options options;
   options.max_context = options.kv_tokens = 64;
   const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
-  Engine engine = Engine::load(Checkpoint::open(system_io(), model), make_cpu_backend(1), options);
+  Engine engine = Engine::load(open_checkpoint(system_io(), model), make_cpu_backend(1), options);
   ServingOptions serving;
   serving.limits.max_model_len = 64;
   ServingEngine batch(engine, nullptr, serving);

@@ -13,6 +13,7 @@
 #include "base/io.h"
 #include "cli/program.h"
 #include "counters/counted_calls.h"
+#include "model/open_checkpoint.h"
 #include "runtime/serving_engine.h"
 
 namespace llmq::testing {
@@ -47,7 +48,7 @@ Engine load(const Case& c) {
   if (c.packed) options.head = HeadWeight::kInt8;
   if (c.pages)
     options.kv = KvType{DType::kBF16, c.pages}, options.kv_probe = std::vector<std::int32_t>(64, 5);
-  return Engine::load(Checkpoint::open(system_io(), c.packed ? packed_model() : tinystories()),
+  return Engine::load(open_checkpoint(system_io(), c.packed ? packed_model() : tinystories()),
                       make_cpu_backend(c.threads), options);
 }
 

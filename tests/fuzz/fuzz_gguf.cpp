@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "io/gguf.h"
-#include "io/gguf_model.h"
+#include "model/gguf/gguf_model.h"
 
 namespace {
 
@@ -67,8 +67,8 @@ extern "C" int LLVMFuzzerTestOneInput(const unsigned char* data, std::size_t siz
     read_values(header);
     read_tensors(header, bytes);
     expect_named([&] { llmq::gguf_companion_texts(header); });
-    const llmq::GgufModel model = llmq::read_gguf_model(header, bytes);
-    for (const llmq::GgufModelTensor& tensor : model.tensors)
+    const llmq::GgufReading model = llmq::read_gguf_model(header, bytes);
+    for (const llmq::NamedGgufTensor& tensor : model.tensors)
       if (tensor.index >= header.tensors.size() || tensor.name.empty()) std::abort();
   });
   return 0;

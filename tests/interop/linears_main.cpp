@@ -13,6 +13,7 @@
 #include "base/io.h"
 #include "device/backend.h"
 #include "model/block_weights.h"
+#include "model/open_checkpoint.h"
 #include "quant/pipeline/activation_stream.h"
 
 namespace {
@@ -34,7 +35,7 @@ void write_values(const std::string& path, const float* values, std::int64_t cou
 
 void trace(const std::string& model, const std::string& ids, const std::string& directory) {
   const std::shared_ptr<Backend> backend = make_backend({});
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), model);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   CalibrationSet set;
@@ -64,7 +65,7 @@ void trace(const std::string& model, const std::string& ids, const std::string& 
 
 void apply(const std::string& model, const std::string& directory) {
   const std::shared_ptr<Backend> backend = make_backend({});
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), model);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
   for (const BlockSpec& block : spec.blocks)

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/io.h"
+#include "model/open_checkpoint.h"
 #include "runtime/engine.h"
 
 namespace {
@@ -32,7 +33,7 @@ void write_logits(const char* model, const std::vector<std::int32_t>& ids, const
   options.max_context = static_cast<std::int64_t>(ids.size());
   options.kv_tokens =
       (options.max_context + options.block_size - 1) / options.block_size * options.block_size;
-  Engine engine = Engine::load(Checkpoint::open(system_io(), model), make_backend(request), options);
+  Engine engine = Engine::load(open_checkpoint(system_io(), model), make_backend(request), options);
   KvSequence sequence(engine.cache());
   const Buffer hidden = engine.forward(sequence, ids);
   const TensorView logits =

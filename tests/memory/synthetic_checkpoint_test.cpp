@@ -8,6 +8,7 @@
 
 #include "io/checkpoint.h"
 #include "model/model_spec.h"
+#include "model/open_checkpoint.h"
 #include "support/temporary_directory.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,7 +22,7 @@ TEST_P(Synthetic, IsAModelOfItsFamily) {
   const SyntheticShape shape = synthetic_shape(GetParam());
   const std::string path = (directory / "model").string();
   write_synthetic_checkpoint(system_io(), path, shape, 1, 2'000'000);
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), path);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), path);
   EXPECT_GT(checkpoint.shards().size(), 1u);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   EXPECT_EQ(spec.family, shape.family);
@@ -44,7 +45,7 @@ TEST(Synthetic, TheSeedAndNothingElseDecidesTheValues) {
   const SyntheticShape shape = synthetic_shape("small-llama");
   const auto values = [&](const std::string& name, std::uint64_t seed, std::uint64_t shard_bytes) {
     write_synthetic_checkpoint(system_io(), directory / name, shape, seed, shard_bytes);
-    const Checkpoint checkpoint = Checkpoint::open(system_io(), (directory / name).string());
+    const Checkpoint checkpoint = open_checkpoint(system_io(), (directory / name).string());
     return checkpoint.read_float32(checkpoint.at("model.layers.1.mlp.down_proj.weight"));
   };
   const std::vector<float> one = values("one", 7, 5'000'000'000);
@@ -58,7 +59,7 @@ TEST(Synthetic, WeightsHaveSingularValuesAboveTheNoise) {
   const TemporaryDirectory directory;
   const SyntheticShape shape = synthetic_shape("small-llama");
   write_synthetic_checkpoint(system_io(), directory / "model", shape, 1);
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), (directory / "model").string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), (directory / "model").string());
   const std::vector<float> w =
       checkpoint.read_float32(checkpoint.at("model.layers.0.self_attn.q_proj.weight"));
   const std::size_t n = 256, k = 256;

@@ -12,6 +12,7 @@
 #include "export/gguf/gguf_metadata.h"
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
+#include "model/gguf/gguf_family.h"
 
 namespace llmq {
 namespace {
@@ -103,7 +104,8 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 }
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
-  return {spec.family == "mistral" ? "llama" : spec.family, static_cast<int>(spec.blocks.size()),
+  const GgufFamily* const family = gguf_family(spec.family);
+  return {family == nullptr ? spec.family : family->architecture, static_cast<int>(spec.blocks.size()),
           spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads, 0};
 }
 

@@ -126,7 +126,7 @@ void add_sizes(const ModelSpec& spec, const std::string& architecture, const Ggu
   const auto add = [&](const std::string& key, std::int64_t value) {
     metadata.set_u32(prefix + key, static_cast<std::uint32_t>(value));
   };
-  // What gguf_architecture() lets pass has the same sizes in all blocks.
+  // What check_gguf_family() lets pass has the same sizes in all blocks.
   const AttentionSpec& attention = *spec.blocks.front().attention();
   const MlpSpec& mlp = *spec.blocks.front().mlp();
   add("block_count", static_cast<std::int64_t>(spec.blocks.size()));
@@ -186,7 +186,7 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
     say_file_type(file_type, metadata);
     return metadata;
   }
-  const std::string architecture = gguf_architecture(spec, checkpoint.path().string());
+  const std::string architecture = check_gguf_family(spec, checkpoint.path().string()).architecture;
   GgufMetadata metadata;
   metadata.set_string("general.architecture", architecture);
   metadata.set_string("general.type", "model");

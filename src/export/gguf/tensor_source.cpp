@@ -6,7 +6,8 @@
 
 #include "base/error.h"
 #include "io/gguf.h"
-#include "io/gguf_model.h"
+#include "io/gguf_rows.h"
+#include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
 
 namespace llmq {
@@ -25,7 +26,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
       : checkpoint_(checkpoint), spec_(spec), linears_(LinearSource::open(checkpoint)) {
     const std::string file = checkpoint.path().string();
-    const bool permuted = gguf_architecture(spec, file) == "llama";
+    const bool permuted = check_gguf_family(spec, file).turns_neighbours;
     add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
     add("output_norm.weight", spec.final_norm.gain.tensor, {spec.hidden_size});
     if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding.tensor != "lm_head.weight")
@@ -212,24 +213,25 @@ std::uint64_t GgufTensorSource::parameters() const {
   return count;
 }
 
-std::string gguf_architecture(const ModelSpec& spec, const std::string& file) {
-  const std::string name = spec.family == "mistral" ? "llama" : spec.family;
-  if (name != "llama" && name != "qwen2" && name != "qwen3")
+const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file) {
+  const GgufFamily* const family = gguf_family(spec.family);
+  if (family == nullptr)
     refuse(file, "model_type", fmt::format("models of family {} are not written as GGUF", spec.family));
+  const std::string_view name = family->architecture;
   if (!computes_silu(spec))
     refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
   check_rope(spec, file);
   for (const BlockSpec& block : spec.blocks) {
-    if (block.pages.window != 0 && name != "llama")
+    if (block.pages.window != 0 && !family->windowed)
       refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));
     const AttentionSpec* const attention = block.attention();
     for (const LinearSpec& linear : block.linears) {
       const bool reader = attention != nullptr && linear.site == attention->input;
-      if (linear.has_bias() && !reader && name != "llama")
+      if (linear.has_bias() && !reader && !family->output_biases)
         refuse(file, linear.bias.tensor, fmt::format("llama.cpp's {} has no place for this bias", name));
     }
   }
-  return name;
+  return *family;
 }
 
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,

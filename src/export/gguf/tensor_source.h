@@ -1,8 +1,8 @@
 // The tensors of a model as GGUF names, orders and shapes them, read a few rows at a time.
 //
-// From a Hugging Face checkpoint: names and the order of llama.cpp; for architecture "llama" the rows of q
-// and k reordered within each head (io/gguf_model.h); packed linears dequantized exactly; Llama 3's rope
-// factors made. From a GGUF: its tensors as they lie.
+// From a Hugging Face checkpoint: names and the order of llama.cpp; the rows of q and k reordered within each
+// head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly;
+// Llama 3's rope factors made. From a GGUF: its tensors as they lie.
 #pragma once
 #include <memory>
 #include <string>
@@ -10,6 +10,7 @@
 
 #include "export/gguf/type_mix.h"
 #include "io/checkpoint.h"
+#include "model/gguf/gguf_family.h"
 #include "model/model_spec.h"
 
 namespace llmq {
@@ -34,9 +35,9 @@ class GgufTensorSource {
   std::vector<GgufMixTensor> tensors_;
 };
 
-// "llama", "qwen2" or "qwen3". Error(kUnsupported) for what GGUF's architecture of that name does not
-// compute: another activation, dynamic rope, sliding windows of Qwen, biases that llama.cpp has no place for.
-std::string gguf_architecture(const ModelSpec& spec, const std::string& file);
+// What GGUF makes of the model's family. Error(kUnsupported) for what GGUF's architecture does not compute:
+// another activation, dynamic rope, sliding windows of Qwen, biases that llama.cpp has no place for.
+const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file);
 
 // `checkpoint` and `spec` must outlive it.
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,

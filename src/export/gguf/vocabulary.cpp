@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "export/gguf/pre_tokenizer_name.h"
 #include "export/gguf/sentencepiece_model.h"
+#include "model/gguf/gguf_family.h"
 #include "tokenizer/token_type.h"
 #include "tokenizer/tokenizer.h"
 
@@ -360,7 +361,8 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& 
   const Files files = read_files(io, checkpoint);
   const std::string prefix = "tokenizer.ggml.";
   const bool sentencepiece = is_sentencepiece(files.tokenizer);
-  const bool llama = spec.family == "llama" || spec.family == "mistral";
+  const GgufFamily* const family = gguf_family(spec.family);
+  const bool llama = family != nullptr && family->architecture == std::string_view("llama");
   const Json* space = files.config.find("add_prefix_space");
   if (llama && space != nullptr && space->is_bool())
     metadata.set_bool(prefix + "add_space_prefix", space->as_bool());

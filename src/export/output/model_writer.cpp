@@ -9,7 +9,7 @@
 #include "base/sha256.h"
 #include "export/output/packed_writer.h"
 #include "io/gguf.h"
-#include "io/gguf_model.h"
+#include "model/gguf/gguf_model.h"
 #include "model/linear_source.h"
 #include "tokenizer/gguf_tokenizer.h"
 

@@ -14,6 +14,7 @@
 #include "io/digest_cache.h"
 #include "model/linear_source.h"
 #include "model/model_spec.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 namespace {
@@ -47,7 +48,7 @@ std::string parameter_text(std::int64_t parameters) {
 }
 
 Json model_config(Io& io, const Path& output, const std::vector<PackedLayer>& layers) {
-  const Checkpoint checkpoint = Checkpoint::open(io, output.string());
+  const Checkpoint checkpoint = open_checkpoint(io, output.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   Json config = Json::object({{"architecture", "transformer"},
                               {"format", checkpoint.is_gguf() ? "gguf" : "safetensors"},

@@ -1,6 +1,7 @@
 // Llama 1-3, SmolLM2 and everything else saved as LlamaForCausalLM: optional biases, full attention
 // everywhere.
 #include "model/families/llama_like.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -20,8 +21,15 @@ void read_llama(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+void add_llama_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+  config["mlp_bias"] = has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"});
+}
+
+constexpr GgufFamily kLlamaGguf = {"llama", false, true, true, add_llama_gguf};
+
 }  // namespace
 
-extern const Family kLlamaFamily = {"llama", "LlamaForCausalLM", false, read_llama};
+extern const Family kLlamaFamily = {"llama", "LlamaForCausalLM", false, read_llama, &kLlamaGguf};
 
 }  // namespace llmq

@@ -1,6 +1,7 @@
 // Mistral: Llama without biases, with one sliding window for all blocks (null: none; absent: 4096, as its
 // configuration class has it).
 #include "model/families/llama_like.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -21,8 +22,18 @@ void read_mistral(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+void add_mistral_gguf(const GgufHeader& header, Json& config) {
+  config["sliding_window"] = gguf_window(header);
+  if (has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"}) ||
+      has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"}))
+    unsupported_gguf(header, "blk.0", "a Mistral model with biases");
+}
+
+// GGUF has no architecture of its own for it.
+constexpr GgufFamily kMistralGguf = {"llama", true, true, true, add_mistral_gguf};
+
 }  // namespace
 
-extern const Family kMistralFamily = {"mistral", "MistralForCausalLM", false, read_mistral};
+extern const Family kMistralFamily = {"mistral", "MistralForCausalLM", false, read_mistral, &kMistralGguf};
 
 }  // namespace llmq

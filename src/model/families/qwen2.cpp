@@ -1,6 +1,7 @@
 // Qwen2 and Qwen2.5: biases on q, k and v, never on o; a sliding window from block max_window_layers on when
 // use_sliding_window says so.
 #include "model/families/llama_like.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -17,8 +18,12 @@ void read_qwen2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+void add_qwen2_gguf(const GgufHeader&, Json& config) { config["use_sliding_window"] = false; }
+
+constexpr GgufFamily kQwen2Gguf = {"qwen2", false, false, false, add_qwen2_gguf};
+
 }  // namespace
 
-extern const Family kQwen2Family = {"qwen2", "Qwen2ForCausalLM", false, read_qwen2};
+extern const Family kQwen2Family = {"qwen2", "Qwen2ForCausalLM", false, read_qwen2, &kQwen2Gguf};
 
 }  // namespace llmq

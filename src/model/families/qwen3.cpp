@@ -1,6 +1,7 @@
 // Qwen3: an RMS norm over each head of q and k before rope, an explicit head_dim (128 when absent), windows
 // as Qwen2.
 #include "model/families/llama_like.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -16,8 +17,15 @@ void read_qwen3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+void add_qwen3_gguf(const GgufHeader& header, Json& config) {
+  config["use_sliding_window"] = false;
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+}
+
+constexpr GgufFamily kQwen3Gguf = {"qwen3", false, false, false, add_qwen3_gguf};
+
 }  // namespace
 
-extern const Family kQwen3Family = {"qwen3", "Qwen3ForCausalLM", false, read_qwen3};
+extern const Family kQwen3Family = {"qwen3", "Qwen3ForCausalLM", false, read_qwen3, &kQwen3Gguf};
 
 }  // namespace llmq

@@ -5,7 +5,7 @@
 
 #include "base/half.h"
 #include "base/threads.h"
-#include "io/gguf_model.h"
+#include "model/gguf/gguf_names.h"
 #include "quant/pipeline/activation_stream.h"
 
 namespace llmq {

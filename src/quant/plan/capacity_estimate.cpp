@@ -10,6 +10,7 @@
 #include "export/gguf/type_mix.h"
 #include "export/output/packed_writer.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "quant/plan/gguf_plan.h"
 #include "quant/plan/plan.h"
 #include "quant/plan/recommended_scheme.h"
@@ -253,7 +254,7 @@ bool SchemeEstimate::fits() const {
 
 Estimate estimate(Io& io, const std::string& model, const EstimateRequest& request,
                   const MachineRates& machine) {
-  const Checkpoint checkpoint = Checkpoint::open(io, model);
+  const Checkpoint checkpoint = open_checkpoint(io, model);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   check_request(request, spec);
   const Sizes sizes(checkpoint, spec);

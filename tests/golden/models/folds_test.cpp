@@ -7,6 +7,7 @@
 
 #include "base/io.h"
 #include "io/safetensors.h"
+#include "model/open_checkpoint.h"
 #include "runtime/engine.h"
 #include "support/temporary_directory.h"
 
@@ -103,14 +104,14 @@ std::vector<float> logits_of(const Tensors& tensors, const Path& model) {
   writer.finish();
   write_text_atomically(system_io(), directory.path() / "config.json",
                         read_text(system_io(), model / "config.json"));
-  return logits_of(Checkpoint::open(system_io(), directory.path().string()));
+  return logits_of(open_checkpoint(system_io(), directory.path().string()));
 }
 
 class FoldedModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(FoldedModel, ComputesTheSameBits) {
   const Path model = model_folder(GetParam());
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), model.string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   Tensors tensors = read_tensors(checkpoint);
   for (const BlockSpec& block : spec.blocks)
@@ -120,7 +121,7 @@ TEST_P(FoldedModel, ComputesTheSameBits) {
 
 TEST_P(FoldedModel, EveryReaderMatters) {
   const Path model = model_folder(GetParam());
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), model.string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), model.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<float> original = logits_of(checkpoint);
   const BlockSpec& block = spec.blocks[0];

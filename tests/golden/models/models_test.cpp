@@ -17,6 +17,7 @@
 #include "base/error.h"
 #include "base/io.h"
 #include "io/safetensors.h"
+#include "model/open_checkpoint.h"
 #include "runtime/engine.h"
 
 namespace llmq {
@@ -62,7 +63,7 @@ std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, 
   options.kv_tokens = 64;
   if (divided) options.further_members = {make_reference_backend()};
   Engine engine =
-      Engine::load(Checkpoint::open(system_io(), model.string()), make_reference_backend(), options);
+      Engine::load(open_checkpoint(system_io(), model.string()), make_reference_backend(), options);
   KvSequence sequence(engine.cache());
   std::vector<float> all;
   for (std::size_t first = 0; first < ids.size(); first += chunk) {

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/io.h"
+#include "model/open_checkpoint.h"
 #include "unit/runtime/tiny_model.h"
 
 namespace llmq {
@@ -28,7 +29,7 @@ Engine open_model(int positions, Compute compute = Compute::kFloat32) {
   options.max_context = positions;
   options.kv_tokens = positions;
   const std::string model = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
-  return Engine::load(Checkpoint::open(system_io(), model), make_cpu_backend(1), options);
+  return Engine::load(open_checkpoint(system_io(), model), make_cpu_backend(1), options);
 }
 
 // Any ids will do; these repeat no short pattern.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "export/convert.h"
+#include "model/open_checkpoint.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -18,7 +19,7 @@ class ConvertTest : public ::testing::Test {
 
   std::vector<PlannedModule> pack(const std::string& format, const QuantScheme& scheme,
                                   bool column_groups = false) {
-    const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+    const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
     std::vector<PlannedModule> modules = every_linear(ModelSpec::read(checkpoint), scheme);
     for (PlannedModule& m : modules) m.column_groups = column_groups;
     write_packed(system_io(), format, {disk_ / "packed", true}, checkpoint, modules);
@@ -32,7 +33,7 @@ class ConvertTest : public ::testing::Test {
     request.target.directory = to;
     request.to = format;
     request.dtype = std::move(dtype);
-    return convert(system_io(), Checkpoint::open(system_io(), request.source), request);
+    return convert(system_io(), open_checkpoint(system_io(), request.source), request);
   }
 
   Error refusal(const Path& from, const Path& to, const std::string& format,
@@ -47,7 +48,7 @@ class ConvertTest : public ::testing::Test {
     return Error(ErrorKind::kInternal, {});
   }
 
-  Checkpoint open(const char* name) { return Checkpoint::open(system_io(), (disk_ / name).string()); }
+  Checkpoint open(const char* name) { return open_checkpoint(system_io(), (disk_ / name).string()); }
 
   TemporaryDirectory disk_;
   std::string source_;

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/tolerance.h"
 #include "tests/unit/export/convert_fixture.h"
 
@@ -32,8 +33,8 @@ TEST_F(ConvertTest, PackedToDenseIsTheDequantizedWeight) {
   const StoredTensor& norm = dense.at("model.norm.weight");
   EXPECT_EQ(norm.view.dtype, DType::kF32);
   EXPECT_EQ(dense.read_float32(norm),
-            Checkpoint::open(system_io(), source_)
-                .read_float32(Checkpoint::open(system_io(), source_).at("model.norm.weight")));
+            open_checkpoint(system_io(), source_)
+                .read_float32(open_checkpoint(system_io(), source_).at("model.norm.weight")));
 }
 
 TEST_F(ConvertTest, AwqAndCompressedTensorsHoldTheSameCodes) {
@@ -123,7 +124,7 @@ TEST_F(ConvertTest, WhatAContainerHasNoPlaceForIsRefused) {
 
 // Full-range symmetric scales may be negative: every container keeps the sign.
 TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
   std::vector<QuantizedMatrix> wanted;
@@ -148,7 +149,7 @@ TEST_F(ConvertTest, NegativeScalesKeepTheirSign) {
 
 // The scales of a KV cache stay with the format that has a place for them, and are not weights.
 TEST_F(ConvertTest, KvCacheScalesStayOrAreRefused) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::vector<PlannedModule> modules = every_linear(spec, scheme_of(4, 32, true, DType::kF16));
   const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
@@ -188,7 +189,7 @@ TEST_F(ConvertTest, SymmetricCodesGetAZeroOfEight) {
 }
 
 TEST_F(ConvertTest, AScaleThatF16CannotHoldIsRefusedByName) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   std::vector<PlannedModule> modules = {{"model.layers.0.mlp.up_proj", scheme_of(4, 64, true), 128, 64}};
   const auto writer = open_writer(system_io(), "compressed-tensors", {disk_ / "packed", false}, checkpoint,
@@ -216,7 +217,7 @@ TEST_F(ConvertTest, DenseTypesChangeOnlyWhenAsked) {
   run(source_, disk_ / "same", "safetensors");
   run(source_, disk_ / "wide", "safetensors", "f32");
   run(disk_ / "wide", disk_ / "narrow", "safetensors", "bf16");
-  const Checkpoint source = Checkpoint::open(system_io(), source_), same = open("same"),
+  const Checkpoint source = open_checkpoint(system_io(), source_), same = open("same"),
                    narrow = open("narrow");
   EXPECT_EQ(open("wide").at("model.norm.weight").view.dtype, DType::kF32);
   for (const StoredTensor& tensor : source.tensors())
@@ -260,7 +261,7 @@ TEST_F(ConvertTest, NeverWritesOverItsSource) {
   request.source = (disk_ / "packed").string();
   request.target.directory = disk_ / "packed/";
   request.target.overwrite = true;
-  EXPECT_THROW(convert(system_io(), Checkpoint::open(system_io(), request.source), request), Error);
+  EXPECT_THROW(convert(system_io(), open_checkpoint(system_io(), request.source), request), Error);
   EXPECT_TRUE(system_io().exists(disk_ / "packed/config.json"));
 }
 

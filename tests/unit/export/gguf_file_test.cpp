@@ -10,8 +10,10 @@
 #include "export/gguf/tensor_source.h"
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
-#include "io/gguf_model.h"
+#include "io/gguf_rows.h"
+#include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/killing_io.h"
 #include "tests/support/temporary_directory.h"
@@ -53,7 +55,7 @@ ConvertReport to_gguf(Io& io, const std::string& source, const Path& destination
   request.to = "gguf";
   request.dtype = dtype;
   request.threads = 1;
-  return convert(io, Checkpoint::open(io, request.source), request);
+  return convert(io, open_checkpoint(io, request.source), request);
 }
 
 std::vector<float> values(const Checkpoint& checkpoint, const std::string& name) {
@@ -66,8 +68,8 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
   TemporaryDirectory directory;
   const std::string source = golden_model(directory, GetParam());
   to_gguf(system_io(), source, directory / "m.gguf", "f32");
-  const Checkpoint before = Checkpoint::open(system_io(), source);
-  const Checkpoint after = Checkpoint::open(system_io(), (directory / "m.gguf").string());
+  const Checkpoint before = open_checkpoint(system_io(), source);
+  const Checkpoint after = open_checkpoint(system_io(), (directory / "m.gguf").string());
   const ModelSpec spec = ModelSpec::read(before), read = ModelSpec::read(after);
   if (spec.family != "mistral" || spec.blocks.front().pages.window != 0) {
     EXPECT_EQ(read.family, spec.family);  // without a window a Mistral is a Llama
@@ -204,7 +206,7 @@ TEST(GgufFile, AFailingDiskLeavesNothingUnderItsName) {
 
 // A journalled file with its documents, as llmq quantize writes it; the blocks taken up.
 std::int64_t quantize_small(Io& io, const Path& target, const std::string& job = "one") {
-  const Checkpoint checkpoint = Checkpoint::open(io, kTinystories.string());
+  const Checkpoint checkpoint = open_checkpoint(io, kTinystories.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   GgufRequest request;
   request.target = {target, true};

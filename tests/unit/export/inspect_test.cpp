@@ -7,6 +7,7 @@
 #include "export/convert.h"
 #include "export/diff.h"
 #include "export/inspect.h"
+#include "model/open_checkpoint.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -24,7 +25,7 @@ class InspectTest : public ::testing::Test {
   InspectTest() : source_(write_tiny_checkpoint(disk_)) {}
 
   std::string pack(const std::string& name, const QuantScheme& scheme) {
-    const Checkpoint checkpoint = Checkpoint::open(system_io(), source_);
+    const Checkpoint checkpoint = open_checkpoint(system_io(), source_);
     write_packed(system_io(), "compressed-tensors", {disk_ / name, true}, checkpoint,
                  every_linear(ModelSpec::read(checkpoint), scheme));
     return (disk_ / name).string();
@@ -99,7 +100,7 @@ TEST_F(InspectTest, APackedCheckpointMeansWhatItsDenseTwinHolds) {
   ConvertRequest request;
   request.source = packed;
   request.target.directory = disk_ / "twin";
-  convert(system_io(), Checkpoint::open(system_io(), request.source), request);
+  convert(system_io(), open_checkpoint(system_io(), request.source), request);
   const CheckpointDiff found = diff(system_io(), packed, request.target.directory.string());
   EXPECT_THAT(found.only_a, IsEmpty());
   EXPECT_THAT(found.only_b, IsEmpty());

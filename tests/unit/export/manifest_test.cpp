@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "export/provenance/verify.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/counting_io.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/tiny_checkpoint.h"
@@ -77,7 +78,7 @@ TEST(ManifestTest, IsAnInTotoStatementWithSlsaProvenance) {
 
 TEST(ManifestTest, AWriterPutsItIntoTheOutputBeforeTheOutputHasItsName) {
   const TemporaryDirectory disk;
-  const Checkpoint source = Checkpoint::open(system_io(), write_tiny_checkpoint(disk));
+  const Checkpoint source = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
   std::vector<PlannedModule> modules = {{"model.layers.0.mlp.up_proj", {}, 128, 64}};
   modules.front().scheme.group_size = 64;
   CountingIo io;

@@ -5,6 +5,7 @@
 
 #include "model/adapters/lora_adapter.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/tiny_adapter.h"
 #include "tests/support/tolerance.h"
 #include "tests/unit/export/convert_fixture.h"
@@ -24,7 +25,7 @@ class MergeTest : public ConvertTest {
     request.adapter = adapter_;
     request.target.directory = to;
     request.dtype = std::move(dtype);
-    return convert(system_io(), Checkpoint::open(system_io(), request.source), request);
+    return convert(system_io(), open_checkpoint(system_io(), request.source), request);
   }
 
   std::string adapter_;

@@ -10,6 +10,7 @@
 #include "export/formats/packed_formats.h"
 #include "export/output/packed_writer.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "tests/support/failing_io.h"
 #include "tests/unit/export/tiny_checkpoint.h"
 
@@ -22,14 +23,14 @@ using ::testing::HasSubstr;
 class ModelWriterTest : public ::testing::Test {
  protected:
   ModelWriterTest()
-      : source_(Checkpoint::open(system_io(), write_tiny_checkpoint(disk_))),
+      : source_(open_checkpoint(system_io(), write_tiny_checkpoint(disk_))),
         spec_(ModelSpec::read(source_)) {}
 
   void expect_read_back(const std::string& format, const std::vector<PlannedModule>& modules,
                         std::span<const std::string> ignored = {}) {
     const Path out = disk_ / "out";
     write_packed(system_io(), format, {out, true}, source_, modules, ignored);
-    const Checkpoint written = Checkpoint::open(system_io(), out.string());
+    const Checkpoint written = open_checkpoint(system_io(), out.string());
     const LinearSource linears = LinearSource::open(written);
     EXPECT_EQ(format_name(linears.format()), format);
     for (std::size_t i = 0; i < modules.size(); ++i) {
@@ -127,7 +128,7 @@ TEST_F(ModelWriterTest, DenseWeightsAreWhatTheCodesMean) {
                          static_cast<std::size_t>(tensor.view.bytes())});
   for (std::size_t i = 0; i < modules.size(); ++i) writer->add_quantized(modules[i].module, matrices[i]);
   writer->finish({});
-  const Checkpoint written = Checkpoint::open(system_io(), out.string());
+  const Checkpoint written = open_checkpoint(system_io(), out.string());
   EXPECT_EQ(LinearSource::open(written).format(), PackedFormat::kNone);
   EXPECT_EQ(written.config().find("quantization_config"), nullptr);
   EXPECT_EQ(written.config().at("torch_dtype").as_string(), "float32");
@@ -188,7 +189,7 @@ TEST_F(ModelWriterTest, ShardsGiveTheSameTensors) {
   OutputTarget target{disk_ / "out", false};
   target.shard_bytes = 40'000;
   write_packed(system_io(), "compressed-tensors", target, source_, modules);
-  const Checkpoint written = Checkpoint::open(system_io(), (disk_ / "out").string());
+  const Checkpoint written = open_checkpoint(system_io(), (disk_ / "out").string());
   EXPECT_GT(written.shards().size(), 2u);
   for (const Path& shard : written.shards())
     EXPECT_LE(system_io().open(shard)->size(), target.shard_bytes) << shard;

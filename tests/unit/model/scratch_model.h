@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "io/checkpoint.h"
+#include "model/open_checkpoint.h"
 
 namespace llmq {
 
@@ -109,7 +110,7 @@ class ScratchModel {
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << text << bytes;
     file.close();
-    return Checkpoint::open(system_io(), directory_.string());
+    return open_checkpoint(system_io(), directory_.string());
   }
 
   Json config;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "export/output/model_writer.h"
+#include "model/open_checkpoint.h"
 #include "quant/pipeline/pipeline.h"
 
 namespace llmq {
@@ -44,7 +45,7 @@ struct CapturedOutput final : ModelWriter {
 };
 
 inline Checkpoint stories() {
-  return Checkpoint::open(system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k");
+  return open_checkpoint(system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k");
 }
 
 // Samples of pseudo-random ids: enough for every stage to run.

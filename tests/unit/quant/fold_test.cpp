@@ -16,6 +16,7 @@
 
 #include "captured_output.h"
 #include "model/linear_source.h"
+#include "model/open_checkpoint.h"
 #include "support/named_parts.h"
 
 namespace llmq {
@@ -207,7 +208,7 @@ TEST(Fold, BiasesOfProducersAreDividedToo) {
   const Folded folded(
       "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
       "calibration: {sequence_length: 64}\n",
-      Checkpoint::open(system_io(), model));
+      open_checkpoint(system_io(), model));
   double value = 0, up = 0;
   for (const BlockSpec& block : folded.spec.blocks) {
     const Pair v(folded, linear_named(block, "v_proj")), u(folded, linear_named(block, "up_proj"));

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "device/backend.h"
+#include "model/open_checkpoint.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/pipeline/imatrix_collection.h"
 #include "quant/plan/gguf_plan.h"
@@ -19,7 +20,7 @@ using ::testing::HasSubstr;
 const Path kModel = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
 
 GgufPlan plan_of(const std::string& text, std::uint64_t memory_limit = 0) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   return make_gguf_plan(system_io(), Recipe::parse("format: gguf\n" + text, "r.yaml"), checkpoint,
                         ModelSpec::read(checkpoint), Compute::kFloat32, memory_limit);
 }
@@ -100,7 +101,7 @@ TEST(GgufRecipe, PathsAreTakenAsTypedEachIntoItsOwnPlace) {
 }
 
 TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   try {
     make_plan(Recipe::parse("method: rtn\nscheme: q4_k_m\n", "r.yaml"), checkpoint,
               ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
@@ -111,7 +112,7 @@ TEST(GgufRecipe, OtherFormatsRefuseItsTypes) {
 }
 
 TEST(Importance, IsTheDiagonalOfTheGramMatrixOverTheTokens) {
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), kModel.string());
+  const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
   CalibrationSet calibration;
   for (int sample = 0; sample < 3; ++sample) {

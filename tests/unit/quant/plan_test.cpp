@@ -1,5 +1,6 @@
 // Plans for a real model: schemes resolved, and every error of intent said before a weight is read.
 #include "quant/plan/plan.h"
+#include "model/open_checkpoint.h"
 
 #include <gmock/gmock.h>
 
@@ -101,8 +102,8 @@ TEST(Plan, ScalesHaveTheTypeOfTheCheckpoint) {
   request.source = stories().path().string();
   request.target.directory = disk / "f16";
   request.dtype = "f16";
-  convert(system_io(), Checkpoint::open(system_io(), request.source), request);
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), request.target.directory.string());
+  convert(system_io(), open_checkpoint(system_io(), request.source), request);
+  const Checkpoint checkpoint = open_checkpoint(system_io(), request.target.directory.string());
   const auto scales = [&](const std::string& recipe, const Checkpoint& model) {
     return make_plan(Recipe::parse(recipe, "r.yaml"), model, ModelSpec::read(model), Compute::kBFloat16, 1, 0)
         .modules.front()

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "model/open_checkpoint.h"
 #include "small_job.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/power_loss.h"
@@ -59,7 +60,7 @@ std::int64_t blocks_recorded(const std::vector<DiskEvent>& events, std::size_t p
 // then ends with the same bytes.
 int lose_power_everywhere(const Case& of) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const TemporaryDirectory disk;
   write_earlier_ones(of, disk.path(), checkpoint);
   const SimulatedDisk start(disk.path());
@@ -108,7 +109,7 @@ TEST(PowerLoss, OfANewVersion) { EXPECT_GT(lose_power_everywhere({kRounding, fal
 // afterwards.
 int fail_everywhere(const Case& of, FailingIo::How how) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const TemporaryDirectory whole;
   const std::string digest =
       SmallJob({of.recipe, target_of({}, whole.path())}).run(system_io(), checkpoint).digest;

@@ -5,6 +5,7 @@
 
 #include <set>
 
+#include "model/open_checkpoint.h"
 #include "small_job.h"
 #include "tests/support/killing_io.h"
 
@@ -29,7 +30,7 @@ void expect_nothing_torn(const Path& output, const std::string& digest) {
 // How many calls a run makes, each of which was its last once.
 int kill_everywhere(const std::string& recipe, std::uint64_t shard_bytes) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const SmallJob whole{recipe, {models / "whole", false, shard_bytes}};
   const std::string digest = whole.run(system_io(), checkpoint).digest;
   for (int k = 0;; ++k) {
@@ -75,7 +76,7 @@ void interrupt_after_first_block(const SmallJob& job, const Checkpoint& checkpoi
 // only in memory.
 TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   for (const std::string& recipe : std::vector<std::string>{
            kAwq, kGptq, "method: awq\nscheme: w4a16_g32_asym\nformat: awq\nawq: {grid: 3}\n",
            "method: gptq\nscheme: w4a16_g32_sym\nformat: gptq\n",
@@ -103,7 +104,7 @@ TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
 
 TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
   const TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   for (const char* recipe : {kAwq, kGptq}) {
     std::set<std::string> digests;
     for (const int threads : {1, 2, 3, 8}) {
@@ -119,7 +120,7 @@ TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
 
 TEST(Resume, AnotherJobIsToldWhatDiffers) {
   const TemporaryDirectory disk;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(disk));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
   SmallJob job{kAwq, {disk / "out", false}};
   interrupt_after_first_block(job, checkpoint);
   job.recipe = "method: rtn\nscheme: w4a16_g32_asym\n";
@@ -140,7 +141,7 @@ TEST(Resume, AnotherJobIsToldWhatDiffers) {
 // Bytes that are not what the journal says are done again, with every block after them.
 TEST(Resume, ADamagedBlockIsDoneAgain) {
   const TemporaryDirectory disk;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), write_tiny_checkpoint(disk));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
   const SmallJob whole{kAwq, {disk / "whole", false}}, job{kAwq, {disk / "out", false}};
   const std::string digest = whole.run(system_io(), checkpoint).digest;
   interrupt_after_first_block(job, checkpoint);

@@ -1,6 +1,7 @@
 // A prediction's structure, by a clock that does not tick: a timer that counts operations must be carried to
 // the count of the whole model. What a real block takes is asked for its names alone.
 #include "quant/plan/time_prediction.h"
+#include "model/open_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -127,7 +128,7 @@ TEST(TimePrediction, OnlyQuantizedWeightsAreRounded) {
 // The block that is timed goes through what the run goes through.
 TEST(TimePrediction, ABlockHasThePartsOfARun) {
   const testing::TemporaryDirectory models;
-  const Checkpoint checkpoint = Checkpoint::open(system_io(), testing::write_tiny_checkpoint(models));
+  const Checkpoint checkpoint = open_checkpoint(system_io(), testing::write_tiny_checkpoint(models));
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const auto backend = make_cpu_backend(1);
   for (const char* method : {"rtn", "awq", "gptq", "smoothquant", "[awq, gptq]"}) {

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "grammar/constraint.h"
+#include "model/open_checkpoint.h"
 #include "runtime/generate.h"
 
 namespace llmq::testing {
@@ -39,7 +40,7 @@ class ConstrainedAnswers : public ::testing::Test {
     Engine::Options options;
     options.max_context = 256;
     options.kv_tokens = 2048;
-    engine_ = Engine::load(Checkpoint::open(system_io(), kModel), make_cpu_backend(2), options);
+    engine_ = Engine::load(open_checkpoint(system_io(), kModel), make_cpu_backend(2), options);
   }
 
   GenerationRequest request(const ConstraintKind& kind, std::uint64_t seed) const {
@@ -137,7 +138,7 @@ TEST_F(ConstrainedAnswers, AreKeptAloneTogetherAndWithGuesses) {
   options.max_context = 256;
   options.kv_tokens = 2048;
   const auto twin = make_model_drafter(
-      Engine::load(Checkpoint::open(system_io(), kModel), engine_->shared_backend(), options), 2048, 64);
+      Engine::load(open_checkpoint(system_io(), kModel), engine_->shared_backend(), options), 2048, 64);
   accepted_ = drafted_ = 0;
   EXPECT_EQ(serve(requests, twin.get(), 16), together);
   EXPECT_GT(static_cast<double>(accepted_), 0.8 * static_cast<double>(drafted_))

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "model/open_checkpoint.h"
 #include "runtime/generate.h"
 #include "support/temporary_directory.h"
 
@@ -67,7 +68,7 @@ class ScriptedModel {
     Engine::Options options;
     options.compute = Compute::kFloat32;
     options.max_context = options.kv_tokens = 64;
-    return Engine::load(Checkpoint::open(system_io(), directory_.path().string()), make_reference_backend(),
+    return Engine::load(open_checkpoint(system_io(), directory_.path().string()), make_reference_backend(),
                         options);
   }
 
@@ -166,7 +167,7 @@ TEST(GenerateText, TheCarriedModelSaysWhatTransformersSays) {
   load.max_context = load.kv_tokens = 128;
   BackendRequest request;
   request.threads = 1;
-  Engine engine = Engine::load(Checkpoint::open(system_io(), model), make_backend(request), load);
+  Engine engine = Engine::load(open_checkpoint(system_io(), model), make_backend(request), load);
   ASSERT_EQ(cases.items().size(), 3u);
   for (const Json& expected : cases.items()) {
     const std::vector<std::int32_t> prompt = tokenizer.encode(expected.at("prompt").as_string());

@@ -1,5 +1,6 @@
 // Engines with packed pages beside one with plain pages: what they lose, and what their bases save.
 #include "runtime/kv_fitting.h"
+#include "model/open_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -25,9 +26,8 @@ std::vector<float> hidden(KvType type, std::size_t probe, int threads) {
   options.max_context = options.kv_tokens = 512;
   options.kv = type;
   options.kv_probe = text(probe, 1);
-  Engine engine =
-      Engine::load(Checkpoint::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"),
-                   make_cpu_backend(threads), options);
+  Engine engine = Engine::load(open_checkpoint(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"),
+                               make_cpu_backend(threads), options);
   const std::vector<std::int32_t> ids = text(300, 2);
   KvSequence sequence(engine.cache());
   std::vector<float> all;

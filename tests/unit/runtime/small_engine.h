@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/open_checkpoint.h"
 #include "runtime/engine.h"
 #include "runtime/generation.h"
 
@@ -27,7 +28,7 @@ inline Engine open(const std::string& model, std::int64_t kv_tokens, bool prefix
     options.kv = KvType{DType::kBF16, packed};
     for (std::int32_t i = 0; i < 300; ++i) options.kv_probe.push_back(3 + i * 37 % 2000);
   }
-  return Engine::load(Checkpoint::open(system_io(), kModels + model), make_cpu_backend(threads), options);
+  return Engine::load(open_checkpoint(system_io(), kModels + model), make_cpu_backend(threads), options);
 }
 
 using Answers = std::map<std::pair<std::uint64_t, int>, std::vector<std::int32_t>>;

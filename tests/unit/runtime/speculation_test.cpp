@@ -1,5 +1,6 @@
 // How many guesses are made, and what is copied.
 #include "runtime/speculation.h"
+#include "model/open_checkpoint.h"
 
 #include <gtest/gtest.h>
 
@@ -94,7 +95,7 @@ TEST(Speculation, AcceptanceIsThatOfAnExactSimulation) {
     Engine::Options options;
     options.compute = Compute::kFloat32;
     options.max_context = options.kv_tokens = 256;
-    return Engine::load(Checkpoint::open(system_io(), kModels + name), make_cpu_backend(1), options);
+    return Engine::load(open_checkpoint(system_io(), kModels + name), make_cpu_backend(1), options);
   };
   Engine target = load("tinystories-656k");
   const Tokenizer tokenizer = Tokenizer::open(system_io(), kModels + "tinystories-656k");

@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "io/safetensors.h"
+#include "model/open_checkpoint.h"
 #include "runtime/engine.h"
 #include "support/temporary_directory.h"
 
@@ -39,7 +40,7 @@ class TinyModel {
   }
 
   Engine load(std::shared_ptr<Backend> backend, const Engine::Options& options) const {
-    return Engine::load(Checkpoint::open(system_io(), directory_.path().string()), std::move(backend),
+    return Engine::load(open_checkpoint(system_io(), directory_.path().string()), std::move(backend),
                         options);
   }
 

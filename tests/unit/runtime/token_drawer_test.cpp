@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "model/open_checkpoint.h"
 #include "runtime/sampler.h"
 #include "runtime/serving_engine.h"
 #include "support/recording_device.h"
@@ -120,7 +121,7 @@ Engine load(const std::string& model, const std::shared_ptr<Backend>& backend) {
   Engine::Options options;
   options.max_context = 64;
   options.kv_tokens = 256;
-  return Engine::load(Checkpoint::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/" + model), backend,
+  return Engine::load(open_checkpoint(system_io(), LLMQ_SOURCE_DIR "/tests/models/" + model), backend,
                       options);
 }
 

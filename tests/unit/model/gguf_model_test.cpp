@@ -1,11 +1,12 @@
 // A GGUF as a model: config, names, rope scaling, and what is refused because no config could say it.
-#include "io/gguf_model.h"
+#include "model/gguf/gguf_model.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <numbers>
 
+#include "io/gguf_rows.h"
 #include "tests/unit/io/small_gguf.h"
 
 namespace llmq {
@@ -16,17 +17,17 @@ using testing::expect_refusal;
 using testing::GgufBytes;
 using testing::small_gguf;
 
-GgufModel read(const std::string& file) {
+GgufReading read(const std::string& file) {
   return read_gguf_model(parse_gguf(as_bytes(file), "x.gguf"), as_bytes(file));
 }
-GgufModel read(const GgufBytes& bytes) { return read(bytes.bytes()); }
+GgufReading read(const GgufBytes& bytes) { return read(bytes.bytes()); }
 
 TEST(GgufModel, LlamaConfigAndNames) {
   GgufBytes bytes = small_gguf("llama");
   bytes.u32("tokenizer.ggml.bos_token_id", 1)
       .u32("tokenizer.ggml.eos_token_id", 2)
       .f32("llama.rope.freq_base", 50000.0f);
-  const GgufModel model = read(bytes);
+  const GgufReading model = read(bytes);
   const Json expected = Json::parse(
       R"({"architectures":["LlamaForCausalLM"],"model_type":"llama","vocab_size":5,"hidden_size":8,"intermediate_size":12,"num_hidden_layers":1,)"
       R"("num_attention_heads":2,"num_key_value_heads":1,"head_dim":4,"hidden_act":"silu","max_position_embeddings":64,"rms_norm_eps":0.5,)"
@@ -35,7 +36,7 @@ TEST(GgufModel, LlamaConfigAndNames) {
       "expected");
   EXPECT_EQ(model.config.dump(1), expected.dump(1));
   std::map<std::string, int> names;
-  for (const GgufModelTensor& tensor : model.tensors) names[tensor.name] = tensor.permuted_heads;
+  for (const NamedGgufTensor& tensor : model.tensors) names[tensor.name] = tensor.permuted_heads;
   const std::string block = "model.layers.0.";
   const std::map<std::string, int> wanted{
       {"model.embed_tokens.weight", 0},       {"model.norm.weight", 0},
@@ -51,12 +52,12 @@ TEST(GgufModel, QwenIsNotPermutedAndHasItsClass) {
   for (const std::string arch : {"qwen2", "qwen3"}) {
     GgufBytes bytes = small_gguf(arch);
     bytes.tensor("output.weight", {8, 5}, std::vector<float>(40, 1.0f));
-    const GgufModel model = read(bytes);
+    const GgufReading model = read(bytes);
     EXPECT_EQ(model.config.at("architectures").items()[0].as_string(),
               arch == "qwen2" ? "Qwen2ForCausalLM" : "Qwen3ForCausalLM");
     EXPECT_EQ(model.config.at("model_type").as_string(), arch);
     EXPECT_FALSE(model.config.at("tie_word_embeddings").as_bool());
-    for (const GgufModelTensor& tensor : model.tensors) EXPECT_EQ(tensor.permuted_heads, 0) << tensor.name;
+    for (const NamedGgufTensor& tensor : model.tensors) EXPECT_EQ(tensor.permuted_heads, 0) << tensor.name;
     EXPECT_EQ(model.tensors.back().name, "lm_head.weight");
   }
 }
@@ -169,6 +170,10 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
+  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2 and qwen3 are", [&] { read(unknown); });
+  GgufBytes windowed = small_gguf("qwen2");
+  windowed.u32("qwen2.attention.sliding_window", 32);
+  expect_refusal(ErrorKind::kUnsupported, "read for llama only", [&] { read(windowed); });
   GgufBytes nothing;
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
 }

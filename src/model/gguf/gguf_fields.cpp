@@ -1,0 +1,56 @@
+#include "model/gguf/gguf_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace llmq {
+
+void bad_gguf(const GgufHeader& header, std::string where, std::string message) {
+  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), header.file, std::move(where), {}});
+}
+void unsupported_gguf(const GgufHeader& header, std::string where, std::string message) {
+  fail(ErrorKind::kUnsupported, ErrorDetail{std::move(message), header.file, std::move(where),
+                                            "use the model's safetensors checkpoint instead"});
+}
+
+std::int64_t gguf_size(const GgufHeader& header, const std::string& key) {
+  constexpr std::int64_t kMaxExtent = std::int64_t{1} << 31;
+  std::int64_t value = 0;
+  if (header.at(key).is_array()) {
+    const auto values = header.integers(key);
+    if (values.empty()) bad_gguf(header, key, "is an empty array");
+    value = values.front();
+    for (const std::int64_t other : values)
+      if (other != value) unsupported_gguf(header, key, "differs between layers");
+  } else {
+    value = header.integer(key);
+  }
+  if (value < 1 || value > kMaxExtent)
+    bad_gguf(header, key, fmt::format("is {}, not a sensible size", value));
+  return value;
+}
+
+std::int64_t gguf_window(const GgufHeader& header) {
+  const std::string key = std::string(header.string("general.architecture")) + ".attention.sliding_window";
+  return header.find_integer(key).value_or(0);
+}
+
+const GgufTensor* find_gguf_tensor(const GgufHeader& header, std::string_view name) {
+  const auto found = std::find_if(header.tensors.begin(), header.tensors.end(),
+                                  [&](const GgufTensor& tensor) { return tensor.name == name; });
+  return found == header.tensors.end() ? nullptr : &*found;
+}
+
+bool has_gguf_biases(const GgufHeader& header, std::initializer_list<const char*> stems) {
+  std::size_t present = 0;
+  for (const char* stem : stems)
+    present += find_gguf_tensor(header, fmt::format("blk.0.{}.bias", stem)) ? 1u : 0u;
+  if (present != 0 && present != stems.size())
+    unsupported_gguf(header, "blk.0", "some linears of a kind have a bias and some have none");
+  return present != 0;
+}
+
+}  // namespace llmq

@@ -1,0 +1,26 @@
+// Looks into a GGUF's metadata as a model's, here and in families: sizes, tensors by name, and refusals that
+// name the file.
+#pragma once
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "io/gguf.h"
+
+namespace llmq {
+
+[[noreturn]] void bad_gguf(const GgufHeader& header, std::string where, std::string message);
+[[noreturn]] void unsupported_gguf(const GgufHeader& header, std::string where, std::string message);
+
+// An integer, or an array that says the same for every layer; a size that a model can have.
+std::int64_t gguf_size(const GgufHeader& header, const std::string& key);
+
+// <architecture>.attention.sliding_window; 0: none.
+std::int64_t gguf_window(const GgufHeader& header);
+
+const GgufTensor* find_gguf_tensor(const GgufHeader& header, std::string_view name);
+
+// Whether the linears of a kind have biases: all of these in block 0 or none.
+bool has_gguf_biases(const GgufHeader& header, std::initializer_list<const char*> stems);
+
+}  // namespace llmq

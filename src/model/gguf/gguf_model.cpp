@@ -1,0 +1,164 @@
+// Translates metadata keys to config.json keys and tensor names to Hugging Face names.
+#include "model/gguf/gguf_model.h"
+
+#include <fmt/format.h>
+
+#include <array>
+
+#include "model/families/family.h"
+#include "model/gguf/gguf_family.h"
+#include "model/gguf/gguf_fields.h"
+#include "model/gguf/gguf_names.h"
+#include "model/gguf/gguf_scaling.h"
+
+namespace llmq {
+namespace {
+
+// What the metadata says about the model, checked against itself.
+struct Sizes {
+  std::int64_t layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, context = 0;
+};
+
+Sizes read_sizes(const GgufHeader& header, const std::string& arch) {
+  const auto required = [&](const char* name) { return gguf_size(header, arch + name); };
+  const auto optional = [&](const char* name, std::int64_t fallback) {
+    return header.find(arch + name) ? gguf_size(header, arch + name) : fallback;
+  };
+  Sizes sizes;
+  sizes.layers = required(".block_count");
+  sizes.hidden = required(".embedding_length");
+  sizes.intermediate = required(".feed_forward_length");
+  sizes.context = required(".context_length");
+  sizes.heads = required(".attention.head_count");
+  sizes.kv_heads = optional(".attention.head_count_kv", sizes.heads);
+  sizes.head_dim = optional(".attention.key_length", sizes.hidden / sizes.heads);
+  if (sizes.heads % sizes.kv_heads != 0)
+    bad_gguf(header, arch + ".attention.head_count_kv",
+             fmt::format("{} does not divide the {} heads", sizes.kv_heads, sizes.heads));
+  if (sizes.head_dim < 2 || sizes.head_dim % 2 != 0)
+    bad_gguf(header, arch + ".attention.key_length",
+             fmt::format("a head of {} values cannot be rotated in pairs", sizes.head_dim));
+  if (optional(".attention.value_length", sizes.head_dim) != sizes.head_dim)
+    unsupported_gguf(header, arch + ".attention.value_length", "differs from the key length");
+  if (optional(".rope.dimension_count", sizes.head_dim) != sizes.head_dim)
+    unsupported_gguf(header, arch + ".rope.dimension_count",
+                     fmt::format("differs from the head's {} dimensions (partial rotation)", sizes.head_dim));
+  return sizes;
+}
+
+// Keys that would change the mathematics and that no config of these families carries.
+void refuse_unknown_mathematics(const GgufHeader& header, const std::string& arch) {
+  if (const auto experts = header.find_integer(arch + ".expert_count"); experts && *experts != 0)
+    unsupported_gguf(header, arch + ".expert_count",
+                     fmt::format("is {}; mixtures of experts are not read from GGUF", *experts));
+  if (const auto type = header.find_string("general.type"); type && *type != "model")
+    bad_gguf(header, "general.type", fmt::format("is \"{}\"; the file holds no model", type->substr(0, 64)));
+  if (const auto count = header.find_integer("split.count"); count && *count > 1)
+    unsupported_gguf(
+        header, "split.count",
+        fmt::format("the model is split over {} files; join them with llama-gguf-split --merge", *count));
+  for (const char* key :
+       {".logit_scale", ".embedding_scale", ".residual_scale", ".attention.scale", ".attn_logit_softcapping",
+        ".final_logit_softcapping", ".attention.clamp_kqv", ".attention.max_alibi_bias"})
+    if (const auto value = header.find_number(arch + key); value && *value != 0.0 && *value != 1.0)
+      unsupported_gguf(header, arch + key, fmt::format("is {}; models with it are not read", *value));
+}
+
+NamedGgufTensor translate(const GgufHeader& header, std::size_t index, const GgufFamily& family,
+                          const Sizes& sizes) {
+  const GgufTensor& tensor = header.tensors[index];
+  const bool parameter = tensor.name.ends_with(".weight") || tensor.name.ends_with(".bias");
+  NamedGgufTensor result{parameter ? hugging_face_name(tensor.name, sizes.layers) : "", index, 0};
+  if (result.name.empty())
+    unsupported_gguf(
+        header, tensor.name,
+        fmt::format("no tensor of a {} model of {} blocks has this name", family.architecture, sizes.layers));
+  const bool q = result.name.find(".q_proj.") != std::string::npos;
+  const bool k = result.name.find(".k_proj.") != std::string::npos;
+  if (!family.turns_neighbours || (!q && !k)) return result;
+  result.permuted_heads = static_cast<int>(q ? sizes.heads : sizes.kv_heads);
+  const std::int64_t rows = tensor.shape.rank() == 0 ? 1 : tensor.shape[0];
+  if (tensor.shape.rank() < 1 || tensor.shape.rank() > 2 || rows != result.permuted_heads * sizes.head_dim)
+    bad_gguf(header, tensor.name,
+             fmt::format("its shape {} is not {} heads of {} rows", tensor.shape.text(),
+                         result.permuted_heads, sizes.head_dim));
+  return result;
+}
+
+// The type the checkpoint's matrices have, or would have had before they were quantized.
+const char* dtype_name(const GgufHeader& header) {
+  bool half = false, brain = false;
+  for (const GgufTensor& tensor : header.tensors) {
+    if (tensor.shape.rank() < 2) continue;  // the converter widens vectors to F32 always
+    half |= tensor.dtype == DType::kF16;
+    brain |= tensor.dtype == DType::kBF16 || is_block_type(tensor.dtype);
+  }
+  return brain ? "bfloat16" : half ? "float16" : "float32";
+}
+
+void set_token_ids(const GgufHeader& header, Json& object) {
+  constexpr std::array<std::pair<const char*, const char*>, 3> kIds{
+      {{"bos_token_id", "tokenizer.ggml.bos_token_id"},
+       {"eos_token_id", "tokenizer.ggml.eos_token_id"},
+       {"pad_token_id", "tokenizer.ggml.padding_token_id"}}};
+  for (const auto& [name, key] : kIds)
+    if (const auto id = header.find_integer(key)) object[name] = *id;
+}
+
+Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, const Family& family,
+                  const Sizes& sizes) {
+  const std::string arch = family.gguf->architecture;
+  const GgufTensor* embedding = find_gguf_tensor(header, "token_embd.weight");
+  if (!embedding) bad_gguf(header, "token_embd.weight", "the tensor is missing");
+  if (embedding->shape.rank() != 2 || embedding->shape[1] != sizes.hidden)
+    bad_gguf(header, embedding->name,
+             fmt::format("its shape {} is not [vocabulary, {}]", embedding->shape.text(), sizes.hidden));
+  Json config = Json::object(
+      {{"architectures", Json::array({family.architecture})}, {"model_type", family.model_type}});
+  config["vocab_size"] = embedding->shape[0];
+  config["hidden_size"] = sizes.hidden;
+  config["intermediate_size"] = sizes.intermediate;
+  config["num_hidden_layers"] = sizes.layers;
+  config["num_attention_heads"] = sizes.heads;
+  config["num_key_value_heads"] = sizes.kv_heads;
+  config["head_dim"] = sizes.head_dim;
+  config["hidden_act"] = "silu";
+  config["max_position_embeddings"] = sizes.context;
+  config["rms_norm_eps"] = header.number(arch + ".attention.layer_norm_rms_epsilon");
+  const double theta = header.find_number(arch + ".rope.freq_base").value_or(10000.0);
+  config["rope_theta"] = theta;
+  config["rope_scaling"] = gguf_rope_scaling(header, bytes, sizes.head_dim, theta);
+  config["tie_word_embeddings"] = find_gguf_tensor(header, "output.weight") == nullptr;
+  family.gguf->add_config(header, config);
+  config["attention_dropout"] = 0.0;
+  set_token_ids(header, config);
+  config["torch_dtype"] = dtype_name(header);
+  config["use_cache"] = true;
+  return config;
+}
+
+}  // namespace
+
+GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes) {
+  const Family& family = family_of_gguf(header);
+  const Sizes sizes = read_sizes(header, family.gguf->architecture);
+  refuse_unknown_mathematics(header, family.gguf->architecture);
+  GgufReading model;
+  model.config = build_config(header, bytes, family, sizes);
+  for (std::size_t index = 0; index < header.tensors.size(); ++index)
+    if (header.tensors[index].name != kRopeFactorsName)
+      model.tensors.push_back(translate(header, index, *family.gguf, sizes));
+  return model;
+}
+
+std::vector<std::pair<std::string, std::string>> gguf_companion_texts(const GgufHeader& header) {
+  std::vector<std::pair<std::string, std::string>> files;
+  Json generation = Json::object({{"_from_model_config", true}});
+  set_token_ids(header, generation);
+  files.emplace_back("generation_config.json", generation.dump(2) + "\n");
+  if (const auto text = header.find_string("tokenizer.chat_template"))
+    files.emplace_back("chat_template.jinja", *text);
+  return files;
+}
+
+}  // namespace llmq

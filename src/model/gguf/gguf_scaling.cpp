@@ -1,0 +1,107 @@
+#include "model/gguf/gguf_scaling.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <numbers>
+#include <set>
+
+#include "model/gguf/gguf_fields.h"
+#include "model/gguf/gguf_names.h"
+
+namespace llmq {
+namespace {
+
+std::vector<float> read_rope_factors(const GgufHeader& header, const GgufTensor& tensor,
+                                     std::span<const std::byte> bytes, std::int64_t head_dim) {
+  if (tensor.dtype != DType::kF32 || tensor.shape.elements() != head_dim / 2)
+    bad_gguf(header, tensor.name,
+             fmt::format("is {} {}, not F32 [{}]", dtype_row(tensor.dtype).name, tensor.shape.text(),
+                         head_dim / 2));
+  std::vector<float> factors(static_cast<std::size_t>(head_dim / 2));
+  std::memcpy(factors.data(), bytes.data() + tensor.offset, factors.size() * sizeof(float));
+  return factors;
+}
+
+// The divisor of frequency `pair` that Llama 3 prescribes (modeling_rope_utils.py,
+// _compute_llama3_parameters; low_freq_factor 1, high 4).
+double llama3_factor(std::int64_t pair, std::int64_t head_dim, double theta, double factor, double original) {
+  const double low = 1, high = 4;
+  const double wavelength =
+      2 * std::numbers::pi * std::pow(theta, 2.0 * static_cast<double>(pair) / static_cast<double>(head_dim));
+  if (wavelength < original / high) return 1;
+  if (wavelength > original / low) return factor;
+  const double smooth = (original / wavelength - low) / (high - low);
+  return 1 / ((1 - smooth) / factor + smooth);
+}
+
+// rope_freqs.weight back to {"rope_type": "llama3", ...}; null for factors that are all one. Scaling original
+// context, low and high factor by a common number changes nothing, so low = 1 loses no generality; high = 4
+// and a context of 8192 are what every published Llama 3 has.
+Json llama3_scaling(const GgufHeader& header, const std::vector<float>& factors, std::int64_t head_dim,
+                    double theta) {
+  const float factor = *std::max_element(factors.begin(), factors.end());
+  if (factor == 1.0f && *std::min_element(factors.begin(), factors.end()) == 1.0f) return Json();
+  constexpr double kOriginal = 8192;
+  for (std::size_t i = 0; i < factors.size(); ++i) {
+    const double expected = llama3_factor(static_cast<std::int64_t>(i), head_dim, theta, factor, kOriginal);
+    // The converter computes in binary32: a few rounding steps of 2^-24, and smooth's difference can lose a
+    // factor of ~4; 2^-18 is well above.
+    if (!(std::abs(factors[i] - expected) <= 0x1p-18 * expected))
+      unsupported_gguf(
+          header, std::string(kRopeFactorsName),
+          fmt::format(
+              "factor {} is {} where Llama 3's scaling by {} gives {}; other frequency factors cannot be "
+              "told in a config",
+              i, factors[i], factor, expected));
+  }
+  return Json::object({{"rope_type", "llama3"},
+                       {"factor", static_cast<double>(factor)},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", std::int64_t{8192}}});
+}
+
+// <arch>.rope.scaling.* as a rope_scaling object, or null.
+Json metadata_scaling(const GgufHeader& header, const std::string& arch) {
+  const std::string prefix = arch + ".rope.scaling.";
+  static const std::set<std::string, std::less<>> kKnown{
+      "type",        "factor",         "original_context_length", "finetuned",
+      "attn_factor", "yarn_beta_fast", "yarn_beta_slow"};
+  for (const auto& [key, value] : header.metadata)
+    if (key.starts_with(prefix) && !kKnown.contains(std::string_view(key).substr(prefix.size())))
+      unsupported_gguf(header, key, "is not a rope scaling known here");
+  const std::string type(header.find_string(prefix + "type").value_or("none"));
+  if (type == "none") {
+    const double linear = header.find_number(arch + ".rope.scale_linear").value_or(1.0);
+    return linear == 1.0 ? Json() : Json::object({{"rope_type", "linear"}, {"factor", linear}});
+  }
+  if (type != "linear" && type != "yarn")
+    unsupported_gguf(header, prefix + "type",
+                     fmt::format("rope scaling \"{}\" is not read", type.substr(0, 64)));
+  Json scaling = Json::object({{"rope_type", type}, {"factor", header.number(prefix + "factor")}});
+  if (type == "linear") return scaling;
+  if (const auto factor = header.find_number(prefix + "attn_factor"); factor && *factor != 1.0)
+    unsupported_gguf(header, prefix + "attn_factor", fmt::format("is {}; only 1 is read", *factor));
+  if (header.find(prefix + "original_context_length"))
+    scaling["original_max_position_embeddings"] = header.integer(prefix + "original_context_length");
+  if (const auto beta = header.find_number(prefix + "yarn_beta_fast")) scaling["beta_fast"] = *beta;
+  if (const auto beta = header.find_number(prefix + "yarn_beta_slow")) scaling["beta_slow"] = *beta;
+  return scaling;
+}
+
+}  // namespace
+
+Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, std::int64_t head_dim,
+                       double theta) {
+  Json scaling = metadata_scaling(header, std::string(header.string("general.architecture")));
+  const GgufTensor* const factors = find_gguf_tensor(header, kRopeFactorsName);
+  if (factors == nullptr) return scaling;
+  if (!scaling.is_null())
+    unsupported_gguf(header, std::string(kRopeFactorsName), "comes with another rope scaling");
+  return llama3_scaling(header, read_rope_factors(header, *factors, bytes, head_dim), head_dim, theta);
+}
+
+}  // namespace llmq
