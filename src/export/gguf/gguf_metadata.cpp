@@ -192,7 +192,7 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
   metadata.set_string("general.type", "model");
   add_general(io, checkpoint, name, parameters, metadata);
   add_sizes(spec, architecture, file_type, metadata);
-  add_gguf_vocabulary(io, checkpoint, spec, metadata);
+  add_gguf_vocabulary(io, checkpoint, spec, architecture, metadata);
   say_file_type(file_type, metadata);
   return metadata;
 }

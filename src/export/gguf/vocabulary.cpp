@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "export/gguf/pre_tokenizer_name.h"
 #include "export/gguf/sentencepiece_model.h"
-#include "model/gguf/gguf_family.h"
 #include "tokenizer/token_type.h"
 #include "tokenizer/tokenizer.h"
 
@@ -354,17 +353,15 @@ bool is_sentencepiece(const Json& tokenizer) {
 }  // namespace
 
 void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                         GgufMetadata& metadata) {
+                         std::string_view architecture, GgufMetadata& metadata) {
   check_there(io, checkpoint);
   const Tokenizer tokenizer =
       Tokenizer::open(io, checkpoint.path());  // its own reading of the tree ends before the next
   const Files files = read_files(io, checkpoint);
   const std::string prefix = "tokenizer.ggml.";
   const bool sentencepiece = is_sentencepiece(files.tokenizer);
-  const GgufFamily* const family = gguf_family(spec.family);
-  const bool llama = family != nullptr && family->architecture == std::string_view("llama");
   const Json* space = files.config.find("add_prefix_space");
-  if (llama && space != nullptr && space->is_bool())
+  if (architecture == "llama" && space != nullptr && space->is_bool())
     metadata.set_bool(prefix + "add_space_prefix", space->as_bool());
   const bool pieces = sentencepiece && io.exists(checkpoint.path() / "tokenizer.model");
   Tokens tokens = pieces ? tokens_of_pieces(io, files, checkpoint.path(), spec.vocab_size)
@@ -396,7 +393,8 @@ void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& 
   if (sentencepiece && !prepends_space(files.tokenizer))
     metadata.set_bool(prefix + "add_space_prefix", false);
   add_chat_template(io, checkpoint, files, metadata);
-  if (llama && spec.vocab_size == 49152) metadata.set_bool(prefix + "add_bos_token", adds_bos);
+  if (architecture == "llama" && spec.vocab_size == 49152)
+    metadata.set_bool(prefix + "add_bos_token", adds_bos);
 }
 
 }  // namespace llmq

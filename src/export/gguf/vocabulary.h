@@ -9,6 +9,8 @@
 // conversion/base.py (get_vocab_base, _set_vocab_llama_hf), gguf-py/gguf/vocab.py (SpecialVocab,
 // LlamaHfVocab).
 #pragma once
+#include <string_view>
+
 #include "base/io.h"
 #include "io/checkpoint.h"
 #include "io/gguf_writer.h"
@@ -16,6 +18,8 @@
 
 namespace llmq {
 
-void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec, GgufMetadata& metadata);
+// `architecture`: as general.architecture names it.
+void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
+                         std::string_view architecture, GgufMetadata& metadata);
 
 }  // namespace llmq

@@ -230,7 +230,7 @@ TEST(Fold, BiasesOfNormsAreDividedToo) {
   const Folded folded(
       "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
       "calibration: {sequence_length: 64}\n",
-      Checkpoint::open(system_io(), model));
+      open_checkpoint(system_io(), model));
   double most = 0;
   for (const BlockSpec& block : folded.spec.blocks)
     for (const NormSpec& norm : block.norms) {
