@@ -12,7 +12,7 @@
 
 namespace llmq {
 
-struct GgufHeader;
+class GgufHeader;
 
 struct NamedGgufTensor {
   std::string name;        // as Hugging Face names it

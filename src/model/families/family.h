@@ -13,7 +13,7 @@
 
 namespace llmq {
 
-struct GgufHeader;
+class GgufHeader;
 
 // What GGUF, as llama.cpp reads and writes it, makes of a family. Tensors are named like Llama's for all
 // (model/gguf/gguf_names.h).
