@@ -24,7 +24,7 @@ void read_rows(const TensorView& view, std::int64_t first, std::int64_t count, s
 class HuggingFaceSource final : public GgufTensorSource {
  public:
   HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
-      : checkpoint_(checkpoint), spec_(spec), linears_(LinearSource::open(checkpoint)) {
+      : checkpoint_(checkpoint), linears_(LinearSource::open(checkpoint)) {
     const std::string file = checkpoint.path().string();
     const bool permuted = check_gguf_family(spec, file).turns_neighbours;
     add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
@@ -134,7 +134,6 @@ class HuggingFaceSource final : public GgufTensorSource {
   }
 
   const Checkpoint& checkpoint_;
-  const ModelSpec& spec_;
   LinearSource linears_;
   std::vector<Place> places_;
   std::vector<float> rope_factors_;
