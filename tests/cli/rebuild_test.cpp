@@ -206,7 +206,7 @@ TEST(Rebuild, AManifestHasNothingWrittenWhereItNamesAPlace) {
            {"method", Json(5)}, {"unheard_of", Json("x")}, {"scheme", Json::object({{"bits", 99}})}}) {
     const std::string output = scratch / ("q_" + key);
     fs::copy(scratch / "q", output);
-    edit_manifest(output, [&](Json& manifest) { recipe_of(manifest)[key] = value; });
+    edit_manifest(output, [&key = key, &value = value](Json& manifest) { recipe_of(manifest)[key] = value; });
     const Outcome wrong = rebuild(output);
     EXPECT_EQ(wrong.exit_code, 2) << key;
     EXPECT_THAT(wrong.out, HasSubstr("manifest.json")) << key;
