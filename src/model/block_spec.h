@@ -96,7 +96,7 @@ struct MlpSpec {
   SiteId input{}, inner{};
   std::optional<Part> gate;  // act(gate) * up; without one act(up)
   Part up;
-  LinearId down{};
+  LinearId output{};
   std::int64_t width = 0;
   Activation activation = Activation::kSilu;
   std::int64_t inner_width() const { return width; }
@@ -119,14 +119,7 @@ struct SublayerSpec {
   // Whether rows see those before them, by way of pages.
   bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
   LinearId output() const {
-    return std::visit(
-        [](const auto& kind) {
-          if constexpr (requires { kind.output; })
-            return kind.output;
-          else
-            return kind.down;
-        },
-        mixer);
+    return std::visit([](const auto& kind) { return kind.output; }, mixer);
   }
 };
 

@@ -50,16 +50,20 @@ std::unique_ptr<PreparedWeight> prepare_matrix(Backend& backend, Compute compute
                                             : prepare_codes(backend, compute, matrix);
 }
 
-// Output rows [first, first + count).
-std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const QuantizedMatrix& matrix,
-                                             std::int64_t first, std::int64_t count) {
-  if (count == matrix.out_features) return prepare_matrix(backend, compute, matrix);
-  return prepare_matrix(backend, compute, row_slice(matrix, first, count));
+// prepare(output rows [first, first + count)), which are the matrix itself where they are all.
+template <typename Prepare>
+std::unique_ptr<PreparedWeight> prepare_rows(const QuantizedMatrix& matrix, std::int64_t first,
+                                             std::int64_t count, const Prepare& prepare) {
+  if (count == matrix.out_features) return prepare(matrix);
+  return prepare(row_slice(matrix, first, count));
 }
 
+// Output rows [first, first + count).
 std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, const LinearSpec& linear,
                                              const ReadLinear& read, std::int64_t first, std::int64_t count) {
-  if (read.codes) return prepare_rows(backend, compute, *read.codes, first, count);
+  if (read.codes)
+    return prepare_rows(*read.codes, first, count,
+                        [&](const QuantizedMatrix& rows) { return prepare_matrix(backend, compute, rows); });
   const TensorView whole = read.stored ? read.stored->view
                                        : TensorView(read.values.data(), DType::kF32,
                                                     Shape{linear.out_features, linear.in_features});
@@ -116,9 +120,9 @@ void set_weight(Backend& backend, Compute compute, const LinearSpec& linear, con
                 BlockLinear& into) {
   into.parts.resize(linear.parts.size());
   each_part(linear, [&](std::size_t part, std::int64_t first, std::int64_t rows) {
-    into.parts[part].weight = rows == matrix.out_features
-                                  ? backend.prepare_quantized(matrix, compute)
-                                  : backend.prepare_quantized(row_slice(matrix, first, rows), compute);
+    into.parts[part].weight = prepare_rows(matrix, first, rows, [&](const QuantizedMatrix& own) {
+      return backend.prepare_quantized(own, compute);
+    });
   });
 }
 
@@ -170,14 +174,18 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
   return {upload_values(backend, factor), bias.empty() ? Buffer() : upload_values(backend, bias)};
 }
 
-NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
-                      bool allow_nonfinite) {
+namespace {
+
+// Read once for all members, each of which has the whole of it.
+std::vector<NormWeights> load_norms(std::span<Backend* const> members, const LinearSource& source,
+                                    const NormSpec& norm, bool allow_nonfinite) {
+  const std::vector<float> gain = source.tensor(norm.gain.tensor, allow_nonfinite);
   std::vector<float> bias;
   if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
-  return load_norm(backend, norm, source.tensor(norm.gain.tensor, allow_nonfinite), bias);
+  std::vector<NormWeights> norms;
+  for (Backend* const member : members) norms.push_back(load_norm(*member, norm, gain, bias));
+  return norms;
 }
-
-namespace {
 
 std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute compute,
                                       const LinearSource& source, const BlockSpec& block,
@@ -192,17 +200,20 @@ std::vector<BlockWeights> load_shares(std::span<Backend* const> members, Compute
       shares[member].at(id) = std::move(parts[member]);
   }
   for (std::size_t i = 0; i < block.norms.size(); ++i) {
-    const NormSpec& norm = block.norms[i];
-    const std::vector<float> gain = source.tensor(norm.gain.tensor, allow_nonfinite);
-    std::vector<float> bias;
-    if (norm.bias.exists()) bias = source.tensor(norm.bias.tensor, allow_nonfinite);
+    std::vector<NormWeights> norms = load_norms(members, source, block.norms[i], allow_nonfinite);
     for (std::size_t member = 0; member < members.size(); ++member)
-      shares[member].norms[i] = load_norm(*members[member], norm, gain, bias);
+      shares[member].norms[i] = std::move(norms[member]);
   }
   return shares;
 }
 
 }  // namespace
+
+NormWeights load_norm(Backend& backend, const LinearSource& source, const NormSpec& norm,
+                      bool allow_nonfinite) {
+  Backend* const only = &backend;
+  return std::move(load_norms({&only, 1}, source, norm, allow_nonfinite).front());
+}
 
 std::vector<BlockWeights> load_block_shares(std::span<Backend* const> members, Compute compute,
                                             const LinearSource& source, const BlockSpec& block,

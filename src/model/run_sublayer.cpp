@@ -1,5 +1,6 @@
 #include "model/run_sublayer.h"
 
+#include <array>
 #include <vector>
 
 #include "model/mixers/mixer.h"
@@ -103,9 +104,12 @@ class SublayerRun {
   }
 
   void mix(std::size_t i, std::int64_t first, const TensorView& x, const TensorView& inner) {
-    const MemberBlock& member = members_[i];
-    const MixerRun run{*member.context, *member.weights, rows_, member.pages, number_, first};
+    const MixerRun run = run_of(i, first);
     std::visit([&](const auto& mixer) { run_mixer(run, mixer, x, inner); }, own(i).mixer);
+  }
+  MixerRun run_of(std::size_t i, std::int64_t first) const {
+    const MemberBlock& member = members_[i];
+    return {*member.context, *member.weights, rows_, member.pages, number_, first};
   }
 
   void rows(std::int64_t first, std::int64_t count) {
@@ -125,14 +129,8 @@ class SublayerRun {
   }
 
   void output(std::size_t i, std::int64_t first, const TensorView& inner, const TensorView& y) {
-    const MemberBlock& member = members_[i];
-    const Part part{part_.output(), 0};
-    const LinearCall call = call_of(*member.weights, part, inner, y);
-    backend(i).linear(call.y, call.x, *call.weight, call.bias);
-    const AdaptedOutput output{part, y};
-    add_adapters(backend(i),
-                 {rows_.adapters, static_cast<std::size_t>(number_), first, member.context->member}, inner,
-                 std::span(&output, 1));
+    const PartOutput output{{part_.output(), 0}, y};
+    run_linears(backend(i), *members_[i].weights, inner, {&output, 1}, run_of(i, first).adapters());
   }
 
   void add(const OnEach& y, std::int64_t first, std::int64_t count) {
@@ -156,9 +154,15 @@ class SublayerRun {
 
 }  // namespace
 
-LinearCall call_of(const BlockWeights& weights, Part part, const TensorView& x, const TensorView& y) {
-  const LinearPart& linear = weights.at(part);
-  return {y, x, linear.weight.get(), vector_view(linear.bias)};
+void run_linears(Backend& backend, const BlockWeights& weights, const TensorView& x,
+                 std::span<const PartOutput> outputs, const RowAdapters& adapters) {
+  std::array<LinearCall, kMostParts> calls;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    const LinearPart& linear = weights.at(outputs[i].part);
+    calls.at(i) = {outputs[i].y, x, linear.weight.get(), vector_view(linear.bias)};
+  }
+  backend.linears(std::span<const LinearCall>(calls).first(outputs.size()));
+  add_adapters(backend, adapters, x, outputs);
 }
 
 void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights, const TensorView& x,

@@ -29,14 +29,14 @@ std::vector<AdapterRun> clip(const RowAdapters& adapters, std::int64_t rows) {
 
 // All runs are of one adapter.
 void add_one(Backend& backend, const RowAdapters& adapters, std::span<const AdapterRun> runs,
-             const TensorView& x, std::span<const AdaptedOutput> outputs) {
+             const TensorView& x, std::span<const PartOutput> outputs) {
   const auto& linears = runs.front().adapter->members.at(adapters.member).at(adapters.block);
-  const auto linear_of = [&](const AdaptedOutput& output) -> const PreparedAdapter::Linear* {
+  const auto linear_of = [&](const PartOutput& output) -> const PreparedAdapter::Linear* {
     const std::vector<PreparedAdapter::Linear>& parts = linears[static_cast<std::size_t>(output.part.linear)];
     return parts.empty() ? nullptr : &parts.at(output.part.part);
   };
   if (std::none_of(outputs.begin(), outputs.end(),
-                   [&](const AdaptedOutput& output) { return linear_of(output) != nullptr; }))
+                   [&](const PartOutput& output) { return linear_of(output) != nullptr; }))
     return;
   std::vector<std::int32_t> rows;
   for (const AdapterRun& run : runs)
@@ -47,7 +47,7 @@ void add_one(Backend& backend, const RowAdapters& adapters, std::span<const Adap
   backend.embed(gathered.view, x, rows);  // rows of a table, widened
   std::vector<Floats> narrow, wide;
   std::vector<LinearCall> down, up;
-  for (const AdaptedOutput& output : outputs) {
+  for (const PartOutput& output : outputs) {
     const PreparedAdapter::Linear* linear = linear_of(output);
     narrow.push_back(linear ? floats(backend, count, linear->down->out_features) : Floats());
     wide.push_back(linear ? floats(backend, count, linear->up->out_features) : Floats());
@@ -101,7 +101,7 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
 }
 
 void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x,
-                  std::span<const AdaptedOutput> outputs) {
+                  std::span<const PartOutput> outputs) {
   if (adapters.runs.empty()) return;
   std::vector<AdapterRun> left = clip(adapters, x.rows());
   while (!left.empty()) {

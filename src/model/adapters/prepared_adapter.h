@@ -47,13 +47,13 @@ struct RowAdapters {
 };
 
 // The result of a part of a linear, F32 [T, its rows].
-struct AdaptedOutput {
+struct PartOutput {
   Part part;
   TensorView y;
 };
 
 // For linears that share the input x [T, in], of the compute dtype.
 void add_adapters(Backend& backend, const RowAdapters& adapters, const TensorView& x,
-                  std::span<const AdaptedOutput> outputs);
+                  std::span<const PartOutput> outputs);
 
 }  // namespace llmq

@@ -92,7 +92,7 @@ MlpSpec mlp_of(const HalfOfABlock& half) {
     mlp.gate = Part{builder.linear("mlp.gate_proj", mlp.input, {width}, bias)};
     mlp.up = {builder.linear("mlp.up_proj", mlp.input, {width}, bias)};
   }
-  mlp.down = builder.linear("mlp.down_proj", mlp.inner, {half.hidden}, bias);
+  mlp.output = builder.linear("mlp.down_proj", mlp.inner, {half.hidden}, bias);
   return mlp;
 }
 

@@ -35,7 +35,7 @@ BlockSpec opt_block(const std::string& prefix, const OptSizes& sizes, const Norm
   mlp.width = sizes.width, mlp.activation = Activation::kRelu;
   mlp.input = builder.site("x_mlp", hidden), mlp.inner = builder.site("x_down", sizes.width);
   mlp.up = {builder.linear("fc1", mlp.input, {sizes.width}, true)};
-  mlp.down = builder.linear("fc2", mlp.inner, {hidden}, true);
+  mlp.output = builder.linear("fc2", mlp.inner, {hidden}, true);
   builder.mlp(second, mlp);
   return std::move(builder).block();
 }

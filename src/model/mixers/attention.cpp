@@ -93,13 +93,8 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
   const auto flat = [&](const TensorView& heads) {
     return TensorView(heads.pointer, DType::kF32, {x.rows(), heads.shape[1] * heads.shape[2]}, heads.device);
   };
-  const LinearCall calls[] = {call_of(weights, spec.query, x, flat(q)),
-                              call_of(weights, spec.key, x, flat(k)),
-                              call_of(weights, spec.value, x, flat(v))};
-  context.backend.linears(calls);
-  const AdaptedOutput outputs[] = {
-      {spec.query, calls[0].y}, {spec.key, calls[1].y}, {spec.value, calls[2].y}};
-  add_adapters(context.backend, adapters, x, outputs);
+  const PartOutput outputs[] = {{spec.query, flat(q)}, {spec.key, flat(k)}, {spec.value, flat(v)}};
+  run_linears(context.backend, weights, x, outputs, adapters);
   normalize_and_rotate(context, weights, spec, spec.query_norm, q, positions, block);
   normalize_and_rotate(context, weights, spec, spec.key_norm, k, positions, block);
 }

@@ -32,8 +32,11 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
              const AttentionSpec& spec, const TensorView& x, std::span<const std::int32_t> positions,
              const TensorView& q, const TensorView& k, const TensorView& v, const RowAdapters& adapters = {});
 
-// Calls for parts of linears, with what adapters add to their results.
-LinearCall call_of(const BlockWeights& weights, Part part, const TensorView& x, const TensorView& y);
+// The most parts of linears that a mixer asks for at once: q, k and v.
+inline constexpr std::size_t kMostParts = 3;
+// Parts of linears of one x, at most kMostParts, and what adapters add to their results.
+void run_linears(Backend& backend, const BlockWeights& weights, const TensorView& x,
+                 std::span<const PartOutput> outputs, const RowAdapters& adapters);
 
 // Norms of this block or of the model: y of any type that Backend::rms_norm() writes.
 void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights, const TensorView& x,

@@ -16,19 +16,14 @@ void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, co
                                       part = x.row_slice(first, count), out = inner.row_slice(first, count);
                      const RowAdapters adapters = run.adapters().from(first);
                      if (!spec.gate) {
-                       const LinearCall call = call_of(run.weights, spec.up, part, up);
-                       backend.linear(call.y, call.x, *call.weight, call.bias);
-                       const AdaptedOutput output{spec.up, up};
-                       add_adapters(backend, adapters, part, std::span(&output, 1));
+                       const PartOutput output{spec.up, up};
+                       run_linears(backend, run.weights, part, {&output, 1}, adapters);
                        backend.activate(out, up, spec.activation);
                        return;
                      }
                      const TensorView gate = gate_out.view(DType::kF32, {count, width});
-                     const LinearCall calls[] = {call_of(run.weights, *spec.gate, part, gate),
-                                                 call_of(run.weights, spec.up, part, up)};
-                     backend.linears(calls);
-                     const AdaptedOutput outputs[] = {{*spec.gate, gate}, {spec.up, up}};
-                     add_adapters(backend, adapters, part, outputs);
+                     const PartOutput outputs[] = {{*spec.gate, gate}, {spec.up, up}};
+                     run_linears(backend, run.weights, part, outputs, adapters);
                      backend.gated_activation(out, gate, up, spec.activation);
                    });
 }
