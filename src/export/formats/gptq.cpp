@@ -18,6 +18,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "export/formats/fused_linears.h"
 #include "export/formats/packed_formats.h"
 #include "tensor/packed_layout.h"
 
@@ -95,22 +96,13 @@ std::string exactly(const std::string& name) {
   return pattern + "$";
 }
 
-// vLLM runs q, k and v as one linear and looks its name up: "…self_attn.qkv_proj".
-std::string fused_name(const std::string& module) {
-  const std::size_t dot = module.rfind('.') + 1;
-  const std::string leaf = module.substr(dot);
-  if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj") return module.substr(0, dot) + "qkv_proj";
-  if (leaf == "gate_proj" || leaf == "up_proj") return module.substr(0, dot) + "gate_up_proj";
-  return "";
-}
-
 Json rules(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
   Json dynamic = Json::object();
   std::set<std::string> fused;
   const auto rule = [&](const char* sign, const std::string& module, const Json& value) {
     dynamic[sign + exactly(module)] = value;
-    if (const std::string whole = fused_name(module); !whole.empty() && fused.insert(whole).second)
-      dynamic[sign + exactly(whole)] = value;
+    const FusedLinear whole = fused_linear(module);
+    if (whole.parts > 1 && fused.insert(whole.module).second) dynamic[sign + exactly(whole.module)] = value;
   };
   for (const PlannedModule& m : modules)
     if (!same_words(m, modules.front()))

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "base/error.h"
+#include "export/formats/fused_linears.h"
 
 namespace llmq {
 namespace {
@@ -256,17 +257,6 @@ std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   return "";
 }
 
-// "model.layers.3.self_attn" + "qkv" for q_proj, k_proj and v_proj: the linear that vLLM makes of them, and
-// how many parts it has.
-std::pair<std::string, int> fused_name(const std::string& module) {
-  const std::size_t dot = module.rfind('.');
-  const std::string parent = module.substr(0, dot == std::string::npos ? 0 : dot),
-                    leaf = module.substr(dot == std::string::npos ? 0 : dot + 1);
-  if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj") return {parent + ".qkv_proj", 3};
-  if (leaf == "gate_proj" || leaf == "up_proj") return {parent + ".gate_up_proj", 2};
-  return {module, 1};
-}
-
 std::string fusion_complaint(std::span<const PlannedModule> modules) {
   struct Parts {
     const PlannedModule* first;
@@ -274,7 +264,7 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
   };
   std::map<std::string, Parts> fused;
   for (const PlannedModule& m : modules) {
-    const auto [name, wanted] = fused_name(m.module);
+    const auto [name, wanted] = fused_linear(m.module);
     const auto [entry, fresh] = fused.try_emplace(name, Parts{&m, wanted, 0});
     ++entry->second.found;
     const PlannedModule& first = *entry->second.first;

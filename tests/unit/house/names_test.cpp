@@ -23,8 +23,7 @@ const std::vector<Exception>& may_name_linears() {
       {"src/model/families/", "a family says what its block consists of"},
       {"src/model/gguf/", "a GGUF's tensors to the names of a family's"},
       {"src/export/gguf/", "the names of a family's to a GGUF's"},
-      {"src/export/formats/gptq.cpp", "vLLM looks up the rules of linears that it fuses by the fused name"},
-      {"src/export/formats/loader_constraints.cpp", "vLLM wants one scheme for all linears that it fuses"},
+      {"src/export/formats/fused_linears.cpp", "vLLM has names of its own for linears that it fuses"},
       {"src/quant/recipe/recipe.cpp", "a message shows how an override is written"},
   };
   return list;

@@ -1,0 +1,13 @@
+#include "export/formats/fused_linears.h"
+
+namespace llmq {
+
+FusedLinear fused_linear(const std::string& module) {
+  const std::size_t name = module.rfind('.') + 1;  // 0 without a dot
+  const std::string parent = module.substr(0, name), leaf = module.substr(name);
+  if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj") return {parent + "qkv_proj", 3};
+  if (leaf == "gate_proj" || leaf == "up_proj") return {parent + "gate_up_proj", 2};
+  return {module, 1};
+}
+
+}  // namespace llmq
