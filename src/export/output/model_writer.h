@@ -83,6 +83,18 @@ class ModelWriter {
   virtual std::uint64_t bytes() const = 0;  // of all shards, known from the declarations
 };
 
+// A writer that gives nothing a name: for those that only look at what is written.
+class UnpublishedWriter : public ModelWriter {
+ public:
+  std::string complete() override { return {}; }
+  Path directory() const override { return {}; }
+  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
+                      bool) override {
+    return {};
+  }
+  std::uint64_t bytes() const override { return 0; }
+};
+
 // The type in which a dense tensor is written: as stored; BF16 for a GGUF's block types, which safetensors
 // does not have.
 DType written_dtype(const StoredTensor& tensor);

@@ -12,7 +12,7 @@ namespace llmq {
 namespace {
 
 // Does what a writer with a journal does to a linear, but for the file.
-class PackingWriter final : public ModelWriter {
+class PackingWriter final : public UnpublishedWriter {
  public:
   explicit PackingWriter(const Plan& plan) : format_(packed_format(plan.format)) {
     for (const PlannedModule& module : plan.modules) planned_[module.module] = &module;
@@ -22,13 +22,6 @@ class PackingWriter final : public ModelWriter {
   }
   void add_dense(const std::string&, DType, const Shape&, std::span<const std::byte>) override {}
   void append_dense(const std::string&, DType, const Shape&, std::span<const std::byte>) override {}
-  std::string complete() override { return {}; }
-  Path directory() const override { return {}; }
-  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
-                      bool) override {
-    return {};
-  }
-  std::uint64_t bytes() const override { return 0; }
 
  private:
   const PackedFormatRow& format_;

@@ -15,7 +15,7 @@ namespace {
 using ::testing::ElementsAre;
 
 // Notes what it is given; a linear is taken when the test lets it pass.
-struct Notes final : ModelWriter {
+struct Notes final : UnpublishedWriter {
   std::counting_semaphore<16> pass{0};
   std::vector<std::string> given;
   std::string fails;  // at this one
@@ -39,13 +39,6 @@ struct Notes final : ModelWriter {
       if (text == fails) throw std::runtime_error(text);
     };
   }
-  std::string complete() override { return {}; }
-  Path directory() const override { return {}; }
-  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
-                      bool) override {
-    return {};
-  }
-  std::uint64_t bytes() const override { return 0; }
 };
 
 QuantizedMatrix of_codes(std::size_t count) {

@@ -11,7 +11,7 @@
 
 namespace llmq {
 
-struct CapturedOutput final : ModelWriter {
+struct CapturedOutput final : UnpublishedWriter {
   struct Dense {
     DType dtype;
     Shape shape;
@@ -35,13 +35,6 @@ struct CapturedOutput final : ModelWriter {
     into.shape = shape;
     into.bytes.insert(into.bytes.end(), bytes.begin(), bytes.end());
   }
-  std::string complete() override { return {}; }
-  Path directory() const override { return {}; }
-  std::string publish(const std::vector<std::pair<std::string, std::string>>&, const ManifestText&,
-                      bool) override {
-    return {};
-  }
-  std::uint64_t bytes() const override { return 0; }
 };
 
 inline Checkpoint stories() {
