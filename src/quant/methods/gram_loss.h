@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 
 #include "base/threads.h"
@@ -98,5 +99,12 @@ std::vector<double> row_losses(const QuantizedMatrix& matrix, std::span<const fl
 double output_energy(std::span<const float> weight, std::int64_t rows, std::int64_t channels, GramLoss& gram,
                      ThreadPool& pool);
 double sum_in_order(std::span<const double> values);
+
+// The Gram matrix that the readers of an input share; where nobody does, one of the problem's statistics,
+// which `made` holds.
+template <class Problem>
+GramLoss& gram_of(const Problem& problem, std::optional<GramLoss>& made, Backend& backend, Compute compute) {
+  return problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute);
+}
 
 }  // namespace llmq

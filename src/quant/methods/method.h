@@ -30,6 +30,10 @@ struct RoundingProblem {
   std::span<const std::shared_ptr<Backend>> further_devices = {};
 };
 
+// The loss of `matrix` on the problem's input; Problem::stats must be there.
+double rounding_loss(const RoundingProblem& problem, const QuantizedMatrix& matrix, Backend& backend,
+                     Compute compute);
+
 class Method {
  public:
   virtual ~Method() = default;

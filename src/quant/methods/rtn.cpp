@@ -1,7 +1,6 @@
 #include "quant/methods/rtn.h"
 
 #include <algorithm>
-#include <optional>
 
 #include "quant/methods/gram_loss.h"
 
@@ -35,12 +34,7 @@ class Rtn final : public Method {
     ThreadPool& pool = backend.workers();
     QuantizedMatrix matrix =
         round_to_nearest(problem.weight, problem.out_features, problem.in_features, problem.scheme, pool);
-    if (problem.stats != nullptr) {
-      std::optional<GramLoss> made;
-      GramLoss& gram =
-          problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
-      matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
-    }
+    if (problem.stats != nullptr) matrix.loss = rounding_loss(problem, matrix, backend, compute_);
     return matrix;
   }
 

@@ -105,8 +105,7 @@ class AwqRounding final : public Method {
     std::vector<GroupRange> ranges = find_ranges(problem.weight, rows, columns, problem.scheme, pool);
     QuantizedMatrix plain = round_in_ranges(problem.weight, rows, columns, problem.scheme, ranges, pool);
     std::optional<GramLoss> made;
-    GramLoss& gram =
-        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
+    GramLoss& gram = gram_of(problem, made, backend, compute_);
     std::vector<double> loss = row_losses(plain, problem.weight, gram, pool);
     if (options_.clip && problem.scheme.granularity != Granularity::kTensor) {
       ClipSearch(problem, ranges, backend, compute_, pool).run();

@@ -2,10 +2,8 @@
 
 #include <algorithm>
 #include <numeric>
-#include <optional>
 
 #include "base/error.h"
-#include "quant/methods/gram_loss.h"
 #include "quant/methods/rtn.h"
 
 namespace llmq {
@@ -23,10 +21,7 @@ class SalientRounding final : public Method {
     for (std::int64_t n = 0; n < problem.out_features; ++n)
       for (const std::int32_t k : matrix.kept_columns)
         matrix.kept_weights.push_back(problem.weight[static_cast<std::size_t>(n * problem.in_features + k)]);
-    std::optional<GramLoss> made;
-    GramLoss& gram =
-        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
-    matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
+    matrix.loss = rounding_loss(problem, matrix, backend, compute_);
     return matrix;
   }
 

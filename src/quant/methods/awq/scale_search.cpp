@@ -124,10 +124,6 @@ void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std:
   for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
 }
 
-GramLoss& gram_of(const ScaleProblem& problem, std::optional<GramLoss>& made, Backend& backend) {
-  return problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, problem.compute);
-}
-
 std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
   std::vector<RowPlace> rows;
   for (std::size_t r = 0; r < problem.readers.size(); ++r)
@@ -140,7 +136,7 @@ std::vector<RowPlace> all_rows(const ScaleProblem& problem) {
 double awq_scale_loss(const ScaleProblem& problem, std::span<const float> s, Backend& backend) {
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;
-  GramLoss& gram = gram_of(problem, made, backend);
+  GramLoss& gram = gram_of(problem, made, backend, problem.compute);
   const std::vector<float> own_s(s.begin(), s.end());
   const std::vector<float>* const only[] = {&own_s};
   return losses_of(problem, only, all_rows(problem), gram, pool).front();
@@ -155,7 +151,7 @@ AwqScales search_awq_scales(const ScaleProblem& problem, const AwqOptions& optio
 
   ThreadPool& pool = backend.workers();
   std::optional<GramLoss> made;
-  GramLoss& gram = gram_of(problem, made, backend);
+  GramLoss& gram = gram_of(problem, made, backend, problem.compute);
   std::vector<Candidate> candidates = make_candidates(problem, options, channels);
   judge(candidates, problem, sampled, gram, pool);
   // A loss that is not finite never wins; equal losses keep the order of the grid.

@@ -21,8 +21,8 @@ void GroupDescent::run() {
 
 // Y = D G on the columns of a block.
 void GroupDescent::slopes(const ColumnBlock& block) {
-  host_tile_product(at(y_, block.begin - begin_), problem_.square.at(0, block), block.width, block.width,
-                    tile_.difference.data(), block.rows, false);
+  host_tile_product(tile_.at(y_, block.begin - begin_), problem_.square.at(0, block), block.width,
+                    block.width, tile_.difference.data(), block.rows, false);
 }
 
 void GroupDescent::visit(std::int64_t begin, std::int64_t end) {
@@ -54,7 +54,7 @@ void GroupDescent::search_again(const BlockCholesky& factor, const ColumnBlock& 
   const std::size_t count = static_cast<std::size_t>(width_) * rows_;
   float* const scale = tile_.scale_of(group_);
   float* const zero = tile_.zero_of(group_);
-  float* const steps = at(tile_.steps, begin_);
+  float* const steps = tile_.at(tile_.steps, begin_);
   for (std::vector<float>* scratch : {&target_, &fresh_, &spent_, &carried_}) scratch->resize(count);
   host_tile_product(target_.data(), factor.inverse.data(), width_, width_, y_.data(), width_, false);
   Lanes old_loss, least, old_scale, old_zero;
@@ -85,7 +85,7 @@ void GroupDescent::search_again(const BlockCholesky& factor, const ColumnBlock& 
   }
   if (!any) return;
   std::copy_n(fresh_.begin(), count, steps);
-  float* const difference = at(tile_.difference, begin_);
+  float* const difference = tile_.at(tile_.difference, begin_);
   std::copy_n(difference, count, spent_.begin());
   take_differences();
   for (std::size_t i = 0; i < count; ++i) spent_[i] = difference[i] - spent_[i];
@@ -93,10 +93,10 @@ void GroupDescent::search_again(const BlockCholesky& factor, const ColumnBlock& 
 }
 
 void GroupDescent::fit_scale() {
-  const float* const steps = at(tile_.steps, begin_);
+  const float* const steps = tile_.at(tile_.steps, begin_);
   u_.resize(y_.size());
   for (const ColumnBlock& block : problem_.blocks_of(begin_, begin_ + width_))
-    host_tile_product(at(u_, block.begin - begin_), problem_.square.at(begin_, block), block.width,
+    host_tile_product(tile_.at(u_, block.begin - begin_), problem_.square.at(begin_, block), block.width,
                       block.width, steps, width_, false);
   Lanes slope, curve, change{};
   host_tile_dot(slope.data(), y_.data(), steps, width_);
@@ -130,7 +130,7 @@ void GroupDescent::shift_zero() {
     any = any || move[r] != 0;
   }
   if (!any) return;
-  float* const steps = at(tile_.steps, begin_);
+  float* const steps = tile_.at(tile_.steps, begin_);
   for (std::size_t i = 0, k = 0; k < width; ++k)
     for (std::size_t r = 0; r < rows_; ++r, ++i) {
       steps[i] += move[r];
@@ -141,22 +141,13 @@ void GroupDescent::shift_zero() {
 
 // difference = weight - value, afresh: what is added up drifts.
 void GroupDescent::take_differences() {
-  host_tile_subtract(at(tile_.difference, begin_), at(tile_.weight, begin_), tile_.scale_of(group_),
-                     at(tile_.steps, begin_), width_);
+  host_tile_subtract(tile_.at(tile_.difference, begin_), tile_.at(tile_.weight, begin_),
+                     tile_.scale_of(group_), tile_.at(tile_.steps, begin_), width_);
 }
 
 TileColumns GroupDescent::columns_of(const ColumnBlock& block) {
-  TileColumns columns;
-  columns.columns = block.width;
-  columns.factors = problem_.square.at(block.begin, block);
-  columns.factor_row = block.width;
-  columns.carried = at(y_, block.begin - begin_);
-  columns.weight = at(tile_.weight, block.begin);
-  columns.steps = at(tile_.steps, block.begin);
-  columns.difference = at(tile_.difference, block.begin);
-  columns.scale = tile_.scale.data();
-  columns.zero = tile_.zero.data();
-  columns.group = problem_.order->group.data() + block.begin;
+  TileColumns columns = tile_.columns_of(problem_.square, block, *problem_.order);
+  columns.carried = tile_.at(y_, block.begin - begin_);
   columns.inverse = problem_.inverse.data() + block.begin;
   columns.top = rule_.top;
   return columns;

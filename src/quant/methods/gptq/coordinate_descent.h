@@ -59,9 +59,6 @@ class GroupDescent {
   void run();
 
  private:
-  float* at(std::vector<float>& values, std::int64_t place) const {
-    return values.data() + place * tile_.rows;
-  }
   void slopes(const ColumnBlock& block);
   void visit(std::int64_t begin, std::int64_t end);
   void refit();  // everything but the codes one by one

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 
 #include "base/error.h"
 #include "quant/methods/gptq/device_rows.h"
@@ -81,10 +80,7 @@ class Gptq final : public Method {
       round_on_devices(linear, problem, matrix, backend);
     else
       round_on_host(linear, problem, matrix, pool);
-    std::optional<GramLoss> made;
-    GramLoss& gram =
-        problem.gram != nullptr ? *problem.gram : made.emplace(*problem.stats, backend, compute_);
-    matrix.loss = sum_in_order(row_losses(matrix, problem.weight, gram, pool));
+    matrix.loss = rounding_loss(problem, matrix, backend, compute_);
     return matrix;
   }
 

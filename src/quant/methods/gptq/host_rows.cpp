@@ -84,8 +84,8 @@ void GptqRows::choose_all_scales() {
   const std::vector<float> importance = linear_.input.importance_by_column();
   for (std::int64_t g = 0; g < groups_; ++g) {
     const std::int64_t begin = g * group_;
-    choose_group_scales({at(plain.weight, begin), importance.data() + begin, std::min(group_, size_ - begin),
-                         tile_.scale_of(g), tile_.zero_of(g)},
+    choose_group_scales({plain.at(plain.weight, begin), importance.data() + begin,
+                         std::min(group_, size_ - begin), tile_.scale_of(g), tile_.zero_of(g)},
                         linear_.candidates());
   }
 }
@@ -98,17 +98,8 @@ void GptqRows::carry(const ColumnBlock& block, std::vector<float>& carried) {
 }
 
 TileColumns GptqRows::columns_of(const ColumnBlock& block, std::vector<float>& carried) {
-  TileColumns columns;
-  columns.columns = block.width;
-  columns.factors = linear_.input.unit_upper.at(block.begin, block);
-  columns.factor_row = block.width;
+  TileColumns columns = tile_.columns_of(linear_.input.unit_upper, block, linear_.input.order);
   columns.carried = carried.data();
-  columns.weight = at(tile_.weight, block.begin);
-  columns.steps = at(tile_.steps, block.begin);
-  columns.difference = at(tile_.difference, block.begin);
-  columns.scale = tile_.scale.data();
-  columns.zero = tile_.zero.data();
-  columns.group = linear_.input.order.group.data() + block.begin;
   columns.top = static_cast<float>(linear_.scheme.code_count() - 1);
   return columns;
 }
@@ -133,9 +124,10 @@ void GptqRows::choose_scales(const ColumnBlock& first, std::int64_t end) {
 
 void GptqRows::fit_scales(const ColumnBlock& first, std::int64_t end) {
   const auto count = static_cast<std::size_t>((end - first.begin) * tile_.rows);
-  std::vector<float> current(at(tile_.weight, first.begin), at(tile_.weight, first.begin) + count);
+  std::vector<float> current(tile_.at(tile_.weight, first.begin),
+                             tile_.at(tile_.weight, first.begin) + count);
   if (first.begin > 0) {
-    const float* const x = at(tile_.difference, first.begin);
+    const float* const x = tile_.at(tile_.difference, first.begin);
     for (std::size_t i = 0; i < count; ++i) current[i] -= x[i];
   }
   const std::int64_t group = linear_.input.order.group[static_cast<std::size_t>(first.begin)];
@@ -155,7 +147,7 @@ void GptqRows::change_order() {
   for (std::vector<float>* values : {&tile_.weight, &tile_.difference, &tile_.steps}) {
     std::vector<float> old = *values;
     for (std::int64_t p = 0; p < size_; ++p)
-      std::copy_n(at(old, places[static_cast<std::size_t>(p)]), tile_.rows, at(*values, p));
+      std::copy_n(tile_.at(old, places[static_cast<std::size_t>(p)]), tile_.rows, tile_.at(*values, p));
   }
 }
 

@@ -95,9 +95,6 @@ class GptqRows {
   void write(QuantizedMatrix& matrix);
 
  private:
-  float* at(std::vector<float>& values, std::int64_t place) const {
-    return values.data() + place * tile_.rows;
-  }
   void read_weight(const ColumnOrder& order, RowTile& tile) const;
   void start();
   void fix_grid();
