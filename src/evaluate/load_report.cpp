@@ -51,23 +51,34 @@ std::string load_table(const LoadReport& report) {
       {"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms",
        "between pieces p50 / p95 / p99, ms", "per token p50 / p95 / p99, ms", "requests/s", "tokens/s",
        "drafts accepted", "found in the prefix cache", "peak memory, MB", "cost per million tokens"}};
-  for (const LoadRow& row : report.rows) {
-    const LoadResult& r = row.result;
-    const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
-    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate),
-                    std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft),
-                    triple(r.itl), triple(r.tpot), fmt::format("{:.2f}", r.requests_per_second),
-                    fmt::format("{:.1f}", r.tokens_per_second), share_text(row.acceptance()),
-                    share_text(row.prefix_hit_share()),
-                    row.peak_memory_bytes
-                        ? fmt::format("{:.0f}", static_cast<double>(*row.peak_memory_bytes) * 1e-6)
-                        : "-",
-                    cost ? fmt::format("{:.4g}", *cost) : "-"});
-  }
+  for (const LoadRow& row : report.rows)
+    rows.push_back(load_cells(row, report.price_per_hour, [](std::uint64_t bytes) {
+      return fmt::format("{:.0f}", static_cast<double>(bytes) * 1e-6);
+    }));
   return html_table(rows);
 }
 
 }  // namespace
+
+std::vector<std::string> load_cells(const LoadRow& row, std::optional<double> price_per_hour,
+                                    std::string (*memory)(std::uint64_t bytes)) {
+  const LoadResult& r = row.result;
+  const std::optional<double> cost = cost_per_million_tokens(price_per_hour, r.tokens_per_second);
+  return {std::to_string(row.clients),
+          row.batching(),
+          rate_text(row.rate),
+          std::to_string(r.requests - r.failed),
+          std::to_string(r.failed),
+          triple(r.ttft),
+          triple(r.itl),
+          triple(r.tpot),
+          fmt::format("{:.2f}", r.requests_per_second),
+          fmt::format("{:.1f}", r.tokens_per_second),
+          share_text(row.acceptance()),
+          share_text(row.prefix_hit_share()),
+          row.peak_memory_bytes ? memory(*row.peak_memory_bytes) : "-",
+          cost ? fmt::format("{:.4g}", *cost) : "-"};
+}
 
 std::optional<double> LoadRow::acceptance() const {
   return counters.drafted > 0 ? std::optional(counters.accepted / counters.drafted) : std::nullopt;

@@ -26,6 +26,10 @@ struct LoadRow {
 // The figures of a row in the order and under the names of the JSON schema, from the batch on; CSV has the
 // same.
 Json::Object load_members(const LoadRow& row, const LoadMix& mix, std::optional<double> price_per_hour);
+// The figures of a row in the order of the tables for people, percentiles in milliseconds. `memory`: words
+// of peak_memory_bytes, where there are any.
+std::vector<std::string> load_cells(const LoadRow& row, std::optional<double> price_per_hour,
+                                    std::string (*memory)(std::uint64_t bytes));
 // What the requests are, as a sentence; their number is for `each`.
 std::string load_words(const LoadMix& mix, const std::string& each = "a row");
 

@@ -10,6 +10,7 @@
 #include "export/inspect.h"
 #include "job/evaluation.h"
 #include "job/served_kernels.h"
+#include "tools/bench/bench_output.h"
 #include "tools/bench/served_load.h"
 #include "tools/interrupt.h"
 #include "tools/machine_figures.h"
@@ -161,12 +162,7 @@ int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::
     if (configuration.missing.empty())
       measure_rows(configuration, load, batches, globals, compute, report, progress);
   measure_bandwidth_again(*report.machine, *chosen_backend(globals));
-  if (!load.csv.empty()) write_text_atomically(system_io(), load.csv, report.to_csv());
-  if (!load.html.empty()) write_text_atomically(system_io(), load.html, report.to_html());
-  if (globals.json)
-    print_json(report.to_json());
-  else
-    print_for_people(report);
+  put_out(report, load, globals, print_for_people);
   return warn_of_failures(report) ? 0 : 3;
 }
 

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "export/inspect.h"
 #include "job/kv_cache_choice.h"
+#include "tools/bench/bench_output.h"
 #include "tools/bench/served_load.h"
 #include "tools/machine_figures.h"
 #include "tools/print.h"
@@ -51,10 +52,6 @@ void measure(const ServeBench& options, const HttpTarget& at, LoadTarget target,
       }
 }
 
-std::string triple(const Percentiles& seconds) {
-  return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99);
-}
-
 void print_for_people(const LoadReport& report) {
   print_line(report.endpoint.empty() ? fmt::format("{} ({}), {} compute, suite serve", report.model,
                                                    report.config, report.compute)
@@ -63,20 +60,7 @@ void print_for_people(const LoadReport& report) {
   std::vector<std::vector<std::string>> rows = {{"clients", "batching", "rate", "answered", "failed", "ttft",
                                                  "itl", "tpot", "req/s", "tok/s", "accepted", "prefix hits",
                                                  "memory", "per Mtok"}};
-  const auto share = [](const std::optional<double>& value) {
-    return value ? fmt::format("{:.1f} %", 100 * *value) : "-";
-  };
-  for (const LoadRow& row : report.rows) {
-    const LoadResult& r = row.result;
-    const std::optional<double> cost = cost_per_million_tokens(report.price_per_hour, r.tokens_per_second);
-    rows.push_back({std::to_string(row.clients), row.batching(), rate_text(row.rate),
-                    std::to_string(r.requests - r.failed), std::to_string(r.failed), triple(r.ttft),
-                    triple(r.itl), triple(r.tpot), fmt::format("{:.2f}", r.requests_per_second),
-                    fmt::format("{:.1f}", r.tokens_per_second), share(row.acceptance()),
-                    share(row.prefix_hit_share()),
-                    row.peak_memory_bytes ? bytes_text(*row.peak_memory_bytes) : "-",
-                    cost ? fmt::format("{:.4g}", *cost) : "-"});
-  }
+  for (const LoadRow& row : report.rows) rows.push_back(load_cells(row, report.price_per_hour, bytes_text));
   print_table(rows);
 }
 
@@ -124,12 +108,7 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
     measure(options, parse_http_url(options.endpoint, "--endpoint"),
             {options.engine.model, authorization_of(options), !options.may_end}, report);
   }
-  if (!options.csv.empty()) write_text_atomically(system_io(), options.csv, report.to_csv());
-  if (!options.html.empty()) write_text_atomically(system_io(), options.html, report.to_html());
-  if (globals.json)
-    print_json(report.to_json());
-  else
-    print_for_people(report);
+  put_out(report, options, globals, print_for_people);
   return warn_of_failures(report) ? 0 : 3;
 }
 

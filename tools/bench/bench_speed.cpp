@@ -10,6 +10,7 @@
 #include "job/kv_cache_choice.h"
 #include "job/loaded_model.h"
 #include "job/served_kernels.h"
+#include "tools/bench/bench_output.h"
 #include "tools/interrupt.h"
 #include "tools/machine_figures.h"
 #include "tools/print.h"
@@ -119,12 +120,7 @@ int bench_speed(const SpeedBench& options, const ServeBench& serve, const Global
                      fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
   }
   measure_bandwidth_again(report.machine, *backend);
-  if (!serve.csv.empty()) write_text_atomically(system_io(), serve.csv, report.to_csv());
-  if (!serve.html.empty()) write_text_atomically(system_io(), serve.html, report.to_html());
-  if (globals.json)
-    print_json(report.to_json());
-  else
-    print_for_people(report);
+  put_out(report, serve, globals, print_for_people);
   return 0;
 }
 
