@@ -9,7 +9,9 @@
 // linears, sites and norms have ids, which are their places in the lists of the block. A family fills all of
 // it (model/block_builder.h); it is constant from then on.
 #pragma once
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <variant>
@@ -38,7 +40,28 @@ struct LinearSpec {
   std::vector<std::int64_t> parts;  // rows of each of the linears that are stored as this one; at least one
   int rope_heads = 0;  // above 0: rows are heads that rope turns, which a GGUF stores in an order of its own
   bool has_bias() const { return bias.exists(); }
+  // Where the rows of a part begin.
+  std::int64_t first_row(std::size_t part) const {
+    return std::accumulate(parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(part), std::int64_t{0});
+  }
 };
+
+// visit(part, first row, rows) of each of the linears that are stored as this one.
+template <class Visit>
+void each_part(const LinearSpec& linear, const Visit& visit) {
+  for (std::size_t part = 0; part < linear.parts.size(); ++part)
+    visit(part, linear.first_row(part), linear.parts[part]);
+}
+
+// visit(member, first row, rows) of what each of `members` has of each part.
+template <class Visit>
+void each_share(const LinearSpec& linear, std::size_t members, const Visit& visit) {
+  each_part(linear, [&](std::size_t, std::int64_t first, std::int64_t rows) {
+    const std::int64_t count = rows / static_cast<std::int64_t>(members);
+    for (std::size_t member = 0; member < members; ++member)
+      visit(member, first + static_cast<std::int64_t>(member) * count, count);
+  });
+}
 
 // Rows of a linear: the whole of it, or one of its parts (q of a stored qkv).
 struct Part {

@@ -70,16 +70,6 @@ std::unique_ptr<PreparedWeight> prepare_rows(Backend& backend, Compute compute, 
   return backend.prepare(whole.row_slice(first, count), compute);
 }
 
-// visit(part, first row, rows) of each.
-template <typename Visit>
-void each_part(const LinearSpec& linear, const Visit& visit) {
-  std::int64_t first = 0;
-  for (std::size_t part = 0; part < linear.parts.size(); ++part) {
-    visit(part, first, linear.parts[part]);
-    first += linear.parts[part];
-  }
-}
-
 std::vector<LinearId> all_of(const BlockSpec& block) {
   std::vector<LinearId> ids;
   for (const LinearSpec& linear : block.linears) ids.push_back(linear.id);
@@ -139,17 +129,13 @@ std::vector<BlockLinear> prepare_linear_shares(std::span<Backend* const> members
                                                bool allow_nonfinite, PackedWeights packed) {
   const ReadLinear read = read_linear(source, linear, allow_nonfinite, packed, members.front()->workers());
   std::vector<BlockLinear> shares(members.size());
-  each_part(linear, [&](std::size_t, std::int64_t first_of_part, std::int64_t rows) {
-    const std::int64_t count = rows / static_cast<std::int64_t>(members.size());
-    for (std::size_t member = 0; member < members.size(); ++member) {
-      const std::int64_t first = first_of_part + static_cast<std::int64_t>(member) * count;
-      LinearPart& share = shares[member].parts.emplace_back();
-      share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
-      if (!read.bias.empty())
-        share.bias = upload_values(
-            *members[member],
-            std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
-    }
+  each_share(linear, members.size(), [&](std::size_t member, std::int64_t first, std::int64_t count) {
+    LinearPart& share = shares[member].parts.emplace_back();
+    share.weight = prepare_rows(*members[member], compute, linear, read, first, count);
+    if (!read.bias.empty())
+      share.bias = upload_values(
+          *members[member],
+          std::span(read.bias).subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(count)));
   });
   return shares;
 }

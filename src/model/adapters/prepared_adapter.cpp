@@ -82,19 +82,13 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
       for (float& value : pair.up) value *= pair.scale;
       const TensorView down(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}),
           up(pair.up.data(), DType::kF32, {pair.out_features, pair.rank});
-      std::int64_t first = 0;
-      for (const std::int64_t rows : linear.parts) {
-        const std::int64_t count = rows / static_cast<std::int64_t>(members.size());
-        for (std::size_t member = 0; member < members.size(); ++member) {
-          auto& parts = prepared.members[member][b][static_cast<std::size_t>(linear.id)];
-          PreparedAdapter::Linear& made = parts.emplace_back();
-          made.down = members[member]->prepare(down, Compute::kFloat32);
-          made.up = members[member]->prepare(
-              up.row_slice(first + static_cast<std::int64_t>(member) * count, count), Compute::kFloat32);
-          prepared.bytes += made.down->bytes + made.up->bytes;
-        }
-        first += rows;
-      }
+      each_share(linear, members.size(), [&](std::size_t member, std::int64_t first, std::int64_t count) {
+        auto& parts = prepared.members[member][b][static_cast<std::size_t>(linear.id)];
+        PreparedAdapter::Linear& made = parts.emplace_back();
+        made.down = members[member]->prepare(down, Compute::kFloat32);
+        made.up = members[member]->prepare(up.row_slice(first, count), Compute::kFloat32);
+        prepared.bytes += made.down->bytes + made.up->bytes;
+      });
     }
   }
   return prepared;

@@ -13,12 +13,13 @@ std::span<const Family* const> families() {
   return kAll;
 }
 
-void read_common_sizes(ConfigFields& config, std::int64_t layers, const char* layers_key, ModelSpec& spec) {
+void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
+  constexpr const char* kLayers = "num_hidden_layers";
   spec.hidden_size = config.integer("hidden_size", kWidthRange);
   spec.vocab_size = config.integer("vocab_size", kWidthRange);
-  const std::int64_t asked = config.integer(layers_key, kLayersRange);
+  const std::int64_t asked = config.integer(kLayers, kLayersRange);
   if (asked > layers)
-    config.bad(layers_key, fmt::format("is {}, but the checkpoint has {} tensors in all", asked, layers));
+    config.bad(kLayers, fmt::format("is {}, but the checkpoint has {} tensors in all", asked, layers));
   spec.blocks.resize(static_cast<std::size_t>(asked));
 }
 

@@ -41,7 +41,7 @@ struct Family {
 std::span<const Family* const> families();
 
 // hidden_size, vocab_size, and as many empty blocks as the config asks for.
-void read_common_sizes(ConfigFields& config, std::int64_t layers, const char* layers_key, ModelSpec& spec);
+void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
 
 // Windows per block from layer_types, or from use_sliding_window, sliding_window and max_window_layers as
 // Qwen2 and Qwen3 define them.

@@ -101,7 +101,7 @@ MlpSpec mlp_of(const HalfOfABlock& half) {
 LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
                             ModelSpec& spec) {
   LlamaSizes sizes;
-  read_common_sizes(config, layers, "num_hidden_layers", spec);
+  read_common_sizes(config, layers, spec);
   sizes.intermediate_size = config.integer("intermediate_size", kWidthRange);
   spec.max_position = config.integer("max_position_embeddings", kPositionsRange, defaults.max_position);
   read_heads(config, defaults, spec, sizes);

@@ -53,7 +53,7 @@ void refuse_other_structures(ConfigFields& config, const ModelSpec& spec) {
 
 void read_opt(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   constexpr std::int64_t kFirstPosition = 2;
-  read_common_sizes(config, layers, "num_hidden_layers", spec);
+  read_common_sizes(config, layers, spec);
   spec.max_position = config.integer("max_position_embeddings", kPositionsRange, 2048);
   OptSizes sizes;
   sizes.width = config.integer("ffn_dim", kWidthRange);

@@ -1,7 +1,6 @@
 #include "quant/pipeline/fold.h"
 
 #include <cmath>
-#include <numeric>
 #include <optional>
 
 #include "base/half.h"
@@ -72,9 +71,7 @@ void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<Block
 void Fold::divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
                        std::span<BlockWeights> weights) const {
   LinearWork& work = works.at(made.rows.linear);
-  const std::vector<std::int64_t>& parts = work.spec->parts;
-  const auto first = static_cast<std::size_t>(std::accumulate(
-      parts.begin(), parts.begin() + static_cast<std::ptrdiff_t>(made.rows.part), std::int64_t{0}));
+  const auto first = static_cast<std::size_t>(work.spec->first_row(made.rows.part));
   work.out_scale.assign(static_cast<std::size_t>(work.spec->out_features), 1.0f);
   const std::vector<std::int32_t> rows = producer_rows();
   for (std::size_t c = 0; c < s.size(); ++c)
