@@ -80,9 +80,7 @@ std::vector<PreparedServer::NamedAdapter> open_adapters(const EngineFlags& flags
       refuse("names no directory", "write NAME=DIR");
     const std::string name = text.substr(0, equals), directory = text.substr(equals + 1);
     if (const auto problem = bad_adapter_name(name)) refuse(*problem, "write NAME=DIR");
-    if (name == served.name ||
-        std::find(served.aliases.begin(), served.aliases.end(), name) != served.aliases.end())
-      refuse("that is the name of the model", "take another name");
+    if (served.answers_to(name)) refuse("that is the name of the model", "take another name");
     if (std::any_of(opened.begin(), opened.end(),
                     [&](const PreparedServer::NamedAdapter& one) { return one.served.name == name; }))
       refuse("the name is given twice", "take another name");

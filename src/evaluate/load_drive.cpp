@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/seconds_since.h"
 #include "evaluate/completion_stream.h"
+#include "http/durations.h"
 #include "http/event_stream.h"
 
 namespace llmq {
@@ -73,7 +74,7 @@ class AnswerReader : public HttpReader {
     over_();
   }
 
-  double since_start(Time time) const { return std::chrono::duration<double>(time - start_).count(); }
+  double since_start(Time time) const { return seconds_between(start_, time); }
 
   RequestTrace& trace_;
   Time start_;
@@ -103,9 +104,7 @@ class Drive {
         arrived_.push_back(i);
         continue;
       }
-      const auto wait =
-          std::chrono::duration_cast<Time::duration>(std::chrono::duration<double>(plan_[i].arrival));
-      client_.at(start_ + wait, [this, i] {
+      client_.at(start_ + as_duration(plan_[i].arrival), [this, i] {
         arrived_.push_back(i);
         send_more();
       });

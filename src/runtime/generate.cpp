@@ -4,15 +4,12 @@
 #include <chrono>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 
 namespace llmq {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double seconds_between(Clock::time_point start, Clock::time_point end) {
-  return std::chrono::duration<double>(end - start).count();
-}
 
 void check(const Engine& engine, std::span<const std::int32_t> prompt, const GenerateOptions& options) {
   if (prompt.empty())

@@ -36,7 +36,6 @@ class Api {
       std::function<HttpCounters()> connections);
   void handle(HttpRequest request, std::shared_ptr<HttpResponder> responder);
   void begin_drain() { draining_ = true; }  // no new answers
-  void engine_failed() { failed_ = true; }
 
  private:
   struct Route;
@@ -89,7 +88,7 @@ class Api {
   // loaded
   std::shared_ptr<ServedAdapters> adapters_;
   std::shared_ptr<const TokenPieces> pieces_;  // made for the first constrained answer
-  std::atomic<bool> draining_{false}, failed_{false};
+  std::atomic<bool> draining_{false};
   WorkQueue preparing_;  // last: its thread uses all of the above
 };
 

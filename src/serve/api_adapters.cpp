@@ -1,7 +1,6 @@
 // How adapters are loaded and unloaded while the server runs.
 #include <fmt/core.h>
 
-#include <algorithm>
 #include <ctime>
 
 #include "base/error.h"
@@ -33,8 +32,7 @@ void Api::load_adapter(const HttpRequest& request, const std::string&, const Res
   const AdapterRequest asked = parse_load_adapter_request(request.body, options_.limits);
   if (const auto problem = bad_adapter_name(asked.name)) throw ApiError(400, *problem, "lora_name");
   const bool known = adapters_->has(asked.name);
-  if (asked.name == model_.name ||
-      std::find(model_.aliases.begin(), model_.aliases.end(), asked.name) != model_.aliases.end())
+  if (model_.answers_to(asked.name))
     throw ApiError(400, fmt::format("'{}' is the name of the model", asked.name), "lora_name");
   if (known && !asked.in_place)
     throw ApiError(

@@ -10,14 +10,11 @@
 #include <random>
 
 #include "base/log.h"
+#include "base/seconds_since.h"
 #include "tokenizer/token_bytes.h"
 
 namespace llmq {
 namespace {
-
-double seconds_between(GenerationSink::Time from, GenerationSink::Time to) {
-  return std::chrono::duration<double>(to - from).count();
-}
 
 const char* reason_word(FinishReason reason) {
   switch (reason) {

@@ -5,6 +5,10 @@
 
 namespace llmq {
 
+bool ServedModel::answers_to(const std::string& asked) const {
+  return asked == name || std::find(aliases.begin(), aliases.end(), asked) != aliases.end();
+}
+
 std::size_t most_prompt_bytes(const ServedModel& model) {
   constexpr std::size_t kAlways = 64u << 10;
   std::size_t longest = 1;

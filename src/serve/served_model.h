@@ -18,6 +18,9 @@ struct ServedModel {
   std::int64_t vocabulary_size = 0;  // ids are below
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat_template;
+
+  // Whether a request that names this asks for the model itself.
+  bool answers_to(const std::string& asked) const;
 };
 
 // A prompt with more bytes is refused unseen: no max_model_len tokens hold as much, unless a tokenizer drops

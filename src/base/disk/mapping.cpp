@@ -11,11 +11,12 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <mutex>
 
+#include "base/checked.h"
 #include "base/disk/held_blocks.h"
 #include "base/disk/mapped_files.h"
+#include "base/disk/system_file.h"
 #include "base/error.h"
 
 namespace llmq {
@@ -24,11 +25,7 @@ namespace {
 constexpr std::uint64_t kPiece = std::uint64_t{8} << 20;
 static_assert(kPiece % kIoBlock == 0);
 
-[[noreturn]] void fail_io(const Path& path, const std::string& doing, int code) {
-  fail(ErrorKind::kIo, ErrorDetail{doing + ": " + std::strerror(code), path.string(), {}, {}});
-}
-
-std::uint64_t blocks_in(std::uint64_t bytes) { return (bytes + kIoBlock - 1) / kIoBlock; }
+std::uint64_t blocks_in(std::uint64_t bytes) { return ceil_div(bytes, kIoBlock); }
 
 // Whole blocks of the disk, to `into`, which is aligned; the last one of the file may be short.
 void read_blocks(int fd, const Path& path, BlockRange blocks, std::byte* into, std::uint64_t file_bytes) {
@@ -37,7 +34,7 @@ void read_blocks(int fd, const Path& path, BlockRange blocks, std::byte* into, s
     const std::uint64_t left = std::min(blocks.last * kIoBlock - at, kPiece);
     const ssize_t got = ::pread(fd, into, static_cast<std::size_t>(left), static_cast<off_t>(at));
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0) fail_io(path, fmt::format("cannot read at byte {}", at), errno);
+    if (got < 0) fail_errno(ErrorKind::kIo, path, fmt::format("cannot read at byte {}", at), errno);
     // A short count that is no whole number of blocks is the end of the file.
     if (got == 0 ||
         (static_cast<std::uint64_t>(got) % kIoBlock != 0 && at + static_cast<std::uint64_t>(got) < end))
@@ -170,7 +167,7 @@ class DirectMapping final : public SystemMapping {
 
   void protect(BlockRange range, int protection) const {
     if (::mprotect(address_of(range.first), bytes_of(range), protection) != 0)
-      fail_io(path_, fmt::format("no memory for {} bytes of it", bytes_of(range)), errno);
+      fail_errno(ErrorKind::kIo, path_, fmt::format("no memory for {} bytes of it", bytes_of(range)), errno);
   }
 
   void drop(BlockRange range) const noexcept override {
@@ -187,20 +184,21 @@ class DirectMapping final : public SystemMapping {
 std::unique_ptr<Mapping> map_cached(int fd, const Path& path, std::uint64_t bytes, AtomicCounters& counters) {
   if (bytes == 0) return std::make_unique<CachedMapping>(nullptr, 0, path, counters);
   void* address = ::mmap(nullptr, bytes, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (address == MAP_FAILED) fail_io(path, fmt::format("cannot map {} bytes", bytes), errno);
+  if (address == MAP_FAILED)
+    fail_errno(ErrorKind::kIo, path, fmt::format("cannot map {} bytes", bytes), errno);
   return std::make_unique<CachedMapping>(address, bytes, path, counters);
 }
 
 std::unique_ptr<Mapping> map_direct(int fd, const Path& path, std::uint64_t bytes, AtomicCounters& counters) {
   const int own = ::fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (own < 0) fail_io(path, "cannot be opened again", errno);
+  if (own < 0) fail_errno(ErrorKind::kIo, path, "cannot be opened again", errno);
   if (bytes == 0) return std::make_unique<DirectMapping>(own, path, nullptr, 0, counters);
   void* address = ::mmap(nullptr, blocks_in(bytes) * kIoBlock, PROT_NONE,
                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (address == MAP_FAILED) {
     const int code = errno;
     ::close(own);
-    fail_io(path, fmt::format("no addresses for {} bytes", bytes), code);
+    fail_errno(ErrorKind::kIo, path, fmt::format("no addresses for {} bytes", bytes), code);
   }
   // Huge pages would hold more than what is leased.
   ::madvise(address, blocks_in(bytes) * kIoBlock, MADV_NOHUGEPAGE);
@@ -213,7 +211,7 @@ void read_direct(int fd, const Path& path, std::uint64_t offset, std::span<std::
   constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
   const std::unique_ptr<std::byte, void (*)(void*)> buffer(
       static_cast<std::byte*>(std::aligned_alloc(kIoBlock, kStep)), std::free);
-  if (!buffer) fail_io(path, "no memory for a block of it", ENOMEM);
+  if (!buffer) fail_errno(ErrorKind::kIo, path, "no memory for a block of it", ENOMEM);
   const std::uint64_t end = offset + into.size();
   for (std::uint64_t at = offset / kIoBlock * kIoBlock; at < end; at += kStep) {
     const BlockRange blocks = {at / kIoBlock, std::min(blocks_in(end), (at + kStep) / kIoBlock)};

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <optional>
 
@@ -20,14 +19,6 @@ constexpr std::int64_t kBlockRows = 96, kBlockBytes = 4096, kGroupColumns = 512;
 constexpr std::int64_t kChunkPanels = 4, kFewRows = 48;  // the sums of so many rows and panels stay in L1
 constexpr std::int64_t kRoundedAtOnce = 8;               // rows of one item of the rounding
 constexpr float kOne = 1.0f;
-
-std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-template <class Body>
-void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
-  const auto call = [&](std::size_t item, int worker) { body(static_cast<std::int64_t>(item), worker); };
-  work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
-}
 
 // The inputs as codes: row m at codes + m * stride, groups group_step elements apart, scales and sums of row
 // m at m * its count.
@@ -196,7 +187,7 @@ std::unique_ptr<CodeWeight> pack_codes(const CpuWork& work, const QuantizedMatri
   const std::int64_t element = packed->element(), depth = packed->group_step * packed->groups;
   packed->panel_bytes = depth * element * panel;
   packed->panels = Buffer(host_memory(), static_cast<std::size_t>(ceil_of(n, panel) * packed->panel_bytes));
-  parallel(work, ceil_of(n, panel), [&](std::int64_t p, int worker) {
+  each_item(work, ceil_of(n, panel), [&](std::int64_t p, int worker) {
     const std::int64_t columns = std::min(panel, n - p * panel), row_bytes = depth * element;
     unsigned char* const rows = work.scratch->take(worker, static_cast<std::size_t>(panel * row_bytes));
     std::memset(rows, 0, static_cast<std::size_t>(columns * row_bytes));

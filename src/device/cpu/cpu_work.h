@@ -27,6 +27,18 @@ inline CpuFormat format_of(Compute compute) {
 inline CpuFormat format_of(DType dtype) { return dtype == DType::kF32 ? CpuFormat::kF32 : CpuFormat::kBF16; }
 inline std::int64_t format_bytes(CpuFormat format) { return format == CpuFormat::kF32 ? 4 : 2; }
 
+constexpr std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
+
+// Rows this many bytes apart (or a multiple) crowd into few sets of L1.
+inline constexpr std::int64_t kSetStride = 1024;
+
+// body(item, worker) of each.
+template <class Body>
+void each_item(const CpuWork& work, std::int64_t items, const Body& body) {
+  const auto call = [&](std::size_t item, int worker) { body(static_cast<std::int64_t>(item), worker); };
+  work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
+}
+
 // body(row) over rows of `width` elements of work each, several rows to an item: smaller operations are not
 // worth waking a worker.
 template <class Body>

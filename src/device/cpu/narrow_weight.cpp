@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <functional>
 
 #include "base/error.h"
 #include "device/cpu/weight_memory.h"
@@ -17,15 +16,6 @@ namespace {
 constexpr std::int64_t kChunkBytes = 128 << 10;  // of an unpacked panel: a quarter of a small L2
 constexpr std::int64_t kRowBytes = 384 << 10;    // of the rows that meet it
 constexpr std::int64_t kLeastRows = 96, kMostRows = 480, kTileRows = 48;
-constexpr std::int64_t kSetStride = 1024;  // rows this far apart (or a multiple) crowd into few sets of L1
-
-std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-template <class Body>
-void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
-  const auto call = [&](std::size_t item, int worker) { body(static_cast<std::int64_t>(item), worker); };
-  work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
-}
 
 // The narrowest type that holds every scale.
 ScaleFormat format_of_scales(const std::vector<float>& scales) {
@@ -281,7 +271,7 @@ std::unique_ptr<NarrowWeight> narrow_weight(const CpuWork& work, const Quantized
                             static_cast<std::size_t>(panels * narrow->layout.groups * panel) * sizeof(float));
   narrow->bytes = narrow->panels.bytes() + narrow->minima.bytes();
   const ColumnWriter writer{*narrow, matrix, panel};
-  parallel(work, panels, [&](std::int64_t p, int) {
+  each_item(work, panels, [&](std::int64_t p, int) {
     unsigned char* const at = narrow->panels.as<unsigned char>() + p * narrow->panel_bytes;
     const std::int64_t columns = std::min(panel, matrix.out_features - p * panel);
     if (columns < panel) std::memset(at, 0, static_cast<std::size_t>(narrow->panel_bytes));
@@ -341,7 +331,7 @@ void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>
   if (bytes < kInlineBytes)
     for (std::int64_t item = 0; item < items; ++item) run(item, 0);
   else
-    parallel(work, items, run);
+    each_item(work, items, run);
 }
 
 void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, const NarrowWeight& w,
@@ -353,7 +343,7 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
   const Buffer sums = room_for_sums(work, x.rows(), w);
   if (w.adds_minima()) {
     constexpr std::int64_t kRowsAtOnce = 16;
-    parallel(work, ceil_of(x.rows(), kRowsAtOnce), [&](std::int64_t some, int) {
+    each_item(work, ceil_of(x.rows(), kRowsAtOnce), [&](std::int64_t some, int) {
       const std::int64_t first = some * kRowsAtOnce;
       sum_groups(x, w, first, std::min(kRowsAtOnce, x.rows() - first), sums.as<float>());
     });
@@ -365,7 +355,7 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
   const std::int64_t blocks = ceil_of(x.rows(), block);
   const std::int64_t wanted = ceil_of(4 * work.pool->size(), blocks);  // so that workers end together
   const std::int64_t group = std::max<std::int64_t>(1, std::min<std::int64_t>(48, ceil_of(panels, wanted)));
-  parallel(work, blocks * ceil_of(panels, group), [&](std::int64_t index, int worker) {
+  each_item(work, blocks * ceil_of(panels, group), [&](std::int64_t index, int worker) {
     const std::int64_t row = index % blocks * block, first = index / blocks * group;
     item.run(row, std::min(block, x.rows() - row), first, std::min(group, panels - first), worker);
   });

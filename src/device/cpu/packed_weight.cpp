@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
 
 #include "base/checked.h"
 #include "device/cpu/score_tiles.h"
@@ -19,15 +18,6 @@ namespace llmq {
 namespace {
 
 constexpr std::int64_t kBlockRows = 96, kBlockDepth = 2048, kGroupColumns = 512;
-constexpr std::int64_t kSetStride = 1024;  // rows this far apart (or a multiple) crowd into few sets of L1
-
-std::int64_t ceil_of(std::int64_t a, std::int64_t b) { return (a + b - 1) / b; }
-
-template <class Body>
-void parallel(const CpuWork& work, std::int64_t items, const Body& body) {
-  const auto call = [&](std::size_t item, int worker) { body(static_cast<std::int64_t>(item), worker); };
-  work.pool->parallel_for(static_cast<std::size_t>(items), std::cref(call));
-}
 
 // One block of rows against one group of panels, to be stored at c (its first row and column).
 struct LinearItem {
@@ -136,7 +126,7 @@ std::unique_ptr<PackedWeight> pack_weight(const CpuWork& work, const TensorView&
   packed->bytes = static_cast<std::size_t>(packed->panel_bytes * panels);
   packed->panels = Buffer(host_memory(), packed->bytes);
   const std::int64_t row_bytes = ceil_of(k * element, 64) * 64;
-  parallel(work, panels, [&](std::int64_t p, int worker) {
+  each_item(work, panels, [&](std::int64_t p, int worker) {
     unsigned char* const rows =
         work.scratch->take(worker, static_cast<std::size_t>(panel * row_bytes + k * 4));
     const std::int64_t columns = std::min(panel, n - p * panel);
@@ -174,7 +164,7 @@ void score_in_tiles(const CpuWork& work, const TensorView& x, const PackedWeight
   TileScore* const parts = sums.as<TileScore>();
   float* const target_logits = chosen.as<float>();
   const LinearItem item{work, x, w, nullptr, kScoreTile / panel};
-  parallel(work, blocks * tiles, [&](std::int64_t index, int worker) {
+  each_item(work, blocks * tiles, [&](std::int64_t index, int worker) {
     const std::int64_t row = index % blocks * kBlockRows, tile = index / blocks, first = tile * kScoreTile;
     const std::int64_t width = std::min(kScoreTile, w.out_features - first);
     float* const at = logits.as<float>() + worker * kBlockRows * kScoreTile;
@@ -200,14 +190,14 @@ void accumulate_gram(const CpuWork& work, const TensorView& g, const TensorView&
   const Buffer packed(work.memory, static_cast<std::size_t>(panels * panel_bytes));
   for (std::int64_t t = 0; t < x.rows(); t += at_once) {
     const std::int64_t tokens = std::min(at_once, x.rows() - t), even = (tokens + 1) / 2 * 2;
-    parallel(work, panels, [&](std::int64_t p, int) {
+    each_item(work, panels, [&](std::int64_t p, int) {
       work.kernels->pack_straight[static_cast<int>(format)](
           packed.as<unsigned char>() + p * panel_bytes,
           x.as<const unsigned char>() + (t * x.row_stride + p * panel) * element, x.row_stride,
           std::min(panel, x.cols() - p * panel), tokens);
     });
     // The widest columns first, so that the workers end together.
-    parallel(work, panels, [&](std::int64_t p, int) {
+    each_item(work, panels, [&](std::int64_t p, int) {
       gram_panel(work, g, packed.as<unsigned char>(), panel_bytes, format == CpuFormat::kF32 ? tokens : even,
                  format, panels - 1 - p);
     });
@@ -221,7 +211,7 @@ void evaluate_form(const CpuWork& work, std::span<double> loss, const TensorView
                      k = g.in_features;
   const std::int64_t element = format_bytes(g.format), stride = ceil_of(k, 64) * 64 + 32;
   const auto gemm = work.kernels->gemm[static_cast<int>(g.format)];
-  parallel(work, ceil_of(rows, kBlockRows), [&](std::int64_t item, int worker) {
+  each_item(work, ceil_of(rows, kBlockRows), [&](std::int64_t item, int worker) {
     const std::int64_t first = item * kBlockRows, count = std::min(kBlockRows, rows - first);
     const std::int64_t rounded_bytes = kBlockRows * stride * element;
     const std::int64_t wide_bytes = g.format == CpuFormat::kF32 ? 0 : kBlockRows * stride * 4;

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/threads.h"
+#include "device/cpu/cpu_work.h"
 #include "tensor/tensor_view.h"
 
 namespace llmq {
@@ -36,7 +37,6 @@ struct ProductCut {
 // Items of at most `most_panels`, of even size, and enough of them for every worker where rows are few.
 inline ProductCut cut_product(std::int64_t rows, std::int64_t panels, std::int64_t block_rows,
                               std::int64_t most_panels, int workers) {
-  const auto ceil_of = [](std::int64_t a, std::int64_t b) { return (a + b - 1) / b; };
   ProductCut cut{block_rows, ceil_of(rows, block_rows), panels, 1, 0};
   if (rows == 0 || panels == 0) return cut;
   const std::int64_t wanted = ceil_of(4 * workers, cut.blocks);

@@ -8,6 +8,7 @@
 #include <map>
 #include <mutex>
 
+#include "base/checked.h"
 #include "base/error.h"
 
 namespace llmq {
@@ -15,13 +16,11 @@ namespace {
 
 constexpr std::size_t kHugePage = std::size_t{2} << 20, kMapping = std::size_t{64} << 20, kAlignment = 64;
 
-std::size_t rounded_up(std::size_t bytes, std::size_t to) { return (bytes + to - 1) / to * to; }
-
 class WeightMemory final : public MemoryResource {
  public:
   void* allocate(std::size_t bytes) override {
     if (bytes > SIZE_MAX / 2) fail(ErrorKind::kResource, "no memory for {} more bytes", bytes);
-    const std::size_t size = rounded_up(bytes == 0 ? 1 : bytes, kAlignment);
+    const std::size_t size = round_up(bytes == 0 ? 1 : bytes, kAlignment);
     const std::lock_guard lock(mutex_);
     if (left_ < size) open(size > kMapping ? size : kMapping);
     char* const block = next_;
@@ -49,13 +48,13 @@ class WeightMemory final : public MemoryResource {
   };
 
   void open(std::size_t usable) {
-    const std::size_t bytes = rounded_up(usable, kHugePage) + kHugePage;  // room to begin at a huge page
+    const std::size_t bytes = round_up(usable, kHugePage) + kHugePage;  // room to begin at a huge page
     void* const address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (address == MAP_FAILED) fail(ErrorKind::kResource, "no memory for {} more bytes", usable);
     madvise(address, bytes, MADV_HUGEPAGE);  // where the system has none, small pages do the same more slowly
     const auto at = reinterpret_cast<std::uintptr_t>(address);
-    next_ = static_cast<char*>(address) + (rounded_up(at, kHugePage) - at);
-    left_ = rounded_up(usable, kHugePage);
+    next_ = static_cast<char*>(address) + (round_up(at, kHugePage) - at);
+    left_ = round_up(usable, kHugePage);
     mappings_[next_] = {address, bytes, 0};
     open_ = next_;
   }

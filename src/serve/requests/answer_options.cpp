@@ -5,13 +5,13 @@
 #include <charconv>
 #include <cstdint>
 
+#include "runtime/scheduler.h"
 #include "serve/requests/constraint_fields.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::size_t kStops = 16, kStopBytes = 1024, kStopIds = 256, kBiases = 1024;
-constexpr std::int64_t kPriorities = 100;
 
 std::vector<std::string> read_stop(RequestFields& fields) {
   const Json* stop = fields.take("stop");
@@ -112,7 +112,8 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   }
   options.ignore_eos = fields.boolean("ignore_eos").value_or(false);
   options.n = static_cast<int>(fields.integer("n", 1, limits.max_samples).value_or(1));
-  options.priority = static_cast<int>(fields.integer("priority", -kPriorities, kPriorities).value_or(0));
+  options.priority = static_cast<int>(
+      fields.integer("priority", -Scheduler::kPriorities, Scheduler::kPriorities).value_or(0));
   options.stream = fields.boolean("stream").value_or(false);
   read_stream_options(fields, options);
   ignore_accounting(fields);
