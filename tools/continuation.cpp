@@ -24,12 +24,6 @@ std::string prompt_of(const Continuation& options) {
   return options.prompt.empty() ? read_text(system_io(), options.prompt_file) : options.prompt;
 }
 
-Json ids_json(std::span<const std::int32_t> ids) {
-  Json list = Json::array();
-  for (const std::int32_t id : ids) list.push_back(id);
-  return list;
-}
-
 // What guessing brought; null without a draft. A round gives the accepted tokens and one more.
 Json speculative_json(const Generated& g, const DraftOptions& options) {
   if (options.draft.empty()) return nullptr;

@@ -16,8 +16,8 @@ constexpr int kMostOnTheHost = 16;  // of devices that share the cores, as tests
 
 }  // namespace
 
-CLI::Option* add_devices_option(CLI::App& command, std::optional<std::string>& devices) {
-  return command
+void add_devices_option(CLI::App& command, std::optional<std::string>& devices) {
+  command
       .add_option("--devices", devices,
                   "Numbers of devices of --device that share the work, such as 0,1: samples and rows are "
                   "spread over them. The output is that of one")

@@ -9,7 +9,7 @@
 
 namespace llmq::tools {
 
-CLI::Option* add_devices_option(CLI::App& command, std::optional<std::string>& devices);
+void add_devices_option(CLI::App& command, std::optional<std::string>& devices);
 // "0,1" -> {0, 1}. Error(kUsage) for what is no list of different numbers.
 std::vector<int> parse_devices(const std::string& devices);
 // The first one is the run's own; without a list there is no other. `--device cuda` makes cuda:0, cuda:1,

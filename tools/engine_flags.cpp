@@ -1,9 +1,9 @@
 #include "tools/engine_flags.h"
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "device/known_machines.h"
 #include "job/kv_cache_choice.h"
-#include "tools/print.h"
 
 namespace llmq::tools {
 

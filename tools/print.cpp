@@ -62,6 +62,8 @@ void print_error(const Error& error, bool json) {
   std::fwrite(text.data(), 1, text.size(), json ? stdout : stderr);
 }
 
+Json ids_json(std::span<const std::int32_t> ids) { return Json(Json::Array(ids.begin(), ids.end())); }
+
 std::string number_text(double value, int significant) { return fmt::format("{:.{}g}", value, significant); }
 
 }  // namespace llmq::tools

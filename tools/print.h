@@ -1,6 +1,8 @@
 // What reaches the user: one JSON document, or short tables and sentences, on stdout; errors on stderr (in
 // JSON mode: on stdout).
 #pragma once
+#include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -17,6 +19,8 @@ void print_line(const std::string& line);
 void print_table(const std::vector<std::vector<std::string>>& rows);
 std::string error_text(const Error& error, bool json);  // with the end of the line
 void print_error(const Error& error, bool json);
+
+Json ids_json(std::span<const std::int32_t> ids);  // of tokens
 
 std::string number_text(double value, int significant);
 

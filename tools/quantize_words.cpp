@@ -114,9 +114,7 @@ void print_evaluation(const JobOutcome& o) {
       fmt::format("perplexity {:.4f} ± {:.4f} ({}, {} windows); original {:.4f}; KL {:.5f}; top-1 {:.2f} %",
                   r.ppl, r.ppl_stderr, evaluated->evaluation.protocol, r.windows, r.against->reference_ppl,
                   r.against->kl_mean, 100 * r.against->top1_agreement));
-  for (const Gate& gate : evaluated->gates)
-    print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
-                           gate.met() ? "met" : "NOT met"));
+  for (const Gate& gate : evaluated->gates) print_line(gate_text(gate));
 }
 
 }  // namespace

@@ -2,20 +2,18 @@
 
 #include <algorithm>
 
+#include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "device/known_machines.h"
 #include "job/kv_cache_choice.h"
 #include "model/divided_block.h"
 #include "runtime/swap_rates.h"
-#include "tools/print.h"
 
 namespace llmq::tools {
 namespace {
 
 constexpr std::uint64_t kUsualKvMemory = std::uint64_t{2} << 30;
-
-std::uint64_t kv_bytes_per_token(const ModelSpec& spec, KvType type) { return spec.kv_bytes(type); }
 
 }  // namespace
 
@@ -28,8 +26,8 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
                              "--max-model-len",
                              "lower it"});
   const std::int64_t members = options.placement.members;  // each of which has the memory that was asked for
-  const std::uint64_t per_token = kv_bytes_per_token(member_spec(spec, members),
-                                                     kv_type_of(options.kv_cache_dtype, compute)),
+  const std::uint64_t per_token =
+                          member_spec(spec, members).kv_bytes(kv_type_of(options.kv_cache_dtype, compute)),
                       asked = parse_bytes(options.kv_memory, "--kv-memory");
   if (const std::uint64_t memory = host_memory_bytes();
       memory != 0 && asked > memory / static_cast<std::uint64_t>(members) &&

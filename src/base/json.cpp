@@ -351,4 +351,6 @@ bool Json::erase(std::string_view key) {
   return std::erase_if(members(), [&](const Member& member) { return member.first == key; }) != 0;
 }
 
+Json text_list(std::span<const std::string> texts) { return Json(Json::Array(texts.begin(), texts.end())); }
+
 }  // namespace llmq

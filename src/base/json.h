@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -80,5 +81,7 @@ class Json {
  private:
   std::variant<std::nullptr_t, bool, std::int64_t, double, std::string, Array, Object> value_;
 };
+
+Json text_list(std::span<const std::string> texts);
 
 }  // namespace llmq

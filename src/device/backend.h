@@ -17,6 +17,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/threads.h"
@@ -30,6 +31,14 @@
 namespace llmq {
 
 enum class Compute : std::uint8_t { kFloat32, kBFloat16 };
+inline const char* compute_name(Compute compute) {
+  return compute == Compute::kFloat32 ? "float32" : "bfloat16";
+}
+inline std::optional<Compute> compute_named(std::string_view name) {
+  if (name == "float32") return Compute::kFloat32;
+  if (name == "bfloat16") return Compute::kBFloat16;
+  return std::nullopt;
+}
 inline DType activation_dtype(Compute compute) {
   return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
 }

@@ -10,7 +10,7 @@ Json traffic_json(const DiskTraffic& traffic) {
                        {"planned_bytes_written", traffic.planned_bytes_written},
                        {"bytes_written", traffic.bytes_written},
                        {"scratch_bytes_written", traffic.scratch_bytes_written},
-                       {"reads", reads_json(traffic.reads)}});
+                       {"reads", named_bytes_json(traffic.reads)}});
 }
 
 void add_traffic(Json& document, const DiskTraffic& traffic) {

@@ -88,6 +88,11 @@ Json divergence_json(const Divergence& d, const std::string& model) {
                        {"top1_agreement", d.top1_agreement}});
 }
 
+std::string gate_text(const Gate& gate) {
+  return fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
+                     gate.met() ? "met" : "NOT met");
+}
+
 Json gates_json(const std::vector<Gate>& gates) {
   Json list = Json::array();
   for (const Gate& gate : gates)

@@ -48,6 +48,7 @@ struct Gate {
 };
 
 Json divergence_json(const Divergence& divergence, const std::string& model);
+std::string gate_text(const Gate& gate);  // "gate max_kl: limit 0.2, found 0.1: met"
 Json gates_json(const std::vector<Gate>& gates);
 bool all_met(const std::vector<Gate>& gates);
 

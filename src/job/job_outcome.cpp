@@ -6,19 +6,13 @@
 
 namespace llmq {
 
-Json list_json(const std::vector<std::string>& lines) {
-  Json list = Json::array();
-  for (const std::string& line : lines) list.push_back(line);
-  return list;
-}
-
 Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration) {
   if (calibration.samples.empty()) return {};
   return Json::object({{"samples", static_cast<std::int64_t>(calibration.samples.size())},
                        {"tokens", calibration.tokens()},
                        {"sha256", calibration.sha256},
                        {"sequence_length", recipe.calibration.sequence_length},
-                       {"text", list_json(recipe.calibration.text)},
+                       {"text", text_list(recipe.calibration.text)},
                        {"seed", recipe.calibration.seed},
                        {"shuffle", recipe.calibration.shuffle}});
 }
@@ -36,9 +30,6 @@ void add_findings(Json& report, const JobOutcome& o) {
 }
 
 Json outcome_json(const JobOutcome& o) {
-  Json fallbacks = Json::array();
-  for (const Fallback& fallback : o.fallbacks)
-    fallbacks.push_back(Json::object({{"module", fallback.module}, {"reason", fallback.reason}}));
   Json document = Json::object({{"schema", "llmq.quantize/1"},
                                 {"status", "done"},
                                 {"output", o.output},
@@ -58,8 +49,8 @@ Json outcome_json(const JobOutcome& o) {
                                 {"bits_per_weight_total", o.facts.bits_per_weight_total},
                                 {"modules", static_cast<std::int64_t>(o.modules)},
                                 {"calibration", o.facts.calibration},
-                                {"fallbacks", fallbacks},
-                                {"warnings", list_json(o.warnings)},
+                                {"fallbacks", fallbacks_json(o.fallbacks)},
+                                {"warnings", text_list(o.warnings)},
                                 {"resumed_blocks", o.resumed_blocks},
                                 {"digest", o.facts.digest}});
   add_traffic(document, o.disk);

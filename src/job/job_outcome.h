@@ -35,7 +35,6 @@ struct JobOutcome {
 
 // What the calibration was; null where none was needed.
 Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration);
-Json list_json(const std::vector<std::string>& lines);
 
 // Into the report of either form: what was planned beside what was found, and the evaluation.
 void add_findings(Json& report, const JobOutcome& outcome);

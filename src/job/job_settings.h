@@ -29,13 +29,4 @@ struct JobSettings {
   Backend& backend() const { return *devices.front(); }
 };
 
-inline const char* compute_name(Compute compute) {
-  return compute == Compute::kFloat32 ? "float32" : "bfloat16";
-}
-inline std::optional<Compute> compute_named(std::string_view name) {
-  if (name == "float32") return Compute::kFloat32;
-  if (name == "bfloat16") return Compute::kBFloat16;
-  return std::nullopt;
-}
-
 }  // namespace llmq

@@ -7,7 +7,7 @@
 #include "base/amount_text.h"
 #include "base/error.h"
 #include "base/log.h"
-#include "export/provenance/manifest.h"
+#include "job/recorded_job.h"
 
 namespace llmq {
 namespace {
@@ -15,15 +15,13 @@ namespace {
 // The method that moved scales from the inputs of linears into their weights: by the manifest, or of somebody
 // else's checkpoint by its format.
 std::optional<std::string> rescaled_by(const Checkpoint& checkpoint) {
-  const Path manifest = manifest_path(checkpoint.path());
-  if (!system_io().exists(manifest)) {
+  if (!system_io().exists(manifest_path(checkpoint.path()))) {
     const Json* quantized = checkpoint.config().find("quantization_config");
     const Json* format = quantized ? quantized->find("quant_method") : nullptr;
     return format && *format == Json("awq") ? std::optional<std::string>("AWQ") : std::nullopt;
   }
   try {
-    const ProvenanceFacts facts =
-        manifest_facts(Json::parse(read_text(system_io(), manifest), manifest.string()), manifest.string());
+    const ProvenanceFacts facts = recorded_facts(system_io(), checkpoint.path());
     const Json* methods = facts.recipe.find("method");
     if (methods == nullptr || !methods->is_array()) return std::nullopt;
     for (const Json& one : methods->items()) {

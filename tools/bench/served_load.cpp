@@ -9,7 +9,6 @@
 #include "base/log.h"
 #include "base/resident_memory.h"
 #include "tools/interrupt.h"
-#include "tools/print.h"
 
 namespace llmq::tools {
 namespace {

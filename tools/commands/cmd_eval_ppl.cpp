@@ -49,9 +49,7 @@ void print_for_people(const Options& options, const Evaluation& e, const std::ve
   print_line(fmt::format("{:.0f} tokens/s on {}, {}, peak memory {}",
                          static_cast<double>(r.evaluated_tokens) / r.seconds, e.device,
                          seconds_text(r.seconds), bytes_text(peak_resident_bytes())));
-  for (const Gate& gate : gates)
-    print_line(fmt::format("gate {}: limit {}, found {:.6g}: {}", gate.name, gate.limit, gate.value,
-                           gate.met() ? "met" : "NOT met"));
+  for (const Gate& gate : gates) print_line(gate_text(gate));
 }
 
 void print_for_machines(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {

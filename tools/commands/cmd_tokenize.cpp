@@ -60,8 +60,6 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
   }
 }
 
-Json ids_json(const std::vector<std::int32_t>& ids) { return Json(Json::Array(ids.begin(), ids.end())); }
-
 // A list of messages, or an object with "messages" and what else the template reads, as the model sees it
 // before it answers.
 int run_chat(const Options& options, const GlobalOptions& globals) {

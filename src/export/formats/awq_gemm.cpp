@@ -35,11 +35,9 @@ std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatri
 // tensors' types.
 Json config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
   const QuantScheme& scheme = modules.front().scheme;
-  Json dense = Json::array();
-  for (const std::string& name : ignored) dense.push_back(name);
   return Json::object({{"bits", 4},
-                       {"group_size", scheme.granularity == Granularity::kGroup ? scheme.group_size : -1},
-                       {"modules_to_not_convert", std::move(dense)},
+                       {"group_size", group_size_of(scheme)},
+                       {"modules_to_not_convert", text_list(ignored)},
                        {"quant_method", "awq"},
                        {"version", "gemm"},
                        {"zero_point", true}});

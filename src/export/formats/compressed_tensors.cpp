@@ -138,12 +138,10 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
                       {"targets", distinct.size() == 1 ? Json::array({"Linear"}) : targets[i]},
                       {"weights", weights_config(distinct[i])}});
   }
-  Json ignore = Json::array();
-  for (const std::string& name : ignored) ignore.push_back(name);
   return Json::object({{"config_groups", std::move(groups)},
                        {"format", format},
                        {"global_compression_ratio", nullptr},
-                       {"ignore", std::move(ignore)},
+                       {"ignore", text_list(ignored)},
                        {"kv_cache_scheme", nullptr},
                        {"provider", "llmq"},
                        {"quant_method", "compressed-tensors"},

@@ -80,10 +80,6 @@ std::vector<PackedTensor> pack_v2(const PlannedModule& module, const QuantizedMa
   return pack_words(module, matrix, matrix.zeros);
 }
 
-int group_size_of(const QuantScheme& scheme) {
-  return scheme.granularity == Granularity::kGroup ? scheme.group_size : -1;
-}
-
 bool same_words(const PlannedModule& a, const PlannedModule& b) {
   return a.scheme.bits == b.scheme.bits && a.scheme.symmetric == b.scheme.symmetric &&
          group_size_of(a.scheme) == group_size_of(b.scheme) && a.column_groups == b.column_groups;

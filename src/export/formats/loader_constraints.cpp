@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "export/formats/fused_linears.h"
+#include "export/formats/packed_formats.h"
 
 namespace llmq {
 namespace {
@@ -236,7 +237,7 @@ std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   const bool packed = inputs_of(m) == Inputs::kAsTheyAre;
   const std::span<const int> bits =
       scheme.symmetric || (!row.inputs && !packed) ? row.symmetric_bits : row.asymmetric_bits;
-  const int group = scheme.granularity == Granularity::kGroup ? scheme.group_size : -1;
+  const int group = group_size_of(scheme);
   if (bits.empty())
     return fmt::format("{} has {}-bit asymmetric codes, and {} wants symmetric ones", m.module, scheme.bits,
                        row.kernel);

@@ -71,6 +71,10 @@ void check_expressible(const std::string& format, std::span<const PlannedModule>
   }
 }
 
+int group_size_of(const QuantScheme& scheme) {
+  return scheme.granularity == Granularity::kGroup ? scheme.group_size : -1;
+}
+
 std::uint64_t stored_bits(const std::string& format, const PlannedModule& module) {
   std::uint64_t bits = 0;
   for (const TensorDeclaration& tensor : packed_format(format).declare(module))

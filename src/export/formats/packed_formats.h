@@ -53,6 +53,9 @@ extern const PackedFormatRow kGptqFormat;
 extern const PackedFormatRow kGptqV2Format;
 extern const PackedFormatRow kDenseFormat;
 
+// As configs of other programs say it: -1 where a scheme has no groups.
+int group_size_of(const QuantScheme& scheme);
+
 std::span<const PackedFormatRow* const> packed_formats();  // all but the dense one
 // By name, the dense one too. Error(kUnsupported) listing those there are.
 const PackedFormatRow& packed_format(std::string_view name);

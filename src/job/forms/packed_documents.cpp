@@ -13,9 +13,9 @@ namespace {
 // What the report needs beyond the pipeline's own findings.
 Json run_json(const Plan& plan, const QuantizeReport& report, const JobOutcome& o) {
   Json run = report.to_json();
-  run["left_dense"] = list_json(plan.ignored);
+  run["left_dense"] = text_list(plan.ignored);
   if (plan.mixed) run["mixed"] = plan.mixed->to_json();
-  if (!plan.devices.empty()) run["devices"] = list_json(plan.devices);
+  if (!plan.devices.empty()) run["devices"] = text_list(plan.devices);
   add_findings(run, o);
   if (plan.device_room) run["memory"]["planned_device_bytes"] = plan.costs.device_bytes;
   return run;

@@ -94,9 +94,12 @@ std::string known_methods() {
   return known;
 }
 
-}  // namespace
+const std::vector<GgufMethodRow>& gguf_rows() {
+  static const std::vector<GgufMethodRow> kRows = {{"rtn", false}, {"imatrix", true}};
+  return kRows;
+}
 
-std::span<const MethodRow> method_rows() { return rows(); }
+}  // namespace
 
 const MethodRow& plain_rounding() { return rows().front(); }
 
@@ -130,14 +133,9 @@ MethodOptions complete_options(const MethodRow& method, MethodOptions options) {
   return options;
 }
 
-std::span<const GgufMethodRow> gguf_method_rows() {
-  static const std::vector<GgufMethodRow> kRows = {{"rtn", false}, {"imatrix", true}};
-  return kRows;
-}
-
 const GgufMethodRow* find_gguf_method(const std::vector<std::string>& words) {
   if (words.size() != 1) return nullptr;
-  for (const GgufMethodRow& row : gguf_method_rows())
+  for (const GgufMethodRow& row : gguf_rows())
     if (row.word == words.front()) return &row;
   return nullptr;
 }
@@ -149,7 +147,7 @@ std::vector<std::string> method_words() {
   };
   for (const MethodRow& row : rows())
     for (const std::string& word : row.words) add(word);
-  for (const GgufMethodRow& row : gguf_method_rows()) add(row.word);
+  for (const GgufMethodRow& row : gguf_rows()) add(row.word);
   return words;
 }
 

@@ -38,7 +38,6 @@ struct MethodRow {
   bool (*is_asked)(const MethodOptions& options) = nullptr;
 };
 
-std::span<const MethodRow> method_rows();
 // Rounding to nearest, without samples.
 const MethodRow& plain_rounding();
 
@@ -56,7 +55,6 @@ struct GgufMethodRow {
   std::string word;
   bool is_weighted = false;  // by the importance of each column
 };
-std::span<const GgufMethodRow> gguf_method_rows();
 // Null where `words` is none of them.
 const GgufMethodRow* find_gguf_method(const std::vector<std::string>& words);
 

@@ -50,17 +50,14 @@ FindingsMark mark_findings(const QuantizeReport& report) {
 
 Json block_findings(const QuantizeReport& report, const FindingsMark& since,
                     const std::set<std::string>& changed) {
-  Json modules = Json::array(), fallbacks = Json::array(), warnings = Json::array(), dense = Json::array();
+  Json modules = Json::array(), dense = Json::array();
   for (std::size_t i = since.modules; i < report.modules.size(); ++i)
     modules.push_back(module_json(report.modules[i]));
-  for (std::size_t i = since.fallbacks; i < report.fallbacks.size(); ++i)
-    fallbacks.push_back(Json::object(
-        {{"module", Json(report.fallbacks[i].module)}, {"reason", Json(report.fallbacks[i].reason)}}));
-  for (std::size_t i = since.warnings; i < report.warnings.size(); ++i)
-    warnings.push_back(Json(report.warnings[i]));
   for (const std::string& name : changed) dense.push_back(Json(name));
-  return Json::object(
-      {{"modules", modules}, {"fallbacks", fallbacks}, {"warnings", warnings}, {"changed", dense}});
+  return Json::object({{"modules", modules},
+                       {"fallbacks", fallbacks_json(std::span(report.fallbacks).subspan(since.fallbacks))},
+                       {"warnings", text_list(std::span(report.warnings).subspan(since.warnings))},
+                       {"changed", dense}});
 }
 
 std::set<std::string> take_findings(QuantizeRun& run, const Json& findings) {

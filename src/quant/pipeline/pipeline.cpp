@@ -266,9 +266,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   report.warnings = plan.warnings;
   PartClock clock;
   BackgroundWriter writing(writer);
-  QuantizeRun run{plan,    source,  spec, backend, options, report, clock, make_rounding(plan),
-                  writing, nullptr, {},   {},      {}};
-  for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
+  QuantizeRun run(plan, source, spec, backend, options, report, clock, make_rounding(plan), writing);
   const std::vector<std::set<std::string>> finished = take_finished(run);
   read_dense_ahead(run);
   read_ahead(run, finished.size());
@@ -289,8 +287,15 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   return report;
 }
 
+Json fallbacks_json(std::span<const Fallback> fallbacks) {
+  Json list = Json::array();
+  for (const Fallback& fallback : fallbacks)
+    list.push_back(Json::object({{"module", Json(fallback.module)}, {"reason", Json(fallback.reason)}}));
+  return list;
+}
+
 Json QuantizeReport::to_json() const {
-  Json list = Json::array(), fell = Json::array(), notes = Json::array(), parts = Json::object();
+  Json list = Json::array(), parts = Json::object();
   double loss = 0, rtn = 0;
   for (const ModuleReport& m : modules) {
     loss += m.loss;
@@ -307,9 +312,6 @@ Json QuantizeReport::to_json() const {
                                  {"scale_histogram", m.scales.to_json()},
                                  {"input_error", Json(m.input_error)}}));
   }
-  for (const Fallback& f : fallbacks)
-    fell.push_back(Json::object({{"module", Json(f.module)}, {"reason", Json(f.reason)}}));
-  for (const std::string& warning : warnings) notes.push_back(Json(warning));
   for (const auto& [part, time] : seconds_by_part) parts[part] = Json(time);
   return Json::object({{"seconds", Json(seconds)},
                        {"resumed_blocks", Json(resumed_blocks)},
@@ -317,8 +319,8 @@ Json QuantizeReport::to_json() const {
                        {"seconds_by_part", parts},
                        {"loss", Json(loss)},
                        {"rtn_loss", Json(rtn)},
-                       {"fallbacks", fell},
-                       {"warnings", notes},
+                       {"fallbacks", fallbacks_json(fallbacks)},
+                       {"warnings", text_list(warnings)},
                        {"modules", list}});
 }
 

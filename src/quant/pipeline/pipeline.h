@@ -4,6 +4,7 @@
 #pragma once
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +31,7 @@ struct ModuleReport {
 struct Fallback {
   std::string module, reason;
 };
+Json fallbacks_json(std::span<const Fallback> fallbacks);
 
 struct QuantizeReport {
   std::vector<ModuleReport> modules;

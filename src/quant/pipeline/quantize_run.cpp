@@ -3,10 +3,26 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "base/error.h"
 
 namespace llmq {
+
+QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSpec& model, Backend& on,
+                         const PipelineOptions& how, QuantizeReport& found, PartClock& time,
+                         std::unique_ptr<Method> rounds, BackgroundWriter& into)
+    : plan(of),
+      source(from),
+      spec(model),
+      backend(on),
+      options(how),
+      report(found),
+      clock(time),
+      rounding(std::move(rounds)),
+      writing(into) {
+  for (const PlannedModule& module : plan.modules) planned[module.module] = &module;
+}
 
 std::vector<Backend*> QuantizeRun::devices() const {
   std::vector<Backend*> all = {&backend};

@@ -33,6 +33,10 @@ class PartClock {
 
 // What a run shares between blocks.
 struct QuantizeRun {
+  QuantizeRun(const Plan& of, const LinearSource& from, const ModelSpec& model, Backend& on,
+              const PipelineOptions& how, QuantizeReport& found, PartClock& time,
+              std::unique_ptr<Method> rounds, BackgroundWriter& into);
+
   const Plan& plan;
   const LinearSource& source;
   const ModelSpec& spec;
@@ -42,13 +46,13 @@ struct QuantizeRun {
   PartClock& clock;
   std::unique_ptr<Method> rounding;
   BackgroundWriter& writing;
-  OriginalStream* original;                                 // null: nothing upstream is taken back
+  OriginalStream* original = nullptr;                       // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;      // by module
   std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
   // Called after each linear: figures for the progress line.
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;
-  std::set<std::string> written_dense =
-      {};  // those copied at the start, and those changed by folds of the blocks before
+  std::set<std::string>
+      written_dense;  // those copied at the start, and those changed by folds of the blocks before
   ThreadPool& pool() const { return backend.workers(); }
   std::vector<Backend*> devices() const;  // the backend first
 };

@@ -86,9 +86,7 @@ SecondsByPart time_block(const Plan& plan, const Checkpoint& checkpoint, const M
   const CalibrationSet set = made_up_samples(samples, plan.calibration.sequence_length, spec.vocab_size);
   PartClock clock;
   BackgroundWriter writing(writer);
-  QuantizeRun run{one,     source,  spec, backend, options, report, clock, make_rounding(one),
-                  writing, nullptr, {},   {},      {}};
-  for (const PlannedModule& module : one.modules) run.planned[module.module] = &module;
+  QuantizeRun run(one, source, spec, backend, options, report, clock, make_rounding(one), writing);
   if (plan.needs_calibration)
     run_on_samples(run, set);
   else

@@ -138,19 +138,6 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
   return passes;
 }
 
-std::uint64_t total_bytes(const std::vector<ReadPass>& passes) {
-  std::uint64_t bytes = 0;
-  for (const ReadPass& pass : passes) bytes += pass.bytes;
-  return bytes;
-}
-
-Json reads_json(const std::vector<ReadPass>& passes) {
-  Json list = Json::array();
-  for (const ReadPass& pass : passes)
-    list.push_back(Json::object({{"what", Json(pass.what)}, {"bytes", Json(pass.bytes)}}));
-  return list;
-}
-
 std::uint64_t held_bytes(const Checkpoint& checkpoint, const ModelSpec& spec,
                          const std::set<std::string>& whole, std::int64_t embedded) {
   if (!checkpoint.holds_in_memory()) return 0;

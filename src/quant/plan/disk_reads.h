@@ -19,8 +19,6 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
 std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec& spec,
                                   std::int64_t chunk_tokens, std::int64_t samples, std::int64_t length,
                                   std::int64_t stride = 1);
-std::uint64_t total_bytes(const std::vector<ReadPass>& passes);
-Json reads_json(const std::vector<ReadPass>& passes);  // [{what, bytes}]
 
 // What leases hold of the checkpoint at a time, where that is memory of the process (Reading::kDirect); else
 // 0. `whole`: tensors of which not only a band is held; `embedded`: tokens whose rows are.

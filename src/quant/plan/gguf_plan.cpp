@@ -77,8 +77,7 @@ void estimate_costs(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPla
                                   held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
                                              plan.needs_calibration() ? plan.chunk_tokens : 0));
   plan.costs.flops = forward_flops(forward, spec);
-  plan.costs.peak_bytes = 0;
-  for (const MemoryItem& item : plan.costs.memory) plan.costs.peak_bytes += item.bytes;
+  plan.costs.peak_bytes = total_bytes(plan.costs.memory);
 }
 
 }  // namespace
@@ -100,9 +99,7 @@ double GgufPlan::bits_per_weight() const {
 }
 
 Json GgufPlan::to_json() const {
-  Json items = Json::array(), list = Json::array();
-  for (const MemoryItem& item : costs.memory)
-    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
+  Json list = Json::array();
   for (const Tensor& tensor : tensors)
     list.push_back(Json::object({{"tensor", Json(tensor.name)},
                                  {"type", Json(dtype_row(tensor.dtype).name)},
@@ -113,14 +110,14 @@ Json GgufPlan::to_json() const {
                        {"scheme", gguf_type_name(*file_type)},
                        {"importance", importance},
                        {"search", search == BlockSearch::kBest ? "best" : "ggml"},
-                       {"compute", compute == Compute::kFloat32 ? "float32" : "bfloat16"},
+                       {"compute", compute_name(compute)},
                        {"bits_per_weight", bits_per_weight()},
                        {"bytes_in", Json(costs.bytes_in)},
                        {"bytes_out", Json(costs.bytes_out)},
                        {"flops", Json(costs.flops)},
                        {"peak_bytes", Json(costs.peak_bytes)},
-                       {"memory", items},
-                       {"reads", reads_json(costs.reads)},
+                       {"memory", named_bytes_json(costs.memory)},
+                       {"reads", named_bytes_json(costs.reads)},
                        {"tensors", list}});
 }
 

@@ -55,12 +55,6 @@ std::uint64_t band_of(const StoredTensor& tensor) {
 
 }  // namespace
 
-std::uint64_t total(const std::vector<MemoryItem>& items) {
-  std::uint64_t bytes = 0;
-  for (const MemoryItem& item : items) bytes += item.bytes;
-  return bytes;
-}
-
 PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads)
     : spec_(spec),
       format_(plan.format),
@@ -125,7 +119,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::calibrated() const {
     for (const SublayerSpec& part : block.sublayers) add_sublayer(block, part, moments);
   for (std::vector<MemoryItem>& moment : moments) {
     moment.push_back(written_meanwhile());
-    moment.push_back({"between the heap's blocks", std::min(total(moment) / kHeapGaps, kMostGaps)});
+    moment.push_back({"between the heap's blocks", std::min(total_bytes(moment) / kHeapGaps, kMostGaps)});
   }
   return moments;
 }

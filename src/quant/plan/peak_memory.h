@@ -12,8 +12,6 @@
 
 namespace llmq {
 
-std::uint64_t total(const std::vector<MemoryItem>& items);
-
 // The moments of one run; each term is called by the name of what holds it, and owners say what that is.
 // Elements of the activations and of prepared weights take `element` bytes.
 class PeakMemory {

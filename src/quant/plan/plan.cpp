@@ -254,16 +254,18 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   return plan;
 }
 
-namespace {
-
-Json items_json(const std::vector<MemoryItem>& memory) {
-  Json items = Json::array();
-  for (const MemoryItem& item : memory)
-    items.push_back(Json::object({{"what", Json(item.what)}, {"bytes", Json(item.bytes)}}));
-  return items;
+std::uint64_t total_bytes(std::span<const NamedBytes> parts) {
+  std::uint64_t bytes = 0;
+  for (const NamedBytes& part : parts) bytes += part.bytes;
+  return bytes;
 }
 
-}  // namespace
+Json named_bytes_json(std::span<const NamedBytes> parts) {
+  Json list = Json::array();
+  for (const NamedBytes& part : parts)
+    list.push_back(Json::object({{"what", Json(part.what)}, {"bytes", Json(part.bytes)}}));
+  return list;
+}
 
 std::int64_t Plan::gram_tokens() const {
   const bool for_the_report_alone =
@@ -274,39 +276,36 @@ std::int64_t Plan::gram_tokens() const {
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
 
 Json Plan::to_json() const {
-  Json planned = Json::array(), left = Json::array(), notes = Json::array(), named = Json::array();
+  Json planned = Json::array();
   for (const PlannedModule& m : modules)
     planned.push_back(Json::object({{"module", Json(m.module)},
                                     {"scheme", Json(m.scheme.text())},
                                     {"shape", Json::array({Json(m.out_features), Json(m.in_features)})}}));
-  for (const std::string& name : ignored) left.push_back(Json(name));
-  for (const std::string& warning : warnings) notes.push_back(Json(warning));
-  for (const std::string& device : devices) named.push_back(Json(device));
   return Json::object({{"schema", Json("llmq.plan/1")},
                        {"method", Json(method)},
                        {"format", Json(format)},
-                       {"compute", Json(compute == Compute::kFloat32 ? "float32" : "bfloat16")},
+                       {"compute", Json(compute_name(compute))},
                        {"bits_per_weight", Json(bits_per_weight())},
                        {"bytes_in", Json(costs.bytes_in)},
                        {"bytes_out", Json(costs.bytes_out)},
                        {"bytes_written", Json(bytes_written())},
                        {"bytes_read", Json(total_bytes(costs.reads))},
-                       {"reads", reads_json(costs.reads)},
+                       {"reads", named_bytes_json(costs.reads)},
                        {"flops", Json(costs.flops)},
                        {"chunk_tokens", Json(chunk_tokens)},
                        {"keep_inputs", Json(keep_inputs)},
                        {"activations_in_file", Json(activations_in_file)},
                        {"activations_on_host", Json(activations_on_host)},
                        {"peak_bytes", Json(costs.peak_bytes)},
-                       {"devices", named},
+                       {"devices", text_list(devices)},
                        {"device_bytes", Json(costs.device_bytes)},
                        {"device_free_bytes", device_room ? Json(device_room->free_bytes) : Json()},
-                       {"device_memory", items_json(costs.device_memory)},
-                       {"memory", items_json(costs.memory)},
+                       {"device_memory", named_bytes_json(costs.device_memory)},
+                       {"memory", named_bytes_json(costs.memory)},
                        {"modules", planned},
-                       {"ignored", left},
+                       {"ignored", text_list(ignored)},
                        {"mixed", mixed ? mixed->to_json() : Json()},
-                       {"warnings", notes}});
+                       {"warnings", text_list(warnings)}});
 }
 
 }  // namespace llmq

@@ -17,10 +17,15 @@
 
 namespace llmq {
 
-struct MemoryItem {
+// A part of an amount, by the name of what takes it.
+struct NamedBytes {
   std::string what;
   std::uint64_t bytes;
 };
+using MemoryItem = NamedBytes;
+using ReadPass = NamedBytes;  // one reading of (a part of) the inputs
+std::uint64_t total_bytes(std::span<const NamedBytes> parts);
+Json named_bytes_json(std::span<const NamedBytes> parts);  // [{what, bytes}]
 
 // What a device with memory of its own has: to be had now, and of it for partial results of operations that
 // can be cut.
@@ -35,12 +40,6 @@ struct PlannedDevices {
   std::optional<DeviceRoom> room = {};
 };
 PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices);
-
-// One reading of (a part of) the inputs.
-struct ReadPass {
-  std::string what;
-  std::uint64_t bytes;
-};
 
 // How much a run of a plan takes: for --dry-run and the report, and to be held against limits. One function
 // works all of it out (estimate_costs() in quant/plan/plan_costs.h).

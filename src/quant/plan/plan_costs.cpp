@@ -15,7 +15,7 @@ namespace {
 // The moment that needs most.
 std::vector<MemoryItem> greatest(const std::vector<std::vector<MemoryItem>>& moments) {
   return *std::max_element(moments.begin(), moments.end(),
-                           [](const auto& a, const auto& b) { return total(a) < total(b); });
+                           [](const auto& a, const auto& b) { return total_bytes(a) < total_bytes(b); });
 }
 
 void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
@@ -37,14 +37,14 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
     for (std::vector<MemoryItem>& moment : moments)
       moment.push_back({"what is held of the checkpoint and read ahead", held});
   costs.memory = greatest(moments);
-  costs.peak_bytes = total(costs.memory);
+  costs.peak_bytes = total_bytes(costs.memory);
   if (!has_own_memory || !plan.needs_calibration) return;
   auto on_device = run.on_device();
   if (plan.target_bits)
     for (std::vector<MemoryItem>& moment : run.measuring(plan.measured_samples))
       on_device.push_back(std::move(moment));
   costs.device_memory = greatest(on_device);
-  costs.device_bytes = total(costs.device_memory);
+  costs.device_bytes = total_bytes(costs.device_memory);
 }
 
 std::uint64_t elements_of(const Shape& shape) {

@@ -264,12 +264,6 @@ void apply(Recipe& recipe, const std::string& path, const Yaml& value) {
 
 const char* duo_text(Duo duo) { return duo == Duo::kBoth ? "both" : duo == Duo::kYes ? "true" : "false"; }
 
-Json names(const std::vector<std::string>& list) {
-  Json array = Json::array();
-  for (const std::string& name : list) array.push_back(Json(name));
-  return array;
-}
-
 Json scheme_json(const SchemeRequest& s) {
   Json json = Json::object({{"bits", Json(s.bits)}, {"activation_bits", Json(s.activation_bits)}});
   if (s.granularity)
@@ -352,12 +346,12 @@ Json Recipe::to_json() const {
       {"source", Json(source)},
       {"model", Json(model)},
       {"output", Json(output)},
-      {"method", names(methods)},
+      {"method", text_list(methods)},
       {"scheme", scheme_is_gguf ? Json(gguf.type)
                  : scheme       ? scheme_json(*scheme)
                                 : Json()},
       {"format", Json(format)},
-      {"calibration", Json::object({{"text", names(calibration.text)},
+      {"calibration", Json::object({{"text", text_list(calibration.text)},
                                     {"samples", Json(calibration.samples)},
                                     {"sequence_length", Json(calibration.sequence_length)},
                                     {"seed", Json(calibration.seed)},
@@ -365,8 +359,8 @@ Json Recipe::to_json() const {
                                     {"chat_template", Json(calibration.chat_template)}})},
       {"kv_cache",
        kv_cache ? Json::object({{"dtype", Json(std::string(kKvCacheTypes.text(*kv_cache)))}}) : Json()},
-      {"targets", names(targets)},
-      {"ignore", names(ignore)},
+      {"targets", text_list(targets)},
+      {"ignore", text_list(ignore)},
       {"overrides", overrides_json},
       {"target_bits", target_bits ? Json(*target_bits) : Json()},
       {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
@@ -392,7 +386,7 @@ Json Recipe::to_json() const {
                                     {"percentile", Json(activations.percentile)}})},
       {"portable", Json(portable)},
       {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
-      {"notes", names(notes)},
+      {"notes", text_list(notes)},
   });
   return json;
 }

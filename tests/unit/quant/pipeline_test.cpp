@@ -264,9 +264,8 @@ TEST(Pipeline, WhatLosesMoreThanPlainRoundingIsRoundedPlainlyAndSaid) {
   PartClock clock;
   const PipelineOptions options;
   BackgroundWriter writing(output);
-  QuantizeRun run{plan,    source,  spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
-                  writing, nullptr, {},   {},       {}};
-  for (const PlannedModule& module : plan.modules) run.planned[module.module] = &module;
+  QuantizeRun run(plan, source, spec, *backend, options, report, clock, std::make_unique<SpoilsDown>(),
+                  writing);
   const ForwardContext context = make_forward_context(spec, *backend, Compute::kFloat32, 24);
   ActivationStream stream(context, samples, plan.chunk_tokens, true);
   stream.embed(checkpoint, samples);
