@@ -17,7 +17,7 @@
 
 namespace llmq::tools {
 
-// cli.md, "Everywhere".
+// Flags of every command, "Everywhere" in its help.
 struct GlobalOptions {
   bool json = false, quiet = false, verbose = false;
   std::string device = "auto";

@@ -1,5 +1,5 @@
 // llmq: one program, one command per file. Parses, runs the chosen command, and turns every error into one
-// sentence and an exit code (cli.md).
+// sentence and an exit code.
 #include <unistd.h>
 
 #include <csignal>

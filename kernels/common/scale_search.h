@@ -1,7 +1,7 @@
 // How one row of a group finds its scale and zero: which candidates there are, in which order, and what is
 // kept. The host decides by these lines for each row of a tile (quant/methods/gptq/group_scales.cpp,
-// group_descent.cpp), a device for each row of a weight (kernels/cuda/group_search.h, tile_rounding.h); sums
-// over the columns of the group are theirs (kernels/common/tile_arithmetic.h).
+// coordinate_descent.cpp), a device for each row of a weight (kernels/cuda/group_search.h, tile_rounding.h);
+// sums over the columns of the group are theirs (kernels/common/tile_arithmetic.h).
 //
 //   range     the range as it is; the range shrunk, both ends together or one alone (asymmetric); for a
 //             symmetric scheme shrunk or slightly widened, and the full range: scale = -w_m / 2^(b-1) with

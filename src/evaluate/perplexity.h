@@ -6,8 +6,8 @@
 //       share of equal arg-max
 //
 // Logits are made a few rows at a time and never stored for a window; sums are FP64 in token order, so the
-// same file gives the same digits at any batch or thread count. Protocols: cli.md ("hf", "llama.cpp");
-// methods.md 3.4.
+// same file gives the same digits at any batch or thread count. Protocols and measures in words:
+// docs/terms.md.
 #pragma once
 #include <cstdint>
 #include <functional>

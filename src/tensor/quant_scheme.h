@@ -48,9 +48,9 @@ struct QuantScheme {
   bool operator==(const QuantScheme&) const = default;
 };
 
-// A scheme as asked for: parts left out stay open until the plan resolves them (cli.md: no scheme given means
-// w4a16 with the largest of 128, 64, 32 that divides every quantized linear; asymmetric for AWQ, symmetric
-// for GPTQ).
+// A scheme as asked for: parts left out stay open until the plan resolves them (no scheme given means w4a16
+// with the largest of 128, 64, 32 that divides every quantized linear; asymmetric for AWQ, symmetric for
+// GPTQ).
 struct SchemeRequest {
   int bits = 4;
   int activation_bits = 16;

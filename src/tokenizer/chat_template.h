@@ -1,8 +1,8 @@
 // A model's chat template: messages -> the text the model was trained to read.
 //
 // render() equals Transformers' apply_chat_template(tokenize=False), byte for byte, for templates inside the
-// subset of Jinja that jinja_*.h describe: no include, import, block, call, recursive loop or escaping.
-// Templates come with models from anywhere, so a rendering has a budget (jinja_meter.h), sees nothing but its
+// subset of Jinja that jinja/*.h describe: no include, import, block, call, recursive loop or escaping.
+// Templates come with models from anywhere, so a rendering has a budget (jinja/meter.h), sees nothing but its
 // request, and ends in text or in one sentence.
 #pragma once
 #include <ctime>

@@ -1,6 +1,5 @@
 // Bits by budget: which linears get few bits, which many, which stay as they are, so that the divergence that
-// was measured for each choice (measure_candidates.h) adds up to the least within a number of bits per
-// weight.
+// was measured for each choice (sensitivity.h) adds up to the least within a number of bits per weight.
 //
 // Bits are counted as stored: codes, scales, zeros; a linear left dense counts with its stored type. The
 // average is over every linear that the recipe quantizes, those left dense by the choice among them.
@@ -50,7 +49,7 @@ struct MixedPrecision {
 // Error(kUnsupported) for a candidate that the format cannot store.
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint);
 
-// Chooses by what was measured (measure_candidates.h): the plan's modules get their schemes, those left dense
+// Chooses by what was measured (sensitivity.h): the plan's modules get their schemes, those left dense
 // move to `ignored`, and `mixed` holds the table.
 void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint);
 

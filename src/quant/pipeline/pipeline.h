@@ -1,6 +1,6 @@
 // The block pipeline: streams calibration samples through the layers, quantizes each linear on inputs that
 // already carry the upstream error, and feeds the writer. Stages follow the order in which inputs arise
-// (design.md, "The way of the data"); each linear runs once, with quantized weights.
+// (docs/adr/0017-a-block-is-data.md); each linear runs once, with quantized weights.
 #pragma once
 #include <functional>
 #include <memory>

@@ -103,9 +103,9 @@ std::int64_t calibration_chunk(const Recipe& recipe, const ModelSpec& spec);
 // The same for samples of `length` tokens.
 std::int64_t chunk_of(std::int64_t length);
 
-// Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (cli.md: a named
-// group that does not divide is exit 2 naming the first module and the groups that would); memory_limit 0:
-// none. A run that its devices have no room for is refused with the figure that would do.
+// Errors: kUsage/kUnsupported/kBadInput with the first module at fault and what would do (a named group that
+// does not divide is exit 2 naming the first module and the groups that would); memory_limit 0: none.
+// A run that its devices have no room for is refused with the figure that would do.
 Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSpec& spec, Compute compute,
                int threads, std::uint64_t memory_limit, PlannedDevices devices = {});
 // Works out the costs of a plan whose modules have changed, and keeps activations where the run fits within

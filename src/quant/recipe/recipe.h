@@ -2,7 +2,7 @@
 // --set on top.
 //
 // Every error carries line and column. Four steps stay apart: defaults, file, edits, validation (the plan
-// resolves names and shapes). cli.md, "Recipe".
+// resolves names and shapes).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -22,7 +22,7 @@ std::string joined(const std::vector<std::string>& words, std::string_view separ
 [[noreturn]] void fail_unknown_key(const Yaml& parent, const Yaml::Member& member, const std::string& path,
                                    const std::vector<std::string>& known);
 
-// llm-compressor's dialect, as it is (recipe_llmcompressor.cpp).
+// llm-compressor's dialect, as it is (llmcompressor_recipe.cpp).
 bool is_llmcompressor_recipe(const Yaml& root);
 void read_llmcompressor_recipe(const Yaml& root, Recipe& recipe);
 

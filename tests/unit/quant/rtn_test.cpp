@@ -27,7 +27,7 @@ QuantScheme scheme_of(int bits, Granularity granularity, int group, bool symmetr
   return s;
 }
 
-// One group by the definition in cli.md: codes against the stored scale.
+// One group by definition: codes against the stored scale.
 void expect_group(const std::vector<float>& w, const QuantScheme& s, float scale, int zero,
                   const std::uint8_t* codes, float low, float high) {
   const float top = static_cast<float>((1 << s.bits) - 1);
