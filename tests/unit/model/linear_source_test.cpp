@@ -158,12 +158,7 @@ TEST(LinearSource, TargetsGoByNameThenPatternThenClass) {
   ScratchModel model;
   pack_queries(model, four);
   // Block 1 holds three-bit words; a group that names it exactly comes after one whose pattern matches both.
-  for (const auto& [name, value] : three.at("tensors").members()) {
-    std::vector<std::int64_t> shape;
-    for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
-    model.tensors[kOther + "." + name] = {value.at("dtype").as_string(), shape,
-                                          from_hex(value.at("hex").as_string())};
-  }
+  add_packed(model, kOther, three);
   Json group = three.at("config").at("config_groups").at("group_0");
   group["targets"] = Json::array({kOther});
   model.config["quantization_config"]["config_groups"]["group_1"] = group;

@@ -136,12 +136,7 @@ TEST(LinearSource, TheFirstGptqRuleThatMatchesHolds) {
   const Json cases = load_cases("packed_gptq.json");
   ScratchModel model;
   pack_queries(model, cases.items()[4]);
-  for (const auto& [name, value] : cases.items()[5].at("tensors").members()) {
-    std::vector<std::int64_t> shape;
-    for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
-    model.tensors[kOther + "." + name] = {value.at("dtype").as_string(), shape,
-                                          from_hex(value.at("hex").as_string())};
-  }
+  add_packed(model, kOther, cases.items()[5]);
   model.config["quantization_config"]["dynamic"] = Json::object(
       {{"-:.*k_proj", Json::object()},
        {"+:^model\\.layers\\.1\\.", Json::object({{"bits", 8}, {"group_size", -1}, {"sym", true}})},

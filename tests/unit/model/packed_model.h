@@ -29,17 +29,22 @@ inline std::string from_hex(const std::string& hex) {
   return bytes;
 }
 
+// The tensors of one case, as those of `module`.
+inline void add_packed(ScratchModel& model, const std::string& module, const Json& one) {
+  for (const auto& [name, value] : one.at("tensors").members()) {
+    std::vector<std::int64_t> shape;
+    for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
+    model.tensors[module + "." + name] = {value.at("dtype").as_string(), shape,
+                                          from_hex(value.at("hex").as_string())};
+  }
+}
+
 // Both blocks' q_proj become the case's packed module.
 inline void pack_queries(ScratchModel& model, const Json& packed_case) {
   model.config["quantization_config"] = packed_case.at("config");
   for (const std::string& module : {kModule, kOther}) {
     model.tensors.erase(module + ".weight");
-    for (const auto& [name, value] : packed_case.at("tensors").members()) {
-      std::vector<std::int64_t> shape;
-      for (const Json& extent : value.at("shape").items()) shape.push_back(extent.as_integer());
-      model.tensors[module + "." + name] = {value.at("dtype").as_string(), shape,
-                                            from_hex(value.at("hex").as_string())};
-    }
+    add_packed(model, module, packed_case);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/error.h"
+#include "scheduler_machine.h"
 
 namespace llmq {
 namespace {
@@ -150,12 +151,6 @@ TEST(KvBlocks, WhatIsNotThereIsRefused) {
   EXPECT_THROW(blocks.truncate(table, 1), Error);
 }
 
-// What a position holds: it depends on all tokens up to it, and on whose they are.
-std::int32_t contents(std::int32_t before, std::int32_t token) {
-  return static_cast<std::int32_t>(
-      (static_cast<std::uint32_t>(before) ^ static_cast<std::uint32_t>(token + 7)) * 16777619u);
-}
-
 // One sequence of the random test: what it believes its positions hold.
 struct Believed {
   KvTable table;
@@ -196,7 +191,7 @@ class RandomUse {
       for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
       std::int32_t expected = one.tenant;
       for (std::size_t i = 0; i < one.tokens.size(); ++i) {
-        expected = contents(expected, one.tokens[i]);
+        expected = testing::contents(expected, one.tokens[i]);
         ASSERT_EQ(page(one.table, i), expected) << "position " << i;
       }
     }
@@ -242,7 +237,7 @@ class RandomUse {
       const std::int32_t block = one.table.blocks[i / static_cast<std::size_t>(size_)];
       EXPECT_EQ(blocks_.references(block), 1);
       EXPECT_FALSE(blocks_.is_published(block));
-      page(one.table, i) = contents(i == 0 ? one.tenant : page(one.table, i - 1), one.tokens[i]);
+      page(one.table, i) = testing::contents(i == 0 ? one.tenant : page(one.table, i - 1), one.tokens[i]);
     }
     blocks_.publish(one.table, one.tokens);
     return true;
@@ -274,7 +269,7 @@ TEST(KvBlocks, RandomUseKeepsEveryPosition) {
     for (int i = 0; i < 5000; ++i) {
       use.step();
       use.check();
-      if (testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
+      if (::testing::Test::HasFailure()) FAIL() << "seed " << seed << ", step " << i;
     }
     found += use.found();
     copied += use.copied();
