@@ -55,16 +55,15 @@ Findings full_folders(const std::vector<std::string>& paths) {
 
 TEST(House, NoLineIsWide) {
   Findings found;
-  for (const char* top : {"src", "kernels", "tools", "tests"})
-    for (const Source& source : sources_below(top))
-      if (!source.path.ends_with(".inc")) append(found, wide_lines(source.path, source.text));
+  for (const Source& source : sources_of({"src", "kernels", "tools", "tests"}))
+    if (!source.path.ends_with(".inc")) append(found, wide_lines(source.path, source.text));
   EXPECT_THAT(found, IsEmpty());
 }
 
 TEST(House, FilesOfSrcAndToolsAreShort) {
   Findings found;
-  for (const char* top : {"src", "tools"})
-    for (const Source& source : sources_below(top)) append(found, long_file(source.path, source.text));
+  for (const Source& source : sources_of({"src", "tools"}))
+    append(found, long_file(source.path, source.text));
   EXPECT_THAT(found, IsEmpty());
 }
 

@@ -10,6 +10,7 @@
 #include <sstream>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace llmq::house {
@@ -53,6 +54,13 @@ inline std::vector<Source> sources_below(const std::string& top) {
   }
   std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) { return a.path < b.path; });
   return sources;
+}
+
+inline std::vector<Source> sources_of(const std::vector<std::string>& tops) {
+  std::vector<Source> all;
+  for (const std::string& top : tops)
+    for (Source& source : sources_below(top)) all.push_back(std::move(source));
+  return all;
 }
 
 enum class Kind : std::uint8_t {
