@@ -34,35 +34,34 @@ SKIPPED_LEVEL = "does not have the CPU level"
 TOLD = ("README.md", "manifest.json", "report.html", "report.json")  # times, paths, the commit
 PROMPT = "Once upon a time there was a little dog"
 
-# name: (methods, scheme, further words); {g} is the model's group, {bits} its budget.
+# name: (methods, scheme, further words).
 JOBS = {
-    "rtn": ("rtn", "w4a16_g{g}_asym", ()),
-    "awq": ("awq", "w4a16_g{g}_asym", ("--set", "format=awq")),
-    "gptq": ("gptq", "w4a16_g{g}_sym", ()),
-    "awq,gptq": ("awq,gptq", "w4a16_g{g}_asym", ("--set", "format=gptq_v2")),
+    "rtn": ("rtn", "w4a16_g64_asym", ()),
+    "awq": ("awq", "w4a16_g64_asym", ("--set", "format=awq")),
+    "gptq": ("gptq", "w4a16_g64_sym", ()),
+    "awq,gptq": ("awq,gptq", "w4a16_g64_asym", ("--set", "format=gptq_v2")),
     "smoothquant,gptq": ("smoothquant,gptq", "w8a8", ()),
     "imatrix": ("imatrix", "q4_k_m", ("--set", "format=gguf")),
-    "w4a8": ("gptq", "w4a8_g{g}", ()),
+    "w4a8": ("gptq", "w4a8_g64", ()),
     "fp8": ("rtn", "fp8", ()),
     "fp8-static": ("rtn", "fp8_static", ()),
-    "mixed": ("gptq", "w4a16_g{g}_asym", ("--target-bits", "5")),
-    "act-order": ("gptq", "w4a16_g{g}_sym", ("--set", "gptq.order=act", "--set", "format=gptq")),
+    "mixed": ("gptq", "w4a16_g64_asym", ("--target-bits", "5")),
+    "act-order": ("gptq", "w4a16_g64_sym", ("--set", "gptq.order=act", "--set", "format=gptq")),
 }
 
 
 class Place:
     """Where jobs run: a model, a device or CPU level, and how much of everything it is given."""
 
-    def __init__(self, name, model, words=(), level=None, group=64, samples=(12, 125),
-                 windows=(3, 251)):
+    def __init__(self, name, model, words=(), level=None, samples=(12, 125), windows=(3, 251)):
         self.name, self.model, self.words, self.level = name, model, list(words), level
-        self.group, self.samples, self.windows = group, samples, windows
+        self.samples, self.windows = samples, windows
 
     def quantization(self, job, output):
         method, scheme, more = JOBS[job]
         samples, length = self.samples
         return ["quantize", "--method", method, "--model", self.model, "--output", output, *more,
-                "--set", "scheme=" + scheme.format(g=self.group), *self.words,
+                "--set", "scheme=" + scheme, *self.words,
                 "--set", f"calibration.samples={samples}",
                 "--set", f"calibration.sequence_length={length}"]
 
@@ -282,8 +281,8 @@ def main():
         return verdict(options, record, results, skipped)
     if options.record:
         with open(options.record, "w", encoding="utf-8") as file:
-            json.dump({"llmq": version, "processor": processor(), "skipped": skipped,
-                       "results": results}, file, indent=1)
+            json.dump({"llmq": version, "processor": processor(), "results": results}, file,
+                      indent=1)
     on_cpu = [f"{name} {job}" for name, jobs in results.items() if name != "emulated"
               for job, result in jobs.items() if "refused" in result]
     if on_cpu:
