@@ -112,10 +112,19 @@ def make_config(name, hidden, layers):
     if cls is OPTConfig:
         for key in ("intermediate_size", "num_key_value_heads"):
             sizes.pop(key)
-        sizes.update(word_embed_proj_dim=hidden, ffn_dim=hidden + 8, pad_token_id=0)
+        # Positions are learned, so that there are none beyond the table's.
+        sizes.update(word_embed_proj_dim=hidden, ffn_dim=hidden + 8, pad_token_id=0, max_position_embeddings=max(64, TOKENS))
     if sizes.get("layer_types") == "alternate":
         sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
+    if cls is Phi3Config:
+        sizes["rope_parameters"] = stretched(sizes["rope_parameters"], hidden // sizes["num_attention_heads"])
     return cls(**sizes)
+
+
+def stretched(parameters, head_dim):
+    """longrope's parameters with a factor for each pair of a rotated head: those listed are for heads of 8, wider ones repeat each."""
+    wider = {key: np.repeat(parameters[key], head_dim // 8).tolist() for key in ("short_factor", "long_factor")}
+    return {**parameters, **wider}
 
 
 def fill(model, seed):
