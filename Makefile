@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy bench bench-peers bench-large bench-overlap soak install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy bench bench-peers bench-large bench-overlap soak release install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -12,6 +12,7 @@ help:
 	@echo "make format     refuse C++ files that clang-format would write otherwise (seconds)"
 	@echo "make tidy       clang-format and clang-tidy over what you changed (TIDY_BASE=COMMIT: since then)"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
+	@echo "make release    from a clean tag: source archive, installed tree and SHA-256 sums in build/release"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
@@ -106,6 +107,10 @@ bench-overlap: install-dependencies
 
 soak: build
 	tests/serve/soak_test.py $(BUILD)/tools/llmq $${SOAK_SECONDS:-1800}
+
+# What is published of a version, from the tag that HEAD has; refuses any other tree (CONTRIBUTING.md).
+release:
+	@scripts/release.sh
 
 clean:
 	rm -rf build
