@@ -5,7 +5,7 @@
 #   SHA256SUMS                       of both
 # Refuses in a sentence, exit 2, where the tree is not that of a tag or names another version. Times, owners and the order of
 # names in the archives are the tag's, so that the same tag and the same program give the same bytes.
-#   release.sh                BUILD=DIR: a finished build of the tag's commit, installed in place of a new one
+#   release.sh               FINISHED_BUILD=DIR: a finished build of the tag's commit, installed in place of a new one
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -22,22 +22,22 @@ tags=$(git tag --points-at HEAD --list 'v*' | paste -sd ' ')
 [ -n "$tags" ] || refuse "HEAD has no version's tag; git tag -a $tag -m 'llmq $version' gives it the one of CMakeLists.txt"
 [[ " $tags " == *" $tag "* ]] || refuse "HEAD has the tag $tags, but CMakeLists.txt says version $version; make them agree"
 [ "$(git cat-file -t "$tag")" = tag ] || refuse "$tag is a lightweight tag; git tag -a -f $tag makes it one with a date and a name"
-grep -q "^## \[$version\]" CHANGELOG.md || refuse "CHANGELOG.md has no heading [$version]; say there what changed, and in which bytes"
+grep -qs "^## \[$version\]" CHANGELOG.md || refuse "CHANGELOG.md has no heading [$version]; say there what changed, and in which bytes"
 
 into=build/release/$tag source=build/release/source
 rm -rf "$into" "$source"
-mkdir -p "$into"
-into=$(realpath "$into")
+mkdir -p build/release
+stage=$(mktemp -d)
+trap 'rm -rf "$stage" "$source"' EXIT
+mkdir "$stage/made"
 packed() {  # packed NAME < a tar archive
-  gzip -9 -n >"$into/$1.tar.gz"
+  gzip -9 -n >"$stage/made/$1.tar.gz"
 }
 git archive --format=tar --prefix="llmq-$version/" "$tag" | packed "llmq-$version"
 
 git clone -q --branch "$tag" -c advice.detachedHead=false "file://$PWD" "$source"
-stage=$(mktemp -d)
-trap 'rm -rf "$stage" "$source"' EXIT
 tree=llmq-$version-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
-"$source/share/docker/build.sh" "$(realpath "$source")" "$stage/$tree"
+BUILD=${FINISHED_BUILD:-} "$source/share/docker/build.sh" "$(realpath "$source")" "$stage/$tree"
 said=$("$stage/$tree/bin/llmq" --version)
 built="llmq $version ($(git rev-parse --short=12 HEAD))"
 [ "$said" = "$built" ] || refuse "the program that was built says it is \"$said\", not \"$built\""
@@ -46,7 +46,7 @@ if ! "$stage/$tree/bin/llmq" --version --json | grep -q '"cuda": *null'; then
   tree=$tree-cuda
 fi
 tar --sort=name --format=gnu --mtime="@$(git log -1 --format=%ct "$tag")" --owner=0 --group=0 --numeric-owner -C "$stage" -c "$tree" | packed "$tree"
-cd "$into"
-sha256sum ./*.tar.gz | sed 's|\./||' >SHA256SUMS
+(cd "$stage/made" && sha256sum -- *.tar.gz >SHA256SUMS)
+mv "$stage/made" "$into"
 echo "$into:"
-cat SHA256SUMS
+cat "$into/SHA256SUMS"
