@@ -143,7 +143,7 @@ def missing_files(page):
 
 
 def missing_documents():
-    """Documents that comments and scripts name. Those of other projects follow their name: ggml's docs/gguf.md."""
+    """Documents that comments and scripts name, but for those of other projects: ggml's docs/gguf.md."""
     for folder in SOURCES:
         for path in sorted((ROOT / folder).rglob("*")):
             if not path.is_file() or path.suffix not in SOURCE_ENDINGS or path.stat().st_size > 1 << 20:
