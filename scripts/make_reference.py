@@ -84,9 +84,8 @@ def help_of(program, *command):
 
 
 def wrapped(text, first="", rest=""):
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False, break_on_hyphens=False
-    )
+    return textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_long_words=False,
+                         break_on_hyphens=False)
 
 
 def code_spans(text):
@@ -110,7 +109,8 @@ def options(lines):
 def option_lines(line):
     words, about = line
     words = re.sub(r":INT in \[(\S+) - (\S+)\]", r" (\1 to \2)", words)
-    words = re.sub(r" ?:\{([^}]*)\}", lambda m: " (" + m.group(1).replace(",", ", ") + ")", words).replace(",--", ", --").replace(" ...", "")
+    words = re.sub(r" ?:\{([^}]*)\}", lambda m: " (" + m.group(1).replace(",", ", ") + ")", words)
+    words = words.replace(",--", ", --").replace(" ...", "")
     flags, _, bounds = words.partition(" (")
     more = f" ({bounds}" if bounds else ""
     return wrapped(f"`{flags}`{more}: {code_spans(about)}", "- ", "  ")
@@ -144,8 +144,8 @@ def command_page(program, name, summary):
     usage = next(line for line in parts[""] if line.startswith("Usage: "))
     page = [f"## llmq {name}", "", *wrapped(summary + "."), "", "    " + usage[len("Usage: "):].strip(), ""]
     for title, lines in parts.items():
-        listed = [one for one in options(lines) if not one[0].startswith("-h,")] if title != "Examples" else []
-        if title and listed:
+        listed = [one for one in options(lines) if not one[0].startswith("-h,")]
+        if title not in ("", "Examples") and listed:
             page += [f"{title}:", ""] if title != "Options" or "Arguments" in parts else []
             for one in listed:
                 page += option_lines(one)
@@ -170,7 +170,7 @@ def commands_document(program):
 
 def refusal(program, assignment):
     """What the program says against KEY=VALUE, without the key; nothing where it takes it."""
-    done = ask(program, "quantize", "--method", "rtn", "--model", "/none", "--output", "/none", "--set", assignment)
+    done = ask(program, "quantize", *"--method rtn --model /none --output /none --set".split(), assignment)
     said = re.match(r"llmq: --set(?: \S+)?: (?:1:1: )?(.*)", done.stderr)
     return said.group(1) if said else ""
 
@@ -217,7 +217,7 @@ def defaults(program):
     """The recipe of a run that was told nothing but what it must be told."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "out"
-        done = ask(program, "quantize", "--method", "rtn", "--model", str(MODEL), "--output", str(output), "--quiet")
+        done = ask(program, *"quantize --quiet --method rtn --model".split(), MODEL, "--output", output)
         if done.returncode:
             sys.exit(done.stderr.strip())
         return json.loads((output / "report.json").read_text(encoding="utf-8"))["recipe"]
@@ -241,10 +241,10 @@ def recipe_document(program):
         sys.exit(f"MEANINGS and the program's keys differ: {', '.join(strange)}")
     page = ["# Recipes: every key", "", NOTE, ""]
     page += wrapped(
-        "A recipe is YAML: `version: 1` and the keys below, nested at their points. `--set KEY=VALUE` changes one "
-        "of them. A key that is not known is refused, and so is a value out of range. Recipes of llm-compressor are "
-        "read as they are. What holds when a key is left out stands in the third column; where that is empty, "
-        "nothing does, or it depends on the method or the model."
+        "A recipe is YAML: `version: 1` and the keys below, nested at their points. `--set KEY=VALUE` "
+        "changes one of them. A key that is not known is refused, and so is a value out of range. Recipes of "
+        "llm-compressor are read as they are. What holds when a key is left out stands in the third column; "
+        "where that is empty, nothing does, or it depends on the method or the model."
     )
     page += ["", "| key | takes | left out | what it is |", "|---|---|---|---|"]
     for key in keys:
