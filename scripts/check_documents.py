@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
 """Holds what can be held of the documents: widths, links, names of files, and commands.
 
-    check_documents.py [PROGRAM]
+    check_documents.py [PROGRAM] [--root DIR]
 
 - A line of Markdown has at most 100 columns, a row of a table at most 160.
 - A relative link leads to a file of the repository, and an anchor to one of its headings.
-- A file of the repository that a document names in `backticks`, and a document that any source file
-  names, are there.
+- A file of the repository that a document names in `backticks`, and a document that any document or
+  source file names, are there.
 - With PROGRAM, every line of code that begins with `llmq` parses: its command and its flags stand in
   `PROGRAM COMMAND --help`, and a flag has a value where the help shows one.
 
-Prints one line for each fault and leaves with 1 when there is any. Takes a second.
+Prints one line for each fault and leaves with 1 when there is any. Takes a second. DIR is another tree
+than that of this script, for tests of it.
 """
+import argparse
 import itertools
 import re
 import shlex
@@ -19,10 +21,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
+root = Path(__file__).resolve().parent.parent
 WIDTH, ROW_WIDTH = 100, 160
 SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", ".ci")
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".txt", ".cmake", ".yaml", ".in", ""}
+DOCUMENT = re.compile(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)")
 NAMED = re.compile(r"^(?:src|kernels|tools|tests|scripts|docs|recipes|share(?!/llmq)|cmake)/[\w./{},*-]+$")
 
 
@@ -72,8 +75,8 @@ class Page:
 
 def documents():
     skipped = {".git", "build", "out", "node_modules"}
-    for path in sorted(ROOT.rglob("*.md")):
-        if not skipped.intersection(path.relative_to(ROOT).parts[:-1]):
+    for path in sorted(root.rglob("*.md")):
+        if not skipped.intersection(path.relative_to(root).parts[:-1]):
             yield path
 
 
@@ -131,8 +134,8 @@ def is_there(name):
     if re.fullmatch(r"docs/adr/\d{4}", name):
         name += "-*"
     if "*" in name:
-        return any(ROOT.glob(name))
-    return (ROOT / name).exists()
+        return any(root.glob(name))
+    return (root / name).exists()
 
 
 def missing_files(page):
@@ -140,16 +143,19 @@ def missing_files(page):
         for _, name in re.findall(r"(`+)(.*?)\1", text):
             if NAMED.match(name) and not all(is_there(one) for one in expanded(name)):
                 yield number, f"there is no {name}"
+        for match in DOCUMENT.finditer(re.sub(r"\]\([^)]*\)", "]", without_code(text))):
+            if not is_there(match.group()):
+                yield number, f"there is no {match.group()}"
 
 
 def missing_documents():
     """Documents that comments and scripts name, but for those of other projects: ggml's docs/gguf.md."""
     for folder in SOURCES:
-        for path in sorted((ROOT / folder).rglob("*")):
+        for path in sorted((root / folder).rglob("*")):
             if not path.is_file() or path.suffix not in SOURCE_ENDINGS or path.stat().st_size > 1 << 20:
                 continue
             text = path.read_bytes().decode("utf-8", "replace")
-            for match in re.finditer(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)", text):
+            for match in DOCUMENT.finditer(text):
                 if not is_there(match.group()):
                     yield path, text.count("\n", 0, match.start()) + 1, f"there is no {match.group()}"
 
@@ -200,7 +206,7 @@ class Program:
                 continue
             flag, equals, _ = word.partition("=")
             if flag not in flags:
-                return f"llmq {command} has no {flag}"
+                return f"{' '.join(['llmq', command]).strip()} has no {flag}"
             if whole and flags[flag] and not equals and (not following or following.startswith("--")):
                 return f"{flag} of llmq {command} has no value"
         return None
@@ -226,9 +232,13 @@ def command_lines(page):
 
 
 def main():
-    if len(sys.argv) > 2 or any(word.startswith("-") for word in sys.argv[1:]):
-        sys.exit(__doc__.strip())
-    program = Program(sys.argv[1]) if len(sys.argv) == 2 else None
+    parser = argparse.ArgumentParser(usage=__doc__.strip())
+    parser.add_argument("program", nargs="?")
+    parser.add_argument("--root", type=Path)
+    words = parser.parse_args()
+    global root
+    root = words.root.resolve() if words.root else root
+    program = Program(words.program) if words.program else None
     pages = {path: Page(path) for path in documents()}
     faults = [(path, number, text) for path, number, text in missing_documents()]
     commands = 0
@@ -241,7 +251,7 @@ def main():
                 found.append((number, fault))
         faults += [(path, number, text) for number, text in found]
     for path, number, text in sorted(faults):
-        print(f"{path.relative_to(ROOT)}:{number}: {text}")
+        print(f"{path.relative_to(root)}:{number}: {text}")
     print(f"{len(pages)} documents, {commands} commands, {len(faults)} faults")
     return 1 if faults else 0
 
