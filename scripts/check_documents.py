@@ -26,6 +26,7 @@ WIDTH, ROW_WIDTH = 100, 160
 SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", ".ci")
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".txt", ".cmake", ".yaml", ".in", ""}
 DOCUMENT = re.compile(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)")
+TO_BE_WRITTEN = {"src/model/families/olmo2.cpp"}  # by whoever follows the steps of CONTRIBUTING.md
 NAMED = re.compile(r"^(?:src|kernels|tools|tests|scripts|docs|recipes|share(?!/llmq)|cmake)/[\w./{},*-]+$")
 
 
@@ -141,7 +142,9 @@ def is_there(name):
 def missing_files(page):
     for number, text in paragraphs(page):
         for _, name in re.findall(r"(`+)(.*?)\1", text):
-            if NAMED.match(name) and not all(is_there(one) for one in expanded(name)):
+            if not NAMED.match(name) or name in TO_BE_WRITTEN:
+                continue
+            if not all(is_there(one) for one in expanded(name)):
                 yield number, f"there is no {name}"
         for match in DOCUMENT.finditer(re.sub(r"\]\([^)]*\)", "]", without_code(text))):
             if not is_there(match.group()):
