@@ -8,7 +8,8 @@
 - A file of the repository that a document names in `backticks`, and a document that any document or
   source file names, are there.
 - With PROGRAM, every line of code that begins with `llmq` parses: its command and its flags stand in
-  `PROGRAM COMMAND --help`, and a flag has a value where the help shows one.
+  `PROGRAM COMMAND --help`, a flag has a value where the help shows one, and what --set changes is a key
+  of docs/reference/recipe.md.
 
 Prints one line for each fault and leaves with 1 when there is any. Takes a second. DIR is another tree
 than that of this script, for tests of it.
@@ -168,6 +169,9 @@ class Program:
 
     def __init__(self, program):
         self.program, self.known = program, {}
+        recipe = root / "docs" / "reference" / "recipe.md"
+        keys = recipe.read_text(encoding="utf-8") if recipe.exists() else ""
+        self.keys = set(re.findall(r"^\| `([\w.]+)`", keys, re.M))
         self.commands = set(re.findall(r"^  ([a-z][a-z-]*) ", self._section(self._help(), "Commands:"), re.M))
 
     def _help(self, *command):
@@ -212,6 +216,9 @@ class Program:
                 return f"{' '.join(['llmq', command]).strip()} has no {flag}"
             if whole and flags[flag] and not equals and (not following or following.startswith("--")):
                 return f"{flag} of llmq {command} has no value"
+            key = following.partition("=")[0]
+            if flag == "--set" and key and key not in self.keys and key == key.lower():
+                return f"no recipe key is called {key}"
         return None
 
 

@@ -36,7 +36,8 @@ README = f"""# Title
 `scripts/run.sh`, `scripts/gone.sh`, `@/{{page,gone}}.md`, @/adr/0001, @/adr/0002,
 `llmq quantize --dry`, ggml's @/other.md
 
-    llmq quantize --dry-run --set a=b --json
+    llmq quantize --dry-run --set a.b=c --json
+    llmq quantize --set a.c=d --set KEY=VALUE
     llmq quantize \\
         --dry-run --sets a=b
     llmq quantise --dry-run
@@ -57,10 +58,11 @@ README.md:3: there is no scripts/gone.sh
 README.md:3: llmq quantize has no --dry
 README.md:5: 101 columns; there is room for 100
 README.md:7: 161 columns; there is room for 160
-README.md:12: llmq quantize has no --sets
-README.md:14: 'quantise' is no command of llmq
-README.md:15: --set of llmq quantize has no value
-README.md:20: llmq has no --jsn
+README.md:12: no recipe key is called a.c
+README.md:13: llmq quantize has no --sets
+README.md:15: 'quantise' is no command of llmq
+README.md:16: --set of llmq quantize has no value
+README.md:21: llmq has no --jsn
 scripts/run.sh:1: there is no @/gone.md
 """
 
@@ -71,6 +73,7 @@ def main():
         root = Path(folder)
         for name, text in {
             "README.md": README,
+            "@/reference/recipe.md": "| `a.b` | text |\n",
             "@/page.md": "# Page\n\n## Two words\n",
             "@/adr/0001-first.md": "# First\n",
             "scripts/run.sh": "# @/gone.md, @/page.md, ggml's @/other.md\n",
