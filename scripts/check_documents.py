@@ -89,6 +89,13 @@ def wide_lines(page):
             yield number, f"{len(line)} columns; there is room for {most}"
 
 
+def swallowed_commands(page):
+    """Code behind a list belongs to the list's last item and is prose, unless it is fenced."""
+    for number, line in page.prose:
+        if re.match(r"    (?:llmq|make|scripts/\S+) ", line):
+            yield number, "a command behind a list is prose: put it between fences"
+
+
 def without_code(line):
     return re.sub(r"(`+).*?\1", "", line)
 
@@ -253,7 +260,8 @@ def main():
     faults = [(path, number, text) for path, number, text in missing_documents()]
     commands = 0
     for path, page in pages.items():
-        found = [*wide_lines(page), *broken_links(page, pages), *missing_files(page)]
+        found = [*wide_lines(page), *swallowed_commands(page)]
+        found += [*broken_links(page, pages), *missing_files(page)]
         for number, line, whole in command_lines(page) if program else []:
             commands += 1
             fault = program.fault(line, whole)

@@ -48,6 +48,10 @@ README = f"""# Title
 [not a link](nowhere.md) and `scripts/nowhere.sh`
 llmq --jsn
 ```
+
+- a list
+
+    llmq --json
 """
 
 EXPECTED = """README.md:3: the link to @/gone.md leads nowhere
@@ -63,6 +67,7 @@ README.md:13: llmq quantize has no --sets
 README.md:15: 'quantise' is no command of llmq
 README.md:16: --set of llmq quantize has no value
 README.md:21: llmq has no --jsn
+README.md:26: a command behind a list is prose: put it between fences
 scripts/run.sh:1: there is no @/gone.md
 """
 
