@@ -1,6 +1,5 @@
 #include "tools/quantize_words.h"
 
-#include "quant/plan/disk_reads.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -50,19 +49,18 @@ void print_choices(const MixedPrecision& mixed) {
                          mixed.choices.front().options.front().bits));
 }
 
-void print_device(const Plan& plan) {
+void print_device(const Plan& plan, const PlanCosts& costs) {
   if (plan.device_room) {
     std::vector<std::vector<std::string>> rows = {
         {plan.devices.empty() ? "on the device" : "on each device", "bytes"}};
-    for (const MemoryItem& item : plan.costs.device_memory)
-      rows.push_back({item.what, bytes_text(item.bytes)});
-    rows.push_back({"peak", bytes_text(plan.costs.device_bytes)});
+    for (const MemoryItem& item : costs.device_memory) rows.push_back({item.what, bytes_text(item.bytes)});
+    rows.push_back({"peak", bytes_text(costs.device_bytes)});
     rows.push_back({"to be had", bytes_text(plan.device_room->free_bytes)});
     print_table(rows);
   } else {
     for (const std::string& device : plan.devices)
       print_line(
-          fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(plan.costs.device_bytes)));
+          fmt::format("on {}: {} of weights, chunks and sums", device, bytes_text(costs.device_bytes)));
   }
 }
 
@@ -77,14 +75,15 @@ void print_activations(const Plan& plan) {
                                  : "in memory"));
 }
 
-void print_plan(const Plan& plan, const PlanOutline& outline, const TimePrediction& time) {
+void print_plan(const Plan& plan, const PlanCosts& costs, const PlanOutline& outline,
+                const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
                          outline.scheme, plan.format, plan.modules.size(), plan.bits_per_weight()));
-  print_bytes("memory", plan.costs.memory, plan.costs.peak_bytes);
-  print_device(plan);
-  print_reads(plan.costs.reads);
+  print_bytes("memory", costs.memory, costs.peak_bytes);
+  print_device(plan, costs);
+  print_reads(costs.reads);
   print_line(fmt::format("writes {}, {:.2f} TFLOP, activations in chunks of {} tokens",
-                         bytes_text(plan.bytes_written()), plan.costs.flops / 1e12, plan.chunk_tokens));
+                         bytes_text(costs.bytes_written()), costs.flops / 1e12, plan.chunk_tokens));
   print_activations(plan);
   print_time(time);
   if (!plan.devices.empty()) print_line("the time is that of the first device alone");
@@ -92,14 +91,14 @@ void print_plan(const Plan& plan, const PlanOutline& outline, const TimePredicti
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
-void print_plan(const GgufPlan& plan, const PlanOutline& outline, const TimePrediction& time) {
+void print_plan(const GgufPlan& plan, const PlanCosts& costs, const PlanOutline& outline,
+                const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as gguf: {} tensors, {:.3f} bits per weight; importance: {}",
                          plan.method, outline.scheme, plan.tensors.size(), plan.bits_per_weight(),
                          plan.importance));
-  print_bytes("memory", plan.costs.memory, plan.costs.peak_bytes);
-  print_reads(plan.costs.reads);
-  print_line(
-      fmt::format("writes {}, {:.2f} TFLOP", bytes_text(plan.costs.bytes_out), plan.costs.flops / 1e12));
+  print_bytes("memory", costs.memory, costs.peak_bytes);
+  print_reads(costs.reads);
+  print_line(fmt::format("writes {}, {:.2f} TFLOP", bytes_text(costs.bytes_out), costs.flops / 1e12));
   print_time(time);
 }
 
@@ -119,8 +118,9 @@ void print_evaluation(const JobOutcome& o) {
 
 }  // namespace
 
-void print_plan(const OutputForm& form, const TimePrediction& time) {
-  std::visit([&](const auto* plan) { print_plan(*plan, form.outline(), time); }, form.plan());
+void print_plan(const OutputForm& form, const JobPreview& preview) {
+  std::visit([&](const auto* plan) { print_plan(*plan, preview.costs, form.outline(), preview.time); },
+             form.plan());
 }
 
 void print_outcome(const JobOutcome& o) {

@@ -7,7 +7,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 

@@ -7,7 +7,7 @@
 #include "export/convert.h"
 #include "io/checkpoint.h"
 #include "io/digest_cache.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {

@@ -64,14 +64,13 @@ std::vector<ReadPass> QuantizeJob::reads() const {
   return reads;
 }
 
-TimePrediction QuantizeJob::preview() {
+JobPreview QuantizeJob::preview() {
   const auto before = std::chrono::steady_clock::now();
   planned_.choose_bits();
   const double measuring = seconds_since(before);
   predict();
   if (form().outline().chooses_bits) outcome_.prediction->add("measuring pass of mixed precision", measuring);
-  planned_.form().announce_reads(reads());
-  return *outcome_.prediction;
+  return {*outcome_.prediction, with_reads(form().costs(), reads())};
 }
 
 JobEnd QuantizeJob::run() {

@@ -25,6 +25,12 @@ struct QuantizeRequest {
 // What such a recipe asks of the backend (BackendRequest::arithmetic); empty: nothing.
 std::string wanted_arithmetic(const Recipe& recipe);
 
+// A job without its output: how long it would take here, and what it would cost, with all that it reads.
+struct JobPreview {
+  TimePrediction time;
+  const PlanCosts costs;
+};
+
 struct JobEnd {
   std::optional<PublishedOutput> unchanged;  // nothing was done: the same job made this
   JobOutcome outcome;                        // else
@@ -41,7 +47,7 @@ class QuantizeJob {
   const OutputForm& form() const { return planned_.form(); }
   // Completes the plan without writing anything: the bits of mixed precision are chosen, its time on this
   // machine is measured.
-  TimePrediction preview();
+  JobPreview preview();
   // Once. What misses a gate is published all the same, but does not become `latest`.
   JobEnd run();
 

@@ -351,7 +351,7 @@ FAULTS = [
     Fault("samples-stay-on-the-device", "src/quant/pipeline/pipeline.cpp", "if (run.plan.activations_on_host &&", "if (false &&", [("llmq_unit_quant", "DeviceMemory.WhereSamples*")]),
     Fault("samples-held-in-one-place", "src/quant/pipeline/residual_store.cpp", "return bytes_.data() + offset;", "return bytes_.data() + 0 * offset;",
           [("llmq_unit_quant", "DeviceMemory.WhereSamples*")]),
-    Fault("device-without-room-begun", "src/quant/plan/plan_limits.cpp", "if (!fits_on_device(plan)) refuse_device(", "if (false) refuse_device(", [("llmq_unit_quant", "DeviceMemory.ARun*")]),
+    Fault("device-without-room-begun", "src/quant/plan/plan_limits.cpp", "if (!fits_on_device(plan, costs)) refuse_device(", "if (false) refuse_device(", [("llmq_unit_quant", "DeviceMemory.ARun*")]),
     Fault("bands-of-the-first-rows", "src/device/cuda/device_factor.cpp", "+ first * size_, band, first);", "+ first * size_, band, 0);",
           [("llmq_kernels_backend", "*Factorizer*cuda_emulated*"), ("llmq_unit_quant", "Factorization.IsTheSame*")]),
     Fault("band-turned-over", "src/device/cuda/device_factor.cpp", "std::copy_n(from, count, to);", "std::reverse_copy(from, from + count, to + size_ - count);",

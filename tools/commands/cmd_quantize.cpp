@@ -3,6 +3,7 @@
 #include "base/log.h"
 #include "job/quantize_job.h"
 #include "job/run_metrics.h"
+#include "quant/plan/plan_json.h"
 #include "tools/command.h"
 #include "tools/devices_option.h"
 #include "tools/help.h"
@@ -63,13 +64,13 @@ JobSettings settings_of(const Options& options, const Recipe& recipe, const Sess
 }
 
 int show_plan(QuantizeJob& job, bool json) {
-  const TimePrediction time = job.preview();
+  const JobPreview preview = job.preview();
   if (!json) {
-    print_plan(job.form(), time);
+    print_plan(job.form(), preview);
     return 0;
   }
-  Json plan = job.form().plan_json();
-  plan["time"] = time.to_json();
+  Json plan = std::visit([&](const auto* of) { return plan_json(*of, preview.costs); }, job.form().plan());
+  plan["time"] = preview.time.to_json();
   print_json(plan);
   return 0;
 }

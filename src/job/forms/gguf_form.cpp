@@ -26,7 +26,8 @@ GgufForm::GgufForm(const JobInputs& inputs)
     : in_(inputs),
       plan_(make_gguf_plan(in_.model_io, in_.recipe, in_.model.checkpoint, in_.model.spec,
                            in_.settings.compute, in_.settings.memory_limit)),
-      tensor_reads_(plan_.costs.reads) {}
+      costs_(estimate_costs(plan_, in_.model.checkpoint, in_.model.spec)),
+      tensor_reads_(costs_.reads) {}
 
 PlanOutline GgufForm::outline() const {
   PlanOutline outline;
@@ -35,10 +36,10 @@ PlanOutline GgufForm::outline() const {
   outline.format = "gguf";
   outline.modules = plan_.tensors.size();
   outline.calibrates = plan_.needs_calibration();
-  outline.flops = plan_.costs.flops;
-  outline.bytes_in = plan_.costs.bytes_in;
-  outline.bytes_written = plan_.costs.bytes_out;
-  outline.peak_bytes = plan_.costs.peak_bytes;
+  outline.flops = costs_.flops;
+  outline.bytes_in = costs_.bytes_in;
+  outline.bytes_written = costs_.bytes_out;
+  outline.peak_bytes = costs_.peak_bytes;
   return outline;
 }
 

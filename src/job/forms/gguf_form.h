@@ -17,10 +17,9 @@ class GgufForm final : public OutputForm {
   PlanOutline outline() const override;
   const CalibrationRequest& calibration() const override { return plan_.calibration; }
   std::variant<const Plan*, const GgufPlan*> plan() const override { return &plan_; }
-  Json plan_json() const override { return plan_.to_json(); }
+  const PlanCosts& costs() const override { return costs_; }
   TimePrediction predict() const override;
   std::vector<ReadPass> tensor_reads() const override { return tensor_reads_; }
-  void announce_reads(std::vector<ReadPass> reads) override { plan_.costs.reads = std::move(reads); }
 
   void identify(Json& job, const std::function<std::string(const Path&)>& sha256) const override;
   void check_target(const OutputTarget& target) const override;
@@ -34,7 +33,8 @@ class GgufForm final : public OutputForm {
   std::optional<Imatrix> importance(const CalibrationSet& calibration);
 
   JobInputs in_;
-  GgufPlan plan_;
+  const GgufPlan plan_;
+  const PlanCosts costs_;
   std::vector<ReadPass> tensor_reads_;
   std::optional<GgufOutput> output_;
   GgufWritten written_;

@@ -15,7 +15,7 @@
 #include "job/job_settings.h"
 #include "job/loaded_model.h"
 #include "quant/plan/gguf_plan.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {
@@ -47,13 +47,12 @@ class OutputForm {
 
   virtual PlanOutline outline() const = 0;
   virtual const CalibrationRequest& calibration() const = 0;
-  // The plan itself, for who shows it.
+  // The plan itself, for who shows it, and what it costs; of reads those of the model's tensors.
   virtual std::variant<const Plan*, const GgufPlan*> plan() const = 0;
-  virtual Json plan_json() const = 0;
+  virtual const PlanCosts& costs() const = 0;
   virtual TimePrediction predict() const = 0;
   // Of the model's tensors, by this run; less where it goes on behind an interrupted one, once that is known.
   virtual std::vector<ReadPass> tensor_reads() const = 0;
-  virtual void announce_reads(std::vector<ReadPass> reads) = 0;  // all that the plan shall speak of
 
   // What the form adds to what decides the bytes; `sha256` of a file.
   virtual void identify(Json&, const std::function<std::string(const Path&)>&) const {}

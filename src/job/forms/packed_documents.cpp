@@ -11,13 +11,13 @@ namespace llmq {
 namespace {
 
 // What the report needs beyond the pipeline's own findings.
-Json run_json(const Plan& plan, const QuantizeReport& report, const JobOutcome& o) {
+Json run_json(const Plan& plan, const PlanCosts& costs, const QuantizeReport& report, const JobOutcome& o) {
   Json run = report.to_json();
   run["left_dense"] = text_list(plan.ignored);
   if (plan.mixed) run["mixed"] = plan.mixed->to_json();
   if (!plan.devices.empty()) run["devices"] = text_list(plan.devices);
   add_findings(run, o);
-  if (plan.device_room) run["memory"]["planned_device_bytes"] = plan.costs.device_bytes;
+  if (plan.device_room) run["memory"]["planned_device_bytes"] = costs.device_bytes;
   return run;
 }
 
@@ -37,11 +37,11 @@ CardFacts card_facts(const JobOutcome& o) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> packed_documents(const Plan& plan,
+std::vector<std::pair<std::string, std::string>> packed_documents(const Plan& plan, const PlanCosts& costs,
                                                                   const QuantizeReport& report,
                                                                   const JobOutcome& outcome) {
   const std::vector<LoaderVerdict> loaders = loader_verdicts(plan.format, plan.modules, outcome.output);
-  const Json document = make_report(outcome.facts, loaders, run_json(plan, report, outcome));
+  const Json document = make_report(outcome.facts, loaders, run_json(plan, costs, report, outcome));
   return {{"report.json", document.dump(1) + "\n"},
           {"report.html", make_html_report(document)},
           {"README.md", make_model_card(outcome.facts, card_facts(outcome), loaders)}};

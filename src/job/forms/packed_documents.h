@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "job/job_outcome.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 
 // By name.
-std::vector<std::pair<std::string, std::string>> packed_documents(const Plan& plan,
+std::vector<std::pair<std::string, std::string>> packed_documents(const Plan& plan, const PlanCosts& costs,
                                                                   const QuantizeReport& report,
                                                                   const JobOutcome& outcome);
 

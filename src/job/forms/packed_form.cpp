@@ -7,7 +7,6 @@
 #include "base/resident_memory.h"
 #include "job/forms/packed_documents.h"
 #include "job/input_files.h"
-#include "quant/methods/gptq/factorization.h"
 #include "quant/mixed_precision/mixed_precision.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/plan/disk_reads.h"
@@ -27,44 +26,47 @@ std::string scheme_text(const Plan& plan) {
 
 PackedForm::PackedForm(const JobInputs& inputs)
     : in_(inputs),
-      plan_(make_plan(in_.recipe, in_.model.checkpoint, in_.model.spec, in_.settings.compute,
-                      in_.settings.backend().threads(), in_.settings.memory_limit,
-                      planned_devices(in_.settings.devices))) {
-  if (const std::string slower = host_factorization(in_.settings.backend());
-      plan_.traits->factorizes && !slower.empty())
-    plan_.warnings.push_back(slower);
-  plan_.bytes_copied = companion_bytes(in_.model.checkpoint, in_.model_io);
+      made_(with_costs(make_plan(in_.recipe, in_.model.checkpoint, in_.model.spec, in_.settings.compute,
+                                 in_.settings.backend().threads(), in_.settings.memory_limit,
+                                 planned_devices(in_.settings.devices)))) {}
+
+std::unique_ptr<const PackedForm::Made> PackedForm::with_costs(const Plan& plan) const {
+  const LoadedModel& model = in_.model;
+  return std::unique_ptr<const Made>(
+      new Made{plan, estimate_costs(plan, model.checkpoint, model.spec, in_.settings.backend().threads(),
+                                    companion_bytes(model.checkpoint, in_.model_io))});
 }
 
 PlanOutline PackedForm::outline() const {
+  const auto& [plan, costs] = *made_;
   PlanOutline outline;
-  outline.method = plan_.method;
-  outline.scheme = scheme_text(plan_);
-  outline.format = plan_.format;
-  outline.modules = plan_.modules.size();
-  outline.calibrates = plan_.needs_calibration || plan_.target_bits;
-  outline.chooses_bits = plan_.target_bits.has_value();
-  outline.flops = plan_.costs.flops;
-  outline.bytes_in = plan_.costs.bytes_in;
-  outline.bytes_written = plan_.bytes_written();
-  outline.peak_bytes = plan_.costs.peak_bytes;
-  outline.warnings = plan_.warnings;
+  outline.method = plan.method;
+  outline.scheme = scheme_text(plan);
+  outline.format = plan.format;
+  outline.modules = plan.modules.size();
+  outline.calibrates = plan.needs_calibration || plan.target_bits;
+  outline.chooses_bits = plan.target_bits.has_value();
+  outline.flops = costs.flops;
+  outline.bytes_in = costs.bytes_in;
+  outline.bytes_written = costs.bytes_written();
+  outline.peak_bytes = costs.peak_bytes;
+  outline.warnings = plan.warnings;
   return outline;
 }
 
 TimePrediction PackedForm::predict() const {
-  return predict_time(plan_, in_.model.checkpoint, in_.model.spec, in_.settings.backend(), in_.scratch,
-                      parent_of(in_.recipe.output));
+  return predict_time(made_->plan, made_->costs, in_.model.checkpoint, in_.model.spec, in_.settings.backend(),
+                      in_.scratch, parent_of(in_.recipe.output));
 }
 
 std::vector<ReadPass> PackedForm::tensor_reads() const {
-  Plan plan = plan_;
-  if (measured_before_) plan.target_bits.reset();
-  return read_passes(plan, in_.model.checkpoint, in_.model.spec, report_.resumed_blocks);
+  return read_passes(made_->plan, in_.model.checkpoint, in_.model.spec,
+                     {report_.resumed_blocks, measured_before_});
 }
 
 Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& known) {
-  if (!plan_.target_bits) return {};
+  const Plan& asked = made_->plan;
+  if (!asked.target_bits) return {};
   if (in_.allow_nonfinite)
     fail(ErrorKind::kUnsupported, {"weights that are not finite cannot be measured",
                                    {},
@@ -72,24 +74,26 @@ Json PackedForm::choose_bits(const CalibrationSet& calibration, const Json& know
                                    "leave out --target-bits, or repair the checkpoint"});
   const LoadedModel& model = in_.model;
   Backend& backend = in_.settings.backend();
-  std::optional<std::vector<MeasuredGroup>> measured = read_measured(known, plan_);
+  std::optional<std::vector<MeasuredGroup>> measured = read_measured(known, asked);
   measured_before_ = measured.has_value();
   if (!measured)
     measured =
-        measure_candidates(plan_, model.checkpoint, model.spec, calibration, backend, in_.settings.on_step);
-  choose_precision(plan_, *measured, model.checkpoint);
-  settle_costs(plan_, in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
-               in_.settings.memory_limit);
+        measure_candidates(asked, model.checkpoint, model.spec, calibration, backend, in_.settings.on_step);
+  made_ = with_costs(plan_with_bits(asked, choose_precision(asked, *measured, model.checkpoint),
+                                    in_.recipe.source, model.checkpoint, model.spec, backend.threads(),
+                                    in_.settings.memory_limit));
   return measured_json(*measured);
 }
 
 void PackedForm::open(const OutputTarget& target) {
   beside_ = parent_of(target.directory);
-  writer_ = open_writer(in_.io, plan_.format, target, in_.model.checkpoint, in_.model.spec, plan_.modules,
-                        plan_.ignored, plan_.kv_cache);
+  const Plan& plan = made_->plan;
+  writer_ = open_writer(in_.io, plan.format, target, in_.model.checkpoint, in_.model.spec, plan.modules,
+                        plan.ignored, plan.kv_cache);
 }
 
 void PackedForm::write(const CalibrationSet& calibration, JobOutcome& o) {
+  const Plan& plan = made_->plan;
   const std::vector<std::shared_ptr<Backend>>& devices = in_.settings.devices;
   PipelineOptions pipeline;
   pipeline.allow_nonfinite = in_.allow_nonfinite;
@@ -97,7 +101,7 @@ void PackedForm::write(const CalibrationSet& calibration, JobOutcome& o) {
   pipeline.scratch_directory = beside_;
   pipeline.further_devices.assign(devices.begin() + 1, devices.end());
   pipeline.on_step = [this](const std::string&, const std::string&) { in_.settings.on_step(); };
-  report_ = run_pipeline(plan_, in_.model.checkpoint, in_.model.spec, calibration, in_.settings.backend(),
+  report_ = run_pipeline(plan, in_.model.checkpoint, in_.model.spec, calibration, in_.settings.backend(),
                          *writer_, pipeline);
   o.peak_rss_bytes = peak_resident_bytes();
   for (const std::shared_ptr<Backend>& device : devices)
@@ -106,19 +110,19 @@ void PackedForm::write(const CalibrationSet& calibration, JobOutcome& o) {
   o.resumed_blocks = report_.resumed_blocks;
   o.fallbacks = report_.fallbacks;
   o.warnings = report_.warnings;
-  if (plan_.mixed) {
-    o.mixed = plan_.mixed->to_json();
+  if (plan.mixed) {
+    o.mixed = plan.mixed->to_json();
     o.mixed["measured_before"] = measured_before_;
   }
   o.facts.bytes_out = writer_->bytes();
-  o.facts.bits_per_weight = plan_.bits_per_weight();
+  o.facts.bits_per_weight = plan.bits_per_weight();
   o.facts.bits_per_weight_total =
       8.0 * static_cast<double>(writer_->bytes()) / static_cast<double>(in_.model.spec.parameters());
   o.facts.digest = writer_->complete();
 }
 
 std::string PackedForm::publish(const JobOutcome& outcome, const ManifestText& manifest, bool met) {
-  return writer_->publish(packed_documents(plan_, report_, outcome), manifest, met);
+  return writer_->publish(packed_documents(made_->plan, made_->costs, report_, outcome), manifest, met);
 }
 
 }  // namespace llmq

@@ -12,12 +12,11 @@ class PackedForm final : public OutputForm {
   explicit PackedForm(const JobInputs& inputs);
 
   PlanOutline outline() const override;
-  const CalibrationRequest& calibration() const override { return plan_.calibration; }
-  std::variant<const Plan*, const GgufPlan*> plan() const override { return &plan_; }
-  Json plan_json() const override { return plan_.to_json(); }
+  const CalibrationRequest& calibration() const override { return made_->plan.calibration; }
+  std::variant<const Plan*, const GgufPlan*> plan() const override { return &made_->plan; }
+  const PlanCosts& costs() const override { return made_->costs; }
   TimePrediction predict() const override;
   std::vector<ReadPass> tensor_reads() const override;
-  void announce_reads(std::vector<ReadPass> reads) override { plan_.costs.reads = std::move(reads); }
 
   Json choose_bits(const CalibrationSet& calibration, const Json& known) override;
   void open(const OutputTarget& target) override;
@@ -26,10 +25,16 @@ class PackedForm final : public OutputForm {
   std::string publish(const JobOutcome& outcome, const ManifestText& manifest, bool met) override;
 
  private:
+  struct Made {
+    const Plan plan;
+    const PlanCosts costs;
+  };
+  std::unique_ptr<const Made> with_costs(const Plan& plan) const;
+
   JobInputs in_;
-  Plan plan_;
-  bool measured_before_ = false;  // the bits were chosen by what an interrupted run measured
-  Path beside_;                   // the directory that the output is in, for what lies on its disk meanwhile
+  std::unique_ptr<const Made> made_;  // by the recipe; another one once the bits are chosen
+  bool measured_before_ = false;      // the bits were chosen by what an interrupted run measured
+  Path beside_;  // the directory that the output is in, for what lies on its disk meanwhile
   std::unique_ptr<ModelWriter> writer_;
   QuantizeReport report_;
 };

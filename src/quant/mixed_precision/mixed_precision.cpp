@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 
 #include "base/error.h"
 #include "export/formats/packed_formats.h"
@@ -116,23 +115,6 @@ void choose(MixedPrecision& mixed) {
   mixed.optimal = found->optimal;
 }
 
-void apply(const MixedPrecision& mixed, Plan& plan) {
-  std::map<std::string, int> bits;
-  for (const PrecisionChoice& choice : mixed.choices)
-    for (const std::string& module : choice.modules) bits[module] = choice.options[choice.chosen].bits;
-  std::vector<PlannedModule> quantized;
-  for (PlannedModule& module : plan.modules) {
-    const int chosen = bits.at(module.module);
-    if (chosen == kDenseBits) {
-      plan.ignored.push_back(module.module);
-      continue;
-    }
-    module.scheme.bits = chosen;
-    quantized.push_back(std::move(module));
-  }
-  plan.modules = std::move(quantized);
-}
-
 }  // namespace
 
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint) {
@@ -162,12 +144,11 @@ std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, cons
   return bits;
 }
 
-void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint) {
+MixedPrecision choose_precision(const Plan& plan, const std::vector<MeasuredGroup>& measured,
+                                const Checkpoint& checkpoint) {
   MixedPrecision mixed = tabulate(plan, measured, checkpoint);
   choose(mixed);
-  apply(mixed, plan);
-  check_expressible(plan.format, plan.modules);
-  plan.mixed = std::move(mixed);
+  return mixed;
 }
 
 Json MixedPrecision::to_json() const {

@@ -49,8 +49,8 @@ struct MixedPrecision {
 // Error(kUnsupported) for a candidate that the format cannot store.
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint);
 
-// Chooses by what was measured (sensitivity.h): the plan's modules get their schemes, those left dense
-// move to `ignored`, and `mixed` holds the table.
-void choose_precision(Plan& plan, const std::vector<MeasuredGroup>& measured, const Checkpoint& checkpoint);
+// The choice by what was measured (sensitivity.h) for the modules; plan_with_bits() makes a plan of it.
+MixedPrecision choose_precision(const Plan& plan, const std::vector<MeasuredGroup>& measured,
+                                const Checkpoint& checkpoint);
 
 }  // namespace llmq

@@ -189,8 +189,7 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
     result.format = gguf ? "gguf" : recipe.format;
     try {
       if (gguf) {
-        result.weight_bytes =
-            make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0).costs.bytes_out;
+        result.weight_bytes = make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0).bytes_out();
       } else {
         const Plan plan = make_plan(recipe, checkpoint, spec, request.compute, 1, 0);
         packed = plan.modules.front().scheme;

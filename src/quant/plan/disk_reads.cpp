@@ -101,17 +101,19 @@ std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec&
 }
 
 std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                  std::int64_t finished) {
+                                  const DoneBefore& before) {
   using Of = Readings::Of;
   const Readings readings(plan, checkpoint, spec);
   const auto blocks = static_cast<std::int64_t>(spec.blocks.size());
+  const std::int64_t finished = before.blocks;
+  const bool measures = plan.target_bits && !before.measured;
   std::vector<ReadPass> passes;
   const auto add = [&](const char* what, std::uint64_t bytes) {
     if (bytes != 0) passes.push_back({what, bytes});
   };
   const CalibrationRequest& c = plan.calibration;
   const std::int64_t stride = original_chunks(plan);
-  if (plan.target_bits) {
+  if (measures) {
     add("mixed precision: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     add("mixed precision: every candidate's rounding", readings.linears(Of::kPlanned, 0, blocks));
     add("mixed precision: embedding rows",
@@ -132,7 +134,7 @@ std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint
       add("the original model: every linear's forward pass", readings.linears(Of::kAll, 0, blocks));
     }
   }
-  const bool all_are_read = plan.target_bits || (finished < blocks && stride != 0);
+  const bool all_are_read = measures || (finished < blocks && stride != 0);
   add("small linears, kept", readings.kept_linears(all_are_read ? 0 : finished));
   add("linears to quantize", readings.linears(Of::kPlanned, finished, blocks));
   return passes;

@@ -6,14 +6,18 @@
 #include <set>
 #include <string>
 
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 
-// Of a run that goes on behind `finished` blocks. Weights that are not finite and stay (--allow-nonfinite)
-// are read once more.
+// What an interrupted run left to one that goes on behind it.
+struct DoneBefore {
+  std::int64_t blocks = 0;  // finished
+  bool measured = false;    // mixed precision's pass
+};
+// Weights that are not finite and stay (--allow-nonfinite) are read once more.
 std::vector<ReadPass> read_passes(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                                  std::int64_t finished = 0);
+                                  const DoneBefore& before = {});
 // The table's rows of calibration samples, every `stride`th chunk of them: at most, where a token comes
 // again. Within a chunk nothing is read twice.
 std::uint64_t embedding_row_reads(const Checkpoint& checkpoint, const ModelSpec& spec,

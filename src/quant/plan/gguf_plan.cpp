@@ -8,7 +8,6 @@
 #include "model/linear_source.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/memory_limit.h"
-#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 namespace {
@@ -71,15 +70,6 @@ std::set<std::string> held_whole(const Checkpoint& checkpoint, const ModelSpec& 
   return whole;
 }
 
-void estimate_costs(const Checkpoint& checkpoint, const ModelSpec& spec, GgufPlan& plan) {
-  const Plan forward = plan.forward();
-  plan.costs.memory = gguf_memory(forward, checkpoint, spec,
-                                  held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
-                                             plan.needs_calibration() ? plan.chunk_tokens : 0));
-  plan.costs.flops = forward_flops(forward, spec);
-  plan.costs.peak_bytes = total_bytes(plan.costs.memory);
-}
-
 }  // namespace
 
 Plan GgufPlan::forward() const {
@@ -92,33 +82,18 @@ Plan GgufPlan::forward() const {
   return plan;
 }
 
+std::uint64_t GgufPlan::bytes_out() const {
+  std::uint64_t bytes = 0;
+  for (const Tensor& tensor : tensors)
+    bytes += static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(tensor.dtype).block_elements) *
+             static_cast<std::uint64_t>(dtype_row(tensor.dtype).block_bytes);
+  return bytes;
+}
+
 double GgufPlan::bits_per_weight() const {
   double weights = 0;
   for (const Tensor& tensor : tensors) weights += static_cast<double>(tensor.shape.elements());
-  return weights == 0 ? 0 : 8.0 * static_cast<double>(costs.bytes_out) / weights;
-}
-
-Json GgufPlan::to_json() const {
-  Json list = Json::array();
-  for (const Tensor& tensor : tensors)
-    list.push_back(Json::object({{"tensor", Json(tensor.name)},
-                                 {"type", Json(dtype_row(tensor.dtype).name)},
-                                 {"shape", Json(tensor.shape.text())}}));
-  return Json::object({{"schema", "llmq.plan/1"},
-                       {"method", method},
-                       {"format", "gguf"},
-                       {"scheme", gguf_type_name(*file_type)},
-                       {"importance", importance},
-                       {"search", search == BlockSearch::kBest ? "best" : "ggml"},
-                       {"compute", compute_name(compute)},
-                       {"bits_per_weight", bits_per_weight()},
-                       {"bytes_in", Json(costs.bytes_in)},
-                       {"bytes_out", Json(costs.bytes_out)},
-                       {"flops", Json(costs.flops)},
-                       {"peak_bytes", Json(costs.peak_bytes)},
-                       {"memory", named_bytes_json(costs.memory)},
-                       {"reads", named_bytes_json(costs.reads)},
-                       {"tensors", list}});
+  return weights == 0 ? 0 : 8.0 * static_cast<double>(bytes_out()) / weights;
 }
 
 std::vector<ReadPass> gguf_read_passes(const GgufPlan& plan, const Checkpoint& checkpoint,
@@ -175,19 +150,28 @@ GgufPlan make_gguf_plan(Io& io, const Recipe& recipe, const Checkpoint& checkpoi
   for (std::size_t i = 0; i < types.size(); ++i) {
     const GgufMixTensor& tensor = source->tensors()[i];
     plan.tensors.push_back({tensor.name, types[i], tensor.shape, source->bytes_to_read(i)});
-    plan.costs.bytes_out +=
-        static_cast<std::uint64_t>(tensor.shape.elements() / dtype_row(types[i]).block_elements) *
-        static_cast<std::uint64_t>(dtype_row(types[i]).block_bytes);
   }
-  plan.costs.bytes_in = checkpoint.tensor_bytes();
-  plan.costs.reads = gguf_read_passes(plan, checkpoint, spec);
-  estimate_costs(checkpoint, spec, plan);
-  if (!fits_in_limit(plan.costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
+  PlanCosts costs = estimate_costs(plan, checkpoint, spec);
+  if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration()) {
     plan.keep_inputs = false;
-    estimate_costs(checkpoint, spec, plan);
+    costs = estimate_costs(plan, checkpoint, spec);
   }
-  check_memory_limit(plan.costs.peak_bytes, memory_limit, recipe.source);
+  check_memory_limit(costs.peak_bytes, memory_limit, recipe.source);
   return plan;
+}
+
+PlanCosts estimate_costs(const GgufPlan& plan, const Checkpoint& checkpoint, const ModelSpec& spec) {
+  const Plan forward = plan.forward();
+  PlanCosts costs;
+  costs.memory = gguf_memory(forward, checkpoint, spec,
+                             held_bytes(checkpoint, spec, held_whole(checkpoint, spec, plan),
+                                        plan.needs_calibration() ? plan.chunk_tokens : 0));
+  costs.peak_bytes = total_bytes(costs.memory);
+  costs.bytes_in = checkpoint.tensor_bytes();
+  costs.bytes_out = plan.bytes_out();
+  costs.reads = gguf_read_passes(plan, checkpoint, spec);
+  costs.flops = forward_flops(forward, spec);
+  return costs;
 }
 
 }  // namespace llmq

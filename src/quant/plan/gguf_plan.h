@@ -1,5 +1,5 @@
-// A recipe whose format is GGUF: what each tensor gets, whether calibration is needed, and what it costs. All
-// errors of intent appear here.
+// A recipe whose format is GGUF: what each tensor gets, and whether calibration is needed. All errors of
+// intent appear here. As a Plan, it is made once.
 //
 //   method rtn      no importance, ggml's search: the file of llama-quantize
 //   method imatrix  importance of the calibration text or of a file; the wider search
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "export/gguf/gguf_file.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 
@@ -33,13 +33,15 @@ struct GgufPlan {
   std::int64_t chunk_tokens = 0;
   bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
   std::vector<Tensor> tensors;
-  PlanCosts costs;  // flops: of the forward pass for importance
 
   Plan forward() const;  // as the plan of a run that quantizes no linear: what passes over samples cost
   bool needs_calibration() const { return importance == "calibration"; }
-  double bits_per_weight() const;  // over all tensors
-  Json to_json() const;            // schema llmq.plan/1
+  std::uint64_t bytes_out() const;  // of all tensors, as they are written
+  double bits_per_weight() const;   // over all tensors
 };
+
+// flops: of the forward pass for importance.
+PlanCosts estimate_costs(const GgufPlan& plan, const Checkpoint& checkpoint, const ModelSpec& spec);
 
 // What a plan reads of the checkpoint, pass by pass, in whole blocks of the disk as the Io layer counts it:
 // every tensor once for the file, and every linear once for the importance of a calibration text. Of a run

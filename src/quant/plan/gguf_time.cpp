@@ -87,9 +87,8 @@ TimePrediction predict_gguf_time(const GgufPlan& plan, Io& model_io, const Check
   }
   try {
     const WritingRates rates = writing_rates(io, directory);
-    prediction.add("writing",
-                   static_cast<double>(plan.costs.bytes_out) * (rates.synced + 2 * hashing_seconds()) +
-                       2 * static_cast<double>(spec.blocks.size()) * rates.sync);
+    prediction.add("writing", static_cast<double>(plan.bytes_out()) * (rates.synced + 2 * hashing_seconds()) +
+                                  2 * static_cast<double>(spec.blocks.size()) * rates.sync);
   } catch (const Error& error) {  // a dry run needs no place to write to
     if (error.kind() == ErrorKind::kInternal) throw;
   }

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "io/checkpoint.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <optional>
 
 #include "base/amount_text.h"
@@ -11,7 +12,7 @@
 #include "base/pattern.h"
 #include "export/formats/packed_formats.h"
 #include "model/linear_source.h"
-#include "quant/plan/disk_reads.h"
+#include "quant/plan/plan_limits.h"
 
 namespace llmq {
 namespace {
@@ -174,6 +175,24 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
+// The modules with the bits that were chosen; those that stay dense go to `ignored`.
+void apply_bits(const MixedPrecision& chosen, Plan& plan) {
+  std::map<std::string, int> bits;
+  for (const PrecisionChoice& choice : chosen.choices)
+    for (const std::string& module : choice.modules) bits[module] = choice.options[choice.chosen].bits;
+  std::vector<PlannedModule> quantized;
+  for (PlannedModule& module : plan.modules) {
+    const int of_module = bits.at(module.module);
+    if (of_module == kDenseBits) {
+      plan.ignored.push_back(module.module);
+      continue;
+    }
+    module.scheme.bits = of_module;
+    quantized.push_back(std::move(module));
+  }
+  plan.modules = std::move(quantized);
+}
+
 }  // namespace
 
 bool takes_back_upstream(const Plan& plan) {
@@ -250,21 +269,21 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
           recipe.source, "kv_cache", "name another method, or leave kv_cache out"});
   if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
-  settle_costs(plan, recipe.source, checkpoint, spec, threads, memory_limit);
+  if (plan.traits->factorizes && !devices.host_factorization.empty())
+    plan.warnings.push_back(devices.host_factorization);
+  keep_within_limits(plan, recipe.source, checkpoint, spec, threads, memory_limit);
   return plan;
 }
 
-std::uint64_t total_bytes(std::span<const NamedBytes> parts) {
-  std::uint64_t bytes = 0;
-  for (const NamedBytes& part : parts) bytes += part.bytes;
-  return bytes;
-}
-
-Json named_bytes_json(std::span<const NamedBytes> parts) {
-  Json list = Json::array();
-  for (const NamedBytes& part : parts)
-    list.push_back(Json::object({{"what", Json(part.what)}, {"bytes", Json(part.bytes)}}));
-  return list;
+Plan plan_with_bits(const Plan& plan, MixedPrecision chosen, const std::string& source,
+                    const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
+                    std::uint64_t memory_limit) {
+  Plan with_bits = plan;
+  apply_bits(chosen, with_bits);
+  check_expressible(with_bits.format, with_bits.modules);
+  with_bits.mixed = std::move(chosen);
+  keep_within_limits(with_bits, source, checkpoint, spec, threads, memory_limit);
+  return with_bits;
 }
 
 std::int64_t Plan::gram_tokens() const {
@@ -274,38 +293,5 @@ std::int64_t Plan::gram_tokens() const {
 }
 
 double Plan::bits_per_weight() const { return stored_bits_per_weight(format, modules); }
-
-Json Plan::to_json() const {
-  Json planned = Json::array();
-  for (const PlannedModule& m : modules)
-    planned.push_back(Json::object({{"module", Json(m.module)},
-                                    {"scheme", Json(m.scheme.text())},
-                                    {"shape", Json::array({Json(m.out_features), Json(m.in_features)})}}));
-  return Json::object({{"schema", Json("llmq.plan/1")},
-                       {"method", Json(method)},
-                       {"format", Json(format)},
-                       {"compute", Json(compute_name(compute))},
-                       {"bits_per_weight", Json(bits_per_weight())},
-                       {"bytes_in", Json(costs.bytes_in)},
-                       {"bytes_out", Json(costs.bytes_out)},
-                       {"bytes_written", Json(bytes_written())},
-                       {"bytes_read", Json(total_bytes(costs.reads))},
-                       {"reads", named_bytes_json(costs.reads)},
-                       {"flops", Json(costs.flops)},
-                       {"chunk_tokens", Json(chunk_tokens)},
-                       {"keep_inputs", Json(keep_inputs)},
-                       {"activations_in_file", Json(activations_in_file)},
-                       {"activations_on_host", Json(activations_on_host)},
-                       {"peak_bytes", Json(costs.peak_bytes)},
-                       {"devices", text_list(devices)},
-                       {"device_bytes", Json(costs.device_bytes)},
-                       {"device_free_bytes", device_room ? Json(device_room->free_bytes) : Json()},
-                       {"device_memory", named_bytes_json(costs.device_memory)},
-                       {"memory", named_bytes_json(costs.memory)},
-                       {"modules", planned},
-                       {"ignored", text_list(ignored)},
-                       {"mixed", mixed ? mixed->to_json() : Json()},
-                       {"warnings", text_list(warnings)}});
-}
 
 }  // namespace llmq

@@ -103,8 +103,28 @@ double forward_flops(const Plan& plan, const ModelSpec& spec) {
                                 : 0;
 }
 
-PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+std::uint64_t total_bytes(std::span<const NamedBytes> parts) {
+  std::uint64_t bytes = 0;
+  for (const NamedBytes& part : parts) bytes += part.bytes;
+  return bytes;
+}
+
+Json named_bytes_json(std::span<const NamedBytes> parts) {
+  Json list = Json::array();
+  for (const NamedBytes& part : parts)
+    list.push_back(Json::object({{"what", Json(part.what)}, {"bytes", Json(part.bytes)}}));
+  return list;
+}
+
+PlanCosts with_reads(PlanCosts costs, std::vector<ReadPass> reads) {
+  costs.reads = std::move(reads);
+  return costs;
+}
+
+PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec, int threads,
+                         std::uint64_t bytes_copied) {
   PlanCosts costs;
+  costs.bytes_copied = bytes_copied;
   estimate_memory(plan, checkpoint, spec, threads, costs);
   costs.flops = estimate_flops(plan, spec);
   costs.bytes_in = checkpoint.tensor_bytes();

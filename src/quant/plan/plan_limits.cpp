@@ -1,36 +1,35 @@
-// Where a run keeps its activations so that it fits: the cheapest place is tried first, and a run that fits
-// nowhere is refused with what would do.
+#include "quant/plan/plan_limits.h"
+
 #include <algorithm>
 
 #include "base/amount_text.h"
 #include "base/error.h"
+#include "quant/methods/gptq/factorization.h"
 #include "quant/plan/memory_limit.h"
-#include "quant/plan/plan.h"
 #include "quant/plan/plan_costs.h"
 
 namespace llmq {
 namespace {
 
-bool fits_on_device(const Plan& plan) {
-  return !plan.device_room || fits_in_memory(plan.costs.device_bytes, plan.device_room->free_bytes);
+bool fits_on_device(const Plan& plan, const PlanCosts& costs) {
+  return !plan.device_room || fits_in_memory(costs.device_bytes, plan.device_room->free_bytes);
 }
 
 // With what would do: fewer samples, shorter ones, or another device.
-[[noreturn]] void refuse_device(const Plan& plan, const std::string& source, const Checkpoint& checkpoint,
-                                const ModelSpec& spec, int threads) {
-  const std::string found = fmt::format("the run needs {} on its device, which has {} to give",
-                                        bytes_text(memory_needed(plan.costs.device_bytes)),
-                                        bytes_text(plan.device_room->free_bytes));
+[[noreturn]] void refuse_device(const Plan& plan, const PlanCosts& costs, const std::string& source,
+                                const Checkpoint& checkpoint, const ModelSpec& spec, int threads) {
+  const std::string found =
+      fmt::format("the run needs {} on its device, which has {} to give",
+                  bytes_text(memory_needed(costs.device_bytes)), bytes_text(plan.device_room->free_bytes));
   const MemoryItem most =
-      *std::max_element(plan.costs.device_memory.begin(), plan.costs.device_memory.end(),
+      *std::max_element(costs.device_memory.begin(), costs.device_memory.end(),
                         [](const MemoryItem& a, const MemoryItem& b) { return a.bytes < b.bytes; });
   const auto try_less = [&](const char* key, const auto& value_of) {
     Plan tried = plan;
     while (value_of(tried) > 1) {
       value_of(tried) /= 2;
       tried.chunk_tokens = chunk_of(tried.calibration.sequence_length);
-      tried.costs = estimate_costs(tried, checkpoint, spec, threads);
-      if (fits_on_device(tried))
+      if (fits_on_device(tried, estimate_costs(tried, checkpoint, spec, threads)))
         fail(ErrorKind::kUsage,
              {found, source, key, fmt::format("{}: {} would do, or --device cpu", key, value_of(tried))});
     }
@@ -54,29 +53,30 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
     if (!planned.room) planned.room = {device->free_bytes(), device->scratch_bytes()};
     planned.room->free_bytes = std::min(planned.room->free_bytes, device->free_bytes());
   }
+  if (!devices.empty()) planned.host_factorization = host_factorization(*devices.front());
   return planned;
 }
 
-void settle_costs(Plan& plan, const std::string& source, const Checkpoint& checkpoint, const ModelSpec& spec,
-                  int threads, std::uint64_t memory_limit) {
-  const auto estimate = [&] { plan.costs = estimate_costs(plan, checkpoint, spec, threads); };
-  estimate();
-  if (!(fits_in_limit(plan.costs.peak_bytes, memory_limit) && fits_on_device(plan)) &&
+void keep_within_limits(Plan& plan, const std::string& source, const Checkpoint& checkpoint,
+                        const ModelSpec& spec, int threads, std::uint64_t memory_limit) {
+  const auto estimate = [&] { return estimate_costs(plan, checkpoint, spec, threads); };
+  PlanCosts costs = estimate();
+  if (!(fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs)) &&
       plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
-    estimate();
+    costs = estimate();
   }
-  if (!fits_on_device(plan)) {
+  if (!fits_on_device(plan, costs)) {
     plan.activations_on_host = true;
-    estimate();
+    costs = estimate();
   }
   const bool held = !plan.device_room || plan.activations_on_host;  // by the host
-  if (!fits_in_limit(plan.costs.peak_bytes, memory_limit) && plan.needs_calibration && held) {
+  if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration && held) {
     plan.activations_in_file = true;
-    estimate();
+    costs = estimate();
   }
-  check_memory_limit(plan.costs.peak_bytes, memory_limit, source);
-  if (!fits_on_device(plan)) refuse_device(plan, source, checkpoint, spec, threads);
+  check_memory_limit(costs.peak_bytes, memory_limit, source);
+  if (!fits_on_device(plan, costs)) refuse_device(plan, costs, source, checkpoint, spec, threads);
 }
 
 }  // namespace llmq

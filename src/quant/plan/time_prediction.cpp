@@ -247,8 +247,8 @@ SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, con
   return {seconds.begin(), seconds.end()};
 }
 
-TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                            Backend& backend, Io& io, const Path& directory) {
+TimePrediction predict_time(const Plan& plan, const PlanCosts& costs, const Checkpoint& checkpoint,
+                            const ModelSpec& spec, Backend& backend, Io& io, const Path& directory) {
   const Clock::time_point start = Clock::now();
   TimePrediction prediction;
   Seconds seconds;
@@ -269,9 +269,9 @@ TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, cons
   for (const PlannedModule& module : plan.modules)
     weights += to_double(module.out_features) * to_double(module.in_features);
   const double packed = stored_bits_per_weight(plan.format, plan.modules) * weights / 8,
-               dense = std::max(to_double(plan.costs.bytes_out) - packed, 0.0),
+               dense = std::max(to_double(costs.bytes_out) - packed, 0.0),
                touching = touching_seconds(checkpoint, spec);
-  const double ahead = (to_double(plan.costs.bytes_in) - dense) * touching;  // while blocks are worked on
+  const double ahead = (to_double(costs.bytes_in) - dense) * touching;  // while blocks are worked on
   seconds[kReading] += std::max(ahead - computing, 0.0);
   seconds[kDense] = dense * touching;
   try {

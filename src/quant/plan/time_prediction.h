@@ -28,7 +28,7 @@
 #include "device/backend.h"
 #include "io/checkpoint.h"
 #include "quant/plan/block_timing.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 
@@ -57,7 +57,7 @@ struct WritingRates {
 WritingRates writing_rates(Io& io, const Path& directory);
 
 // Memory while it probes: less than the run's. `directory` is where the disk is measured.
-TimePrediction predict_time(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
-                            Backend& backend, Io& io, const Path& directory);
+TimePrediction predict_time(const Plan& plan, const PlanCosts& costs, const Checkpoint& checkpoint,
+                            const ModelSpec& spec, Backend& backend, Io& io, const Path& directory);
 
 }  // namespace llmq

@@ -117,6 +117,15 @@ inline std::vector<std::string> lines_without(const std::string& text, Kind kind
   return lines_of(kept);
 }
 
+// The lines of a source without comments and literals.
+inline std::vector<std::string> lines_of_code(const std::string& text) {
+  const std::vector<Kind> kinds = kinds_of(text);
+  std::string kept;
+  for (std::size_t i = 0; i < text.size(); ++i)
+    if (kinds[i] == Kind::kCode || text[i] == '\n') kept += text[i];
+  return lines_of(kept);
+}
+
 // Files that may do what a rule forbids, each with the reason; a folder ends in '/'.
 struct Exception {
   std::string path, reason;

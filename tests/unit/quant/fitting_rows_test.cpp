@@ -6,7 +6,7 @@
 
 #include "captured_output.h"
 #include "quant/pipeline/activation_stream.h"
-#include "quant/plan/plan_costs.h"
+#include "quant/plan/plan.h"
 #include "support/named_parts.h"
 #include "support/short_device.h"
 
@@ -59,7 +59,6 @@ Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std:
   Plan plan = make_plan(recipe, checkpoint, spec, Compute::kBFloat16, 1, 0);
   plan.chunk_tokens = kChunk;
   plan.activations_on_host = place == Place::kHost;
-  plan.costs = estimate_costs(plan, checkpoint, spec, 1);
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
   Quantized run;

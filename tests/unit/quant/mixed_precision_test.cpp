@@ -4,13 +4,14 @@
 
 #include <gmock/gmock.h>
 
+#include <algorithm>
 #include <map>
 
 #include "base/error.h"
 #include "captured_output.h"
 #include "export/formats/packed_formats.h"
 #include "quant/mixed_precision/sensitivity.h"
-#include "quant/plan/plan.h"
+#include "quant/plan/disk_reads.h"
 
 namespace llmq {
 namespace {
@@ -27,21 +28,21 @@ Chosen choose(const std::string& recipe, int threads = 2) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const auto backend = make_cpu_backend(threads);
-  Chosen chosen{make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, threads, 0),
-                {}};
-  const auto measured = measure_candidates(chosen.plan, checkpoint, spec, some_samples(3, 40), *backend, {});
+  const Plan plan =
+      make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, threads, 0);
+  const auto measured = measure_candidates(plan, checkpoint, spec, some_samples(3, 40), *backend, {});
   // As an interrupted run finds it in the journal.
-  const auto read = read_measured(Json::parse(measured_json(measured).dump(), "journal"), chosen.plan);
+  const auto read = read_measured(Json::parse(measured_json(measured).dump(), "journal"), plan);
   EXPECT_TRUE(read.has_value());
-  choose_precision(chosen.plan, read.value_or(measured), checkpoint);
-  chosen.table = chosen.plan.mixed->to_json().dump();
-  return chosen;
+  const MixedPrecision choice = choose_precision(plan, read.value_or(measured), checkpoint);
+  return {plan_with_bits(plan, choice, "r.yaml", checkpoint, spec, threads, 0), choice.to_json().dump()};
 }
 
 TEST(MixedPrecision, APassOverAnotherPlanIsNotTakenUp) {
   const Checkpoint checkpoint = stories();
-  Plan plan = make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"),
-                        checkpoint, ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
+  const Plan plan =
+      make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"), checkpoint,
+                ModelSpec::read(checkpoint), Compute::kFloat32, 1, 0);
   std::vector<MeasuredGroup> groups;
   for (std::size_t place = 0; place < plan.modules.size(); ++place)
     groups.push_back({{place}, 0.1 + 1.0 / 3, std::vector<double>(plan.candidate_bits.size(), 1e-300), {}});
@@ -157,6 +158,22 @@ TEST(MixedPrecision, AFormatWithOneWidthMixesItWithDense) {
   for (const PrecisionChoice& choice : plan.mixed->choices) ASSERT_EQ(choice.options.size(), 2u);
   EXPECT_FALSE(plan.ignored.empty());
   EXPECT_LE(stored_bits_of(plan), 8);
+}
+
+TEST(MixedPrecision, AMeasuredPassIsNotReadAgain) {
+  const Checkpoint checkpoint = stories();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Plan plan =
+      make_plan(Recipe::parse("method: gptq\nscheme: w4a16_g64_asym\ntarget_bits: 5\n", "r.yaml"), checkpoint,
+                spec, Compute::kFloat32, 1, 0);
+  const auto measuring = [&](const DoneBefore& before) {
+    const std::vector<ReadPass> passes = read_passes(plan, checkpoint, spec, before);
+    return std::count_if(passes.begin(), passes.end(),
+                         [](const ReadPass& pass) { return pass.what.starts_with("mixed precision"); });
+  };
+  EXPECT_GT(measuring({}), 0);
+  EXPECT_GT(measuring({.blocks = 1}), 0);
+  EXPECT_EQ(measuring({.blocks = 0, .measured = true}), 0);
 }
 
 TEST(MixedPrecision, RefusesWhatCannotBe) {

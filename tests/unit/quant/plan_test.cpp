@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "captured_output.h"
 #include "export/convert.h"
+#include "quant/plan/plan_costs.h"
 #include "tests/support/temporary_directory.h"
 
 namespace llmq {
@@ -20,6 +21,12 @@ Plan plan_for(const std::string& recipe, std::uint64_t limit = 0) {
   return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
                    Compute::kBFloat16, 1, limit);
 }
+
+PlanCosts costs_of(const Plan& plan) {
+  const Checkpoint checkpoint = stories();
+  return estimate_costs(plan, checkpoint, ModelSpec::read(checkpoint), 1);
+}
+std::uint64_t peak_of(const Plan& plan) { return costs_of(plan).peak_bytes; }
 
 std::string error_of(const std::string& recipe, std::uint64_t limit = 0) {
   try {
@@ -170,18 +177,17 @@ TEST(Plan, SaysWhatItCannotDo) {
 
 TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   // a twentieth in reserve
-  const auto needed = [](const Plan& of) { return of.costs.peak_bytes + of.costs.peak_bytes / 20; };
+  const auto needed = [](const Plan& of) { return peak_of(of) + peak_of(of) / 20; };
   const Plan plan = plan_for("method: awq\n");
-  std::uint64_t sum = 0;
-  for (const MemoryItem& item : plan.costs.memory) sum += item.bytes;
-  EXPECT_EQ(sum, plan.costs.peak_bytes);
+  const PlanCosts costs = costs_of(plan);
+  EXPECT_EQ(total_bytes(costs.memory), costs.peak_bytes);
   EXPECT_TRUE(plan.keep_inputs);
   EXPECT_TRUE(plan_for("method: awq\n", needed(plan)).keep_inputs);
   // 128 x 512 samples: 16 chunks' worth of inputs are given up before the run is refused.
   const Plan least = plan_for("method: awq\n", needed(plan) - 1);
   EXPECT_FALSE(least.keep_inputs);
   constexpr std::uint64_t kInputs = (128u * 512 - 4096) * 384 * 2;
-  EXPECT_NEAR(static_cast<double>(plan.costs.peak_bytes - least.costs.peak_bytes), kInputs + kInputs / 25, 1)
+  EXPECT_NEAR(static_cast<double>(peak_of(plan) - peak_of(least)), kInputs + kInputs / 25, 1)
       << "with the gaps that the heap is planned to have between its blocks";
   EXPECT_FALSE(least.activations_in_file);
   // Then the residual stream of all but one chunk.
@@ -189,8 +195,7 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   EXPECT_FALSE(filed.keep_inputs);
   EXPECT_TRUE(filed.activations_in_file);
   constexpr std::uint64_t kResidual = (128u * 512 - 4096) * 128 * 4;
-  EXPECT_NEAR(static_cast<double>(least.costs.peak_bytes - filed.costs.peak_bytes),
-              kResidual + kResidual / 25, 1);
+  EXPECT_NEAR(static_cast<double>(peak_of(least) - peak_of(filed)), kResidual + kResidual / 25, 1);
   EXPECT_EQ(error_of("method: awq\n", needed(filed)), "");
   EXPECT_THAT(
       error_of("method: awq\n", needed(filed) - 1),

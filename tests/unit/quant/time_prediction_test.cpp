@@ -142,8 +142,8 @@ TEST(TimePrediction, ABlockHasThePartsOfARun) {
     const Plan plan =
         make_plan(Recipe::parse(job.recipe + "calibration: {samples: 3, sequence_length: 20}\n", "r.yaml"),
                   checkpoint, spec, Compute::kFloat32, 1, 0);
-    const TimePrediction prediction =
-        predict_time(plan, checkpoint, spec, *backend, system_io(), directory.path());
+    const TimePrediction prediction = predict_time(plan, estimate_costs(plan, checkpoint, spec, 1),
+                                                   checkpoint, spec, *backend, system_io(), directory.path());
     EXPECT_EQ(prediction.unknown, "");
     double sum = 0;
     for (const auto& [part, seconds] : prediction.parts) {
