@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/checked.h"
+#include "device/backend_scratch.h"
 #include "device/cpu/score_tiles.h"
 #include "device/gram_rows.h"
 
@@ -94,6 +95,10 @@ void gram_panel(const CpuWork& work, const TensorView& g, const unsigned char* p
 }
 
 }  // namespace
+
+std::uint64_t quadratic_form_bytes(std::uint64_t channels, std::uint64_t element) {
+  return std::uint64_t{kBlockRows} * channels * (element + 4);
+}
 
 void row_in_format(const CpuWork& work, CpuFormat format, void* to, const TensorView& from, std::int64_t row,
                    float* wide) {

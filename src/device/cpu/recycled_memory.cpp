@@ -6,6 +6,8 @@
 #include <mutex>
 #include <vector>
 
+#include "device/backend_scratch.h"
+
 namespace llmq {
 namespace {
 
@@ -107,6 +109,8 @@ class RecycledMemory final : public MemoryResource {
 };
 
 }  // namespace
+
+bool is_recycled(std::uint64_t bytes) { return bytes <= kLargest; }
 
 std::shared_ptr<MemoryResource> recycled_memory(std::size_t kept_bytes) {
   return std::make_shared<RecycledMemory>(kept_bytes);

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/backend_scratch.h"
 #include "device/cuda/attention_tiles.h"
 
 namespace llmq {
@@ -72,17 +73,21 @@ bool takes_tiles(const Attention& a) {
          a.out.contiguous();
 }
 
+std::int64_t splits_of(std::int64_t positions) {
+  return (positions + cuda::kSplitKeys - 1) / cuda::kSplitKeys;
+}
+
 // As many rows at once as leave their partial results within the device's scratch_bytes().
 void attend_by_tiles(CudaWork& work, const Attention& all) {
   const AttentionProblem& problem = all.problem;
   const RowPlaces& places = all.places;
   const std::int64_t rows = all.rows(), width = all.width();
   if (rows == 0) return;
-  const std::int64_t splits =
-      *std::max_element(places.positions.begin(), places.positions.end()) / cuda::kSplitKeys + 1;
-  const std::int64_t parts = problem.heads * splits;
-  const std::int64_t most = std::max<std::int64_t>(
-      1, work.device().scratch_bytes() / (parts * (problem.head_dim + 2) * std::int64_t{sizeof(float)}));
+  const std::int64_t positions_seen = *std::max_element(places.positions.begin(), places.positions.end()) + 1,
+                     splits = splits_of(positions_seen), parts = problem.heads * splits;
+  const auto most = static_cast<std::int64_t>(
+      attention_rows_at_once(attention_row_bytes(problem.heads, problem.head_dim, positions_seen),
+                             static_cast<std::uint64_t>(work.device().scratch_bytes())));
   const auto held = static_cast<std::size_t>(parts * std::min(rows, most)) * sizeof(float);
   const auto positions = work.list_of(std::span<const std::int64_t>(places.positions)),
              tables = work.list_of(std::span<const std::int32_t>(places.tables));
@@ -139,6 +144,14 @@ void attend_in_float32(CudaWork& work, const Attention& all) {
 }
 
 }  // namespace
+
+// Of each split of each head: what its values add up to, their greatest score, and their sum.
+std::uint64_t attention_row_bytes(std::int64_t heads, std::int64_t head_dim, std::int64_t positions) {
+  return static_cast<std::uint64_t>(heads * splits_of(positions) * (head_dim + 2)) * sizeof(float);
+}
+std::uint64_t attention_rows_at_once(std::uint64_t row_bytes, std::uint64_t scratch) {
+  return std::max<std::uint64_t>(1, scratch / row_bytes);
+}
 
 void attend(CudaWork& work, const TensorView& out, const TensorView& q, const KvPages& pages,
             std::span<const SequenceRows> sequences, const AttentionProblem& problem) {

@@ -173,6 +173,17 @@ std::vector<TensorDeclaration> dense_tensors(const Checkpoint& checkpoint,
   return tensors;
 }
 
+std::uint64_t declared_bytes(std::span<const TensorDeclaration> tensors) {
+  std::uint64_t bytes = 0;
+  for (const TensorDeclaration& tensor : tensors)
+    bytes += TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
+  return bytes;
+}
+
+std::uint64_t dense_bytes(const Checkpoint& checkpoint, std::span<const PlannedModule> modules) {
+  return declared_bytes(dense_tensors(checkpoint, modules, written_dtype));
+}
+
 void add_companions(Io& io, const Checkpoint& checkpoint, DirectoryContents& contents) {
   contents.copies = checkpoint.companion_files();
   if (!checkpoint.is_gguf()) return;

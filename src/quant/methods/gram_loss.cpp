@@ -19,6 +19,13 @@ std::int64_t GramLoss::rows_at_once(std::int64_t channels, std::uint64_t device_
   return std::clamp<std::int64_t>(numbers / channels, 16, numbers / 64);
 }
 
+std::uint64_t GramLoss::buffer_bytes(std::uint64_t channels, std::uint64_t device_scratch) {
+  const std::int64_t rows =
+      rows_at_once(static_cast<std::int64_t>(std::max<std::uint64_t>(channels, 1)), device_scratch);
+  return std::max(2 * static_cast<std::uint64_t>(kHostBytes),
+                  static_cast<std::uint64_t>(rows) * channels * (device_scratch != 0 ? 4 + 4 + 2 : 4 + 4));
+}
+
 GramLoss::GramLoss(std::span<const float> gram, std::int64_t channels, Backend& backend, Compute compute,
                    std::span<const std::shared_ptr<Backend>> further_devices)
     : channels_(channels), chunk_(rows_at_once(channels, backend.scratch_bytes())) {

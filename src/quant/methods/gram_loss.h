@@ -38,6 +38,8 @@ class GramLoss {
   // has none.
   static constexpr std::int64_t kHostBytes = std::int64_t{2} << 20;
   static std::int64_t rows_at_once(std::int64_t channels, std::uint64_t device_scratch);
+  // Those rows and their products, on a device rounded to BF16, too; the backend keeps their memory.
+  static std::uint64_t buffer_bytes(std::uint64_t channels, std::uint64_t device_scratch);
 
   // loss[i] for i in [0, loss.size()): make_row(i, d) writes the `channels` differences of item i; called
   // from the threads of the pool, which is the backend's, and of further devices.

@@ -38,8 +38,7 @@ ActivationStream::ActivationStream(std::span<const ForwardContext> devices, cons
       keep_inputs_(place.keep_inputs) {
   const auto length = static_cast<std::int64_t>(calibration.samples.front().size());
   const auto samples = static_cast<std::int64_t>(calibration.samples.size());
-  const std::int64_t per_chunk = longest_chunk_ / length,
-                     pages_each = (length + kPageTokens - 1) / kPageTokens;
+  const std::int64_t per_chunk = longest_chunk_ / length, pages_each = sample_pages(length);
   for (std::int64_t at = 0; at < std::min(per_chunk, samples); ++at) {
     std::vector<std::int32_t>& table = tables_.emplace_back();
     for (std::int64_t p = 0; p < pages_each; ++p)

@@ -23,7 +23,9 @@
 
 namespace llmq {
 
-inline constexpr int kPageTokens = 16;  // of the pages of keys and values that a chunk of samples takes
+// Of the pages of keys and values that a chunk of samples takes, and how many pages a sample has.
+inline constexpr int kPageTokens = 16;
+inline std::int64_t sample_pages(std::int64_t length) { return (length + kPageTokens - 1) / kPageTokens; }
 
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };

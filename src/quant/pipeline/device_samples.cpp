@@ -27,6 +27,15 @@ DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, 
   values_ = context.backend.allocate(bytes_for(page, dtype));
 }
 
+std::uint64_t DeviceSamples::bytes(const ModelSpec& spec, Compute compute, const Tokens& tokens) {
+  const auto element = static_cast<std::uint64_t>(element_bytes(activation_dtype(compute))),
+             hidden = static_cast<std::uint64_t>(spec.hidden_size),
+             page = static_cast<std::uint64_t>(spec.widest_page()),
+             inner = static_cast<std::uint64_t>(spec.widest_inner());
+  return tokens.residual * hidden * sizeof(float) +
+         (tokens.first_site * hidden + 2 * tokens.pages * page + tokens.last_site * inner) * element;
+}
+
 KvPages DeviceSamples::pages(int block) const {
   const PagesSpec& spec = context_->spec.blocks[static_cast<std::size_t>(block)].pages;
   const DType dtype = activation_dtype(context_->compute);

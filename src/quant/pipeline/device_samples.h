@@ -36,6 +36,12 @@ class DeviceSamples {
   };
   DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file);
 
+  // Of how many tokens what is held: the residual stream, inputs of a sublayer's first and last site, pages.
+  struct Tokens {
+    std::uint64_t residual = 0, first_site = 0, pages = 0, last_site = 0;
+  };
+  static std::uint64_t bytes(const ModelSpec& spec, Compute compute, const Tokens& tokens);
+
   const ForwardContext& context() const { return *context_; }
   Backend& backend() const { return context_->backend; }
   ResidualStore& hidden() { return hidden_; }

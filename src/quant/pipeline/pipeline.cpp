@@ -253,6 +253,17 @@ std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
 
 }  // namespace
 
+std::uint64_t copied_band_bytes(const StoredTensor& tensor) {
+  const auto elements = static_cast<std::uint64_t>(std::max<std::int64_t>(tensor.view.shape.elements(), 0)),
+             band = std::min(elements, static_cast<std::uint64_t>(Checkpoint::kBandElements));
+  if (elements == 0) return 0;
+  const std::uint64_t stored = tensor.view.bytes() / (elements / band);
+  const DType written = written_dtype(tensor);
+  return written == tensor.view.dtype
+             ? stored
+             : stored + band * (sizeof(float) + static_cast<std::uint64_t>(element_bytes(written)));
+}
+
 std::unique_ptr<Method> make_rounding(const Plan& plan) { return plan.traits->make(plan, plan.compute); }
 
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,

@@ -59,6 +59,10 @@ struct PipelineOptions {
 // The plan's rounding.
 std::unique_ptr<Method> make_rounding(const Plan& plan);
 
+// The most that the copy of a dense tensor holds at a time: a band as it is stored, and in FP32 and as it is
+// written where that differs.
+std::uint64_t copied_band_bytes(const StoredTensor& tensor);
+
 // Runs the plan from the first block that the writer has not committed. The writer receives every planned
 // module and every dense tensor, and a commit at the end of each block; to complete it is the caller's.
 QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,

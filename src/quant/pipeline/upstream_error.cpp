@@ -8,7 +8,9 @@ namespace llmq {
 namespace {
 
 constexpr double kDamp = 0.1;
-// Rows of a band: enough that packing the factor for each band is little beside it.
+// Rows are solved a band at a time, at most so many bytes of them; but enough that packing the factor for
+// each band is little beside it.
+constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;
 constexpr std::int64_t kBandElements = kSolvedBytes / sizeof(double), kLeastBand = 256;
 
 }  // namespace
@@ -18,6 +20,16 @@ std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int
   const std::int64_t chunks = (samples + per_chunk - 1) / per_chunk;
   const std::int64_t wanted = std::max<std::int64_t>(1, kOriginalTokens / (per_chunk * length));
   return std::max<std::int64_t>(1, chunks / wanted);
+}
+
+std::uint64_t UpstreamSizes::solving() const {
+  return LowerTriangle::bytes(static_cast<std::int64_t>(channels)) +
+         std::min(out * channels * sizeof(double), kSolvedBytes);
+}
+
+std::uint64_t UpstreamSizes::solving_on_device(std::uint64_t scratch) const {
+  const std::uint64_t row = (channels + static_cast<std::uint64_t>(LowerTriangle::kBlock)) * sizeof(double);
+  return sizeof(double) * channels * channels + std::min({out * row, kSolvedBytes, std::max(scratch, row)});
 }
 
 OriginalStream make_original_stream(std::span<const ForwardContext> devices,

@@ -34,8 +34,24 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices,
                                     const CalibrationSet& calibration, std::int64_t chunk_tokens,
                                     const OpenStore& open_store);
 
-// Rows are solved a band at a time, at most so many bytes of them.
-inline constexpr std::uint64_t kSolvedBytes = std::uint64_t{64} << 20;
+// What that takes in bytes, for a linear [out, channels] and activations of `element` bytes.
+struct UpstreamSizes {
+  std::uint64_t out = 0, channels = 0, chunk_tokens = 0, element = 0;
+
+  // C and the linear as it was prepared, beside either of the next.
+  std::uint64_t sums() const { return out * channels * (8 + element); }
+  // What one chunk's output lacks and its input, as they are and transposed, and their product: where the
+  // host computes, and on a device that has memory of its own.
+  std::uint64_t chunk() const {
+    return chunk_tokens * (out * (5 * 4 + element) + channels * 3 * element) + out * channels * (4 + 4);
+  }
+  std::uint64_t chunk_on_device() const {
+    return chunk_tokens * (out * (4 + 4 + element) + 2 * channels * element) + out * channels * 4;
+  }
+  // The factor that solves C, and the rows in hand; on a device as many as fit in its scratch memory.
+  std::uint64_t solving() const;
+  std::uint64_t solving_on_device(std::uint64_t scratch) const;
+};
 
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats'
 // tokens.

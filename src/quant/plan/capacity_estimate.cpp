@@ -150,18 +150,11 @@ StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const Qua
   return costs;
 }
 
-std::uint64_t bytes_of(const TensorDeclaration& tensor) {
-  return TensorView(static_cast<const void*>(nullptr), tensor.dtype, tensor.shape).bytes();
-}
-
 // Bytes of every tensor that `plan` would write.
 std::uint64_t written_bytes(const Plan& plan, const Checkpoint& checkpoint) {
-  std::uint64_t bytes = 0;
-  for (const TensorDeclaration& tensor : dense_tensors(checkpoint, plan.modules, written_dtype))
-    bytes += bytes_of(tensor);
+  std::uint64_t bytes = dense_bytes(checkpoint, plan.modules);
   for (const PlannedModule& module : plan.modules)
-    for (const TensorDeclaration& tensor : packed_format(plan.format).declare(module))
-      bytes += bytes_of(tensor);
+    bytes += declared_bytes(packed_format(plan.format).declare(module));
   return bytes;
 }
 
@@ -181,8 +174,10 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
   result.scheme = name;
   result.format = "safetensors";
   if (name == kOriginalScheme) {
+    std::vector<TensorDeclaration> stored;
     for (const StoredTensor& tensor : checkpoint.tensors())
-      result.weight_bytes += bytes_of({tensor.name, written_dtype(tensor), tensor.view.shape});
+      stored.push_back({tensor.name, written_dtype(tensor), tensor.view.shape});
+    result.weight_bytes = declared_bytes(stored);
   } else {
     const bool gguf = find_gguf_file_type(name) != nullptr;
     const Recipe recipe = plain_recipe(name, gguf);  // a word that is no scheme is the user's mistake

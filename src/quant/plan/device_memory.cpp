@@ -3,44 +3,34 @@
 #include "quant/plan/peak_memory.h"
 
 #include "calibration/row_sample.h"
+#include "device/backend_scratch.h"
 #include "quant/methods/awq/clip_search.h"
 #include "quant/methods/gptq/device_rows.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/methods/smoothquant/device_rows.h"
-#include "quant/pipeline/upstream_error.h"
 
 namespace llmq {
-namespace {
-
-// Keys of one split of attention: cuda::kSplitKeys of kernels/cuda/tile_attention.h, which no file here may
-// include.
-constexpr std::uint64_t kSplitKeys = 512;
-
-}  // namespace
 
 // As DeviceSamples has them; of the chunks of the device that has most.
 std::uint64_t PeakMemory::device_samples(std::uint64_t tokens, bool keeps_inputs) const {
   if (tokens == 0) return 0;
-  constexpr std::uint64_t kPage = kPageTokens;
   const std::uint64_t chunks = (tokens + chunk_ - 1) / chunk_,
                       held_tokens = std::min(tokens, (chunks + lanes_ - 1) / lanes_ * chunk_);
-  const std::uint64_t kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size),
-                      pages = chunk_ / length_ * ((length_ + kPage - 1) / kPage) * kPage;
-  return (in_file_ || on_host_ ? chunk_ : held_tokens) * hidden * 4 +
-         (chunk_ * hidden + 2 * pages * kv) * element_ +
-         (keeps_inputs ? held_tokens : chunk_) * wide() * element_;
+  const std::uint64_t paged =
+      chunk_ / length_ * positive(sample_pages(static_cast<std::int64_t>(length_)) * kPageTokens);
+  return samples(
+      {in_file_ || on_host_ ? chunk_ : held_tokens, chunk_, paged, keeps_inputs ? held_tokens : chunk_});
 }
 
-// Partial results of the splits, of as many rows as leave them within the scratch memory; BF16 alone has
-// them.
+// Partial results, of the block that has most in a row; BF16 alone has them.
 std::uint64_t PeakMemory::attention() const {
   if (compute_ == Compute::kFloat32) return 0;
   std::uint64_t row = 1;
   for (const BlockSpec& block : spec_.blocks)
     if (const AttentionSpec* attention = block.attention())
-      row = std::max(row, positive(attention->heads) * ((length_ + kSplitKeys - 1) / kSplitKeys) *
-                              (positive(attention->head_dim) + 2) * 4);
-  return std::max(row, std::min(chunk_ * row, device_scratch_ / row * row));
+      row = std::max(row, attention_row_bytes(attention->heads, attention->head_dim,
+                                              static_cast<std::int64_t>(length_)));
+  return row * std::min(std::max<std::uint64_t>(chunk_, 1), attention_rows_at_once(row, device_scratch_));
 }
 
 // Differences in one call, of an input: a search judges all its readers' rows, a loss those of one.
@@ -138,15 +128,11 @@ std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec
         beside + gptq_device_bytes(positive(linear->out_features), k, device_scratch_) + products, prepared);
   }
   if (original_tokens_ == 0) return moments;
-  const std::uint64_t k = positive(reader.in_features), out = positive(reader.out_features);
-  add("what the output lacks and its products",
-      judge_on_device(block, reader.site) + chunk_ * (out * (4 + 4 + element_) + 2 * k * element_) +
-          out * k * 4,
+  const UpstreamSizes sizes = upstream(reader);
+  add("what the output lacks and its products", judge_on_device(block, reader.site) + sizes.chunk_on_device(),
       prepared);
   add("what solves for what the output lacks (FP64)",
-      judge_on_device(block, reader.site) + 8 * k * k +
-          std::min({out * (k + 64) * 8, kSolvedBytes, std::max(device_scratch_, (k + 64) * 8)}),
-      prepared);
+      judge_on_device(block, reader.site) + sizes.solving_on_device(device_scratch_), prepared);
   add("the original's weights and stage buffers", stages() + attention(), 2 * prepared + largest);
   return moments;
 }

@@ -4,15 +4,15 @@
 
 #include "calibration/input_stats.h"
 #include "calibration/row_sample.h"
-#include "device/cholesky.h"
+#include "device/backend_scratch.h"
 #include "device/gram_rows.h"
 #include "export/formats/packed_formats.h"
-#include "export/output/model_writer.h"
 #include "model/row_chunks.h"
 #include "quant/methods/gptq/host_rows.h"
 #include "quant/methods/gram_loss.h"
 #include "quant/mixed_precision/perturbed_streams.h"
 #include "quant/mixed_precision/sensitivity.h"
+#include "quant/pipeline/pipeline.h"
 #include "quant/pipeline/upstream_error.h"
 
 namespace llmq {
@@ -28,30 +28,11 @@ constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
 constexpr std::uint64_t kTokenizerBytes = 160, kTokenizerTreeBytes = 430;
 // of a GGUF: pieces, merges, their bytes
 constexpr std::uint64_t kVocabularyBytes = 200;
-// The largest chunk's sum whose memory the backend keeps.
-constexpr std::uint64_t kKeptBlock = std::uint64_t{32} << 20;
-constexpr std::uint64_t kFormRows = 96;  // packed at a time (device/cpu)
 
 // A chunk's sum on the device: the backend keeps a small one, of a large one only what lies above the
 // diagonal is touched.
-std::uint64_t kept_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? k * k * 4 : 0; }
-std::uint64_t chunk_square(std::uint64_t k) { return k * k * 4 <= kKeptBlock ? 0 : k * k * 2; }
-
-std::uint64_t count_of(std::int64_t value) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(value, 0));
-}
-
-// As it is stored, and in FP32 and as it is written where that differs.
-std::uint64_t band_of(const StoredTensor& tensor) {
-  const std::uint64_t elements = count_of(tensor.view.shape.elements()),
-                      band = std::min(elements, count_of(Checkpoint::kBandElements));
-  if (elements == 0) return 0;
-  const std::uint64_t stored = tensor.view.bytes() / (elements / band);
-  const DType written = written_dtype(tensor);
-  return written == tensor.view.dtype
-             ? stored
-             : stored + band * (4 + static_cast<std::uint64_t>(element_bytes(written)));
-}
+std::uint64_t kept_square(std::uint64_t k) { return is_recycled(k * k * 4) ? k * k * 4 : 0; }
+std::uint64_t chunk_square(std::uint64_t k) { return is_recycled(k * k * 4) ? 0 : k * k * 2; }
 
 }  // namespace
 
@@ -77,7 +58,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
   for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
   for (const StoredTensor& tensor : checkpoint.tensors()) {
-    largest_band_ = std::max(largest_band_, band_of(tensor));
+    largest_band_ = std::max(largest_band_, copied_band_bytes(tensor));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
   }
   if (takes_back_upstream(plan))
@@ -108,7 +89,8 @@ std::uint64_t PeakMemory::further_device() const {
       const std::uint64_t passed =
           chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
       most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
-                                one_chunk() + original_chunk() + (original_tokens_ != 0 ? taken(reader) : 0));
+                                one_chunk() + original_chunk() +
+                                (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
     }
   return most;
 }
@@ -147,8 +129,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::importance() const {
 }
 
 std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated) const {
-  const std::uint64_t vocabulary = positive(spec_.vocab_size), kv = positive(spec_.widest_page()),
-                      chunk = chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+  const std::uint64_t vocabulary = positive(spec_.vocab_size), chunk = samples({0, chunk_, chunk_, chunk_});
   return {reading(),
           with_base({{"tokenizer.json again, for the file's vocabulary",
                       vocabulary * (kTokenizerBytes + kTokenizerTreeBytes + kVocabularyBytes)}}),
@@ -159,11 +140,10 @@ std::vector<std::vector<MemoryItem>> PeakMemory::gguf_file(bool calibrated) cons
 
 std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured) const {
   const std::uint64_t tokens = std::min(positive(measured) * length_, tokens_),
-                      kv = positive(spec_.widest_page()), hidden = positive(spec_.hidden_size);
+                      few = std::min(tokens, chunk_), hidden = positive(spec_.hidden_size);
   const std::int64_t probe = kProbeSamples * std::min(kProbeLength, static_cast<std::int64_t>(length_));
-  const MemoryItem samples{
-      "activations of the measured samples",
-      tokens * (hidden * 4 + wide() * element_) + std::min(tokens, chunk_) * (hidden + 2 * kv) * element_},
+  const MemoryItem measured_samples{"activations of the measured samples",
+                                    samples({tokens, few, few, tokens})},
       probes{"a stream of probes for each group of linears",
              ProbeStreams::bytes(spec_, compute_, probe, 1 + groups_of(spec_))};
   std::uint64_t buffers = 0;
@@ -178,7 +158,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
     buffers = std::max(buffers, scratch(block));
     moments.push_back(
         with_base({{"program while it computes", kComputingBytes},
-                   samples,
+                   measured_samples,
                    probes,
                    {"stage buffers", scratch(block)},
                    {"a block as prepared, and rounded", 2 * weights * element_},
@@ -187,7 +167,7 @@ std::vector<std::vector<MemoryItem>> PeakMemory::measuring(std::int64_t measured
   const std::uint64_t vocabulary = positive(spec_.vocab_size);
   moments.push_back(with_base(
       {{"program while it computes", kComputingBytes},
-       samples,
+       measured_samples,
        probes,
        {"stage buffers", buffers},
        {"the head, stored and prepared", vocabulary * hidden * (2 + element_)},
@@ -218,52 +198,36 @@ MemoryItem PeakMemory::written_meanwhile() const {
 
 std::uint64_t PeakMemory::wide() const { return positive(spec_.widest_inner()); }
 
-std::uint64_t PeakMemory::residual(std::uint64_t tokens) const {
-  return (in_file_ ? chunk_ : tokens) * positive(spec_.hidden_size) * 4;
+std::uint64_t PeakMemory::samples(const DeviceSamples::Tokens& tokens) const {
+  return DeviceSamples::bytes(spec_, compute_, tokens);
 }
 
 std::uint64_t PeakMemory::stream() const {
-  const std::uint64_t kv = positive(spec_.widest_page());
-  return residual(tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv) * element_ +
-         (keeps_inputs_ ? tokens_ : chunk_) * wide() * element_;
+  return samples({in_file_ ? chunk_ : tokens_, chunk_, chunk_, keeps_inputs_ ? tokens_ : chunk_});
 }
 
 std::uint64_t PeakMemory::held(std::uint64_t tokens) const {
   if (tokens == 0 || !(on_host_ || in_file_)) return 0;
-  return ((in_file_ ? 0 : tokens) + chunk_) * positive(spec_.hidden_size) * 4;
+  return samples({(in_file_ ? 0 : tokens) + chunk_, 0, 0, 0});
 }
 
 std::uint64_t PeakMemory::one_chunk() const {
-  const std::uint64_t kv = positive(spec_.widest_page());
-  return (in_file_ ? chunk_ * positive(spec_.hidden_size) * 4 : 0) +
-         chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+  return samples({in_file_ ? chunk_ : 0, chunk_, chunk_, chunk_});
 }
 
 std::uint64_t PeakMemory::original() const {
   if (original_tokens_ == 0) return 0;
-  const std::uint64_t kv = positive(spec_.widest_page());
-  return residual(original_tokens_) + chunk_ * (positive(spec_.hidden_size) + 2 * kv + wide()) * element_;
+  return samples({in_file_ ? chunk_ : original_tokens_, chunk_, chunk_, chunk_});
 }
 
-std::uint64_t PeakMemory::missing(const LinearSpec& last) const {
-  const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-  return out * k * (8 + element_) +
-         std::max(taken(last), LowerTriangle::bytes(last.in_features) + std::min(out * k * 8, kSolvedBytes));
-}
-
-std::uint64_t PeakMemory::taken(const LinearSpec& last) const {
-  const std::uint64_t out = positive(last.out_features), k = positive(last.in_features);
-  return chunk_ * (out * (5 * 4 + element_) + k * 3 * element_) + out * k * (4 + 4);
+UpstreamSizes PeakMemory::upstream(const LinearSpec& last) const {
+  return {positive(last.out_features), positive(last.in_features), chunk_, element_};
 }
 
 std::uint64_t PeakMemory::stage(std::uint64_t width) const {
   return std::min(positive(rows_at_once(row_chunks(device_scratch_), static_cast<std::int64_t>(width))),
                   chunk_) *
          width * 4;
-}
-
-std::uint64_t PeakMemory::packed_rows(std::uint64_t k) const {
-  return positive(gram_rows_at_once(static_cast<std::int64_t>(k * element_)));
 }
 
 std::uint64_t PeakMemory::stages() const {
@@ -278,16 +242,8 @@ std::uint64_t PeakMemory::stages() const {
 
 std::uint64_t PeakMemory::scratch(const BlockSpec& block) const {
   const std::uint64_t k = widest(block);
-  const std::uint64_t judged =
-      positive(
-          GramLoss::rows_at_once(static_cast<std::int64_t>(std::max<std::uint64_t>(k, 1)), device_scratch_)) *
-      k;
-  // What is judged, and its products; on a device rounded to BF16, too.
-  return stages() +
-         std::max(2 * static_cast<std::uint64_t>(GramLoss::kHostBytes),
-                  judged * (has_own_memory_ ? 4 + 4 + 2 : 4 + 4)) +
-         std::min(packed_rows(k), chunk_) * k * element_ + threads_ * kFormRows * k * (element_ + 4) +
-         kept_square(positive(spec_.hidden_size));
+  return stages() + GramLoss::buffer_bytes(k, device_scratch_) + gram_packed_bytes(chunk_, k, element_) +
+         threads_ * quadratic_form_bytes(k, element_) + kept_square(positive(spec_.hidden_size));
 }
 
 std::uint64_t PeakMemory::factors(std::uint64_t k) const {
@@ -364,7 +320,10 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   add({scaled ? 0 : behind, scaled ? behind : 0, behind}, judge(k), factors(k));
   if (original_tokens_ == 0) return;
   add({0, behind, 0}, judge(k), 0);
-  moments.back().push_back({"what the output lacks, its products, or what solves them", missing(reader)});
+  const UpstreamSizes upstream_sizes = upstream(reader);
+  moments.back().push_back(
+      {"what the output lacks, its products, or what solves them",
+       upstream_sizes.sums() + std::max(upstream_sizes.chunk(), upstream_sizes.solving())});
 }
 
 }  // namespace llmq

@@ -8,6 +8,8 @@
 #include <vector>
 
 #include "io/checkpoint.h"
+#include "quant/pipeline/device_samples.h"
+#include "quant/pipeline/upstream_error.h"
 #include "quant/plan/plan_costs.h"
 
 namespace llmq {
@@ -71,8 +73,7 @@ class PeakMemory {
   bool is_planned(const LinearSpec& linear) const { return planned_.count(linear.module) != 0; }
 
   std::uint64_t wide() const;
-  // The residual stream: of all tokens, or of a chunk where a file has the rest.
-  std::uint64_t residual(std::uint64_t tokens) const;
+  std::uint64_t samples(const DeviceSamples::Tokens& tokens) const;
 
   // Residual stream and KV pages of one chunk; inputs of o and down of all samples, or of one chunk.
   std::uint64_t stream() const;
@@ -87,15 +88,11 @@ class PeakMemory {
   // The original model's residual stream and chunk buffers, where upstream error is taken back.
   std::uint64_t original() const;
 
-  // What one chunk's output lacks and its input, as they are and transposed; or the factor that solves their
-  // sums, and the rows in hand. The sums are held beside either.
-  std::uint64_t missing(const LinearSpec& last) const;
-  std::uint64_t taken(const LinearSpec& last) const;
+  // Where upstream error is taken back by a sublayer's output.
+  UpstreamSizes upstream(const LinearSpec& last) const;
 
   // `width` FP32 values for each row of a stage, for as many rows as go at once.
   std::uint64_t stage(std::uint64_t width) const;
-
-  std::uint64_t packed_rows(std::uint64_t k) const;
 
   std::uint64_t stages() const;
 

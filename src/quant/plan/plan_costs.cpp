@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "export/formats/packed_formats.h"
-#include "export/output/model_writer.h"
+#include "export/output/packed_writer.h"
 #include "quant/plan/disk_reads.h"
 #include "quant/plan/peak_memory.h"
 
@@ -45,10 +44,6 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
       on_device.push_back(std::move(moment));
   costs.device_memory = greatest(on_device);
   costs.device_bytes = total_bytes(costs.device_memory);
-}
-
-std::uint64_t elements_of(const Shape& shape) {
-  return static_cast<std::uint64_t>(std::max<std::int64_t>(shape.elements(), 0));
 }
 
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
@@ -129,18 +124,12 @@ PlanCosts estimate_costs(const Plan& plan, const Checkpoint& checkpoint, const M
   costs.flops = estimate_flops(plan, spec);
   costs.bytes_in = checkpoint.tensor_bytes();
   costs.reads = read_passes(plan, checkpoint, spec);
-  std::set<std::string> packed;
-  std::uint64_t weights = 0, dense = 0;
-  for (const PlannedModule& m : plan.modules) {
-    packed.insert(m.module + ".weight");
+  std::uint64_t weights = 0;
+  for (const PlannedModule& m : plan.modules)
     weights += static_cast<std::uint64_t>(m.out_features * m.in_features);
-  }
-  for (const StoredTensor& tensor : checkpoint.tensors())
-    if (packed.count(tensor.name) == 0)
-      dense +=
-          elements_of(tensor.view.shape) * static_cast<std::uint64_t>(element_bytes(written_dtype(tensor)));
-  costs.bytes_out = dense + static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
-                                                       static_cast<double>(weights) / 8);
+  costs.bytes_out = dense_bytes(checkpoint, plan.modules) +
+                    static_cast<std::uint64_t>(stored_bits_per_weight(plan.format, plan.modules) *
+                                               static_cast<double>(weights) / 8);
   return costs;
 }
 

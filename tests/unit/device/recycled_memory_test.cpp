@@ -1,5 +1,6 @@
 // Freed blocks come back to requests of their size, within the bound on what is kept.
 #include "device/cpu/recycled_memory.h"
+#include "device/backend_scratch.h"
 
 #include <cstdint>
 
@@ -33,6 +34,18 @@ TEST(RecycledMemory, KeepsNoMoreThanItMay) {
   const Buffer first(memory, 2 * kMega), second(memory, 2 * kMega);
   EXPECT_EQ(first.get(), kept);
   EXPECT_NE(second.get(), kept);
+}
+
+TEST(RecycledMemory, WhatIsSaidToBeRecycledIs) {
+  for (const std::size_t bytes : {31 * kMega, 32 * kMega, 32 * kMega + 4096, 48 * kMega}) {
+    const auto memory = recycled_memory(64 * kMega);
+    Buffer first(memory, bytes);
+    first.as<unsigned char>()[0] = 77;
+    void* const at = first.get();
+    first.reset();
+    const Buffer between = Buffer(host_memory(), bytes), again(memory, bytes);
+    EXPECT_EQ(again.get() == at, is_recycled(bytes)) << bytes;
+  }
 }
 
 TEST(RecycledMemory, EveryBlockIsAlignedAndWholeAtOddSizes) {

@@ -160,6 +160,14 @@ TEST(MixedPrecision, AFormatWithOneWidthMixesItWithDense) {
   EXPECT_LE(stored_bits_of(plan), 8);
 }
 
+TEST(MixedPrecision, ABlockMayBeLeftAlone) {
+  const Plan plan =
+      choose("method: rtn\nscheme: w4a16_g64_asym\ntarget_bits: 6\nignore: ['re:.*layers.1.*']\n").plan;
+  EXPECT_EQ(bits_of(plan).size(), 14u);
+  for (const PrecisionChoice& choice : plan.mixed->choices)
+    EXPECT_THAT(choice.modules, Each(HasSubstr("layers.0")));
+}
+
 TEST(MixedPrecision, AMeasuredPassIsNotReadAgain) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
