@@ -1,5 +1,6 @@
 #include "tools/quantize_words.h"
 
+#include "export/formats/output_format.h"
 #include "tools/print.h"
 
 namespace llmq::tools {
@@ -125,7 +126,7 @@ void print_plan(const OutputForm& form, const JobPreview& preview) {
 
 void print_outcome(const JobOutcome& o) {
   const RunFacts& facts = o.facts;
-  const bool file = facts.format == "gguf";
+  const bool file = is_one_file(facts.format);
   print_line(
       fmt::format("{}: {} {} to {} by {}, {} from {}, {:.3f} bits per weight{}", o.output, o.modules,
                   file ? "tensors" : "linears", facts.scheme, facts.method, bytes_text(facts.bytes_out),

@@ -6,6 +6,7 @@
 #include "base/half.h"
 #include "export/adapter_fold.h"
 #include "export/dense_values.h"
+#include "export/formats/output_format.h"
 #include "export/formats/packed_modules.h"
 #include "export/gguf/gguf_file.h"
 #include "export/output/packed_writer.h"
@@ -236,7 +237,7 @@ ConvertRequest conversion_request(const Json& asked, const std::string& file) {
 
 void check_conversion(const ConvertRequest& request) {
   if (request.to == "safetensors") requested_dtype(request.dtype);
-  if (request.to != "safetensors" && request.to != "gguf") packed_format(request.to);
+  if (request.to != "safetensors" && !is_one_file(request.to)) packed_format(request.to);
   if (!request.adapter.empty() && request.to != "safetensors")
     fail(ErrorKind::kUnsupported, {"an adapter is folded into a directory of safetensors only",
                                    {},
@@ -250,11 +251,11 @@ ConvertReport convert(Io& io, const Checkpoint& checkpoint, const ConvertRequest
   ConvertReport report;
   report.source = request.source;
   report.destination = request.target.directory.string();
-  report.from = checkpoint.is_gguf() ? "gguf" : packed.format;
+  report.from = checkpoint.is_gguf() ? kGgufFormat : packed.format;
   report.to = request.to;
   report.tensors = checkpoint.tensors().size();
   report.bytes_in = checkpoint.tensor_bytes();
-  if (request.to == "gguf")
+  if (is_one_file(request.to))
     convert_to_gguf(io, request, checkpoint, report);
   else if (request.to == "safetensors")
     convert_to_dense(io, request, checkpoint, packed, report);

@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
 #include "export/output/published_output.h"
@@ -95,7 +96,7 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   const PackedModules packed = read_packed_modules(checkpoint);
   Inspection result;
   result.path = checkpoint.path().string();
-  result.format = checkpoint.is_gguf() ? "gguf" : packed.format;
+  result.format = checkpoint.is_gguf() ? kGgufFormat : packed.format;
   result.bytes = checkpoint.tensor_bytes();
   const Path report = checkpoint.path() / kReportFile;
   if (!checkpoint.is_gguf() && io.exists(report))

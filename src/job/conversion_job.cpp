@@ -1,5 +1,6 @@
 #include "job/conversion_job.h"
 
+#include "export/formats/output_format.h"
 #include "job/job_identity.h"
 #include "job/run_provenance.h"
 #include "model/open_checkpoint.h"
@@ -9,7 +10,7 @@ namespace llmq {
 std::variant<ConvertReport, PublishedOutput> run_conversion(Io& io, ConvertRequest request, bool paranoid,
                                                             const Program& program) {
   request.version = program.version;
-  request.target.single_file = request.to == "gguf";
+  request.target.single_file = is_one_file(request.to);
   check_conversion(request);
   const Checkpoint checkpoint = open_checkpoint(io, request.source);
   DigestCache digests(io, paranoid ? Path() : DigestCache::default_file());

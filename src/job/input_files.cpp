@@ -4,6 +4,7 @@
 
 #include "base/checked.h"
 #include "calibration/calibration_text.h"
+#include "export/formats/output_format.h"
 #include "model/adapters/lora_adapter.h"
 
 namespace llmq {
@@ -39,7 +40,8 @@ std::vector<InputFile> input_files(Io& io, const Recipe& recipe, bool calibrates
   if (calibrates)
     for (const std::string& text : recipe.calibration.text) add("calibration", resolve_text(io, text));
   const std::string& importance = recipe.gguf.importance;
-  if (recipe.format == "gguf" && !importance.empty() && importance != "none" && importance != "calibration")
+  if (is_one_file(recipe.format) && !importance.empty() && importance != "none" &&
+      importance != "calibration")
     add("importance", importance);
   if (io.exists(recipe.source)) add("recipe", recipe.source);
   return files;

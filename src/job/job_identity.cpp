@@ -1,5 +1,6 @@
 #include "job/job_identity.h"
 
+#include "export/formats/output_format.h"
 #include "model/adapters/lora_adapter.h"
 
 namespace llmq {
@@ -42,7 +43,7 @@ Json make_conversion_job(const ConvertRequest& request, const Checkpoint& checkp
        {"model", model_digests(checkpoint, sha256)},
        {"convert",
         Json::object({{"to", request.to}, {"dtype", request.dtype ? Json(*request.dtype) : Json()}})},
-       {"name", request.to == "gguf" ? Json(request.source) : Json()}});
+       {"name", is_one_file(request.to) ? Json(request.source) : Json()}});
   if (request.adapter.empty()) return job;
   for (const Path& path : LoraAdapter::files(system_io(), request.adapter))
     job["adapter"][path.filename().string()] = sha256(path);

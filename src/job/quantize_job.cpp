@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/resident_memory.h"
 #include "base/seconds_since.h"
+#include "export/formats/output_format.h"
 #include "job/job_identity.h"
 
 namespace llmq {
@@ -35,7 +36,7 @@ QuantizeJob::QuantizeJob(Io& io, QuantizeRequest request, JobSettings settings)
 
 OutputTarget QuantizeJob::target() const {
   OutputTarget target{request_.recipe.output, request_.overwrite};
-  target.single_file = form().outline().format == "gguf";
+  target.single_file = is_one_file(form().outline().format);
   target.job = outcome_.facts.job;
   target.measured = measured_;
   target.restart = request_.restart;

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "export/convert.h"
+#include "export/formats/output_format.h"
 #include "job/planned_job.h"
 #include "job/recorded_job.h"
 #include "model/open_checkpoint.h"
@@ -87,7 +88,7 @@ Rebuild rebuild_conversion(Io& io, const RebuildRequest& asked, const Provenance
   note_version(facts, asked.program, result.otherwise);
   warn_of(result.otherwise);
   ConvertRequest request = conversion_request(facts.recipe, manifest_path(output).string());
-  const bool file = request.to == "gguf";
+  const bool file = is_one_file(request.to);
   check_form(output, file);
   const Checkpoint checkpoint = open_recorded(
       request.source, asked.model, [&](const std::string& name) { return open_checkpoint(io, name); });
@@ -132,7 +133,7 @@ Rebuild rebuild_output(Io& io, const RebuildRequest& asked) {
   settings.on_step = asked.on_step;
   settings.devices = {recorded_backend(facts, asked.backend, result.otherwise)};
   warn_of(result.otherwise);
-  const bool file = recipe.format == "gguf";
+  const bool file = is_one_file(recipe.format);
   check_form(output, file);
   const LoadedModel model =
       open_recorded(recipe.model, asked.model, [&](const std::string& name) { return open_model(io, name); });

@@ -1,6 +1,7 @@
 // llmq quantize: a recipe, and flags that override it, as one job (job/quantize_job.h).
 #include "base/error.h"
 #include "base/log.h"
+#include "export/formats/output_format.h"
 #include "job/quantize_job.h"
 #include "job/run_metrics.h"
 #include "quant/plan/plan_json.h"
@@ -102,7 +103,7 @@ int report_interrupted(const std::string& output, const Interrupted& signal, con
 }
 
 void check(const Options& options, const Recipe& recipe) {
-  if (recipe.format != "gguf") return;
+  if (!is_one_file(recipe.format)) return;
   if (recipe.target_bits)
     fail(ErrorKind::kUnsupported,
          {"a budget of bits is not for format gguf, whose mixes choose types themselves", recipe.source,

@@ -5,6 +5,7 @@
 #include "base/parent_path.h"
 #include "base/resident_memory.h"
 #include "base/seconds_since.h"
+#include "export/formats/output_format.h"
 #include "quant/pipeline/imatrix_collection.h"
 #include "quant/plan/gguf_time.h"
 
@@ -33,7 +34,7 @@ PlanOutline GgufForm::outline() const {
   PlanOutline outline;
   outline.method = plan_.method;
   outline.scheme = gguf_type_name(*plan_.file_type);
-  outline.format = "gguf";
+  outline.format = kGgufFormat;
   outline.modules = plan_.tensors.size();
   outline.calibrates = plan_.needs_calibration();
   outline.flops = costs_.flops;

@@ -6,6 +6,7 @@
 #include "base/amount_text.h"
 #include "base/checked.h"
 #include "base/error.h"
+#include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/gguf/type_mix.h"
 #include "export/output/packed_writer.h"
@@ -162,7 +163,7 @@ Recipe plain_recipe(const std::string& scheme, bool gguf) {
   Recipe recipe;
   recipe.source = "llmq estimate";
   recipe.methods = {"rtn"};
-  if (gguf) recipe.set("format=gguf");
+  if (gguf) recipe.format = kGgufFormat;
   recipe.set("scheme=" + scheme);
   return recipe;
 }
@@ -181,7 +182,7 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
   } else {
     const bool gguf = find_gguf_file_type(name) != nullptr;
     const Recipe recipe = plain_recipe(name, gguf);  // a word that is no scheme is the user's mistake
-    result.format = gguf ? "gguf" : recipe.format;
+    result.format = gguf ? kGgufFormat : recipe.format;
     try {
       if (gguf) {
         result.weight_bytes = make_gguf_plan(io, recipe, checkpoint, spec, request.compute, 0).bytes_out();

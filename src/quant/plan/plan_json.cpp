@@ -1,6 +1,7 @@
 #include "quant/plan/plan_json.h"
 
 #include "base/io.h"
+#include "export/formats/output_format.h"
 
 namespace llmq {
 
@@ -45,7 +46,7 @@ Json plan_json(const GgufPlan& plan, const PlanCosts& costs) {
                                  {"shape", Json(tensor.shape.text())}}));
   return Json::object({{"schema", "llmq.plan/1"},
                        {"method", plan.method},
-                       {"format", "gguf"},
+                       {"format", kGgufFormat},
                        {"scheme", gguf_type_name(*plan.file_type)},
                        {"importance", plan.importance},
                        {"search", plan.search == BlockSearch::kBest ? "best" : "ggml"},

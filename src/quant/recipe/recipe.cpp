@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
+#include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/gguf/type_mix.h"
 #include "quant/methods/registry.h"
@@ -152,7 +153,7 @@ const auto kKeys = std::to_array<Key>({
     {"format",
      [](Recipe& r, const Yaml& v) {
        std::vector<std::string> known = packed_format_names();
-       known.emplace_back("gguf");
+       known.emplace_back(kGgufFormat);
        r.format = read_word(v, known);
      }},
     {"calibration.text", [](Recipe& r, const Yaml& v) { r.calibration.text = read_names(v); }},
