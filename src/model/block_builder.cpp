@@ -4,6 +4,10 @@
 
 namespace llmq {
 
+PagesSpec pages_of(const AttentionSpec& attention) {
+  return {attention.kv_heads, attention.head_dim, attention.window};
+}
+
 NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width) {
   like.gain = {block_.prefix + "." + name + ".weight"};
   if (like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
@@ -35,7 +39,7 @@ LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::initial
 void BlockBuilder::attention(NormId before, AttentionSpec mixer) {
   producer(mixer.input, NormGain{before});
   producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
-  block_.pages = {mixer.kv_heads, mixer.head_dim, mixer.window};
+  block_.pages = pages_of(mixer);
   block_.sublayers.push_back({before, mixer, {}, {mixer.input, mixer.inner}});
 }
 

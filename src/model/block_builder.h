@@ -10,6 +10,9 @@
 
 namespace llmq {
 
+// What the attention of a block leaves for the positions behind.
+PagesSpec pages_of(const AttentionSpec& attention);
+
 class BlockBuilder {
  public:
   explicit BlockBuilder(std::string prefix) { block_.prefix = std::move(prefix); }

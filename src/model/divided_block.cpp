@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "model/block_builder.h"
 
 namespace llmq {
 namespace {
@@ -54,9 +55,9 @@ ModelSpec member_spec(const ModelSpec& spec, std::int64_t members) {
   }
   ModelSpec share = spec;
   for (BlockSpec& block : share.blocks) {
-    block.pages.kv_heads /= static_cast<int>(members);
     for (SublayerSpec& part : block.sublayers)
       std::visit([&](auto& mixer) { divide(mixer, members); }, part.mixer);
+    if (const AttentionSpec* const attention = block.attention()) block.pages = pages_of(*attention);
     for (LinearSpec& linear : block.linears) {
       linear.out_features /= members;
       for (std::int64_t& rows : linear.parts) rows /= members;

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <numeric>
 
+#include "model/block_builder.h"
+
 namespace llmq {
 namespace {
 
@@ -89,7 +91,7 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& blo
   const int by = static_cast<int>(divisor), repeat = attention.heads / attention.kv_heads;
   attention.kv_heads = std::max(1, attention.kv_heads / by);
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
-  block.pages.kv_heads = attention.kv_heads;
+  block.pages = pages_of(attention);
   const std::int64_t kv = std::int64_t{attention.kv_heads} * attention.head_dim;
   set_rows(block, attention.query, attention.inner_width());
   set_rows(block, attention.key, kv);
