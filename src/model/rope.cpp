@@ -13,13 +13,14 @@
 // Tensors are FP32 there, so every product and quotient here is rounded to FP32 where theirs is; powers and
 // cos/sin, whose last bit depends on the library, are taken in FP64 and rounded once. A tensor library's own
 // last bit differs from that now and then.
+#include "model/rope.h"
+
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 
 #include "base/checked.h"
 #include "base/error.h"
-#include "model/model_spec.h"
 
 namespace llmq {
 namespace {
@@ -123,12 +124,6 @@ std::vector<float> longrope_frequencies(const RopeSpec& rope, std::int64_t posit
   return frequencies;
 }
 
-double longrope_attention_factor(const RopeSpec& rope) {
-  if (rope.attention_factor != 0) return rope.attention_factor;
-  if (rope.factor <= 1) return 1;
-  return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_position)));
-}
-
 double attention_factor(const RopeSpec& rope) {
   if (rope.kind == RopeKind::kYarn) return yarn_attention_factor(rope);
   return rope.kind == RopeKind::kLongRope ? longrope_attention_factor(rope) : 1.0;
@@ -159,6 +154,12 @@ std::vector<float> inverse_frequencies(const ModelSpec& spec, std::int64_t posit
 }
 
 }  // namespace
+
+double longrope_attention_factor(const RopeSpec& rope) {
+  if (rope.attention_factor != 0) return rope.attention_factor;
+  if (rope.factor <= 1) return 1;
+  return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_position)));
+}
 
 RopeTable make_rope_table(const ModelSpec& spec, std::int64_t positions) {
   constexpr std::uint64_t kMostEntries = std::uint64_t{1} << 32;

@@ -105,7 +105,7 @@ void check_gguf_destination(Io& io, const OutputTarget& target, const Path& sour
 
 GgufMixModel gguf_mix_model(const ModelSpec& spec) {
   const GgufFamily* const family = gguf_family(spec.family);
-  return {family == nullptr ? spec.family : family->architecture, static_cast<int>(spec.blocks.size()),
+  return {family == nullptr ? GgufLarge::kNone : family->large, static_cast<int>(spec.blocks.size()),
           spec.blocks.front().attention()->heads, spec.blocks.front().attention()->kv_heads, 0};
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "export/gguf/gguf_rope.h"
 #include "export/gguf/hub_card.h"
 #include "export/gguf/tensor_source.h"
 #include "export/gguf/vocabulary.h"
@@ -103,50 +104,57 @@ void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, 
   if (!card.languages.empty()) metadata.set_strings("general.languages", card.languages);
 }
 
-void add_rope(const ModelSpec& spec, const std::string& prefix, GgufMetadata& metadata) {
-  const RopeSpec& rope = spec.rope;
-  if (rope.kind == RopeKind::kLinear || rope.kind == RopeKind::kYarn) {
-    metadata.set_string(prefix + "rope.scaling.type", rope.kind == RopeKind::kLinear ? "linear" : "yarn");
-    metadata.set_f32(prefix + "rope.scaling.factor", static_cast<float>(rope.factor));
+// What check_gguf_family() lets pass has the same sizes in all blocks.
+void add_size(GgufKey key, const ModelSpec& spec, const GgufFamily& family, const GgufFileType& file_type,
+              GgufMetadata& metadata) {
+  const RopeSpec& rope = gguf_rope(spec);
+  const AttentionSpec& attention = *spec.blocks.front().attention();
+  const auto add = [&](std::int64_t value) {
+    metadata.set_u32(family.key(key), static_cast<std::uint32_t>(value));
+  };
+  switch (key) {
+    case GgufKey::kBlockCount:
+      return add(static_cast<std::int64_t>(spec.blocks.size()));
+    case GgufKey::kContextLength:
+      return add(spec.max_position);
+    case GgufKey::kEmbeddingLength:
+      return add(spec.hidden_size);
+    case GgufKey::kFeedForwardLength:
+      return add(spec.blocks.front().mlp()->width);
+    case GgufKey::kHeadCount:
+      return add(attention.heads);
+    case GgufKey::kKvHeadCount:
+      return add(attention.kv_heads);
+    case GgufKey::kRopeScaling:
+      return add_rope_scaling(rope, family, metadata);
+    case GgufKey::kOriginalContext:
+      return add(rope.original_max_position);
+    case GgufKey::kFrequencyBase:
+      return metadata.set_f32(family.key(key), static_cast<float>(rope.theta));
+    case GgufKey::kNormEpsilon:
+      return metadata.set_f32(family.key(key), spec.final_norm.eps);
+    case GgufKey::kUnusualKeyLength:
+      if (spec.hidden_size == attention.inner_width()) return;
+      [[fallthrough]];
+    case GgufKey::kKeyLength:
+      add(attention.head_dim);
+      return metadata.set_u32(fmt::format("{}.attention.value_length", family.architecture),
+                              static_cast<std::uint32_t>(attention.head_dim));
+    case GgufKey::kFileType:
+      return metadata.set_u32(kFileTypeKey, file_type.id);
+    case GgufKey::kVocabularySize:
+      return add(spec.vocab_size);
+    case GgufKey::kTurningDimensions:
+      return add(rope.dims);
+    case GgufKey::kWindow:
+      if (attention.window != 0 || family.window == GgufWindow::kAlways) add(attention.window);
+      return;
   }
-  if (rope.kind == RopeKind::kYarn) {
-    metadata.set_u32(prefix + "rope.scaling.original_context_length",
-                     static_cast<std::uint32_t>(rope.original_max_position));
-    if (rope.beta_fast != 32)
-      metadata.set_f32(prefix + "rope.scaling.yarn_beta_fast", static_cast<float>(rope.beta_fast));
-    if (rope.beta_slow != 1)
-      metadata.set_f32(prefix + "rope.scaling.yarn_beta_slow", static_cast<float>(rope.beta_slow));
-  }
-  metadata.set_f32(prefix + "rope.freq_base", static_cast<float>(rope.theta));
 }
 
-void add_sizes(const ModelSpec& spec, const std::string& architecture, const GgufFileType& file_type,
+void add_sizes(const ModelSpec& spec, const GgufFamily& family, const GgufFileType& file_type,
                GgufMetadata& metadata) {
-  const std::string prefix = architecture + ".";
-  const auto add = [&](const std::string& key, std::int64_t value) {
-    metadata.set_u32(prefix + key, static_cast<std::uint32_t>(value));
-  };
-  // What check_gguf_family() lets pass has the same sizes in all blocks.
-  const AttentionSpec& attention = *spec.blocks.front().attention();
-  const MlpSpec& mlp = *spec.blocks.front().mlp();
-  add("block_count", static_cast<std::int64_t>(spec.blocks.size()));
-  add("context_length", spec.max_position);
-  add("embedding_length", spec.hidden_size);
-  add("feed_forward_length", mlp.width);
-  add("attention.head_count", attention.heads);
-  add("attention.head_count_kv", attention.kv_heads);
-  add_rope(spec, prefix, metadata);
-  metadata.set_f32(prefix + "attention.layer_norm_rms_epsilon", spec.final_norm.eps);
-  if (architecture != "qwen2" || spec.hidden_size != attention.inner_width()) {
-    add("attention.key_length", attention.head_dim);
-    add("attention.value_length", attention.head_dim);
-  }
-  metadata.set_u32(kFileTypeKey, file_type.id);
-  if (architecture == "llama") {
-    add("vocab_size", spec.vocab_size);
-    add("rope.dimension_count", attention.head_dim);
-    if (attention.window != 0) add("attention.sliding_window", attention.window);
-  }
+  for (const GgufKey key : family.keys) add_size(key, spec, family, file_type, metadata);
   metadata.set_u32(kVersionKey, kQuantizationVersion);
 }
 
@@ -186,13 +194,14 @@ GgufMetadata gguf_model_metadata(Io& io, const Checkpoint& checkpoint, const Mod
     say_file_type(file_type, metadata);
     return metadata;
   }
-  const std::string architecture = check_gguf_family(spec, checkpoint.path().string()).architecture;
+  const GgufFamily& family = check_gguf_family(spec, checkpoint.path().string());
   GgufMetadata metadata;
-  metadata.set_string("general.architecture", architecture);
+  metadata.set_string("general.architecture", family.architecture);
+  add_rope_attention_factor(gguf_rope(spec), family, metadata);
   metadata.set_string("general.type", "model");
   add_general(io, checkpoint, name, parameters, metadata);
-  add_sizes(spec, architecture, file_type, metadata);
-  add_gguf_vocabulary(io, checkpoint, spec, architecture, metadata);
+  add_sizes(spec, family, file_type, metadata);
+  add_gguf_vocabulary(io, checkpoint, spec.vocab_size, family.vocabulary, metadata);
   say_file_type(file_type, metadata);
   return metadata;
 }

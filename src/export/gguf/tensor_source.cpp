@@ -1,10 +1,10 @@
 #include "export/gguf/tensor_source.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstring>
 
 #include "base/error.h"
+#include "export/gguf/gguf_rope.h"
 #include "io/gguf.h"
 #include "io/gguf_rows.h"
 #include "model/gguf/gguf_names.h"
@@ -26,19 +26,16 @@ class HuggingFaceSource final : public GgufTensorSource {
   HuggingFaceSource(const Checkpoint& checkpoint, const ModelSpec& spec)
       : checkpoint_(checkpoint), linears_(LinearSource::open(checkpoint)) {
     const std::string file = checkpoint.path().string();
-    const bool permuted = check_gguf_family(spec, file).turns_neighbours;
+    const GgufFamily& family = check_gguf_family(spec, file);
     add("token_embd.weight", spec.embedding.tensor, {spec.vocab_size, spec.hidden_size});
     add("output_norm.weight", spec.final_norm.gain.tensor, {spec.hidden_size});
     if (checkpoint.find("lm_head.weight") != nullptr && spec.embedding.tensor != "lm_head.weight")
       add("output.weight", spec.head, {spec.vocab_size, spec.hidden_size});
-    for (const BlockSpec& block : spec.blocks) add_block(block, permuted);
-    rope_factors_ = llama3_rope_factors(spec);
-    if (!rope_factors_.empty())
-      places_.push_back({std::string(kRopeFactorsName),
-                         {},
-                         Shape{static_cast<std::int64_t>(rope_factors_.size())},
-                         nullptr,
-                         0});
+    for (const BlockSpec& block : spec.blocks) add_block(block, family);
+    for (RopeFactors& factors : gguf_rope_factors(gguf_rope(spec))) {
+      const Shape shape{static_cast<std::int64_t>(factors.values.size())};
+      places_.push_back({std::move(factors.name), {}, shape, nullptr, 0, std::move(factors.values)});
+    }
     std::sort(places_.begin(), places_.end(),
               [](const Place& a, const Place& b) { return gguf_tensor_before(a.name, b.name); });
     for (const Place& place : places_) tensors_.push_back({place.name, DType::kF32, place.shape});
@@ -47,7 +44,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   std::vector<float> rows(std::size_t index, std::int64_t first, std::int64_t count) override {
     const Place& place = places_[index];
     const std::int64_t columns = place.shape.back(), all = place.shape.elements() / columns;
-    if (place.source.empty()) return rope_factors_;
+    if (place.source.empty()) return place.made;
     Lease band;
     if (place.packed == nullptr && place.permuted_heads == 0)
       band = checkpoint_.hold_band(checkpoint_.at(place.source), first, count);
@@ -110,33 +107,33 @@ class HuggingFaceSource final : public GgufTensorSource {
 
  private:
   struct Place {
-    std::string name, source;  // an empty source: made here
+    std::string name, source;  // an empty source: its values are `made`
     Shape shape;
     const LinearSpec* packed = nullptr;
     int permuted_heads = 0;
+    std::vector<float> made = {};
   };
 
   void add(std::string name, const std::string& source, const Shape& shape, int heads = 0,
            const LinearSpec* packed = nullptr) {
-    places_.push_back({std::move(name), source, shape, packed, heads});
+    places_.push_back({std::move(name), source, shape, packed, heads, {}});
   }
 
-  void add_block(const BlockSpec& block, bool permuted) {
+  void add_block(const BlockSpec& block, const GgufFamily& family) {
     for (const NormSpec& norm : block.norms)
-      add(gguf_name(norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
+      add(gguf_name(family, norm.gain.tensor), norm.gain.tensor, Shape{norm.width});
     for (const LinearSpec& linear : block.linears) {
-      const int heads = permuted ? linear.rope_heads : 0;
+      const int heads = family.turns_neighbours ? linear.rope_heads : 0;
       const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
-      add(gguf_name(weight), weight, {linear.out_features, linear.in_features}, heads,
+      add(gguf_name(family, weight), weight, {linear.out_features, linear.in_features}, heads,
           linears_.is_packed(linear.module) ? &linear : nullptr);
-      if (linear.has_bias()) add(gguf_name(bias), bias, Shape{linear.out_features}, heads);
+      if (linear.has_bias()) add(gguf_name(family, bias), bias, Shape{linear.out_features}, heads);
     }
   }
 
   const Checkpoint& checkpoint_;
   LinearSource linears_;
   std::vector<Place> places_;
-  std::vector<float> rope_factors_;
   ZeroedNumbers<float> unpacked_;
   static constexpr std::size_t kNone = static_cast<std::size_t>(-1);
   std::size_t loaded_ = kNone, held_ = kNone;
@@ -191,17 +188,14 @@ bool computes_silu(const ModelSpec& spec) {
   });
 }
 
-void check_rope(const ModelSpec& spec, const std::string& file) {
-  const RopeSpec& rope = spec.rope;
-  if (rope.kind == RopeKind::kDynamic)
-    refuse(file, "rope_scaling", "GGUF has no place for dynamic rope scaling");
-  if (rope.kind != RopeKind::kYarn) return;
-  // llama.cpp derives the attention factor from `factor` and rounds the ramp's ends.
-  const double expected = rope.factor <= 1 ? 1.0 : 0.1 * std::log(rope.factor) + 1.0;
-  const bool other = rope.attention_factor != 0 && std::abs(rope.attention_factor - expected) > 1e-6;
-  if (other || rope.mscale != 0 || rope.mscale_all_dim != 0 || !rope.truncate)
-    refuse(file, "rope_scaling",
-           "llama.cpp computes yarn with its default attention factor and truncated ramp only");
+// Sizes of heads that the file does not tell are taken from the hidden size.
+void check_heads(const ModelSpec& spec, const GgufFamily& family, const std::string& file) {
+  const AttentionSpec* const attention = spec.blocks.front().attention();
+  const bool told = family.has(GgufKey::kKeyLength) || family.has(GgufKey::kUnusualKeyLength);
+  if (attention != nullptr && !told && attention->inner_width() != spec.hidden_size)
+    refuse(file, "head_dim",
+           fmt::format("GGUF's {} models have heads that make up the hidden size {}, not {}",
+                       family.architecture, spec.hidden_size, attention->inner_width()));
 }
 
 }  // namespace
@@ -219,9 +213,11 @@ const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& fi
   const std::string_view name = family->architecture;
   if (!computes_silu(spec))
     refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
-  check_rope(spec, file);
+  if (auto [where, why] = refused_gguf_rope(gguf_rope(spec), *family); !why.empty())
+    refuse(file, std::move(where), std::move(why));
+  check_heads(spec, *family, file);
   for (const BlockSpec& block : spec.blocks) {
-    if (block.pages.window != 0 && !family->windowed)
+    if (block.pages.window != 0 && family->window == GgufWindow::kNone)
       refuse(file, "sliding_window", fmt::format("GGUF's {} models have no sliding windows", name));
     const AttentionSpec* const attention = block.attention();
     for (const LinearSpec& linear : block.linears) {
@@ -237,35 +233,6 @@ std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& ch
                                                     const ModelSpec& spec) {
   if (checkpoint.is_gguf()) return std::make_unique<GgufSource>(open_gguf(io, checkpoint.path()));
   return std::make_unique<HuggingFaceSource>(checkpoint, spec);
-}
-
-// In FP32 and in the order of convert_hf_to_gguf.py, where a number divided by a tensor is the tensor's
-// reciprocal times the number.
-std::vector<float> llama3_rope_factors(const ModelSpec& spec) {
-  const RopeSpec& rope = spec.rope;
-  if (rope.kind != RopeKind::kLlama3) return {};
-  const auto over = [](double number, float by) { return (1.0f / by) * static_cast<float>(number); };
-  const auto length = static_cast<double>(rope.original_max_position);
-  const auto low_wavelength = static_cast<float>(length / rope.low_freq_factor);
-  const auto high_wavelength = static_cast<float>(length / rope.high_freq_factor);
-  const auto factor = static_cast<float>(rope.factor);
-  std::vector<float> factors;
-  for (std::int64_t i = 0; i < rope.dims; i += 2) {
-    const float exponent = static_cast<float>(i) / static_cast<float>(rope.dims);
-    const auto power = static_cast<float>(
-        std::pow(static_cast<double>(static_cast<float>(rope.theta)), static_cast<double>(exponent)));
-    const float wavelength = over(2 * M_PI, 1.0f / power);
-    if (wavelength < high_wavelength) {
-      factors.push_back(1.0f);
-    } else if (wavelength > low_wavelength) {
-      factors.push_back(factor);
-    } else {
-      const float smooth = (over(length, wavelength) - static_cast<float>(rope.low_freq_factor)) /
-                           static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);
-      factors.push_back(1.0f / ((1.0f - smooth) / factor + smooth));
-    }
-  }
-  return factors;
 }
 
 }  // namespace llmq

@@ -2,7 +2,7 @@
 //
 // From a Hugging Face checkpoint: names and the order of llama.cpp; the rows of q and k reordered within each
 // head where a family's rope turns neighbours there (io/gguf_rows.h); packed linears dequantized exactly;
-// Llama 3's rope factors made. From a GGUF: its tensors as they lie.
+// factors of rope scaling made. From a GGUF: its tensors as they lie.
 #pragma once
 #include <memory>
 #include <string>
@@ -36,15 +36,11 @@ class GgufTensorSource {
 };
 
 // What GGUF makes of the model's family. Error(kUnsupported) for what GGUF's architecture does not compute:
-// another activation, dynamic rope, sliding windows of Qwen, biases that llama.cpp has no place for.
+// another activation or rope scaling, sliding windows of Qwen, biases that llama.cpp has no place for.
 const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& file);
 
 // `checkpoint` and `spec` must outlive it.
 std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& checkpoint,
                                                     const ModelSpec& spec);
-
-// What rope_freqs.weight holds for Llama 3's scaling: the divisor of each frequency; empty for other
-// scalings.
-std::vector<float> llama3_rope_factors(const ModelSpec& spec);
 
 }  // namespace llmq

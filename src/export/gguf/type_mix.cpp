@@ -41,18 +41,18 @@ enum FileTypeId : std::uint32_t {
   kQ5_K_M = 17,
 };
 
-enum class Part { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
+enum class MixPart { kEmbedding, kOutput, kValue, kKey, kAttentionOutput, kDown, kOther };
 
 bool holds(const std::string& name, std::string_view part) { return name.find(part) != std::string::npos; }
 
-Part part_of(const std::string& name) {
-  if (name == "output.weight") return Part::kOutput;
-  if (name == "token_embd.weight") return Part::kEmbedding;
-  if (holds(name, "attn_v.weight")) return Part::kValue;
-  if (holds(name, "attn_k.weight")) return Part::kKey;
-  if (holds(name, "attn_output.weight")) return Part::kAttentionOutput;
-  if (holds(name, "ffn_down")) return Part::kDown;
-  return Part::kOther;
+MixPart part_of(const std::string& name) {
+  if (name == "output.weight") return MixPart::kOutput;
+  if (name == "token_embd.weight") return MixPart::kEmbedding;
+  if (holds(name, "attn_v.weight") || holds(name, "attn_qkv.weight")) return MixPart::kValue;
+  if (holds(name, "attn_k.weight")) return MixPart::kKey;
+  if (holds(name, "attn_output.weight")) return MixPart::kAttentionOutput;
+  if (holds(name, "ffn_down")) return MixPart::kDown;
+  return MixPart::kOther;
 }
 
 bool is_rounded(const GgufMixTensor& tensor) {
@@ -78,15 +78,15 @@ struct Walk {
   const GgufFileType& file_type;
   const GgufMixModel& model;
   bool importance = false, tied = true;
-  int values = 0;           // attn_v tensors of the model
+  int values = 0;           // attn_v and attn_qkv tensors of the model
   int value = 0, down = 0;  // passed so far
   bool eight_experts() const { return model.experts == 8; }
 };
 
-// 80 layers whose queries share keys: llama.cpp's "70B", and every Qwen2 of 80 layers.
+// 80 layers; most families' only where queries share keys: llama.cpp's "70B".
 bool is_70b(const GgufMixModel& model) {
-  return model.layers == 80 &&
-         ((model.architecture == "llama" && model.heads != model.kv_heads) || model.architecture == "qwen2");
+  return model.layers == 80 && (model.large == GgufLarge::kAll ||
+                                (model.large == GgufLarge::kSharedKeys && model.heads != model.kv_heads));
 }
 
 DType value_type(Walk& walk, DType type) {
@@ -152,19 +152,19 @@ DType attention_output_type(const Walk& walk, DType type) {
 
 DType mixed_type(Walk& walk, const GgufMixTensor& tensor) {
   const DType type = walk.file_type.default_type;
-  const Part part = part_of(tensor.name);
-  if (part == Part::kOutput || (walk.tied && part == Part::kEmbedding)) {
+  const MixPart part = part_of(tensor.name);
+  if (part == MixPart::kOutput || (walk.tied && part == MixPart::kEmbedding)) {
     if (tensor.shape.back() % dtype_row(type).block_elements != 0) return DType::kQ8_0;
     return type == DType::kQ8_0 ? type : DType::kQ6_K;
   }
   switch (part) {
-    case Part::kValue:
+    case MixPart::kValue:
       return value_type(walk, type);
-    case Part::kKey:
+    case MixPart::kKey:
       return walk.eight_experts() ? DType::kQ8_0 : type;
-    case Part::kDown:
+    case MixPart::kDown:
       return down_type(walk, type, tensor.name);
-    case Part::kAttentionOutput:
+    case MixPart::kAttentionOutput:
       return attention_output_type(walk, type);
     default:
       return type;
@@ -227,8 +227,8 @@ std::vector<DType> choose_gguf_types(const GgufFileType& file_type, const GgufMi
                                      std::span<const GgufMixTensor> tensors, bool importance) {
   Walk walk{file_type, model, importance};
   for (const GgufMixTensor& tensor : tensors) {
-    if (part_of(tensor.name) == Part::kValue) ++walk.values;
-    if (part_of(tensor.name) == Part::kOutput) walk.tied = false;
+    if (part_of(tensor.name) == MixPart::kValue) ++walk.values;
+    if (part_of(tensor.name) == MixPart::kOutput) walk.tied = false;
   }
   std::vector<DType> types;
   for (const GgufMixTensor& tensor : tensors) {

@@ -9,17 +9,17 @@
 // conversion/base.py (get_vocab_base, _set_vocab_llama_hf), gguf-py/gguf/vocab.py (SpecialVocab,
 // LlamaHfVocab).
 #pragma once
-#include <string_view>
+#include <cstdint>
 
 #include "base/io.h"
 #include "io/checkpoint.h"
 #include "io/gguf_writer.h"
-#include "model/model_spec.h"
+#include "model/gguf/gguf_family.h"
 
 namespace llmq {
 
-// `architecture`: as general.architecture names it.
-void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, const ModelSpec& spec,
-                         std::string_view architecture, GgufMetadata& metadata);
+// `rows` of the embedding; `rules` of the model's family. Error(kBadInput) without a tokenizer.json.
+void add_gguf_vocabulary(Io& io, const Checkpoint& checkpoint, std::int64_t rows, const GgufVocabulary& rules,
+                         GgufMetadata& metadata);
 
 }  // namespace llmq

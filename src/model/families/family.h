@@ -13,19 +13,7 @@
 
 namespace llmq {
 
-class GgufHeader;
-
-// What GGUF, as llama.cpp reads and writes it, makes of a family. Tensors are named like Llama's for all
-// (model/gguf/gguf_names.h).
-struct GgufFamily {
-  const char* architecture;  // general.architecture, which families may share
-  // Its models have a sliding window; of families that share an architecture, that in the file tells which.
-  bool windowed;
-  bool turns_neighbours;  // its rope there turns neighbours: rows of q and k lie in another order
-  bool output_biases;     // there is a place for biases of other linears than q, k and v
-  // Adds to config.json the keys that not every family has, from the metadata.
-  void (*add_config)(const GgufHeader& header, Json& config);
-};
+struct GgufFamily;
 
 struct Family {
   const char* model_type;
@@ -34,7 +22,7 @@ struct Family {
   // Reads the family's keys and fills everything of `spec` but the head and the token ids. `layers` is how
   // many blocks a checkpoint can hold at most: more are refused before anything is made of them.
   void (*read)(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
-  const GgufFamily* gguf = nullptr;  // nullptr: neither read from GGUF nor written as such
+  const GgufFamily* gguf = nullptr;  // model/gguf/gguf_family.h; null: neither read from GGUF nor written so
 };
 
 // All that are known; the first of equals counts.

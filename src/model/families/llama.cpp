@@ -1,6 +1,7 @@
 // Llama 1-3, SmolLM2 and everything else saved as LlamaForCausalLM: optional biases, full attention
 // everywhere.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
 
 namespace llmq {
@@ -26,7 +27,14 @@ void add_llama_gguf(const GgufHeader& header, Json& config) {
   config["mlp_bias"] = has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"});
 }
 
-constexpr GgufFamily kLlamaGguf = {"llama", false, true, true, add_llama_gguf};
+constexpr GgufFamily kLlamaGguf = {.architecture = "llama",
+                                   .names = kLlamaNames,
+                                   .keys = kLlamaKeys,
+                                   .turns_neighbours = true,
+                                   .output_biases = true,
+                                   .large = GgufLarge::kSharedKeys,
+                                   .vocabulary = kLlamaVocabulary,
+                                   .add_config = add_llama_gguf};
 
 }  // namespace
 

@@ -1,6 +1,7 @@
 // Mistral: Llama without biases, with one sliding window for all blocks (null: none; absent: 4096, as its
 // configuration class has it).
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
 
 namespace llmq {
@@ -30,7 +31,15 @@ void add_mistral_gguf(const GgufHeader& header, Json& config) {
 }
 
 // GGUF has no architecture of its own for it.
-constexpr GgufFamily kMistralGguf = {"llama", true, true, true, add_mistral_gguf};
+constexpr GgufFamily kMistralGguf = {.architecture = "llama",
+                                     .names = kLlamaNames,
+                                     .keys = kLlamaKeys,
+                                     .turns_neighbours = true,
+                                     .output_biases = true,
+                                     .window = GgufWindow::kIfThere,
+                                     .large = GgufLarge::kSharedKeys,
+                                     .vocabulary = kLlamaVocabulary,
+                                     .add_config = add_mistral_gguf};
 
 }  // namespace
 

@@ -2,15 +2,19 @@
 // another; longrope; in Phi-4-mini three quarters of a head turn. Source: Transformers' configuration_phi3
 // and modeling_phi3.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
 
 void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {4096, 0, 0, 1e-5}, spec);
-  spec.rope = read_rope(config, spec.max_position, sizes.head_dim, true);
-  // Read by longrope alone; beside another rope it means nothing.
-  config.integer("original_max_position_embeddings", kPositionsRange, 4096);
+  RopeSpec rope = read_rope(config, spec.max_position, sizes.head_dim, true);
+  // Read by longrope alone; beside another rope it means nothing, and a GGUF says it.
+  const std::int64_t original = config.integer("original_max_position_embeddings", kPositionsRange, 4096);
+  if (rope.kind == RopeKind::kDefault) rope.original_max_position = original;
+  spec.rope = std::move(rope);
   config.require_neutral("attention_bias", false);
   config.require_neutral("mlp_bias", false);
   const std::int64_t window =
@@ -24,8 +28,35 @@ void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufName, 6> kPhi3BlockNames{{{"attn_norm", "input_layernorm"},
+                                                   {"attn_qkv", "self_attn.qkv_proj"},
+                                                   {"attn_output", "self_attn.o_proj"},
+                                                   {"ffn_norm", "post_attention_layernorm"},
+                                                   {"ffn_up", "mlp.gate_up_proj"},
+                                                   {"ffn_down", "mlp.down_proj"}}};
+
+constexpr std::array<GgufKey, 12> kPhi3Keys{
+    GgufKey::kContextLength,     GgufKey::kOriginalContext, GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kBlockCount,      GgufKey::kHeadCount,
+    GgufKey::kKvHeadCount,       GgufKey::kNormEpsilon,     GgufKey::kTurningDimensions,
+    GgufKey::kFrequencyBase,     GgufKey::kFileType,        GgufKey::kWindow};
+
+void add_phi3_gguf(const GgufHeader& header, Json& config) {
+  const std::int64_t window = gguf_window(header);
+  config["sliding_window"] = window == 0 ? Json() : Json(window);
+}
+
+constexpr GgufFamily kPhi3Gguf = {.architecture = "phi3",
+                                  .names = {"model.layers", kLlamaModelNames, kPhi3BlockNames},
+                                  .keys = kPhi3Keys,
+                                  .partial_rope = true,
+                                  .window = GgufWindow::kAlways,
+                                  .scaling = GgufScaling::kLongFactors,
+                                  .vocabulary = {.added_as_told = true},
+                                  .add_config = add_phi3_gguf};
+
 }  // namespace
 
-extern const Family kPhi3Family = {"phi3", "Phi3ForCausalLM", false, read_phi3};
+extern const Family kPhi3Family = {"phi3", "Phi3ForCausalLM", false, read_phi3, &kPhi3Gguf};
 
 }  // namespace llmq

@@ -1,6 +1,7 @@
 // Qwen2 and Qwen2.5: biases on q, k and v, never on o; a sliding window from block max_window_layers on when
 // use_sliding_window says so.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
 
 namespace llmq {
@@ -20,7 +21,15 @@ void read_qwen2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
 
 void add_qwen2_gguf(const GgufHeader&, Json& config) { config["use_sliding_window"] = false; }
 
-constexpr GgufFamily kQwen2Gguf = {"qwen2", false, false, false, add_qwen2_gguf};
+constexpr std::array<GgufKey, 11> kQwen2Keys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength,    GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,      GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kUnusualKeyLength, GgufKey::kFileType};
+constexpr GgufFamily kQwen2Gguf = {.architecture = "qwen2",
+                                   .names = kLlamaNames,
+                                   .keys = kQwen2Keys,
+                                   .large = GgufLarge::kAll,
+                                   .add_config = add_qwen2_gguf};
 
 }  // namespace
 

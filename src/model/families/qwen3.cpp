@@ -1,6 +1,7 @@
 // Qwen3: an RMS norm over each head of q and k before rope, an explicit head_dim (128 when absent), windows
 // as Qwen2.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
 #include "model/gguf/gguf_fields.h"
 
 namespace llmq {
@@ -22,7 +23,8 @@ void add_qwen3_gguf(const GgufHeader& header, Json& config) {
   config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
 }
 
-constexpr GgufFamily kQwen3Gguf = {"qwen3", false, false, false, add_qwen3_gguf};
+constexpr GgufFamily kQwen3Gguf = {
+    .architecture = "qwen3", .names = kLlamaNames, .keys = kQwen3Keys, .add_config = add_qwen3_gguf};
 
 }  // namespace
 

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <string>
 #include <vector>
 
 #include "model/gguf/gguf_fields.h"
@@ -11,11 +10,48 @@
 namespace llmq {
 namespace {
 
+std::string_view text_of(GgufKey key) {
+  switch (key) {
+    case GgufKey::kBlockCount:
+      return "block_count";
+    case GgufKey::kContextLength:
+      return "context_length";
+    case GgufKey::kEmbeddingLength:
+      return "embedding_length";
+    case GgufKey::kFeedForwardLength:
+      return "feed_forward_length";
+    case GgufKey::kHeadCount:
+      return "attention.head_count";
+    case GgufKey::kKvHeadCount:
+      return "attention.head_count_kv";
+    case GgufKey::kRopeScaling:
+      return "rope.scaling";
+    case GgufKey::kOriginalContext:
+      return "rope.scaling.original_context_length";
+    case GgufKey::kFrequencyBase:
+      return "rope.freq_base";
+    case GgufKey::kNormEpsilon:
+      return "attention.layer_norm_rms_epsilon";
+    case GgufKey::kKeyLength:
+    case GgufKey::kUnusualKeyLength:
+      return "attention.key_length";
+    case GgufKey::kFileType:
+      break;  // no key of an architecture
+    case GgufKey::kVocabularySize:
+      return "vocab_size";
+    case GgufKey::kTurningDimensions:
+      return "rope.dimension_count";
+    case GgufKey::kWindow:
+      return "attention.sliding_window";
+  }
+  return {};
+}
+
 // "llama, qwen2 and qwen3"; of those alone that read windows, if `windowed`.
 std::string architectures(bool windowed) {
   std::vector<std::string_view> names;
   for (const Family* family : families())
-    if (family->gguf != nullptr && (!windowed || family->gguf->windowed) &&
+    if (family->gguf != nullptr && (!windowed || family->gguf->window != GgufWindow::kNone) &&
         std::find(names.begin(), names.end(), family->gguf->architecture) == names.end())
       names.emplace_back(family->gguf->architecture);
   std::string text;
@@ -24,7 +60,15 @@ std::string architectures(bool windowed) {
   return text;
 }
 
+bool reads(const GgufFamily& family, bool windowed) {
+  return family.window == GgufWindow::kAlways || (family.window == GgufWindow::kIfThere) == windowed;
+}
+
 }  // namespace
+
+bool GgufFamily::has(GgufKey key) const { return std::find(keys.begin(), keys.end(), key) != keys.end(); }
+
+std::string GgufFamily::key(GgufKey key) const { return fmt::format("{}.{}", architecture, text_of(key)); }
 
 const Family& family_of_gguf(const GgufHeader& header) {
   const std::string architecture(header.string("general.architecture"));
@@ -32,7 +76,7 @@ const Family& family_of_gguf(const GgufHeader& header) {
   bool known = false;
   for (const Family* family : families()) {
     if (family->gguf == nullptr || architecture != family->gguf->architecture) continue;
-    if (family->gguf->windowed == windowed) return *family;
+    if (reads(*family->gguf, windowed)) return *family;
     known = true;
   }
   if (known)

@@ -1,11 +1,92 @@
-// Finds which family a GGUF file is of, and what GGUF calls a family.
+// What GGUF, as llama.cpp reads and writes it, makes of a family: data that the family declares
+// (model/families/), from which a file is written (export/gguf/) and read back (model/gguf/). Nobody else
+// asks which architecture there is. Source: llama.cpp's conversion/, gguf-py/gguf/tensor_mapping.py and
+// src/models/.
 #pragma once
+#include <cstdint>
+#include <span>
+#include <string>
 #include <string_view>
 
+#include "base/json.h"
 #include "io/gguf.h"
 #include "model/families/family.h"
 
 namespace llmq {
+
+// A linear or a norm: what stands before ".weight" and ".bias" in the names of its tensors.
+struct GgufName {
+  // Rows of what are heads that rope turns, as many as there are of queries or of keys.
+  enum class Heads : std::uint8_t { kNone, kQuery, kKey };
+  std::string_view gguf;          // "attn_q", behind "blk.<i>." in a block
+  std::string_view hugging_face;  // "self_attn.q_proj", behind "<blocks>.<i>." in a block
+  Heads heads = Heads::kNone;
+};
+
+struct GgufNames {
+  std::string_view blocks;  // "model.layers"
+  std::span<const GgufName> of_model, of_block;
+};
+
+// Keys "<architecture>.<...>" that say how large the model is and how its rope turns.
+enum class GgufKey : std::uint8_t {
+  kBlockCount,
+  kContextLength,
+  kEmbeddingLength,
+  kFeedForwardLength,
+  kHeadCount,
+  kKvHeadCount,
+  kRopeScaling,      // linear and yarn: several keys below rope.scaling
+  kOriginalContext,  // rope.scaling.original_context_length
+  kFrequencyBase,
+  kNormEpsilon,
+  kKeyLength,         // attention.key_length and value_length
+  kUnusualKeyLength,  // the same where the heads do not add up to the hidden size
+  kFileType,          // general.file_type, which stands among them
+  kVocabularySize,
+  kTurningDimensions,  // rope.dimension_count
+  kWindow              // attention.sliding_window, as GgufFamily::window says
+};
+
+enum class GgufWindow : std::uint8_t {
+  kNone,     // models with a window cannot be said
+  kIfThere,  // a key where there is a window; of families that share an architecture, it tells which
+  kAlways    // a key for all models; 0: none
+};
+
+// How rope scaling is told.
+enum class GgufScaling : std::uint8_t {
+  kKeys,        // keys below rope.scaling, and Llama 3's as a tensor of factors
+  kLongFactors  // longrope alone: two tensors of factors, and rope.scaling.attn_factor
+};
+
+// Which models of 80 layers llama.cpp takes for its 70B, whose attn_v gets more bits.
+enum class GgufLarge : std::uint8_t { kNone, kSharedKeys, kAll };
+
+// What llama.cpp's converter makes of the tokenizer of this family alone.
+struct GgufVocabulary {
+  bool says_prefix = false;           // tokenizer_config.json's add_prefix_space is said first of all
+  std::int64_t says_bos_at_size = 0;  // with as many tokens, whether BOS is added is said last of all
+  bool added_as_told = false;  // beside tokenizer.model, added tokens are what tokenizer.json says of them
+};
+
+struct GgufFamily {
+  const char* architecture;  // general.architecture, which families may share
+  GgufNames names;
+  std::span<const GgufKey> keys;  // in the order of the file
+  bool turns_neighbours = false;  // its rope there turns neighbours: rows of q and k lie in another order
+  bool partial_rope = false;      // not all channels of a head need turn
+  bool output_biases = false;     // there is a place for biases of other linears than q, k and v
+  GgufWindow window = GgufWindow::kNone;
+  GgufScaling scaling = GgufScaling::kKeys;
+  GgufLarge large = GgufLarge::kNone;
+  GgufVocabulary vocabulary = {};
+  // Adds to config.json the keys that not every family has, from the metadata.
+  void (*add_config)(const GgufHeader& header, Json& config) = nullptr;
+
+  bool has(GgufKey key) const;
+  std::string key(GgufKey key) const;  // "llama.block_count"
+};
 
 // By general.architecture and whether there is a sliding window; its `gguf` is there. Error(kUnsupported)
 // naming the architectures that are read.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 
 #include "model/families/family.h"
 #include "model/gguf/gguf_family.h"
@@ -17,33 +18,49 @@ namespace {
 // What the metadata says about the model, checked against itself.
 struct Sizes {
   std::int64_t layers = 0, hidden = 0, intermediate = 0, heads = 0, kv_heads = 0, head_dim = 0, context = 0;
+  std::int64_t turning = 0;  // channels of a head that rope turns
 };
 
-Sizes read_sizes(const GgufHeader& header, const std::string& arch) {
-  const auto required = [&](const char* name) { return gguf_size(header, arch + name); };
-  const auto optional = [&](const char* name, std::int64_t fallback) {
-    return header.find(arch + name) ? gguf_size(header, arch + name) : fallback;
+Sizes read_sizes(const GgufHeader& header, const GgufFamily& family) {
+  const auto required = [&](GgufKey key) { return gguf_size(header, family.key(key)); };
+  const auto optional = [&](const std::string& key, std::int64_t fallback) {
+    return header.find(key) != nullptr ? gguf_size(header, key) : fallback;
   };
   Sizes sizes;
-  sizes.layers = required(".block_count");
-  sizes.hidden = required(".embedding_length");
-  sizes.intermediate = required(".feed_forward_length");
-  sizes.context = required(".context_length");
-  sizes.heads = required(".attention.head_count");
-  sizes.kv_heads = optional(".attention.head_count_kv", sizes.heads);
-  sizes.head_dim = optional(".attention.key_length", sizes.hidden / sizes.heads);
+  sizes.layers = required(GgufKey::kBlockCount);
+  sizes.hidden = required(GgufKey::kEmbeddingLength);
+  sizes.intermediate = required(GgufKey::kFeedForwardLength);
+  sizes.context = required(GgufKey::kContextLength);
+  sizes.heads = required(GgufKey::kHeadCount);
+  const std::string kv_heads = family.key(GgufKey::kKvHeadCount),
+                    key_length = family.key(GgufKey::kKeyLength),
+                    value_length = fmt::format("{}.attention.value_length", family.architecture),
+                    turning = family.key(GgufKey::kTurningDimensions);
+  sizes.kv_heads = optional(kv_heads, sizes.heads);
+  sizes.head_dim = optional(key_length, sizes.hidden / sizes.heads);
   if (sizes.heads % sizes.kv_heads != 0)
-    bad_gguf(header, arch + ".attention.head_count_kv",
-             fmt::format("{} does not divide the {} heads", sizes.kv_heads, sizes.heads));
+    bad_gguf(header, kv_heads, fmt::format("{} does not divide the {} heads", sizes.kv_heads, sizes.heads));
   if (sizes.head_dim < 2 || sizes.head_dim % 2 != 0)
-    bad_gguf(header, arch + ".attention.key_length",
+    bad_gguf(header, key_length,
              fmt::format("a head of {} values cannot be rotated in pairs", sizes.head_dim));
-  if (optional(".attention.value_length", sizes.head_dim) != sizes.head_dim)
-    unsupported_gguf(header, arch + ".attention.value_length", "differs from the key length");
-  if (optional(".rope.dimension_count", sizes.head_dim) != sizes.head_dim)
-    unsupported_gguf(header, arch + ".rope.dimension_count",
+  if (optional(value_length, sizes.head_dim) != sizes.head_dim)
+    unsupported_gguf(header, value_length, "differs from the key length");
+  sizes.turning = optional(turning, sizes.head_dim);
+  if (sizes.turning != sizes.head_dim && !family.partial_rope)
+    unsupported_gguf(header, turning,
                      fmt::format("differs from the head's {} dimensions (partial rotation)", sizes.head_dim));
+  if (sizes.turning > sizes.head_dim || sizes.turning % 2 != 0)
+    bad_gguf(
+        header, turning,
+        fmt::format("{} of a head's {} values cannot be rotated in pairs", sizes.turning, sizes.head_dim));
   return sizes;
+}
+
+// What Transformers multiplies a head's width by, and cuts, to know how many of its channels turn.
+double turning_share(const Sizes& sizes) {
+  const auto width = static_cast<double>(sizes.head_dim);
+  const double share = static_cast<double>(sizes.turning) / width;
+  return static_cast<std::int64_t>(width * share) < sizes.turning ? std::nextafter(share, 1.0) : share;
 }
 
 // Keys that would change the mathematics and that no config of these families carries.
@@ -64,19 +81,26 @@ void refuse_unknown_mathematics(const GgufHeader& header, const std::string& arc
       unsupported_gguf(header, arch + key, fmt::format("is {}; models with it are not read", *value));
 }
 
+// Of the family's scaling; those of another are refused as unknown.
+bool is_rope_factors(const GgufFamily& family, std::string_view name) {
+  return family.scaling == GgufScaling::kLongFactors ? name == kLongFactorsName || name == kShortFactorsName
+                                                     : name == kRopeFactorsName;
+}
+
 NamedGgufTensor translate(const GgufHeader& header, std::size_t index, const GgufFamily& family,
                           const Sizes& sizes) {
   const GgufTensor& tensor = header.tensors[index];
   const bool parameter = tensor.name.ends_with(".weight") || tensor.name.ends_with(".bias");
-  NamedGgufTensor result{parameter ? hugging_face_name(tensor.name, sizes.layers) : "", index, 0};
+  const TranslatedName translated =
+      parameter ? hugging_face_name(family, tensor.name, sizes.layers) : TranslatedName();
+  NamedGgufTensor result{translated.name, index, 0};
   if (result.name.empty())
     unsupported_gguf(
         header, tensor.name,
         fmt::format("no tensor of a {} model of {} blocks has this name", family.architecture, sizes.layers));
-  const bool q = result.name.find(".q_proj.") != std::string::npos;
-  const bool k = result.name.find(".k_proj.") != std::string::npos;
-  if (!family.turns_neighbours || (!q && !k)) return result;
-  result.permuted_heads = static_cast<int>(q ? sizes.heads : sizes.kv_heads);
+  if (!family.turns_neighbours || translated.heads == GgufName::Heads::kNone) return result;
+  result.permuted_heads =
+      static_cast<int>(translated.heads == GgufName::Heads::kQuery ? sizes.heads : sizes.kv_heads);
   const std::int64_t rows = tensor.shape.rank() == 0 ? 1 : tensor.shape[0];
   if (tensor.shape.rank() < 1 || tensor.shape.rank() > 2 || rows != result.permuted_heads * sizes.head_dim)
     bad_gguf(header, tensor.name,
@@ -107,7 +131,6 @@ void set_token_ids(const GgufHeader& header, Json& object) {
 
 Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, const Family& family,
                   const Sizes& sizes) {
-  const std::string arch = family.gguf->architecture;
   const GgufTensor* embedding = find_gguf_tensor(header, "token_embd.weight");
   if (!embedding) bad_gguf(header, "token_embd.weight", "the tensor is missing");
   if (embedding->shape.rank() != 2 || embedding->shape[1] != sizes.hidden)
@@ -124,10 +147,15 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
   config["head_dim"] = sizes.head_dim;
   config["hidden_act"] = "silu";
   config["max_position_embeddings"] = sizes.context;
-  config["rms_norm_eps"] = header.number(arch + ".attention.layer_norm_rms_epsilon");
-  const double theta = header.find_number(arch + ".rope.freq_base").value_or(10000.0);
+  config["rms_norm_eps"] = header.number(family.gguf->key(GgufKey::kNormEpsilon));
+  const double theta = header.find_number(family.gguf->key(GgufKey::kFrequencyBase)).value_or(10000.0);
   config["rope_theta"] = theta;
-  config["rope_scaling"] = gguf_rope_scaling(header, bytes, sizes.head_dim, theta);
+  config["rope_scaling"] =
+      gguf_rope_scaling(header, bytes, *family.gguf, {sizes.turning, theta, sizes.context});
+  if (sizes.turning != sizes.head_dim) config["partial_rotary_factor"] = turning_share(sizes);
+  const std::string original = family.gguf->key(GgufKey::kOriginalContext);
+  if (family.gguf->has(GgufKey::kOriginalContext) && header.find(original) != nullptr)
+    config["original_max_position_embeddings"] = gguf_size(header, original);
   config["tie_word_embeddings"] = find_gguf_tensor(header, "output.weight") == nullptr;
   family.gguf->add_config(header, config);
   config["attention_dropout"] = 0.0;
@@ -141,12 +169,12 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
 
 GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes) {
   const Family& family = family_of_gguf(header);
-  const Sizes sizes = read_sizes(header, family.gguf->architecture);
+  const Sizes sizes = read_sizes(header, *family.gguf);
   refuse_unknown_mathematics(header, family.gguf->architecture);
   GgufReading model;
   model.config = build_config(header, bytes, family, sizes);
   for (std::size_t index = 0; index < header.tensors.size(); ++index)
-    if (header.tensors[index].name != kRopeFactorsName)
+    if (!is_rope_factors(*family.gguf, header.tensors[index].name))
       model.tensors.push_back(translate(header, index, *family.gguf, sizes));
   return model;
 }

@@ -2,36 +2,27 @@
 
 #include <fmt/format.h>
 
-#include <array>
+#include <algorithm>
 #include <charconv>
 #include <utility>
 
 namespace llmq {
 namespace {
 
-struct NameRow {
-  std::string_view gguf, hugging_face;
-};
-constexpr std::array<NameRow, 3> kModelNames{
-    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
-constexpr std::array<NameRow, 11> kBlockNames{{{"attn_norm", "input_layernorm"},
-                                               {"attn_q", "self_attn.q_proj"},
-                                               {"attn_k", "self_attn.k_proj"},
-                                               {"attn_v", "self_attn.v_proj"},
-                                               {"attn_output", "self_attn.o_proj"},
-                                               {"attn_q_norm", "self_attn.q_norm"},
-                                               {"attn_k_norm", "self_attn.k_norm"},
-                                               {"ffn_norm", "post_attention_layernorm"},
-                                               {"ffn_gate", "mlp.gate_proj"},
-                                               {"ffn_up", "mlp.up_proj"},
-                                               {"ffn_down", "mlp.down_proj"}}};
+constexpr std::string_view kBlocks = "blk.";
+
+const GgufName* find_gguf(std::span<const GgufName> rows, std::string_view stem) {
+  const auto found =
+      std::find_if(rows.begin(), rows.end(), [&](const GgufName& row) { return row.gguf == stem; });
+  return found == rows.end() ? nullptr : &*found;
+}
 
 // "blk.3.attn_q" -> "model.layers.3.self_attn.q_proj"; empty when unknown. `layers` bounds the number.
-std::string translated_stem(std::string_view stem, std::int64_t layers) {
-  for (const NameRow& row : kModelNames)
-    if (row.gguf == stem) return std::string(row.hugging_face);
-  if (!stem.starts_with("blk.")) return {};
-  stem.remove_prefix(4);
+TranslatedName translated(const GgufNames& names, std::string_view stem, std::int64_t layers) {
+  if (const GgufName* row = find_gguf(names.of_model, stem))
+    return {std::string(row->hugging_face), row->heads};
+  if (!stem.starts_with(kBlocks)) return {};
+  stem.remove_prefix(kBlocks.size());
   std::int64_t layer = -1;
   const auto [end, error] = std::from_chars(stem.data(), stem.data() + stem.size(), layer);
   const auto digits = static_cast<std::size_t>(end - stem.data());
@@ -39,9 +30,9 @@ std::string translated_stem(std::string_view stem, std::int64_t layers) {
   stem.remove_prefix(digits);
   if (!stem.starts_with('.')) return {};
   stem.remove_prefix(1);
-  for (const NameRow& row : kBlockNames)
-    if (row.gguf == stem) return fmt::format("model.layers.{}.{}", layer, row.hugging_face);
-  return {};
+  const GgufName* const row = find_gguf(names.of_block, stem);
+  if (row == nullptr) return {};
+  return {fmt::format("{}.{}.{}", names.blocks, layer, row->hugging_face), row->heads};
 }
 
 // A name without its suffix, and the suffix: ".weight", ".bias" or nothing.
@@ -53,23 +44,26 @@ std::pair<std::string_view, std::string_view> stem_and_suffix(std::string_view n
 
 }  // namespace
 
-std::string gguf_name(std::string_view hugging_face) {
-  constexpr std::string_view kLayers = "model.layers.";
-  const auto [stem, suffix] = stem_and_suffix(hugging_face);
-  for (const NameRow& row : kModelNames)
-    if (row.hugging_face == stem) return std::string(row.gguf) + std::string(suffix);
-  const std::size_t dot = stem.starts_with(kLayers) ? stem.find('.', kLayers.size()) : std::string_view::npos;
+std::string gguf_name(const GgufFamily& family, std::string_view hugging_face) {
+  auto [stem, suffix] = stem_and_suffix(hugging_face);
+  for (const GgufName& row : family.names.of_model)
+    if (row.hugging_face == stem) return fmt::format("{}{}", row.gguf, suffix);
+  const std::string blocks = std::string(family.names.blocks) + ".";
+  if (!stem.starts_with(blocks)) return {};
+  stem.remove_prefix(blocks.size());
+  const std::size_t dot = stem.find('.');
   if (dot == std::string_view::npos) return {};
-  for (const NameRow& row : kBlockNames)
+  for (const GgufName& row : family.names.of_block)
     if (row.hugging_face == stem.substr(dot + 1))
-      return fmt::format("blk.{}.{}{}", stem.substr(kLayers.size(), dot - kLayers.size()), row.gguf, suffix);
+      return fmt::format("{}{}.{}{}", kBlocks, stem.substr(0, dot), row.gguf, suffix);
   return {};
 }
 
-std::string hugging_face_name(std::string_view gguf, std::int64_t layers) {
+TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf, std::int64_t layers) {
   const auto [stem, suffix] = stem_and_suffix(gguf);
-  const std::string translated = translated_stem(stem, layers);
-  return translated.empty() ? translated : translated + std::string(suffix);
+  TranslatedName result = translated(family.names, stem, layers);
+  if (!result.name.empty()) result.name += suffix;
+  return result;
 }
 
 }  // namespace llmq

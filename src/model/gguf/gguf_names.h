@@ -1,20 +1,29 @@
-// What llama.cpp's converter calls tensors and modules, and what Hugging Face calls them: one table for all
-// families that GGUF knows here, since all are named like Llama. Source: gguf-py/gguf/tensor_mapping.py.
+// What llama.cpp's converter calls tensors and modules, and what Hugging Face calls them, by the table of the
+// family (GgufNames).
 #pragma once
 #include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "model/gguf/gguf_family.h"
+
 namespace llmq {
 
 // "model.layers.3.self_attn.q_proj.weight" -> "blk.3.attn_q.weight", and modules without their suffix
 // likewise; empty where GGUF has no name for it.
-std::string gguf_name(std::string_view hugging_face);
+std::string gguf_name(const GgufFamily& family, std::string_view hugging_face);
 
+struct TranslatedName {
+  std::string name;
+  GgufName::Heads heads = GgufName::Heads::kNone;  // that its rows are
+};
 // "blk.3.attn_q.weight" turned back; empty where it is no name of the first `layers` blocks.
-std::string hugging_face_name(std::string_view gguf, std::int64_t layers = std::int64_t{1} << 31);
+TranslatedName hugging_face_name(const GgufFamily& family, std::string_view gguf,
+                                 std::int64_t layers = std::int64_t{1} << 31);
 
-// Llama 3's scaling, as a divisor of each frequency; a tensor in GGUF only.
-inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight";
+// Divisors of each frequency, which are tensors in GGUF only: Llama 3's scaling; longrope's.
+inline constexpr std::string_view kRopeFactorsName = "rope_freqs.weight",
+                                  kLongFactorsName = "rope_factors_long.weight",
+                                  kShortFactorsName = "rope_factors_short.weight";
 
 }  // namespace llmq

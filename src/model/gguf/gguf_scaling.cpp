@@ -10,17 +10,18 @@
 
 #include "model/gguf/gguf_fields.h"
 #include "model/gguf/gguf_names.h"
+#include "model/rope.h"
 
 namespace llmq {
 namespace {
 
 std::vector<float> read_rope_factors(const GgufHeader& header, const GgufTensor& tensor,
-                                     std::span<const std::byte> bytes, std::int64_t head_dim) {
-  if (tensor.dtype != DType::kF32 || tensor.shape.elements() != head_dim / 2)
-    bad_gguf(header, tensor.name,
-             fmt::format("is {} {}, not F32 [{}]", dtype_row(tensor.dtype).name, tensor.shape.text(),
-                         head_dim / 2));
-  std::vector<float> factors(static_cast<std::size_t>(head_dim / 2));
+                                     std::span<const std::byte> bytes, std::int64_t dims) {
+  if (tensor.dtype != DType::kF32 || tensor.shape.elements() != dims / 2)
+    bad_gguf(
+        header, tensor.name,
+        fmt::format("is {} {}, not F32 [{}]", dtype_row(tensor.dtype).name, tensor.shape.text(), dims / 2));
+  std::vector<float> factors(static_cast<std::size_t>(dims / 2));
   std::memcpy(factors.data(), bytes.data() + tensor.offset, factors.size() * sizeof(float));
   return factors;
 }
@@ -92,16 +93,57 @@ Json metadata_scaling(const GgufHeader& header, const std::string& arch) {
   return scaling;
 }
 
+Json json_list(const std::vector<float>& values) {
+  Json list = Json::array();
+  for (const float value : values) list.push_back(static_cast<double>(value));
+  return list;
+}
+
+// Both tensors of factors as {"type": "longrope", ...}, in the three keys that every Transformers reads where
+// the attention factor is what follows from how much longer the context became.
+Json longrope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const GgufFamily& family,
+                      const GgufRopeSizes& sizes) {
+  const std::string key = family.key(GgufKey::kRopeScaling) + ".attn_factor";
+  const auto told = static_cast<float>(header.find_number(key).value_or(1.0));
+  const GgufTensor* const of_short = find_gguf_tensor(header, kShortFactorsName);
+  const GgufTensor* const of_long = find_gguf_tensor(header, kLongFactorsName);
+  if ((of_short == nullptr) != (of_long == nullptr))
+    bad_gguf(header, std::string(of_short == nullptr ? kShortFactorsName : kLongFactorsName),
+             "is missing, and its counterpart is there");
+  if (of_short == nullptr) {
+    if (told != 1)
+      unsupported_gguf(header, key, fmt::format("is {}, without tensors of rope factors beside it", told));
+    return Json();
+  }
+  Json scaling =
+      Json::object({{"type", "longrope"},
+                    {"short_factor", json_list(read_rope_factors(header, *of_short, bytes, sizes.dims))},
+                    {"long_factor", json_list(read_rope_factors(header, *of_long, bytes, sizes.dims))}});
+  RopeSpec rope;
+  rope.original_max_position = gguf_size(header, family.key(GgufKey::kOriginalContext));
+  rope.factor = static_cast<double>(sizes.context) / static_cast<double>(rope.original_max_position);
+  if (told != static_cast<float>(longrope_attention_factor(rope)))
+    scaling["attention_factor"] = static_cast<double>(told);
+  return scaling;
+}
+
 }  // namespace
 
-Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, std::int64_t head_dim,
-                       double theta) {
-  Json scaling = metadata_scaling(header, std::string(header.string("general.architecture")));
+Json gguf_rope_scaling(const GgufHeader& header, std::span<const std::byte> bytes, const GgufFamily& family,
+                       const GgufRopeSizes& sizes) {
+  Json scaling = metadata_scaling(header, family.architecture);
+  if (family.scaling == GgufScaling::kLongFactors) {
+    if (!scaling.is_null())
+      unsupported_gguf(header, family.key(GgufKey::kRopeScaling) + ".type",
+                       fmt::format("{} is scaled by longrope only", family.architecture));
+    return longrope_scaling(header, bytes, family, sizes);
+  }
   const GgufTensor* const factors = find_gguf_tensor(header, kRopeFactorsName);
   if (factors == nullptr) return scaling;
   if (!scaling.is_null())
     unsupported_gguf(header, std::string(kRopeFactorsName), "comes with another rope scaling");
-  return llama3_scaling(header, read_rope_factors(header, *factors, bytes, head_dim), head_dim, theta);
+  return llama3_scaling(header, read_rope_factors(header, *factors, bytes, sizes.dims), sizes.dims,
+                        sizes.theta);
 }
 
 }  // namespace llmq

@@ -73,6 +73,10 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
   ActivationStream stream(context, calibration, options.chunk_tokens, options.keep_inputs);
   stream.embed(checkpoint, calibration);
   ThreadPool& pool = backend.workers();
+  const GgufFamily* const family = gguf_family(spec.family);
+  if (family == nullptr)
+    fail(ErrorKind::kUnsupported, "an importance matrix has GGUF's names, and family {} has none",
+         spec.family);
   Imatrix imatrix;
   imatrix.chunk_count = static_cast<std::uint32_t>(calibration.samples.size());
   imatrix.chunk_size = static_cast<std::uint32_t>(length);
@@ -87,7 +91,7 @@ Imatrix collect_importance(const Checkpoint& checkpoint, const ModelSpec& spec,
         SquareSums sums(backend, pool);
         stream.each_input(site, number, weights, Samples::kAll, [&](const TensorView& x) { sums.add(x); });
         for (const LinearId reader : block.at(site).readers)
-          imatrix.entries[gguf_name(block.at(reader).weight.tensor)] = sums.entry();
+          imatrix.entries[gguf_name(*family, block.at(reader).weight.tensor)] = sums.entry();
       }
       stream.finish(part, number, weights);
     }

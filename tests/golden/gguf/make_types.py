@@ -20,6 +20,7 @@ MODELS = {
     "qwen3, 10 layers, 4 queries a key": ("qwen3", 10, 8, 2, 512, 256, True),
     "llama, width 96": ("llama", 9, 3, 1, 96, 256, True),
     "llama, width 36": ("llama", 4, 3, 3, 36, 96, False),
+    "phi3, 17 layers, 4 queries a key": ("phi3", 17, 8, 2, 256, 512, False),
 }
 
 
@@ -41,6 +42,10 @@ def write_model(path, architecture, layers, heads, kv_heads, hidden, intermediat
         block = {"attn_norm": (hidden,), "attn_q": (hidden, hidden), "attn_k": (kv_heads * head, hidden), "attn_v": (kv_heads * head, hidden),
                  "attn_output": (hidden, hidden), "ffn_norm": (hidden,), "ffn_gate": (intermediate, hidden), "ffn_up": (intermediate, hidden),
                  "ffn_down": (hidden, intermediate)}
+        if architecture == "phi3":
+            for part in ("attn_q", "attn_k", "attn_v", "ffn_gate"):
+                del block[part]
+            block |= {"attn_qkv": (hidden + 2 * kv_heads * head, hidden), "ffn_up": (2 * intermediate, hidden)}
         shapes.update({f"blk.{i}.{name}.weight": shape for name, shape in block.items()})
         if architecture == "qwen2":
             shapes[f"blk.{i}.attn_q.bias"] = (hidden,)

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 
 #include "export/convert.h"
 #include "export/gguf/gguf_file.h"
+#include "export/gguf/gguf_rope.h"
 #include "export/gguf/tensor_source.h"
 #include "export/output/published_output.h"
 #include "io/digest_cache.h"
@@ -14,6 +16,7 @@
 #include "model/gguf/gguf_names.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
+#include "model/rope.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/killing_io.h"
 #include "tests/support/temporary_directory.h"
@@ -62,6 +65,24 @@ std::vector<float> values(const Checkpoint& checkpoint, const std::string& name)
   return checkpoint.read_float32(checkpoint.at(name));
 }
 
+std::vector<float> in_float32(const std::vector<double>& values) { return {values.begin(), values.end()}; }
+
+void expect_equal_ropes(const RopeSpec& read, const RopeSpec& written) {
+  EXPECT_EQ(read.kind, written.kind);
+  EXPECT_EQ(read.dims, written.dims);
+  EXPECT_EQ(read.theta, written.theta);
+  EXPECT_EQ(read.factor, written.factor);
+  EXPECT_EQ(read.beta_fast, written.beta_fast);
+  EXPECT_EQ(read.beta_slow, written.beta_slow);
+  EXPECT_EQ(in_float32(read.short_factors), in_float32(written.short_factors));
+  EXPECT_EQ(in_float32(read.long_factors), in_float32(written.long_factors));
+  if (written.kind == RopeKind::kLongRope) {
+    EXPECT_EQ(read.original_max_position, written.original_max_position);
+    EXPECT_EQ(static_cast<float>(longrope_attention_factor(read)),
+              static_cast<float>(longrope_attention_factor(written)));
+  }
+}
+
 class GgufRoundTrip : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
@@ -78,10 +99,7 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
   EXPECT_EQ(read.blocks.front().pages.kv_heads, spec.blocks.front().pages.kv_heads);
   EXPECT_EQ(read.blocks.front().pages.head_dim, spec.blocks.front().pages.head_dim);
   EXPECT_EQ(read.final_norm.eps, spec.final_norm.eps);
-  EXPECT_EQ(read.rope.kind, spec.rope.kind);
-  EXPECT_EQ(read.rope.factor, spec.rope.factor);
-  EXPECT_EQ(read.rope.beta_fast, spec.rope.beta_fast);
-  EXPECT_EQ(read.rope.beta_slow, spec.rope.beta_slow);
+  expect_equal_ropes(gguf_rope(read), gguf_rope(spec));
   EXPECT_EQ(read.blocks.front().pages.window, spec.blocks.front().pages.window);
   EXPECT_EQ(read.tied_head, spec.tied_head);
   for (const BlockSpec& block : spec.blocks)
@@ -101,7 +119,7 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
 INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
                          ::testing::Values("llama-default", "llama-linear-biases", "llama-yarn",
                                            "llama-tied-head-only", "mistral-window", "mistral-head-dim",
-                                           "qwen2-yarn", "qwen3"),
+                                           "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -112,11 +130,78 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
   TemporaryDirectory directory;
   for (const auto& [name, part] : {std::pair{"llama-dynamic-mqa", "dynamic"},
                                    {"llama-llama3-gelu", "gelu"},
-                                   {"qwen2-window", "sliding"}})
+                                   {"qwen2-window", "sliding"},
+                                   {"opt", "family opt are not written as GGUF"}})
     expect_refusal(ErrorKind::kUnsupported, part, [&, model = name] {
       to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
     });
   EXPECT_FALSE(system_io().exists(directory / "m.gguf"));
+}
+
+// The config of a golden model, with another member.
+ModelSpec golden_spec(const std::string& name, const std::string& key, const char* value) {
+  TemporaryDirectory directory;
+  const Path model = golden_model(directory, name), file = model / "config.json";
+  Json config = Json::parse(read_text(system_io(), file), file.string());
+  config.erase("rope_parameters");
+  config[key] = Json::parse(value, "value");
+  write_text_atomically(system_io(), file, config.dump());
+  return ModelSpec::read(open_checkpoint(system_io(), model.string()));
+}
+
+TEST(GgufFile, RefusesARopeThatTheArchitectureDoesNotTurn) {
+  const auto refused = [](const ModelSpec& spec, const char* part) {
+    expect_refusal(ErrorKind::kUnsupported, part, [&] { check_gguf_family(spec, "m"); });
+  };
+  const char* const longrope = R"({"type": "longrope", "short_factor": [1, 1, 1, 1], )"
+                               R"("long_factor": [2, 2, 2, 2]})";
+  const char* const linear = R"({"type": "linear", "factor": 2})";
+  EXPECT_NO_THROW(check_gguf_family(golden_spec("llama-default", "rope_scaling", linear), "m"));
+  EXPECT_NO_THROW(check_gguf_family(golden_spec("phi3-longrope", "rope_scaling", longrope), "m"));
+  refused(golden_spec("llama-default", "rope_scaling", longrope),
+          "llama models have no place for the factors of longrope");
+  refused(golden_spec("phi3-longrope", "rope_scaling", linear), "phi3 models scale rope by longrope only");
+  ModelSpec wider = golden_spec("phi3-longrope", "rope_scaling", longrope);
+  wider.hidden_size *= 2;
+  refused(wider, "phi3 models have heads that make up the hidden size");
+}
+
+// As llama.cpp's conversion/phi.py, in its order.
+TEST(GgufFile, SaysWhatPhi3Is) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), golden_model(directory, "phi3-longrope"), directory / "m.gguf", "f32");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  const GgufHeader& header = file.header;
+  std::vector<std::pair<const std::byte*, std::string>> keys;
+  for (const auto& [key, value] : header.metadata)
+    if (key.starts_with("phi3.")) keys.emplace_back(value.bytes.data(), key.substr(5));
+  std::sort(keys.begin(), keys.end());
+  std::string order;
+  for (const auto& [place, key] : keys) order += key + " ";
+  EXPECT_EQ(order,
+            "rope.scaling.attn_factor context_length rope.scaling.original_context_length embedding_length "
+            "feed_forward_length block_count attention.head_count attention.head_count_kv "
+            "attention.layer_norm_rms_epsilon rope.dimension_count rope.freq_base attention.sliding_window ");
+  EXPECT_EQ(header.number("phi3.rope.scaling.attn_factor"),
+            static_cast<double>(static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(16.0)))));
+  EXPECT_EQ(header.integer("phi3.rope.scaling.original_context_length"), 16);
+  EXPECT_EQ(header.integer("phi3.rope.dimension_count"), 4);
+  EXPECT_EQ(header.integer("phi3.attention.sliding_window"), 0);
+  const auto numbers = [&](const std::string& name) {
+    for (const GgufTensor& tensor : header.tensors)
+      if (tensor.name == name) {
+        EXPECT_EQ(tensor.dtype, DType::kF32);
+        std::vector<float> values(static_cast<std::size_t>(tensor.shape.elements()));
+        std::memcpy(values.data(), file.mapping->bytes().data() + tensor.offset, tensor.bytes);
+        return values;
+      }
+    return std::vector<float>();
+  };
+  EXPECT_EQ(numbers("rope_factors_long.weight"), (std::vector<float>{1.5f, 3.0f}));
+  EXPECT_EQ(numbers("rope_factors_short.weight"), (std::vector<float>{1.1f, 1.3f}));
+  const Checkpoint before = open_checkpoint(system_io(), (directory / "phi3-longrope").string());
+  EXPECT_EQ(numbers("blk.1.attn_qkv.weight"), values(before, "model.layers.1.self_attn.qkv_proj.weight"));
+  EXPECT_EQ(numbers("blk.1.ffn_up.weight"), values(before, "model.layers.1.mlp.gate_up_proj.weight"));
 }
 
 TEST(GgufFile, TokenizersAndWindowsSurvive) {
@@ -299,33 +384,41 @@ TEST(GgufOutput, ADamagedBlockIsDoneAgainAndAnotherJobIsTold) {
 
 // Row 1 of a head of 4 is the second half's first in Hugging Face's order.
 TEST(GgufNames, TranslateBothWaysAndRowsToo) {
-  EXPECT_EQ(gguf_name("model.layers.12.self_attn.q_proj.weight"), "blk.12.attn_q.weight");
-  EXPECT_EQ(gguf_name("model.layers.12.mlp.down_proj"), "blk.12.ffn_down");
-  EXPECT_EQ(gguf_name("lm_head.weight"), "output.weight");
-  EXPECT_EQ(gguf_name("model.layers.12.mlp.router.weight"), "");
-  EXPECT_EQ(gguf_name("model.layers.12"), "");
-  EXPECT_EQ(hugging_face_name("blk.3.attn_output.bias"), "model.layers.3.self_attn.o_proj.bias");
-  EXPECT_EQ(hugging_face_name("blk.03.attn_output.bias"), "");
+  const GgufFamily &llama = *gguf_family("llama"), &phi3 = *gguf_family("phi3");
+  EXPECT_EQ(gguf_name(llama, "model.layers.12.self_attn.q_proj.weight"), "blk.12.attn_q.weight");
+  EXPECT_EQ(gguf_name(llama, "model.layers.12.mlp.down_proj"), "blk.12.ffn_down");
+  EXPECT_EQ(gguf_name(llama, "lm_head.weight"), "output.weight");
+  EXPECT_EQ(gguf_name(llama, "model.layers.12.mlp.router.weight"), "");
+  EXPECT_EQ(gguf_name(llama, "model.layers.12"), "");
+  EXPECT_EQ(gguf_name(phi3, "model.layers.12.self_attn.qkv_proj.weight"), "blk.12.attn_qkv.weight");
+  EXPECT_EQ(gguf_name(phi3, "model.layers.12.mlp.gate_up_proj.weight"), "blk.12.ffn_up.weight");
+  EXPECT_EQ(gguf_name(phi3, "model.layers.12.mlp.up_proj.weight"), "");
+  EXPECT_EQ(hugging_face_name(llama, "blk.3.attn_output.bias").name, "model.layers.3.self_attn.o_proj.bias");
+  EXPECT_EQ(hugging_face_name(llama, "blk.03.attn_output.bias").name, "");
+  EXPECT_EQ(hugging_face_name(phi3, "blk.3.ffn_up.weight").name, "model.layers.3.mlp.gate_up_proj.weight");
   EXPECT_EQ(permuted_row(1, 8, 2), 2);
   for (std::int64_t row = 0; row < 48; ++row) EXPECT_EQ(permuted_row(source_row(row, 48, 3), 48, 3), row);
 }
 
 TEST(GgufRopeFactors, AreLlama3sAndReadBack) {
-  ModelSpec spec;
-  spec.rope.kind = RopeKind::kLlama3;
-  spec.rope.dims = 128;
-  spec.rope.theta = 500000;
-  spec.rope.factor = 8;
-  spec.rope.original_max_position = 8192;
-  const std::vector<float> factors = llama3_rope_factors(spec);
+  RopeSpec rope;
+  rope.kind = RopeKind::kLlama3;
+  rope.dims = 128;
+  rope.theta = 500000;
+  rope.factor = 8;
+  rope.original_max_position = 8192;
+  const std::vector<RopeFactors> tensors = gguf_rope_factors(rope);
+  ASSERT_EQ(tensors.size(), 1u);
+  EXPECT_EQ(tensors[0].name, "rope_freqs.weight");
+  const std::vector<float>& factors = tensors[0].values;
   ASSERT_EQ(factors.size(), 64u);
   EXPECT_EQ(factors.front(), 1);
   EXPECT_EQ(factors.back(), 8);
   EXPECT_TRUE(std::is_sorted(factors.begin(), factors.end()));
   EXPECT_EQ(std::count(factors.begin(), factors.end(), 1.0f),
             29);  // torch.tensor(rope_factors) of convert_hf_to_gguf.py
-  spec.rope.kind = RopeKind::kDefault;
-  EXPECT_TRUE(llama3_rope_factors(spec).empty());
+  rope.kind = RopeKind::kDefault;
+  EXPECT_TRUE(gguf_rope_factors(rope).empty());
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 //   - a linear has an id; only families name one, and GGUF, whose tensors have names of their own
 //   (docs/adr/0017-a-block-is-data.md);
 //   - src/io reads files, whatever architecture they hold;
+//   - who writes a GGUF or reads one as a model asks a family's table (model/gguf/gguf_family.h), never which
+//   architecture there is;
 //   - nobody asks an object what it is by dynamic_cast, backends apart, who ask whether a weight is theirs.
 // Words of comments are free. Each exception has its reason.
 #include <gmock/gmock.h>
@@ -61,6 +63,15 @@ Findings named_architectures(const std::string& path, const std::string& text) {
   return lines_with(path, text, architecture, "names the architecture");
 }
 
+// Comparisons with the name of an architecture or a family. Pre-tokenizers, which llama.cpp names after
+// models, have names of their own ("llama-bpe", "llama3").
+Findings compared_architectures(const std::string& path, const std::string& text) {
+  const std::string name = "\"(llama|mistral|qwen2|qwen3|phi3|opt)[\".]";
+  static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
+                                   name + "\\s*[=!]=");
+  return lines_with(path, text, compared, "asks for the architecture");
+}
+
 Findings casts(const std::string& path, const std::string& text) {
   static const std::regex cast("\\b(dynamic_cast)\\b");
   return lines_with(path, text, cast, "asks by");
@@ -91,6 +102,11 @@ TEST(House, LinearsAreNamedByFamilies) {
 
 TEST(House, FilesAreReadWithoutArchitectures) {
   EXPECT_THAT(breaches(sources_of({"src/io"}), named_architectures, {}), IsEmpty());
+}
+
+TEST(House, GgufAsksTheFamilysTable) {
+  EXPECT_THAT(breaches(sources_of({"src/export/gguf", "src/model/gguf"}), compared_architectures, {}),
+              IsEmpty());
 }
 
 TEST(House, NobodyAsksWhatAnObjectIs) {
@@ -128,6 +144,15 @@ TEST(HouseCheck, CatchesArchitectures) {
   for (const char* line : {"// Llama's rows", "std::optional<int> options", "\"llama.cpp does\"",
                            "\"make it again with llama-imatrix\"", "std::nullopt"})
     EXPECT_THAT(named_architectures("src/io/x.cpp", line), IsEmpty()) << line;
+}
+
+TEST(HouseCheck, CatchesComparedArchitectures) {
+  for (const char* line : {"if (architecture == \"llama\" && a)", "architecture != \"qwen2\"",
+                           "\"phi3\" == family", "key.starts_with(\"llama.rope\")", "x == \"opt\""})
+    EXPECT_THAT(compared_architectures("src/export/gguf/x.cpp", line), SizeIs(1)) << line;
+  for (const char* line : {"pre == \"llama-bpe\" || pre == \"llama3\"", "bpe ? \"gpt2\" : \"llama\"",
+                           "// architecture == \"llama\"", "regex == kQwen2Pattern ? \"qwen2\" : \"\""})
+    EXPECT_THAT(compared_architectures("src/export/gguf/x.cpp", line), IsEmpty()) << line;
 }
 
 TEST(HouseCheck, CatchesCastsAndRetiredEnums) {

@@ -170,10 +170,10 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
-  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2 and qwen3 are", [&] { read(unknown); });
+  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3 and phi3 are", [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
-  expect_refusal(ErrorKind::kUnsupported, "read for llama only", [&] { read(windowed); });
+  expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(windowed); });
   GgufBytes nothing;
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
 }
@@ -194,6 +194,114 @@ TEST(GgufModel, RefusesSizesThatDisagree) {
   });
   refused("llama.block_count",
           [](GgufBytes& b) { b.key("llama.block_count", GgufType::kI32, testing::little_endian(-1)); });
+}
+
+// Heads of 8, of which `turning` channels turn.
+GgufBytes small_phi3(std::uint32_t turning) {
+  constexpr std::uint32_t kHidden = 16, kWidth = 12;
+  GgufBytes file;
+  file.text("general.architecture", "phi3").u32("phi3.context_length", 64);
+  file.u32("phi3.rope.scaling.original_context_length", 16).u32("phi3.embedding_length", kHidden);
+  file.u32("phi3.feed_forward_length", kWidth).u32("phi3.block_count", 1);
+  file.u32("phi3.attention.head_count", 2).u32("phi3.attention.head_count_kv", 1);
+  file.f32("phi3.attention.layer_norm_rms_epsilon", 0.5f).u32("phi3.rope.dimension_count", turning);
+  file.f32("phi3.rope.freq_base", 10000.0f).u32("phi3.attention.sliding_window", 0);
+  const auto add = [&](const std::string& name, std::uint64_t rows, std::uint64_t cols) {
+    file.tensor(name, {cols, rows}, std::vector<float>(rows * cols, 1.0f));
+  };
+  const auto norm = [&](const std::string& name) {
+    file.tensor(name, {kHidden}, std::vector<float>(kHidden, 1.0f));
+  };
+  add("token_embd.weight", 5, kHidden), norm("output_norm.weight"), add("output.weight", 5, kHidden);
+  norm("blk.0.attn_norm.weight"), add("blk.0.attn_qkv.weight", kHidden + 8 + 8, kHidden);
+  add("blk.0.attn_output.weight", kHidden, kHidden), norm("blk.0.ffn_norm.weight");
+  add("blk.0.ffn_up.weight", std::uint64_t{2} * kWidth, kHidden),
+      add("blk.0.ffn_down.weight", kHidden, kWidth);
+  return file;
+}
+
+// The factor that follows from 64 positions where 16 were trained first.
+float phi3_attention_factor() { return static_cast<float>(std::sqrt(1 + std::log(4.0) / std::log(16.0))); }
+
+GgufBytes small_longrope() {
+  GgufBytes file = small_phi3(4);
+  file.f32("phi3.rope.scaling.attn_factor", phi3_attention_factor())
+      .tensor("rope_factors_long.weight", {2}, {1.5f, 3.0f})
+      .tensor("rope_factors_short.weight", {2}, {1.25f, 1.5f});
+  return file;
+}
+
+TEST(GgufModel, Phi3IsFusedAndScaledByLongRope) {
+  const GgufReading model = read(small_longrope());
+  EXPECT_EQ(model.config.at("architectures").items()[0].as_string(), "Phi3ForCausalLM");
+  EXPECT_EQ(model.config.at("rope_scaling").dump(),
+            R"({"type":"longrope","short_factor":[1.25,1.5],"long_factor":[1.5,3.0]})");
+  EXPECT_EQ(model.config.at("original_max_position_embeddings").as_integer(), 16);
+  EXPECT_EQ(model.config.at("partial_rotary_factor").as_double(), 0.5);
+  EXPECT_TRUE(model.config.at("sliding_window").is_null());
+  std::string names;
+  for (const NamedGgufTensor& tensor : model.tensors) {
+    EXPECT_EQ(tensor.permuted_heads, 0) << tensor.name;
+    names += tensor.name + " ";
+  }
+  EXPECT_EQ(names,
+            "model.embed_tokens.weight model.norm.weight lm_head.weight "
+            "model.layers.0.input_layernorm.weight model.layers.0.self_attn.qkv_proj.weight "
+            "model.layers.0.self_attn.o_proj.weight model.layers.0.post_attention_layernorm.weight "
+            "model.layers.0.mlp.gate_up_proj.weight model.layers.0.mlp.down_proj.weight ");
+}
+
+TEST(GgufModel, Phi3WithoutFactorsIsNotScaled) {
+  const Json config = read(small_phi3(8)).config;
+  EXPECT_TRUE(config.at("rope_scaling").is_null());
+  EXPECT_EQ(config.find("partial_rotary_factor"), nullptr);
+}
+
+// llama.cpp multiplies by attn_factor, whatever the lengths of the context are; without one, by 1.
+TEST(GgufModel, Phi3sAttentionFactorIsToldWhereItIsAnother) {
+  GgufBytes file = small_phi3(4);
+  file.tensor("rope_factors_long.weight", {2}, {1.5f, 3.0f});
+  expect_refusal(ErrorKind::kBadInput, "rope_factors_short.weight", [&] { read(file); });
+  file.tensor("rope_factors_short.weight", {2}, {1.25f, 1.5f});
+  EXPECT_EQ(read(file).config.at("rope_scaling").at("attention_factor").as_double(), 1.0);
+  file.f32("phi3.rope.scaling.attn_factor", 1.25f);
+  EXPECT_EQ(read(file).config.at("rope_scaling").at("attention_factor").as_double(), 1.25);
+}
+
+TEST(GgufModel, RefusesWhatNoPhi3Is) {
+  const auto refused = [](ErrorKind kind, const char* part, GgufBytes file, auto change) {
+    SCOPED_TRACE(part);
+    change(file);
+    expect_refusal(kind, part, [&] { read(file); });
+  };
+  refused(ErrorKind::kUnsupported, "longrope only", small_phi3(8), [](GgufBytes& b) {
+    b.text("phi3.rope.scaling.type", "linear").f32("phi3.rope.scaling.factor", 2.0f);
+  });
+  refused(ErrorKind::kUnsupported, "attn_factor", small_phi3(8),
+          [](GgufBytes& b) { b.f32("phi3.rope.scaling.attn_factor", 1.5f); });
+  refused(ErrorKind::kUnsupported, "rope_freqs.weight", small_phi3(8), [](GgufBytes& b) {
+    b.tensor("rope_freqs.weight", {4}, {1, 1, 1, 1});
+  });
+  refused(ErrorKind::kUnsupported, "blk.0.attn_q.weight", small_phi3(8), [](GgufBytes& b) {
+    b.tensor("blk.0.attn_q.weight", {16, 16}, std::vector<float>(256));
+  });
+  refused(ErrorKind::kBadInput, "rope.dimension_count", small_phi3(10), [](GgufBytes&) {});
+  refused(ErrorKind::kBadInput, "rope.dimension_count", small_phi3(3), [](GgufBytes&) {});
+  refused(ErrorKind::kBadInput, "not F32 [4]", small_phi3(8), [](GgufBytes& b) {
+    b.tensor("rope_factors_long.weight", {2}, {1.5f, 3.0f})
+        .tensor("rope_factors_short.weight", {2}, {1.25f, 1.5f});
+  });
+}
+
+// What int(head_dim * share) cuts off does not cost a pair: 44 * (30 / 44) is below 30.
+TEST(GgufModel, ShareOfAHeadThatTurnsIsNotCutShort) {
+  GgufBytes file;
+  file.text("general.architecture", "phi3").u32("phi3.context_length", 64).u32("phi3.embedding_length", 44);
+  file.u32("phi3.feed_forward_length", 4).u32("phi3.block_count", 1).u32("phi3.attention.head_count", 1);
+  file.f32("phi3.attention.layer_norm_rms_epsilon", 0.5f).u32("phi3.rope.dimension_count", 30);
+  file.tensor("token_embd.weight", {44, 1}, std::vector<float>(44));
+  const double share = read(file).config.at("partial_rotary_factor").as_double();
+  EXPECT_EQ(static_cast<int>(44 * share), 30);
 }
 
 TEST(GgufModel, CompanionTexts) {

@@ -1,0 +1,44 @@
+// Names and keys that GGUF has for families like Llama (llama_like.h). The tables of a family say where it
+// differs.
+#pragma once
+#include <array>
+
+#include "model/gguf/gguf_family.h"
+
+namespace llmq {
+
+inline constexpr std::array<GgufName, 3> kLlamaModelNames{
+    {{"token_embd", "model.embed_tokens"}, {"output_norm", "model.norm"}, {"output", "lm_head"}}};
+
+inline constexpr std::array<GgufName, 11> kLlamaBlockNames{
+    {{"attn_norm", "input_layernorm"},
+     {"attn_q", "self_attn.q_proj", GgufName::Heads::kQuery},
+     {"attn_k", "self_attn.k_proj", GgufName::Heads::kKey},
+     {"attn_v", "self_attn.v_proj"},
+     {"attn_output", "self_attn.o_proj"},
+     {"attn_q_norm", "self_attn.q_norm"},
+     {"attn_k_norm", "self_attn.k_norm"},
+     {"ffn_norm", "post_attention_layernorm"},
+     {"ffn_gate", "mlp.gate_proj"},
+     {"ffn_up", "mlp.up_proj"},
+     {"ffn_down", "mlp.down_proj"}}};
+
+inline constexpr GgufNames kLlamaNames{"model.layers", kLlamaModelNames, kLlamaBlockNames};
+
+// What the converter writes of every model that has no order of its own.
+inline constexpr std::array<GgufKey, 11> kQwen3Keys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kKeyLength,     GgufKey::kFileType};
+
+inline constexpr std::array<GgufKey, 14> kLlamaKeys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength, GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,     GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase, GgufKey::kNormEpsilon,
+    GgufKey::kKeyLength,         GgufKey::kFileType,      GgufKey::kVocabularySize,
+    GgufKey::kTurningDimensions, GgufKey::kWindow};
+
+// Granite's small models have SmolLM2's number of tokens, by which the converter knows them.
+inline constexpr GgufVocabulary kLlamaVocabulary{.says_prefix = true, .says_bos_at_size = 49152};
+
+}  // namespace llmq
