@@ -8,7 +8,7 @@ import contextlib, filecmp, glob, io, os, runpy, shutil, subprocess, sys, zipfil
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
@@ -45,6 +45,8 @@ sizes = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=9, num_at
              bos_token_id=1, eos_token_id=2)
 llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 yarn = dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=32)
+longrope = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=32,
+                short_factor=[1 + i / 32 for i in range(24)], long_factor=[1.1 + i / 3 for i in range(24)])
 models = {
     "SmolLM2": smollm2,
     "tinystories": TINYSTORIES,
@@ -54,6 +56,10 @@ models = {
     "mistral": random_model("mistral-tiny", MistralConfig(vocab_size=2048, sliding_window=64, head_dim=32, tie_word_embeddings=False, **sizes), TINYSTORIES),
     "qwen2": random_model("qwen2-tiny", Qwen2Config(vocab_size=49152, tie_word_embeddings=True, rope_parameters=yarn, **sizes), smollm2, torch.float32),
     "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
+    "phi3": random_model("phi3-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=32, sliding_window=64,
+                                                 tie_word_embeddings=False, rope_parameters=longrope, **sizes), smollm2),
+    "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
+                                                 tie_word_embeddings=True, **sizes), smollm2),
 }
 
 # Model cards: one as people write them, one that says everything the converter reads.
@@ -208,7 +214,7 @@ else:
 
 # 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
-    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3"):
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4"):
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         wrong = []
