@@ -4,7 +4,7 @@ llama-quantize the same files.   gguf_check.py LLMQ WORK
 The last two need llama.cpp: its source ($LLMQ_PEERS/src/lcpp/vendor/llama.cpp or $LLMQ_LLAMA_CPP) and its built tools ($LLMQ_PEERS/llama.cpp/bin). Where they
 are missing the check says so and does the rest.
 """
-import contextlib, filecmp, glob, io, os, runpy, shutil, subprocess, sys, zipfile
+import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, zipfile
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
@@ -61,6 +61,13 @@ models = {
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
+
+# Phi-4's releases name this class, by which the converter knows that the vocabulary is none of SentencePiece's.
+for name in ("phi3", "phi4"):
+    with open(f"{models[name]}/tokenizer_config.json", "r+", encoding="utf-8") as file:
+        said = json.load(file)
+        file.seek(0), file.truncate()
+        json.dump({**said, "tokenizer_class": "GPT2Tokenizer"}, file)
 
 # Model cards: one as people write them, one that says everything the converter reads.
 CARDS = {
@@ -119,6 +126,9 @@ try:
     models["sentencepiece"] = shutil.copytree(models["mistral"], f"{work}/sentencepiece-tiny")
     sentencepiece.SentencePieceTrainer.train(input=WIKITEXT, model_prefix=f"{models['sentencepiece']}/tokenizer", vocab_size=1900, model_type="bpe", byte_fallback=True,
                                              input_sentence_size=4000, minloglevel=2)
+    models["phi3-pieces"] = random_model("phi3-pieces", Phi3Config(vocab_size=2048, pad_token_id=None, original_max_position_embeddings=128,
+                                                                   sliding_window=None, **sizes), TINYSTORIES)
+    shutil.copy(f"{models['sentencepiece']}/tokenizer.model", models["phi3-pieces"])
 except ImportError:
     print("SKIPPED in part: the package sentencepiece is not installed, so a tokenizer.model is not compared with llama.cpp's converter")
 
@@ -126,11 +136,11 @@ except ImportError:
 def convert(*arguments):
     """llama.cpp's converter in this process, which has imported what it needs; an error as text, or nothing.
 
-    Transformers 5 would rebuild the tokenizer that it expects of a Qwen2; it reads that of every model but the Llamas as tokenizer.json has it.
+    Transformers 5 would rebuild the tokenizer that it expects of a Qwen2 or of GPT2's class; it reads that of every model but the Llamas as tokenizer.json has it.
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if "qwen" in arguments[0]:
+    if "qwen" in arguments[0] or "phi" in arguments[0]:
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
