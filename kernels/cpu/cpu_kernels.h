@@ -151,7 +151,7 @@ struct CpuKernels {
   void (*to_bf16)(BFloat16* to, const float* from, int64_t n);
   void (*to_f32)(float* to, const BFloat16* from, int64_t n);
   void (*half_to_f32)(float* to, const Float16* from, int64_t n);
-  void (*add)(float* into, const float* x, int64_t n);
+  void (*add)(float* into, const float* x, float scale, int64_t n);                       // into += scale * x
   void (*rms_norm[2])(void* y, const float* x, const float* gain, float eps, int64_t n);  // by y's format
   // bias may be null
   void (*layer_norm[2])(void* y, const float* x, const float* gain, const float* bias, float eps, int64_t n);

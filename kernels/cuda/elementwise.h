@@ -115,9 +115,10 @@ struct Activate {
 struct Add {
   int64_t elements = 0, width = 0;
   Rows into, x;
+  float scale = 1;
   LLMQ_BLOCK void one(int64_t i) const {
     const int64_t r = i / width, c = i % width;
-    into.put(r, c, into.get(r, c) + x.get(r, c));
+    into.put(r, c, into.get(r, c) + scale * x.get(r, c));
   }
 };
 

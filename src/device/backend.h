@@ -192,7 +192,8 @@ class Backend {
                                 Activation act) = 0;
   // y = act(x); x F32 [T, I] (row strides free), y F32 or BF16. y may be x.
   virtual void activate(const TensorView& y, const TensorView& x, Activation act) = 0;
-  virtual void add(const TensorView& into, const TensorView& x) = 0;       // F32 += F32
+  // into += scale * x, F32; the product is rounded before the sum.
+  virtual void add(const TensorView& into, const TensorView& x, float scale) = 0;
   virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 <-> BF16, same shape
 
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.

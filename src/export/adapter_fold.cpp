@@ -26,7 +26,7 @@ bool AdapterFold::write(const TensorDeclaration& declared, ModelWriter& writer) 
   if (found == places_.end()) return false;
   const LinearSpec& linear = *found->second.linear;
   const LoraPair pair = adapter_.pair(found->second.block, linear.id);
-  if (source_.checkpoint().at(declared.name).permuted_heads != 0) {
+  if (!source_.checkpoint().at(declared.name).in_order()) {
     ZeroedNumbers<float> whole = source_.weight(linear, pool_);
     fold(pair, 0, whole, declared, writer);
   } else {

@@ -42,7 +42,7 @@ void copy_dense(const Checkpoint& checkpoint, std::span<const TensorDeclaration>
     before(request, declared.name);
     if (fold != nullptr && fold->write(declared, writer)) continue;
     const StoredTensor* const tensor = &checkpoint.at(declared.name);
-    if (declared.dtype == tensor->view.dtype && !checkpoint.is_gguf()) {
+    if (declared.dtype == tensor->view.dtype && tensor->in_order()) {
       const Lease lease = checkpoint.hold(*tensor);
       const auto* bytes = static_cast<const std::byte*>(tensor->view.pointer);
       writer.add_dense(declared.name, declared.dtype, declared.shape,

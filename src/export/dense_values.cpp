@@ -33,7 +33,7 @@ std::vector<std::byte> converted_tensor(const Checkpoint& checkpoint, const Stor
   const std::size_t width = static_cast<std::size_t>(element_bytes(dtype));
   const std::int64_t elements = tensor.view.shape.elements();
   std::vector<std::byte> bytes(static_cast<std::size_t>(elements) * width);
-  if (checkpoint.is_gguf() || is_block_type(tensor.view.dtype)) {
+  if (!tensor.in_order() || is_block_type(tensor.view.dtype)) {
     store_values(checkpoint.read_float32(tensor), dtype, tensor.name, file, bytes.data());
     return bytes;
   }

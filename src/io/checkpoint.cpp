@@ -14,13 +14,15 @@
 
 namespace llmq {
 
-Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf) {
+Checkpoint Checkpoint::open(Io& io, const std::string& model, ReadGguf read_gguf, FindSlabs find_slabs) {
   const Path path = resolve_model(io, model);
   CheckpointReader reader(io, path);
-  if (io.is_directory(path))
+  if (io.is_directory(path)) {
     reader.read_directory();
-  else
+    if (find_slabs != nullptr) reader.part_stacks(find_slabs);
+  } else {
     reader.read_gguf(read_gguf);
+  }
   Checkpoint checkpoint;
   checkpoint.state_ = reader.finish();
   return checkpoint;
@@ -66,6 +68,27 @@ std::uint64_t Checkpoint::header_bytes() const { return state_->header_bytes; }
 const std::vector<Path>& Checkpoint::shards() const { return state_->shards; }
 const std::vector<Path>& Checkpoint::companion_files() const { return state_->companions; }
 
+namespace {
+
+// The view's bytes are its transpose's, row after row: tiles of them are widened and turned.
+void read_transposed(const TensorView& view, std::span<float> into, ThreadPool& pool) {
+  constexpr std::int64_t kTile = 64;
+  const std::int64_t rows = view.rows(), columns = view.cols();
+  const TensorView stored(view.pointer, view.dtype, Shape{columns, rows});
+  pool.parallel_for(static_cast<std::size_t>((columns + kTile - 1) / kTile), [&](std::size_t tile, int) {
+    const std::int64_t first = static_cast<std::int64_t>(tile) * kTile,
+                       count = std::min(kTile, columns - first);
+    std::vector<float> values(static_cast<std::size_t>(count * rows));
+    to_float32(stored.row_slice(first, count), values);
+    for (std::int64_t r = 0; r < rows; ++r)
+      for (std::int64_t c = 0; c < count; ++c)
+        into[static_cast<std::size_t>(r * columns + first + c)] =
+            values[static_cast<std::size_t>(c * rows + r)];
+  });
+}
+
+}  // namespace
+
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
   std::vector<float> values(static_cast<std::size_t>(tensor.view.rows() * tensor.view.cols()));
   ThreadPool here(1);
@@ -77,7 +100,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
   const TensorView& view = tensor.view;
   const std::int64_t cols = view.cols();
   if (into.empty()) return;
-  if (tensor.permuted_heads == 0) {
+  if (tensor.in_order()) {
     // By bands: otherwise the tensor would be there twice.
     each_band(tensor, [&](std::int64_t first, const TensorView& band) {
       to_float32(
@@ -88,6 +111,7 @@ void Checkpoint::read_float32(const StoredTensor& tensor, std::span<float> into,
     return;
   }
   const Lease lease = hold(tensor);
+  if (tensor.transposed) return read_transposed(view, into, pool);
   // A bias is a column: its rows are single values, and such a vector is never a block type.
   const std::int64_t units = view.shape[0], width = view.shape.elements() / units;
   const std::uint64_t unit_bytes = view.bytes() / static_cast<std::uint64_t>(units);

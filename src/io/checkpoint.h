@@ -31,14 +31,28 @@ struct StoredTensor {
   std::uint64_t offset = 0;  // of its first byte in the shard
   // > 0: the view's rows lie in llama.cpp's rope order (io/gguf_rows.h); read_float32() undoes it
   int permuted_heads = 0;
+  // The view is [rows, columns], and its bytes are those of [columns, rows]; read_float32() undoes it
+  bool transposed = false;
+  // Whether the bytes are rows, one after another; where they are not, only read_float32() tells values.
+  bool in_order() const { return permuted_heads == 0 && !transposed; }
 };
+
+// What the slabs of a stacked tensor [slabs, rows, columns] are called, each read as a tensor of its own:
+// slab e is `before` + "e" + `after`. Transposed: a matrix W [columns, rows] is stored as its transpose.
+struct SlabNames {
+  std::string before, after;
+  bool transposed = false;
+};
+// Of a tensor in safetensors; nullopt where it is read as it is. `config` is config.json.
+using FindSlabs = std::optional<SlabNames> (*)(const Json& config, const std::string& tensor);
 
 class Checkpoint {
  public:
   // A directory in Hugging Face layout, a .gguf file, or a hub name found in the local cache (io/hub.h).
   // Errors: kBadInput; kUnsupported for a GGUF where no reader is given. Above io, model/open_checkpoint.h
-  // gives one.
-  static Checkpoint open(Io& io, const std::string& model, ReadGguf read_gguf = nullptr);
+  // gives one, and says which tensors are stacked.
+  static Checkpoint open(Io& io, const std::string& model, ReadGguf read_gguf = nullptr,
+                         FindSlabs find_slabs = nullptr);
 
   // Shards in the making, with the config that they will get: what was not written yet reads as zeros.
   static Checkpoint open_shards(Io& io, const Path& directory, const std::vector<Path>& shards, Json config);
@@ -66,7 +80,7 @@ class Checkpoint {
   // special_tokens_map.json, generation_config.json, vocab/merges, chat_template*, LICENSE*... For a GGUF:
   // empty; model/gguf/gguf_model.h makes them.
   const std::vector<Path>& companion_files() const;
-  // Values as FP32, [rows*cols]; permuted rows already in Hugging Face's order.
+  // Values as FP32, [rows*cols]; permuted rows and transposed matrices already in Hugging Face's order.
   std::vector<float> read_float32(const StoredTensor& tensor) const;
   // rows divided over its threads
   void read_float32(const StoredTensor& tensor, std::span<float> into, ThreadPool& pool) const;
@@ -85,7 +99,7 @@ class Checkpoint {
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
   // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time,
-  // in order. A tensor of several bands leaves the resident set behind them: it may be larger than there is
+  // one after another; of a tensor that is not in_order() they are no rows of the model. A tensor of several bands leaves the resident set behind them: it may be larger than there is
   // memory.
   static constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
   using EachBand = std::function<void(std::int64_t first_row, const TensorView& rows)>;

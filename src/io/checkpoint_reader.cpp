@@ -22,6 +22,7 @@ constexpr const char* kSingleShard = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
 constexpr std::uint64_t kMaxConfigBytes = 4u << 20;
 constexpr std::uint64_t kMaxIndexBytes = 64u << 20;
+constexpr std::int64_t kMostSlabs = 1 << 16;  // more than any model has experts
 
 [[noreturn]] void bad(const Path& file, std::string where, std::string message, std::string hint = {}) {
   fail(ErrorKind::kBadInput,
@@ -137,6 +138,37 @@ void CheckpointReader::read_gguf(ReadGguf read) {
     const GgufTensor& tensor = file.header.tensors[named.index];
     add_tensor(named.name, tensor.dtype, tensor.shape, tensor.offset, named.permuted_heads);
   }
+}
+
+void CheckpointReader::part_stacks(FindSlabs find) {
+  std::vector<StoredTensor> parted;
+  for (StoredTensor& tensor : state_->tensors) {
+    const std::optional<SlabNames> names = find(state_->config, tensor.name);
+    if (!names) {
+      parted.push_back(std::move(tensor));
+      continue;
+    }
+    const TensorView& stack = tensor.view;
+    if (stack.shape.rank() != 3 || stack.shape.elements() == 0 || stack.shape[0] > kMostSlabs ||
+        is_block_type(stack.dtype))
+      bad(shard(tensor), tensor.name,
+          fmt::format("is {} of shape {}, and this family stacks matrices there: [matrices, rows, columns]",
+                      dtype_row(stack.dtype).name, stack.shape.text()));
+    const std::int64_t slabs = stack.shape[0];
+    const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs);
+    for (std::int64_t slab = 0; slab < slabs; ++slab) {
+      StoredTensor& part = parted.emplace_back(tensor);
+      const std::uint64_t from = static_cast<std::uint64_t>(slab) * bytes;
+      part.name = names->before + std::to_string(slab) + names->after;
+      part.offset += from;
+      part.transposed = names->transposed;
+      const Shape shape =
+          names->transposed ? Shape{stack.shape[2], stack.shape[1]} : Shape{stack.shape[1], stack.shape[2]};
+      part.view =
+          TensorView(static_cast<const void*>(stack.as<const std::byte>() + from), stack.dtype, shape);
+    }
+  }
+  state_->tensors = std::move(parted);
 }
 
 void CheckpointReader::read_shards(const std::vector<Path>& shards, Json config) {

@@ -22,6 +22,8 @@ class CheckpointReader {
   void read_directory();
   void read_gguf(ReadGguf read);
   void read_shards(const std::vector<Path>& shards, Json config);
+  // Every stacked tensor becomes the tensors that are stacked in it.
+  void part_stacks(FindSlabs find);
   void copy_tensors(const std::vector<Checkpoint::OwnedTensor>& tensors, Json config);
   std::shared_ptr<const Checkpoint::State> finish();
 

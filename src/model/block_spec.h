@@ -1,7 +1,7 @@
 // One decoder block as data: which linears it has, which input each of them reads, and what makes that input.
 //
 //   block      sublayers, one after another, each of which adds to the residual stream h
-//   sublayer   h += after(mixer(before(h))), with norms before and perhaps after
+//   sublayer   h += residual_scale * after(mixer(before(h))), with norms before and perhaps after
 //   mixer      attention or an MLP: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
@@ -39,6 +39,8 @@ struct LinearSpec {
   SiteId site{};                    // its input
   std::vector<std::int64_t> parts;  // rows of each of the linears that are stored as this one; at least one
   int rope_heads = 0;  // above 0: rows are heads that rope turns, which a GGUF stores in an order of its own
+  bool quantizable =
+      true;  // else it stays dense whatever a recipe says, and folds scale it as it is (a router)
   bool has_bias() const { return bias.exists(); }
   // Where the rows of a part begin.
   std::int64_t first_row(std::size_t part) const {
@@ -133,6 +135,7 @@ struct SublayerSpec {
   MixerSpec mixer;
   std::optional<NormId> after;  // of the mixer's output
   std::vector<SiteId> sites;    // in the order in which they arise
+  float residual_scale = 1;     // of what is added to the residual stream
   std::int64_t inner_width() const {
     return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
   }

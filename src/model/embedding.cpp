@@ -44,7 +44,7 @@ void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& t
   const Buffer buffer = backend.allocate(hidden.bytes());
   const TensorView learned = buffer.view(DType::kF32, hidden.shape);
   backend.embed(learned, positions_table, rows);
-  backend.add(hidden, learned);
+  backend.add(hidden, learned, 1);
 }
 
 void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& checkpoint,

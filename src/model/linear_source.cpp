@@ -164,6 +164,7 @@ const StoredTensor& LinearSource::finite(const std::string& name, const Checkpoi
 std::optional<HeldTensor> LinearSource::stored(const LinearSpec& linear, bool allow_nonfinite) const {
   if (is_packed(linear.module) || checkpoint().is_gguf()) return std::nullopt;
   const StoredTensor& tensor = find_tensor(checkpoint(), linear.weight.tensor);
+  if (!tensor.in_order()) return std::nullopt;
   const DType dtype = tensor.view.dtype;
   if (dtype != DType::kF32 && dtype != DType::kBF16 && dtype != DType::kF16) return std::nullopt;
   if (reinterpret_cast<std::uintptr_t>(tensor.view.pointer) %

@@ -54,9 +54,9 @@ class LinearSource {
   // Any dense tensor (norm, embedding, bias) as FP32, with the same refusal.
   std::vector<float> tensor(const std::string& name, bool allow_nonfinite = false) const;
   // The same as it is stored, after one pass over its values; any dtype that read_float32() knows. `see` gets
-  // each band that was found finite (not of a tensor with permuted_heads).
+  // each band that was found finite (not of a tensor that is not in_order()).
   const StoredTensor& finite(const std::string& name, const Checkpoint::EachBand& see = {}) const;
-  // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned,
+  // Without a copy where the stored dtype can be prepared as it is (dense F32/BF16/F16, aligned, in order,
   // safetensors); else nullopt.
   std::optional<HeldTensor> stored(const LinearSpec& linear, bool allow_nonfinite = false) const;
   // A GGUF's tensor of blocks (tensor/ggml_codes.h), as codes, rows in the model's order;

@@ -143,6 +143,14 @@ std::int64_t ModelSpec::parameters() const {
   return count;
 }
 
+std::set<std::string> ModelSpec::never_quantized() const {
+  std::set<std::string> weights;
+  for (const BlockSpec& block : blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (!linear.quantizable) weights.insert(linear.weight.tensor);
+  return weights;
+}
+
 std::int64_t ModelSpec::widest_inner() const {
   std::int64_t widest = 0;
   for (const BlockSpec& block : blocks)

@@ -7,6 +7,7 @@
 #pragma once
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -53,6 +54,8 @@ struct ModelSpec {
   // shapes: both named).
   static ModelSpec read(const Checkpoint& checkpoint);
   std::int64_t parameters() const;
+  // Weights of linears that stay dense whatever a recipe says, by tensor.
+  std::set<std::string> never_quantized() const;
   // The most channels that the inner site of any sublayer has, and the widest page of any block.
   std::int64_t widest_inner() const;
   std::int64_t widest_page() const;  // of keys, for one position: kv_heads * head_dim

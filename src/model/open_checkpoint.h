@@ -1,4 +1,5 @@
-// Opens a checkpoint of any container: what a GGUF's metadata say is read as the model knows it.
+// Opens a checkpoint of any container: what a GGUF's metadata say is read as the model knows it, and matrices
+// that a family stacks in one tensor are tensors of their own.
 #pragma once
 #include <string>
 

@@ -70,7 +70,7 @@ class SublayerRun {
     return true;
   }
 
-  // hidden rows [first, ...) += after(output(inner)).
+  // hidden rows [first, ...) += residual_scale * after(output(inner)).
   void add_output(std::span<const TensorView> inner, std::int64_t first) {
     const std::int64_t width = any_.spec.hidden_size;
     for_fitting_rows(any_.chunks, any_.fitting.get(), inner.front().rows(), width,
@@ -137,7 +137,7 @@ class SublayerRun {
     for (std::size_t i = 0; i < members_.size(); ++i) {
       if (part_.after)
         run_norm(backend(i), block_.at(*part_.after), members_[i].weights->at(*part_.after), y[i], y[i]);
-      backend(i).add(members_[i].hidden.row_slice(first, count), y[i]);
+      backend(i).add(members_[i].hidden.row_slice(first, count), y[i], part_.residual_scale);
     }
   }
 

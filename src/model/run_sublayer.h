@@ -4,7 +4,7 @@
 //
 //   x = before(h)                the input of the sublayer's first site
 //   inner = mixer(x)             model/mixers/
-//   h += after(output(inner))
+//   h += residual_scale * after(output(inner))
 //
 // Several members (model/divided_block.h) run it together: each computes its own columns of `inner` and of
 // the output, and all of them are put together before anybody reads them, so no sum is ever cut.
@@ -33,7 +33,7 @@ void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t p
                   Exchange& exchange);
 // The same on one member, past `tap`, rows as a whole. False where the tap stopped it.
 bool run_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows, Tap& tap);
-// Only its last step: h += after(output(inner)), of an inner input that is there already.
+// Only its last step: h += residual_scale * after(output(inner)), of an inner input that is there already.
 void finish_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows,
                      const TensorView& inner);
 

@@ -102,7 +102,7 @@ bool plain_and_finite(const TensorView& view) {
 }  // namespace
 
 void scan_finite(const Checkpoint& checkpoint, const StoredTensor& tensor, const Checkpoint::EachBand& see) {
-  if (tensor.permuted_heads != 0) {  // rows are told by their place in the model
+  if (!tensor.in_order()) {  // rows are told by their place in the model
     refuse_nonfinite(checkpoint, tensor, checkpoint.read_float32(tensor));
     return;
   }

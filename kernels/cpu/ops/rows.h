@@ -63,9 +63,10 @@ void half_to_f32(float* to, const Float16* from, int64_t n) {
 }
 
 template <class V>
-void add(float* into, const float* x, int64_t n) {
+void add(float* into, const float* x, float scale, int64_t n) {
+  const auto factor = V::set(scale);
   by_lanes<V>(n, [&](int64_t i, auto count) LLMQ_LAMBDA_INLINE {
-    write<V>(into + i, V::add(read<V>(into + i, count), read<V>(x + i, count)), count);
+    write<V>(into + i, V::add(read<V>(into + i, count), V::mul(read<V>(x + i, count), factor)), count);
   });
 }
 

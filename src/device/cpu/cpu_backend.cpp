@@ -167,10 +167,11 @@ class CpuBackend final : public Backend {
     by_rows(x.rows(), x.cols(), [&](std::int64_t r) { kernel(at(y, r), x.row<const float>(r), x.cols()); });
   }
 
-  void add(const TensorView& into, const TensorView& x) override {
+  void add(const TensorView& into, const TensorView& x, float scale) override {
     require_on(device(), "add", {&into, &x});
-    by_rows(x.rows(), x.cols(),
-            [&](std::int64_t r) { kernels_.add(into.row<float>(r), x.row<const float>(r), x.cols()); });
+    by_rows(x.rows(), x.cols(), [&](std::int64_t r) {
+      kernels_.add(into.row<float>(r), x.row<const float>(r), scale, x.cols());
+    });
   }
 
   void convert(const TensorView& to, const TensorView& from) override {

@@ -145,9 +145,10 @@ class CudaBackend final : public Backend {
                 {x.rows() * x.cols(), x.cols(), rows_of(y), rows_of(x), act}, x);
   }
 
-  void add(const TensorView& into, const TensorView& x) override {
+  void add(const TensorView& into, const TensorView& x, float scale) override {
     require_on(device(), "add", {&into, &x});
-    work_.start("add", work_.kernels().add, {x.rows() * x.cols(), x.cols(), rows_of(into), rows_of(x)}, x);
+    work_.start("add", work_.kernels().add, {x.rows() * x.cols(), x.cols(), rows_of(into), rows_of(x), scale},
+                x);
   }
 
   void convert(const TensorView& to, const TensorView& from) override {

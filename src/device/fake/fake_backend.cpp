@@ -113,9 +113,9 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "activate", {&y, &x});
     reference_->activate(on_host(y), on_host(x), act);
   }
-  void add(const TensorView& into, const TensorView& x) override {
+  void add(const TensorView& into, const TensorView& x, float scale) override {
     const ClosedMemory::Opening open(*memory_, "add", {&into, &x});
-    reference_->add(on_host(into), on_host(x));
+    reference_->add(on_host(into), on_host(x), scale);
   }
   void convert(const TensorView& to, const TensorView& from) override {
     const ClosedMemory::Opening open(*memory_, "convert", {&to, &from});

@@ -163,10 +163,11 @@ class ReferenceBackend final : public Backend {
       for (std::int64_t i = 0; i < x.cols(); ++i) write(y, row, i, activated(read(x, row, i), act));
   }
 
-  void add(const TensorView& into, const TensorView& x) override {
+  void add(const TensorView& into, const TensorView& x, float scale) override {
     require_on(device(), "add", {&into, &x});
     for (std::int64_t row = 0; row < x.rows(); ++row)
-      for (std::int64_t i = 0; i < x.cols(); ++i) write(into, row, i, read(into, row, i) + read(x, row, i));
+      for (std::int64_t i = 0; i < x.cols(); ++i)
+        write(into, row, i, read(into, row, i) + scale * read(x, row, i));
   }
 
   void convert(const TensorView& to, const TensorView& from) override {

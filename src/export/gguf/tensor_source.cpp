@@ -109,7 +109,7 @@ class HuggingFaceSource final : public GgufTensorSource {
   struct Place {
     std::string name, source;  // an empty source: its values are `made`
     Shape shape;
-    const LinearSpec* packed = nullptr;
+    const LinearSpec* packed = nullptr;  // its values come from LinearSource
     int permuted_heads = 0;
     std::vector<float> made = {};
   };
@@ -126,7 +126,7 @@ class HuggingFaceSource final : public GgufTensorSource {
       const int heads = family.turns_neighbours ? linear.rope_heads : 0;
       const std::string &weight = linear.weight.tensor, &bias = linear.bias.tensor;
       add(gguf_name(family, weight), weight, {linear.out_features, linear.in_features}, heads,
-          linears_.is_packed(linear.module) ? &linear : nullptr);
+          linears_.is_packed(linear.module) || !checkpoint_.at(weight).in_order() ? &linear : nullptr);
       if (linear.has_bias()) add(gguf_name(family, bias), bias, Shape{linear.out_features}, heads);
     }
   }

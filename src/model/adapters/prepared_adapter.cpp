@@ -61,7 +61,7 @@ void add_one(Backend& backend, const RowAdapters& adapters, std::span<const Adap
     if (!linear_of(outputs[i])) continue;
     std::int64_t at = 0;
     for (const AdapterRun& run : runs) {
-      backend.add(outputs[i].y.row_slice(run.first, run.count), wide[i].view.row_slice(at, run.count));
+      backend.add(outputs[i].y.row_slice(run.first, run.count), wide[i].view.row_slice(at, run.count), 1);
       at += run.count;
     }
   }

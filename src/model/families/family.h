@@ -23,6 +23,7 @@ struct Family {
   // many blocks a checkpoint can hold at most: more are refused before anything is made of them.
   void (*read)(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
   const GgufFamily* gguf = nullptr;  // model/gguf/gguf_family.h; null: neither read from GGUF nor written so
+  FindSlabs find_slabs = nullptr;    // null: it stacks no matrices
 };
 
 // All that are known; the first of equals counts.

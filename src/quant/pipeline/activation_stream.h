@@ -78,8 +78,8 @@ class ActivationStream {
   KvExtremes kv_extremes() const;
   void measure_kv();
 
-  // What the residual stream lacks: sum_t (r_t - h_t - W x_t)^T x_t [out, channels], FP64 sums of one chunk's
-  // each; x is the input of the last site of sublayer `part`. r is the residual stream of `original`, whose
+  // What the residual stream lacks: sum_t ((r_t - h_t) / s - W x_t)^T x_t [out, channels], FP64 sums of one
+  // chunk's each; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is the residual stream of `original`, whose
   // chunk c holds the samples of this one's chunk c * stride; W is the sublayer's output linear as it is on
   // the devices, bias included. Nothing before the site may have changed since its statistics.
   std::vector<double> missing_output(std::size_t part, int block, const DeviceWeights& weights,

@@ -14,7 +14,8 @@ BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const
   for (const LinearSpec& linear : structure.linears) {
     const bool packed = run.planned.count(linear.module) != 0;
     BlockLinear& prepared = weights.at(linear.id);
-    prepared = prepare_linear(backend, run.plan.compute, packed ? written : run.source, linear, allow);
+    prepared = prepare_linear(backend, run.plan.compute, packed ? written : source_of(linear.weight.tensor),
+                              linear, allow);
     if (packed && linear.has_bias())
       load_bias(backend, source_of(linear.bias.tensor), linear, allow, prepared);
   }

@@ -58,7 +58,12 @@ std::vector<float> Fold::storable(std::vector<float> s) const {
 
 void Fold::move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const {
   for (const LinearId reader : site_.readers) {
-    LinearWork& work = works.at(reader);
+    const auto found = works.find(reader);
+    if (found == works.end()) {
+      scale_dense(block_.at(reader), s, weights);
+      continue;
+    }
+    LinearWork& work = found->second;
     work.in_scale = s;
     work.change_rows(run_.pool(), [&](std::size_t, std::span<const float> from, std::span<float> into) {
       for (std::size_t c = 0; c < s.size(); ++c) into[c] = from[c] * s[c];
@@ -102,6 +107,19 @@ void Fold::divide_norm(const NormGain& made, const std::vector<float>& s,
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
     weights[i].at(made.norm) = load_norm(*devices[i], norm, gain, bias);
+}
+
+void Fold::scale_dense(const LinearSpec& linear, const std::vector<float>& s,
+                       std::span<BlockWeights> weights) const {
+  const StoredTensor& stored = run_.source.checkpoint().at(linear.weight.tensor);
+  std::vector<float> values = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
+  const DType dtype = written_dtype(stored);
+  for (std::size_t i = 0; i < values.size(); ++i) values[i] = rounded_to(values[i] * s[i % s.size()], dtype);
+  const TensorView view(values.data(), DType::kF32, {linear.out_features, linear.in_features});
+  const std::vector<Backend*> devices = run_.devices();
+  for (std::size_t i = 0; i < devices.size(); ++i)
+    set_weight(*devices[i], run_.plan.compute, linear, view, weights[i].at(linear.id));
+  run_.changed_dense[stored.name] = std::move(values);
 }
 
 void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const {

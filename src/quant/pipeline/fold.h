@@ -3,7 +3,8 @@
 //   y = f(x) W^T,  x = g * norm(h) + b  ->  g' = stored(g / s),  b' = stored(b g' / g),  W' = W diag(g / g')
 //   x = h V^T (rows of v or up)     ->  V' = diag(1/s) V, bias' = stored(bias / s),  W' = W diag(s)
 //
-// The gain is stored rounded, so its readers are scaled by the ratio of the old gain to the stored new one.
+// The gain is stored rounded, so its readers are scaled by the ratio of the old gain to the stored new one. A
+// reader that is never quantized (a router) is scaled like the others, and stored rounded, too.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -42,12 +43,16 @@ class Fold {
   std::vector<std::int32_t> producer_rows() const;
   // s as the producer can store it.
   std::vector<float> storable(std::vector<float> s) const;
-  // Scales the readers and the producer among `works` and on every device.
+  // Scales the readers and the producer among `works`, and what is never quantized of them where it lies; on
+  // every device.
   void move(const std::vector<float>& s, LinearWorks& works, std::span<BlockWeights> weights) const;
 
  private:
   void divide_norm(const NormGain& norm, const std::vector<float>& s, std::span<BlockWeights> weights) const;
   void divide_rows(const LinearRows& made, const std::vector<float>& s, LinearWorks& works,
+                   std::span<BlockWeights> weights) const;
+  // A reader that is not among the works.
+  void scale_dense(const LinearSpec& linear, const std::vector<float>& s,
                    std::span<BlockWeights> weights) const;
   void divide_bias(const LinearWork& work, std::span<BlockWeights> weights) const;
 

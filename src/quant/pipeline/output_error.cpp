@@ -46,6 +46,7 @@ std::vector<double> ActivationStream::missing_output(std::size_t part, int block
   const SiteSpec& last = spec(block).at(site);
   const std::int64_t out = spec(block).at(sublayer.output()).out_features, channels = last.channels;
   const DType dtype = activation_dtype(compute_);
+  const float scale = sublayer.residual_scale;
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
   std::vector<double> sum(static_cast<std::size_t>(out * channels));
   each_chunk(static_cast<std::size_t>(stride), [&](DeviceSamples& lane, const SampleChunk& chunk,
@@ -65,7 +66,7 @@ std::vector<double> ActivationStream::missing_output(std::size_t part, int block
     const std::vector<float> here = host_floats(backend, lane.residual(chunk)),
                              given = host_floats(backend, y);
     each_number(count, backend.workers(),
-                [&](std::size_t i) { lacking[i] = lacking[i] - here[i] - given[i]; });
+                [&](std::size_t i) { lacking[i] = (lacking[i] - here[i]) / scale - given[i]; });
     std::vector<float> turned(count);
     turn_over(turned.data(), lacking.data(), rows, out, backend.workers());
     std::vector<std::byte> inputs(static_cast<std::size_t>(rows * channels) * element), across(inputs.size());

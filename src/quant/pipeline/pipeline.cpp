@@ -35,14 +35,13 @@ std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) 
 }
 
 bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
-  constexpr std::string_view kSuffix = ".weight";
-  return tensor.ends_with(kSuffix) &&
-         run.planned.count(tensor.substr(0, tensor.size() - kSuffix.size())) != 0;
+  return run.replaced.count(tensor) != 0;
 }
 
 // What no fold can change, and can be copied as it is looked at.
-bool is_copied_first(const StoredTensor& tensor) {
-  return tensor.view.shape.rank() > 1 && tensor.permuted_heads == 0 && tensor.view.shape.elements() != 0;
+bool is_copied_first(const QuantizeRun& run, const StoredTensor& tensor) {
+  return tensor.view.shape.rank() > 1 && tensor.in_order() && tensor.view.shape.elements() != 0 &&
+         run.never_quantized.count(tensor.name) == 0;
 }
 
 constexpr std::uint64_t kSyncedBytes = std::uint64_t{128}
@@ -70,7 +69,7 @@ void check_dense(QuantizeRun& run) {
   std::uint64_t unsynced = 0;
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     if (is_packed_weight(run, tensor.name)) continue;
-    const bool copied = is_copied_first(tensor);
+    const bool copied = is_copied_first(run, tensor);
     std::int64_t rows = 0;  // copied so far
     const Checkpoint::EachBand copy = [&](std::int64_t first, const TensorView& band) {
       if (first < rows) return;
@@ -114,7 +113,7 @@ void write_dense(QuantizeRun& run) {
   for (const StoredTensor& tensor : run.source.checkpoint().tensors()) {
     if (is_packed_weight(run, tensor.name) || run.written_dense.count(tensor.name) != 0) continue;
     const DType dtype = written_dtype(tensor);
-    const bool as_stored = dtype == tensor.view.dtype && tensor.permuted_heads == 0;
+    const bool as_stored = dtype == tensor.view.dtype && tensor.in_order();
     const Lease lease = as_stored ? run.source.checkpoint().hold(tensor) : Lease();
     const std::vector<std::byte> converted =
         as_stored ? std::vector<std::byte>()
@@ -174,7 +173,7 @@ void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::strin
 void read_dense_ahead(const QuantizeRun& run) {
   const Checkpoint& checkpoint = run.source.checkpoint();
   for (const StoredTensor& tensor : checkpoint.tensors())
-    if (!is_packed_weight(run, tensor.name) && is_copied_first(tensor)) checkpoint.read_ahead(tensor);
+    if (!is_packed_weight(run, tensor.name) && is_copied_first(run, tensor)) checkpoint.read_ahead(tensor);
 }
 
 // and the linears of a block while the one before it is worked on.

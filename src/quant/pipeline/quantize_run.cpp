@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "quant/plan/replaced_weights.h"
 
 namespace llmq {
 
@@ -20,7 +21,9 @@ QuantizeRun::QuantizeRun(const Plan& of, const LinearSource& from, const ModelSp
       report(found),
       clock(time),
       rounding(std::move(rounds)),
-      writing(into) {
+      writing(into),
+      replaced(replaced_weights(of.modules, model)),
+      never_quantized(of.traits->folds ? model.never_quantized() : std::set<std::string>()) {
   for (const PlannedModule& module : plan.modules) planned[module.module] = &module;
 }
 

@@ -46,8 +46,11 @@ struct QuantizeRun {
   PartClock& clock;
   std::unique_ptr<Method> rounding;
   BackgroundWriter& writing;
-  OriginalStream* original = nullptr;                       // null: nothing upstream is taken back
-  std::map<std::string, const PlannedModule*> planned;      // by module
+  OriginalStream* original = nullptr;                   // null: nothing upstream is taken back
+  std::map<std::string, const PlannedModule*> planned;  // by module
+  std::set<std::string> replaced;                       // weights of the planned linears, by tensor
+  // Weights that stay dense and that folds may scale, by tensor.
+  std::set<std::string> never_quantized;
   std::map<std::string, std::vector<float>> changed_dense;  // what folds of this block changed, by tensor
   // Called after each linear: figures for the progress line.
   std::function<void(const PlannedModule&, const ModuleReport&)> on_linear;

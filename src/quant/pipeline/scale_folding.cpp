@@ -11,12 +11,13 @@ namespace llmq {
 
 bool ScaleFolding::can_fold(SiteId id) const {
   const SiteSpec& site = block_.spec.at(id);
-  if (!block_.run.plan.traits->folds || std::holds_alternative<std::monostate>(site.producer) ||
-      site.readers.empty())
-    return false;
+  if (!block_.run.plan.traits->folds || std::holds_alternative<std::monostate>(site.producer)) return false;
   const auto* const rows = std::get_if<LinearRows>(&site.producer);
-  return std::all_of(site.readers.begin(), site.readers.end(),
-                     [&](LinearId reader) { return block_.is_planned(reader); }) &&
+  const auto is_planned = [&](LinearId reader) { return block_.is_planned(reader); };
+  return std::any_of(site.readers.begin(), site.readers.end(), is_planned) &&
+         std::all_of(
+             site.readers.begin(), site.readers.end(),
+             [&](LinearId reader) { return is_planned(reader) || !block_.spec.at(reader).quantizable; }) &&
          (rows == nullptr || block_.is_planned(rows->rows.linear));
 }
 
@@ -27,7 +28,7 @@ std::vector<float> ScaleFolding::fold(SiteId id, const SeenInput& seen, GramLoss
   const NamedRange range(run.backend, fmt::format("{} scale search", site.name));
   const Fold fold(run, block_.spec, site);
   ScaleProblem problem;
-  for (const LinearId reader : site.readers) {
+  for (const LinearId reader : block_.at_work(id)) {
     const LinearWork& work = block_.works.at(reader);
     problem.readers.push_back({work.original(), work.spec->out_features, work.module->scheme});
   }
@@ -50,10 +51,13 @@ std::vector<float> ScaleFolding::awq_scales(const ScaleProblem& problem, const F
   if (!std::holds_alternative<NormGain>(site.producer)) return std::move(found.s);
   found.s = fold.storable(std::move(found.s));
   if (awq_scale_loss(problem, found.s, run.backend) < found.identity_loss) return std::move(found.s);
-  for (const LinearId reader : site.readers)
+  for (const LinearId reader : site.readers) {
+    const auto work = block_.works.find(reader);
+    if (work == block_.works.end()) continue;  // it is never quantized
     run.report.fallbacks.push_back(
-        {block_.works.at(reader).module->module,
+        {work->second.module->module,
          "the chosen scale loses more than plain rounding once the norm's gain is stored"});
+  }
   return {};
 }
 

@@ -1,13 +1,13 @@
 // What earlier rounding did to the residual stream, a linear that writes into it can take back in part.
 //
-//   e_t = r_t - h_t - W x_t,   C = sum_t e_t^T x_t,   W* = W + share C (G + lambda I)^-1,
+//   e_t = (r_t - h_t) / s - W x_t,   C = sum_t e_t^T x_t,   W* = W + share C (G + lambda I)^-1,
 //   lambda = 0.1 mean(diag G)
 //
 // h and x: residual stream before the linear and its input in the quantized model; r: the residual stream
-// after the linear in the original one; G = sum_t x_t^T x_t. share = 1 and lambda = 0 is least squares on the
-// calibration tokens; less of both generalizes better (docs/adr/0004). The idea is that of GPTAQ (Li et al.
-// 2025), Qronos (Zhang et al. 2025) and LoaQ (Lin and Wan 2025). Some chunks of the samples suffice: their
-// sums are scaled to all tokens.
+// after the linear in the original one; s: the sublayer's residual scale; G = sum_t x_t^T x_t. share = 1 and
+// lambda = 0 is least squares on the calibration tokens; less of both generalizes better (docs/adr/0004).
+// The idea is that of GPTAQ (Li et al. 2025), Qronos (Zhang et al. 2025) and LoaQ (Lin and Wan 2025). Some
+// chunks of the samples suffice: their sums are scaled to all tokens.
 //
 // Cost: one forward pass of the original block over those chunks, out * K products per token, 2 K^2 per row.
 #pragma once

@@ -29,9 +29,15 @@ class Narrowing {
     const DTypeRow& type = dtype_row(tensor.view.dtype);
     const std::int64_t width = tensor.view.cols();
     const auto* const bytes = tensor.view.as<const std::byte>();
-    if (type.block_elements == 1) return add(name, type.dtype, bytes, rows, width, columns, flat);
-    std::vector<float> values(static_cast<std::size_t>(rows * width));
-    to_float32(TensorView(static_cast<const void*>(bytes), type.dtype, {rows, width}), values);
+    if (type.block_elements == 1 && !tensor.transposed)
+      return add(name, type.dtype, bytes, rows, width, columns, flat);
+    std::vector<float> values;
+    if (tensor.transposed) {
+      values = source_.checkpoint().read_float32(tensor);
+    } else {
+      values.resize(static_cast<std::size_t>(rows * width));
+      to_float32(TensorView(static_cast<const void*>(bytes), type.dtype, {rows, width}), values);
+    }
     add(name, DType::kF32, std::as_bytes(std::span(values)).data(), rows, width, columns, flat);
   }
 

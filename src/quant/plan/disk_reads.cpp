@@ -6,6 +6,7 @@
 #include "base/checked.h"
 #include "quant/mixed_precision/sensitivity.h"
 #include "quant/pipeline/upstream_error.h"
+#include "quant/plan/replaced_weights.h"
 
 namespace llmq {
 namespace {
@@ -25,9 +26,10 @@ std::uint64_t embedding_bytes(const StoredTensor& table, std::uint64_t tokens) {
 class Readings {
  public:
   Readings(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec)
-      : checkpoint_(checkpoint), spec_(spec) {
-    for (const PlannedModule& m : plan.modules) packed_.insert(m.module + ".weight");
-  }
+      : checkpoint_(checkpoint),
+        spec_(spec),
+        packed_(replaced_weights(plan.modules, spec)),
+        folded_(plan.traits->folds ? spec.never_quantized() : std::set<std::string>()) {}
 
   // Looked at and copied at once; what folds may change is small, or looked at, used and copied.
   std::uint64_t dense() const {
@@ -35,7 +37,8 @@ class Readings {
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (packed_.count(tensor.name) != 0) continue;
       const bool again =
-          !Checkpoint::is_kept(tensor) && (tensor.view.shape.rank() < 2 || tensor.permuted_heads != 0);
+          !Checkpoint::is_kept(tensor) &&
+          (tensor.view.shape.rank() < 2 || !tensor.in_order() || folded_.count(tensor.name) != 0);
       bytes += Checkpoint::bytes_to_read(tensor) * (again ? 3 : 1);
     }
     return bytes;
@@ -77,7 +80,7 @@ class Readings {
  private:
   const Checkpoint& checkpoint_;
   const ModelSpec& spec_;
-  std::set<std::string> packed_;
+  std::set<std::string> packed_, folded_;
 };
 
 // Which chunks the original model passes too, where upstream error is taken back: every so many; 0: none.

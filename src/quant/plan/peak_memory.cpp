@@ -280,6 +280,9 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
     readers += weights_of(linear);
     largest = std::max(largest, weights_of(linear));
   }
+  std::uint64_t scaled_dense = 0;
+  for (const LinearSpec& linear : block.linears)
+    if (folds_ && !linear.quantizable) scaled_dense += weights_of(linear) * 4;
   const LinearSpec& reader = block.at(part.output());
   const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
   if (behind == 0) prepared += weights_of(reader) * element_;
@@ -303,6 +306,9 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
          {"codes, then dequantized and prepared again; or the rounding's factors", rounded},
          {"Gram triangles (FP64), their squares (FP32) and prepared", gram},
          {"sampled rows of one input (FP32)", sampled}}));
+    if (scaled_dense != 0)
+      moments.back().push_back(
+          {"dense linears that folds scaled, until they are written (FP32)", scaled_dense});
   };
   if (readers != 0) {
     add({readers, 0, 0}, seen(h), 0);

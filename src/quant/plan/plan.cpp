@@ -69,7 +69,14 @@ std::vector<Chosen> choose_linears(const Recipe& recipe, const ModelSpec& spec, 
   for (const BlockSpec& block : spec.blocks)
     for (const LinearSpec& linear : block.linears) {
       const bool ignored = any(ignore, linear.module);
-      if ((!targets.empty() && !any(targets, linear.module)) || ignored) {
+      if (!linear.quantizable)
+        for (Pattern& p : overrides)
+          if (!p.used && p.pattern.matches(linear.module)) {
+            p.used = true;
+            plan.warnings.push_back(fmt::format("overrides: '{}' names {}, which is never quantized",
+                                                p.pattern.text(), linear.module));
+          }
+      if ((!targets.empty() && !any(targets, linear.module)) || ignored || !linear.quantizable) {
         plan.ignored.push_back(linear.module);
         continue;
       }
@@ -245,7 +252,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   for (const Chosen& c : chosen) {
     QuantScheme scheme =
         resolve_scheme(c, chosen, open_group, recipe.source, plan.traits->symmetric_by_default);
-    const StoredTensor* const weight = checkpoint.find(c.linear->module + ".weight");
+    const StoredTensor* const weight = checkpoint.find(c.linear->weight.tensor);
     scheme.scale_dtype = scale_dtype(format, weight == nullptr ? DType::kBF16 : weight->view.dtype);
     if (!format.asymmetric_refusal.empty() && !scheme.symmetric)
       fail(ErrorKind::kUnsupported, {std::string(format.asymmetric_refusal), recipe.source, c.linear->module,

@@ -214,13 +214,22 @@ TEST_P(Elementwise, ExactOperations) {
   Numbers numbers(11);
   const std::int64_t rows = 6, width = 67;
   const std::vector<float> a = numbers.values(rows * width, 8), b = numbers.values(rows * width, 8);
-  const auto added = [&](Backend& backend) {
+  const auto added = [&](Backend& backend, float scale) {
     const Placed into = put(backend, DType::kF32, {rows, width}, a),
                  x = put(backend, DType::kF32, {rows, width}, b);
-    backend.add(into.view, x.view);
+    backend.add(into.view, x.view, scale);
     return get(backend, into.view);
   };
-  EXPECT_TRUE(same_bits(added(backend()), added(oracle())));
+  std::vector<float> sums(a.size()), scaled(a.size());
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    sums[i] = a[i] + b[i];
+    const float product = 0.22f * b[i];  // rounded before the sum
+    scaled[i] = a[i] + product;
+  }
+  for (Backend* const each : {&backend(), &oracle()}) {
+    EXPECT_TRUE(same_bits(added(*each, 1), sums));
+    EXPECT_TRUE(same_bits(added(*each, 0.22f), scaled));
+  }
 
   const Placed f32 = put(backend(), DType::kF32, {rows, width}, a);
   const Placed bf16 = poisoned(backend(), DType::kBF16, {rows, width}),

@@ -20,17 +20,17 @@ TEST(FakeDevice, RefusesHostPointers) {
   const auto fake = make_fake_backend();
   std::vector<float> host(8);
   const Placed device = put(*fake, DType::kF32, {8}, host);
-  EXPECT_EQ(kind_of([&] { fake->add(device.view, TensorView(host.data(), DType::kF32, Shape{8})); }),
+  EXPECT_EQ(kind_of([&] { fake->add(device.view, TensorView(host.data(), DType::kF32, Shape{8}), 1); }),
             ErrorKind::kInternal);
   // A host pointer that claims to be on the device.
   EXPECT_EQ(kind_of([&] {
-              fake->add(device.view, TensorView(host.data(), DType::kF32, Shape{8}, fake->device()));
+              fake->add(device.view, TensorView(host.data(), DType::kF32, Shape{8}, fake->device()), 1);
             }),
             ErrorKind::kInternal);
   // More than the allocation holds.
   EXPECT_EQ(kind_of([&] {
               fake->add(TensorView(device.view.pointer, DType::kF32, Shape{5000}, fake->device()),
-                        device.view);
+                        device.view, 1);
             }),
             ErrorKind::kInternal);
   // Device memory where the host's belongs.
@@ -42,9 +42,10 @@ TEST(FakeDevice, RefusesHostPointers) {
 TEST(FakeDevice, OtherBackendsRefuseItsTensors) {
   const auto fake = make_fake_backend();
   const Placed device = put(*fake, DType::kF32, {8}, std::vector<float>(8));
-  EXPECT_EQ(kind_of([&] { make_reference_backend()->add(device.view, device.view); }), ErrorKind::kInternal);
+  EXPECT_EQ(kind_of([&] { make_reference_backend()->add(device.view, device.view, 1); }),
+            ErrorKind::kInternal);
   for (const std::string& level : cpu_levels_present())
-    EXPECT_EQ(kind_of([&] { make_cpu_backend_at(1, level)->add(device.view, device.view); }),
+    EXPECT_EQ(kind_of([&] { make_cpu_backend_at(1, level)->add(device.view, device.view, 1); }),
               ErrorKind::kInternal)
         << level;
 }
@@ -62,7 +63,7 @@ TEST(FakeDeviceDeathTest, IsClosedToTheHost) {
   ::testing::FLAGS_gtest_death_test_style = "threadsafe";
   const auto fake = make_fake_backend();
   const Placed device = put(*fake, DType::kF32, {8}, std::vector<float>(8, 1.0f));
-  fake->add(device.view, device.view);  // opened, and closed again
+  fake->add(device.view, device.view, 1);  // opened, and closed again
   EXPECT_DEATH(
       {
         volatile float seen = device.view.as<float>()[0];

@@ -89,6 +89,20 @@ class ScratchModel {
   }
 
   Checkpoint open() const {
+    write();
+    return open_checkpoint(system_io(), directory_.string());
+  }
+  // Where a family stacks matrices as `find_slabs` says.
+  Checkpoint open(FindSlabs find_slabs) const {
+    write();
+    return Checkpoint::open(system_io(), directory_.string(), nullptr, find_slabs);
+  }
+
+  Json config;
+  std::map<std::string, ScratchTensor> tensors;
+
+ private:
+  void write() const {
     std::filesystem::create_directories(directory_);
     std::ofstream(directory_ / "config.json") << config.dump(1);
     Json header = Json::object();
@@ -109,14 +123,8 @@ class ScratchModel {
     std::ofstream file(directory_ / "model.safetensors", std::ios::binary);
     file.write(reinterpret_cast<const char*>(&length), sizeof length);
     file << text << bytes;
-    file.close();
-    return open_checkpoint(system_io(), directory_.string());
   }
 
-  Json config;
-  std::map<std::string, ScratchTensor> tensors;
-
- private:
   std::filesystem::path directory_;
 };
 

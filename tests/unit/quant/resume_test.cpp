@@ -102,6 +102,29 @@ TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
   }
 }
 
+// What a fold makes of a reader that stays dense is read from the files, too.
+TEST(Resume, GoesOnBehindReadersThatAreNeverQuantized) {
+  const TemporaryDirectory models, disk;
+  const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
+  const auto router = [](ModelSpec& spec) {
+    for (BlockSpec& block : spec.blocks)
+      for (LinearSpec& linear : block.linears)
+        if (linear.module.ends_with("gate_proj")) linear.quantizable = false;
+  };
+  constexpr const char* kFolded = "method: smoothquant\nscheme: w8a8\nsmoothquant: {alpha: 0.5}\n";
+  const SmallJob whole{kFolded, {disk / "whole", false}, 1, router},
+      parts{kFolded, {disk / "parts", false}, 3, router};
+  const SmallJob::Result once = whole.run(system_io(), checkpoint);
+  const auto gate = [](const Checkpoint& from) {
+    return from.read_float32(from.at("model.layers.0.mlp.gate_proj.weight"));
+  };
+  EXPECT_NE(gate(open_checkpoint(system_io(), (disk / "whole").string())), gate(checkpoint));
+  interrupt_after_first_block(parts, checkpoint);
+  const SmallJob::Result resumed = parts.run(system_io(), checkpoint);
+  EXPECT_EQ(resumed.report.resumed_blocks, 1);
+  EXPECT_EQ(resumed.digest, once.digest);
+}
+
 TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));

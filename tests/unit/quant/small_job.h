@@ -25,6 +25,7 @@ struct SmallJob {
   std::string recipe;
   OutputTarget target;
   int threads = 1;
+  void (*change)(ModelSpec& spec) = nullptr;  // of the model as the checkpoint has it
 
   struct Result {
     std::string digest, version;
@@ -40,7 +41,8 @@ struct SmallJob {
       settle_publication(io, to);
       return {found->report.at("digest").as_string(), found->version, true, {}};
     }
-    const ModelSpec spec = ModelSpec::read(checkpoint);
+    ModelSpec spec = ModelSpec::read(checkpoint);
+    if (change != nullptr) change(spec);
     const Plan plan =
         make_plan(Recipe::parse(recipe + "calibration: {samples: 3, sequence_length: 20}\n", "r.yaml"),
                   checkpoint, spec, Compute::kFloat32, 1, 0);

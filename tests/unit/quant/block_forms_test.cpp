@@ -1,0 +1,232 @@
+// Forms of blocks that no family has yet, against the same model in a form that families have: matrices that
+// are stacked and transposed, a factor of what enters the residual stream, a reader that is never quantized.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "captured_output.h"
+#include "support/named_parts.h"
+#include "tests/unit/model/scratch_model.h"
+
+namespace llmq {
+namespace {
+
+constexpr const char* kGptq =
+    "method: gptq\nscheme: w4a16_g8_sym\ngptq: {upstream_share: 0.5}\ncalibration: {sequence_length: 24}\n";
+constexpr const char* kAwq =
+    "method: awq\nscheme: w4a16_g8_asym\nawq: {grid: 5, clip: false}\ncalibration: {sequence_length: 24}\n";
+
+ScratchTensor noise(std::vector<std::int64_t> shape, std::uint32_t state, float scale = 0.25f) {
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) count *= extent;
+  std::vector<float> values;
+  for (std::int64_t i = 0; i < count; ++i)
+    values.push_back(scale *
+                     (static_cast<float>((state = state * 1664525u + 1013904223u) >> 16) / 32768.0f - 1.0f));
+  return scratch_tensor("F32", std::move(shape), values);
+}
+
+// Weights that no two places share, and gains around 1, some of them large: scales are worth finding.
+void make_noisy(ScratchModel& model) {
+  std::uint32_t seed = 1;
+  for (auto& [name, tensor] : model.tensors) {
+    const bool norm = name.find("norm") != std::string::npos;
+    tensor = noise(tensor.shape, seed++);
+    if (!norm) continue;
+    auto* const gains = reinterpret_cast<float*>(tensor.bytes.data());
+    for (std::int64_t c = 0; c < tensor.shape[0]; ++c) gains[c] = (c % 5 == 0 ? 6.0f : 1.0f) + gains[c];
+  }
+}
+
+struct Job {
+  CapturedOutput output;
+  QuantizeReport report;
+  Job(const char* recipe, const Checkpoint& checkpoint, const ModelSpec& spec) {
+    CalibrationSet samples = some_samples(4, 24);
+    for (std::vector<std::int32_t>& ids : samples.samples)
+      for (std::int32_t& id : ids) id %= static_cast<std::int32_t>(spec.vocab_size);
+    const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
+    report = run_pipeline(plan, checkpoint, spec, samples, *make_cpu_backend(2), output, {});
+  }
+  std::vector<float> dense(const std::string& name) const {
+    const CapturedOutput::Dense& stored = output.dense.at(name);
+    std::vector<float> values(static_cast<std::size_t>(stored.shape.elements()));
+    to_float32(TensorView(stored.bytes.data(), stored.dtype, stored.shape), values);
+    return values;
+  }
+};
+
+// The down projections of all blocks as one tensor [blocks, in, out]; the up projections as [blocks, out, in].
+std::optional<SlabNames> slabs(const Json&, const std::string& tensor) {
+  if (tensor == "model.stacked_down") return SlabNames{"model.layers.", ".mlp.down_proj.weight", true};
+  if (tensor == "model.stacked_up") return SlabNames{"model.layers.", ".mlp.up_proj.weight", false};
+  return std::nullopt;
+}
+
+void stack(ScratchModel& model) {
+  std::vector<float> down, up;
+  for (const char* block : {"model.layers.0", "model.layers.1"}) {
+    auto taken = model.tensors.extract(block + std::string(".mlp.down_proj.weight"));
+    const auto* const rows = reinterpret_cast<const float*>(taken.mapped().bytes.data());
+    for (int c = 0; c < 24; ++c)
+      for (int r = 0; r < 16; ++r) down.push_back(rows[r * 24 + c]);
+    taken = model.tensors.extract(block + std::string(".mlp.up_proj.weight"));
+    const auto* const values = reinterpret_cast<const float*>(taken.mapped().bytes.data());
+    up.insert(up.end(), values, values + 24 * 16);
+  }
+  model.tensors["model.stacked_down"] = scratch_tensor("F32", {2, 24, 16}, down);
+  model.tensors["model.stacked_up"] = scratch_tensor("F32", {2, 24, 16}, up);
+}
+
+TEST(BlockForms, StackedMatricesAreTensorsOfTheirOwn) {
+  ScratchModel apart, stacked;
+  make_noisy(apart);
+  stacked.tensors = apart.tensors;
+  stack(stacked);
+  const Checkpoint one = apart.open(), other = stacked.open(slabs);
+  ASSERT_EQ(one.tensors().size(), other.tensors().size());
+  for (std::size_t i = 0; i < one.tensors().size(); ++i) {
+    EXPECT_EQ(one.tensors()[i].name, other.tensors()[i].name);
+    EXPECT_EQ(one.tensors()[i].view.shape, other.tensors()[i].view.shape);
+    EXPECT_EQ(one.read_float32(one.tensors()[i]), other.read_float32(other.tensors()[i]));
+  }
+  for (const char* recipe : {"method: rtn\nscheme: w4a16_g8_sym\n", kGptq, kAwq,
+                             "method: rtn\nscheme: w4a16_g8_sym\nignore: ['re:.*(down|up)_proj']\n"}) {
+    SCOPED_TRACE(recipe);
+    const Job from_one(recipe, one, ModelSpec::read(one)), from_other(recipe, other, ModelSpec::read(other));
+    EXPECT_EQ(from_one.output.dense, from_other.output.dense);
+    ASSERT_EQ(from_one.output.quantized.size(), from_other.output.quantized.size());
+    for (const auto& [module, matrix] : from_one.output.quantized) {
+      EXPECT_EQ(matrix.codes, from_other.output.quantized.at(module).codes) << module;
+      EXPECT_EQ(matrix.scales, from_other.output.quantized.at(module).scales) << module;
+    }
+  }
+}
+
+TEST(BlockForms, WhatIsNoStackIsRefused) {
+  for (const std::vector<std::int64_t>& shape :
+       {std::vector<std::int64_t>{24, 16}, {0, 24, 16}, {1 << 17, 1, 1}}) {
+    ScratchModel model;
+    model.tensors["model.stacked_down"] = scratch_ramp(shape);
+    const std::string error = error_of([&] { model.open(slabs); });
+    EXPECT_NE(error.find("model.stacked_down"), std::string::npos) << error;
+    EXPECT_NE(error.find("this family stacks matrices there"), std::string::npos) << error;
+  }
+}
+
+void scale_outputs(ScratchModel& model, float by) {
+  for (auto& [name, tensor] : model.tensors) {
+    if (name.find("o_proj") == std::string::npos && name.find("down_proj") == std::string::npos) continue;
+    auto* const values = reinterpret_cast<float*>(tensor.bytes.data());
+    for (std::size_t i = 0; i < tensor.bytes.size() / 4; ++i) values[i] *= by;
+  }
+}
+
+// A factor of 1/4 at the sublayer is the same model as output linears of a quarter: exactly, as it is a power
+// of two. What upstream error adds to them is four times as much, so codes are equal and scales are too.
+TEST(BlockForms, ResidualScaleIsThatOfTheOutputLinears) {
+  ScratchModel plain, scaled;
+  make_noisy(plain);
+  scaled.tensors = plain.tensors;
+  scale_outputs(plain, 0.25f);
+  const Checkpoint of_plain = plain.open(), of_scaled = scaled.open();
+  ModelSpec spec = ModelSpec::read(of_scaled);
+  for (BlockSpec& block : spec.blocks)
+    for (SublayerSpec& part : block.sublayers) part.residual_scale = 0.25f;
+  const Job one(kGptq, of_plain, ModelSpec::read(of_plain)), other(kGptq, of_scaled, spec);
+  for (const auto& [module, matrix] : one.output.quantized) {
+    const QuantizedMatrix& found = other.output.quantized.at(module);
+    EXPECT_EQ(matrix.codes, found.codes) << module;
+    const bool output = module.ends_with("o_proj") || module.ends_with("down_proj");
+    for (std::size_t i = 0; i < matrix.scales.size(); ++i)
+      ASSERT_EQ(matrix.scales[i] * (output ? 4 : 1), found.scales[i]) << module;
+  }
+}
+
+// gate_proj in the place of a router: it reads the input of the MLP and is never quantized.
+ModelSpec with_router(const Checkpoint& checkpoint) {
+  ModelSpec spec = ModelSpec::read(checkpoint);
+  for (BlockSpec& block : spec.blocks)
+    for (LinearSpec& linear : block.linears)
+      if (linear.module.ends_with("gate_proj")) linear.quantizable = false;
+  return spec;
+}
+
+struct Moved {
+  double gain = 0, product = 0;  // largest |log| of new over old: of gains, and of gains times gate's columns
+};
+
+Moved moved(const Job& job, const Checkpoint& checkpoint, const BlockSpec& block) {
+  const std::string gain = block.at(norm_named(block, "post_attention_layernorm")).gain.tensor,
+                    gate = linear_named(block, "gate_proj").weight.tensor;
+  const std::vector<float> old_gain = checkpoint.read_float32(checkpoint.at(gain)),
+                           old_gate = checkpoint.read_float32(checkpoint.at(gate)),
+                           new_gain = job.dense(gain), new_gate = job.dense(gate);
+  Moved result;
+  for (std::size_t i = 0; i < old_gate.size(); ++i) {
+    const std::size_t c = i % old_gain.size();
+    const double before = static_cast<double>(old_gain[c]) * old_gate[i],
+                 after = static_cast<double>(new_gain[c]) * new_gate[i];
+    result.gain = std::max(result.gain, std::fabs(std::log(static_cast<double>(new_gain[c]) / old_gain[c])));
+    result.product = std::max(result.product, std::fabs(std::log(after / before)));
+  }
+  return result;
+}
+
+TEST(BlockForms, ReadersThatAreNeverQuantizedGetTheScaleToo) {
+  ScratchModel model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = with_router(checkpoint);
+  for (const char* recipe : {kAwq,
+                             "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+                             "calibration: {sequence_length: 24}\n"}) {
+    SCOPED_TRACE(recipe);
+    const Job job(recipe, checkpoint, spec);
+    for (const BlockSpec& block : spec.blocks) {
+      const LinearSpec& gate = linear_named(block, "gate_proj");
+      EXPECT_EQ(job.output.quantized.count(gate.module), 0u);
+      const Moved found = moved(job, checkpoint, block);
+      EXPECT_GT(found.gain, 0.1) << "without a fold there is nothing to see";
+      EXPECT_LT(found.product, 4 * 0x1p-24) << "one division and two products, of 24 bits";
+    }
+  }
+}
+
+// What a recipe leaves alone keeps its bytes, so its input can't be scaled.
+TEST(BlockForms, IgnoredReadersKeepTheirBytes) {
+  ScratchModel model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Job job((std::string(kAwq) + "ignore: ['re:.*gate_proj']\n").c_str(), checkpoint, spec);
+  for (const BlockSpec& block : spec.blocks) {
+    const Moved found = moved(job, checkpoint, block);
+    EXPECT_EQ(found.gain, 0);
+    EXPECT_EQ(found.product, 0);
+  }
+}
+
+TEST(BlockForms, NoRecipeQuantizesWhatIsNeverQuantized) {
+  ScratchModel model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = with_router(checkpoint);
+  EXPECT_EQ(spec.never_quantized().size(), 2u);
+  const Plan plan = make_plan(
+      Recipe::parse(std::string(kAwq) + "overrides: [{match: 're:.*gate_proj', scheme: w8a16_g8_sym}]\n",
+                    "r.yaml"),
+      checkpoint, spec, Compute::kFloat32, 1, 0);
+  EXPECT_EQ(plan.warnings,
+            std::vector<std::string>{"overrides: 're:.*gate_proj' names "
+                                     "model.layers.0.mlp.gate_proj, which is never quantized"});
+  EXPECT_EQ(plan.modules.size(), 12u);
+  for (const BlockSpec& block : spec.blocks) {
+    const std::string& gate = linear_named(block, "gate_proj").module;
+    EXPECT_NE(std::find(plan.ignored.begin(), plan.ignored.end(), gate), plan.ignored.end()) << gate;
+  }
+}
+
+}  // namespace
+}  // namespace llmq
