@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "export/report/html_charts.h"
+#include "evaluate/bench_page.h"
 
 namespace llmq {
 namespace {
@@ -46,7 +46,7 @@ std::string share_text(const std::optional<double>& share) {
   return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
 }
 
-std::string load_table(const LoadReport& report) {
+std::vector<std::vector<std::string>> load_table(const LoadReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms",
        "between pieces p50 / p95 / p99, ms", "per token p50 / p95 / p99, ms", "requests/s", "tokens/s",
@@ -55,7 +55,7 @@ std::string load_table(const LoadReport& report) {
     rows.push_back(load_cells(row, report.price_per_hour, [](std::uint64_t bytes) {
       return fmt::format("{:.0f}", static_cast<double>(bytes) * 1e-6);
     }));
-  return html_table(rows);
+  return rows;
 }
 
 }  // namespace
@@ -150,24 +150,25 @@ std::string LoadReport::to_csv() const {
 }
 
 std::string LoadReport::to_html() const {
-  std::string below = endpoint.empty() ? fmt::format("{}, {} compute", config, compute) : endpoint;
-  if (machine) below += ": " + machine->name();
-  std::string page = html_head("Load on " + model, below) + "<div class=\"cards\">\n";
+  BenchPage page;
+  page.title = "Load on " + model;
+  page.below = endpoint.empty() ? fmt::format("{}, {} compute", config, compute) : endpoint;
+  if (machine) page.below += ": " + machine->name();
   if (!rows.empty()) {
     const LoadResult& first = rows.front().result;
-    page += html_card(fmt::format("{:.1f}", first.tokens_per_second),
-                      fmt::format("tokens/s, {} clients", rows.front().clients));
-    page += html_card(fmt::format("{:.1f} ms", 1e3 * first.ttft.p95), "until the first token, p95");
-    page += html_card(fmt::format("{:.1f} ms", 1e3 * first.itl.p95), "between pieces, p95");
+    page.cards = {{fmt::format("{:.1f}", first.tokens_per_second),
+                   fmt::format("tokens/s, {} clients", rows.front().clients)},
+                  {fmt::format("{:.1f} ms", 1e3 * first.ttft.p95), "until the first token, p95"},
+                  {fmt::format("{:.1f} ms", 1e3 * first.itl.p95), "between pieces, p95"}};
   }
-  page += "</div>\n<h2>Loads</h2>\n" + load_table(*this);
+  page.tables = {{"Loads", load_table(*this)}};
   for (const LoadRow& row : rows)
     for (const auto& error : row.result.errors)
-      page += fmt::format("<p class=\"note bad\">{} clients, {} requests/s: {} requests failed: {}</p>\n",
-                          row.clients, rate_text(row.rate), error.second, html_text(error.first));
-  page += fmt::format("<p class=\"note\">{} Failed requests are in no figure.</p>\n", load_words(mix));
-  if (machine) page += html_machine(*machine);
-  return page + "</main></body></html>\n";
+      page.warnings.push_back(fmt::format("{} clients, {} requests/s: {} requests failed: {}", row.clients,
+                                          rate_text(row.rate), error.second, error.first));
+  page.notes = {load_words(mix) + " Failed requests are in no figure."};
+  page.machine = machine;
+  return render_bench_page(page);
 }
 
 }  // namespace llmq

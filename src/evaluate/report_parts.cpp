@@ -5,9 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "export/report/html_charts.h"
-#include "export/report/html_style.h"
-
 namespace llmq {
 namespace {
 
@@ -19,20 +16,6 @@ std::string csv_cell(const Json& value) {
   std::string quoted = "\"";
   for (const char c : text) quoted += c == '"' ? "\"\"" : std::string(1, c);
   return quoted + "\"";
-}
-
-std::string cells(const std::vector<std::string>& row, const char* tag) {
-  std::string line = "<tr>";
-  for (const std::string& cell : row) line += fmt::format("<{0}>{1}</{0}>", tag, html_text(cell));
-  return line + "</tr>\n";
-}
-
-std::string peaks_table(const MachinePeaks& machine) {
-  std::vector<std::vector<std::string>> rows = {{"level", "arithmetic", "10^9 operations/s"}};
-  for (const LevelPeak& level : machine.arithmetic)
-    rows.push_back(
-        {level.level, arithmetic_name(level.kind), fmt::format("{:.1f}", level.peak.by_clock * 1e-9)});
-  return html_table(rows);
 }
 
 }  // namespace
@@ -86,34 +69,6 @@ std::string csv_text(std::span<const Json::Object> rows) {
     text += values + "\n";
   }
   return text;
-}
-
-std::string html_head(const std::string& title, const std::string& below) {
-  return "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" "
-         "content=\"width=device-width, initial-scale=1\">\n<title>" +
-         html_text(title) + "</title>\n<style>" + std::string(kReportStyle) +
-         "</style></head>\n<body><main>\n" +
-         fmt::format("<header><h1>{}</h1><p>{}</p></header>\n", html_text(title), html_text(below));
-}
-
-std::string html_card(const std::string& figure, const std::string& words) {
-  return fmt::format("<div class=\"card\"><b>{}</b><span>{}</span></div>\n", html_text(figure),
-                     html_text(words));
-}
-
-std::string html_table(const std::vector<std::vector<std::string>>& rows) {
-  std::string table = "<div class=\"wide\"><table><thead>" + cells(rows.front(), "th") + "</thead><tbody>\n";
-  for (std::size_t r = 1; r < rows.size(); ++r) table += cells(rows[r], "td");
-  return table + "</tbody></table></div>\n";
-}
-
-std::string html_machine(const MachineFigures& machine) {
-  std::string part;
-  if (machine.unsteady())
-    part +=
-        "<p class=\"note bad\">The read bandwidth before and after differ by more than a tenth: something "
-        "else was running.</p>\n";
-  return part + "<h2>What this machine can do at most</h2>\n" + peaks_table(machine.peaks);
 }
 
 }  // namespace llmq

@@ -1,5 +1,4 @@
-// What the reports of `llmq bench` have in common: the machine beside the figures, and the pieces of CSV and
-// of a page.
+// What the reports of `llmq bench` have in common: the machine beside the figures, costs, and CSV.
 #pragma once
 #include <optional>
 #include <span>
@@ -30,12 +29,5 @@ Json optional_json(const std::optional<double>& value);
 
 // A heading of the first row's names, and a line for each row; all rows have the same names.
 std::string csv_text(std::span<const Json::Object> rows);
-
-// up to and with the page's heading
-std::string html_head(const std::string& title, const std::string& below);
-std::string html_card(const std::string& figure, const std::string& words);
-std::string html_table(const std::vector<std::vector<std::string>>& rows);  // the first is the heading
-// a warning where it was unsteady, and the peaks
-std::string html_machine(const MachineFigures& machine);
 
 }  // namespace llmq

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "evaluate/bench_page.h"
+
 namespace llmq {
 namespace {
 
@@ -28,7 +30,7 @@ Json::Object members(const SpeedReport& report, const SpeedRow& row) {
            optional_json(cost_per_million_tokens(report.price_per_hour, r.tokens_per_second))}};
 }
 
-std::string speed_table(const SpeedReport& report) {
+std::vector<std::vector<std::string>> speed_table(const SpeedReport& report) {
   std::vector<std::vector<std::string>> rows = {{"batch", "prompt", "new", "first token p50 / p95, ms",
                                                  "between tokens p50 / p95, ms", "prefill, tokens/s",
                                                  "decode, tokens/s", "MB read per token",
@@ -45,7 +47,7 @@ std::string speed_table(const SpeedReport& report) {
          fmt::format("{:.0f} %", 100 * r.bandwidth_fraction(report.machine.read_bytes_per_second())),
          fmt::format("{:.0f}", static_cast<double>(row.peak_memory_bytes) * 1e-6)});
   }
-  return html_table(rows);
+  return rows;
 }
 
 }  // namespace
@@ -64,25 +66,25 @@ std::string SpeedReport::to_csv() const {
 }
 
 std::string SpeedReport::to_html() const {
-  std::string page = html_head("Speed of " + model, fmt::format("{}, {} compute, suite {}: {}", config,
-                                                                compute, suite, machine.name()));
-  page += "<div class=\"cards\">\n";
+  BenchPage page;
+  page.title = "Speed of " + model;
+  page.below = fmt::format("{}, {} compute, suite {}: {}", config, compute, suite, machine.name());
   if (!rows.empty()) {
     const SpeedResult& first = rows.front().result;
-    page += html_card(fmt::format("{:.1f}", first.tokens_per_second),
-                      fmt::format("tokens/s, batch {}", first.asked.batch));
-    page += html_card(fmt::format("{:.0f}", first.prefill_tokens_per_second), "prompt tokens/s");
+    page.cards = {{fmt::format("{:.1f}", first.tokens_per_second),
+                   fmt::format("tokens/s, batch {}", first.asked.batch)},
+                  {fmt::format("{:.0f}", first.prefill_tokens_per_second), "prompt tokens/s"}};
   }
-  page += html_card(fmt::format("{:.1f} GB/s", machine.read_bytes_per_second() * 1e-9),
-                    "memory read, measured beside");
-  page += html_card(fmt::format("{:.0f}", machine.peak_operations_per_second * 1e-9),
-                    "peak GFLOP/s in " + compute);
-  page += "</div>\n<h2>Cases</h2>\n" + speed_table(*this) + html_machine(machine);
-  page +=
-      "<p class=\"note\">Decode counts tokens after each sequence's first; of the read bandwidth: bytes that "
-      "one step must read / median time of a step / "
-      "bandwidth.</p>\n</main></body></html>\n";
-  return page;
+  page.cards.push_back(
+      {fmt::format("{:.1f} GB/s", machine.read_bytes_per_second() * 1e-9), "memory read, measured beside"});
+  page.cards.push_back(
+      {fmt::format("{:.0f}", machine.peak_operations_per_second * 1e-9), "peak GFLOP/s in " + compute});
+  page.tables = {{"Cases", speed_table(*this)}};
+  page.notes = {
+      "Decode counts tokens after each sequence's first; of the read bandwidth: bytes that one step must "
+      "read / median time of a step / bandwidth."};
+  page.machine = machine;
+  return render_bench_page(page);
 }
 
 }  // namespace llmq

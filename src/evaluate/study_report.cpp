@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "export/report/html_charts.h"
+#include "evaluate/bench_page.h"
 
 namespace llmq {
 namespace {
@@ -174,18 +174,15 @@ std::string StudyReport::to_csv() const {
 }
 
 std::string StudyReport::to_html() const {
-  std::string page =
-      html_head("What a move from " + model + " brings",
-                (quantized.empty() ? "" : "to " + quantized + ", ") + compute + " compute: " + hardware());
-  page += "<h2>What to deploy</h2>\n" + html_table(decisions());
-  page += "<h2>Figures</h2>\n" + html_table(figures());
-  for (const std::string& sentence : sentences())
-    page += "<p class=\"note\">" + html_text(sentence) + "</p>\n";
-  page += fmt::format("<p class=\"note\">{} Perplexity: {}, {} windows of {}.</p>\n",
-                      html_text(load_words(mix, "a client")), html_text(text.protocol), text.windows,
-                      html_text(text.path));
-  if (machine) page += html_machine(*machine);
-  return page + "</main></body></html>\n";
+  BenchPage page;
+  page.title = "What a move from " + model + " brings";
+  page.below = (quantized.empty() ? "" : "to " + quantized + ", ") + compute + " compute: " + hardware();
+  page.tables = {{"What to deploy", decisions()}, {"Figures", figures()}};
+  page.notes = sentences();
+  page.notes.push_back(fmt::format("{} Perplexity: {}, {} windows of {}.", load_words(mix, "a client"),
+                                   text.protocol, text.windows, text.path));
+  page.machine = machine;
+  return render_bench_page(page);
 }
 
 }  // namespace llmq

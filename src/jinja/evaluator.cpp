@@ -12,8 +12,8 @@ enum class Flow { kOn, kBreak, kContinue };
 
 class Evaluator {
  public:
-  Evaluator(const Dict& context, const std::tm& now, Meter& meter)
-      : now_(now), meter_(meter), variables_(context, meter) {}
+  Evaluator(const Dict& context, const std::tm& now, Meter& meter, Escape escape)
+      : now_(now), meter_(meter), escape_(escape), variables_(context, meter) {}
 
   std::string run(const Body& body) {
     variables_.enter();
@@ -56,7 +56,7 @@ class Evaluator {
         write(statement.text);
         break;
       case StatementKind::kOutput:
-        write(str(meter_, evaluate(*statement.value)));
+        print(evaluate(*statement.value));
         break;
       case StatementKind::kIf:
         return execute_if(statement);
@@ -70,7 +70,7 @@ class Evaluator {
         variables_.assign_target(statement.names[0], filtered(statement));
         break;
       case StatementKind::kFilter:
-        write(str(meter_, filtered(statement)));
+        print(filtered(statement));
         break;
       case StatementKind::kMacro:
         variables_.assign(
@@ -90,22 +90,32 @@ class Evaluator {
     return Flow::kOn;
   }
 
+  void print(const Value& value) {
+    const std::string text = str(meter_, value);
+    write(escape_ != nullptr && !value.as<Markup>() ? escape_(text) : text);
+  }
+
   void write(const std::string& text) {
     meter_.produce(text.size());
     out_ += text;
   }
 
-  // What a body prints.
-  std::string captured(const Body& body) {
+  // What a body prints; it is escaped already where anything is.
+  Value captured(const Body& body) {
     std::string outer = std::exchange(out_, {});
     variables_.enter();
     execute(body);
     variables_.leave();
-    return std::exchange(out_, std::move(outer));
+    return marked(make_text(meter_, std::exchange(out_, std::move(outer))));
+  }
+
+  Value marked(const Value& value) const {
+    const Text* text = value.as<Text>();
+    return escape_ != nullptr && text != nullptr ? Value{Markup{*text}} : value;
   }
 
   Value filtered(const Statement& statement) {
-    Value outer = std::exchange(block_text_, make_text(meter_, captured(statement.bodies[0])));
+    Value outer = std::exchange(block_text_, captured(statement.bodies[0]));
     Value made = evaluate(*statement.value);
     block_text_ = std::move(outer);
     return made;
@@ -236,7 +246,8 @@ class Evaluator {
     const Value subject = operand(e, 0);
     const Arguments given = arguments(e);
     meter_.at_line(e.line);
-    return apply_filter(meter_, e.name, subject, given);
+    Value made = apply_filter(meter_, e.name, subject, given);
+    return e.name == "safe" ? marked(made) : made;
   }
 
   Arguments arguments(const Expression& e) {
@@ -280,10 +291,10 @@ class Evaluator {
                         : make_undefined("parameter '" + macro.names[i] + "' was not provided");
       variables_.assign(macro.names[i], std::move(value));
     }
-    std::string text = captured(macro.bodies[0]);
+    Value text = captured(macro.bodies[0]);
     variables_.leave();
     variables_.leave_macro(outer);
-    return make_text(meter_, std::move(text));
+    return text;
   }
 
   Value plus(const Value& value) {
@@ -348,6 +359,7 @@ class Evaluator {
 
   const std::tm& now_;
   Meter& meter_;
+  const Escape escape_;
   Variables variables_;
   std::string out_;
   Value block_text_;
@@ -355,8 +367,9 @@ class Evaluator {
 
 }  // namespace
 
-std::string evaluate(const Body& body, const Value& context, const std::tm& now, Meter& meter) {
-  return Evaluator(*context.dict(), now, meter).run(body);
+std::string evaluate(const Body& body, const Value& context, const std::tm& now, Meter& meter,
+                     Escape escape) {
+  return Evaluator(*context.dict(), now, meter, escape).run(body);
 }
 
 }  // namespace llmq::jinja

@@ -175,9 +175,9 @@ Value from_json(Meter& meter, const Json& json) {
 }
 
 const char* type_name(const Value& value) {
-  static constexpr const char* kNames[] = {"Undefined",   "NoneType",  "bool",    "int",
-                                           "float",       "str",       "list",    "dict",
-                                           "LoopContext", "Namespace", "function"};
+  static constexpr const char* kNames[] = {"Undefined",   "NoneType",  "bool",     "int",
+                                           "float",       "str",       "list",     "dict",
+                                           "LoopContext", "Namespace", "function", "str"};
   return value.list() && value.list()->tuple ? "tuple" : kNames[value.held.index()];
 }
 
@@ -193,11 +193,11 @@ bool truth(const Value& value) {
 bool equal(Meter& meter, const Value& a, const Value& b) {
   meter.spend(1);
   if (a.number() && b.number()) return compare_numbers(a, b) == 0;
-  if (a.held.index() != b.held.index()) return false;
-  if (a.text()) {
+  if (a.text() && b.text()) {
     if (a.text()->size() == b.text()->size()) meter.spend_text(a.text()->size());
     return *a.text() == *b.text();
   }
+  if (a.held.index() != b.held.index()) return false;
   if (a.list()) {
     const Items &x = a.list()->items, &y = b.list()->items;
     if (a.list()->tuple != b.list()->tuple || x.size() != y.size()) return false;

@@ -33,11 +33,15 @@ struct Undefined {
 };
 
 using Text = std::shared_ptr<const std::string>;
+// A text that an evaluation which escapes prints as it is; all else treats it as a text.
+struct Markup {
+  Text text;
+};
 
 struct Value {
   std::variant<Undefined, None, bool, std::int64_t, double, Text, std::shared_ptr<const List>,
                std::shared_ptr<const Dict>, std::shared_ptr<const Loop>, std::shared_ptr<Namespace>,
-               std::shared_ptr<const Function>>
+               std::shared_ptr<const Function>, Markup>
       held;
 
   template <typename T>
@@ -46,7 +50,9 @@ struct Value {
   }
   bool is_undefined() const { return as<Undefined>() != nullptr; }
   bool is_none() const { return as<None>() != nullptr; }
-  const std::string* text() const { return as<Text>() ? as<Text>()->get() : nullptr; }
+  const std::string* text() const {
+    return as<Text>() ? as<Text>()->get() : as<Markup>() ? as<Markup>()->text.get() : nullptr;
+  }
   const List* list() const {
     return as<std::shared_ptr<const List>>() ? as<std::shared_ptr<const List>>()->get() : nullptr;
   }

@@ -1,11 +1,13 @@
 #include "export/report/html_report.h"
-#include "base/amount_text.h"
 
 #include <fmt/core.h>
 
-#include "export/report/html_charts.h"
-#include "export/report/html_style.h"
+#include <algorithm>
+
+#include "base/amount_text.h"
+#include "export/report/page_template.h"
 #include "export/report/report_page.h"
+#include "export/report/templates.h"
 
 namespace llmq {
 namespace html {
@@ -19,222 +21,210 @@ std::string last_part(const std::string& path) {
                      end - (slash == std::string::npos ? 0 : slash + 1) + 1);
 }
 
-std::string header(const Json& r) {
-  std::string html = "<header><h1><bdi>" + html_text(last_part(text_of(r, "model"))) + "</bdi></h1>";
-  html +=
-      fmt::format("<p>Quantized with {} to {}, stored as {}.</p></header>", name_html(text_of(r, "method")),
-                  name_html(text_of(r, "scheme")), name_html(text_of(r, "format")));
-  return html;
+bool holds(const Json& object, std::string_view key) {
+  const Json* found = object.find(key);
+  return found != nullptr && found->is_bool() && found->as_bool();
 }
 
-std::string card(const std::string& figure, const std::string& what) {
-  return "<div class=\"card\"><b>" + figure + "</b><span>" + what + "</span></div>";
+// The object under `key`; null where there is none.
+const Json* object_of(const Json& object, std::string_view key) {
+  const Json* found = object.find(key);
+  return found != nullptr && found->is_object() ? found : nullptr;
 }
 
-std::string summary(const Page& page) {
-  const Json& r = page.report;
-  std::string html = "<div class=\"cards\">";
+double figure_of(const Json& object, std::string_view key) { return number_of(object, key).value_or(0); }
+
+// Anybody may have written the report, so its bytes may be no number of bytes.
+std::string bytes_of(const Json& object, std::string_view key) {
+  return bytes_text(static_cast<std::uint64_t>(std::clamp(figure_of(object, key), 0.0, 1e18)));
+}
+
+Json card(const std::string& figure, const std::string& words) {
+  return Json::object({{"figure", figure}, {"words", words}});
+}
+
+void add_size_cards(Json& cards, const Json& r) {
   if (const auto bits = number_of(r, "bits_per_weight"))
-    html += card(fmt::format("{:.3f}", *bits),
-                 fmt::format("bits per weight in the quantized linears, {:.3f} over the whole model",
-                             number_of(r, "bits_per_weight_total").value_or(0)));
-  const double in = number_of(r, "bytes_in").value_or(0), out = number_of(r, "bytes_out").value_or(0);
-  if (out > 0)
-    html += card(bytes_html(out), fmt::format("from {}: {:.2f} times smaller", bytes_html(in), in / out));
-  const double loss = number_of(r, "loss").value_or(0), rtn = number_of(r, "rtn_loss").value_or(0);
-  if (rtn > 0)
-    html += card(fmt::format("{:.1f} %", 100 * loss / rtn),
-                 "of plain rounding’s loss is left, summed over all linears");
-  if (const Json* evaluation = r.find("evaluation")) {
-    if (const Json* against = evaluation->find("against"); against != nullptr && against->is_object())
-      html += card(fmt::format("{:.4f}", number_of(*against, "kl_mean").value_or(0)),
-                   "KL divergence from the original, in nats");
-    html += card(fmt::format("{:.5g}", number_of(*evaluation, "ppl").value_or(0)), "perplexity");
-  }
+    cards.push_back(card(fmt::format("{:.3f}", *bits),
+                         fmt::format("bits per weight in the quantized linears, {:.3f} over the whole model",
+                                     figure_of(r, "bits_per_weight_total"))));
+  if (const double out = figure_of(r, "bytes_out"); out > 0)
+    cards.push_back(
+        card(bytes_of(r, "bytes_out"), fmt::format("from {}: {:.2f} times smaller", bytes_of(r, "bytes_in"),
+                                                   figure_of(r, "bytes_in") / out)));
+}
+
+void add_quality_cards(Json& cards, const Json& r) {
+  if (const double rtn = figure_of(r, "rtn_loss"); rtn > 0)
+    cards.push_back(card(fmt::format("{:.1f} %", 100 * figure_of(r, "loss") / rtn),
+                         "of plain rounding’s loss is left, summed over all linears"));
+  const Json* const evaluation = r.find("evaluation");
+  if (evaluation == nullptr) return;
+  if (const Json* against = object_of(*evaluation, "against"))
+    cards.push_back(card(fmt::format("{:.4f}", figure_of(*against, "kl_mean")),
+                         "KL divergence from the original, in nats"));
+  cards.push_back(card(fmt::format("{:.5g}", figure_of(*evaluation, "ppl")), "perplexity"));
+}
+
+void add_cost_cards(Json& cards, const Json& r) {
   if (const auto seconds = number_of(r, "seconds")) {
     const Json* const time = r.find("time");
-    html += card(seconds_text(*seconds),
-                 time == nullptr
-                     ? std::string("to quantize")
-                     : "to quantize, predicted " + seconds_text(number_of(*time, "seconds").value_or(0)));
+    cards.push_back(card(seconds_text(*seconds),
+                         time == nullptr
+                             ? std::string("to quantize")
+                             : "to quantize, predicted " + seconds_text(figure_of(*time, "seconds"))));
   }
   if (const Json* memory = r.find("memory"))
-    html += card(bytes_html(number_of(*memory, "peak_rss_bytes").value_or(0)),
-                 "peak memory, planned " + bytes_html(number_of(*memory, "planned_peak_bytes").value_or(0)));
+    cards.push_back(card(bytes_of(*memory, "peak_rss_bytes"),
+                         "peak memory, planned " + bytes_of(*memory, "planned_peak_bytes")));
   if (const Json* disk = r.find("disk"))
-    html +=
-        card(bytes_html(number_of(*disk, "bytes_read").value_or(0)),
-             "read of the model, planned " + bytes_html(number_of(*disk, "planned_bytes_read").value_or(0)) +
-                 "; written " + bytes_html(number_of(*disk, "bytes_written").value_or(0)) + ", planned " +
-                 bytes_html(number_of(*disk, "planned_bytes_written").value_or(0)));
-  html += card(fmt::format("{}", page.modules.size()),
-               page.dense.empty() ? "linears quantized"
-                                  : fmt::format("linears quantized, {} left dense", page.dense.size()));
-  return html + "</div>";
+    cards.push_back(card(bytes_of(*disk, "bytes_read"),
+                         fmt::format("read of the model, planned {}; written {}, planned {}",
+                                     bytes_of(*disk, "planned_bytes_read"), bytes_of(*disk, "bytes_written"),
+                                     bytes_of(*disk, "planned_bytes_written"))));
 }
 
-std::string notes(const std::vector<std::string>& items) {
-  constexpr std::size_t kShown = 10;
-  std::string html, rest;
-  for (std::size_t i = 0; i < items.size(); ++i) (i < kShown ? html : rest) += "<li>" + items[i] + "</li>";
-  html = "<ul class=\"notes\">" + html + "</ul>";
-  if (!rest.empty())
-    html += fmt::format("<details><summary>{} more</summary><ul class=\"notes\">{}</ul></details>",
-                        items.size() - kShown, rest);
-  return html;
+Json cards(const Page& page) {
+  Json made = Json::array();
+  add_size_cards(made, page.report);
+  add_quality_cards(made, page.report);
+  add_cost_cards(made, page.report);
+  made.push_back(card(std::to_string(page.modules.size()),
+                      page.dense.empty()
+                          ? std::string("linears quantized")
+                          : fmt::format("linears quantized, {} left dense", page.dense.size())));
+  return made;
 }
 
-std::string findings(const Json& r) {
-  std::vector<std::string> fallbacks, warnings;
-  for (const Json& f : list_of(r, "fallbacks"))
-    fallbacks.push_back(name_html(text_of(f, "module")) + ": <bdi>" + html_text(text_of(f, "reason")) +
-                        "</bdi>");
-  for (const Json& w : list_of(r, "warnings"))
-    if (w.is_string()) warnings.push_back("<bdi>" + html_text(w.as_string()) + "</bdi>");
-  std::string html = "<section><h2>Fallbacks and warnings</h2>";
-  if (fallbacks.empty())
-    html += "<p class=\"note\">No module fell back to another method.</p>";
-  else
-    html += fmt::format("<p class=\"note\">{} did not get the method that was asked for:</p>",
-                        fallbacks.size() == 1 ? "One linear" : fmt::format("{} linears", fallbacks.size())) +
-            notes(fallbacks);
-  if (warnings.empty())
-    html += "<p class=\"note\">There is no warning.</p>";
-  else
-    html += fmt::format("<p class=\"note\">{}:</p>",
-                        warnings.size() == 1 ? "One warning" : fmt::format("{} warnings", warnings.size())) +
-            notes(warnings);
-  return html + "</section>";
+Json fallbacks(const Json& r) {
+  Json list = Json::array();
+  for (const Json& one : list_of(r, "fallbacks"))
+    list.push_back(Json::object({{"name", text_of(one, "module")}, {"text", text_of(one, "reason")}}));
+  return list;
 }
 
-std::string perplexity(const Json& r) {
-  const Json* e = r.find("evaluation");
-  if (e == nullptr || !e->is_object()) return "";
-  std::string html =
-      "<section><h2>Perplexity</h2><p class=\"note\">" +
-      fmt::format("{} with the protocol {}, {:.0f} window{}, measured by llmq on the written files.</p>",
-                  name_html(text_of(*e, "text")), name_html(text_of(*e, "protocol")),
-                  number_of(*e, "windows").value_or(0), number_of(*e, "windows").value_or(0) == 1 ? "" : "s");
-  html +=
-      "<div class=\"wide\"><table>" +
-      heads({"model", "perplexity", "change", "KL mean", "KL 99th percentile", "KL largest", "same top-1"}) +
-      "<tbody>";
-  const Json* a = e->find("against");
-  const bool compared = a != nullptr && a->is_object();
-  const auto figure = [&](const char* key, double factor, int digits, const char* unit) {
-    const auto value = compared ? number_of(*a, key) : std::nullopt;
-    return cell(value ? fmt::format("{:.{}f}{}", *value * factor, digits, unit) : "–");
+Json warnings(const Json& r) {
+  Json list = Json::array();
+  for (const Json& one : list_of(r, "warnings"))
+    if (one.is_string()) list.push_back(Json::object({{"text", one}}));
+  return list;
+}
+
+Json gates(const Json& evaluation) {
+  Json list = Json::array();
+  for (const Json& gate : list_of(evaluation, "gates")) {
+    const bool met = holds(gate, "met");
+    list.push_back(Json::object({{"name", text_of(gate, "name")},
+                                 {"text", fmt::format("limit {:g}, found {:.6g}", figure_of(gate, "limit"),
+                                                      figure_of(gate, "value"))},
+                                 {"verdict", met ? "met" : "not met"},
+                                 {"good", met}}));
+  }
+  return list;
+}
+
+Json perplexity(const Json& r) {
+  const Json* const e = object_of(r, "evaluation");
+  if (e == nullptr) return Json();
+  const Json* const against = object_of(*e, "against");
+  const auto compared = [&](const char* key, double factor, int digits, const char* unit) {
+    const auto value = against ? number_of(*against, key) : std::nullopt;
+    return value ? fmt::format("{:.{}f}{}", *value * factor, digits, unit) : "–";
   };
-  if (compared)
-    html += "<tr>" + cell("original") + figure("ppl", 1, 4, "") + cell("") + cell("") + cell("") + cell("") +
-            cell("") + "</tr>";
-  html += "<tr>" + cell("quantized") +
-          cell(fmt::format("{:.4f} ± {:.4f}", number_of(*e, "ppl").value_or(0),
-                           number_of(*e, "ppl_stderr").value_or(0))) +
-          figure("delta_ppl", 1, 4, "") + figure("kl_mean", 1, 5, "") + figure("kl_p99", 1, 4, "") +
-          figure("kl_max", 1, 4, "") + figure("top1_agreement", 100, 2, " %") + "</tr></tbody></table></div>";
-  std::vector<std::string> gates;
-  for (const Json& gate : list_of(*e, "gates")) {
-    const Json* met = gate.find("met");
-    const bool good = met != nullptr && met->is_bool() && met->as_bool();
-    gates.push_back(fmt::format("{}: limit {:g}, found {:.6g}: <b class=\"{}\">{}</b>",
-                                name_html(text_of(gate, "name")), number_of(gate, "limit").value_or(0),
-                                number_of(gate, "value").value_or(0), good ? "good" : "bad",
-                                good ? "met" : "not met"));
-  }
-  return html + (gates.empty() ? "" : notes(gates)) + "</section>";
+  Json rows = Json::array();
+  if (against) rows.push_back(Json::array({"original", compared("ppl", 1, 4, ""), "", "", "", "", ""}));
+  rows.push_back(Json::array(
+      {"quantized", fmt::format("{:.4f} ± {:.4f}", figure_of(*e, "ppl"), figure_of(*e, "ppl_stderr")),
+       compared("delta_ppl", 1, 4, ""), compared("kl_mean", 1, 5, ""), compared("kl_p99", 1, 4, ""),
+       compared("kl_max", 1, 4, ""), compared("top1_agreement", 100, 2, " %")}));
+  const double windows = figure_of(*e, "windows");
+  return Json::object({{"text", text_of(*e, "text")},
+                       {"protocol", text_of(*e, "protocol")},
+                       {"windows", fmt::format("{:.0f} window{}", windows, windows == 1 ? "" : "s")},
+                       {"rows", rows},
+                       {"gates", gates(*e)}});
 }
 
-// One row: linears that share a scheme, and what each number of bits was estimated to cost.
-std::string choice_row(const Json& choice) {
-  std::string names;
-  for (const Json& name : list_of(choice, "modules"))
-    if (name.is_string()) names += (names.empty() ? "" : "<br/>") + name_html(name.as_string());
-  const double chosen = number_of(choice, "bits").value_or(0);
-  std::string row = "<tr>" + cell(names) + cell(fmt::format("<b>{:.0f}</b>", chosen));
-  for (const Json& option : list_of(choice, "options")) {
-    const std::string kl = amount(number_of(option, "kl"));
-    row += cell(number_of(option, "bits").value_or(0) == chosen ? "<b>" + kl + "</b>" : kl);
-  }
-  return row + "</tr>";
+// Linears that share a scheme, and what each number of bits was estimated to cost.
+Json choice(const Json& one) {
+  Json modules = Json::array(), costs = Json::array();
+  for (const Json& name : list_of(one, "modules"))
+    if (name.is_string()) modules.push_back(name);
+  const double chosen = figure_of(one, "bits");
+  for (const Json& option : list_of(one, "options"))
+    costs.push_back(Json::object(
+        {{"text", amount(number_of(option, "kl"))}, {"chosen", figure_of(option, "bits") == chosen}}));
+  return Json::object({{"modules", modules}, {"bits", fmt::format("{:.0f}", chosen)}, {"costs", costs}});
 }
 
-std::string mixed_precision(const Json& r) {
-  const Json* mixed = r.find("mixed");
-  if (mixed == nullptr || !mixed->is_object() || list_of(*mixed, "choices").empty()) return "";
-  std::string html = "<section><h2>Mixed precision</h2><p class=\"note\">";
-  html += fmt::format(
-      "{:.4f} of {:g} bits per weight are used, linears left dense counted. Estimated KL divergence from the "
-      "original: "
-      "{:.4f} nats as chosen, {:.4f} with the fewest bits everywhere. Linears that engines run as one "
-      "product share a "
-      "row.</p>",
-      number_of(*mixed, "bits_per_weight").value_or(0), number_of(*mixed, "target_bits").value_or(0),
-      number_of(*mixed, "kl").value_or(0), number_of(*mixed, "kl_at_fewest_bits").value_or(0));
-  std::string rows, head = "<th scope=\"col\">linears</th><th scope=\"col\">bits</th>";
+Json mixed_precision(const Json& r) {
+  const Json* const mixed = object_of(r, "mixed");
+  if (mixed == nullptr || list_of(*mixed, "choices").empty()) return Json();
+  Json options = Json::array(), choices = Json::array();
   for (const Json& option : list_of(list_of(*mixed, "choices").front(), "options"))
-    head += fmt::format("<th scope=\"col\">KL at {:.0f}</th>", number_of(option, "bits").value_or(0));
-  for (const Json& choice : list_of(*mixed, "choices")) rows += choice_row(choice);
-  return html +
-         "<details><summary>Every choice with what the others would cost</summary><div "
-         "class=\"wide\"><table><thead><tr>" +
-         head + "</tr></thead><tbody>" + rows + "</tbody></table></div></details></section>";
+    options.push_back(fmt::format("KL at {:.0f}", figure_of(option, "bits")));
+  for (const Json& one : list_of(*mixed, "choices")) choices.push_back(choice(one));
+  return Json::object({{"used", fmt::format("{:.4f}", figure_of(*mixed, "bits_per_weight"))},
+                       {"target", fmt::format("{:g}", figure_of(*mixed, "target_bits"))},
+                       {"kl", fmt::format("{:.4f}", figure_of(*mixed, "kl"))},
+                       {"kl_at_fewest", fmt::format("{:.4f}", figure_of(*mixed, "kl_at_fewest_bits"))},
+                       {"options", options},
+                       {"choices", choices}});
 }
 
-std::string every_module(const Page& page) {
-  if (page.modules.empty() && page.dense.empty()) return "";
-  std::string html =
-      "<section><h2>Every linear</h2><details><summary>" +
-      fmt::format("{} linears with their figures", page.modules.size() + page.dense.size()) +
-      "</summary><div class=\"wide\"><table>" +
-      heads({"linear", "scheme", "method", "loss", "plain rounding", "loss / output", "‖ΔW‖ / ‖W‖"}) +
-      "<tbody>";
+Json linears(const Page& page) {
+  Json list = Json::array();
   for (const Module& m : page.modules) {
     const auto judged = [&](const std::optional<double>& value) {
-      return cell(page.calibrated ? amount(value) : "–");
+      return page.calibrated ? amount(value) : "–";
     };
-    html += "<tr>" + cell(name_html(m.name)) + cell(name_html(m.scheme)) + cell(name_html(m.method)) +
-            judged(m.loss) + judged(m.rtn_loss) + judged(m.relative_error) + cell(amount(m.weight_error)) +
-            "</tr>";
+    list.push_back(
+        Json::object({{"name", m.name},
+                      {"scheme", m.scheme},
+                      {"method", m.method},
+                      {"figures", Json::array({judged(m.loss), judged(m.rtn_loss), judged(m.relative_error),
+                                               amount(m.weight_error)})}}));
   }
-  for (const Module& m : page.dense)
-    html += "<tr>" + cell(name_html(m.name)) + cell("left dense") + cell("") + cell("") + cell("") +
-            cell("") + cell("") + "</tr>";
-  return html + "</tbody></table></div></details></section>";
+  return list;
 }
 
-std::string scalar_html(const Json& value) {
-  return name_html(value.is_string() ? value.as_string() : value.dump());
+Json dense(const Page& page) {
+  Json names = Json::array();
+  for (const Module& m : page.dense) names.push_back(m.name);
+  return names;
 }
 
-std::string how_it_was_made(const Json& r) {
-  std::string html = "<section><h2>How it was made</h2>";
-  if (!text_of(r, "command").empty())
-    html += "<pre><bdi>" + html_text(text_of(r, "command")) + "</bdi></pre>";
-  html += "<div class=\"wide\"><table><tbody>";
-  const auto row = [&html](const std::string& what, const std::string& value) {
-    html += "<tr><th scope=\"row\">" + what + "</th><td class=\"words\">" + value + "</td></tr>";
-  };
-  row("model", name_html(text_of(r, "model")));
-  if (const Json* calibration = r.find("calibration"); calibration != nullptr && calibration->is_object())
-    for (const Json::Member& member : calibration->members())
-      row("calibration: " + html_text(member.first), scalar_html(member.second));
-  if (const Json* parts = r.find("seconds_by_part"); parts != nullptr && parts->is_object())
-    for (const Json::Member& part : parts->members())
-      if (part.second.is_number())
-        row("time: " + html_text(part.first), seconds_text(part.second.as_double()));
-  for (const Json& loader : list_of(r, "loaders")) {
-    const Json* fits = loader.find("fits");
-    const bool good = fits != nullptr && fits->is_bool() && fits->as_bool();
-    row(html_text(text_of(loader, "loader")),
-        good ? "<span class=\"good\">loads it</span>"
-             : "<span class=\"bad\">cannot load it</span>: " + html_text(text_of(loader, "reason")));
-  }
-  html += "</tbody></table></div>";
-  if (const Json* recipe = r.find("recipe"); recipe != nullptr && !recipe->is_null())
-    html += "<details><summary>The recipe</summary><pre><bdi>" + html_text(recipe->dump(2)) +
-            "</bdi></pre></details>";
-  return html + "</section>";
+Json calibration(const Json& r) {
+  Json list = Json::array();
+  if (const Json* found = object_of(r, "calibration"))
+    for (const auto& [what, value] : found->members())
+      list.push_back(
+          Json::object({{"what", what}, {"value", value.is_string() ? value : Json(value.dump())}}));
+  return list;
+}
+
+Json times(const Json& r) {
+  Json list = Json::array();
+  if (const Json* found = object_of(r, "seconds_by_part"))
+    for (const auto& [what, seconds] : found->members())
+      if (seconds.is_number())
+        list.push_back(Json::object({{"what", what}, {"value", seconds_text(seconds.as_double())}}));
+  return list;
+}
+
+Json loaders(const Json& r) {
+  Json list = Json::array();
+  for (const Json& one : list_of(r, "loaders"))
+    list.push_back(Json::object({{"loader", text_of(one, "loader")},
+                                 {"fits", holds(one, "fits")},
+                                 {"reason", text_of(one, "reason")}}));
+  return list;
+}
+
+Json blocks(const Page& page) {
+  Json list = Json::array();
+  for (const std::int64_t block : page.blocks) list.push_back(block);
+  return list;
 }
 
 }  // namespace
@@ -243,25 +233,32 @@ std::string how_it_was_made(const Json& r) {
 std::string make_html_report(const Json& report) {
   using namespace html;
   const Page page = read_page(report);
-  const Json* tool = report.find("tool");
-  std::string html =
-      "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head><meta "
-      "charset=\"utf-8\"/>"
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-      "'unsafe-inline'\"/>"
-      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"/>"
-      "<meta name=\"color-scheme\" content=\"light dark\"/><title>";
-  html += html_text(last_part(text_of(report, "model"))) + ", " + html_text(text_of(report, "scheme")) +
-          " by llmq</title><style>";
-  html += kReportStyle;
-  html += "</style></head>\n<body><main>\n";
-  for (const std::string& part : {header(report), summary(page), findings(report), perplexity(report),
-                                  losses(page), bits_by_layer(page), mixed_precision(report), scales(page),
-                                  every_module(page), how_it_was_made(report)})
-    if (!part.empty()) html += part + "\n";
-  html += "<footer>Made by llmq " + html_text(tool == nullptr ? "" : text_of(*tool, "version")) +
-          ". The same figures, for programs: <code>report.json</code>.</footer></main></body></html>\n";
-  return html;
+  const Json *const tool = report.find("tool"), *const recipe = report.find("recipe");
+  return render_page(
+      kReportTemplate,
+      Json::object({{"title", last_part(text_of(report, "model"))},
+                    {"model", text_of(report, "model")},
+                    {"method", text_of(report, "method")},
+                    {"scheme", text_of(report, "scheme")},
+                    {"format", text_of(report, "format")},
+                    {"command", text_of(report, "command")},
+                    {"version", tool == nullptr ? std::string() : text_of(*tool, "version")},
+                    {"recipe", recipe == nullptr || recipe->is_null() ? Json() : Json(recipe->dump(2))},
+                    {"cards", cards(page)},
+                    {"fallbacks", fallbacks(report)},
+                    {"warnings", warnings(report)},
+                    {"perplexity", perplexity(report)},
+                    {"calibrated", page.calibrated},
+                    {"losses", losses(page)},
+                    {"blocks", blocks(page)},
+                    {"bits", bits_by_layer(page)},
+                    {"mixed", mixed_precision(report)},
+                    {"scales", scales(page)},
+                    {"linears", linears(page)},
+                    {"dense", dense(page)},
+                    {"calibration", calibration(report)},
+                    {"times", times(report)},
+                    {"loaders", loaders(report)}}));
 }
 
 }  // namespace llmq

@@ -40,18 +40,13 @@ Spread spread_of(const Page& page, const std::string& role) {
   return spread;
 }
 
+Json chart(const std::string& role, std::string svg) {
+  return Json::object({{"role", role}, {"svg", std::move(svg)}});
+}
+
 }  // namespace
 
-std::string losses(const Page& page) {
-  if (page.modules.empty()) return "";
-  std::string html = "<section><h2>Loss by layer</h2>";
-  html += page.calibrated
-              ? "<p class=\"note\">What rounding changes in each linear’s output on the calibration text, "
-                "tr(ΔW G ΔWᵀ): "
-                "<span class=\"key before\"></span>plain rounding, <span class=\"key after\"></span>" +
-                    name_html(text_of(page.report, "method")) + ". The axis is logarithmic.</p>"
-              : "<p class=\"note\">Relative error of each weight, ‖ΔW‖ / ‖W‖; this method looks at no "
-                "calibration text.</p>";
+Json losses(const Page& page) {
   std::vector<std::vector<BarPair>> all;
   std::vector<BarPair> together;
   for (const std::string& role : page.roles) {
@@ -73,51 +68,44 @@ std::string losses(const Page& page) {
     all.push_back(std::move(bars));
   }
   const Decades decades = decades_of(together);
-  html += "<div class=\"charts\">";
+  Json charts = Json::array();
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (std::none_of(all[i].begin(), all[i].end(),
                      [](const BarPair& pair) { return pair.after.has_value(); }))
       continue;
-    html += "<div class=\"chart\"><h3>" + name_html(page.roles[i]) + "</h3>" +
-            bar_chart(all[i], decades, fmt::format("block {}", page.blocks.front()),
-                      fmt::format("block {}", page.blocks.back())) +
-            "</div>";
+    charts.push_back(
+        chart(page.roles[i], bar_chart(all[i], decades, fmt::format("block {}", page.blocks.front()),
+                                       fmt::format("block {}", page.blocks.back()))));
   }
-  return html + "</div></section>";
+  return charts;
 }
 
-std::string bits_by_layer(const Page& page) {
-  if (page.blocks.empty()) return "";
+Json bits_by_layer(const Page& page) {
   std::map<std::pair<std::string, std::int64_t>, std::pair<std::int64_t, std::int64_t>> range;
   for (const std::vector<Module>* list : {&page.modules, &page.dense})
     for (const Module& m : *list) {
       const auto [at, fresh] = range.try_emplace({m.role, m.block}, m.bits, m.bits);
       if (!fresh) at->second = {std::min(at->second.first, m.bits), std::max(at->second.second, m.bits)};
     }
-  std::string html =
-      "<section><h2>Bits by layer</h2><p class=\"note\">Bits of one weight’s code; 16: left as it was. "
-      "Columns are blocks.</p>"
-      "<div class=\"wide\"><table class=\"bits\"><thead><tr><th scope=\"col\"></th>";
-  for (const std::int64_t block : page.blocks) html += fmt::format("<th scope=\"col\">{}</th>", block);
-  html += "</tr></thead><tbody>";
+  Json rows = Json::array();
   for (const std::string& role : page.roles) {
-    html += "<tr><th scope=\"row\">" + name_html(role) + "</th>";
+    Json cells = Json::array();
     for (const std::int64_t block : page.blocks) {
       const auto found = range.find({role, block});
       if (found == range.end()) {
-        html += "<td></td>";
+        cells.push_back(Json());
         continue;
       }
       const auto [low, high] = found->second;
-      html += fmt::format("<td class=\"b{}\">{}</td>", low,
-                          low == high ? fmt::format("{}", low) : fmt::format("{}–{}", low, high));
+      cells.push_back(Json::object(
+          {{"low", low}, {"text", low == high ? std::to_string(low) : fmt::format("{}–{}", low, high)}}));
     }
-    html += "</tr>";
+    rows.push_back(Json::object({{"role", role}, {"cells", cells}}));
   }
-  return html + "</tbody></table></div></section>";
+  return rows;
 }
 
-std::string scales(const Page& page) {
+Json scales(const Page& page) {
   std::vector<Spread> spreads;
   std::optional<std::int64_t> low, high;  // octaves that hold every bin of every role
   const auto octave = [](std::int64_t bin, int per) { return (bin >= 0 ? bin : bin - per + 1) / per; };
@@ -128,21 +116,17 @@ std::string scales(const Page& page) {
     low = std::min(low.value_or(INT32_MAX), octave(s.counts.begin()->first, s.bins_per_octave));
     high = std::max(high.value_or(INT32_MIN), octave(s.counts.rbegin()->first, s.bins_per_octave) + 1);
   }
-  if (!low || !high) return "";
-  std::string html =
-      "<section><h2>Scales</h2><p class=\"note\">How many of a role’s scales (the step between two codes) "
-      "are of which size. "
-      "A long tail to the right is where outliers cost precision.</p><div class=\"charts\">";
+  Json charts = Json::array();
+  if (!low || !high) return charts;
   for (std::size_t i = 0; i < spreads.size(); ++i) {
     const Spread& s = spreads[i];
     if (s.counts.empty()) continue;
     std::vector<double> counts(static_cast<std::size_t>((*high - *low) * s.bins_per_octave));
     for (const auto& [bin, count] : s.counts)
       counts[static_cast<std::size_t>(bin - *low * s.bins_per_octave)] += count;
-    html += "<div class=\"chart\"><h3>" + name_html(page.roles[i]) + "</h3>" +
-            octave_chart(counts, static_cast<int>(*low), s.bins_per_octave) + "</div>";
+    charts.push_back(chart(page.roles[i], octave_chart(counts, static_cast<int>(*low), s.bins_per_octave)));
   }
-  return html + "</div></section>";
+  return charts;
 }
 
 }  // namespace llmq::html

@@ -1,12 +1,9 @@
 #include "export/report/report_page.h"
-#include "base/amount_text.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <cmath>
-
-#include "export/report/html_charts.h"
 
 namespace llmq::html {
 
@@ -25,19 +22,6 @@ const Json::Array& list_of(const Json& object, std::string_view key) {
   return found != nullptr && found->is_array() ? found->items() : kNone;
 }
 
-std::string name_html(const std::string& name) { return "<code><bdi>" + html_text(name) + "</bdi></code>"; }
-
-// Of a figure of the report, which anybody may have written.
-std::string bytes_html(double bytes) {
-  return bytes_text(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 1e18)));
-}
-
-std::string cell(const std::string& html) { return "<td>" + html + "</td>"; }
-std::string heads(std::initializer_list<const char*> names) {
-  std::string row = "<thead><tr>";
-  for (const char* name : names) row += fmt::format("<th scope=\"col\">{}</th>", name);
-  return row + "</tr></thead>";
-}
 std::string amount(const std::optional<double>& value) {
   return value && std::isfinite(*value) ? fmt::format("{:.3e}", *value) : "–";
 }

@@ -1,7 +1,7 @@
-// What a page of figures is made of: the report by linear, and small pieces of HTML.
+// What report.html shows, read out of a report: the linears with the place that their names tell, and the
+// sections that show them side by side, as documents for the template (report.html beside this file).
 #pragma once
 #include <cstdint>
-#include <initializer_list>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,11 +16,7 @@ std::string text_of(const Json& object, std::string_view key);
 std::optional<double> number_of(const Json& object, std::string_view key);
 const Json::Array& list_of(const Json& object, std::string_view key);
 
-std::string name_html(const std::string& name);  // a name of the checkpoint or of the user, as code
-std::string bytes_html(double bytes);
-std::string cell(const std::string& html);
-std::string heads(std::initializer_list<const char*> names);
-std::string amount(const std::optional<double>& value);
+std::string amount(const std::optional<double>& value);  // "3.000e-04"; a dash where there is none
 
 // One linear, with the place that its name tells: "model.layers.3.self_attn.q_proj" is q_proj of block 3.
 struct Module {
@@ -43,9 +39,10 @@ struct Page {
 
 Page read_page(const Json& report);
 
-// Sections; empty where the report has nothing for them.
-std::string losses(const Page& page);
-std::string bits_by_layer(const Page& page);
-std::string scales(const Page& page);
+// Lists, empty where the report has nothing for them: {role, svg} of each chart; {role, cells: [{low, text} or
+// null, one a block]} of each role.
+Json losses(const Page& page);
+Json bits_by_layer(const Page& page);
+Json scales(const Page& page);
 
 }  // namespace llmq::html
