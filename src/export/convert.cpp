@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "export/adapter_fold.h"
 #include "export/dense_values.h"
 #include "export/formats/output_format.h"
@@ -13,6 +12,7 @@
 #include "export/output/published_output.h"
 #include "export/provenance/statement_reader.h"
 #include "model/linear_source.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 namespace {
@@ -67,7 +67,7 @@ void write_dequantized(const LinearSource& source, const PlannedModule& m, DType
 QuantizedMatrix with_scale_dtype(QuantizedMatrix matrix, DType dtype, const std::string& module,
                                  const std::string& file, const std::string& format) {
   for (const float scale : matrix.scales)
-    if (dtype == DType::kF16 && to_float(to_float16(scale)) != scale)
+    if (dtype == DType::kF16 && stored_float(scale, dtype) != scale)
       fail(ErrorKind::kUnsupported,
            {fmt::format("the scale {} is {} and cannot be stored exactly as F16", scale,
                         dtype_row(matrix.scheme.scale_dtype).name),

@@ -1,30 +1,19 @@
 #include "export/dense_values.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 
 void store_values(std::span<const float> values, DType dtype, const std::string& tensor,
                   const std::string& file, std::byte* into) {
-  if (dtype == DType::kF32) {
-    std::memcpy(into, values.data(), values.size_bytes());
-    return;
-  }
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    std::uint16_t bits = to_bfloat16(values[i]).bits;
-    if (dtype == DType::kF16) {
-      bits = to_float16(values[i]).bits;
-      if ((bits & 0x7fffu) == 0x7c00u && std::isfinite(values[i]))
-        fail(ErrorKind::kUnsupported, {fmt::format("holds {}, and F16 ends at 65504", values[i]), file,
-                                       tensor, "ask for --dtype bf16 or f32"});
-    }
-    std::memcpy(into + 2 * i, &bits, 2);
-  }
+  for (const float value : values)
+    if (dtype == DType::kF16 && storing_overflows(value, dtype))
+      fail(ErrorKind::kUnsupported, {fmt::format("holds {}, and F16 ends at 65504", value), file, tensor,
+                                     "ask for --dtype bf16 or f32"});
+  store_floats(values, dtype, into);
 }
 
 std::vector<std::byte> converted_tensor(const Checkpoint& checkpoint, const StoredTensor& tensor,

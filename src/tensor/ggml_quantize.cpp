@@ -3,27 +3,24 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 #include <vector>
 
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/half.h"
 #include "tensor/ggml_choice.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 namespace {
 
 // A run of FP32 numbers to `bytes`; `row` and `first` say where it lies, for errors.
 void plain_row(DType type, std::span<const float> row, std::int64_t number, std::byte* bytes) {
-  for (std::size_t j = 0; j < row.size(); ++j, bytes += 2) {
-    const std::uint16_t bits = type == DType::kF16 ? to_float16(row[j]).bits : to_bfloat16(row[j]).bits;
-    const float stored = type == DType::kF16 ? to_float(Float16{bits}) : to_float(BFloat16{bits});
-    if (!std::isfinite(stored))
+  for (std::size_t j = 0; j < row.size(); ++j)
+    if (!std::isfinite(row[j]) || storing_overflows(row[j], type))
       fail(ErrorKind::kBadInput, "row {}, column {} is {}, which {} cannot hold", number, j, row[j],
            dtype_row(type).name);
-    std::memcpy(bytes, &bits, sizeof bits);
-  }
+  store_floats(row, type, bytes);
 }
 
 // The largest magnitude that any scales can give. Below, no sum of the searches overflows.

@@ -20,12 +20,13 @@ class Fault(NamedTuple):
 
 FAULTS = [
     # What is written.
-    Fault("scale-one-ulp", "src/export/formats/packed_formats.cpp", "std::memcpy(at, &bits, width);", "++bits; std::memcpy(at, &bits, width);",
+    Fault("scale-one-ulp", "src/tensor/stored_float.cpp", "std::memcpy(into, &bits, sizeof bits);",
+          "const std::uint16_t next = bits + 1; std::memcpy(into, &next, sizeof next);",
           [("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries"), ("llmq_unit_export", "ModelWriterTest.*ReadsBack")]),
-    Fault("scale-sign", "src/export/formats/packed_formats.cpp", "to_bfloat16(scale); bits = half.bits,", "to_bfloat16(scale); bits = half.bits ^ 0x8000u,",
+    Fault("scale-sign", "src/tensor/stored_float.cpp", "? to_bfloat16(value).bits :", "? to_bfloat16(value).bits ^ 0x8000u :",
           [("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries"), ("llmq_unit_export", "ModelWriterTest.*ReadsBack")]),
-    Fault("float32-scale-sign", "src/export/formats/packed_formats.cpp", "std::uint32_t bits = bits_from_float(scale);",
-          "std::uint32_t bits = bits_from_float(scale) ^ 0x80000000u;", [("llmq_unit_export", "ModelWriterTest.CompressedTensorsReadsBack")]),
+    Fault("float32-scale-sign", "src/tensor/stored_float.cpp", "std::memcpy(into, values.data(), values.size_bytes());",
+          "std::memcpy(into, values.data(), values.size_bytes()); into[3] ^= std::byte{0x80};", [("llmq_unit_export", "ModelWriterTest.CompressedTensorsReadsBack")]),
     Fault("awq-nibbles-swapped", "src/tensor/packed_layout.cpp", "kAwqOrder = {0, 2, 4, 6, 1, 3, 5, 7};", "kAwqOrder = {0, 2, 4, 6, 3, 1, 5, 7};",
           [("llmq_unit_tensor", "PackedLayout.*"), ("llmq_golden_formats", "PackedFormats.BytesEqualTheLibraries")]),
     Fault("parent-not-synced", "src/export/output/unfinished_output.cpp", "named = true; io_.sync_directory(parent_of(to));", "named = true;",
@@ -54,6 +55,7 @@ FAULTS = [
           [("llmq_unit_model", "GgufModel.Phi3IsFused*"), ("llmq_unit_export", "*GgufRoundTrip.*phi3_longrope")]),
     Fault("window-tells-no-family", "src/model/gguf/gguf_family.cpp", "(family.window == GgufWindow::kIfThere) == windowed", "!windowed",
           [("llmq_unit_model", "GgufModel.ASlidingWindowMakesItMistral")]),
+    Fault("page-not-escaped", "src/jinja/evaluator.cpp", "escape_ != nullptr && !value.as<Markup>() ? escape_(text) : text", "text", [("llmq_unit_export", "HtmlReport.HostileNamesStayText"), ("llmq_unit_export", "PageTemplate.*"), ("llmq_unit_evaluate", "BenchPage.*")]),
     Fault("six-bit-minima", "src/tensor/ggml_blocks.cpp", "add(j + 4, t[j] | t[j + 4] >> 4 << 6);", "add(j + 4, t[j]);",
           [("llmq_unit_tensor", "Types/BlockBits.*"), ("llmq_golden_ggml_blocks", "Types/GgmlBlocks.*")]),
     Fault("block-candidates-start-over", "src/tensor/ggml_search.cpp", "lowest = select(better, foot, lowest);", "lowest = select(better, lowest, lowest);",

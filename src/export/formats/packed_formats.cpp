@@ -3,10 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <cstring>
 
 #include "base/error.h"
-#include "base/half.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 
@@ -105,27 +104,10 @@ std::vector<std::byte> group_index_bytes(const QuantizedMatrix& matrix) {
 }
 
 std::vector<std::byte> scale_bytes(std::span<const float> scales, DType dtype) {
-  const std::size_t width = static_cast<std::size_t>(element_bytes(dtype));
-  std::vector<std::byte> bytes(scales.size() * width);
-  std::byte* at = bytes.data();
-  for (const float scale : scales) {
-    std::uint32_t bits = bits_from_float(scale);
-    float stored = scale;
-    if (dtype == DType::kBF16) {
-      const BFloat16 half = to_bfloat16(scale);
-      bits = half.bits, stored = to_float(half);
-    } else if (dtype == DType::kF16) {
-      const Float16 half = to_float16(scale);
-      bits = half.bits, stored = to_float(half);
-    } else if (dtype != DType::kF32) {
-      fail(ErrorKind::kInternal, "scales cannot be stored as {}", dtype_row(dtype).name);
-    }
-    if (stored != scale)
+  for (const float scale : scales)
+    if (stored_float(scale, dtype) != scale)
       fail(ErrorKind::kInternal, "the scale {} is not representable as {}", scale, dtype_row(dtype).name);
-    std::memcpy(at, &bits, width);
-    at += width;
-  }
-  return bytes;
+  return stored_floats(scales, dtype);
 }
 
 std::vector<std::string> weight_tensor_names(const std::string& module) {

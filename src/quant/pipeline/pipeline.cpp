@@ -1,38 +1,19 @@
 #include "quant/pipeline/pipeline.h"
 
 #include <chrono>
-#include <cstring>
 #include <optional>
 #include <set>
 
 #include "base/error.h"
-#include "base/half.h"
 #include "base/log.h"
 #include "base/seconds_since.h"
 #include "quant/pipeline/block_quantizer.h"
 #include "quant/pipeline/block_record.h"
 #include "quant/pipeline/replay_block.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 namespace {
-
-// `values` in a dense tensor's written type.
-std::vector<std::byte> stored_bytes(std::span<const float> values, DType dtype) {
-  std::vector<std::byte> bytes(values.size() * static_cast<std::size_t>(element_bytes(dtype)));
-  if (dtype == DType::kF32) {
-    std::memcpy(bytes.data(), values.data(), bytes.size());
-    return bytes;
-  }
-  if (dtype != DType::kBF16 && dtype != DType::kF16)
-    fail(ErrorKind::kUnsupported, "a dense tensor of type {} cannot be written from FP32 values",
-         dtype_row(dtype).name);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    const std::uint16_t bits =
-        dtype == DType::kBF16 ? to_bfloat16(values[i]).bits : to_float16(values[i]).bits;
-    std::memcpy(bytes.data() + 2 * i, &bits, 2);
-  }
-  return bytes;
-}
 
 bool is_packed_weight(const QuantizeRun& run, const std::string& tensor) {
   return run.replaced.count(tensor) != 0;
@@ -58,7 +39,7 @@ void copy_band(QuantizeRun& run, const StoredTensor& tensor, const TensorView& b
   }
   std::vector<float> values(static_cast<std::size_t>(band.shape.elements()));
   to_float32(band, values);
-  run.writing.append_dense_now(tensor.name, dtype, shape, stored_bytes(values, dtype));
+  run.writing.append_dense_now(tensor.name, dtype, shape, stored_floats(values, dtype));
 }
 
 // Norms, biases, embedding, head, linears left alone: looked at before the first hour of work, not after the
@@ -99,7 +80,7 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
   for (const auto& [name, values] : run.changed_dense) {
     const StoredTensor& tensor = run.source.checkpoint().at(name);
     const DType dtype = written_dtype(tensor);
-    run.writing.add_dense(name, dtype, tensor.view.shape, stored_bytes(values, dtype));
+    run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
     changed.insert(name);
   }
   run.writing.commit(block_findings(run.report, before, changed));
@@ -117,7 +98,7 @@ void write_dense(QuantizeRun& run) {
     const Lease lease = as_stored ? run.source.checkpoint().hold(tensor) : Lease();
     const std::vector<std::byte> converted =
         as_stored ? std::vector<std::byte>()
-                  : stored_bytes(run.source.checkpoint().read_float32(tensor), dtype);
+                  : stored_floats(run.source.checkpoint().read_float32(tensor), dtype);
     const std::span<const std::byte> stored = {tensor.view.as<const std::byte>(),
                                                static_cast<std::size_t>(tensor.view.bytes())};
     run.writing.add_dense_now(tensor.name, dtype, tensor.view.shape,
