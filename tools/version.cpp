@@ -20,14 +20,12 @@ void print_version(bool json) {
     print_line(fmt::format("llmq {} ({})", kVersion, kCommit));
     return;
   }
-  Json levels = Json::array();
-  for (const std::string& level : cpu_levels_present()) levels.push_back(level);
   print_json(Json::object({{"schema", "llmq.version/1"},
                            {"version", kVersion},
                            {"commit", kCommit},
                            {"compiler", kCompiler},
                            {"build_type", kBuildType},
-                           {"cpu_levels", levels},
+                           {"cpu_levels", text_list(cpu_levels_present())},
                            {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
                            {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
                                                        {"cli11", CLI11_VERSION}})}}));

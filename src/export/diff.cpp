@@ -88,12 +88,6 @@ Json shape_json(const Shape& shape) {
   return extents;
 }
 
-Json names_json(const std::vector<std::string>& names) {
-  Json list = Json::array();
-  for (const std::string& name : names) list.push_back(name);
-  return list;
-}
-
 }  // namespace
 
 CheckpointDiff diff(Io& io, const std::string& a, const std::string& b) {
@@ -134,8 +128,8 @@ Json CheckpointDiff::to_json() const {
                             {"bytes_a", Json(bytes_a)},
                             {"bytes_b", Json(bytes_b)},
                             {"config", Json::array()},
-                            {"only_a", names_json(only_a)},
-                            {"only_b", names_json(only_b)},
+                            {"only_a", text_list(only_a)},
+                            {"only_b", text_list(only_b)},
                             {"tensors", Json::array()}});
   for (const ConfigDifference& one : config)
     json["config"].push_back(Json::object({{"key", one.key}, {"a", one.a}, {"b", one.b}}));

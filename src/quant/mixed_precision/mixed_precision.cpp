@@ -154,16 +154,16 @@ MixedPrecision choose_precision(const Plan& plan, const std::vector<MeasuredGrou
 Json MixedPrecision::to_json() const {
   Json rows = Json::array();
   for (const PrecisionChoice& choice : choices) {
-    Json names = Json::array(), options = Json::array();
-    for (const std::string& module : choice.modules) names.push_back(Json(module));
+    Json options = Json::array();
     for (const PrecisionOption& option : choice.options)
       options.push_back(Json::object({{"bits", Json(option.bits)},
                                       {"bits_per_weight", Json(static_cast<double>(option.stored) /
                                                                static_cast<double>(choice.weights))},
                                       {"loss", Json(option.gram_loss)},
                                       {"kl", Json(option.divergence)}}));
-    rows.push_back(Json::object(
-        {{"modules", names}, {"bits", Json(choice.options[choice.chosen].bits)}, {"options", options}}));
+    rows.push_back(Json::object({{"modules", text_list(choice.modules)},
+                                 {"bits", Json(choice.options[choice.chosen].bits)},
+                                 {"options", options}}));
   }
   return Json::object({{"target_bits", Json(target_bits)},
                        {"bits_per_weight", Json(bits_per_weight)},
