@@ -89,20 +89,28 @@ Json input_config(const QuantScheme& scheme) {
   if (scheme.activation_bits != 8) return {};
   const bool dynamic = scheme.activation_scale != ActivationScale::kTensor,
              grouped = scheme.activation_scale == ActivationScale::kTokenGroup;
-  return Json::object({{"actorder", nullptr},
-                       {"block_structure", nullptr},
+  QuantizationArguments arguments;
+  arguments.dynamic = dynamic;
+  if (grouped) arguments.group_size = kFloat8Block;
+  arguments.observer = dynamic ? Json() : Json("minmax");
+  arguments.strategy = grouped ? "group" : dynamic ? "token" : "tensor";
+  arguments.float8 = is_float8(scheme);
+  return arguments.to_json();
+}
+
+Json QuantizationArguments::to_json() const {
+  return Json::object({{"actorder", column_order},
+                       {"block_structure", block_structure},
                        {"dynamic", dynamic},
-                       {"group_size", grouped ? Json(kFloat8Block) : Json()},
-                       {"num_bits", 8},
-                       {"observer", dynamic ? Json() : Json("minmax")},
+                       {"group_size", group_size},
+                       {"num_bits", bits},
+                       {"observer", observer},
                        {"observer_kwargs", Json::object()},
                        {"scale_dtype", nullptr},
-                       {"strategy", grouped   ? "group"
-                                    : dynamic ? "token"
-                                              : "tensor"},
-                       {"symmetric", true},
-                       {"type", is_float8(scheme) ? "float" : "int"},
-                       {"zp_dtype", nullptr}});
+                       {"strategy", strategy},
+                       {"symmetric", symmetric},
+                       {"type", float8 ? "float" : "int"},
+                       {"zp_dtype", symmetric ? Json() : Json("torch.int8")}});
 }
 
 }  // namespace llmq

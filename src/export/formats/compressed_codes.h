@@ -23,6 +23,18 @@ std::string_view compressed_format(const QuantScheme& scheme);
 std::vector<TensorDeclaration> declare_codes(const PlannedModule& module);
 std::vector<PackedTensor> pack_codes(const PlannedModule& module, const QuantizedMatrix& matrix);
 std::optional<std::string> codes_refusal(const PlannedModule& module);
+// How compressed-tensors describes one kind of quantized numbers, weights or inputs or a KV cache: its
+// QuantizationArgs. What is not set here is one static scale for 8-bit integers around 0.
+struct QuantizationArguments {
+  Json column_order, block_structure, group_size;  // null where there is none
+  bool dynamic = false;                            // scales are taken from the numbers as they come
+  int bits = 8;
+  Json observer = "memoryless_minmax";
+  const char* strategy = "tensor";
+  bool symmetric = true, float8 = false;
+
+  Json to_json() const;
+};
 // config.json's input_activations; null for inputs that are not quantized.
 Json input_config(const QuantScheme& scheme);
 

@@ -97,18 +97,15 @@ Json weights_config(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
   const bool grouped = scheme.granularity == Granularity::kGroup,
              blocks = scheme.granularity == Granularity::kBlock;
-  return Json::object({{"actorder", m.column_groups ? Json("group") : Json()},
-                       {"block_structure", blocks ? Json::array({kFloat8Block, kFloat8Block}) : Json()},
-                       {"dynamic", false},
-                       {"group_size", grouped ? Json(scheme.group_size) : Json()},
-                       {"num_bits", scheme.bits},
-                       {"observer", "memoryless_minmax"},
-                       {"observer_kwargs", Json::object()},
-                       {"scale_dtype", nullptr},
-                       {"strategy", strategy(scheme.granularity)},
-                       {"symmetric", scheme.symmetric},
-                       {"type", scheme.weight_type == WeightType::kFloat8 ? "float" : "int"},
-                       {"zp_dtype", scheme.symmetric ? Json() : Json("torch.int8")}});
+  QuantizationArguments arguments;
+  if (m.column_groups) arguments.column_order = "group";
+  if (blocks) arguments.block_structure = Json::array({kFloat8Block, kFloat8Block});
+  if (grouped) arguments.group_size = scheme.group_size;
+  arguments.bits = scheme.bits;
+  arguments.strategy = strategy(scheme.granularity);
+  arguments.symmetric = scheme.symmetric;
+  arguments.float8 = scheme.weight_type == WeightType::kFloat8;
+  return arguments.to_json();
 }
 
 // One config group a scheme. A single scheme targets the class; several name their modules one by one, so
@@ -153,18 +150,9 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
 
 // One static scale per layer for keys and one for values.
 Json kv_cache_scheme(KvCacheType type) {
-  return Json::object({{"actorder", nullptr},
-                       {"block_structure", nullptr},
-                       {"dynamic", false},
-                       {"group_size", nullptr},
-                       {"num_bits", 8},
-                       {"observer", "memoryless_minmax"},
-                       {"observer_kwargs", Json::object()},
-                       {"scale_dtype", nullptr},
-                       {"strategy", "tensor"},
-                       {"symmetric", true},
-                       {"type", type == KvCacheType::kFloat8 ? "float" : "int"},
-                       {"zp_dtype", nullptr}});
+  QuantizationArguments arguments;
+  arguments.float8 = type == KvCacheType::kFloat8;
+  return arguments.to_json();
 }
 
 std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
