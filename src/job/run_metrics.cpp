@@ -1,9 +1,10 @@
 #include "job/run_metrics.h"
 
 #include <chrono>
+#include <utility>
 #include <vector>
 
-#include <fmt/format.h>
+#include "base/prometheus_text.h"
 
 namespace llmq {
 namespace {
@@ -62,21 +63,11 @@ const Json::Array& gates(const Json& outcome) {
   return list != nullptr && list->is_array() ? list->items() : kNone;
 }
 
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    if (c == '\\' || c == '"') out += '\\';
-    out += c == '\n' ? std::string("\\n") : std::string(1, c);
-  }
-  return out + "\"";
-}
-
 // A metric with its help and one value, or one for each of several labels.
 void metric(std::string& text, const std::string& name, const std::string& help,
             const std::vector<std::pair<std::string, Json>>& values) {
-  text += fmt::format("# HELP llmq_{} {}\n# TYPE llmq_{} gauge\n", name, help, name);
-  for (const auto& [labels, value] : values)
-    text += fmt::format("llmq_{}{{{}}} {}\n", name, labels, value.dump());
+  text += prometheus_head("llmq_" + name, "gauge", help);
+  for (const auto& [labels, value] : values) text += prometheus_sample("llmq_" + name, labels, value.dump());
 }
 
 }  // namespace
@@ -96,7 +87,7 @@ Json metrics_json(const Json& outcome, int exit_code, const Program& program) {
 }
 
 std::string prometheus_text(const Json& outcome, int exit_code, const Program& program, double unix_seconds) {
-  const std::string output = "output=" + quoted(text_at(outcome, "output"));
+  const std::string output = prometheus_label("output", text_at(outcome, "output"));
   std::string text;
   for (const Figure& figure : kFigures)
     if (const Json value = number_at(outcome, figure.path); !value.is_null())
@@ -105,7 +96,7 @@ std::string prometheus_text(const Json& outcome, int exit_code, const Program& p
          {{output, Json(count_at(outcome, "fallbacks"))}});
   std::vector<std::pair<std::string, Json>> met;
   for (const Json& gate : gates(outcome))
-    met.emplace_back(output + ",gate=" + quoted(text_at(gate, "name")),
+    met.emplace_back(output + "," + prometheus_label("gate", text_at(gate, "name")),
                      Json(gate.at("met").as_bool() ? 1 : 0));
   if (!met.empty()) metric(text, "quantize_gate_met", "1 where the gate of the recipe was met", met);
   metric(text, "quantize_exit_code", "0: done, 3: a gate was not met", {{output, Json(exit_code)}});
@@ -113,8 +104,9 @@ std::string prometheus_text(const Json& outcome, int exit_code, const Program& p
          {{output, Json(unix_seconds)}});
   std::string labels = output;
   for (const char* key : {"status", "method", "scheme", "format", "digest"})
-    labels += fmt::format(",{}={}", key, quoted(text_at(outcome, key)));
-  labels += ",version=" + quoted(program.version) + ",commit=" + quoted(program.commit);
+    labels += "," + prometheus_label(key, text_at(outcome, key));
+  labels +=
+      "," + prometheus_label("version", program.version) + "," + prometheus_label("commit", program.commit);
   metric(text, "quantize_run", "What was run", {{labels, Json(1)}});
   return text;
 }

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <numeric>
 
+#include "base/prometheus_text.h"
+
 namespace llmq {
 namespace {
 
@@ -23,23 +25,11 @@ const std::vector<double> kRequest = {0.05, 0.1, 0.3, 0.5, 0.8, 1,   1.5, 2,   2
 const std::vector<double> kTokens = {1,   2,    5,    10,   20,    50,    100,   200,
                                      500, 1000, 2000, 5000, 10000, 20000, 50000, 100000};
 
-std::string escaped(const std::string& label) {
-  std::string safe;
-  for (const char c : label) {
-    if (c == '\\' || c == '"') safe += '\\';
-    if (c == '\n')
-      safe += "\\n";
-    else
-      safe += c;
-  }
-  return safe;
-}
-
 // Text in Prometheus' exposition format; each family under its names.
 class Exposition {
  public:
   Exposition(const std::string& model, bool vllm)
-      : labels_(fmt::format("model_name=\"{}\"", escaped(model))), vllm_(vllm) {}
+      : labels_(prometheus_label("model_name", model)), vllm_(vllm) {}
 
   // `name` has no prefix. Families that vLLM has too get both names.
   void family(const std::string& name, const char* type, const char* help, bool in_vllm,
@@ -58,31 +48,31 @@ class Exposition {
     if (vllm_) write_histogram("vllm:" + name, help, labels_ + ",engine=\"0\"", h);
   }
   void plain(const char* name, const char* type, const char* help, double value) {
-    text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n{0} {3}\n", name, type, help, value);
+    text_ += prometheus_head(name, type, help) + prometheus_sample(name, {}, fmt::format("{}", value));
   }
   std::string take() { return std::move(text_); }
 
  private:
-  void head(const std::string& name, const char* type, const char* help) {
-    text_ += fmt::format("# HELP {0} {2}\n# TYPE {0} {1}\n", name, type, help);
-  }
   void write(const std::string& name, const char* type, const char* help, const std::string& labels,
              const std::vector<std::pair<std::string, double>>& samples) {
-    head(name, type, help);
-    for (const auto& sample : samples)
-      text_ += fmt::format("{}{{{}{}{}}} {}\n", name, labels, sample.first.empty() ? "" : ",", sample.first,
-                           sample.second);
+    text_ += prometheus_head(name, type, help);
+    for (const auto& [label, value] : samples)
+      text_ +=
+          prometheus_sample(name, label.empty() ? labels : labels + "," + label, fmt::format("{}", value));
   }
   void write_histogram(const std::string& name, const char* help, const std::string& labels,
                        const Histogram& h) {
-    head(name, "histogram", help);
+    text_ += prometheus_head(name, "histogram", help);
     std::int64_t below = 0;
     for (std::size_t i = 0; i < h.bounds().size(); ++i) {
       below += h.counts()[i];
-      text_ += fmt::format("{}_bucket{{{},le=\"{}\"}} {}\n", name, labels, h.bounds()[i], below);
+      text_ += prometheus_sample(name + "_bucket", fmt::format("{},le=\"{}\"", labels, h.bounds()[i]),
+                                 fmt::format("{}", below));
     }
-    text_ += fmt::format("{0}_bucket{{{1},le=\"+Inf\"}} {2}\n{0}_sum{{{1}}} {3}\n{0}_count{{{1}}} {2}\n",
-                         name, labels, h.count(), h.sum());
+    const std::string count = fmt::format("{}", h.count());
+    text_ += prometheus_sample(name + "_bucket", labels + ",le=\"+Inf\"", count) +
+             prometheus_sample(name + "_sum", labels, fmt::format("{}", h.sum())) +
+             prometheus_sample(name + "_count", labels, count);
   }
 
   std::string labels_, text_;
@@ -142,8 +132,7 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
                                std::int64_t ServingStatistics::Adapter::*figure) {
     std::vector<std::pair<std::string, double>> values;
     for (const ServingStatistics::Adapter& adapter : s.adapters)
-      values.emplace_back(fmt::format("lora_name=\"{}\"", escaped(adapter.name)),
-                          static_cast<double>(adapter.*figure));
+      values.emplace_back(prometheus_label("lora_name", adapter.name), static_cast<double>(adapter.*figure));
     out.family(name, kind, help, false, values);
   };
   of_adapters("lora_requests_unfinished", "gauge", "Answers that an adapter is writing, or will.",
