@@ -24,7 +24,7 @@ class TotalOnDevice final : public GramTotal {
     const int code = device_.kernels().drain_gram(
         {channels_ * channels_, channels_, g.as<float>(), g.row_stride, sums_.as<double>()},
         device_.stream());
-    if (code != 0) device_.fail_launch("drain_gram", code, g.shape.text());
+    device_.check_launch(code, "drain_gram", [&] { return g.shape.text(); });
   }
   void read(std::span<double> triangle) const override {
     device_.copy_out(triangle.data(), sums_.get(), triangle.size_bytes());

@@ -57,7 +57,13 @@ class CudaDevice {
   virtual void begin_range(const std::string& name) = 0;
   virtual void end_range() noexcept = 0;
   virtual void synchronize() = 0;
-  // Error(kDevice) with the call, the CUDA error's name and words, and the sizes.
+  // What a kernel's launch answered is judged here and nowhere else; `sizes()` says of what it was launched.
+  template <class Sizes>
+  void check_launch(int code, const char* operation, const Sizes& sizes) {
+    if (code != 0) fail_launch(operation, code, sizes());
+  }
+
+  // Error(kDevice) with the call, the CUDA error's name and words, and the sizes; check_launch() calls it.
   [[noreturn]] virtual void fail_launch(const char* operation, int code, const std::string& sizes) = 0;
 };
 

@@ -27,8 +27,7 @@ double best_rate(CudaDevice& device, const char* operation, int (*kernel)(const 
   for (int run = 0, launches = 1; run < kRuns;) {
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < launches; ++i)
-      if (const int code = kernel(arguments, device.stream()); code != 0)
-        device.fail_launch(operation, code, "its measurement");
+      device.check_launch(kernel(arguments, device.stream()), operation, [] { return "its measurement"; });
     device.synchronize();
     const double seconds = seconds_since(start);
     if (seconds < kRunSeconds) {

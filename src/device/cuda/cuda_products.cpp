@@ -63,9 +63,8 @@ cuda::LinearArguments on_fragments(const Product& p) {
 
 void multiply_fragments(CudaWork& work, const Product& p, const cuda::LinearArguments& a) {
   if (a.rows == 0 || a.features == 0) return;
-  const int code = work.kernels().linear(*p.w.form, a, work.device().stream());
-  if (code != 0)
-    work.device().fail_launch("linear", code, fmt::format("{} by {}", p.x.shape.text(), p.y.shape.text()));
+  work.device().check_launch(work.kernels().linear(*p.w.form, a, work.device().stream()), "linear",
+                             [&] { return fmt::format("{} by {}", p.x.shape.text(), p.y.shape.text()); });
 }
 
 // Inputs of 8 bits (device/low_precision.h).

@@ -48,9 +48,8 @@ void pack(CudaDevice& device, CudaWeight& weight, const Buffer& from) {
   else
     a.narrow = from.as<std::uint8_t>();
   if (weight.form == cuda::WeightForm::kInt8) a.flip = 0x80;
-  const int code = device.kernels().pack_fragments(a, device.stream());
-  if (code != 0)
-    device.fail_launch("prepare", code, fmt::format("[{}, {}]", weight.out_features, weight.in_features));
+  device.check_launch(device.kernels().pack_fragments(a, device.stream()), "prepare",
+                      [&] { return fmt::format("[{}, {}]", weight.out_features, weight.in_features); });
 }
 
 // [out, groups] to FP32 [groups][padded features], 0 at the padding.

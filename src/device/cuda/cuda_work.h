@@ -36,8 +36,8 @@ class CudaWork {
   template <class Arguments>
   void start(const char* operation, int (*kernel)(const Arguments&, void*),
              const std::type_identity_t<Arguments>& arguments, const TensorView& input) const {
-    const int code = kernel(arguments, device_->stream());
-    if (code != 0) device_->fail_launch(operation, code, input.shape.text());
+    device_->check_launch(kernel(arguments, device_->stream()), operation,
+                          [&] { return input.shape.text(); });
   }
 
   // Rows are what the kernels of kernels/cuda/tile_product.h and product.h sum over; either gives the same

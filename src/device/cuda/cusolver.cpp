@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "device/cuda/runtime_memory.h"
 
 namespace llmq {
 namespace {
@@ -67,9 +68,7 @@ const Cusolver& cusolver() {
 }
 
 void check(cudaError_t error, const char* call, std::int64_t size) {
-  if (error != cudaSuccess)
-    fail(ErrorKind::kDevice, "{} failed for {} by {} numbers: {} ({})", call, size, size,
-         cudaGetErrorString(error), cudaGetErrorName(error));
+  check_cuda(error, call, fmt::format("{} by {} numbers", size, size));
 }
 
 void check(cusolverStatus_t status, const char* call, std::int64_t size) {
