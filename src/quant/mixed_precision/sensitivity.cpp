@@ -1,7 +1,6 @@
 #include "quant/mixed_precision/sensitivity.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 
 #include "base/error.h"
@@ -60,11 +59,7 @@ class Measuring {
  private:
   void judge_site(const BlockSpec& block, SiteId site, const InputStats& stats,
                   std::map<SiteId, OpenGroup>& open) {
-    for (const double value : stats.mean_absolute())
-      if (!std::isfinite(value))
-        fail(ErrorKind::kBadInput,
-             {fmt::format("the activations {} are not finite", block.at(site).name),
-              source_.checkpoint().path().string(), block.prefix, "the checkpoint's weights may be damaged"});
+    check_finite(stats, block, site, source_.checkpoint().path(), context_.compute);
     GramLoss gram(stats, context_.backend, context_.compute);
     for (const LinearId id : block.at(site).readers) {
       const LinearSpec& linear = block.at(id);
@@ -103,7 +98,7 @@ class Measuring {
 };
 
 // KL falls with more bits as the Gram loss does.
-void spread(MeasuredGroup& group) {
+void estimate_losses(MeasuredGroup& group) {
   for (const double loss : group.gram_loss)
     group.loss.push_back(group.gram_loss[0] == 0 ? 0 : group.divergence * loss / group.gram_loss[0]);
 }
@@ -155,7 +150,7 @@ std::vector<MeasuredGroup> measure_candidates(const Plan& plan, const Checkpoint
   const std::vector<double> divergences = probes.divergences(source);
   for (std::size_t g = 0; g < all.size(); ++g) {
     all[g].divergence = divergences[g];
-    spread(all[g]);
+    estimate_losses(all[g]);
   }
   return all;
 }
@@ -186,7 +181,7 @@ std::optional<std::vector<MeasuredGroup>> read_measured(const Json& json, const 
       group.divergence = item.at("kl").as_double();
       for (const Json& loss : item.at("gram_loss").items()) group.gram_loss.push_back(loss.as_double());
       if (group.modules.empty() || group.gram_loss.size() != plan.candidate_bits.size()) return std::nullopt;
-      spread(group);
+      estimate_losses(group);
     }
   } catch (const Error&) {  // of another form
     return std::nullopt;

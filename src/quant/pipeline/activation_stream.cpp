@@ -1,6 +1,7 @@
 #include "quant/pipeline/activation_stream.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "device/named_range.h"
@@ -24,6 +25,15 @@ std::size_t lane_of(std::size_t chunk, std::size_t stride, std::size_t devices) 
 }
 
 }  // namespace
+
+void check_finite(const InputStats& stats, const BlockSpec& block, SiteId site, const Path& model,
+                  Compute compute) {
+  const std::vector<double> seen = stats.mean_absolute();
+  if (std::all_of(seen.begin(), seen.end(), [](double value) { return std::isfinite(value); })) return;
+  fail(ErrorKind::kBadInput,
+       {fmt::format("the activations {} are not finite", block.at(site).name), model.string(), block.prefix,
+        compute == Compute::kBFloat16 ? "try --compute float32" : "the checkpoint's weights may be damaged"});
+}
 
 std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens) {
   const auto wanted = static_cast<std::size_t>((kSearchTokens + chunk_tokens - 1) / chunk_tokens);

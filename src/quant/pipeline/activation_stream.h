@@ -30,8 +30,13 @@ inline std::int64_t sample_pages(std::int64_t length) { return (length + kPageTo
 // kForSearch: evenly spaced chunks, enough for the one number that a scale search looks for.
 enum class Samples : std::uint8_t { kAll, kForSearch };
 
-// Of how many chunks one is run for a search, when there are `chunks` of `chunk_tokens` each.
+// One of so many chunks is run for a search, when there are `chunks` of `chunk_tokens` each.
 std::size_t search_stride(std::size_t chunks, std::int64_t chunk_tokens);
+
+// Error(kBadInput) where a channel that `site` of `block` saw is infinite or not a number; `model`: the
+// checkpoint's path, which the error names.
+void check_finite(const InputStats& stats, const BlockSpec& block, SiteId site, const Path& model,
+                  Compute compute);
 
 // A block's weights, on every device of a run.
 class DeviceWeights {
@@ -46,7 +51,7 @@ class DeviceWeights {
 
 // Where samples lie.
 struct SamplePlace {
-  // what statistics over all samples saw at a sublayer's last site stays until finish()
+  // What statistics over all samples saw at a sublayer's last site stays until finish().
   bool keep_inputs = false;
   OpenStore open_store = {};  // where the residual stream is, if not in memory
   // On several devices, chunk c * stride lies where another stream has its chunk c.
@@ -82,8 +87,8 @@ class ActivationStream {
   // chunk's each; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is the residual stream of `original`, whose
   // chunk c holds the samples of this one's chunk c * stride; W is the sublayer's output linear as it is on
   // the devices, bias included. Nothing before the site may have changed since its statistics.
-  std::vector<double> missing_output(std::size_t part, int block, const DeviceWeights& weights,
-                                     ActivationStream& original, std::int64_t stride);
+  std::vector<double> output_error_products(std::size_t part, int block, const DeviceWeights& weights,
+                                            ActivationStream& original, std::int64_t stride);
   std::int64_t tokens() const { return tokens_; }
 
  private:

@@ -1,7 +1,6 @@
 #include "quant/pipeline/block_quantizer.h"
 
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <memory>
 
@@ -61,7 +60,7 @@ class StagedBlock {
     const auto input =
         std::make_shared<InputWithGram>(last ? take_statistics(site, Samples::kAll) : folded(site), run_);
     if (last) judgement_.measure_rounding(*input, block_.at_work(site));
-    if (last && takes_upstream(sublayer)) take_back_upstream(part, sublayer.output(), input->stats);
+    if (last && takes_upstream(sublayer)) correct_upstream(part, sublayer.output(), input->stats);
     for (const LinearId reader : block_.at_work(site))
       if (makes_input(sublayer, reader))
         waiting_.emplace(reader, input);
@@ -117,17 +116,17 @@ class StagedBlock {
   }
 
   // The output linear makes up for part of what the residual stream lost until here.
-  void take_back_upstream(std::size_t part, LinearId output, const InputStats& stats) {
+  void correct_upstream(std::size_t part, LinearId output, const InputStats& stats) {
     OriginalStream& original = *run_.original;
     LinearWork& work = block_.works.at(output);
     block_.put_on_devices(work.weight, output);
     const std::vector<double> missing =
-        stream_.missing_output(part, block_.number, block_.weights, original.stream, original.stride);
+        stream_.output_error_products(part, block_.number, block_.weights, original.stream, original.stride);
     work.change_rows(run_.pool(), [](std::size_t, std::span<const float> from, std::span<float> into) {
       if (from.data() != into.data()) std::copy(from.begin(), from.end(), into.begin());
     });
-    take_back(work.weight, missing, original.stream.tokens(), stats, *run_.plan.gptq.upstream_share,
-              run_.backend);
+    apply_upstream_correction(work.weight, missing, original.stream.tokens(), stats,
+                              *run_.plan.gptq.upstream_share, run_.backend);
     charge("upstream error");
   }
 
@@ -138,13 +137,7 @@ class StagedBlock {
     seen.stats = stream_.statistics(
         id, block_.number, block_.weights, samples, needs_rows() ? &seen.rows : nullptr,
         samples == Samples::kAll || folding_.searches_by_gram() ? run_.plan.gram_tokens() : 0);
-    for (const double value : seen.stats.mean_absolute())
-      if (!std::isfinite(value))
-        fail(ErrorKind::kBadInput,
-             {fmt::format("the activations {} are not finite", site.name),
-              run_.source.checkpoint().path().string(), block_.spec.prefix,
-              run_.plan.compute == Compute::kBFloat16 ? "try --compute float32"
-                                                      : "the checkpoint's weights may be damaged"});
+    check_finite(seen.stats, block_.spec, id, run_.source.checkpoint().path(), run_.plan.compute);
     charge(samples == Samples::kAll ? "forward and statistics" : "scale search");
     return seen;
   }

@@ -44,12 +44,12 @@ ModuleReport read_module(const QuantizeRun& run, const Json& json) {
 
 }  // namespace
 
-FindingsMark mark_findings(const QuantizeReport& report) {
+ReportMark mark_report(const QuantizeReport& report) {
   return {report.modules.size(), report.fallbacks.size(), report.warnings.size()};
 }
 
-Json block_findings(const QuantizeReport& report, const FindingsMark& since,
-                    const std::set<std::string>& changed) {
+Json block_record_json(const QuantizeReport& report, const ReportMark& since,
+                       const std::set<std::string>& changed) {
   Json modules = Json::array(), dense = Json::array();
   for (std::size_t i = since.modules; i < report.modules.size(); ++i)
     modules.push_back(module_json(report.modules[i]));
@@ -60,7 +60,7 @@ Json block_findings(const QuantizeReport& report, const FindingsMark& since,
                        {"changed", dense}});
 }
 
-std::set<std::string> take_findings(QuantizeRun& run, const Json& findings) {
+std::set<std::string> take_record(QuantizeRun& run, const Json& findings) {
   for (const Json& module : findings.at("modules").items())
     run.report.modules.push_back(read_module(run, module));
   for (const Json& fallback : findings.at("fallbacks").items())

@@ -8,15 +8,15 @@
 namespace llmq {
 
 // Where the report stood before a block.
-struct FindingsMark {
+struct ReportMark {
   std::size_t modules = 0, fallbacks = 0, warnings = 0;
 };
-FindingsMark mark_findings(const QuantizeReport& report);
+ReportMark mark_report(const QuantizeReport& report);
 
 // What came to the report since; `changed`: the dense tensors that the block's folds changed.
-Json block_findings(const QuantizeReport& report, const FindingsMark& since,
-                    const std::set<std::string>& changed);
+Json block_record_json(const QuantizeReport& report, const ReportMark& since,
+                       const std::set<std::string>& changed);
 // Adds a block's findings to the run's report; the names of the dense tensors it changed.
-std::set<std::string> take_findings(QuantizeRun& run, const Json& findings);
+std::set<std::string> take_record(QuantizeRun& run, const Json& findings);
 
 }  // namespace llmq

@@ -3,8 +3,8 @@
 namespace llmq {
 namespace {
 
-BlockWeights load_finished_block(Backend& backend, const QuantizeRun& run, const LinearSource& written,
-                                 const std::set<std::string>& changed, int block) {
+BlockWeights load_written_block(Backend& backend, const QuantizeRun& run, const LinearSource& written,
+                                const std::set<std::string>& changed, int block) {
   const BlockSpec& structure = run.spec.blocks.at(static_cast<std::size_t>(block));
   const bool allow = run.options.allow_nonfinite;
   const auto source_of = [&](const std::string& tensor) -> const LinearSource& {
@@ -57,14 +57,14 @@ std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block) {
   return load_on_devices(run, block, all);
 }
 
-std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const LinearSource& written,
-                                              const std::set<std::string>& changed, int block) {
+std::vector<BlockWeights> load_written_block(const QuantizeRun& run, const LinearSource& written,
+                                             const std::set<std::string>& changed, int block) {
   std::vector<Lease> leases;
   for (const LinearSpec& linear : run.spec.blocks.at(static_cast<std::size_t>(block)).linears)
     if (run.planned.count(linear.module) == 0) leases.push_back(hold_weight(run, linear));
   std::vector<BlockWeights> weights;
   for (Backend* const backend : run.devices())
-    weights.push_back(load_finished_block(*backend, run, written, changed, block));
+    weights.push_back(load_written_block(*backend, run, written, changed, block));
   return weights;
 }
 

@@ -18,7 +18,7 @@ std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block,
 std::vector<BlockWeights> load_on_devices(const QuantizeRun& run, int block);
 
 // A block that is done, as `written` has it; `changed`: the dense tensors that its folds changed.
-std::vector<BlockWeights> load_finished_block(const QuantizeRun& run, const LinearSource& written,
-                                              const std::set<std::string>& changed, int block);
+std::vector<BlockWeights> load_written_block(const QuantizeRun& run, const LinearSource& written,
+                                             const std::set<std::string>& changed, int block);
 
 }  // namespace llmq

@@ -38,9 +38,9 @@ std::vector<float> host_floats(Backend& backend, const TensorView& view) {
 
 }  // namespace
 
-std::vector<double> ActivationStream::missing_output(std::size_t part, int block,
-                                                     const DeviceWeights& weights, ActivationStream& original,
-                                                     std::int64_t stride) {
+std::vector<double> ActivationStream::output_error_products(std::size_t part, int block,
+                                                            const DeviceWeights& weights,
+                                                            ActivationStream& original, std::int64_t stride) {
   const SublayerSpec& sublayer = spec(block).sublayers.at(part);
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);

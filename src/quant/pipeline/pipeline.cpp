@@ -75,7 +75,7 @@ void check_dense(QuantizeRun& run) {
 }
 
 // The end of a block: what its folds changed goes to the writer, and what it found with it.
-void finish_block(QuantizeRun& run, const FindingsMark& before) {
+void finish_block(QuantizeRun& run, const ReportMark& before) {
   std::set<std::string> changed;
   for (const auto& [name, values] : run.changed_dense) {
     const StoredTensor& tensor = run.source.checkpoint().at(name);
@@ -83,7 +83,7 @@ void finish_block(QuantizeRun& run, const FindingsMark& before) {
     run.writing.add_dense(name, dtype, tensor.view.shape, stored_floats(values, dtype));
     changed.insert(name);
   }
-  run.writing.commit(block_findings(run.report, before, changed));
+  run.writing.commit(block_record_json(run.report, before, changed));
   run.written_dense.merge(changed);
   run.changed_dense.clear();
   run.clock.charge("writing");
@@ -138,13 +138,13 @@ void tell_fewer_rows(QuantizeRun& run, std::span<const ForwardContext> devices, 
   }
 }
 
-void run_finished_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
-                         std::span<const ForwardContext> devices, ActivationStream& stream) {
+void replay_blocks(QuantizeRun& run, const std::vector<std::set<std::string>>& finished,
+                   std::span<const ForwardContext> devices, ActivationStream& stream) {
   if (finished.empty()) return;
   const LinearSource written = LinearSource::open(run.writing.writer().written());
   for (std::size_t block = 0; block < finished.size(); ++block) {
     const std::string place = fmt::format("block {}/{}", block + 1, run.spec.blocks.size());
-    run_finished_block(run, written, finished[block], static_cast<int>(block), stream);
+    replay_block(run, written, finished[block], static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
     if (run.options.on_step) run.options.on_step(place, "once more");
   }
@@ -198,9 +198,9 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     original->stream.embed(run.source.checkpoint(), original->samples);
     run.original = &*original;
   }
-  run_finished_blocks(run, finished, devices, stream);
+  replay_blocks(run, finished, devices, stream);
   for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
-    const FindingsMark before = mark_findings(run.report);
+    const ReportMark before = mark_report(run.report);
     read_ahead(run, block + 1);
     quantize_block_on_samples(run, static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
@@ -210,7 +210,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
 
 void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
   for (std::size_t block = first_block; block < run.spec.blocks.size(); ++block) {
-    const FindingsMark before = mark_findings(run.report);
+    const ReportMark before = mark_report(run.report);
     read_ahead(run, block + 1);
     quantize_block_by_rounding(run, static_cast<int>(block));
     finish_block(run, before);
@@ -221,7 +221,7 @@ void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
 std::vector<std::set<std::string>> take_finished(QuantizeRun& run) {
   std::vector<std::set<std::string>> finished;
   for (const Json& findings : run.writing.writer().committed()) {
-    finished.push_back(take_findings(run, findings));
+    finished.push_back(take_record(run, findings));
     run.written_dense.insert(finished.back().begin(), finished.back().end());
   }
   run.report.resumed_blocks = static_cast<std::int64_t>(finished.size());

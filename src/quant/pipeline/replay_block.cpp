@@ -4,9 +4,9 @@
 
 namespace llmq {
 
-void run_finished_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
-                        int block, ActivationStream& stream) {
-  const std::vector<BlockWeights> weights = load_finished_block(run, written, changed, block);
+void replay_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
+                  int block, ActivationStream& stream) {
+  const std::vector<BlockWeights> weights = load_written_block(run, written, changed, block);
   const std::size_t parts = run.spec.blocks[static_cast<std::size_t>(block)].sublayers.size();
   for (std::size_t part = 0; part < parts; ++part) stream.finish(part, block, weights);
   if (run.original != nullptr) {

@@ -13,7 +13,7 @@
 namespace llmq {
 
 // `written`: the output's tensors; `changed`: the dense tensors of this block that folds changed.
-void run_finished_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
-                        int block, ActivationStream& stream);
+void replay_block(QuantizeRun& run, const LinearSource& written, const std::set<std::string>& changed,
+                  int block, ActivationStream& stream);
 
 }  // namespace llmq

@@ -46,8 +46,8 @@ OriginalStream make_original_stream(std::span<const ForwardContext> devices,
   return {std::move(stream), std::move(some), stride, {}};
 }
 
-void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
-               const InputStats& stats, double share, Backend& backend) {
+void apply_upstream_correction(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
+                               const InputStats& stats, double share, Backend& backend) {
   const std::int64_t channels = stats.channels();
   double mean = 0;
   for (std::int64_t k = 0; k < channels; ++k) mean += stats.gram_at(k, k) / static_cast<double>(channels);

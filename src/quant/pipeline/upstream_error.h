@@ -27,7 +27,7 @@ struct OriginalStream {
 
 // Samples of every stride-th chunk; enough chunks for about kOriginalTokens.
 inline constexpr std::int64_t kOriginalTokens = 32768;
-// Of how many chunks one is taken.
+// One of so many chunks is taken.
 std::int64_t original_stride(std::int64_t samples, std::int64_t length, std::int64_t chunk_tokens);
 // On every device that the quantized model's samples are on.
 OriginalStream make_original_stream(std::span<const ForwardContext> devices,
@@ -55,7 +55,7 @@ struct UpstreamSizes {
 
 // Adds share C (G + lambda I)^-1 to `weight` [out, channels]. `missing` is C over `tokens` of the stats'
 // tokens.
-void take_back(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
-               const InputStats& stats, double share, Backend& backend);
+void apply_upstream_correction(std::span<float> weight, std::span<const double> missing, std::int64_t tokens,
+                               const InputStats& stats, double share, Backend& backend);
 
 }  // namespace llmq

@@ -52,7 +52,7 @@ Case make_case() {
 std::vector<float> taken_back(const Case& c, double share, std::int64_t tokens = kTokens, int threads = 2,
                               const char* device = "cpu") {
   std::vector<float> weight = c.weight;
-  take_back(weight, c.missing, tokens, c.stats, share, *make_backend({device, threads}));
+  apply_upstream_correction(weight, c.missing, tokens, c.stats, share, *make_backend({device, threads}));
   return weight;
 }
 
