@@ -55,7 +55,7 @@ class ModelDirectory {
   std::function<void()> begin_sync();
   std::vector<Json> committed() const;
   Checkpoint written(const Json& config) const;
-  // `texts`: files that loaders read beside config.json. The digest of the output.
+  // Returns the digest of the output. `texts`: files that loaders read beside config.json.
   std::string complete(const Json& config,
                        const std::vector<std::pair<std::string, std::string>>& texts = {});
   // The manifest, when there is one, is written last and knows the digest of every other file.

@@ -26,7 +26,7 @@ struct RoundingProblem {
   QuantScheme scheme;
   GramLoss* gram = nullptr;  // of `stats`, shared by the linears that read them; null: made where needed
   std::unique_ptr<PreparedInput>* prepared = nullptr;  // of `stats`, likewise; filled by the method
-  // that may take rows, beside the backend; always the same ones for one `prepared`
+  // These may take rows beside the backend; they are always the same ones for one `prepared`.
   std::span<const std::shared_ptr<Backend>> further_devices = {};
 };
 

@@ -33,7 +33,7 @@ void quantize_block_by_rounding(QuantizeRun& run, int block) {
     const auto planned = run.planned.find(linear.module);
     if (planned == run.planned.end()) continue;
     round_linear(run, linear, *planned->second);
-    // else the next linear, of another size, would lie between the holes that this one leaves
+    // Else the next linear, of another size, would lie between the holes that this one leaves.
     return_freed_memory();
   }
 }

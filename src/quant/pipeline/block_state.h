@@ -47,7 +47,7 @@ class BlockState {
   LinearWorks works;                  // those of the sublayer at hand that are opened and not yet quantized
 
   bool is_planned(LinearId id) const { return run.planned.count(spec.at(id).module) != 0; }
-  // Of those that read a site, the ones at work.
+  // The linears that read a site and are at work.
   std::vector<LinearId> at_work(SiteId site) const;
 
   // Reads a planned linear; false where it is not planned.

@@ -37,7 +37,7 @@ struct QuantizeReport {
   std::vector<ModuleReport> modules;
   std::vector<Fallback> fallbacks;
   std::vector<std::string> warnings;
-  // calibration tokens whose products the losses are taken from, scaled to all
+  // The losses are taken from the products of so many calibration tokens and scaled to all.
   std::int64_t loss_tokens = 0;
   std::int64_t resumed_blocks = 0;  // finished by an interrupted run before this one
   double seconds = 0;

@@ -30,7 +30,7 @@ class ColumnPanels {
   float* at(std::int64_t row, const ColumnBlock& block) {
     return values_.data() + block.offset + row * block.width;
   }
-  // panel after panel, a block's at its offset
+  // Panel follows panel, and a block's panel begins at the block's offset.
   std::span<const float> values() const { return {values_.data(), values_.size()}; }
   // The blocks of the run that begins at `begin`: [first, last).
   std::size_t first_block(std::int64_t begin) const { return block_of_[static_cast<std::size_t>(begin)]; }

@@ -62,7 +62,7 @@ class DeviceRows {
 
   void write(QuantizedMatrix& matrix) {
     const DevicePanels& panels = linear_.input.is_fitted ? input_.square : input_.upper;
-    // differences have done their work
+    // The codes take the memory of the differences, which have done their work.
     const TensorView codes(difference_.get(), DType::kU8, {rows_, size_}, difference_.device());
     rounder_.write_codes({{size_, panels.column.as<std::int32_t>()},
                           steps_.as<float>(),
@@ -100,7 +100,7 @@ class DeviceRows {
   }
 
   void read_weight() {
-    // there are no steps yet
+    // The weight takes the memory of the steps, because there are no steps yet.
     const TensorView raw(steps_.get(), DType::kF32, {rows_, size_}, steps_.device());
     backend_.upload(raw, problem_.weight.data() + first_row_ * size_);
     rounder_.place_columns(lines(weight_, 0, size_), raw, {size_, input_.upper.column.as<std::int32_t>()});

@@ -25,8 +25,8 @@ inline constexpr int kMostRaises = 8;
 enum class FactorUse : std::uint8_t { kNumbers, kSolving };
 
 struct Factorization {
-  // the lower Cholesky factor of H + lambda I with rows and columns from last to first, where it is not
-  // on_device
+  // The lower Cholesky factor of H + lambda I stands here, rows and columns from last to first, unless it
+  // stays on_device.
   LowerTriangle reversed;
   double lambda = 0;
   int raises = 0;

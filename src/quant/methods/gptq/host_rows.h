@@ -42,7 +42,7 @@ struct GptqInput final : PreparedInput {
   std::vector<InputOnDevice> on_devices;  // where devices round
 
   std::vector<float> importance_by_column() const;
-  // by place of `runs`: the place of the same column in `order`
+  // For each place of `runs`, the list has the place of the same column in `order`.
   std::vector<std::int32_t> places_of_runs() const;
   bool changes_order() const { return is_fitted && order.columns != runs.columns; }
 };

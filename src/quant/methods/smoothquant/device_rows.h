@@ -16,7 +16,7 @@ namespace llmq {
 std::unique_ptr<SmoothRows> make_device_smooth_rows(const SmoothProblem& problem, Backend& backend);
 
 struct SmoothSizes {
-  // rows of either; steps of a row of inputs
+  // `inputs` and `weights` count rows, `groups` the steps of a row of inputs.
   std::uint64_t inputs = 0, weights = 0, channels = 0, groups = 0;
 };
 std::uint64_t device_smooth_bytes(const SmoothSizes& sizes);

@@ -48,7 +48,7 @@ class SmoothRows {
 
 // sum over rows of kRowsTogether at a time.
 double sum_of_rows(std::span<const double> rows);
-// Of `all` rows of weights those that are judged: every n-th.
+// Every n-th of `all` rows of weights is judged.
 std::size_t sampled_stride(std::size_t all);
 // On the backend where it can, else by the pool. The problem stays where it is.
 std::unique_ptr<SmoothRows> make_smooth_rows(const SmoothProblem& problem, ThreadPool& pool,
