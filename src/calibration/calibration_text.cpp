@@ -1,9 +1,9 @@
 // Sources are tokenized one after the other into one stream of ids, cut into samples of L; a seeded
 // permutation may choose among them.
 //
-// The generator is SplitMix64 (Steele, Lea, Flood 2014) from the seed: state += 0x9e3779b97f4a7c15, two
-// xor-shift-multiplies. The permutation is Fisher-Yates from the last index down, each draw below n by
-// multiply-shift with rejection (Lemire 2019), so it is unbiased and the same everywhere.
+// The generator is SplitMix64 (base/split_mix64.h) from the seed. The permutation is Fisher-Yates from the
+// last index down, each draw below n by multiply-shift with rejection (Lemire 2019), so it is unbiased and the
+// same everywhere.
 #include "calibration/calibration_text.h"
 
 #include <algorithm>
@@ -13,33 +13,22 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/sha256.h"
+#include "base/split_mix64.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::uint64_t kLargestText = std::uint64_t{1} << 30;
 
-class SplitMix64 {
- public:
-  explicit SplitMix64(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = (state_ += 0x9e3779b97f4a7c15u);
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
+// Uniform in [0, n).
+std::uint64_t draw_below(SplitMix64& random, std::uint64_t n) {
+  const std::uint64_t threshold = (0 - n) % n;  // 2^64 mod n draws are rejected
+  for (;;) {
+    __extension__ using Wide = unsigned __int128;
+    const Wide product = static_cast<Wide>(random.next()) * n;
+    if (static_cast<std::uint64_t>(product) >= threshold) return static_cast<std::uint64_t>(product >> 64);
   }
-  std::uint64_t below(std::uint64_t n) {
-    const std::uint64_t threshold = (0 - n) % n;  // 2^64 mod n draws are rejected
-    for (;;) {
-      __extension__ using Wide = unsigned __int128;
-      const Wide product = static_cast<Wide>(next()) * n;
-      if (static_cast<std::uint64_t>(product) >= threshold) return static_cast<std::uint64_t>(product >> 64);
-    }
-  }
-
- private:
-  std::uint64_t state_;
-};
+}
 
 bool ends_with(const std::string& text, std::string_view suffix) {
   return text.size() >= suffix.size() &&
@@ -140,7 +129,7 @@ std::vector<std::size_t> seeded_permutation(std::size_t count, std::uint64_t see
   std::vector<std::size_t> order(count);
   for (std::size_t i = 0; i < count; ++i) order[i] = i;
   SplitMix64 random(seed);
-  for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[random.below(i)]);
+  for (std::size_t i = count; i > 1; --i) std::swap(order[i - 1], order[draw_below(random, i)]);
   return order;
 }
 

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/split_mix64.h"
 
 namespace llmq {
 namespace {
@@ -17,23 +18,13 @@ constexpr std::array kWords = {
     "red",   "green",  "happy", "sad",   "went",   "saw",    "made",   "came",  "took",  "found", "said",
     "gave",  "with",   "from",  "into",  "over",   "under",  "before", "after", "and"};
 
-// SplitMix64: the same numbers with every library.
-class Numbers {
+class Numbers : public SplitMix64 {
  public:
-  explicit Numbers(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next() {
-    std::uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
+  using SplitMix64::SplitMix64;
   double uniform() { return static_cast<double>(next() >> 11) * 0x1p-53; }  // [0, 1)
   std::int64_t between(std::int64_t first, std::int64_t last) {
     return first + static_cast<std::int64_t>(next() % static_cast<std::uint64_t>(last - first + 1));
   }
-
- private:
-  std::uint64_t state_;
 };
 
 std::string words(Numbers& numbers, std::int64_t count) {
