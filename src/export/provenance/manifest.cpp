@@ -96,8 +96,10 @@ Json make_manifest(const ProvenanceFacts& facts, std::span<const NamedDigest> ou
 
 std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<const std::string> names) {
   std::vector<NamedDigest> digests;
-  for (const std::string& name : names)
-    digests.push_back({name, io.open(directory / name)->size(), file_sha256(io, directory / name)});
+  for (const std::string& name : names) {
+    const std::unique_ptr<File> file = io.open(directory / name);
+    digests.push_back({name, file->size(), file_sha256(*file)});
+  }
   return digests;
 }
 
