@@ -2,8 +2,8 @@
 // permutation may choose among them.
 //
 // The generator is SplitMix64 (base/split_mix64.h) from the seed. The permutation is Fisher-Yates from the
-// last index down, each draw below n by multiply-shift with rejection (Lemire 2019), so it is unbiased and the
-// same everywhere.
+// last index down, each draw below n by multiply-shift with rejection (Lemire 2019), so it is unbiased and
+// the same everywhere.
 #include "calibration/calibration_text.h"
 
 #include <algorithm>

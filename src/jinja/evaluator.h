@@ -16,8 +16,8 @@ namespace llmq::jinja {
 
 using Escape = std::string (*)(std::string_view text);
 
-// `context` is a dict of the template's variables, `now` what strftime_now() prints. Without an `escape` every
-// text is printed as it is.
+// `context` is a dict of the template's variables, `now` what strftime_now() prints. Without an `escape`
+// every text is printed as it is.
 std::string evaluate(const Body& body, const Value& context, const std::tm& now, Meter& meter,
                      Escape escape = nullptr);
 

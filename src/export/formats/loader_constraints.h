@@ -19,7 +19,8 @@ namespace llmq {
 struct LoaderVerdict {
   std::string loader;  // "vLLM (Marlin kernels)"
   bool fits = false;
-  // Says why not: "model.layers.0.self_attn.q_proj has 576 input features, and Marlin wants a multiple of 128".
+  // Says why not: "model.layers.0.self_attn.q_proj has 576 input features, and Marlin wants a multiple of
+  // 128".
   std::string reason;
   std::string command;  // what to type, with `directory` in it
 };

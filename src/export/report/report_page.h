@@ -39,8 +39,8 @@ struct Page {
 
 Page read_page(const Json& report);
 
-// Lists, empty where the report has nothing for them: {role, svg} of each chart; {role, cells: [{low, text} or
-// null, one a block]} of each role.
+// Lists, empty where the report has nothing for them: {role, svg} of each chart; {role, cells: [{low, text}
+// or null, one a block]} of each role.
 Json losses(const Page& page);
 Json bits_by_layer(const Page& page);
 Json scales(const Page& page);

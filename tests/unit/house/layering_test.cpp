@@ -34,7 +34,8 @@ const std::map<std::string, Names>& allowed() {
       {"grammar", {"base", "tokenizer"}},
       {"model", {"base", "tensor", "device", "io", "kernels/common"}},
       {"calibration", {"base", "tensor", "device", "io", "tokenizer", "model"}},
-      {"export", {"base", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
+      // Its pages are templates.
+      {"export", {"base", "jinja", "tensor", "device", "io", "tokenizer", "model", "kernels/common"}},
       // Plans ask the table of formats, a pipeline hands finished matrices to a writer.
       {"quant",
        {"base", "tensor", "device", "io", "tokenizer", "model", "calibration", "export", "kernels/common"}},
