@@ -104,7 +104,7 @@ void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, 
 }
 
 void add_rope(const ModelSpec& spec, const std::string& prefix, GgufMetadata& metadata) {
-  const RopeSpec& rope = spec.rope;
+  const RopeSpec& rope = spec.ropes.front();
   if (rope.kind == RopeKind::kLinear || rope.kind == RopeKind::kYarn) {
     metadata.set_string(prefix + "rope.scaling.type", rope.kind == RopeKind::kLinear ? "linear" : "yarn");
     metadata.set_f32(prefix + "rope.scaling.factor", static_cast<float>(rope.factor));

@@ -192,7 +192,10 @@ bool computes_silu(const ModelSpec& spec) {
 }
 
 void check_rope(const ModelSpec& spec, const std::string& file) {
-  const RopeSpec& rope = spec.rope;
+  if (spec.ropes.size() != 1)
+    refuse(file, "rope_parameters",
+           fmt::format("GGUF has a place for one rope of a model, which has {}", spec.ropes.size()));
+  const RopeSpec& rope = spec.ropes.front();
   if (rope.kind == RopeKind::kDynamic)
     refuse(file, "rope_scaling", "GGUF has no place for dynamic rope scaling");
   if (rope.kind != RopeKind::kYarn) return;
@@ -242,7 +245,7 @@ std::unique_ptr<GgufTensorSource> open_gguf_tensors(Io& io, const Checkpoint& ch
 // In FP32 and in the order of convert_hf_to_gguf.py, where a number divided by a tensor is the tensor's
 // reciprocal times the number.
 std::vector<float> llama3_rope_factors(const ModelSpec& spec) {
-  const RopeSpec& rope = spec.rope;
+  const RopeSpec& rope = spec.ropes.front();
   if (rope.kind != RopeKind::kLlama3) return {};
   const auto over = [](double number, float by) { return (1.0f / by) * static_cast<float>(number); };
   const auto length = static_cast<double>(rope.original_max_position);

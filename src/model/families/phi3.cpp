@@ -8,7 +8,7 @@ namespace {
 
 void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {4096, 0, 0, 1e-5}, spec);
-  spec.rope = read_rope(config, spec.max_position, sizes.head_dim, true);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, true)};
   // Read by longrope alone; beside another rope it means nothing.
   config.integer("original_max_position_embeddings", kPositionsRange, 4096);
   config.require_neutral("attention_bias", false);

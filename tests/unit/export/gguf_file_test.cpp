@@ -78,10 +78,10 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
   EXPECT_EQ(read.blocks.front().pages.kv_heads, spec.blocks.front().pages.kv_heads);
   EXPECT_EQ(read.blocks.front().pages.head_dim, spec.blocks.front().pages.head_dim);
   EXPECT_EQ(read.final_norm.eps, spec.final_norm.eps);
-  EXPECT_EQ(read.rope.kind, spec.rope.kind);
-  EXPECT_EQ(read.rope.factor, spec.rope.factor);
-  EXPECT_EQ(read.rope.beta_fast, spec.rope.beta_fast);
-  EXPECT_EQ(read.rope.beta_slow, spec.rope.beta_slow);
+  EXPECT_EQ(read.ropes.front().kind, spec.ropes.front().kind);
+  EXPECT_EQ(read.ropes.front().factor, spec.ropes.front().factor);
+  EXPECT_EQ(read.ropes.front().beta_fast, spec.ropes.front().beta_fast);
+  EXPECT_EQ(read.ropes.front().beta_slow, spec.ropes.front().beta_slow);
   EXPECT_EQ(read.blocks.front().pages.window, spec.blocks.front().pages.window);
   EXPECT_EQ(read.tied_head, spec.tied_head);
   for (const BlockSpec& block : spec.blocks)
@@ -117,6 +117,14 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
       to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
     });
   EXPECT_FALSE(system_io().exists(directory / "m.gguf"));
+}
+
+TEST(GgufFile, RefusesASecondRope) {
+  TemporaryDirectory directory;
+  ModelSpec spec = ModelSpec::read(open_checkpoint(system_io(), golden_model(directory, "llama-default")));
+  EXPECT_NO_THROW(check_gguf_family(spec, "model"));
+  spec.ropes.push_back(spec.ropes.front());
+  expect_refusal(ErrorKind::kUnsupported, "one rope", [&] { check_gguf_family(spec, "model"); });
 }
 
 TEST(GgufFile, TokenizersAndWindowsSurvive) {
@@ -312,11 +320,12 @@ TEST(GgufNames, TranslateBothWaysAndRowsToo) {
 
 TEST(GgufRopeFactors, AreLlama3sAndReadBack) {
   ModelSpec spec;
-  spec.rope.kind = RopeKind::kLlama3;
-  spec.rope.dims = 128;
-  spec.rope.theta = 500000;
-  spec.rope.factor = 8;
-  spec.rope.original_max_position = 8192;
+  RopeSpec& rope = spec.ropes.emplace_back();
+  rope.kind = RopeKind::kLlama3;
+  rope.dims = 128;
+  rope.theta = 500000;
+  rope.factor = 8;
+  rope.original_max_position = 8192;
   const std::vector<float> factors = llama3_rope_factors(spec);
   ASSERT_EQ(factors.size(), 64u);
   EXPECT_EQ(factors.front(), 1);
@@ -324,7 +333,7 @@ TEST(GgufRopeFactors, AreLlama3sAndReadBack) {
   EXPECT_TRUE(std::is_sorted(factors.begin(), factors.end()));
   EXPECT_EQ(std::count(factors.begin(), factors.end(), 1.0f),
             29);  // torch.tensor(rope_factors) of convert_hf_to_gguf.py
-  spec.rope.kind = RopeKind::kDefault;
+  rope.kind = RopeKind::kDefault;
   EXPECT_TRUE(llama3_rope_factors(spec).empty());
 }
 
