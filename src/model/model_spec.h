@@ -61,7 +61,7 @@ struct ModelSpec {
 };
 
 // cos and sin of position * frequency, F32 [positions, dims/2], computed in FP64 or as Transformers does
-// where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils, and dynamic
+// where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils. Dynamic
 // asks for the model's max_position. Error(kUsage) for positions out of range.
 struct RopeTable {
   std::vector<float> cosines, sines;

@@ -157,7 +157,7 @@ TEST(Engine, BatchMatesChangeNothing) {
   const std::vector<float> wanted = forward(engine, alone, kPrompt);
   a.extend(3);
   b.extend(13);
-  const Engine::Step steps[] = {{other, 0, a.blocks()}, {kPrompt, 0, b.blocks()}};
+  const Engine::Step steps[] = {{other, 0, a.tables()}, {kPrompt, 0, b.tables()}};
   const std::vector<float> both = logits_of(engine, engine.forward(steps), 16);
   EXPECT_EQ(std::vector<float>(both.begin() + 3 * 61, both.end()), wanted);
 }
@@ -200,7 +200,7 @@ TEST(Engine, WhatDoesNotFitIsRefusedWhole) {
   refused(std::vector<std::int32_t>(50, 3), ErrorKind::kResource);  // 100 positions in 96
   // no such token, found after room was made
   refused({1, 61}, ErrorKind::kBadInput);
-  const Engine::Step beyond = {kPrompt, 45, a.blocks()};  // 58 positions in 13 blocks of 4
+  const Engine::Step beyond = {kPrompt, 45, a.tables()};  // 58 positions in 13 blocks of 4
   EXPECT_THROW(engine.forward(std::span(&beyond, 1)), Error);
 }
 
