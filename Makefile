@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy bench bench-peers bench-large bench-overlap soak install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -11,7 +11,9 @@ help:
 	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
 	@echo "make format     refuse C++ files that clang-format would write otherwise (seconds)"
 	@echo "make tidy       clang-format and clang-tidy over what you changed (TIDY_BASE=COMMIT: since then)"
+	@echo "make documents  write docs/reference and the README's picture anew, check widths, links and commands"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
+	@echo "make release    from a clean tag: source archive, installed tree and SHA-256 sums in build/release"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
@@ -84,6 +86,12 @@ tidy: install-dependencies
 	cmake --preset cpu-release
 	scripts/run_tidy.sh $(BUILD) $${TIDY_BASE:-HEAD}
 
+# What of the documents is made from the program and from figures; then all that a test holds of them.
+documents: build
+	scripts/make_reference.py $(BUILD)/tools/llmq
+	scripts/draw_proof.py
+	scripts/check_documents.py $(BUILD)/tools/llmq
+
 bench: install-dependencies
 	cmake --preset bench
 	cmake --build build/bench -j$(JOBS) --target llmq_bench_kernels
@@ -106,6 +114,10 @@ bench-overlap: install-dependencies
 
 soak: build
 	tests/serve/soak_test.py $(BUILD)/tools/llmq $${SOAK_SECONDS:-1800}
+
+# What is published of a version, from the tag that HEAD has; refuses any other tree (CONTRIBUTING.md).
+release:
+	@scripts/release.sh
 
 clean:
 	rm -rf build

@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
 # Lists commits since 792835b, merges too, whose subject is longer than 72 characters. Fails where one of them is not older than
-# this script: what was there before is not rewritten for its subject.   check_subjects.sh
+# this script: what was there before is not rewritten for its subject.
+#   check_subjects.sh          the history
+#   check_subjects.sh FILE     a message that is about to be committed, as git hands it to a commit-msg hook
 set -euo pipefail
 export LC_ALL=C.UTF-8  # characters, not bytes
-cd "$(dirname "$0")/.."
 from=792835b37382de3e22c65693d68a067794a9815d most=72
+if [ $# -gt 0 ]; then
+  subject=$(sed -n -e '/^#/d' -e '/[^[:space:]]/{p;q}' "$1")
+  [ ${#subject} -le $most ] || { echo "The subject has ${#subject} characters, and $most are the most: $subject" >&2; exit 1; }
+  exit 0
+fi
+cd "$(dirname "$0")/.."
 if ! git merge-base --is-ancestor $from HEAD 2>/dev/null; then
   echo "Subjects of commits are not checked: the history here does not reach ${from:0:7}."
   exit 0

@@ -6,7 +6,7 @@
 // and tensors neither overlap nor leave the file. A tensor's extents are turned around on reading: Shape is
 // outermost first, as everywhere in llmq. parse_gguf() sees memory only, so that the fuzz target needs no
 // file. Values are views into those bytes: a vocabulary of 150,000 tokens costs nothing until somebody asks
-// for it. Source: ggml's docs/gguf.md. What is read and written: docs/formats.md.
+// for it. Source: ggml's docs/gguf.md. What is read and written: docs/reference/formats.md.
 #pragma once
 #include <cstdint>
 #include <map>

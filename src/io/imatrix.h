@@ -8,7 +8,7 @@
 //                chunks; {i32 bytes, dataset}. A value is the mean square times `calls`.
 //
 // Weights have GGUF's names ("blk.0.attn_q.weight"). parse_imatrix() sees memory only.
-// Source: llama.cpp's tools/imatrix/imatrix.cpp, common/imatrix-loader.cpp; docs/formats.md.
+// Source: llama.cpp's tools/imatrix/imatrix.cpp, common/imatrix-loader.cpp; docs/reference/formats.md.
 #pragma once
 #include <cstdint>
 #include <map>

@@ -10,7 +10,7 @@
 //   GPTQ:                              the bit streams of the first, transposed: int32 [in*b/32, out], a
 //                                      column of words an output; zeros [groups, out*b/32], packed along out;
 //                                      v1 stores them less one.
-// Sources: docs/formats.md (AutoAWQ packing_utils.py; compressed_tensors pack_quantized; AutoGPTQ
+// Sources: docs/reference/formats.md (AutoAWQ packing_utils.py; compressed_tensors pack_quantized; AutoGPTQ
 // qlinear_cuda.py, whose 3-bit words of 10, 11 and 11 fields are this stream). Bits 2..8 for the first, 4 for
 // the second, 2, 3, 4 and 8 for the third.
 #pragma once

@@ -8,6 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 BUILD=$build "$source/share/docker/build.sh" "$source" "$work/usr/local" >/dev/null
+for file in LICENSE NOTICE; do cmp "$source/$file" "$work/usr/local/share/doc/llmq/$file"; done
 
 # Each library's package is in the list, is what C++ itself needs, or is wanted by one that is in the list.
 listed=" $(LIST_ONLY=1 "$source/share/docker/runtime.sh") libc6 libstdc++6 libgcc-s1 "

@@ -10,6 +10,7 @@ tree=$work/elsewhere
 for file in recipes/qwen32b.yaml wikitext-2/wiki.test.raw calibration/c4.utf8; do
   cmp "$tree/share/llmq/$file" "$(find "$source/share" "$source/recipes" -path "*${file#recipes/}" | head -n 1)"
 done
+python3 "$source/tests/cli/check_licences.py" "$source" "$tree"
 model=$source/tests/models/tinystories-656k
 cd "$work"
 "$tree/bin/llmq" quantize --model "$model" --recipe "$tree/share/llmq/recipes/tinystories.yaml" --output "$work/q" \

@@ -82,7 +82,7 @@ TEST(EvalPpl, LevelsAgreeClosely) {
   EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
 }
 
-// What is promised of int8, and what docs/serving.md says of int4 and fp8; all change something, and the
+// What is promised of int8, and what docs/guides/serving.md says of int4 and fp8; all change something, and the
 // bytes are those of heads of 16.
 TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   const Json plain = eval({tinystories()}).json();

@@ -10,7 +10,7 @@
 //
 // "Gives back": within 0.5 %. "Collapses": 8 bits are worse than plain 4 bits without outliers, 4 bits than
 // 3. Text: stories that the model told itself (tests/fixtures/stories), others for calibration, so that
-// perplexity means something. Each figure is printed: docs/methods.md has them as a table.
+// perplexity means something. Each figure is printed: docs/measurements/quality.md has them as a table.
 //
 // AWQ chooses among near-ties, and one story more or a processor that adds in another order changes the
 // choice: at 4 bits the ratio of one calibration scatters by 0.7 %. So it is the geometric mean over

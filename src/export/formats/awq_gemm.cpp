@@ -6,7 +6,7 @@
 //   <module>.scales   F16 [groups, out]
 //
 // The format has one bit width, one group size and FP16 scales for the whole model. Sources: AutoAWQ
-// awq/modules/linear/gemm.py and awq/utils/packing_utils.py; docs/formats.md.
+// awq/modules/linear/gemm.py and awq/utils/packing_utils.py; docs/reference/formats.md.
 #include "base/error.h"
 #include "export/formats/packed_formats.h"
 #include "tensor/packed_layout.h"

@@ -7,7 +7,7 @@
 //
 // W4A8 is int-quantized too: what compressed-tensors itself chooses for it and vLLM reads.
 // Sources: compressed_tensors 0.20 compressors/{naive_quantized,format}, quantization/quant_args.py; vLLM's
-// schemes/compressed_tensors_{w8a8_int8,w8a8_fp8,w4a8_int}.py; docs/formats.md.
+// schemes/compressed_tensors_{w8a8_int8,w8a8_fp8,w4a8_int}.py; docs/reference/formats.md.
 #pragma once
 #include <optional>
 #include <string>

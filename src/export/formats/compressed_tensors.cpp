@@ -10,7 +10,7 @@
 //   <module>.weight_shape       I64 [2] = out, in
 //
 // Sources: compressed_tensors 0.20 compressors/pack_quantized, quantization/{quant_config,quant_args}.py;
-// docs/formats.md.
+// docs/reference/formats.md.
 #include <algorithm>
 #include <array>
 

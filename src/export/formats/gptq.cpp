@@ -12,7 +12,7 @@
 // one higher, which are the same weights, where no code of it is at the top already. Schemes that differ from
 // the first module's, and linears left dense, are rules of `dynamic`. Sources: AutoGPTQ
 // nn_modules/qlinear/qlinear_cuda.py, GPTQModel 7.7 nn_modules/qlinear, quantization/config.py;
-// docs/formats.md.
+// docs/reference/formats.md.
 #include <algorithm>
 #include <map>
 #include <set>

@@ -4,8 +4,8 @@
 // A row of the table is one kernel of a loader with one format. Sources: GPTQModel 7.7
 // nn_modules/qlinear/{marlin,machete,torch,marlin_awq,torch_awq}.py, vLLM's marlin_utils.py,
 // machete_utils.py, allspark_utils.py, gptq.py and schemes/compressed_tensors_{w8a8_int8,w8a8_fp8}.py as
-// docs/formats.md cites them, compressed-tensors 0.20. Tested against Transformers and GPTQModel themselves
-// where CI installs them.
+// docs/guides/formats.md cites them, compressed-tensors 0.20. Tested against Transformers and GPTQModel
+// themselves where CI installs them.
 #pragma once
 #include <span>
 #include <string>

@@ -3,7 +3,7 @@
 //
 // A format is its file (compressed_tensors.cpp, awq_gemm.cpp, gptq.cpp, dense_format.cpp), its row in
 // packed_formats.cpp and its golden bytes; nobody else asks for a format by its name (docs/adding.md). The
-// packing of words itself is tensor/packed_layout.h. Layouts in plain words: docs/formats.md.
+// packing of words itself is tensor/packed_layout.h. Layouts in plain words: docs/reference/formats.md.
 #pragma once
 #include <optional>
 #include <span>

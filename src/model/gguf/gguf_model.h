@@ -4,7 +4,7 @@
 // llama.cpp's converter renames tensors (model/gguf/gguf_names.h) and, for families whose rope turns
 // neighbours there, reorders the rows of q and k within each head (io/gguf_rows.h). What else tells one
 // architecture from another its family says (GgufFamily in model/families/family.h). Whatever cannot be said
-// in a config is refused by name. Source: llama.cpp's convert_hf_to_gguf.py; docs/formats.md.
+// in a config is refused by name. Source: llama.cpp's convert_hf_to_gguf.py; docs/reference/formats.md.
 #pragma once
 #include <span>
 #include <string>
