@@ -42,11 +42,12 @@ Room room_for(const EngineFlags& options, const GlobalOptions& globals, const Mo
   const auto affordable = static_cast<std::int64_t>((asked ? asked : kUsualKvMemory) / per_token /
                                                     static_cast<std::uint64_t>(options.block_size)) *
                           options.block_size;
+  const std::optional<int> early = options.placement.gpu_layers;
+  const PageGroups groups =
+      page_groups(spec, !early || *early == 0 || static_cast<std::size_t>(*early) >= spec.blocks.size());
   // Of one context: less than its length where a sliding window passes.
   const auto positions_of = [&](std::int64_t context) {
-    return most_kv_blocks(kv_window(spec), options.block_size, context,
-                          options.limits.max_num_batched_tokens) *
-           options.block_size;
+    return kv_positions(groups, options.block_size, context, options.limits.max_num_batched_tokens);
   };
   Room room;
   room.context = options.max_model_len ? options.max_model_len
@@ -77,10 +78,13 @@ std::int32_t swap_pages(const EngineFlags& flags, Engine& engine) {
                              {},
                              "--swap-space",
                              "raise it, as in 4GiB"});
-  if (engine.cache().blocks().window().positions != 0) {
+  if (KvBlocks& blocks = engine.cache().blocks(); blocks.has_windows()) {
     Log::get().note(
-        "the model looks back through a window only: what is pushed out is little, and computed again "
-        "(--swap-space)");
+        blocks.groups() == 1
+            ? "the model looks back through a window only: what is pushed out is little, and "
+              "computed again (--swap-space)"
+            : "some layers look back through a window only: what is pushed out is computed again, "
+              "and nothing of it is kept on the host (--swap-space)");
     return 0;
   }
   const auto pages = static_cast<std::int32_t>(std::min<std::uint64_t>(asked / page, INT32_MAX));

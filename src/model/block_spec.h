@@ -104,13 +104,19 @@ struct SiteSpec {
   Producer producer;
 };
 
+// What turns queries and keys by their position: a table of the model (ModelSpec::ropes).
+struct RopeUse {
+  std::size_t table = 0;
+  std::int64_t dims = 0;  // channels of a head that turn, from its first on: as many as the table's; 0: none
+};
+
 struct AttentionSpec {
   SiteId input{}, inner{};
   Part query, key, value;
   LinearId output{};
   int heads = 0, kv_heads = 0, head_dim = 0;
-  std::int64_t window = 0;   // 0: full attention; else position p sees p - window + 1 .. p
-  std::int64_t rotated = 0;  // channels of a head that rope turns, from its first on; 0: none
+  std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
+  RopeUse rope;
   std::optional<NormId> query_norm, key_norm;  // over each head, before rope
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
   // FP32 of a row while it passes: q, k and v.

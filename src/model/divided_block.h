@@ -10,7 +10,7 @@
 // No sum is ever cut: each linear is divided by its outputs and reads its whole input, which the members put
 // together first. A column of a linear does not depend on which others there are (tests/kernels/backend), so
 // a member computes the bits that one device would; cutting o and down along their inputs instead, as is
-// usual, needs half the exchanges and sums in another order. The residual stream, norms and the rope table
+// usual, needs half the exchanges and sums in another order. The residual stream, norms and the rope tables
 // are on every member. Four exchanges a block (device/exchange.h).
 #pragma once
 #include <cstdint>

@@ -1,17 +1,35 @@
 #include "model/forward_context.h"
 
+#include "base/error.h"
 #include "device/upload_values.h"
 
 namespace llmq {
+namespace {
+
+// Every block turns as many channels as its table has angles for, twice.
+void check_rope_uses(const ModelSpec& spec) {
+  for (const BlockSpec& block : spec.blocks) {
+    const AttentionSpec* const attention = block.attention();
+    if (attention == nullptr || attention->rope.dims == 0) continue;
+    const RopeUse& use = attention->rope;
+    if (use.table >= spec.ropes.size() || spec.ropes[use.table].dims != use.dims)
+      fail(ErrorKind::kInternal, "{} turns {} channels by rope table {}, which is none of {} such tables",
+           block.prefix, use.dims, use.table, spec.ropes.size());
+  }
+}
+
+}  // namespace
+
 ForwardContext make_forward_context(const ModelSpec& spec, Backend& backend, Compute compute,
                                     std::int64_t positions) {
-  ForwardContext context{spec, backend, compute, {}, {}};
+  ForwardContext context{spec, backend, compute, {}};
   context.positions = positions;
   context.chunks = row_chunks(backend.scratch_bytes());
-  if (spec.rope.dims == 0) return context;
-  const RopeTable table = make_rope_table(spec, positions);
-  context.cosines = upload_values(backend, table.cosines);
-  context.sines = upload_values(backend, table.sines);
+  check_rope_uses(spec);
+  for (const RopeSpec& rope : spec.ropes) {
+    const RopeTable table = make_rope_table(rope, spec.max_position, positions);
+    context.ropes.push_back({upload_values(backend, table.cosines), upload_values(backend, table.sines)});
+  }
   return context;
 }
 

@@ -13,12 +13,17 @@
 
 namespace llmq {
 
-// Constant over a run: the model, the device, the arithmetic, the rope table on the device.
+// A table of the model's on the device: F32 [positions, dims/2].
+struct RopeOnDevice {
+  Buffer cosines, sines;
+};
+
+// Constant over a run: the model, the device, the arithmetic, the rope tables on the device.
 struct ForwardContext {
   const ModelSpec& spec;
   Backend& backend;
   Compute compute;
-  Buffer cosines, sines;  // F32 [positions, rope.dims/2]; empty without rope
+  std::vector<RopeOnDevice> ropes;  // as in ModelSpec
   std::int64_t positions = 0;
   RowChunks chunks = {};
   std::size_t member = 0;  // of those that a model is divided over (model/divided_block.h)

@@ -20,7 +20,7 @@ namespace llmq {
 enum class RopeKind : std::uint8_t { kDefault, kLinear, kDynamic, kYarn, kLlama3, kLongRope };
 struct RopeSpec {
   RopeKind kind = RopeKind::kDefault;
-  std::int64_t dims = 0;  // channels of a head that turn, 2 for each angle; 0: there is no rope
+  std::int64_t dims = 0;  // channels of a head that turn, 2 for each angle
   double theta = 10000;
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   double beta_fast = 32, beta_slow = 1, attention_factor = 0, mscale = 0, mscale_all_dim = 0;  // 0: not given
@@ -40,7 +40,7 @@ struct ModelSpec {
   std::string family;        // "llama", "mistral", "qwen2", "qwen3", ...
   std::string architecture;  // "LlamaForCausalLM"
   std::int64_t hidden_size = 0, vocab_size = 0, max_position = 0;
-  RopeSpec rope;
+  std::vector<RopeSpec> ropes;  // that blocks use (AttentionSpec::rope); none where positions are embedded
   std::vector<BlockSpec> blocks;
   EmbeddingSpec embedding;
   NormSpec final_norm;
@@ -64,11 +64,12 @@ struct ModelSpec {
 };
 
 // cos and sin of position * frequency, F32 [positions, dims/2], computed in FP64 or as Transformers does
-// where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils.
+// where that differs in FP32; dynamic, yarn and longrope follow Transformers' modeling_rope_utils. Dynamic
+// asks for the model's max_position. Error(kUsage) for positions out of range.
 struct RopeTable {
   std::vector<float> cosines, sines;
   std::int64_t positions = 0;
 };
-RopeTable make_rope_table(const ModelSpec& spec, std::int64_t positions);
+RopeTable make_rope_table(const RopeSpec& rope, std::int64_t max_position, std::int64_t positions);
 
 }  // namespace llmq

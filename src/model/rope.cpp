@@ -129,8 +129,8 @@ double attention_factor(const RopeSpec& rope) {
   return rope.kind == RopeKind::kLongRope ? longrope_attention_factor(rope) : 1.0;
 }
 
-std::vector<float> inverse_frequencies(const ModelSpec& spec, std::int64_t positions) {
-  const RopeSpec& rope = spec.rope;
+std::vector<float> inverse_frequencies(const RopeSpec& rope, std::int64_t max_position,
+                                       std::int64_t positions) {
   const auto theta = static_cast<float>(rope.theta);
   switch (rope.kind) {
     case RopeKind::kDefault:
@@ -141,7 +141,7 @@ std::vector<float> inverse_frequencies(const ModelSpec& spec, std::int64_t posit
       return frequencies;
     }
     case RopeKind::kDynamic:
-      return plain_frequencies(dynamic_theta(rope, static_cast<int>(rope.dims), positions, spec.max_position),
+      return plain_frequencies(dynamic_theta(rope, static_cast<int>(rope.dims), positions, max_position),
                                static_cast<int>(rope.dims));
     case RopeKind::kYarn:
       return yarn_frequencies(rope, static_cast<int>(rope.dims));
@@ -161,14 +161,14 @@ double longrope_attention_factor(const RopeSpec& rope) {
   return std::sqrt(1 + std::log(rope.factor) / std::log(static_cast<double>(rope.original_max_position)));
 }
 
-RopeTable make_rope_table(const ModelSpec& spec, std::int64_t positions) {
+RopeTable make_rope_table(const RopeSpec& rope, std::int64_t max_position, std::int64_t positions) {
   constexpr std::uint64_t kMostEntries = std::uint64_t{1} << 32;
-  const std::vector<float> frequencies = inverse_frequencies(spec, positions);
+  const std::vector<float> frequencies = inverse_frequencies(rope, max_position, positions);
   const auto entries =
       checked_mul(static_cast<std::uint64_t>(std::max<std::int64_t>(positions, 0)), frequencies.size());
   if (positions < 1 || !entries || *entries > kMostEntries)
     fail(ErrorKind::kUsage, "a context of {} positions is out of range", positions);
-  const auto factor = static_cast<float>(attention_factor(spec.rope));
+  const auto factor = static_cast<float>(attention_factor(rope));
   RopeTable table;
   table.positions = positions;
   table.cosines.reserve(*entries);

@@ -107,7 +107,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
   const DType dtype = activation_dtype(state.options.compute);
   const Buffer hidden = state.backend->allocate(static_cast<std::size_t>(count * width) * sizeof(float));
   const TensorView hidden_view = hidden.view(DType::kF32, {count, width});
-  state.embed(hidden_view, state.ids, state.rows.positions);
+  state.embed(hidden_view, state.ids, state.rows.front().positions);
   if (state.early_context) state.run_early(hidden_view);
   state.run_rest(hidden_view);
 
@@ -121,7 +121,7 @@ Buffer Engine::forward(std::span<const Step> steps) {
 Buffer Engine::forward(KvSequence& sequence, std::span<const std::int32_t> tokens) {
   const std::int64_t first = sequence.length();
   sequence.extend(static_cast<std::int64_t>(tokens.size()));
-  const Step step{tokens, first, sequence.blocks()};
+  const Step step{tokens, first, sequence.tables()};
   try {
     return forward(std::span(&step, 1));
   } catch (...) {

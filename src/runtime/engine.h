@@ -28,7 +28,7 @@ class Engine {
  public:
   struct Options {
     Compute compute = Compute::kBFloat16;
-    std::int64_t max_context = 2048;  // positions of the rope table
+    std::int64_t max_context = 2048;  // positions of the rope tables
     std::int64_t kv_tokens = 2048;    // capacity of the KV cache, all sequences together
     int block_size = 16;
     bool prefix_caching = true;
@@ -73,12 +73,12 @@ class Engine {
   // it.
   void adapt(const LoraAdapter& adapter);
 
-  // `tokens` of a sequence stand at positions first, first + 1, ...; `blocks` is its table, with room for
-  // them.
+  // `tokens` of a sequence stand at positions first, first + 1, ...; `tables` has its blocks by page group,
+  // with room for them.
   struct Step {
     std::span<const std::int32_t> tokens;
     std::int64_t first = 0;
-    std::span<const std::int32_t> blocks;
+    std::span<const PageTable> tables;
     const PreparedAdapter* adapter = nullptr;
   };
   // Final-normed hidden states of all rows, compute dtype [T, hidden_size]; keys and values go to the pages.

@@ -46,7 +46,7 @@ struct Engine::State {
   std::unique_ptr<PreparedWeight> head;
   Buffer logits;  // grows to the largest asked for
   // Of one step, kept so that the next allocates nothing.
-  BatchRows rows;
+  std::vector<BatchRows> rows;  // by page group: the same rows, by the pages of each
   std::vector<std::int32_t> ids;
   std::vector<MemberBlock> in_block;
   Exchange exchange;
@@ -67,7 +67,8 @@ struct Engine::State {
         contexts(contexts_of(share, members, with)),
         early_context(early_context_of(spec, with)),
         cache(share, backends(), with.kv.value_or(KvType{activation_dtype(with.compute)}), with.kv_tokens,
-              with.block_size, with.prefix_caching) {
+              with.block_size, with.prefix_caching),
+        rows(cache.blocks().groups()) {
     if (options.kv && options.kv->packed && early_context)
       fail(ErrorKind::kUnsupported, {"keys and values of few bits are kept on one device only",
                                      {},
@@ -139,7 +140,7 @@ struct Engine::State {
       for (std::size_t i = 0; i < context.size(); ++i)
         in_block.push_back(
             {&context[i], &blocks[block][i], cache.pages(static_cast<int>(block), i), hidden[i]});
-      run_block(in_block, static_cast<int>(block), rows, exchange);
+      run_block(in_block, static_cast<int>(block), rows[cache.group_of(block)], exchange);
     }
   }
   void run_early(const TensorView& hidden) {
@@ -223,9 +224,13 @@ struct Engine::State {
     if (length > options.max_context)
       fail(ErrorKind::kResource, "a sequence of {} positions exceeds the context of {}", length,
            options.max_context);
-    if (step.first < 0 || length > static_cast<std::int64_t>(step.blocks.size()) * options.block_size)
-      fail(ErrorKind::kInternal, "{} positions do not stand in {} blocks of {}", length, step.blocks.size(),
-           options.block_size);
+    if (step.tables.size() != rows.size())
+      fail(ErrorKind::kInternal, "a sequence has {} tables for {} page groups", step.tables.size(),
+           rows.size());
+    for (const PageTable& table : step.tables)
+      if (step.first < 0 || length > static_cast<std::int64_t>(table.blocks.size()) * options.block_size)
+        fail(ErrorKind::kInternal, "{} positions do not stand in {} blocks of {}", length,
+             table.blocks.size(), options.block_size);
     for (const std::int32_t id : step.tokens)
       if (id < 0 || id >= spec.vocab_size)
         fail(ErrorKind::kBadInput, "token id {} is outside the model's vocabulary of {}", id,
@@ -234,24 +239,32 @@ struct Engine::State {
 
   // Where every step's rows stand.
   void place(std::span<const Step> steps) {
-    rows.positions.clear();
-    rows.slots.clear();
-    rows.sequences.clear();
-    rows.adapters.clear();
     ids.clear();
     for (const Step& step : steps) {
       check(step);
+      ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
+    }
+    for (std::size_t group = 0; group < rows.size(); ++group) place(steps, group, rows[group]);
+  }
+  void place(std::span<const Step> steps, std::size_t group, BatchRows& into) const {
+    into.positions.clear();
+    into.slots.clear();
+    into.sequences.clear();
+    into.adapters.clear();
+    std::int64_t at = 0;
+    for (const Step& step : steps) {
       const auto count = static_cast<std::int64_t>(step.tokens.size());
+      const std::vector<std::int32_t>& table = step.tables[group].blocks;
       if (const PreparedAdapter* adapter = step.adapter ? step.adapter : usual_adapter.get();
           adapter != nullptr && count > 0)
-        rows.adapters.push_back({static_cast<std::int64_t>(ids.size()), count, adapter});
-      rows.sequences.push_back({static_cast<std::int64_t>(ids.size()), count, step.first, step.blocks});
+        into.adapters.push_back({at, count, adapter});
+      into.sequences.push_back({at, count, step.first, table});
       for (std::int64_t p = step.first; p < step.first + count; ++p) {
-        rows.positions.push_back(static_cast<std::int32_t>(p));
-        const std::int64_t block = step.blocks[static_cast<std::size_t>(p / options.block_size)];
-        rows.slots.push_back(block * options.block_size + p % options.block_size);
+        into.positions.push_back(static_cast<std::int32_t>(p));
+        const std::int64_t block = table[static_cast<std::size_t>(p / options.block_size)];
+        into.slots.push_back(block * options.block_size + p % options.block_size);
       }
-      ids.insert(ids.end(), step.tokens.begin(), step.tokens.end());
+      at += count;
     }
   }
 };

@@ -27,12 +27,39 @@ std::int64_t most_kv_blocks(const KvWindow& window, int block_size, std::int64_t
   return blocks_for(std::min(positions, window.positions - 1 + (window.grain - 1) + (block_size - 1) + step));
 }
 
-KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching, KvWindow window)
-    : block_size_(block_size), prefix_caching_(prefix_caching), window_(window) {
-  if (blocks < 1 || block_size < 1)
+std::int64_t most_kv_blocks(std::span<const KvWindow> groups, int block_size, std::int64_t positions,
+                            std::int64_t step) {
+  std::int64_t blocks = 0;
+  for (const KvWindow& window : groups) blocks += most_kv_blocks(window, block_size, positions, step);
+  return blocks;
+}
+
+KvBlocks::KvBlocks(std::int32_t blocks, int block_size, bool prefix_caching, std::vector<KvWindow> groups)
+    : block_size_(block_size),
+      prefix_caching_(prefix_caching),
+      windows_(std::move(groups)),
+      published_(windows_.size()) {
+  if (blocks < 1 || block_size < 1 || windows_.empty())
     fail(ErrorKind::kUsage, "a KV cache of {} blocks of {} positions holds nothing", blocks, block_size);
   blocks_.resize(static_cast<std::size_t>(blocks));
   for (std::int32_t block = 0; block < blocks; ++block) link(block, last_, -1);
+}
+
+bool KvBlocks::has_windows() const {
+  return std::any_of(windows_.begin(), windows_.end(),
+                     [](const KvWindow& window) { return window.positions != 0; });
+}
+
+std::int64_t KvBlocks::missing_blocks(const KvTable& table, std::int64_t positions, std::int64_t step) const {
+  std::int64_t missing = 0;
+  for (std::size_t group = 0; group < windows_.size(); ++group) {
+    const auto passed = static_cast<std::int64_t>(table.groups[group].passed),
+               has = static_cast<std::int64_t>(table.groups[group].blocks.size()) - passed,
+               wanted = std::min(blocks_for(positions) - passed,
+                                 most_kv_blocks(windows_[group], block_size_, positions, step));
+    missing += std::max<std::int64_t>(0, wanted - has);
+  }
+  return missing;
 }
 
 // Between two neighbours of the free list, -1 for none.
@@ -74,22 +101,31 @@ void KvBlocks::release(std::int32_t block) {
 
 void KvBlocks::withdraw(std::int32_t block) {
   if (!at(block).key) return;
-  published_.erase(*at(block).key);
+  published_[at(block).group].erase(*at(block).key);
   at(block).key.reset();
+}
+
+// A prefix that is already offered by another block stays with that one.
+void KvBlocks::offer(std::int32_t block, std::size_t group, const BlockKey& key) {
+  if (at(block).key || !published_[group].emplace(key, block).second) return;
+  at(block).key = key;
+  at(block).group = group;
 }
 
 KvTable KvBlocks::open(std::string_view salt, bool shares) const {
   KvTable table;
+  table.groups.resize(windows_.size());
   table.shares = shares;
   table.keys.push_back(sha256_bytes(salt));
   return table;
 }
 
 // How many blocks at the front no position from `length` on looks at.
-std::size_t KvBlocks::passed(std::int64_t length) const {
-  const std::int64_t unseen = length - window_.positions + 1;
-  if (window_.positions == 0 || unseen <= 0) return 0;
-  return static_cast<std::size_t>(unseen / window_.grain * window_.grain / block_size_);
+std::size_t KvBlocks::passed(std::size_t group, std::int64_t length) const {
+  const KvWindow& window = windows_[group];
+  const std::int64_t unseen = length - window.positions + 1;
+  if (window.positions == 0 || unseen <= 0) return 0;
+  return static_cast<std::size_t>(unseen / window.grain * window.grain / block_size_);
 }
 
 std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t> tokens) {
@@ -97,45 +133,58 @@ std::int64_t KvBlocks::take_prefix(KvTable& table, std::span<const std::int32_t>
     fail(ErrorKind::kInternal, "a prefix is looked up for a sequence of {} positions", table.length);
   if (!prefix_caching_ || !table.shares || tokens.empty()) return 0;
   const auto size = static_cast<std::size_t>(block_size_);
-  std::size_t usable = 0, unbroken = 0;  // blocks; those there without a gap up to here
-  for (std::size_t start = 0; start + size < tokens.size(); start += size) {
+  std::size_t usable = 0;                                 // blocks
+  std::vector<std::size_t> unbroken(windows_.size(), 0);  // by group: those there without a gap up to here
+  bool goes_on = true;
+  for (std::size_t start = 0; goes_on && start + size < tokens.size(); start += size) {
+    const std::size_t count = start / size + 1;
     const BlockKey key = next_key(table.keys.back(), tokens.subspan(start, size));
-    const auto found = published_.find(key);
-    const bool there = found != published_.end();
-    if (!there && window_.positions == 0) break;
-    unbroken = there ? unbroken + 1 : 0;
-    table.blocks.push_back(there ? found->second : kNoBlock);
     table.keys.push_back(key);
-    const std::size_t count = table.blocks.size();
-    if (unbroken >= count - passed(static_cast<std::int64_t>(count * size))) usable = count;
+    bool is_usable = true;
+    for (std::size_t group = 0; group < windows_.size(); ++group) {
+      const auto found = published_[group].find(key);
+      const bool there = found != published_[group].end();
+      table.groups[group].blocks.push_back(there ? found->second : kNoBlock);
+      unbroken[group] = there ? unbroken[group] + 1 : 0;
+      is_usable &= unbroken[group] >= count - passed(group, static_cast<std::int64_t>(count * size));
+      goes_on &= there || windows_[group].positions != 0;
+    }
+    if (is_usable) usable = count;
   }
-  table.blocks.resize(usable);
   table.keys.resize(usable + 1);
   table.length = static_cast<std::int64_t>(usable * size);
-  table.passed = passed(table.length);
-  for (std::size_t i = 0; i < usable; ++i)
-    if (i < table.passed)
-      table.blocks[i] = kNoBlock;
-    else
-      retain(table.blocks[i]);
+  for (std::size_t group = 0; group < windows_.size(); ++group) {
+    PageTable& own = table.groups[group];
+    own.blocks.resize(usable);
+    own.passed = passed(group, table.length);
+    for (std::size_t i = 0; i < usable; ++i)
+      if (i < own.passed)
+        own.blocks[i] = kNoBlock;
+      else
+        retain(own.blocks[i]);
+  }
   return table.length;
 }
 
 bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCopy>& copies) {
   if (length <= table.length) return true;
   const bool part_used = table.length % block_size_ != 0;
-  const bool shared = part_used && at(table.blocks.back()).references > 1;
-  const std::int64_t more = blocks_for(length) - static_cast<std::int64_t>(table.blocks.size());
-  if (more + (shared ? 1 : 0) > free_) return false;
-  if (shared) {
-    const std::int32_t own = take();
-    copies.push_back({table.blocks.back(), own});
-    release(table.blocks.back());
-    table.blocks.back() = own;
-  } else if (part_used) {
-    withdraw(table.blocks.back());
+  const auto shared = [&](const PageTable& own) { return part_used && at(own.blocks.back()).references > 1; };
+  const std::int64_t more = blocks_for(length) - blocks_for(table.length);
+  std::int64_t wanted = 0;
+  for (const PageTable& own : table.groups) wanted += more + (shared(own) ? 1 : 0);
+  if (wanted > free_) return false;
+  for (PageTable& own : table.groups) {
+    if (shared(own)) {
+      const std::int32_t copy = take();
+      copies.push_back({own.blocks.back(), copy});
+      release(own.blocks.back());
+      own.blocks.back() = copy;
+    } else if (part_used) {
+      withdraw(own.blocks.back());
+    }
+    for (std::int64_t i = 0; i < more; ++i) own.blocks.push_back(take());
   }
-  for (std::int64_t i = 0; i < more; ++i) table.blocks.push_back(take());
   table.length = length;
   return true;
 }
@@ -143,23 +192,28 @@ bool KvBlocks::reserve(KvTable& table, std::int64_t length, std::vector<BlockCop
 void KvBlocks::truncate(KvTable& table, std::int64_t length) {
   if (length < 0 || length > table.length)
     fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}", table.length, length);
-  if (length > 0 && passed(length) < table.passed)
-    fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}: its window has passed",
-         table.length, length);
+  for (std::size_t group = 0; group < table.groups.size(); ++group)
+    if (length > 0 && passed(group, length) < table.groups[group].passed)
+      fail(ErrorKind::kInternal, "a sequence of {} positions cannot be cut to {}: its window has passed",
+           table.length, length);
   const auto kept = static_cast<std::size_t>(blocks_for(length));
-  while (table.blocks.size() > kept) {
-    if (table.blocks.back() != kNoBlock) release(table.blocks.back());
-    table.blocks.pop_back();
-  }
+  for (auto blocks = static_cast<std::size_t>(blocks_for(table.length)); blocks > kept; --blocks)
+    for (PageTable& own : table.groups) {
+      if (own.blocks.back() != kNoBlock) release(own.blocks.back());
+      own.blocks.pop_back();
+    }
+  for (PageTable& own : table.groups) own.passed = std::min(own.passed, kept);
   table.length = length;
-  table.passed = std::min(table.passed, kept);
   const auto full = static_cast<std::size_t>(length / block_size_);
   if (table.keys.size() > full + 1) table.keys.resize(full + 1);
 }
 
 void KvBlocks::release_passed(KvTable& table) {
-  for (const std::size_t end = passed(table.length); table.passed < end; ++table.passed)
-    release(std::exchange(table.blocks[table.passed], kNoBlock));
+  for (std::size_t group = 0; group < table.groups.size(); ++group) {
+    PageTable& own = table.groups[group];
+    for (const std::size_t end = passed(group, table.length); own.passed < end; ++own.passed)
+      release(std::exchange(own.blocks[own.passed], kNoBlock));
+  }
 }
 
 void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
@@ -169,14 +223,16 @@ void KvBlocks::publish(KvTable& table, std::span<const std::int32_t> tokens) {
   for (std::size_t index = table.keys.size() - 1; static_cast<std::int64_t>((index + 1) * size) <= computed;
        ++index) {
     const BlockKey key = next_key(table.keys.back(), tokens.subspan(index * size, size));
-    const std::int32_t block = table.blocks[index];
-    if (block != kNoBlock && !at(block).key && published_.emplace(key, block).second) at(block).key = key;
+    for (std::size_t group = 0; group < table.groups.size(); ++group)
+      if (const std::int32_t block = table.groups[group].blocks[index]; block != kNoBlock)
+        offer(block, group, key);
     table.keys.push_back(key);
   }
 }
 
 KvTable KvBlocks::fork(const KvTable& table) {
-  for (std::size_t i = table.passed; i < table.blocks.size(); ++i) retain(table.blocks[i]);
+  for (const PageTable& own : table.groups)
+    for (std::size_t i = own.passed; i < own.blocks.size(); ++i) retain(own.blocks[i]);
   return table;
 }
 

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <deque>
 #include <functional>
+#include <map>
+#include <memory>
 
 #include "base/error.h"
 #include "model/mixers/mixer.h"
@@ -97,15 +100,13 @@ const AttentionSpec& attention_of(const ForwardContext& context, std::size_t blo
   return *attention;
 }
 
-// What the fit needs of one member. All blocks have pages of one size.
-class FittedMember {
+// What the fit needs of one member for one block. Blocks may have pages of different sizes.
+class FittedBlock {
  public:
-  FittedMember(const ForwardContext& context, const Pieces& pieces, const TensorView& hidden)
-      : context_(context),
-        pieces_(pieces),
-        hidden_(hidden),
-        mixing_(prepare_mixing(context.backend, attention_of(context, 0).head_dim)) {
-    const AttentionSpec& spec = attention_of(context, 0);
+  FittedBlock(const ForwardContext& context, const Pieces& pieces, const TensorView& hidden,
+              std::size_t number)
+      : context_(context), pieces_(pieces), hidden_(hidden), number_(number) {
+    const AttentionSpec& spec = attention_of(context, number);
     const std::int64_t tokens = hidden.rows();
     const DType dtype = activation_dtype(context.compute);
     const auto room = [&](Buffer& buffer, DType type, const Shape& shape) {
@@ -122,16 +123,13 @@ class FittedMember {
   }
 
   // From `hidden` as it is before the block.
-  std::vector<HeadBasis> bases(std::size_t number, const BlockWeights& weights) const {
-    const BlockSpec& block = context_.spec.blocks[number];
-    const AttentionSpec& attention = attention_of(context_, number);
+  std::vector<HeadBasis> bases(const BlockWeights& weights) const {
+    const BlockSpec& block = context_.spec.blocks[number_];
+    const AttentionSpec& attention = attention_of(context_, number_);
     const NormId before = block.sublayer_of(attention.input).before;
     run_norm(context_.backend, block.at(before), weights.at(before), hidden_, x_);
     project(context_, block, weights, attention, x_, pieces_.spread, q_, k_, v_);
     return fit_block(context_.backend, pieces_, q_, k_);
-  }
-  KvBasis prepare(std::span<const HeadBasis> bases) const {
-    return prepare_kv_basis(context_.backend, bases, mixing_);
   }
   MemberBlock in_block(const BlockWeights& weights) const { return {&context_, &weights, pages_, hidden_}; }
 
@@ -139,9 +137,25 @@ class FittedMember {
   const ForwardContext& context_;
   const Pieces& pieces_;
   TensorView hidden_, q_, k_, v_, x_;
+  std::size_t number_;
   std::array<Buffer, 6> storage_;
   KvPages pages_;
-  std::shared_ptr<const PreparedWeight> mixing_;
+};
+
+// The transform of values is one for all blocks of a head width.
+class Mixings {
+ public:
+  explicit Mixings(const ForwardContext& context) : context_(context) {}
+  KvBasis prepare(std::size_t block, std::span<const HeadBasis> bases) {
+    const int width = attention_of(context_, block).head_dim;
+    std::shared_ptr<const PreparedWeight>& mixing = by_width_[width];
+    if (mixing == nullptr) mixing = prepare_mixing(context_.backend, width);
+    return prepare_kv_basis(context_.backend, bases, mixing);
+  }
+
+ private:
+  const ForwardContext& context_;
+  std::map<int, std::shared_ptr<const PreparedWeight>> by_width_;
 };
 
 }  // namespace
@@ -149,19 +163,20 @@ class FittedMember {
 void fit_kv_bases(std::span<const ForwardContext> contexts, std::span<std::vector<BlockWeights>> blocks,
                   std::span<const TensorView> hidden, Exchange& exchange) {
   const Pieces pieces(hidden.front().rows(), contexts.front().positions);
-  std::vector<FittedMember> members;
-  members.reserve(contexts.size());
-  for (std::size_t i = 0; i < contexts.size(); ++i) members.emplace_back(contexts[i], pieces, hidden[i]);
+  std::vector<Mixings> mixings(contexts.begin(), contexts.end());
   for (std::size_t block = 0; block < blocks.size(); ++block) {
     std::vector<BlockWeights>& weights = blocks[block];
+    std::deque<FittedBlock> members;
     std::vector<std::vector<HeadBasis>> bases;
     std::vector<MemberBlock> places;
-    for (std::size_t i = 0; i < members.size(); ++i) {
-      bases.push_back(members[i].bases(block, weights[i]));
-      places.push_back(members[i].in_block(weights[i]));
+    for (std::size_t i = 0; i < contexts.size(); ++i) {
+      const FittedBlock& member = members.emplace_back(contexts[i], pieces, hidden[i], block);
+      bases.push_back(member.bases(weights[i]));
+      places.push_back(member.in_block(weights[i]));
     }
     run_block(places, static_cast<int>(block), pieces.rows, exchange);
-    for (std::size_t i = 0; i < members.size(); ++i) weights[i].kv_basis = members[i].prepare(bases[i]);
+    for (std::size_t i = 0; i < contexts.size(); ++i)
+      weights[i].kv_basis = mixings[i].prepare(block, bases[i]);
   }
 }
 

@@ -1,8 +1,8 @@
 // Bases for packed pages (model/kv_basis.h), fitted on a text that the model reads once with plain pages.
 //
 // Keys and queries turn with their position, so the text is cut into pieces that stand all over the context
-// for the statistics. Takes one pass over the text and an eigenproblem per KV head and layer; the pieces'
-// activations and one layer's pages are resident.
+// for the statistics. Every block is fitted with the heads and the width that it has. Takes one pass over the
+// text and an eigenproblem per KV head and layer; the pieces' activations and one layer's pages are resident.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -110,7 +110,7 @@ class ModelDrafter : public Drafter {
     std::int64_t total = 0;
     for (const Row& row : rows) {
       steps.push_back(
-          {row.tokens, static_cast<std::int64_t>(row.reader->read.size()), row.reader->table.blocks});
+          {row.tokens, static_cast<std::int64_t>(row.reader->read.size()), row.reader->table.groups});
       total += static_cast<std::int64_t>(row.tokens.size());
       if (row.guesses) last.push_back(static_cast<std::int32_t>(total - 1));
     }

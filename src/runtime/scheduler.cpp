@@ -77,17 +77,17 @@ void Scheduler::erase(std::uint64_t id) {
   live_.erase(id);
 }
 
-// Copies of its whole pages, the first ones first. What a window leaves of a sequence is little, and is
-// computed again.
+// Copies of its whole pages, the first ones first. A sequence that gives pages back while it goes on is
+// computed again: there is one page group where nothing passes.
 void Scheduler::swap_out(Sequence& sequence, Step& step) {
-  if (blocks_.window().positions != 0) return;
+  if (blocks_.has_windows()) return;
   if (!sequence.swapped.empty())
     fail(ErrorKind::kInternal, "a sequence that has pages for all its tokens was pushed out as it started");
   const auto whole = static_cast<std::size_t>(sequence.computed / blocks_.block_size());
   for (std::size_t i = 0; i < whole && !free_slots_.empty(); ++i) {
     sequence.swapped.push_back(free_slots_.back());
     free_slots_.pop_back();
-    step.out.push_back({sequence.table.blocks[i], sequence.swapped.back()});
+    step.out.push_back({sequence.table.groups.front().blocks[i], sequence.swapped.back()});
   }
 }
 
@@ -99,7 +99,7 @@ void Scheduler::swap_in(Sequence& sequence, Step& step) {
   if (!blocks_.reserve(sequence.table, length, step.copies))
     fail(ErrorKind::kInternal, "a sequence started without room for its pages");
   for (auto i = static_cast<std::size_t>(sequence.computed / size); i < sequence.swapped.size(); ++i)
-    step.in.push_back({sequence.table.blocks[i], sequence.swapped[i]});
+    step.in.push_back({sequence.table.groups.front().blocks[i], sequence.swapped[i]});
   sequence.computed = length;
 }
 
@@ -164,7 +164,8 @@ void Scheduler::schedule(Sequence& sequence, std::int64_t& budget, Step& step) {
 // For all it may become, so that a step of a running sequence allocates nothing.
 void Scheduler::make_room(Sequence& sequence) const {
   sequence.tokens.reserve(static_cast<std::size_t>(longest(sequence)));
-  sequence.table.blocks.reserve(static_cast<std::size_t>(blocks_.blocks_for(longest(sequence))));
+  for (PageTable& own : sequence.table.groups)
+    own.blocks.reserve(static_cast<std::size_t>(blocks_.blocks_for(longest(sequence))));
 }
 
 // Makes a waiting sequence run: it needs a place among the running and pages for all its tokens.
@@ -174,11 +175,8 @@ bool Scheduler::start(Sequence& sequence, Step& step) {
     if (!preempt_less_urgent(place, step)) return false;
   const auto size = static_cast<std::int64_t>(sequence.tokens.size());
   sequence.computed = blocks_.take_prefix(sequence.table, sequence.tokens);
-  const auto passed = static_cast<std::int64_t>(sequence.table.passed),
-             has = static_cast<std::int64_t>(sequence.table.blocks.size()) - passed;
-  const std::int64_t wanted =
-      std::min(blocks_.blocks_for(size) - passed, blocks_.most_blocks(size, limits_.max_num_batched_tokens));
-  while (wanted - has > blocks_.free())
+  const std::int64_t missing = blocks_.missing_blocks(sequence.table, size, limits_.max_num_batched_tokens);
+  while (missing > blocks_.free())
     if (!preempt_less_urgent(place, step)) {
       blocks_.close(sequence.table);
       sequence.computed = 0;

@@ -13,7 +13,8 @@
 //     back all of its pages and waits; what it had is computed again (its published blocks may still be
 //     there). The most urgent sequence can always go on, because a request that does not fit alone is refused
 //     when it comes.
-//   * Pages that a sliding window has passed are given back as soon as the step has run.
+//   * Pages that a sliding window has passed are given back as soon as the step has run, those of each page
+//     group (kv_blocks.h) by its own window.
 //   * A waiting sequence starts when there are pages for all its tokens (at once), and none that waits is
 //     passed by a less urgent one.
 //   * Draft tokens to be verified take pages and budget that nobody needs, and never push anyone out. What

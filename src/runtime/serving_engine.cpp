@@ -70,8 +70,7 @@ std::optional<Refusal> ServingEngine::State::refused(Scheduler::Refusal why,
           Refusal::Kind::kTooLong, "max_tokens",
           fmt::format("a prompt of {} tokens and an answer of {} do not fit into the KV cache, which holds "
                       "{} positions",
-                      length, request.max_tokens,
-                      std::int64_t{engine.cache().blocks().total()} * engine.options().block_size)};
+                      length, request.max_tokens, engine.cache().blocks().positions())};
     case Why::kQueueFull:
       return Refusal{Refusal::Kind::kBusy,
                      {},
@@ -173,7 +172,7 @@ Buffer ServingEngine::State::forward(const Scheduler::Step& step) {
     const Scheduler::Work& work = step.work[i];
     const auto count = static_cast<std::size_t>(work.count + work.drafts);
     steps.push_back({std::span<const std::int32_t>(ids).subspan(offsets[i], count), work.first,
-                     scheduler.sequence(work.id).table.blocks, answers.at(work.id).adapter.get()});
+                     scheduler.sequence(work.id).table.groups, answers.at(work.id).adapter.get()});
   }
   ++statistics.steps;
   statistics.rows += static_cast<std::int64_t>(ids.size());
@@ -204,8 +203,9 @@ std::int64_t ServingEngine::State::unused_places() const {
   std::int64_t unused = 0;
   for (const auto& entry : scheduler.live()) {
     const KvTable& table = entry.second.table;
-    unused +=
-        static_cast<std::int64_t>(table.blocks.size()) * engine.cache().blocks().block_size() - table.length;
+    for (const PageTable& own : table.groups)
+      unused +=
+          static_cast<std::int64_t>(own.blocks.size()) * engine.cache().blocks().block_size() - table.length;
   }
   return unused;
 }

@@ -16,7 +16,7 @@ struct SwapRates {
 };
 
 // One forward pass of at most 64 tokens and as many positions to the host and back: the engine's cache has
-// swap space (KvCache) and nothing else in it yet.
+// swap space (KvCache), one page group, and nothing else in it yet.
 SwapRates measure_swap(Engine& engine);
 
 }  // namespace llmq

@@ -50,7 +50,7 @@ std::string scaling_key(const GgufFamily& family, std::string_view name) {
 
 }  // namespace
 
-const RopeSpec& gguf_rope(const ModelSpec& spec) { return spec.rope; }
+const RopeSpec& gguf_rope(const ModelSpec& spec) { return spec.ropes.front(); }
 
 RopeRefusal refused_gguf_rope(const RopeSpec& rope, const GgufFamily& family) {
   const bool long_factors = family.scaling == GgufScaling::kLongFactors;

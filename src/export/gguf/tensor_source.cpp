@@ -213,6 +213,9 @@ const GgufFamily& check_gguf_family(const ModelSpec& spec, const std::string& fi
   const std::string_view name = family->architecture;
   if (!computes_silu(spec))
     refuse(file, "hidden_act", fmt::format("GGUF's {} models compute silu, not gelu", name));
+  if (spec.ropes.size() != 1)
+    refuse(file, "rope_parameters",
+           fmt::format("GGUF has a place for one rope of a model, which has {}", spec.ropes.size()));
   if (auto [where, why] = refused_gguf_rope(gguf_rope(spec), *family); !why.empty())
     refuse(file, std::move(where), std::move(why));
   check_heads(spec, *family, file);

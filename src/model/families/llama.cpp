@@ -9,7 +9,7 @@ namespace {
 
 void read_llama(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {2048, 0, 0}, spec);
-  spec.rope = read_rope(config, spec.max_position, sizes.head_dim);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.mlp_bias = config.flag("mlp_bias", false);

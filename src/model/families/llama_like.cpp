@@ -50,7 +50,7 @@ struct HalfOfABlock {
   NormSpec norm;
 };
 
-AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, std::int64_t rotated) {
+AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const RopeUse& rope) {
   BlockBuilder& builder = half.builder;
   const LlamaSizes& sizes = half.sizes;
   const bool bias = half.traits.qkv_bias;
@@ -58,7 +58,7 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, std::i
                      keys = std::int64_t{sizes.kv_heads} * sizes.head_dim;
   AttentionSpec attention;
   attention.heads = sizes.heads, attention.kv_heads = sizes.kv_heads, attention.head_dim = sizes.head_dim;
-  attention.window = window, attention.rotated = rotated;
+  attention.window = window, attention.rope = rope;
   attention.input = builder.site("x_attn", half.hidden), attention.inner = builder.site("x_o", queries);
   if (half.traits.fused) {
     const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);
@@ -122,7 +122,7 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
     const HalfOfABlock half{builder, sizes, traits, spec.hidden_size, norm};
     const NormId first = builder.norm("input_layernorm", norm, spec.hidden_size),
                  second = builder.norm("post_attention_layernorm", norm, spec.hidden_size);
-    builder.attention(first, attention_of(half, traits.windows[i], spec.rope.dims));
+    builder.attention(first, attention_of(half, traits.windows[i], {0, spec.ropes.front().dims}));
     builder.mlp(second, mlp_of(half));
     spec.blocks[i] = std::move(builder).block();
   }

@@ -9,7 +9,7 @@ namespace {
 
 void read_mistral(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {131072, 8, 0}, spec);
-  spec.rope = read_rope(config, spec.max_position, sizes.head_dim);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
   config.require_neutral("attention_bias", false);
   config.require_neutral("mlp_bias", false);
   const std::int64_t window =

@@ -14,7 +14,7 @@ void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   // Read by longrope alone; beside another rope it means nothing, and a GGUF says it.
   const std::int64_t original = config.integer("original_max_position_embeddings", kPositionsRange, 4096);
   if (rope.kind == RopeKind::kDefault) rope.original_max_position = original;
-  spec.rope = std::move(rope);
+  spec.ropes = {std::move(rope)};
   config.require_neutral("attention_bias", false);
   config.require_neutral("mlp_bias", false);
   const std::int64_t window =

@@ -9,7 +9,7 @@ namespace {
 
 void read_qwen2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {32768, 32, 0}, spec);
-  spec.rope = read_rope(config, spec.max_position, sizes.head_dim);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
   LlamaTraits traits;
   traits.qkv_bias = true;
   config.find("attention_bias");  // no field of this family: q, k and v have theirs whatever it says

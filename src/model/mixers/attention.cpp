@@ -30,13 +30,14 @@ void normalize_and_rotate(const ForwardContext& context, const BlockWeights& wei
     const TensorView heads(x.pointer, DType::kF32, {x.rows(), spec.head_dim}, x.device);
     run_norm(context.backend, block.at(*norm), weights.at(*norm), heads, heads);
   }
-  if (spec.rotated == 0) return;
+  if (spec.rope.dims == 0) return;
   TensorView turned = x;
-  turned.shape = Shape{x.shape[0], x.shape[1], spec.rotated};
+  turned.shape = Shape{x.shape[0], x.shape[1], spec.rope.dims};
   turned.row_stride = spec.head_dim;
-  const Shape table{context.positions, spec.rotated / 2};
-  context.backend.rope(turned, positions, context.cosines.view(DType::kF32, table),
-                       context.sines.view(DType::kF32, table));
+  const Shape table{context.positions, spec.rope.dims / 2};
+  const RopeOnDevice& rope = context.ropes[spec.rope.table];
+  context.backend.rope(turned, positions, rope.cosines.view(DType::kF32, table),
+                       rope.sines.view(DType::kF32, table));
 }
 
 // F32 [rows, heads, head_dim] of the device.

@@ -204,6 +204,14 @@ TEST(GgufFile, SaysWhatPhi3Is) {
   EXPECT_EQ(numbers("blk.1.ffn_up.weight"), values(before, "model.layers.1.mlp.gate_up_proj.weight"));
 }
 
+TEST(GgufFile, RefusesASecondRope) {
+  TemporaryDirectory directory;
+  ModelSpec spec = ModelSpec::read(open_checkpoint(system_io(), golden_model(directory, "llama-default")));
+  EXPECT_NO_THROW(check_gguf_family(spec, "model"));
+  spec.ropes.push_back(spec.ropes.front());
+  expect_refusal(ErrorKind::kUnsupported, "one rope", [&] { check_gguf_family(spec, "model"); });
+}
+
 TEST(GgufFile, TokenizersAndWindowsSurvive) {
   TemporaryDirectory directory;
   to_gguf(system_io(), kTinystories.string(), directory / "m.gguf", "f32");

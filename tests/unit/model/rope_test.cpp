@@ -26,7 +26,7 @@ ModelSpec spec_of(const Json& rope_case) {
   ModelSpec spec;
   spec.max_position = rope_case.at("max_position").as_integer();
   ConfigFields fields(rope_case.at("config"), "config.json", "");
-  spec.rope = read_rope(fields, spec.max_position, rope_case.at("head_dim").as_integer());
+  spec.ropes = {read_rope(fields, spec.max_position, rope_case.at("head_dim").as_integer())};
   fields.refuse_unread({});
   return spec;
 }
@@ -37,8 +37,9 @@ TEST(Rope, EqualsTransformersForEveryKind) {
   for (const Json& rope_case : cases.items()) {
     SCOPED_TRACE(rope_case.at("name").as_string());
     const ModelSpec spec = spec_of(rope_case);
-    const RopeTable table = make_rope_table(spec, rope_case.at("length").as_integer());
-    const auto half = static_cast<std::size_t>(spec.rope.dims / 2);
+    const RopeSpec& rope = spec.ropes.front();
+    const RopeTable table = make_rope_table(rope, spec.max_position, rope_case.at("length").as_integer());
+    const auto half = static_cast<std::size_t>(rope.dims / 2);
     ASSERT_EQ(table.cosines.size(), static_cast<std::size_t>(table.positions) * half);
     // Position 0: every angle is 0, so the cosine is yarn's factor itself.
     const double factor = table.cosines[0];
@@ -47,7 +48,7 @@ TEST(Rope, EqualsTransformersForEveryKind) {
       for (std::size_t i = 0; i < half; ++i) {
         const auto frequency_bound =
             std::abs(static_cast<double>(position)) *
-            std::pow(spec.rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(spec.rope.dims));
+            std::pow(rope.theta, -2.0 * static_cast<double>(i) / static_cast<double>(rope.dims));
         const double bound = factor * (8 * frequency_bound + 2) * std::pow(2.0, -23);
         const std::size_t at = position * half + i;
         const double cos = rope_case.at("cos").items()[row].items()[i].as_double();
@@ -67,22 +68,20 @@ TEST(Rope, EqualsTransformersForEveryKind) {
 }
 
 TEST(Rope, DynamicDependsOnTheLength) {
-  ModelSpec spec;
-  spec.rope.dims = 16;
-  spec.max_position = 32;
-  spec.rope.kind = RopeKind::kDynamic;
-  spec.rope.factor = 2;
-  const RopeTable within = make_rope_table(spec, 32), grown = make_rope_table(spec, 33);
+  RopeSpec rope;
+  rope.dims = 16;
+  rope.kind = RopeKind::kDynamic;
+  rope.factor = 2;
+  const RopeTable within = make_rope_table(rope, 32, 32), grown = make_rope_table(rope, 32, 33);
   EXPECT_EQ(within.cosines[8], grown.cosines[8]);  // the first frequency is 1 in both
   EXPECT_NE(within.cosines[9], grown.cosines[9]);
 }
 
 TEST(Rope, RefusesEmptyAndImpossibleTables) {
-  ModelSpec spec;
-  spec.rope.dims = 16;
-  EXPECT_ANY_THROW(make_rope_table(spec, 0));
-  EXPECT_ANY_THROW(make_rope_table(spec, -4));
-  EXPECT_ANY_THROW(make_rope_table(spec, std::int64_t{1} << 60));
+  RopeSpec rope;
+  rope.dims = 16;
+  for (const std::int64_t positions : {std::int64_t{0}, std::int64_t{-4}, std::int64_t{1} << 60})
+    EXPECT_ANY_THROW(make_rope_table(rope, 64, positions));
 }
 
 std::string refusal(const std::string& config) {

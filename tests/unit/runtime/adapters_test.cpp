@@ -156,7 +156,7 @@ TEST_F(AdaptersTest, TheBitsOfARowAreItsOwn) {
       sequences.emplace_back(engine.cache());
       sequences.back().extend(11);
     }
-    for (std::size_t i = 0; i < 4; ++i) steps.push_back({prompt, 0, sequences[i].blocks(), owners[i]});
+    for (std::size_t i = 0; i < 4; ++i) steps.push_back({prompt, 0, sequences[i].tables(), owners[i]});
     const auto logits = [&](const Buffer& normed, std::int64_t total, std::int32_t row) {
       const std::span<float> values = engine.host_logits(normed, total, std::span(&row, 1));
       return std::vector<float>(values.begin(), values.end());

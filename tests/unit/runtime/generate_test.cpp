@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
+
 #include "base/error.h"
 #include "tiny_model.h"
 
@@ -58,40 +60,54 @@ TEST(Generate, TheFakeDeviceSaysTheSame) {
   EXPECT_EQ(greedy(fake, 5), greedy(reference, 512));
 }
 
-// The fake device's memory is closed to the reference and the other way round, and both compute the same.
+// Blocks that look at everything, and ones of which the second looks back eight positions.
+std::vector<std::unique_ptr<TinyModel>> models() {
+  std::vector<std::unique_ptr<TinyModel>> all;
+  all.push_back(std::make_unique<TinyModel>());
+  all.push_back(std::make_unique<TinyModel>(8, TinyModel::Windows::kInTheSecondBlock));
+  return all;
+}
+
+// The fake device's memory is closed to the reference and the other way round, and both compute the same. A
+// page cannot be on both, so that there is one table unless all blocks are on one of them.
 TEST(Generate, EarlyBlocksOnAnotherDeviceSayTheSame) {
-  const TinyModel model;
-  const std::vector<std::int32_t> whole = [&] {
-    Engine engine = model.load(make_reference_backend(), options_for(Compute::kBFloat16));
-    return greedy(engine, 512);
-  }();
-  for (const int early : {0, 1, 2})
-    for (const bool fake_first : {true, false}) {
-      Engine::Options options = options_for(Compute::kBFloat16);
-      options.early = {fake_first ? make_fake_backend() : make_reference_backend(), early};
-      Engine engine = model.load(fake_first ? make_reference_backend() : make_fake_backend(), options);
-      EXPECT_EQ(greedy(engine, 5), whole) << early;
-      const BlockCopy copy{0, 1};
-      EXPECT_NO_THROW(engine.cache().copy(std::span(&copy, 1))) << early;
-    }
+  for (const auto& model : models()) {
+    std::size_t groups = 0;
+    const std::vector<std::int32_t> whole = [&] {
+      Engine engine = model->load(make_reference_backend(), options_for(Compute::kBFloat16));
+      groups = engine.cache().blocks().groups();
+      return greedy(engine, 512);
+    }();
+    for (const int early : {0, 1, 2})
+      for (const bool fake_first : {true, false}) {
+        Engine::Options options = options_for(Compute::kBFloat16);
+        options.early = {fake_first ? make_fake_backend() : make_reference_backend(), early};
+        Engine engine = model->load(fake_first ? make_reference_backend() : make_fake_backend(), options);
+        EXPECT_EQ(greedy(engine, 5), whole) << early;
+        EXPECT_EQ(engine.cache().blocks().groups(), early == 1 ? 1 : groups);
+        const BlockCopy copy{0, 1};
+        EXPECT_NO_THROW(engine.cache().copy(std::span(&copy, 1))) << early;
+      }
+  }
 }
 
 // The logits of every row, bit for bit; the members' memories are closed to one another.
 TEST(Engine, ADividedModelHasTheBitsOfAWholeOne) {
-  const TinyModel model;
-  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
-    Engine whole = model.load(make_reference_backend(), options_for(compute));
-    Engine::Options options = options_for(compute);
-    options.further_members = {make_fake_backend()};
-    Engine divided = model.load(make_fake_backend(), options);
-    EXPECT_EQ(divided.device_name(), "2 x fake");
-    EXPECT_EQ(divided.cache().bytes(), whole.cache().bytes());
-    KvSequence one(whole.cache()), two(divided.cache());
-    EXPECT_EQ(forward(divided, two, kPrompt), forward(whole, one, kPrompt));
-    EXPECT_EQ(greedy(divided, 5), greedy(whole, 512));
-    options.early = {make_reference_backend(), 1};
-    EXPECT_THROW(model.load(make_fake_backend(), options), Error);
-  }
+  for (const auto& model : models())
+    for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+      Engine whole = model->load(make_reference_backend(), options_for(compute));
+      Engine::Options options = options_for(compute);
+      options.further_members = {make_fake_backend()};
+      Engine divided = model->load(make_fake_backend(), options);
+      EXPECT_EQ(divided.device_name(), "2 x fake");
+      EXPECT_EQ(divided.cache().bytes(), whole.cache().bytes());
+      EXPECT_EQ(divided.cache().blocks().groups(), whole.cache().blocks().groups());
+      KvSequence one(whole.cache()), two(divided.cache());
+      EXPECT_EQ(forward(divided, two, kPrompt), forward(whole, one, kPrompt));
+      EXPECT_EQ(greedy(divided, 5), greedy(whole, 512));
+      options.early = {make_reference_backend(), 1};
+      EXPECT_THROW(model->load(make_fake_backend(), options), Error);
+    }
 }
 
 TEST(Generate, StopsForItsReasons) {
@@ -157,7 +173,7 @@ TEST(Engine, BatchMatesChangeNothing) {
   const std::vector<float> wanted = forward(engine, alone, kPrompt);
   a.extend(3);
   b.extend(13);
-  const Engine::Step steps[] = {{other, 0, a.blocks()}, {kPrompt, 0, b.blocks()}};
+  const Engine::Step steps[] = {{other, 0, a.tables()}, {kPrompt, 0, b.tables()}};
   const std::vector<float> both = logits_of(engine, engine.forward(steps), 16);
   EXPECT_EQ(std::vector<float>(both.begin() + 3 * 61, both.end()), wanted);
 }
@@ -200,7 +216,7 @@ TEST(Engine, WhatDoesNotFitIsRefusedWhole) {
   refused(std::vector<std::int32_t>(50, 3), ErrorKind::kResource);  // 100 positions in 96
   // no such token, found after room was made
   refused({1, 61}, ErrorKind::kBadInput);
-  const Engine::Step beyond = {kPrompt, 45, a.blocks()};  // 58 positions in 13 blocks of 4
+  const Engine::Step beyond = {kPrompt, 45, a.tables()};  // 58 positions in 13 blocks of 4
   EXPECT_THROW(engine.forward(std::span(&beyond, 1)), Error);
 }
 

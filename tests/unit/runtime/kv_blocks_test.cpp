@@ -19,6 +19,9 @@ std::vector<std::int32_t> counting(std::int32_t first, int count) {
   return tokens;
 }
 
+// Of a model of one page group.
+const PageTable& own(const KvTable& table) { return table.groups.front(); }
+
 KvTable filled(KvBlocks& blocks, const std::vector<std::int32_t>& tokens, std::string_view salt = {}) {
   KvTable table = blocks.open(salt);
   std::vector<BlockCopy> copies;
@@ -34,8 +37,8 @@ TEST(KvBlocks, APrefixIsSharedAndTheLastTokenIsLeftToCompute) {
   const KvTable first = filled(blocks, counting(0, 8));
   KvTable second = blocks.open();
   EXPECT_EQ(blocks.take_prefix(second, counting(0, 8)), 4);  // not 8: something must be computed
-  EXPECT_EQ(second.blocks[0], first.blocks[0]);
-  EXPECT_EQ(blocks.references(first.blocks[0]), 2);
+  EXPECT_EQ(own(second).blocks[0], own(first).blocks[0]);
+  EXPECT_EQ(blocks.references(own(first).blocks[0]), 2);
   KvTable longer = blocks.open();
   EXPECT_EQ(blocks.take_prefix(longer, counting(0, 9)), 8);
   KvTable other = blocks.open();
@@ -76,9 +79,9 @@ TEST(KvBlocks, SamplesWriteIntoCopies) {
   std::vector<BlockCopy> copies;
   ASSERT_TRUE(blocks.reserve(second, 7, copies));
   ASSERT_EQ(copies.size(), 1u);
-  EXPECT_EQ(copies[0].from, first.blocks[1]);
-  EXPECT_EQ(copies[0].to, second.blocks[1]);
-  EXPECT_EQ(second.blocks[0], first.blocks[0]);
+  EXPECT_EQ(copies[0].from, own(first).blocks[1]);
+  EXPECT_EQ(copies[0].to, own(second).blocks[1]);
+  EXPECT_EQ(own(second).blocks[0], own(first).blocks[0]);
   ASSERT_TRUE(blocks.reserve(first, 7, copies));  // alone again: no copy
   EXPECT_EQ(copies.size(), 1u);
 }
@@ -86,36 +89,36 @@ TEST(KvBlocks, SamplesWriteIntoCopies) {
 TEST(KvBlocks, EmptyBlocksGoFirstThenTheLeastRecentlyUsedEndFirst) {
   KvBlocks blocks(5, 4);
   KvTable old = filled(blocks, counting(0, 8)), recent = filled(blocks, counting(100, 8));
-  const std::vector<std::int32_t> expected = {4, old.blocks[1], old.blocks[0], recent.blocks[1],
-                                              recent.blocks[0]};
+  const std::vector<std::int32_t> expected = {4, own(old).blocks[1], own(old).blocks[0],
+                                              own(recent).blocks[1], own(recent).blocks[0]};
   blocks.close(old);
   blocks.close(recent);
   std::vector<BlockCopy> copies;
   KvTable all = blocks.open("other");
   ASSERT_TRUE(blocks.reserve(all, 20, copies));
-  EXPECT_EQ(all.blocks, expected);
+  EXPECT_EQ(own(all).blocks, expected);
   KvTable again = blocks.open();
   EXPECT_EQ(blocks.take_prefix(again, counting(0, 9)), 0);  // forgotten
 }
 
 // Of 20 positions in blocks of 4, the next looks at 6 (15 ... 20), which are in blocks 3, 4 and 5.
 TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
-  KvBlocks blocks(8, 4, true, {6, 1});
+  KvBlocks blocks(8, 4, true, {{6, 1}});
   KvTable table = filled(blocks, counting(0, 20));
   EXPECT_EQ(blocks.free(), 3);
   blocks.release_passed(table);
   EXPECT_EQ(blocks.free(), 6);
-  EXPECT_EQ(std::vector(table.blocks.begin(), table.blocks.begin() + 3),
+  EXPECT_EQ(std::vector(own(table).blocks.begin(), own(table).blocks.begin() + 3),
             std::vector<std::int32_t>(3, kNoBlock));
   // 13 tokens, of which 12 may be found: the next looks at 7 ... 12, so blocks 1 and 2 are taken from the
   // free list.
   KvTable shorter = blocks.open();
   EXPECT_EQ(blocks.take_prefix(shorter, counting(0, 13)), 12);
-  EXPECT_EQ(shorter.blocks[0], kNoBlock);
-  EXPECT_EQ(shorter.passed, 1u);
+  EXPECT_EQ(own(shorter).blocks[0], kNoBlock);
+  EXPECT_EQ(own(shorter).passed, 1u);
   EXPECT_EQ(blocks.free(), 4);
   KvTable forked = blocks.fork(shorter);
-  EXPECT_EQ(blocks.references(shorter.blocks[1]), 2);
+  EXPECT_EQ(blocks.references(own(shorter).blocks[1]), 2);
   EXPECT_THROW(blocks.truncate(forked, 8), Error) << "position 8 looks at 3, which is gone";
   blocks.close(forked);
   blocks.close(shorter);
@@ -126,8 +129,8 @@ TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
   ASSERT_TRUE(blocks.reserve(other, 24, copies));
   KvTable longer = blocks.open();
   EXPECT_EQ(blocks.take_prefix(longer, counting(0, 21)), 20);
-  EXPECT_EQ(std::vector(longer.blocks.begin() + 3, longer.blocks.end()),
-            std::vector(table.blocks.begin() + 3, table.blocks.end()));
+  EXPECT_EQ(std::vector(own(longer).blocks.begin() + 3, own(longer).blocks.end()),
+            std::vector(own(table).blocks.begin() + 3, own(table).blocks.end()));
   KvTable lost = blocks.open();
   EXPECT_EQ(blocks.take_prefix(lost, counting(0, 13)), 0);
   for (KvTable* one : {&table, &other, &longer}) blocks.close(*one);
@@ -137,10 +140,73 @@ TEST(KvBlocks, WhatAWindowHasPassedIsGivenBackAndAPrefixNeedsItsEndOnly) {
 // Blocks of 4: at most those of 6 - 1 positions before a step of 3, and a rounding down each to a grain of 2
 // and to a block.
 TEST(KvBlocks, KnowsTheMostThatASequenceHolds) {
-  EXPECT_EQ(most_kv_blocks({}, 4, 100, 3), 25);
-  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 9, 3), 3);
-  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 100, 3), 3);
-  EXPECT_EQ(most_kv_blocks({6, 2}, 4, 100, 4), 4);
+  const KvWindow all, window{6, 2};
+  EXPECT_EQ(most_kv_blocks(all, 4, 100, 3), 25);
+  EXPECT_EQ(most_kv_blocks(window, 4, 9, 3), 3);
+  EXPECT_EQ(most_kv_blocks(window, 4, 100, 3), 3);
+  EXPECT_EQ(most_kv_blocks(window, 4, 100, 4), 4);
+  const KvWindow groups[] = {all, window, window};
+  EXPECT_EQ(most_kv_blocks(groups, 4, 100, 4), 25 + 4 + 4);
+}
+
+// Two groups, of which one looks back 6 positions: 20 positions in blocks of 4 take five blocks of each, of
+// which the second needs those of 15 ... 20.
+TEST(KvBlocks, EveryGroupGivesBackWhatItsOwnWindowHasPassed) {
+  KvBlocks blocks(12, 4, true, {KvWindow{}, {6, 1}});
+  EXPECT_TRUE(blocks.has_windows());
+  EXPECT_EQ(blocks.positions(), 24);
+  KvTable table = filled(blocks, counting(0, 20));
+  EXPECT_EQ(blocks.free(), 2);
+  blocks.release_passed(table);
+  EXPECT_EQ(blocks.free(), 5);
+  EXPECT_EQ(table.groups[0].passed, 0u);
+  EXPECT_EQ(std::count(table.groups[0].blocks.begin(), table.groups[0].blocks.end(), kNoBlock), 0);
+  EXPECT_EQ(table.groups[1].passed, 3u);
+  EXPECT_EQ(std::count(table.groups[1].blocks.begin(), table.groups[1].blocks.end(), kNoBlock), 3);
+  // On the way to 48 positions, 4 at a time: 12 blocks of the first group, and those of 6 - 1 + 3 + 4
+  // positions of the second.
+  EXPECT_EQ(blocks.missing_blocks(table, 48, 4), 12 - 5 + 3 - 2);
+  EXPECT_EQ(blocks.missing_blocks(blocks.open(), 48, 4), 12 + 3);
+  KvTable forked = blocks.fork(table);
+  EXPECT_EQ(blocks.references(table.groups[0].blocks[0]), 2);
+  EXPECT_EQ(blocks.references(table.groups[1].blocks[4]), 2);
+  EXPECT_THROW(blocks.truncate(forked, 8), Error)
+      << "position 8 of the second group looks at 3, which is gone";
+  std::vector<BlockCopy> copies;
+  blocks.truncate(forked, 18);
+  ASSERT_TRUE(blocks.reserve(forked, 19, copies));
+  EXPECT_EQ(copies.size(), 2u) << "the last block of each group is written";
+  blocks.close(forked);
+  EXPECT_FALSE(blocks.reserve(table, 33, copies)) << "eight blocks, of which five are free";
+  EXPECT_EQ(table.length, 20);
+  blocks.close(table);
+  EXPECT_EQ(blocks.free(), 12);
+}
+
+// A prefix is there where the first group has all of it and the second one its end.
+TEST(KvBlocks, APrefixIsFoundWhereEveryGroupHasWhatItLooksAt) {
+  KvBlocks blocks(10, 4, true, {KvWindow{}, {6, 1}});
+  KvTable table = filled(blocks, counting(0, 20));
+  const std::vector<std::int32_t> first = table.groups[0].blocks, second = table.groups[1].blocks;
+  blocks.release_passed(table);
+  blocks.close(table);
+  KvTable found = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(found, counting(0, 21)), 20);
+  EXPECT_EQ(found.groups[0].blocks, first);
+  EXPECT_EQ(std::vector(found.groups[1].blocks.begin() + 3, found.groups[1].blocks.end()),
+            std::vector(second.begin() + 3, second.end()));
+  EXPECT_EQ(found.groups[1].passed, 3u);
+  // Another sequence takes two of the blocks that the window had passed. What the first group has of 12
+  // positions is there still, and is not found: the second one would look at 7 ... 11.
+  std::vector<BlockCopy> copies;
+  KvTable other = blocks.open("other");
+  ASSERT_TRUE(blocks.reserve(other, 4, copies));
+  for (const PageTable& taken : other.groups)
+    EXPECT_EQ(std::count(second.begin(), second.begin() + 3, taken.blocks.front()), 1);
+  KvTable shorter = blocks.open();
+  EXPECT_EQ(blocks.take_prefix(shorter, counting(0, 13)), 0);
+  for (KvTable* one : {&found, &other, &shorter}) blocks.close(*one);
+  EXPECT_EQ(blocks.free(), 10);
 }
 
 TEST(KvBlocks, WhatIsNotThereIsRefused) {
@@ -187,8 +253,9 @@ class RandomUse {
     std::vector<std::int32_t> named(static_cast<std::size_t>(blocks_.total()));
     for (const Believed& one : sequences_) {
       ASSERT_EQ(one.table.length, static_cast<std::int64_t>(one.tokens.size()));
-      ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.table.length));
-      for (const std::int32_t block : one.table.blocks) ++named[static_cast<std::size_t>(block)];
+      ASSERT_EQ(static_cast<std::int64_t>(own(one.table).blocks.size()),
+                blocks_.blocks_for(one.table.length));
+      for (const std::int32_t block : own(one.table).blocks) ++named[static_cast<std::size_t>(block)];
       std::int32_t expected = one.tenant;
       for (std::size_t i = 0; i < one.tokens.size(); ++i) {
         expected = testing::contents(expected, one.tokens[i]);
@@ -209,7 +276,7 @@ class RandomUse {
   int pick(int below) { return static_cast<int>(random_() % static_cast<unsigned>(below)); }
   std::int32_t& page(const KvTable& table, std::size_t i) {
     const auto size = static_cast<std::size_t>(size_);
-    return pages_[static_cast<std::size_t>(table.blocks[i / size]) * size + i % size];
+    return pages_[static_cast<std::size_t>(own(table).blocks[i / size]) * size + i % size];
   }
 
   void open() {
@@ -234,7 +301,7 @@ class RandomUse {
             pages_[static_cast<std::size_t>(copy.from * size_ + i)];
     }
     for (std::size_t i = first; i < one.tokens.size(); ++i) {
-      const std::int32_t block = one.table.blocks[i / static_cast<std::size_t>(size_)];
+      const std::int32_t block = own(one.table).blocks[i / static_cast<std::size_t>(size_)];
       EXPECT_EQ(blocks_.references(block), 1);
       EXPECT_FALSE(blocks_.is_published(block));
       page(one.table, i) = testing::contents(i == 0 ? one.tenant : page(one.table, i - 1), one.tokens[i]);

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+
 #include "base/error.h"
 
 namespace llmq::testing {
@@ -45,6 +47,83 @@ TEST(KvCache, CopiesGoToEveryLayerInTheirOrder) {
   }
 }
 
+// Layers 1, 2, 4 and 5 look back 100 positions.
+ModelSpec six_layers() {
+  ModelSpec spec;
+  spec.blocks.resize(6);
+  for (std::size_t i = 0; i < 6; ++i) spec.blocks[i].pages = {2, 8, i % 3 == 0 ? 0 : 100};
+  return spec;
+}
+
+std::vector<std::int64_t> windows_of(const PageGroups& groups) {
+  std::vector<std::int64_t> windows;
+  for (const KvWindow& window : groups.windows) windows.push_back(window.positions);
+  return windows;
+}
+
+TEST(PageGroups, AreLayersOfOneWindowAndAsManyInEach) {
+  const ModelSpec spec = six_layers();
+  const PageGroups groups = page_groups(spec, true);
+  EXPECT_EQ(groups.layers, 2u);
+  EXPECT_EQ(windows_of(groups), (std::vector<std::int64_t>{0, 100, 100}));
+  const std::pair<std::size_t, std::size_t> places[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {2, 0}, {2, 1}};
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_EQ(std::pair(groups.places[i].group, groups.places[i].layer), places[i]) << i;
+  EXPECT_EQ(groups.windows[1].grain, kAttentionTile);
+  // 1,000 positions of 16, a token at a time: 63 blocks, and twice the 12 that the window, a tile and block
+  // ends touch: 87 pages, which are 29 blocks of all layers.
+  EXPECT_EQ(kv_positions(groups, 16, 1000, 1), 29 * 16);
+}
+
+TEST(PageGroups, AreOneWhereOnePoolCannotServeSeveral) {
+  ModelSpec spec = six_layers();
+  EXPECT_EQ(windows_of(page_groups(spec, false)), std::vector<std::int64_t>{0}) << "on two devices";
+  spec.blocks[4].pages.head_dim = 16;
+  EXPECT_EQ(windows_of(page_groups(spec, true)), std::vector<std::int64_t>{0}) << "of two sizes";
+  spec = six_layers();
+  for (BlockSpec& block : spec.blocks) block.pages.window = 50;
+  EXPECT_EQ(windows_of(page_groups(spec, true)), std::vector<std::int64_t>{50});
+  EXPECT_EQ(page_groups(spec, true).layers, 6u);
+  spec.blocks[2].pages.window = 70;
+  EXPECT_EQ(windows_of(page_groups(spec, false)), std::vector<std::int64_t>{70}) << "the widest of all";
+  EXPECT_EQ(page_groups(spec, true).windows.size(), 6u) << "five and one have no common divisor";
+}
+
+// Three pages of two layers stand where one of six would; layers of different groups write different pages of
+// the same memory, and copies take both layers of a page along, on each member.
+TEST(KvCache, GroupsShareOnePool) {
+  const ModelSpec spec = six_layers();
+  const auto first = make_reference_backend(), second = make_fake_backend();
+  std::vector<Backend*> members;
+  for (int layer = 0; layer < 6; ++layer) members.insert(members.end(), {first.get(), second.get()});
+  KvCache cache(spec, members, {DType::kBF16}, 10, 4, true);
+  EXPECT_EQ(cache.blocks().total(), 9);
+  EXPECT_EQ(cache.blocks().positions(), 12);
+  EXPECT_EQ(cache.bytes(), 2u * 6u * 2u * 12u * 2u * 8u * 2u);
+  EXPECT_EQ(cache.page_bytes(), 2u * 2u * 2u * 4u * 2u * 8u * 2u);
+  for (std::size_t member = 0; member < 2; ++member) {
+    EXPECT_EQ(cache.pages(0, member).keys.pointer, cache.pages(1, member).keys.pointer);
+    EXPECT_EQ(cache.pages(3, member).values.pointer, cache.pages(5, member).values.pointer);
+    EXPECT_NE(cache.pages(1, member).keys.pointer, cache.pages(2, member).keys.pointer);
+    const std::size_t page = 4 * 2 * 8 * 2;
+    for (const int layer : {0, 3}) {
+      std::vector<std::uint8_t> bytes(9 * page);
+      for (std::size_t i = 0; i < bytes.size(); ++i)
+        bytes[i] = static_cast<std::uint8_t>(layer * 16 + i / page);
+      members[member]->upload(cache.pages(layer, member).keys, bytes.data());
+    }
+  }
+  cache.copy(std::vector<BlockCopy>{{7, 2}});
+  for (std::size_t member = 0; member < 2; ++member)
+    for (const int layer : {4, 5}) {
+      std::vector<std::uint8_t> bytes(cache.pages(layer, member).keys.bytes());
+      members[member]->download(bytes.data(), cache.pages(layer, member).keys);
+      EXPECT_EQ(bytes[2 * bytes.size() / 9], (layer - 4) * 3 * 16 + 7);
+    }
+  cache.set_scales(1, 2.0f, 3.0f);
+  EXPECT_EQ(cache.pages(0).key_scale, 1.0f) << "a layer's scale is its own";
+}
+
 TEST(KvSequence, FullIsAnErrorThatChangesNothing) {
   const auto backend = make_reference_backend();
   KvCache cache = make_cache(*backend, 8, 4);
@@ -61,7 +140,7 @@ TEST(KvSequence, FullIsAnErrorThatChangesNothing) {
     a.truncate(4);
     EXPECT_EQ(cache.blocks().free(), 1);
     a.extend(4);
-    EXPECT_EQ(a.blocks().size(), 2u);
+    EXPECT_EQ(a.tables().front().blocks.size(), 2u);
   }
   EXPECT_EQ(cache.blocks().free(), 2);
 }

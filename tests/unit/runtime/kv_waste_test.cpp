@@ -47,8 +47,9 @@ Waste measure(int block_size, const Load& load) {
     taken += (blocks.total() - blocks.free()) * static_cast<double>(block_size);
     for (const auto& [name, sequence] : scheduler.live()) {
       const KvTable& table = sequence.table;
-      if (table.blocks.empty()) continue;
-      unused += static_cast<double>(table.blocks.size()) * block_size - static_cast<double>(table.length);
+      const std::vector<std::int32_t>& own = table.groups.front().blocks;
+      if (own.empty()) continue;
+      unused += static_cast<double>(own.size()) * block_size - static_cast<double>(table.length);
       reserved += kContext, filled += static_cast<double>(table.length);
     }
     scheduler.complete(outcomes);

@@ -1,5 +1,6 @@
 // A machine of numbers for a scheduler: it runs steps, remembers what every page holds, and checks after each
-// that no page is lost, shared without a reference or read where it holds something else.
+// that no page is lost, shared without a reference or read where it holds something else. Every page group
+// writes contents of its own, so that a page of another group is seen too.
 #pragma once
 #include <gtest/gtest.h>
 
@@ -27,19 +28,22 @@ inline std::int32_t contents(std::int32_t before, std::int32_t token) {
   return static_cast<std::int32_t>(
       (static_cast<std::uint32_t>(before) ^ static_cast<std::uint32_t>(token + 7)) * 16777619u);
 }
-inline std::int32_t tenant(const Scheduler::Sequence& sequence) {
-  return sequence.request.salt.empty() ? 1 : 2;
+// Before the first position, in the pages of one group.
+inline std::int32_t beginning(const Scheduler::Sequence& sequence, std::size_t group) {
+  return (sequence.request.salt.empty() ? 1 : 2) + static_cast<std::int32_t>(group) * 100;
 }
 
 // Runs steps on pages that remember which token was written where, behind which others.
 class Machine {
  public:
   static constexpr std::uint64_t kForked = 1'000'000;  // ids of sequences that were forked
-  Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed, KvWindow window = {})
+  // `count` pages of `size` positions, of all groups together.
+  Machine(const SchedulerLimits& limits, std::int32_t count, int size, unsigned seed,
+          const std::vector<KvWindow>& windows)
       : limits_(limits),
         random_(seed),
-        window_(window),
-        blocks_(count, size, true, window),
+        windows_(windows),
+        blocks_(count, size, true, windows),
         scheduler_(limits, blocks_),
         size_(size),
         pages_(static_cast<std::size_t>(count * size), -1),
@@ -94,31 +98,13 @@ class Machine {
       running += one.runs;
       for (const std::int32_t slot : one.swapped)
         ASSERT_EQ(++on_host[static_cast<std::size_t>(slot)], 1) << "two have a place on the host";
-      const std::int64_t first = first_seen(one.computed), gone = first / size_;
-      ASSERT_EQ(static_cast<std::int64_t>(one.table.passed), gone)
-          << "the pages that the window has passed, and no others, are given back";
-      ASSERT_LE(
-          static_cast<std::int64_t>(one.table.blocks.size()) - gone,
-          blocks_.most_blocks(static_cast<std::int64_t>(one.request.prompt.size()) + one.request.max_tokens,
-                              limits_.max_num_batched_tokens));
-      passed += gone;
-      for (std::size_t i = 0; i < one.table.blocks.size(); ++i) {
-        const std::int32_t block = one.table.blocks[i];
-        ASSERT_EQ(block == kNoBlock, static_cast<std::int64_t>(i) < gone);
-        if (block == kNoBlock) continue;
-        ++named[static_cast<std::size_t>(block)];
-        ASSERT_TRUE(one.request.shares || !blocks_.is_published(block))
-            << "a prefix is offered that should not be";
-      }
+      std::int64_t held = 0;
+      for (std::size_t group = 0; group < windows_.size(); ++group) check_table(one, group, named, held);
+      ASSERT_LE(held, blocks_.most_blocks(
+                          static_cast<std::int64_t>(one.request.prompt.size()) + one.request.max_tokens,
+                          limits_.max_num_batched_tokens));
       ASSERT_EQ(one.table.length, one.computed) << "drafts or a preemption left pages behind";
-      ASSERT_EQ(static_cast<std::int64_t>(one.table.blocks.size()), blocks_.blocks_for(one.computed));
       ASSERT_TRUE(one.runs || one.computed == 0);
-      std::int32_t expected = tenant(one);
-      for (std::int64_t i = 0; i < one.computed; ++i) {
-        expected = contents(expected, one.tokens[static_cast<std::size_t>(i)]);
-        if (i < first) continue;
-        ASSERT_EQ(page(one.table, i), expected) << "position " << i;
-      }
     }
     ASSERT_EQ(scheduler_.swap_pages_used(), std::count(on_host.begin(), on_host.end(), 1))
         << "a place on the host is lost";
@@ -133,6 +119,32 @@ class Machine {
   }
 
  private:
+  // Of one sequence in one group; `named`: how many tables name each page, `held`: pages of the sequence.
+  void check_table(const Scheduler::Sequence& one, std::size_t group, std::vector<std::int32_t>& named,
+                   std::int64_t& held) {
+    const PageTable& table = one.table.groups.at(group);
+    const std::int64_t first = first_seen(group, one.computed), gone = first / size_;
+    ASSERT_EQ(static_cast<std::int64_t>(table.passed), gone)
+        << "the pages that the window has passed, and no others, are given back";
+    passed += gone;
+    held += static_cast<std::int64_t>(table.blocks.size()) - gone;
+    for (std::size_t i = 0; i < table.blocks.size(); ++i) {
+      const std::int32_t block = table.blocks[i];
+      ASSERT_EQ(block == kNoBlock, static_cast<std::int64_t>(i) < gone);
+      if (block == kNoBlock) continue;
+      ++named[static_cast<std::size_t>(block)];
+      ASSERT_TRUE(one.request.shares || !blocks_.is_published(block))
+          << "a prefix is offered that should not be";
+    }
+    ASSERT_EQ(static_cast<std::int64_t>(table.blocks.size()), blocks_.blocks_for(one.computed));
+    std::int32_t expected = beginning(one, group);
+    for (std::int64_t i = 0; i < one.computed; ++i) {
+      expected = contents(expected, one.tokens[static_cast<std::size_t>(i)]);
+      if (i < first) continue;
+      ASSERT_EQ(page(table, i), expected) << "position " << i << " of group " << group;
+    }
+  }
+
   template <class Move>
   void swap(const std::vector<PageSwap>& pages, const Move& move) {
     for (const PageSwap& page : pages)
@@ -142,13 +154,14 @@ class Machine {
   }
 
   // What the position behind `length` others may touch.
-  std::int64_t first_seen(std::int64_t length) const {
+  std::int64_t first_seen(std::size_t group, std::int64_t length) const {
+    const KvWindow& window = windows_[group];
     const std::int64_t first =
-        window_.positions == 0 ? 0 : std::max<std::int64_t>(0, length - window_.positions + 1);
-    return first - first % window_.grain;
+        window.positions == 0 ? 0 : std::max<std::int64_t>(0, length - window.positions + 1);
+    return first - first % window.grain;
   }
 
-  std::int32_t& page(const KvTable& table, std::int64_t i) {
+  std::int32_t& page(const PageTable& table, std::int64_t i) {
     const std::int32_t block = table.blocks[static_cast<std::size_t>(i / size_)];
     return pages_[static_cast<std::size_t>(block * size_ + i % size_)];
   }
@@ -209,20 +222,7 @@ class Machine {
     const Scheduler::Sequence& one = scheduler_.sequence(work.id);
     std::vector<std::int32_t> tokens = one.tokens;
     tokens.insert(tokens.end(), one.drafts.begin(), one.drafts.end());
-    std::int32_t expected = tenant(one);
-    for (std::int64_t i = 0; i < work.first; ++i) {
-      expected = contents(expected, tokens[static_cast<std::size_t>(i)]);
-      if (i < first_seen(work.first)) continue;
-      EXPECT_EQ(page(one.table, i), expected)
-          << "position " << i << " of a sequence that runs from " << work.first << " on";
-    }
-    for (std::int64_t i = work.first; i < work.first + work.count + work.drafts; ++i) {
-      const std::int32_t block = one.table.blocks[static_cast<std::size_t>(i / size_)];
-      EXPECT_EQ(blocks_.references(block), 1) << "a shared page is written";
-      EXPECT_FALSE(blocks_.is_published(block)) << "a published page is written";
-      page(one.table, i) =
-          contents(i == 0 ? tenant(one) : page(one.table, i - 1), tokens[static_cast<std::size_t>(i)]);
-    }
+    for (std::size_t group = 0; group < windows_.size(); ++group) write(work, one, group, tokens);
     if (!work.samples) return;
     Scheduler::Outcome outcome{work.id, {}, pick(40) == 0};
     std::vector<std::int32_t> before = one.tokens;
@@ -236,9 +236,29 @@ class Machine {
     outcomes.push_back(std::move(outcome));
   }
 
+  // Reads what the rows of one group look at, and writes the rows.
+  void write(const Scheduler::Work& work, const Scheduler::Sequence& one, std::size_t group,
+             const std::vector<std::int32_t>& tokens) {
+    const PageTable& table = one.table.groups[group];
+    std::int32_t expected = beginning(one, group);
+    for (std::int64_t i = 0; i < work.first; ++i) {
+      expected = contents(expected, tokens[static_cast<std::size_t>(i)]);
+      if (i < first_seen(group, work.first)) continue;
+      EXPECT_EQ(page(table, i), expected)
+          << "position " << i << " of a sequence that runs from " << work.first << " on";
+    }
+    for (std::int64_t i = work.first; i < work.first + work.count + work.drafts; ++i) {
+      const std::int32_t block = table.blocks[static_cast<std::size_t>(i / size_)];
+      EXPECT_EQ(blocks_.references(block), 1) << "a shared page is written";
+      EXPECT_FALSE(blocks_.is_published(block)) << "a published page is written";
+      page(table, i) =
+          contents(i == 0 ? beginning(one, group) : page(table, i - 1), tokens[static_cast<std::size_t>(i)]);
+    }
+  }
+
   SchedulerLimits limits_;
   std::mt19937 random_;
-  KvWindow window_;
+  std::vector<KvWindow> windows_;
   KvBlocks blocks_;
   Scheduler scheduler_;
   int size_;

@@ -1,7 +1,7 @@
-// The scheduler driven by random requests, drafts, cancels and answers, with and without a sliding window.
-// After every step: no page is leaked or shared without a reference, every position a sequence has computed
-// and may look at holds its token, no other has a page, drafts leave nothing behind, budgets are kept; at the
-// end everyone has finished.
+// The scheduler driven by random requests, drafts, cancels and answers, with and without a sliding window,
+// and with several page groups. After every step: no page is leaked or shared without a reference, every
+// position a sequence has computed and may look at holds its token, no other has a page, drafts leave nothing
+// behind, budgets are kept; at the end everyone has finished.
 #include "runtime/scheduler.h"
 
 #include <gtest/gtest.h>
@@ -32,8 +32,21 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
   ASSERT_LE(static_cast<std::int64_t>(tokens.size() - request.prompt.size()), request.max_tokens);
 }
 
+enum class Looks : std::uint8_t { kAtAll, kThroughAWindow, kBoth };
+
+// Of the page groups of a model.
+std::vector<KvWindow> windows_of(Looks looks, unsigned seed) {
+  const KvWindow window{2 + seed % 9, 1 + seed % 4}, other{4 + seed % 5, 2};
+  if (looks == Looks::kAtAll) return {KvWindow{}};
+  if (looks == Looks::kThroughAWindow) return {window};
+  if (seed % 4 == 0) return {window, other};
+  if (seed % 4 == 1) return {window, KvWindow{}, window, other};
+  return {KvWindow{}, window};
+}
+
 // 40 seeds of 25,000 steps. The cache is smaller where windows pass, so that it is as scarce.
-void drive(bool windowed) {
+void drive(Looks looks) {
+  const bool windowed = looks != Looks::kAtAll;
   std::int64_t steps = 0, preemptions = 0, drafted = 0, accepted = 0, chunks = 0, in_flight = 0, refused = 0,
                forked = 0, copies = 0, cached = 0, passed = 0, restored = 0;
   for (unsigned seed = 0; seed < 40; ++seed) {
@@ -41,8 +54,10 @@ void drive(bool windowed) {
                                  seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
-    const KvWindow window = windowed ? KvWindow{2 + seed % 9, 1 + seed % 4} : KvWindow{};
-    Machine machine(limits, windowed ? count * 2 / 3 : count, size, seed, window);
+    const std::vector<KvWindow> windows = windows_of(looks, seed);
+    std::int32_t pages = 0;
+    for (const KvWindow& window : windows) pages += window.positions != 0 ? count * 2 / 3 : count;
+    Machine machine(limits, pages, size, seed, windows);
     std::map<std::uint64_t, Request> requests, request_of;
     std::uint64_t id = 0;
     std::size_t forks = 0;
@@ -91,8 +106,9 @@ void drive(bool windowed) {
   EXPECT_EQ(restored > 1000, !windowed);
 }
 
-TEST(Scheduler, RandomRequestsKeepEveryInvariant) { drive(false); }
-TEST(Scheduler, RandomRequestsKeepEveryInvariantWithAWindow) { drive(true); }
+TEST(Scheduler, RandomRequestsKeepEveryInvariant) { drive(Looks::kAtAll); }
+TEST(Scheduler, RandomRequestsKeepEveryInvariantWithAWindow) { drive(Looks::kThroughAWindow); }
+TEST(Scheduler, RandomRequestsKeepEveryInvariantOfPageGroups) { drive(Looks::kBoth); }
 
 TEST(Scheduler, RefusesWhatCouldNeverRun) {
   KvBlocks blocks(4, 4);

@@ -178,7 +178,7 @@ TEST(ServingEngine, ADividedModelGivesTheSameAnswers) {
 std::vector<std::int32_t> said_with_every_page(Engine& engine, std::span<const std::int32_t> tokens) {
   KvSequence sequence(engine.cache());
   sequence.extend(static_cast<std::int64_t>(tokens.size()));
-  const Engine::Step step{tokens, 0, sequence.blocks()};
+  const Engine::Step step{tokens, 0, sequence.tables()};
   const Buffer normed = engine.forward({&step, 1});
   std::vector<std::int32_t> rows(tokens.size()), said;
   std::iota(rows.begin(), rows.end(), 0);
@@ -191,6 +191,53 @@ std::vector<std::int32_t> said_with_every_page(Engine& engine, std::span<const s
   return said;
 }
 
+// Answers in `kv_tokens` positions of pages, whose owners have to wait for one another, are those of an
+// engine that keeps every page.
+void expect_every_pages_answers(const TinyModel& model, std::int64_t kv_tokens, Compute compute,
+                                Drafter* drafter) {
+  Engine::Options options;
+  options.compute = compute;
+  options.max_context = 512;
+  options.kv_tokens = kv_tokens;
+  Engine engine = model.load(make_cpu_backend(2), options);
+  options.kv_tokens = 512;
+  options.prefix_caching = false;
+  Engine every_page = model.load(make_cpu_backend(2), options);
+  ServingEngine serving(engine, nullptr, {{8, 48, 512, 64}, drafter != nullptr ? 3 : 0}, drafter);
+  std::map<std::uint64_t, GenerationRequest> requests;
+  Answers answers;
+  Ends ends;
+  for (std::uint64_t id = 0; id < 24; ++id) {
+    GenerationRequest& request = requests[id];
+    request.id = id;
+    request.n = id % 5 == 1 ? 2 : 1;
+    request.max_tokens = id % 4 == 0 ? 250 : 30;
+    request.ignore_eos = true;
+    const std::int32_t length = id % 3 == 0 ? 20 : 160;  // long ones begin alike
+    for (std::int32_t i = 0; i < length; ++i)
+      request.prompt.push_back(3 + (i < 150 ? i * i : i * 5 + static_cast<std::int32_t>(id)) % 58);
+    EXPECT_FALSE(serving.submit(request));
+  }
+  while (!serving.idle()) collect(serving.step(), answers, ends);
+  for (const auto& [who, answer] : answers) {
+    const GenerationRequest& request = requests.at(who.first);
+    EXPECT_EQ(static_cast<std::int64_t>(answer.size()), request.max_tokens) << who.first;
+    if (::testing::Test::HasFailure()) break;
+    std::vector<std::int32_t> tokens = request.prompt;
+    tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
+    const std::vector<std::int32_t> said = said_with_every_page(every_page, tokens);
+    EXPECT_EQ(answer, std::vector<std::int32_t>(
+                          said.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()) - 1, said.end()))
+        << who.first;
+  }
+  const ServingStatistics statistics = serving.statistics();
+  EXPECT_EQ(answers.size(), 29u);
+  EXPECT_GT(statistics.prefix_hits, 0);
+  EXPECT_GT(statistics.preemptions, 0);
+  EXPECT_EQ(statistics.accepted > 0, drafter != nullptr);
+  EXPECT_EQ(statistics.kv_blocks_used, 0);
+}
+
 // A model that looks back 40 positions answers for 400 in pages that nobody else needs any more: the window,
 // what the kernels round it to, a chunk of a prompt, and block ends, 40 - 1 + 63 + 15 + 48 positions at most,
 // so 11 blocks of 16 for each sequence where 26 would stand.
@@ -198,70 +245,69 @@ TEST(ServingEngine, PagesThatAWindowHasPassedServeOthers) {
   const TinyModel model(40);
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const bool guessing : {false, true}) {
-      Engine::Options options;
-      options.compute = compute;
-      options.max_context = 512;
-      options.kv_tokens = 11 * 16 * 3;
-      Engine engine = model.load(make_cpu_backend(2), options);
-      options.kv_tokens = 512;
-      options.prefix_caching = false;
-      Engine every_page = model.load(make_cpu_backend(2), options);
       const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
-      ServingEngine serving(engine, nullptr, {{8, 48, 512, 64}, guessing ? 3 : 0},
-                            guessing ? ngram.get() : nullptr);
-      std::map<std::uint64_t, GenerationRequest> requests;
-      Answers answers;
-      Ends ends;
-      for (std::uint64_t id = 0; id < 24; ++id) {
-        GenerationRequest& request = requests[id];
-        request.id = id;
-        request.max_tokens = id % 4 == 0 ? 250 : 30;
-        request.ignore_eos = true;
-        const std::int32_t length = id % 3 == 0 ? 20 : 160;  // long ones begin alike
-        for (std::int32_t i = 0; i < length; ++i)
-          request.prompt.push_back(3 + (i < 150 ? i * i : i * 5 + static_cast<std::int32_t>(id)) % 58);
-        ASSERT_FALSE(serving.submit(request));
-      }
-      while (!serving.idle()) collect(serving.step(), answers, ends);
-      for (const auto& [id, request] : requests) {
-        const std::vector<std::int32_t>& answer = answers[{id, 0}];
-        ASSERT_EQ(static_cast<std::int64_t>(answer.size()), request.max_tokens) << id;
-        std::vector<std::int32_t> tokens = request.prompt;
-        tokens.insert(tokens.end(), answer.begin(), answer.end() - 1);
-        const std::vector<std::int32_t> said = said_with_every_page(every_page, tokens);
-        EXPECT_EQ(answer,
-                  std::vector<std::int32_t>(
-                      said.begin() + static_cast<std::ptrdiff_t>(request.prompt.size()) - 1, said.end()))
-            << id;
-      }
-      const ServingStatistics& statistics = serving.statistics();
-      EXPECT_GT(statistics.prefix_hits, 0);
-      EXPECT_GT(statistics.preemptions, 0);
-      EXPECT_EQ(statistics.accepted > 0, guessing);
-      EXPECT_EQ(statistics.kv_blocks_used, 0);
+      expect_every_pages_answers(model, 11 * 16 * 3, compute, guessing ? ngram.get() : nullptr);
     }
 }
 
-// Alone, a sequence of 400 positions never has more than 11 blocks, and is taken though the cache has no room
-// for 400.
-TEST(ServingEngine, AWindowBoundsThePagesOfASequence) {
-  const TinyModel model(40);
+// The same where the other block looks at everything: it keeps 26 blocks of 400 positions, so that one
+// sequence takes 26 + 11 pages of a block each, as many as 19 blocks of both would be. The draft has pages of
+// both kinds, too.
+TEST(ServingEngine, PagesThatTheWindowOfOneBlockHasPassedServeOthers) {
+  const TinyModel model(40, TinyModel::Windows::kInTheSecondBlock);
+  for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
+    expect_every_pages_answers(model, 19 * 16 * 2, compute, nullptr);
+    const std::unique_ptr<Drafter> ngram = make_ngram_drafter();
+    expect_every_pages_answers(model, 19 * 16 * 2, compute, ngram.get());
+    Engine::Options options;
+    options.compute = compute;
+    options.max_context = 512;
+    options.kv_tokens = 19 * 16 * 2;
+    Engine draft = model.load(make_cpu_backend(2), options);
+    {
+      const std::unique_ptr<Drafter> same = make_model_drafter(draft, 61, 64);
+      expect_every_pages_answers(model, 19 * 16 * 2, compute, same.get());
+    }
+    EXPECT_EQ(draft.cache().blocks().free(), draft.cache().blocks().total()) << "the draft's pages are left";
+  }
+}
+
+// The most pages of one sequence of 200 tokens and an answer of 200.
+std::int64_t most_pages(const TinyModel& model, std::int64_t kv_tokens) {
   Engine::Options options;
   options.max_context = 512;
-  options.kv_tokens = 11 * 16;
+  options.kv_tokens = kv_tokens;
   Engine engine = model.load(make_cpu_backend(1), options);
   ServingEngine serving(engine, nullptr, {{4, 48, 512, 64}, 0});
   GenerationRequest request;
   request.prompt.assign(200, 7);
   request.max_tokens = 200;
   request.ignore_eos = true;
-  ASSERT_FALSE(serving.submit(request));
+  if (serving.submit(request)) return 0;
   std::int64_t most = 0, taken = 0;
   for (; !serving.idle(); most = std::max(most, serving.statistics().kv_blocks_used))
     taken += static_cast<std::int64_t>(serving.step().size());
   EXPECT_GT(taken, 0);
-  EXPECT_LE(most, 11);
   EXPECT_EQ(serving.statistics().preemptions, 0);
+  return most;
+}
+
+// Alone, a sequence of 400 positions never has more than 11 blocks, and is taken though the cache has no room
+// for 400.
+TEST(ServingEngine, AWindowBoundsThePagesOfASequence) {
+  const std::int64_t most = most_pages(TinyModel(40), 11 * 16);
+  EXPECT_GT(most, 0);
+  EXPECT_LE(most, 11);
+}
+
+// 25 blocks of 399 positions for the layer that looks at everything, 11 at most for the other one; 18 blocks
+// of both are as many pages, and 17 are refused.
+TEST(ServingEngine, AWindowBoundsThePagesOfItsLayers) {
+  const TinyModel model(40, TinyModel::Windows::kInTheSecondBlock);
+  const std::int64_t most = most_pages(model, 18 * 16);
+  EXPECT_GT(most, 25);
+  EXPECT_LE(most, 25 + 11);
+  EXPECT_EQ(most_pages(model, 17 * 16), 0);
 }
 
 // 20 positions in two blocks of 16, then 21: once 12 places hold nothing, once 11.

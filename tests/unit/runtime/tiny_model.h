@@ -1,6 +1,6 @@
 // A random Llama of 2 blocks in a temporary directory: hidden 32, 4 heads of 8, 2 KV heads, intermediate 48,
 // vocabulary 61. With a window: the same weights as a Mistral of 512 positions that looks back so far in
-// every block.
+// every block, or as a Qwen3 that does so in the second block alone.
 #pragma once
 #include <cstring>
 
@@ -14,7 +14,9 @@ namespace llmq::testing {
 
 class TinyModel {
  public:
-  explicit TinyModel(std::int64_t window = 0) : window_(window) {
+  enum class Windows : std::uint8_t { kEverywhere, kInTheSecondBlock };
+  explicit TinyModel(std::int64_t window = 0, Windows where = Windows::kEverywhere)
+      : window_(window), mixed_(where == Windows::kInTheSecondBlock) {
     add("model.embed_tokens.weight", {61, 32}, 1.0f);
     add("lm_head.weight", {61, 32}, 0.3f);
     add("model.norm.weight", {32}, 1.0f);
@@ -29,6 +31,9 @@ class TinyModel {
       add(block + "mlp.up_proj.weight", {48, 32}, 0.5f);
       add(block + "mlp.down_proj.weight", {32, 48}, 0.5f);
     }
+    if (mixed_)
+      for (const std::string norm : {"0.self_attn.q", "0.self_attn.k", "1.self_attn.q", "1.self_attn.k"})
+        add("model.layers." + norm + "_norm.weight", {8}, 1.0f);
     write();
   }
 
@@ -54,23 +59,31 @@ class TinyModel {
     declarations_.push_back({name, DType::kF32, shape});
   }
   void write() {
-    Json config =
-        Json::object({{"architectures", Json::array({window_ ? "MistralForCausalLM" : "LlamaForCausalLM"})},
-                      {"model_type", window_ ? "mistral" : "llama"},
-                      {"hidden_size", 32},
-                      {"intermediate_size", 48},
-                      {"num_attention_heads", 4},
-                      {"num_key_value_heads", 2},
-                      {"num_hidden_layers", 2},
-                      {"vocab_size", 61},
-                      {"max_position_embeddings", window_ ? 512 : 128},
-                      {"rms_norm_eps", 1e-5},
-                      {"hidden_act", "silu"},
-                      {"tie_word_embeddings", false},
-                      {"rope_theta", 10000.0},
-                      {"eos_token_id", 2},
-                      {"torch_dtype", "float32"}});
+    Json config = Json::object({{"architectures", Json::array({mixed_    ? "Qwen3ForCausalLM"
+                                                               : window_ ? "MistralForCausalLM"
+                                                                         : "LlamaForCausalLM"})},
+                                {"model_type", mixed_    ? "qwen3"
+                                               : window_ ? "mistral"
+                                                         : "llama"},
+                                {"hidden_size", 32},
+                                {"intermediate_size", 48},
+                                {"num_attention_heads", 4},
+                                {"num_key_value_heads", 2},
+                                {"num_hidden_layers", 2},
+                                {"vocab_size", 61},
+                                {"max_position_embeddings", window_ ? 512 : 128},
+                                {"rms_norm_eps", 1e-5},
+                                {"hidden_act", "silu"},
+                                {"tie_word_embeddings", false},
+                                {"rope_theta", 10000.0},
+                                {"eos_token_id", 2},
+                                {"torch_dtype", "float32"}});
     if (window_) config["sliding_window"] = window_;
+    if (mixed_) {
+      config["head_dim"] = 8;
+      config["use_sliding_window"] = true;
+      config["layer_types"] = Json::array({"full_attention", "sliding_attention"});
+    }
     directory_.write("config.json", config.dump(2));
     SafetensorsWriter writer(system_io(), directory_ / "model.safetensors", declarations_,
                              {{"format", "pt"}});
@@ -80,6 +93,7 @@ class TinyModel {
   }
 
   std::int64_t window_;
+  bool mixed_;
   TemporaryDirectory directory_;
   std::vector<TensorDeclaration> declarations_;
   std::vector<std::vector<float>> values_;
