@@ -128,7 +128,7 @@ FAULTS = [
     Fault("causal-mask", "kernels/cpu/ops/attention.h", "const int64_t last = t.first_position + (first_row + r) / t.group - first_key;",
           "const int64_t last = t.first_position + (first_row + r) / t.group - first_key + 1;",
           [("llmq_kernels_backend", "*Attention.*cpu_scalar_t1*")], ["kernels/cpu/scalar/kernels.cpp"]),
-    Fault("residual-dropped", "src/model/run_sublayer.cpp", "backend(i).add(members_[i].hidden.row_slice(first, count), y[i]);", "if (y.views().empty()) backend(i).add(members_[i].hidden.row_slice(first, count), y[i]);",
+    Fault("residual-dropped", "src/model/run_sublayer.cpp", "backend(i).add(members_[i].hidden.row_slice(first, count), y[i], part_.residual_scale);", "if (y.views().empty()) backend(i).add(members_[i].hidden.row_slice(first, count), y[i], part_.residual_scale);",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*")]),
     Fault("second-part-is-the-first", "src/model/block_spec.h", "visit(part, linear.first_row(part), linear.parts[part]);", "visit(part, linear.first_row(0), linear.parts[part]);",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*phi3*")], ["src/model/block_weights.cpp"]),
@@ -326,7 +326,7 @@ FAULTS = [
           "const std::size_t written = serving.step().size(); times.first_tokens.insert(times.first_tokens.end(), written, seconds_since(start));",
           "const double at = seconds_since(start); const std::size_t written = serving.step().size(); times.first_tokens.insert(times.first_tokens.end(), written, at);",
           [("llmq_unit_evaluate", "MeasureSpeed.TheFirstTokenComesAfterThePrompt")]),
-    Fault("share-of-a-block-in-fp32", "src/quant/plan/block_slice.cpp", "if (type.block_elements == 1) return add", "if (false) return add",
+    Fault("share-of-a-block-in-fp32", "src/quant/plan/block_slice.cpp", "if (type.block_elements == 1 && !tensor.transposed) return add", "if (false) return add",
           [("llmq_unit_quant", "TimePrediction.ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth")]),
     # CUDA's kernels, emulated.
     Fault("halves-folded-without-a-barrier", "kernels/cuda/rows.h", "values.get(thread, thread + half))); }); block.barrier();",
