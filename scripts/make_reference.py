@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""Writes docs/reference/commands.md and docs/reference/recipe.md from what the program says of itself.
+"""Writes commands.md, recipe.md and schemas/recipe.json of docs/reference from what the program says of itself.
 
-    make_reference.py PROGRAM            writes both
+    make_reference.py PROGRAM            writes all three
     make_reference.py PROGRAM --check    leaves with 1 where one of them is stale
 
 Commands and flags are those of `PROGRAM --help` and `PROGRAM COMMAND --help`. Keys of recipes are those
 that the program lists when it refuses an unknown one; what a key takes is what it says when it refuses a
-value, and what it is when left out is read from the report of a run on the small model of the tests. What
-a key is for is said below, in MEANINGS, and a key without a meaning or a meaning without a key is a fault.
+value (recipe_schema.py), and what it is when left out is read from the report of a run on the small model
+of the tests. What a key is for is said below, in MEANINGS, and a key without a meaning or a meaning
+without a key is a fault.
 """
 import json
 import re
@@ -16,6 +17,8 @@ import sys
 import tempfile
 import textwrap
 from pathlib import Path
+
+from recipe_schema import recipe_schema, schema_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "reference"
@@ -69,6 +72,27 @@ MEANINGS = {
     "evaluate.max_delta_ppl": "gate: largest change of perplexity",
     "evaluate.max_kl": "gate: largest KL divergence",
     "evaluate.max_windows": "windows that are scored; 0: all",
+}
+# Of keys of which others are nested, and of those within a scheme or an override: they stand in the schema.
+MEANINGS_OF_PARTS = {
+    "calibration": "text that the model reads while it is quantized",
+    "kv_cache": "scales of keys and values",
+    "mixed": "what `target_bits` chooses from",
+    "awq": "options of `awq`",
+    "gptq": "options of `gptq`",
+    "gguf": "options of the format `gguf`",
+    "smoothquant": "options of `smoothquant`",
+    "activations": "scales of 8-bit inputs that are found by calibration",
+    "evaluate": "score the output, and the original beside it; `{}`: with defaults",
+    "overrides.match": "name of a linear, or a `re:` pattern",
+    "overrides.scheme": "scheme of the linears that match",
+    "scheme.weights": "codes of weights",
+    "scheme.weights.bits": "bits of a code",
+    "scheme.weights.group_size": "weights of a row that share a scale; left out: by the method and the format",
+    "scheme.weights.symmetric": "without zero points",
+    "scheme.activations": "inputs of the linears",
+    "scheme.activations.bits": "bits of an input; 16: as it is",
+    "scheme.activations.dynamic": "scales of inputs are found while the model runs, not by calibration",
 }
 
 
@@ -193,24 +217,28 @@ def recipe_keys(program):
             yield from (f"{key}.{one}" for one in below)
 
 
-def value_of(program, key):
-    """What a key takes, in words, from what the program says of a word and of a number far away."""
-    said = refusal(program, f"{key}=no_such_word")
-    words = re.search(r"write one of (.*)$", said)
-    if words:
-        return ", ".join(f"`{word}`" for word in words.group(1).split(", "))
-    if "expected a whole number" in said:
-        bounds = re.search(r"from (\S+) to (\S+)", refusal(program, f"{key}=-999999999999"))
-        return f"{bounds.group(1)} to {bounds.group(2)}" if bounds else "a whole number"
-    if "expected a number" in said:
-        bounds = re.search(r"from (\S+) to (\S+)", refusal(program, f"{key}=-1e300"))
-        return f"{bounds.group(1)} to {bounds.group(2)}" if bounds else "a number"
-    one_of = re.search(r"expected ((?:\w+, )*\w+ or \w+), found", said)
-    if one_of:
-        return ", ".join(f"`{word}`" for word in re.split(r", | or ", one_of.group(1)))
-    if "a list" in said or "overrides" == key:
+def form_at(schema, key):
+    """What a dotted key takes, in the schema of recipes."""
+    for word in key.split("."):
+        mapping = next(form for form in [schema, *schema.get("anyOf", [])] if "properties" in form)
+        schema = mapping["properties"][word]
+    return schema
+
+
+def words_of(form):
+    """What a key takes, in words."""
+    form = form.get("anyOf", [form])[0]
+    if "const" in form:
+        return str(form["const"])
+    if form.get("type") == "boolean":
+        return "`true`, `false`"
+    if "enum" in form:
+        return ", ".join(f"`{json.dumps(word).strip(chr(34))}`" for word in form["enum"])
+    if "minimum" in form:
+        return f"{form['minimum']} to {form['maximum']}"
+    if form["type"] == "array":
         return "a list"
-    return "a scheme ([words](../terms.md#schemes))" if "begin with w<bits>" in said else "text"
+    return "a scheme ([words](../terms.md#schemes))" if "examples" in form else "text"
 
 
 def defaults(program):
@@ -224,40 +252,51 @@ def defaults(program):
 
 
 def default_of(recipe, key):
+    """What holds when a key is left out; None where nothing does."""
     if key in ("version", "model", "output", "method", "output.dir"):
-        return ""
+        return None
     value = recipe
     for word in key.split("."):
         value = value.get(word) if isinstance(value, dict) else None
-    if value in (None, "", []):
+    return None if value in ("", []) else value
+
+
+def default_words(value):
+    if value is None:
         return ""
     return "`" + (value if isinstance(value, str) else json.dumps(value)) + "`"
 
 
-def recipe_document(program):
+def recipe_documents(program):
+    """The page of keys, and the schema."""
     keys, recipe = list(recipe_keys(program)), defaults(program)
     strange = sorted(set(keys).symmetric_difference(MEANINGS))
     if strange:
         sys.exit(f"MEANINGS and the program's keys differ: {', '.join(strange)}")
+    values = {key: value for key in keys if (value := default_of(recipe, key)) is not None}
+    schema = recipe_schema(program, {**MEANINGS, **MEANINGS_OF_PARTS}, values)
     page = ["# Recipes: every key", "", NOTE, ""]
     page += wrapped(
         "A recipe is YAML: `version: 1` and the keys below, nested at their points. `--set KEY=VALUE` "
         "changes one of them. A key that is not known is refused, and so is a value out of range. Recipes of "
         "llm-compressor are read as they are. What holds when a key is left out stands in the third column; "
-        "where that is empty, nothing does, or it depends on the method or the model."
+        "where that is empty, nothing does, or it depends on the method or the model. An editor that takes "
+        "[schemas/recipe.json](schemas/recipe.json) checks a recipe while it is written."
     )
     page += ["", "| key | takes | left out | what it is |", "|---|---|---|---|"]
     for key in keys:
-        takes = "1" if key == "version" else value_of(program, key)
-        page.append(f"| `{key}` | {takes} | {default_of(recipe, key)} | {MEANINGS[key]} |")
-    return "\n".join(page) + "\n"
+        takes, left_out = words_of(form_at(schema, key)), default_words(values.get(key))
+        page.append(f"| `{key}` | {takes} | {left_out} | {MEANINGS[key]} |")
+    return "\n".join(page) + "\n", schema_text(schema)
 
 
 def main():
     if len(sys.argv) not in (2, 3) or sys.argv[2:] not in ([], ["--check"]) or sys.argv[1].startswith("-"):
         sys.exit(__doc__.strip())
     program, stale = str(Path(sys.argv[1]).resolve()), []
-    for name, text in (("commands.md", commands_document(program)), ("recipe.md", recipe_document(program))):
+    page, schema = recipe_documents(program)
+    written = {"commands.md": commands_document(program), "recipe.md": page, "schemas/recipe.json": schema}
+    for name, text in written.items():
         path = FOLDER / name
         if len(sys.argv) == 2:
             path.write_text(text, encoding="utf-8")

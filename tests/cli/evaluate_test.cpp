@@ -82,8 +82,8 @@ TEST(EvalPpl, LevelsAgreeClosely) {
   EXPECT_EQ(eval({tinystories()}, {"LLMQ_CPU_ISA=mmx"}).exit_code, 2);
 }
 
-// What is promised of int8, and what docs/guides/serving.md says of int4 and fp8; all change something, and the
-// bytes are those of heads of 16.
+// What is promised of int8, and what docs/guides/serving.md says of int4 and fp8; all change something, and
+// the bytes are those of heads of 16.
 TEST(EvalPpl, AKvCacheOfFewerBitsCostsLittle) {
   const Json plain = eval({tinystories()}).json();
   const double before = plain.at("ppl").as_double();
