@@ -99,8 +99,8 @@ class Checkpoint {
   // Lets the kernel drop the pages of this tensor.
   void release(const StoredTensor& tensor) const;
   // Rows as they are stored, from `first_row` on, at most kBandElements elements (at least a row) at a time,
-  // one after another; of a tensor that is not in_order() they are no rows of the model. A tensor of several bands leaves the resident set behind them: it may be larger than there is
-  // memory.
+  // one after another; of a tensor that is not in_order() they are no rows of the model. A tensor of several
+  // bands leaves the resident set behind them: it may be larger than there is memory.
   static constexpr std::int64_t kBandElements = std::int64_t{1} << 22;
   using EachBand = std::function<void(std::int64_t first_row, const TensorView& rows)>;
   void each_band(const StoredTensor& tensor, const EachBand& see) const;

@@ -84,9 +84,10 @@ class ActivationStream {
   void measure_kv();
 
   // What the residual stream lacks: sum_t ((r_t - h_t) / s - W x_t)^T x_t [out, channels], FP64 sums of one
-  // chunk's each; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is the residual stream of `original`, whose
-  // chunk c holds the samples of this one's chunk c * stride; W is the sublayer's output linear as it is on
-  // the devices, bias included. Nothing before the site may have changed since its statistics.
+  // chunk's each; s is the sublayer's residual scale, x the input of the last site of sublayer `part`. r is
+  // the residual stream of `original`, whose chunk c holds the samples of this one's chunk c * stride; W is
+  // the sublayer's output linear as it is on the devices, bias included. Nothing before the site may have
+  // changed since its statistics.
   std::vector<double> output_error_products(std::size_t part, int block, const DeviceWeights& weights,
                                             ActivationStream& original, std::int64_t stride);
   std::int64_t tokens() const { return tokens_; }

@@ -57,7 +57,8 @@ struct Job {
   }
 };
 
-// The down projections of all blocks as one tensor [blocks, in, out]; the up projections as [blocks, out, in].
+// The down projections of all blocks as one tensor [blocks, in, out]; the up projections as
+// [blocks, out, in].
 std::optional<SlabNames> slabs(const Json&, const std::string& tensor) {
   if (tensor == "model.stacked_down") return SlabNames{"model.layers.", ".mlp.down_proj.weight", true};
   if (tensor == "model.stacked_up") return SlabNames{"model.layers.", ".mlp.up_proj.weight", false};
