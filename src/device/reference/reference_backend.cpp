@@ -167,7 +167,7 @@ class ReferenceBackend final : public Backend {
     require_on(device(), "add", {&into, &x});
     for (std::int64_t row = 0; row < x.rows(); ++row)
       for (std::int64_t i = 0; i < x.cols(); ++i)
-        write(into, row, i, read(into, row, i) + scale * read(x, row, i));
+        write(into, row, i, read(into, row, i) + static_cast<float>(scale * read(x, row, i)));
   }
 
   void convert(const TensorView& to, const TensorView& from) override {
