@@ -59,7 +59,7 @@ TEST(Bench, ThroughputTakesEveryBatchThatIsNamed) {
   ASSERT_EQ(found.size(), 3u);
   EXPECT_THAT(found[0], HasSubstr("config,suite,compute,batch,prompt_tokens"));
   EXPECT_THAT(found[2], HasSubstr("throughput,bfloat16,3,9,3,1,"));
-  EXPECT_THAT(read_file(html), HasSubstr("<td>3</td>"));
+  EXPECT_THAT(read_file(html), HasSubstr("<td><bdi>3</bdi></td>"));
 }
 
 TEST(Bench, AServerUnderLoad) {
@@ -122,7 +122,9 @@ TEST(Bench, AServerUnderLoad) {
   EXPECT_EQ(json.at("rows").items()[1].at("rate").as_double(), 100);
   EXPECT_TRUE(json.at("rows").items()[0].at("rate").is_null());
   EXPECT_THAT(read_file(csv), HasSubstr("config,suite,compute,endpoint,batch,batching,rate,requests,failed"));
-  EXPECT_THAT(read_file(html), HasSubstr("<td>4</td><td>continuous</td><td>100</td><td>12</td><td>0</td>"));
+  EXPECT_THAT(read_file(html),
+              HasSubstr("<td><bdi>4</bdi></td><td><bdi>continuous</bdi></td><td><bdi>100</bdi></td>"
+                        "<td><bdi>12</bdi></td><td><bdi>0</bdi></td>"));
 }
 
 TEST(Bench, AStaticBatchStandsBesideContinuousOnes) {
