@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
+.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy tidy-all documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -80,11 +80,15 @@ format:
 	@scripts/install_dependencies.sh format
 	scripts/check_format.sh
 
-# Advice, not a gate: clang-format and clang-tidy over what differs from TIDY_BASE.
+# clang-format and clang-tidy over what differs from TIDY_BASE; tidy-all takes every source, in half an hour of two cores.
 tidy: install-dependencies
 	@scripts/install_dependencies.sh tidy
 	cmake --preset cpu-release
 	scripts/run_tidy.sh $(BUILD) $${TIDY_BASE:-HEAD}
+
+tidy-all: build
+	@scripts/install_dependencies.sh tidy
+	scripts/run_tidy.sh $(BUILD) all
 
 # What of the documents is made from the program and from figures; then all that a test holds of them.
 documents: build

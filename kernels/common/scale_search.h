@@ -101,7 +101,8 @@ struct RangeCandidates {
         return {stored_as(-low * largest / rule.middle, rule.stored), rule.middle};
       }
     } else if (i > 0) {
-      const float factor = 1.0f - kShrinkStep * static_cast<float>(1 + (i - 1) / 3);
+      const int steps = 1 + (i - 1) / 3;
+      const float factor = 1.0f - kShrinkStep * static_cast<float>(steps);
       const int ends = (i - 1) % 3;  // both, the lower, the upper
       low = ends == 2 ? 1.0f : factor;
       high = ends == 1 ? 1.0f : factor;

@@ -100,7 +100,7 @@ class Array {
       T poison;
       std::memset(static_cast<void*>(&poison), 0xff, sizeof(T));
       set(thread, i + e, poison);
-      touches_[static_cast<std::size_t>(i + e)].written = kNever;
+      touches_[static_cast<std::size_t>(i) + static_cast<std::size_t>(e)].written = kNever;
     }
     block_progress().open_copies.push_back([this, thread, i, from, present] {
       for (int e = 0; e < kElements; ++e) {
@@ -159,6 +159,7 @@ class Block {
   void exchange(const To& to, const From& from, int mask) const {
     using Value = std::decay_t<decltype(from(0))>;
     std::vector<Value> values;
+    values.reserve(kThreads);
     for (int t = 0; t < kThreads; ++t) values.push_back(from(t));
     for (int t = 0; t < kThreads; ++t) to(t) = values[static_cast<std::size_t>(t ^ mask)];
   }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 namespace llmq {
 
@@ -16,7 +17,7 @@ std::string bytes_text(std::uint64_t bytes) {
 
 std::string seconds_text(double seconds) {
   if (seconds < 100) return fmt::format("{:.1f} s", seconds);
-  const auto whole = static_cast<std::int64_t>(std::min(seconds, 1e15) + 0.5);
+  const auto whole = std::llround(std::min(seconds, 1e15));
   if (whole < 7200) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} min", whole / 3600, whole % 3600 / 60);
 }

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 
@@ -43,7 +44,7 @@ std::size_t terminal_width() {
 }
 
 std::string time_left(double seconds) {
-  const auto s = static_cast<std::int64_t>(std::clamp(seconds, 0.0, 1e9) + 0.5);
+  const auto s = std::llround(std::clamp(seconds, 0.0, 1e9));
   return s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
                    : fmt::format("{:02}:{:02} left", s / 60, s % 60);
 }

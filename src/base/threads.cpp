@@ -52,6 +52,7 @@ constexpr std::uint64_t number_of(std::uint64_t word) { return word >> 32; }
 // scheduler's slice.
 constexpr std::chrono::microseconds kPatience{1000};
 
+// NOLINTNEXTLINE(clang-analyzer-optin.performance.Padding): what all threads write has cache lines of its own
 struct ThreadPool::State {
   std::mutex mutex;
   std::condition_variable start, done;

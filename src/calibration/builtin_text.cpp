@@ -46,7 +46,7 @@ Path resolve_text(Io& io, const std::string& text) {
     }
     std::string tried;
     for (const Path& share : share_directories()) {
-      const Path path = share / builtin.file;
+      Path path = share / builtin.file;
       if (io.exists(path)) return path;
       tried += (tried.empty() ? "" : ", ") + share.string();
     }

@@ -93,7 +93,7 @@ void append_json_lines(std::string_view text, const Tokenizer& tokenizer, const 
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = "line " + std::to_string(number);
-    append_json_line(Json::parse(line, file + ": " + where), tokenizer, file, where, ids);
+    append_json_line(Json::parse(line, fmt::format("{}: {}", file, where)), tokenizer, file, where, ids);
   }
 }
 

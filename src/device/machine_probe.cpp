@@ -103,7 +103,7 @@ MachineProbe probe_machine(Backend& backend, Compute compute) {
                        backend.synchronize();
                      });
 
-  std::vector<BFloat16> few(64 * 64, to_bfloat16(0.5f));
+  std::vector<BFloat16> few(std::size_t{64} * 64, to_bfloat16(0.5f));
   const auto small = backend.prepare(TensorView(few.data(), DType::kBF16, {64, 64}), compute);
   const Tensor small_row = filled(backend, dtype, {1, 64}),
                small_product = tensor(backend, DType::kF32, {1, 64});

@@ -1,5 +1,7 @@
 #include "export/diff.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -74,7 +76,7 @@ void compare_config(const std::string& prefix, const Json& a, const Json& b,
   for (const std::string& key : keys) {
     const Json *x = a.find(key), *y = b.find(key);
     if (x != nullptr && y != nullptr && *x == *y) continue;
-    const std::string path = prefix.empty() ? key : prefix + "." + key;
+    const std::string path = prefix.empty() ? key : fmt::format("{}.{}", prefix, key);
     if (x != nullptr && y != nullptr && x->is_object() && y->is_object())
       compare_config(path, *x, *y, into);
     else

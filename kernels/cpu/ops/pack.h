@@ -9,12 +9,12 @@ namespace llmq {
 // Sixteen rows of sixteen units become columns: blocks of 1, 2, 4 and 8 change places across the diagonal.
 typedef uint32_t Units __attribute__((vector_size(64)));
 
-#define LLMQ_TURN(S, LOW, HIGH)                     \
-  for (int i = 0; i < 16; ++i) {                    \
-    if ((i & S) != 0) continue;                     \
-    const Units a = r[i], b = r[i + S];             \
-    r[i] = __builtin_shufflevector(a, b, LOW);      \
-    r[i + S] = __builtin_shufflevector(a, b, HIGH); \
+#define LLMQ_TURN(S, LOW, HIGH)                       \
+  for (int i = 0; i < 16; ++i) {                      \
+    if ((i & (S)) != 0) continue;                     \
+    const Units a = r[i], b = r[i + (S)];             \
+    r[i] = __builtin_shufflevector(a, b, LOW);        \
+    r[i + (S)] = __builtin_shufflevector(a, b, HIGH); \
   }
 #define LLMQ_LIST(...) __VA_ARGS__
 

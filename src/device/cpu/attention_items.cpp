@@ -54,9 +54,9 @@ void attend(const CpuWork& work, const TensorView& out, const TensorView& q, con
   std::int64_t all = 0;
   for (const SequenceRows& s : sequences) all += s.rows;
   // Large tiles, whose packed keys serve many rows, as long as every worker has a few of them.
-  const std::int64_t positions = std::clamp<std::int64_t>(all * problem.kv_heads / (4 * work.pool->size()),
-                                                          std::max<std::int64_t>(1, kLeastTileRows / group),
-                                                          std::max<std::int64_t>(1, kMostTileRows / group));
+  const std::int64_t positions = std::clamp<std::int64_t>(
+      all * problem.kv_heads / (std::int64_t{4} * work.pool->size()),
+      std::max<std::int64_t>(1, kLeastTileRows / group), std::max<std::int64_t>(1, kMostTileRows / group));
   // Item -> (sequence, tile, KV head), the latest positions of a sequence (the most keys) first.
   std::int64_t items = 0;
   for (const SequenceRows& s : sequences) items += (s.rows + positions - 1) / positions * problem.kv_heads;

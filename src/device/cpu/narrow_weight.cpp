@@ -295,8 +295,8 @@ void multiply_few(const CpuWork& work, std::span<const ProductCall<NarrowWeight>
   std::array<Part, kMostCallsAtOnce> parts;
   std::int64_t bytes = 0, items = 0;
   for (const ProductCall<NarrowWeight>& call : calls) bytes += static_cast<std::int64_t>(call.w->bytes);
-  const std::int64_t item_bytes =
-      std::clamp<std::int64_t>(bytes / (8 * work.pool->size()), kLeastItemBytes, kMostItemBytes);
+  const std::int64_t item_bytes = std::clamp<std::int64_t>(bytes / (std::int64_t{8} * work.pool->size()),
+                                                           kLeastItemBytes, kMostItemBytes);
   for (std::size_t i = 0; i < calls.size(); ++i) {
     const ProductCall<NarrowWeight>& call = calls[i];
     Part& part = parts.at(i);
@@ -353,7 +353,8 @@ void multiply(const CpuWork& work, const TensorView& y, const TensorView& x, con
   const std::int64_t fit = kRowBytes / (w.in_features * item.element());
   const std::int64_t block = std::clamp(fit / kTileRows * kTileRows, kLeastRows, kMostRows);
   const std::int64_t blocks = ceil_of(x.rows(), block);
-  const std::int64_t wanted = ceil_of(4 * work.pool->size(), blocks);  // so that workers end together
+  const std::int64_t wanted =
+      ceil_of(std::int64_t{4} * work.pool->size(), blocks);  // so that workers end together
   const std::int64_t group = std::max<std::int64_t>(1, std::min<std::int64_t>(48, ceil_of(panels, wanted)));
   each_item(work, blocks * ceil_of(panels, group), [&](std::int64_t index, int worker) {
     const std::int64_t row = index % blocks * block, first = index / blocks * group;

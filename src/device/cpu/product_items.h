@@ -39,7 +39,7 @@ inline ProductCut cut_product(std::int64_t rows, std::int64_t panels, std::int64
                               std::int64_t most_panels, int workers) {
   ProductCut cut{block_rows, ceil_of(rows, block_rows), panels, 1, 0};
   if (rows == 0 || panels == 0) return cut;
-  const std::int64_t wanted = ceil_of(4 * workers, cut.blocks);
+  const std::int64_t wanted = ceil_of(std::int64_t{4} * workers, cut.blocks);
   const std::int64_t groups = std::max(ceil_of(panels, most_panels), std::min(wanted, panels));
   cut.group = ceil_of(panels, groups);
   cut.groups = ceil_of(panels, cut.group);

@@ -18,7 +18,7 @@ constexpr std::size_t kLargest = std::size_t{1} << 25;  // larger ones (weights)
 
 // `bytes` rounded up to one of four steps per power of two: at most a quarter more.
 std::size_t size_class(std::size_t bytes) {
-  const std::size_t step = std::bit_floor(bytes - 1) / 4;
+  const std::size_t step = std::max<std::size_t>(std::bit_floor(bytes - 1) / 4, 1);
   return (bytes + step - 1) / step * step;
 }
 

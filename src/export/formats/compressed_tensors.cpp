@@ -164,7 +164,7 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
   if (m.column_groups && scheme.granularity != Granularity::kGroup)
     return "a group index without groups of columns cannot be written";
   if (!is_packed(scheme))
-    if (const std::optional<std::string> reason = codes_refusal(m)) return reason;
+    if (std::optional<std::string> reason = codes_refusal(m)) return reason;
   if (m.in_features % scheme.group_of(m.in_features) != 0)
     return fmt::format("group size {} does not divide the {} input features", scheme.group_size,
                        m.in_features);

@@ -75,7 +75,7 @@ void add_sources(const std::string& what, const std::optional<std::vector<ModelC
   metadata.set_u32(prefix + "count", static_cast<std::uint32_t>(sources->size()));
   for (std::size_t i = 0; i < sources->size(); ++i)
     for (const auto& [key, value] : (*sources)[i])
-      metadata.set_string(prefix + std::to_string(i) + "." + key, value);
+      metadata.set_string(fmt::format("{}{}.{}", prefix, i, key), value);
 }
 
 void add_general(Io& io, const Checkpoint& checkpoint, const std::string& name, std::uint64_t parameters,

@@ -40,6 +40,7 @@ std::vector<float> llama3_factors(const RopeSpec& rope) {
 
 std::vector<float> in_float32(const std::vector<double>& values) {
   std::vector<float> result;
+  result.reserve(values.size());
   for (const double value : values) result.push_back(static_cast<float>(value));
   return result;
 }

@@ -176,7 +176,7 @@ std::string gguf_pre_tokenizer(const Tokenizer& tokenizer, const Json& json, con
   const std::string sha256 = sha256_hex(std::as_bytes(std::span(list)));
   for (const KnownHash& known : kKnown)
     if (known.sha256 == sha256) return std::string(known.name);
-  const std::string name = name_by_structure(json);
+  std::string name = name_by_structure(json);
   if (!name.empty()) return name;
   fail(ErrorKind::kUnsupported, {fmt::format("llama.cpp has no pre-tokenizer that splits text as this one "
                                              "does (the ids of its test string have SHA-256 {})",

@@ -241,7 +241,7 @@ std::string output_digest(std::span<const NamedDigest> files) {
   for (const NamedDigest& file : files)
     if (loaders_read(file.name)) read[file.name] = file.sha256;
   Sha256 digest;
-  for (const auto& [name, sha256] : read) digest.update(sha256 + "  " + name + "\n");
+  for (const auto& [name, sha256] : read) digest.update(fmt::format("{}  {}\n", sha256, name));
   return "sha256:" + digest.hex();
 }
 

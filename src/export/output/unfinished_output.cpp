@@ -267,8 +267,7 @@ void UnfinishedOutput::publish_file(const std::string& sha256) {
 
 std::string UnfinishedOutput::publish(const std::string& digest, bool move_latest) {
   check_target();
-  const std::string version =
-      target_.versioned ? next_version(io_, target_.directory, digest) : std::string();
+  std::string version = target_.versioned ? next_version(io_, target_.directory, digest) : std::string();
   Json publication = Json::object({{"version", version}, {"latest", move_latest}});
   if (journal_) {
     publication["report"] = report_digest(io_, files());

@@ -111,7 +111,7 @@ class Layout {
       }
       copy->sync();
     }
-    const NamedDigest file{from.filename().string(), size, digest.hex()};
+    NamedDigest file{from.filename().string(), size, digest.hex()};
     name_blob(name, file.sha256, size);
     return file;
   }
