@@ -70,9 +70,10 @@ fuzz: install-dependencies
 	cmake --build build/cpu-asan -j$(JOBS) --target fuzz_all
 	scripts/run_fuzzers.sh build/cpu-asan $${FUZZ_SECONDS:-60}
 
-# The scalar level on another processor: aarch64 under qemu.
+# The scalar level on another processor, aarch64 under qemu; the kernels for every architecture that is published, where nvcc is.
 portable: build
 	@scripts/install_dependencies.sh portable
+	if ninja -C $(BUILD) -t query llmq_cuda_every_architecture >/dev/null 2>&1; then cmake --build $(BUILD) --target llmq_cuda_every_architecture; fi
 	scripts/check_portable.sh $(BUILD)/tools/llmq
 
 # First step of the gate: all C++ files are as clang-format-14 writes them.
@@ -83,12 +84,12 @@ format:
 # clang-format and clang-tidy over what differs from TIDY_BASE; tidy-all takes every source, in half an hour of two cores.
 tidy: install-dependencies
 	@scripts/install_dependencies.sh tidy
-	cmake --preset cpu-release
-	scripts/run_tidy.sh $(BUILD) $${TIDY_BASE:-HEAD}
+	cmake --preset separate
+	cmake --build build/separate --target llmq_build_facts
+	scripts/run_tidy.sh build/separate $${TIDY_BASE:-HEAD}
 
-tidy-all: build
-	@scripts/install_dependencies.sh tidy
-	scripts/run_tidy.sh $(BUILD) all
+tidy-all:
+	@$(MAKE) --no-print-directory tidy TIDY_BASE=all
 
 # What of the documents is made from the program and from figures; then all that a test holds of them.
 documents: build

@@ -6,6 +6,10 @@ function(llmq_global_settings)
   set(CMAKE_CXX_STANDARD_REQUIRED ON PARENT_SCOPE)
   set(CMAKE_CXX_EXTENSIONS OFF PARENT_SCOPE)
   set(CMAKE_EXPORT_COMPILE_COMMANDS ON PARENT_SCOPE)
+  # Four or five sources of a target are compiled as one, which reads their headers once (docs/adr/0019-unity-builds.md). The preset "separate", by
+  # which clang-tidy looks at each source alone, turns it off.
+  set(CMAKE_UNITY_BUILD ON CACHE BOOL "compile several sources of a target as one")
+  set(CMAKE_UNITY_BUILD_BATCH_SIZE 5 CACHE STRING "how many")
   if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
     set(CMAKE_BUILD_TYPE Release CACHE STRING "build type" FORCE)
   endif()
@@ -33,6 +37,9 @@ function(llmq_warnings target)
   target_compile_options(${target} PRIVATE -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -Werror)
   # g++ 12 sees uninitialized members in std::variant moves where there are none.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+  if(CMAKE_UNITY_BUILD) # g++ takes the sources that are compiled as one for headers, whose anonymous namespaces it warns of
+    target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+  endif()
 endfunction()
 
 # For code whose own speed nobody feels, such as most tests: a quarter of its build time less, half of it with sanitizers. The libraries that it calls

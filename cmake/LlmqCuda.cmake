@@ -3,8 +3,29 @@
 # nvcc is called as a command of our own and not as a language of CMake: flags and architectures are all here, and versions of CMake that are
 # older than the toolkit do as well. The runtime is linked statically; no other library of CUDA is needed to build or to start.
 set(LLMQ_CUDA AUTO CACHE STRING "AUTO (where nvcc is found), ON or OFF")
-# Machine code for each, and PTX of the last, which drivers compile for what comes later. V100 (sm_70) is out of CUDA 13's reach.
-set(LLMQ_CUDA_ARCHITECTURES 75 80 86 89 90a 100 CACHE STRING "compute capabilities of the kernels")
+# Machine code for each, and PTX of the last, which drivers compile for what comes later. V100 (sm_70) is out of CUDA 13's reach. ALL is what is
+# published; it takes six times as long as one.
+set(LLMQ_CUDA_ARCHITECTURES NATIVE CACHE STRING "compute capabilities of the kernels, such as 80;90a; NATIVE: of this machine's GPUs, 80 where it has none; ALL")
+set(LLMQ_CUDA_EVERY_ARCHITECTURE 75 80 86 89 90a 100)
+
+# The compute capabilities that LLMQ_CUDA_ARCHITECTURES asks for, as a list in rising order.
+function(llmq_cuda_architectures out)
+  set(chosen ${LLMQ_CUDA_ARCHITECTURES})
+  if(chosen STREQUAL "ALL")
+    set(chosen ${LLMQ_CUDA_EVERY_ARCHITECTURE})
+  elseif(chosen STREQUAL "NATIVE")
+    execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE answer ERROR_QUIET RESULT_VARIABLE status)
+    set(chosen 80)
+    if(status EQUAL 0 AND answer MATCHES "[0-9]+[.][0-9]+")
+      string(REGEX MATCHALL "[0-9]+[.][0-9]+" chosen "${answer}")
+      list(TRANSFORM chosen REPLACE "[.]" "")
+      list(TRANSFORM chosen REPLACE "^90$" "90a")
+      list(REMOVE_DUPLICATES chosen)
+      list(SORT chosen COMPARE NATURAL)
+    endif()
+  endif()
+  set(${out} ${chosen} PARENT_SCOPE)
+endfunction()
 
 set(LLMQ_CUDA_BUILT FALSE)
 set(LLMQ_NVTX_FOUND FALSE)
@@ -13,7 +34,10 @@ if(LLMQ_CUDA AND NOT LLMQ_SANITIZE AND NOT CMAKE_CROSSCOMPILING)
   find_package(CUDAToolkit 12.8 QUIET)
   if(CUDAToolkit_FOUND AND CUDAToolkit_NVCC_EXECUTABLE)
     set(LLMQ_CUDA_BUILT TRUE)
-    list(JOIN LLMQ_CUDA_ARCHITECTURES " sm_" names)
+    llmq_cuda_architectures(LLMQ_CUDA_CHOSEN)
+    list(GET LLMQ_CUDA_CHOSEN 0 oldest)
+    string(REGEX MATCH "^[0-9]+" LLMQ_CUDA_OLDEST ${oldest}) # 80: what an older device is told
+    list(JOIN LLMQ_CUDA_CHOSEN " sm_" names)
     set(LLMQ_CUDA_VERSION "${CUDAToolkit_VERSION_MAJOR}.${CUDAToolkit_VERSION_MINOR} (sm_${names})")
     if(EXISTS "${CUDAToolkit_INCLUDE_DIRS}/nvtx3/nvToolsExt.h")
       set(LLMQ_NVTX_FOUND TRUE)
@@ -28,17 +52,17 @@ endif()
 set(LLMQ_NVCC_FLAGS -std=c++20 -O3 --fmad=false --expt-relaxed-constexpr -Werror all-warnings -Xptxas -warn-spills
     -Xcompiler=-Wall,-Wextra,-Werror,-ffp-contract=off -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/src)
 
-# llmq_cuda_objects(OUT a.cu b.cu): objects of these files of this folder, compiled for every architecture.
-function(llmq_cuda_objects out)
+# llmq_cuda_objects(OUT FOLDER "80;90a" a.cu b.cu): objects of these files of this folder, compiled for these architectures into FOLDER.
+function(llmq_cuda_objects out folder architectures)
   set(targets)
-  foreach(architecture ${LLMQ_CUDA_ARCHITECTURES})
+  foreach(architecture ${architectures})
     list(APPEND targets -gencode arch=compute_${architecture},code=sm_${architecture})
   endforeach()
-  list(GET LLMQ_CUDA_ARCHITECTURES -1 last)
+  list(GET architectures -1 last)
   list(APPEND targets -gencode arch=compute_${last},code=compute_${last})
   set(objects)
   foreach(source ${ARGN})
-    set(object ${CMAKE_CURRENT_BINARY_DIR}/${source}.o)
+    set(object ${folder}/${source}.o)
     add_custom_command(OUTPUT ${object} DEPENDS ${source} DEPFILE ${object}.d
       COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} -ccbin ${CMAKE_CXX_COMPILER} ${LLMQ_NVCC_FLAGS} ${targets}
               -MD -MF ${object}.d -MT ${object} -c ${CMAKE_CURRENT_SOURCE_DIR}/${source} -o ${object}

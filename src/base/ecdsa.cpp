@@ -47,7 +47,7 @@ void check_curve(const EVP_PKEY* key, const std::string& file) {
            file, "openssl ecparam -name prime256v1 -genkey -noout makes one");
 }
 
-void check(int result) {
+void check_ecdsa(int result) {
   if (result == 1) return;
   ERR_clear_error();
   fail(ErrorKind::kInternal, "OpenSSL refused ECDSA over P-256");
@@ -97,20 +97,20 @@ std::string EcdsaKey::sign(std::string_view message) const {
   const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
   const auto* bytes = reinterpret_cast<const unsigned char*>(message.data());
   std::size_t size = 0;
-  check(context ? 1 : 0);
-  check(EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, state_->key.get()));
-  check(EVP_DigestSign(context.get(), nullptr, &size, bytes, message.size()));
+  check_ecdsa(context ? 1 : 0);
+  check_ecdsa(EVP_DigestSignInit(context.get(), nullptr, EVP_sha256(), nullptr, state_->key.get()));
+  check_ecdsa(EVP_DigestSign(context.get(), nullptr, &size, bytes, message.size()));
   std::string signature(size, '\0');
-  check(EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size, bytes,
-                       message.size()));
+  check_ecdsa(EVP_DigestSign(context.get(), reinterpret_cast<unsigned char*>(signature.data()), &size, bytes,
+                             message.size()));
   signature.resize(size);
   return signature;
 }
 
 bool EcdsaKey::verifies(std::string_view message, std::string_view signature) const {
   const Owned<EVP_MD_CTX> context(EVP_MD_CTX_new(), &EVP_MD_CTX_free);
-  check(context ? 1 : 0);
-  check(EVP_DigestVerifyInit(context.get(), nullptr, EVP_sha256(), nullptr, state_->key.get()));
+  check_ecdsa(context ? 1 : 0);
+  check_ecdsa(EVP_DigestVerifyInit(context.get(), nullptr, EVP_sha256(), nullptr, state_->key.get()));
   const int result = EVP_DigestVerify(context.get(), reinterpret_cast<const unsigned char*>(signature.data()),
                                       signature.size(),
                                       reinterpret_cast<const unsigned char*>(message.data()), message.size());
@@ -120,8 +120,8 @@ bool EcdsaKey::verifies(std::string_view message, std::string_view signature) co
 
 std::string EcdsaKey::public_pem() const {
   const Owned<BIO> bio(BIO_new(BIO_s_mem()), &free_bio);
-  check(bio ? 1 : 0);
-  check(PEM_write_bio_PUBKEY(bio.get(), state_->key.get()));
+  check_ecdsa(bio ? 1 : 0);
+  check_ecdsa(PEM_write_bio_PUBKEY(bio.get(), state_->key.get()));
   char* text = nullptr;
   const long size = BIO_get_mem_data(bio.get(), &text);
   return {text, static_cast<std::size_t>(size)};

@@ -10,7 +10,7 @@
 namespace llmq {
 namespace {
 
-void check(int result) {
+void check_sha256(int result) {
   if (result != 1) fail(ErrorKind::kInternal, "OpenSSL refused SHA-256");
 }
 
@@ -21,20 +21,20 @@ struct Sha256::State {
 };
 
 Sha256::Sha256() : state_(std::make_unique<State>()) {
-  check(state_->context ? 1 : 0);
-  check(EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr));
+  check_sha256(state_->context ? 1 : 0);
+  check_sha256(EVP_DigestInit_ex(state_->context.get(), EVP_sha256(), nullptr));
 }
 
 Sha256::~Sha256() = default;
 
 void Sha256::update(std::span<const std::byte> bytes) {
-  check(EVP_DigestUpdate(state_->context.get(), bytes.data(), bytes.size()));
+  check_sha256(EVP_DigestUpdate(state_->context.get(), bytes.data(), bytes.size()));
 }
 
 std::string Sha256::hex() {
   std::array<unsigned char, 32> digest{};
   unsigned int size = 0;
-  check(EVP_DigestFinal_ex(state_->context.get(), digest.data(), &size));
+  check_sha256(EVP_DigestFinal_ex(state_->context.get(), digest.data(), &size));
   std::string text;
   for (const unsigned char byte : digest) text += fmt::format("{:02x}", byte);
   return text;
@@ -42,7 +42,7 @@ std::string Sha256::hex() {
 
 std::array<std::uint8_t, 32> sha256_bytes(std::string_view text) {
   std::array<std::uint8_t, 32> digest{};
-  check(EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr));
+  check_sha256(EVP_Digest(text.data(), text.size(), digest.data(), nullptr, EVP_sha256(), nullptr));
   return digest;
 }
 

@@ -13,7 +13,7 @@
 namespace llmq {
 namespace {
 
-[[noreturn]] void refuse(const std::string& device) {
+[[noreturn]] void refuse_device(const std::string& device) {
   fail(ErrorKind::kUsage,
        ErrorDetail{fmt::format("device '{}' is not known", device),
                    {},
@@ -32,7 +32,7 @@ int index_of(const std::string& device, const std::string& kind) {
   const char* first = device.data() + kind.size() + 1;
   const char* last = device.data() + device.size();
   const auto [end, error] = std::from_chars(first, last, index);
-  if (error != std::errc() || end != last || index < 0) refuse(device);
+  if (error != std::errc() || end != last || index < 0) refuse_device(device);
   return index;
 }
 
@@ -73,7 +73,7 @@ std::shared_ptr<Backend> make_backend(const BackendRequest& request) {
   if (is_kind(device, "emulated"))
     return make_emulated_cuda_backend(threads, {index_of(device, "emulated"), emulated_memory()});
   if (is_kind(device, "cuda")) return make_cuda_backend(index_of(device, "cuda"), threads);
-  refuse(device);
+  refuse_device(device);
 }
 
 }  // namespace llmq

@@ -42,10 +42,6 @@ std::string triple(const Percentiles& seconds) {
   return fmt::format("{:.1f} / {:.1f} / {:.1f}", 1e3 * seconds.p50, 1e3 * seconds.p95, 1e3 * seconds.p99);
 }
 
-std::string share_text(const std::optional<double>& share) {
-  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
-}
-
 std::vector<std::vector<std::string>> load_table(const LoadReport& report) {
   std::vector<std::vector<std::string>> rows = {
       {"clients", "batching", "requests/s offered", "answered", "failed", "first token p50 / p95 / p99, ms",

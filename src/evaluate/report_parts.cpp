@@ -55,6 +55,10 @@ std::optional<double> cost_per_million_tokens(std::optional<double> price_per_ho
   return *price_per_hour / 3600 / tokens_per_second * 1e6;
 }
 
+std::string share_text(const std::optional<double>& share) {
+  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
+}
+
 Json optional_json(const std::optional<double>& value) { return value ? Json(*value) : Json(); }
 
 std::string csv_text(std::span<const Json::Object> rows) {

@@ -25,6 +25,7 @@ struct MachineFigures {
 
 // Of a machine that costs so much and writes so many tokens; none without a price or a token.
 std::optional<double> cost_per_million_tokens(std::optional<double> price_per_hour, double tokens_per_second);
+std::string share_text(const std::optional<double>& share);  // "12.5 %", or "-" where there is none
 Json optional_json(const std::optional<double>& value);
 
 // A heading of the first row's names, and a line for each row; all rows have the same names.

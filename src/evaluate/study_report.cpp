@@ -55,10 +55,6 @@ std::string cost_text(const StudyReport& report, double tokens_per_second) {
   return cost ? fmt::format("{:.4g}", *cost) : "-";
 }
 
-std::string share_text(const std::optional<double>& share) {
-  return share ? fmt::format("{:.1f} %", 100 * *share) : "-";
-}
-
 std::string gains_sentence(std::span<const SpeculationGain> gains) {
   std::string sentence = "Speculation, tokens/s over those without it:";
   const char* comma = "";

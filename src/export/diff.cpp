@@ -10,6 +10,7 @@
 
 #include "export/formats/packed_modules.h"
 #include "export/output/packed_writer.h"
+#include "export/shape_json.h"
 #include "model/linear_source.h"
 #include "model/open_checkpoint.h"
 
@@ -82,12 +83,6 @@ void compare_config(const std::string& prefix, const Json& a, const Json& b,
     else
       into.push_back({path, x != nullptr ? *x : Json(), y != nullptr ? *y : Json()});
   }
-}
-
-Json shape_json(const Shape& shape) {
-  Json extents = Json::array();
-  for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
-  return extents;
 }
 
 }  // namespace

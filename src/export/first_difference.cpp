@@ -11,14 +11,14 @@
 namespace llmq {
 namespace {
 
-struct Place {
+struct TensorPosition {
   std::string name;
   std::uint64_t offset = 0, bytes = 0;
-  bool operator==(const Place&) const = default;
+  bool operator==(const TensorPosition&) const = default;
 };
 
-std::vector<Place> places_in(std::span<const std::byte> bytes, const Path& file) {
-  std::vector<Place> places;
+std::vector<TensorPosition> places_in(std::span<const std::byte> bytes, const Path& file) {
+  std::vector<TensorPosition> places;
   if (file.extension() == ".gguf")
     for (const GgufTensor& tensor : parse_gguf(bytes, file.string()).tensors)
       places.push_back({tensor.name, tensor.offset, tensor.bytes});
@@ -43,11 +43,11 @@ bool same_bytes(const Mapping& a, const Mapping& b, std::uint64_t offset, std::u
 
 std::string compare(Io& io, const Path& a, const Path& b) {
   const std::unique_ptr<Mapping> first = io.open(a)->map(), second = io.open(b)->map();
-  const std::vector<Place> places = places_in(first->bytes(), a);
+  const std::vector<TensorPosition> places = places_in(first->bytes(), a);
   const std::uint64_t tables = places.empty() ? 0 : places.front().offset;
   if (places != places_in(second->bytes(), b) || !same_bytes(*first, *second, 0, tables))
     return "the table of tensors";
-  for (const Place& place : places)
+  for (const TensorPosition& place : places)
     if (!same_bytes(*first, *second, place.offset, place.bytes)) return place.name;
   return {};
 }

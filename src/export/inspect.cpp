@@ -8,6 +8,7 @@
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
 #include "export/output/published_output.h"
+#include "export/shape_json.h"
 #include "model/open_checkpoint.h"
 
 namespace llmq {
@@ -81,12 +82,6 @@ void measure_dense(const Checkpoint& checkpoint, std::span<const std::string> li
   }
   into.bits_per_weight = weights == 0 ? 0 : bits / weights;
   into.scheme = dtype;
-}
-
-Json shape_json(const Shape& shape) {
-  Json extents = Json::array();
-  for (int axis = 0; axis < shape.rank(); ++axis) extents.push_back(shape[axis]);
-  return extents;
 }
 
 }  // namespace

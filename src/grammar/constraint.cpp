@@ -12,7 +12,6 @@
 namespace llmq {
 namespace {
 
-constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
 constexpr std::size_t kMostTexts = 1024;
 
 TextPlace texts_of(const OneOfTexts& choice, TextProgramBuilder& builder, const std::string& where) {
@@ -27,23 +26,23 @@ TextPlace texts_of(const OneOfTexts& choice, TextProgramBuilder& builder, const 
   for (const std::string& text : choice.texts) {
     if (text.empty()) fail(ErrorKind::kBadInput, {"a text to choose is empty", {}, where, {}});
     if (!is_utf8(text)) fail(ErrorKind::kBadInput, {"a text to choose is not UTF-8", {}, where, {}});
-    ways.push_back(builder.literal(text, kEnd));
+    ways.push_back(builder.literal(text, kTextEnd));
   }
   return builder.either(ways);
 }
 TextPlace texts_of(const RegexText& regex, TextProgramBuilder& builder, const std::string& where) {
-  return regex_texts(builder, regex.pattern, RegexReach::kWhole, Spelling::kPlain, where, kEnd);
+  return regex_texts(builder, regex.pattern, RegexReach::kWhole, Spelling::kPlain, where, kTextEnd);
 }
 TextPlace texts_of(const JsonObjectText&, TextProgramBuilder& builder, const std::string&) {
-  return JsonTexts(builder).object(kEnd);
+  return JsonTexts(builder).object(kTextEnd);
 }
 TextPlace texts_of(const JsonSchemaText& json, TextProgramBuilder& builder, const std::string& where) {
   return schema_texts(builder, json.schema, where);
 }
 TextPlace texts_of(const FramedValues& values, TextProgramBuilder& builder, const std::string&) {
   const TextPlace all = builder.open(),
-                  behind =
-                      values.between ? builder.either(kEnd, builder.literal(*values.between, all)) : kEnd;
+                  behind = values.between ? builder.either(kTextEnd, builder.literal(*values.between, all))
+                                          : kTextEnd;
   std::vector<TextPlace> ways;
   for (const FramedValues::Frame& frame : values.frames)
     ways.push_back(

@@ -45,7 +45,7 @@ TextPlace SchemaCompiler::compile() {
     const std::string name = std::move(waiting_.back());
     waiting_.pop_back();
     current_ = name;
-    const TextPlace body = value(*rules_.at(name).schema, place_name(name), true, kEnd);
+    const TextPlace body = value(*rules_.at(name).schema, place_name(name), true, kTextEnd);
     builder_.close(rules_.at(name).place, body, body);
   }
   refuse_circles();

@@ -8,7 +8,6 @@
 namespace llmq {
 namespace {
 
-constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
 constexpr int kBlanks = 24, kDigits = DecimalBound::kDigits, kExponentDigits = 2;
 
 }  // namespace
@@ -16,8 +15,8 @@ constexpr int kBlanks = 24, kDigits = DecimalBound::kDigits, kExponentDigits = 2
 TextPlace JsonTexts::any(TextPlace next) {
   if (any_ < 0) {
     any_ = builder_.open();  // lists and objects refer to it
-    const TextPlace ways[] = {string(kEnd), number(kEnd),  object(kEnd),
-                              list(kEnd),   boolean(kEnd), null(kEnd)};
+    const TextPlace ways[] = {string(kTextEnd), number(kTextEnd),  object(kTextEnd),
+                              list(kTextEnd),   boolean(kTextEnd), null(kTextEnd)};
     const TextPlace all = builder_.either(ways);
     builder_.close(any_, all, all);
   }
@@ -32,22 +31,22 @@ TextPlace JsonTexts::sequence(char opening, char closing, TextPlace item, TextPl
 }
 
 TextPlace JsonTexts::object(TextPlace next) {
-  const TextPlace member = rule(member_, [this] { return string(colon(any(kEnd))); });
-  return builder_.call(rule(object_, [&] { return sequence('{', '}', member, kEnd); }), next);
+  const TextPlace member = rule(member_, [this] { return string(colon(any(kTextEnd))); });
+  return builder_.call(rule(object_, [&] { return sequence('{', '}', member, kTextEnd); }), next);
 }
 
 TextPlace JsonTexts::list(TextPlace next) {
-  any(kEnd);
-  return builder_.call(rule(list_, [this] { return sequence('[', ']', any_, kEnd); }), next);
+  any(kTextEnd);
+  return builder_.call(rule(list_, [this] { return sequence('[', ']', any_, kTextEnd); }), next);
 }
 
 TextPlace JsonTexts::space(TextPlace next) {
   const TextPlace space = rule(space_, [this] {
-    TextPlace blanks = kEnd;
+    TextPlace blanks = kTextEnd;
     for (int i = 0; i < kBlanks; ++i)
       blanks = builder_.either(
-          builder_.either(builder_.byte(' ', ' ', blanks), builder_.byte('\t', '\t', blanks)), kEnd);
-    const TextPlace ways[] = {kEnd, builder_.literal(" ", kEnd), builder_.literal("\n", blanks)};
+          builder_.either(builder_.byte(' ', ' ', blanks), builder_.byte('\t', '\t', blanks)), kTextEnd);
+    const TextPlace ways[] = {kTextEnd, builder_.literal(" ", kTextEnd), builder_.literal("\n", blanks)};
     return builder_.either(ways);
   });
   return builder_.call(space, next);
@@ -67,7 +66,7 @@ TextPlace JsonTexts::character_rule() {
                                 builder_.byte('a', 'f', behind)};
       return builder_.either(ways);
     };
-    const TextPlace one = hexadecimal(kEnd), two = hexadecimal(one), three = hexadecimal(two);
+    const TextPlace one = hexadecimal(kTextEnd), two = hexadecimal(one), three = hexadecimal(two);
     const TextPlace below_d8 = builder_.byte('0', '7', two);
     const TextPlace units[] = {builder_.byte('0', '9', three),   builder_.byte('A', 'C', three),
                                builder_.byte('E', 'F', three),   builder_.byte('a', 'c', three),
@@ -75,9 +74,9 @@ TextPlace JsonTexts::character_rule() {
                                builder_.byte('d', 'd', below_d8)};
     std::vector<TextPlace> escapes = {builder_.literal("u", builder_.either(units))};
     for (const char* c : {"\"", "\\", "/", "b", "f", "n", "r", "t"})
-      escapes.push_back(builder_.literal(c, kEnd));
+      escapes.push_back(builder_.literal(c, kTextEnd));
     const Characters plain = all_but({{0, 0x1f}, {'"', '"'}, {'\\', '\\'}});
-    return builder_.either(one_of(builder_, plain, Spelling::kPlain, kEnd),
+    return builder_.either(one_of(builder_, plain, Spelling::kPlain, kTextEnd),
                            builder_.literal("\\", builder_.either(escapes)));
   });
 }
@@ -87,7 +86,7 @@ TextPlace JsonTexts::string(TextPlace next) {
                             [this] {
                               const TextPlace more = builder_.open();
                               builder_.close(more, builder_.call(character_rule(), more),
-                                             builder_.literal("\"", kEnd));
+                                             builder_.literal("\"", kTextEnd));
                               return builder_.literal("\"", more);
                             }),
                        next);
@@ -121,7 +120,7 @@ TextPlace JsonTexts::natural(TextPlace next) {
 TextPlace JsonTexts::integer(TextPlace next) {
   return builder_.call(rule(integer_,
                             [this] {
-                              const TextPlace whole = natural(kEnd);
+                              const TextPlace whole = natural(kTextEnd);
                               return builder_.either(builder_.literal("-", whole), whole);
                             }),
                        next);
@@ -131,11 +130,11 @@ TextPlace JsonTexts::number(TextPlace next) {
   return builder_.call(
       rule(number_,
            [this] {
-             const TextPlace power = digits(1, kExponentDigits, kEnd);
+             const TextPlace power = digits(1, kExponentDigits, kTextEnd);
              const TextPlace sign = builder_.either(
                  power, builder_.either(builder_.literal("-", power), builder_.literal("+", power)));
              const TextPlace exponent = builder_.either(
-                 kEnd, builder_.either(builder_.literal("e", sign), builder_.literal("E", sign)));
+                 kTextEnd, builder_.either(builder_.literal("e", sign), builder_.literal("E", sign)));
              const TextPlace fraction =
                  builder_.either(exponent, builder_.literal(".", digits(1, kDigits, exponent)));
              const TextPlace whole = natural(fraction);

@@ -20,7 +20,7 @@ struct Part {
   int least = 0, most = 0;  // kRepeat
 };
 
-const Characters kDigits = {{'0', '9'}};
+const Characters kDecimalDigits = {{'0', '9'}};
 const Characters kWords = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}};
 const Characters kSpaces = {{'\t', '\r'}, {' ', ' '}};
 
@@ -196,9 +196,9 @@ class Parser {
   Characters escape() {
     switch (const char32_t c = character()) {
       case 'd':
-        return kDigits;
+        return kDecimalDigits;
       case 'D':
-        return all_but(kDigits);
+        return all_but(kDecimalDigits);
       case 'w':
         return kWords;
       case 'W':
@@ -297,7 +297,7 @@ class Emitter {
     const Part& body = part.parts[0];
     const int optional = part.most == kForever ? 0 : part.most - part.least;
     const bool shared = part.least + optional > 2;
-    const TextPlace rule = shared ? emit(body, TextProgramBuilder::kEnd) : TextProgramBuilder::kEnd;
+    const TextPlace rule = shared ? emit(body, kTextEnd) : kTextEnd;
     const auto once = [&](TextPlace behind) {
       builder_.charge();
       return shared ? builder_.call(rule, behind) : emit(body, behind);

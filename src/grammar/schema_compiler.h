@@ -32,7 +32,6 @@ class SchemaCompiler {
     TextPlace place;
     std::set<std::string> begins_with;  // rules that stand at its very start
   };
-  static constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
 
   static std::string shown_key(const std::string& key);
   [[noreturn]] void refuse(const std::string& where, const std::string& message) const;

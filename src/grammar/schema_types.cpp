@@ -180,14 +180,14 @@ TextPlace SchemaCompiler::array(const Json& schema, const std::string& where, Te
   if (prefix && (!prefix->is_array() || prefix->items().empty()))
     refuse(where + ".prefixItems", "expected a list of at least one schema");
   for (std::size_t i = 0; prefix && i < prefix->items().size(); ++i)
-    first.push_back(value(prefix->items()[i], fmt::format("{}.prefixItems.{}", where, i), false, kEnd));
+    first.push_back(value(prefix->items()[i], fmt::format("{}.prefixItems.{}", where, i), false, kTextEnd));
   const auto listed_items = static_cast<std::int64_t>(first.size());
   const bool no_others = prefix && items && items->is_bool() && !items->as_bool();
   if (no_others) most = std::min(most.value_or(listed_items), listed_items);
   check_order(least, most, where);
-  const TextPlace item = no_others ? kEnd
-                         : items   ? value(*items, where + ".items", false, kEnd)
-                                   : texts_.any(kEnd);
+  const TextPlace item = no_others ? kTextEnd
+                         : items   ? value(*items, where + ".items", false, kTextEnd)
+                                   : texts_.any(kTextEnd);
   if (least == 0 && !most && first.empty()) return texts_.sequence('[', ']', item, next);
   const TextPlace close = builder_.literal("]", next), ending = texts_.space(close);
   if (most == 0) return builder_.literal("[", close);
@@ -253,7 +253,7 @@ TextPlace SchemaCompiler::any_members(const Json* others, const std::string& whe
   if (!others || (others->is_bool() && others->as_bool())) return texts_.object(next);
   if (others->is_bool()) return builder_.literal("{}", next);
   const TextPlace member =
-      texts_.string(texts_.colon(value(*others, where + ".additionalProperties", false, kEnd)));
+      texts_.string(texts_.colon(value(*others, where + ".additionalProperties", false, kTextEnd)));
   return texts_.sequence('{', '}', member, next);
 }
 

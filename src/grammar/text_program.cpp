@@ -29,7 +29,7 @@ class Levels {
     }
   }
   void find() {
-    waiting_[0].push_back(TextProgramBuilder::kEnd);
+    waiting_[0].push_back(kTextEnd);
     for (std::size_t level = 0; level < waiting_.size(); ++level)
       while (!waiting_[level].empty()) {
         const TextPlace place = waiting_[level].back();
@@ -100,7 +100,7 @@ TextPlace TextProgramBuilder::literal(std::string_view bytes, TextPlace next) {
 
 // Where nothing is left behind it, a rule takes the place of the one that calls it.
 TextPlace TextProgramBuilder::call(TextPlace rule, TextPlace next) {
-  return next == kEnd ? rule : add({Kind::kCall, 0, 0, next, rule});
+  return next == kTextEnd ? rule : add({Kind::kCall, 0, 0, next, rule});
 }
 
 TextPlace TextProgramBuilder::open() {

@@ -20,6 +20,7 @@
 namespace llmq {
 
 using TextPlace = std::int32_t;  // of a node
+inline constexpr TextPlace kTextEnd = 0;
 
 struct TextNode {
   enum class Kind : std::uint8_t { kByte, kSplit, kCall, kEnd };
@@ -46,7 +47,6 @@ class TextProgramBuilder {
   // `where`: what is compiled, for errors.
   explicit TextProgramBuilder(std::string where);
 
-  static constexpr TextPlace kEnd = 0;
   TextPlace byte(std::uint8_t low, std::uint8_t high, TextPlace next);
   TextPlace either(TextPlace a, TextPlace b);
   TextPlace either(std::span<const TextPlace> ways);  // at least one

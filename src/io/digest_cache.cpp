@@ -17,7 +17,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 20;
+constexpr std::size_t kDigestPiece = std::size_t{1} << 20;
 constexpr std::int64_t kSettledNs = 2'000'000'000;  // the coarsest clock of a file system still in use: FAT's
 constexpr std::uint64_t kMaxFileBytes = 16u << 20;
 constexpr std::size_t kMaxDigests = 50'000;  // of about 150 bytes
@@ -46,11 +46,11 @@ bool is_sha256(std::string_view text) {
 
 std::string file_sha256(File& file) {
   const std::uint64_t size = file.size();
-  std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, size)));
+  std::vector<std::byte> piece(static_cast<std::size_t>(std::min<std::uint64_t>(kDigestPiece, size)));
   Sha256 digest;
   for (std::uint64_t at = 0; at < size; at += piece.size()) {
     const auto part =
-        std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(kPiece, size - at)));
+        std::span(piece).first(static_cast<std::size_t>(std::min<std::uint64_t>(kDigestPiece, size - at)));
     file.read_at(at, part);
     digest.update(part);
   }

@@ -11,6 +11,7 @@
 
 #include "base/checked.h"
 #include "base/error.h"
+#include "io/put_number.h"
 
 namespace llmq {
 namespace {
@@ -21,40 +22,33 @@ constexpr std::size_t kMostNameBytes = 63;  // GGML_MAX_NAME, with its closing z
 constexpr int kMostRank = 4;                // GGML_MAX_DIMS
 
 template <typename T>
-void put(std::string& bytes, T value) {
-  char raw[sizeof value];
-  std::memcpy(raw, &value, sizeof value);
-  bytes.append(raw, sizeof value);
-}
-
-template <typename T>
 std::string bytes_of(T value) {
   std::string bytes;
-  put(bytes, value);
+  put_number(bytes, value);
   return bytes;
 }
 
-void put_text(std::string& bytes, std::string_view text) {
-  put(bytes, static_cast<std::uint64_t>(text.size()));
+void put_gguf_text(std::string& bytes, std::string_view text) {
+  put_number(bytes, static_cast<std::uint64_t>(text.size()));
   bytes += text;
 }
 
-void put_type(std::string& bytes, GgufType type) { put(bytes, static_cast<std::uint32_t>(type)); }
+void put_type(std::string& bytes, GgufType type) { put_number(bytes, static_cast<std::uint32_t>(type)); }
 
 template <typename T>
 std::string array_of(GgufType type, std::span<const T> values) {
   std::string bytes;
   put_type(bytes, type);
-  put(bytes, static_cast<std::uint64_t>(values.size()));
+  put_number(bytes, static_cast<std::uint64_t>(values.size()));
   bytes.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
   return bytes;
 }
 
-struct Slot {
+struct TensorSlot {
   std::uint64_t offset = 0, bytes = 0, written = 0;  // offset from the first byte of the file
 };
 
-std::uint64_t declared_bytes(const TensorDeclaration& tensor, const std::string& file) {
+std::uint64_t gguf_bytes(const TensorDeclaration& tensor, const std::string& file) {
   const auto refuse = [&](std::string message) {
     fail(ErrorKind::kUnsupported, {std::move(message), file, tensor.name, "write safetensors instead"});
   };
@@ -80,12 +74,12 @@ std::uint64_t declared_bytes(const TensorDeclaration& tensor, const std::string&
 }
 
 void put_tensor(std::string& bytes, const TensorDeclaration& tensor, std::uint64_t offset) {
-  put_text(bytes, tensor.name);
-  put(bytes, static_cast<std::uint32_t>(tensor.shape.rank()));
+  put_gguf_text(bytes, tensor.name);
+  put_number(bytes, static_cast<std::uint32_t>(tensor.shape.rank()));
   for (int axis = tensor.shape.rank(); axis-- > 0;)
-    put(bytes, static_cast<std::uint64_t>(tensor.shape[axis]));
-  put(bytes, static_cast<std::uint32_t>(dtype_row(tensor.dtype).ggml_type));
-  put(bytes, offset);
+    put_number(bytes, static_cast<std::uint64_t>(tensor.shape[axis]));
+  put_number(bytes, static_cast<std::uint32_t>(dtype_row(tensor.dtype).ggml_type));
+  put_number(bytes, offset);
 }
 
 }  // namespace
@@ -114,15 +108,15 @@ void GgufMetadata::set_bool(std::string_view key, bool value) {
 
 void GgufMetadata::set_string(std::string_view key, std::string_view value) {
   std::string bytes;
-  put_text(bytes, value);
+  put_gguf_text(bytes, value);
   set(key, GgufType::kString, std::move(bytes));
 }
 
 void GgufMetadata::set_strings(std::string_view key, std::span<const std::string> values) {
   std::string bytes;
   put_type(bytes, GgufType::kString);
-  put(bytes, static_cast<std::uint64_t>(values.size()));
-  for (const std::string& value : values) put_text(bytes, value);
+  put_number(bytes, static_cast<std::uint64_t>(values.size()));
+  for (const std::string& value : values) put_gguf_text(bytes, value);
   set(key, GgufType::kArray, std::move(bytes));
 }
 
@@ -138,7 +132,7 @@ void GgufMetadata::set_value(std::string_view key, const GgufValue& value) {
   std::string bytes;
   if (value.is_array()) {
     put_type(bytes, value.element_type);
-    put(bytes, value.count);
+    put_number(bytes, value.count);
   }
   bytes.append(reinterpret_cast<const char*>(value.bytes.data()), value.bytes.size());
   set(key, value.type, std::move(bytes));
@@ -156,9 +150,9 @@ const GgufMetadata::Entry* GgufMetadata::find(std::string_view key) const {
 
 struct GgufWriter::State {
   std::optional<PlacedFile> file;
-  std::unordered_map<std::string, Slot> slots;
+  std::unordered_map<std::string, TensorSlot> slots;
 
-  Slot& slot(const std::string& name) {
+  TensorSlot& slot(const std::string& name) {
     const auto found = slots.find(name);
     if (found == slots.end())
       fail(ErrorKind::kInternal,
@@ -171,19 +165,19 @@ GgufWriter::GgufWriter(Io& io, Path target, const GgufMetadata& metadata,
                        const std::vector<TensorDeclaration>& declarations, FilePlace place)
     : state_(std::make_unique<State>()) {
   std::string tables = "GGUF";
-  put(tables, kVersion);
-  put(tables, static_cast<std::uint64_t>(declarations.size()));
-  put(tables, static_cast<std::uint64_t>(metadata.entries().size()));
+  put_number(tables, kVersion);
+  put_number(tables, static_cast<std::uint64_t>(declarations.size()));
+  put_number(tables, static_cast<std::uint64_t>(metadata.entries().size()));
   for (const GgufMetadata::Entry& entry : metadata.entries()) {
-    put_text(tables, entry.key);
+    put_gguf_text(tables, entry.key);
     put_type(tables, entry.type);
     tables += entry.bytes;
   }
   std::uint64_t end = 0;
   for (const TensorDeclaration& tensor : declarations) {
-    const std::uint64_t bytes = declared_bytes(tensor, target.string());
+    const std::uint64_t bytes = gguf_bytes(tensor, target.string());
     const auto next = checked_add(end, round_up(bytes, kAlignment));
-    if (!next || !state_->slots.emplace(tensor.name, Slot{end, bytes, 0}).second)
+    if (!next || !state_->slots.emplace(tensor.name, TensorSlot{end, bytes, 0}).second)
       fail(ErrorKind::kInternal,
            ErrorDetail{"a tensor is declared twice or is too large", target.string(), tensor.name, {}});
     put_tensor(tables, tensor, end);
@@ -200,7 +194,7 @@ GgufWriter::~GgufWriter() = default;
 GgufWriter::GgufWriter(GgufWriter&&) noexcept = default;
 
 void GgufWriter::append(const std::string& name, std::span<const std::byte> bytes) {
-  Slot& place = state_->slot(name);
+  TensorSlot& place = state_->slot(name);
   if (bytes.size() > place.bytes - place.written)
     fail(ErrorKind::kInternal, ErrorDetail{fmt::format("{} bytes came where {} of {} were left", bytes.size(),
                                                        place.bytes - place.written, place.bytes),
@@ -212,14 +206,14 @@ void GgufWriter::append(const std::string& name, std::span<const std::byte> byte
 }
 
 bool GgufWriter::accept(const std::string& name, std::string_view sha256) {
-  Slot& place = state_->slot(name);
+  TensorSlot& place = state_->slot(name);
   if (place.written != 0 || !state_->file->holds(place.offset, place.bytes, sha256)) return false;
   place.written = place.bytes;
   return true;
 }
 
 bool GgufWriter::is_whole(const std::string& name) const {
-  const Slot& place = state_->slot(name);
+  const TensorSlot& place = state_->slot(name);
   return place.written == place.bytes;
 }
 

@@ -8,15 +8,16 @@
 
 #include "base/error.h"
 #include "io/gguf_writer.h"
+#include "io/put_number.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::int32_t kMostEntries = 1'000'000;
-constexpr std::int32_t kMostNameBytes = 4096;
+constexpr std::int32_t kMostImatrixName = 4096;
 constexpr std::string_view kSums = ".in_sum2", kCounts = ".counts";
 
-[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
+[[noreturn]] void refuse_imatrix(const std::string& file, std::string where, std::string message) {
   fail(ErrorKind::kBadInput,
        {std::move(message), file, std::move(where), "make it again with llama-imatrix or llmq"});
 }
@@ -24,23 +25,24 @@ constexpr std::string_view kSums = ".in_sum2", kCounts = ".counts";
 void check_values(const ImatrixEntry& entry, const std::string& name, const std::string& file) {
   const auto odd = [](float value) { return !(std::isfinite(value) && value >= 0); };
   if (entry.sums.empty() || entry.counts.empty() || entry.sums.size() % entry.counts.size() != 0)
-    refuse(file, name,
-           fmt::format("{} sums do not go with {} counts", entry.sums.size(), entry.counts.size()));
+    refuse_imatrix(file, name,
+                   fmt::format("{} sums do not go with {} counts", entry.sums.size(), entry.counts.size()));
   if (std::any_of(entry.sums.begin(), entry.sums.end(), odd) ||
       std::any_of(entry.counts.begin(), entry.counts.end(), odd))
-    refuse(file, name, "holds a value that no sum of squares has");
+    refuse_imatrix(file, name, "holds a value that no sum of squares has");
   if (std::any_of(entry.counts.begin(), entry.counts.end(),
                   [](float count) { return count > 0 && count < 1; }))
-    refuse(file, name, "counts less than one token");
+    refuse_imatrix(file, name, "counts less than one token");
 }
 
-class Cursor {
+class ImatrixCursor {
  public:
-  Cursor(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
+  ImatrixCursor(std::span<const std::byte> bytes, const std::string& file) : bytes_(bytes), file_(file) {}
   std::size_t left() const { return bytes_.size(); }
   std::span<const std::byte> take(std::int64_t count, const std::string& where) {
     if (count < 0 || static_cast<std::uint64_t>(count) > bytes_.size())
-      refuse(file_, where, fmt::format("{} bytes are announced and {} are left", count, bytes_.size()));
+      refuse_imatrix(file_, where,
+                     fmt::format("{} bytes are announced and {} are left", count, bytes_.size()));
     const auto taken = bytes_.first(static_cast<std::size_t>(count));
     bytes_ = bytes_.subspan(taken.size());
     return taken;
@@ -52,8 +54,8 @@ class Cursor {
   }
   std::string text(const std::string& where) {
     const std::int32_t length = number(where);
-    if (length < 0 || length > kMostNameBytes)
-      refuse(file_, where, fmt::format("a name of {} bytes", length));
+    if (length < 0 || length > kMostImatrixName)
+      refuse_imatrix(file_, where, fmt::format("a name of {} bytes", length));
     const auto bytes = take(length, where);
     return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   }
@@ -64,11 +66,11 @@ class Cursor {
 };
 
 Imatrix parse_dat(std::span<const std::byte> bytes, const std::string& file) {
-  Cursor cursor(bytes, file);
+  ImatrixCursor cursor(bytes, file);
   Imatrix imatrix;
   const std::int32_t count = cursor.number("entries");
   if (count < 1 || count > kMostEntries)
-    refuse(file, "entries", fmt::format("it claims {} entries: this is no importance matrix", count));
+    refuse_imatrix(file, "entries", fmt::format("it claims {} entries: this is no importance matrix", count));
   for (std::int32_t i = 0; i < count; ++i) {
     const std::string name = cursor.text(fmt::format("entry {}", i));
     const std::int32_t calls = cursor.number(name), values = cursor.number(name);
@@ -78,21 +80,23 @@ Imatrix parse_dat(std::span<const std::byte> bytes, const std::string& file) {
     if (!raw.empty()) std::memcpy(entry.sums.data(), raw.data(), raw.size());
     entry.counts.assign(1, static_cast<float>(calls));
     check_values(entry, name, file);
-    if (!imatrix.entries.emplace(name, std::move(entry)).second) refuse(file, name, "the entry occurs twice");
+    if (!imatrix.entries.emplace(name, std::move(entry)).second)
+      refuse_imatrix(file, name, "the entry occurs twice");
   }
   if (cursor.left() == 0) return imatrix;  // files of 2023 end here
   imatrix.chunk_count = static_cast<std::uint32_t>(std::max(cursor.number("chunks"), 0));
   if (cursor.left() == 0) return imatrix;
   if (const std::string dataset = cursor.text("dataset"); !dataset.empty())
     imatrix.datasets.push_back(dataset);
-  if (cursor.left() != 0) refuse(file, "end", fmt::format("{} bytes follow the last field", cursor.left()));
+  if (cursor.left() != 0)
+    refuse_imatrix(file, "end", fmt::format("{} bytes follow the last field", cursor.left()));
   return imatrix;
 }
 
 std::vector<float> floats_of(const GgufTensor& tensor, std::span<const std::byte> bytes,
                              const std::string& file) {
   if (tensor.dtype != DType::kF32)
-    refuse(file, tensor.name, fmt::format("is {}, not F32", dtype_row(tensor.dtype).name));
+    refuse_imatrix(file, tensor.name, fmt::format("is {}, not F32", dtype_row(tensor.dtype).name));
   std::vector<float> values(static_cast<std::size_t>(tensor.bytes / sizeof(float)));
   if (!values.empty())
     std::memcpy(values.data(), bytes.data() + tensor.offset, values.size() * sizeof(float));
@@ -103,7 +107,8 @@ Imatrix parse_gguf_imatrix(std::span<const std::byte> bytes, const std::string& 
   const GgufHeader header = parse_gguf(bytes, file);
   const auto type = header.find_string("general.type");
   if (!type || *type != "imatrix")
-    refuse(file, "general.type", fmt::format("is \"{}\", not \"imatrix\"", type.value_or("").substr(0, 64)));
+    refuse_imatrix(file, "general.type",
+                   fmt::format("is \"{}\", not \"imatrix\"", type.value_or("").substr(0, 64)));
   Imatrix imatrix;
   if (header.find("imatrix.datasets") != nullptr)
     for (const std::string_view name : header.strings("imatrix.datasets"))
@@ -123,38 +128,31 @@ Imatrix parse_gguf_imatrix(std::span<const std::byte> bytes, const std::string& 
       imatrix.entries[std::string(name.substr(0, name.size() - kCounts.size()))].counts =
           floats_of(tensor, bytes, file);
   }
-  if (imatrix.entries.empty()) refuse(file, {}, "holds no sums of squares");
+  if (imatrix.entries.empty()) refuse_imatrix(file, {}, "holds no sums of squares");
   for (const auto& [name, entry] : imatrix.entries) check_values(entry, name, file);
   return imatrix;
 }
 
-template <typename T>
-void put(std::string& bytes, T value) {
-  char raw[sizeof value];
-  std::memcpy(raw, &value, sizeof value);
-  bytes.append(raw, sizeof value);
-}
-
-void put_text(std::string& bytes, const std::string& text) {
-  put(bytes, static_cast<std::int32_t>(text.size()));
+void put_imatrix_text(std::string& bytes, const std::string& text) {
+  put_number(bytes, static_cast<std::int32_t>(text.size()));
   bytes += text;
 }
 
 std::string dat_bytes(const Imatrix& imatrix) {
   std::string bytes;
-  put(bytes, static_cast<std::int32_t>(imatrix.entries.size()));
+  put_number(bytes, static_cast<std::int32_t>(imatrix.entries.size()));
   const auto chunk = static_cast<float>(std::max<std::uint32_t>(imatrix.chunk_size, 1));
   for (const auto& [name, entry] : imatrix.entries) {
-    put_text(bytes, name);
+    put_imatrix_text(bytes, name);
     const float most = *std::max_element(entry.counts.begin(), entry.counts.end());
     const float calls = std::max(1.0f, std::ceil(most / chunk));  // never 0, by which readers divide
-    put(bytes, static_cast<std::int32_t>(calls));
+    put_number(bytes, static_cast<std::int32_t>(calls));
     const std::vector<float> means = imatrix.importance(name);
-    put(bytes, static_cast<std::int32_t>(means.size()));
-    for (const float mean : means) put(bytes, mean * calls);
+    put_number(bytes, static_cast<std::int32_t>(means.size()));
+    for (const float mean : means) put_number(bytes, mean * calls);
   }
-  put(bytes, static_cast<std::int32_t>(imatrix.chunk_count));
-  put_text(bytes, imatrix.datasets.empty() ? std::string() : imatrix.datasets.back());
+  put_number(bytes, static_cast<std::int32_t>(imatrix.chunk_count));
+  put_imatrix_text(bytes, imatrix.datasets.empty() ? std::string() : imatrix.datasets.back());
   return bytes;
 }
 

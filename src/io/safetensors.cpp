@@ -12,19 +12,13 @@
 #include "base/checked.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "io/damaged_file.h"
 #include "io/foreign_file.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
-constexpr std::size_t kMaxTensors = 1'000'000;
-constexpr std::size_t kMaxNameBytes = 4096;
-constexpr const char* kHint = "the file is damaged or incomplete; download or write it again";
-
-[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
-  fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where), kHint});
-}
 
 // The JSON text of the header.
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
@@ -35,43 +29,48 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
            ErrorDetail{fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
   }
   if (bytes.size() < 8)
-    refuse(file, {}, fmt::format("the file has {} bytes, fewer than a header length", bytes.size()));
+    refuse_damaged(file, {}, fmt::format("the file has {} bytes, fewer than a header length", bytes.size()));
   std::uint64_t length = 0;
   static_assert(std::endian::native == std::endian::little);
   std::memcpy(&length, bytes.data(), sizeof length);
   if (length > kMaxHeaderBytes)
-    refuse(file, {},
-           fmt::format("the header claims {} bytes, more than the {} allowed", length, kMaxHeaderBytes));
+    refuse_damaged(
+        file, {},
+        fmt::format("the header claims {} bytes, more than the {} allowed", length, kMaxHeaderBytes));
   if (length > bytes.size() - 8)
-    refuse(file, {},
-           fmt::format("the header claims {} bytes and the file ends {} bytes after its length", length,
-                       bytes.size() - 8));
+    refuse_damaged(file, {},
+                   fmt::format("the header claims {} bytes and the file ends {} bytes after its length",
+                               length, bytes.size() - 8));
   std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(length));
-  if (!text.starts_with('{')) refuse(file, "header", "does not begin with '{'");
+  if (!text.starts_with('{')) refuse_damaged(file, "header", "does not begin with '{'");
   const std::size_t last = text.find_last_not_of(' ');
-  if (text[last] != '}') refuse(file, "header", "something other than spaces follows the JSON object");
+  if (text[last] != '}')
+    refuse_damaged(file, "header", "something other than spaces follows the JSON object");
   return text.substr(0, last + 1);
 }
 
 void check_name(const std::string& name, const std::string& file) {
-  if (name.size() > kMaxNameBytes)
-    refuse(file, "header",
-           fmt::format("a tensor name is {} bytes long, more than {}", name.size(), kMaxNameBytes));
+  if (name.size() > kMostTensorNameBytes)
+    refuse_damaged(
+        file, "header",
+        fmt::format("a tensor name is {} bytes long, more than {}", name.size(), kMostTensorNameBytes));
   for (const char c : name)
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f)
-      refuse(file, "header",
-             fmt::format("a tensor name holds the control character 0x{:02x}", static_cast<unsigned>(c)));
+      refuse_damaged(
+          file, "header",
+          fmt::format("a tensor name holds the control character 0x{:02x}", static_cast<unsigned>(c)));
 }
 
 std::uint64_t unsigned_integer(const Json& value, const char* what, const std::string& file,
                                const std::string& name) {
   if (!value.is_integer() || value.as_integer() < 0)
-    refuse(file, name, fmt::format("{} is {}, not a non-negative integer below 2^63", what, value.kind()));
+    refuse_damaged(file, name,
+                   fmt::format("{} is {}, not a non-negative integer below 2^63", what, value.kind()));
   return static_cast<std::uint64_t>(value.as_integer());
 }
 
 DType read_dtype(const Json& value, const std::string& file, const std::string& name) {
-  if (!value.is_string()) refuse(file, name, fmt::format("dtype is {}, not a string", value.kind()));
+  if (!value.is_string()) refuse_damaged(file, name, fmt::format("dtype is {}, not a string", value.kind()));
   const auto dtype = dtype_from_safetensors(value.as_string());
   if (!dtype)
     fail(ErrorKind::kUnsupported,
@@ -81,10 +80,10 @@ DType read_dtype(const Json& value, const std::string& file, const std::string& 
 }
 
 Shape read_shape(const Json& value, const std::string& file, const std::string& name) {
-  if (!value.is_array()) refuse(file, name, fmt::format("shape is {}, not an array", value.kind()));
+  if (!value.is_array()) refuse_damaged(file, name, fmt::format("shape is {}, not an array", value.kind()));
   if (value.items().size() > Shape::kMaxRank)
-    refuse(file, name,
-           fmt::format("shape has {} extents, more than {}", value.items().size(), Shape::kMaxRank));
+    refuse_damaged(file, name,
+                   fmt::format("shape has {} extents, more than {}", value.items().size(), Shape::kMaxRank));
   std::vector<std::int64_t> extents;
   std::uint64_t elements =
       1;  // a zero counts as one: no product of some of the extents may overflow, in whatever order
@@ -92,7 +91,7 @@ Shape read_shape(const Json& value, const std::string& file, const std::string& 
     const std::uint64_t extent = unsigned_integer(item, "an extent of the shape", file, name);
     const auto product = checked_mul(elements, std::max<std::uint64_t>(extent, 1));
     if (!product || *product > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      refuse(file, name, "the product of the shape overflows 63 bits");
+      refuse_damaged(file, name, "the product of the shape overflows 63 bits");
     elements = *product;
     extents.push_back(static_cast<std::int64_t>(extent));
   }
@@ -103,38 +102,38 @@ Shape read_shape(const Json& value, const std::string& file, const std::string& 
 SafetensorsEntry read_entry(const std::string& name, const Json& value, const std::string& file) {
   check_name(name, file);
   if (!value.is_object())
-    refuse(file, name, fmt::format("its description is {}, not an object", value.kind()));
+    refuse_damaged(file, name, fmt::format("its description is {}, not an object", value.kind()));
   const Json* dtype = value.find("dtype");
   const Json* shape = value.find("shape");
   const Json* offsets = value.find("data_offsets");
   if (!dtype || !shape || !offsets || value.members().size() != 3)
-    refuse(file, name, "its description must hold dtype, shape and data_offsets and nothing else");
+    refuse_damaged(file, name, "its description must hold dtype, shape and data_offsets and nothing else");
   SafetensorsEntry entry{name, read_dtype(*dtype, file, name), read_shape(*shape, file, name), 0, 0};
   if (!offsets->is_array() || offsets->items().size() != 2)
-    refuse(file, name, "data_offsets is not a pair of integers");
+    refuse_damaged(file, name, "data_offsets is not a pair of integers");
   const std::uint64_t begin = unsigned_integer(offsets->items()[0], "data_offsets[0]", file, name);
   const std::uint64_t end = unsigned_integer(offsets->items()[1], "data_offsets[1]", file, name);
   if (end < begin)
-    refuse(file, name, fmt::format("data_offsets end at {}, before their begin {}", end, begin));
+    refuse_damaged(file, name, fmt::format("data_offsets end at {}, before their begin {}", end, begin));
   entry.offset = begin;
   entry.bytes = end - begin;
   const auto expected = checked_mul(static_cast<std::uint64_t>(entry.shape.elements()),
                                     static_cast<std::uint64_t>(element_bytes(entry.dtype)));
-  if (!expected) refuse(file, name, "the size of the tensor overflows 64 bits");
+  if (!expected) refuse_damaged(file, name, "the size of the tensor overflows 64 bits");
   if (*expected != entry.bytes)
-    refuse(file, name,
-           fmt::format("{} {} takes {} bytes and data_offsets span {}", dtype_row(entry.dtype).name,
-                       entry.shape.text(), *expected, entry.bytes));
+    refuse_damaged(file, name,
+                   fmt::format("{} {} takes {} bytes and data_offsets span {}", dtype_row(entry.dtype).name,
+                               entry.shape.text(), *expected, entry.bytes));
   return entry;
 }
 
 std::map<std::string, std::string> read_metadata(const Json& value, const std::string& file) {
   if (!value.is_object())
-    refuse(file, "__metadata__", fmt::format("is {}, not an object of strings", value.kind()));
+    refuse_damaged(file, "__metadata__", fmt::format("is {}, not an object of strings", value.kind()));
   std::map<std::string, std::string> metadata;
   for (const auto& [key, text] : value.members()) {
     if (!text.is_string())
-      refuse(file, "__metadata__", fmt::format("a value is {}, not a string", text.kind()));
+      refuse_damaged(file, "__metadata__", fmt::format("a value is {}, not a string", text.kind()));
     metadata.emplace(key, text.as_string());
   }
   return metadata;
@@ -151,7 +150,7 @@ void place_entries(std::vector<SafetensorsEntry>& entries, std::uint64_t data_be
   std::uint64_t end = 0;
   for (const SafetensorsEntry& entry : entries) {
     if (entry.offset != end)
-      refuse(
+      refuse_damaged(
           file, entry.name,
           fmt::format("begins at byte {} of the tensors and the one before it ends at {}: {}", entry.offset,
                       end, entry.offset < end ? "they overlap" : "there is a hole between them"));
@@ -159,10 +158,12 @@ void place_entries(std::vector<SafetensorsEntry>& entries, std::uint64_t data_be
   }
   const std::uint64_t present = file_bytes - data_begin;
   if (end > present)
-    refuse(file, {},
-           fmt::format("the file is truncated: its tensors take {} bytes and {} are there", end, present));
+    refuse_damaged(
+        file, {},
+        fmt::format("the file is truncated: its tensors take {} bytes and {} are there", end, present));
   if (end < present)
-    refuse(file, {}, fmt::format("{} bytes follow the last tensor and belong to none", present - end));
+    refuse_damaged(file, {},
+                   fmt::format("{} bytes follow the last tensor and belong to none", present - end));
   for (SafetensorsEntry& entry : entries) entry.offset += data_begin;
 }
 
@@ -186,10 +187,10 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std:
   limits.max_bytes = kMaxHeaderBytes;
   limits.max_depth = 8;  // a sound header needs 3
   const Json json = Json::parse(text, file, limits);
-  if (!json.is_object()) refuse(file, "header", "is not a JSON object");
-  if (json.members().size() > kMaxTensors)
-    refuse(file, "header",
-           fmt::format("declares {} tensors, more than {}", json.members().size(), kMaxTensors));
+  if (!json.is_object()) refuse_damaged(file, "header", "is not a JSON object");
+  if (json.members().size() > kMostTensors)
+    refuse_damaged(file, "header",
+                   fmt::format("declares {} tensors, more than {}", json.members().size(), kMostTensors));
   SafetensorsHeader header;
   header.entries.reserve(json.members().size());
   for (const auto& [name, value] : json.members()) {

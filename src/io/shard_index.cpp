@@ -7,20 +7,18 @@
 #include <array>
 
 #include "base/error.h"
+#include "io/damaged_file.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::size_t kMaxTensors = 1'000'000;
-constexpr std::size_t kMaxNameBytes = 4096;
-
-[[noreturn]] void refuse(const std::string& file, std::string where, std::string message) {
+[[noreturn]] void refuse_index(const std::string& file, std::string where, std::string message) {
   fail(ErrorKind::kBadInput, ErrorDetail{std::move(message), file, std::move(where),
                                          "the index is damaged or hostile; download it again"});
 }
 
 // What of a hostile text goes into a message.
-std::string quoted(std::string_view text) { return Json(text.substr(0, 80)).dump(); }
+std::string quoted_text(std::string_view text) { return Json(text.substr(0, 80)).dump(); }
 
 }  // namespace
 
@@ -33,18 +31,21 @@ bool is_shard_name(std::string_view name) {
 
 ShardIndex read_shard_index(const Json& json, const std::string& file) {
   const Json* map = json.find("weight_map");
-  if (!map || !map->is_object()) refuse(file, "weight_map", "is missing or not an object");
-  if (map->members().empty()) refuse(file, "weight_map", "lists no tensor");
-  if (map->members().size() > kMaxTensors)
-    refuse(file, "weight_map", fmt::format("lists more than {} tensors", kMaxTensors));
+  if (!map || !map->is_object()) refuse_index(file, "weight_map", "is missing or not an object");
+  if (map->members().empty()) refuse_index(file, "weight_map", "lists no tensor");
+  if (map->members().size() > kMostTensors)
+    refuse_index(file, "weight_map", fmt::format("lists more than {} tensors", kMostTensors));
   ShardIndex index;
   for (const auto& [tensor, shard] : map->members()) {
-    if (tensor.size() > kMaxNameBytes)
-      refuse(file, "weight_map", fmt::format("a tensor name is longer than {} bytes", kMaxNameBytes));
-    if (!shard.is_string()) refuse(file, tensor, fmt::format("its shard is {}, not a string", shard.kind()));
+    if (tensor.size() > kMostTensorNameBytes)
+      refuse_index(file, "weight_map",
+                   fmt::format("a tensor name is longer than {} bytes", kMostTensorNameBytes));
+    if (!shard.is_string())
+      refuse_index(file, tensor, fmt::format("its shard is {}, not a string", shard.kind()));
     if (!is_shard_name(shard.as_string()))
-      refuse(file, tensor,
-             fmt::format("{} is not the plain name of a .safetensors file", quoted(shard.as_string())));
+      refuse_index(
+          file, tensor,
+          fmt::format("{} is not the plain name of a .safetensors file", quoted_text(shard.as_string())));
     index.shard_of.emplace(tensor, shard.as_string());
     index.shards.push_back(shard.as_string());
   }

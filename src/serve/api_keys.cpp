@@ -4,12 +4,12 @@
 
 #include "base/error.h"
 #include "base/sha256.h"
+#include "base/trimmed.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::size_t kShortest = 16;  // characters: less can be tried out
-constexpr std::string_view kBlank = " \t\r";
 
 // No branch and no early end depends on what the bytes are.
 bool equal_in_constant_time(const std::array<std::uint8_t, 32>& a, const std::array<std::uint8_t, 32>& b) {
@@ -26,12 +26,6 @@ bool is_bearer(std::string_view scheme) {
     if ((scheme[i] >= 'A' && scheme[i] <= 'Z' ? scheme[i] + ('a' - 'A') : scheme[i]) != kBearer[i])
       return false;
   return true;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kBlank);
-  return first == std::string_view::npos ? std::string_view()
-                                         : text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
 }  // namespace

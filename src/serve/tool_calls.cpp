@@ -3,18 +3,12 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/trimmed.h"
 
 namespace llmq {
 namespace {
 
 constexpr std::string_view kOpen = "<tool_call>", kClose = "</tool_call>", kPythonTag = "<|python_tag|>";
-constexpr std::string_view kBlank = " \t\r\n";
-
-std::string_view trimmed(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(kBlank);
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
-}
 
 // Bytes at the end of `text` that may become `tag`.
 std::size_t possible_start(std::string_view text, std::string_view tag) {
@@ -62,7 +56,8 @@ std::string ToolCallReader::push(std::string_view piece) {
   may_be_call_ = open != std::string::npos;
   std::size_t keep = may_be_call_ ? held_.size() - open : possible_start(held_, kOpen);
   // Blanks before a call belong to it; they are text when none comes.
-  while (keep < held_.size() && kBlank.find(held_[held_.size() - keep - 1]) != std::string_view::npos) ++keep;
+  while (keep < held_.size() && kBlanks.find(held_[held_.size() - keep - 1]) != std::string_view::npos)
+    ++keep;
   std::string text = held_.substr(0, held_.size() - keep);
   held_.erase(0, text.size());
   said_text_ = said_text_ || !text.empty();

@@ -36,24 +36,44 @@ class Build:
         self.directory = Path(directory).resolve()
         self.work = self.directory / "faults"
         commands = json.loads((self.directory / "compile_commands.json").read_text())
-        self.compilations = {os.path.relpath(c["file"], ROOT): c for c in commands}
+        self.compilations = {}  # of each source, and of those that are compiled as one with it
+        self.together = {}  # the file that includes these
+        for command in commands:
+            file = Path(command["file"])
+            parts = re.findall(r'^#include "(.+)"$', file.read_text(), re.M) if "/Unity/" in str(file) else []
+            for part in parts or [file]:
+                self.compilations[os.path.relpath(part, ROOT)] = command
+                if parts:
+                    self.together[os.path.relpath(part, ROOT)] = file
 
     def run(self, arguments, log, **options):
         result = subprocess.run(arguments, cwd=self.directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", **options)
         log.append(result.stdout)
         return result
 
+    def compiled_with(self, source, other):
+        """Whether the two are compiled as one."""
+        return source in self.together and self.together[source] == self.together.get(other)
+
     def compile(self, source, overlay, output, log):
-        """The object of `source` as the build makes it, but for headers and text that lie in the overlay."""
+        """The object that holds `source` as the build makes it, but for headers and text that lie in the overlay."""
         if source not in self.compilations:
             log.append(f"{source} is compiled by nothing: a fault in a header names what includes it")
             return False
         command = shlex.split(self.compilations[source]["command"])
         if os.path.basename(command[0]) == "ccache":
             command = command[1:]
-        edited = overlay / source
+
+        def as_edited(file):
+            edited = overlay / os.path.relpath(file, ROOT)
+            return edited if edited.exists() else file
+
+        text = as_edited(ROOT / source)
+        if source in self.together:
+            text = output.with_suffix(".cpp")
+            text.write_text(re.sub(r'^#include "(.+)"$', lambda m: f'#include "{as_edited(Path(m[1]))}"', self.together[source].read_text(), flags=re.M))
         command[command.index("-o") + 1] = str(output)
-        command[command.index("-c") + 1] = str(edited if edited.exists() else ROOT / source)
+        command[command.index("-c") + 1] = str(text)
         command[1:1] = [f"-I{overlay}/src", f"-I{overlay}"]
         command.append("-O1")  # the last one counts: no result depends on it, and it compiles sooner
         return self.run(command, log).returncode == 0
@@ -102,7 +122,10 @@ def check(build, fault, without):
     edited.parent.mkdir(parents=True, exist_ok=True)
     edited.write_text(spaces_free(fault.old).sub(lambda _: fault.new, text))
     objects = []
-    for number, source in enumerate(fault.compiled or [fault.file]):
+    sources = fault.compiled or [fault.file]
+    for number, source in enumerate(sources):
+        if any(build.compiled_with(source, other) for other in sources[:number]):
+            continue
         objects.append(overlay / f"{number}.o")
         if not build.compile(source, overlay, objects[-1], log):
             return False, f"{source} does not compile with it", log

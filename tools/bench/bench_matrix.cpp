@@ -115,7 +115,7 @@ void measure_rows(StudyConfiguration& configuration, const ServeBench& load,
   }
 }
 
-void print_for_people(const StudyReport& report) {
+void print_study(const StudyReport& report) {
   print_line(fmt::format("{} and {}, {} compute, suite matrix", report.model,
                          report.quantized.empty() ? "no quantized model" : report.quantized, report.compute));
   print_line(load_words(report.mix, "a client"));
@@ -162,7 +162,7 @@ int bench_matrix(const ServeBench& load, const MatrixBench& options, const std::
     if (configuration.missing.empty())
       measure_rows(configuration, load, batches, globals, compute, report, progress);
   measure_bandwidth_again(*report.machine, *chosen_backend(globals));
-  put_out(report, load, globals, print_for_people);
+  put_out(report, load, globals, print_study);
   return warn_of_failures(report) ? 0 : 3;
 }
 

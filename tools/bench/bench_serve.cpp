@@ -52,7 +52,7 @@ void measure(const ServeBench& options, const HttpTarget& at, LoadTarget target,
       }
 }
 
-void print_for_people(const LoadReport& report) {
+void print_load(const LoadReport& report) {
   print_line(report.endpoint.empty() ? fmt::format("{} ({}), {} compute, suite serve", report.model,
                                                    report.config, report.compute)
                                      : fmt::format("{} at {}, suite serve", report.model, report.endpoint));
@@ -108,7 +108,7 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
     measure(options, parse_http_url(options.endpoint, "--endpoint"),
             {options.engine.model, authorization_of(options), !options.may_end}, report);
   }
-  put_out(report, options, globals, print_for_people);
+  put_out(report, options, globals, print_load);
   return warn_of_failures(report) ? 0 : 3;
 }
 

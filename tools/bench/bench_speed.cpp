@@ -61,7 +61,7 @@ Engine load_for(const LoadedModel& model, const std::shared_ptr<Backend>& backen
   return Engine::load(model.checkpoint, backend, options);
 }
 
-void print_for_people(const SpeedReport& report) {
+void print_speed(const SpeedReport& report) {
   const MachineFigures& machine = report.machine;
   print_line(fmt::format("{} ({}), {} compute, suite {}", report.model, report.config, report.compute,
                          report.suite));
@@ -120,7 +120,7 @@ int bench_speed(const SpeedBench& options, const ServeBench& serve, const Global
                      fmt::format("{:.1f} tokens/s", row.result.tokens_per_second), true);
   }
   measure_bandwidth_again(report.machine, *backend);
-  put_out(report, serve, globals, print_for_people);
+  put_out(report, serve, globals, print_speed);
   return 0;
 }
 

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kSuites = {"latency", "throughput", "serve", "matrix"};
 
-struct Options {
+struct BenchOptions {
   std::string suite;  // latency; with an endpoint, serve
   std::vector<std::int64_t> batches;
   std::optional<int> runs;
@@ -24,7 +24,7 @@ struct Options {
   MatrixBench matrix;
 };
 
-void check(const Options& options) {
+void check(const BenchOptions& options) {
   if (std::find(kSuites.begin(), kSuites.end(), options.suite) == kSuites.end())
     fail(ErrorKind::kUsage, {"suite '" + options.suite + "' is not known",
                              {},
@@ -44,7 +44,7 @@ void check(const Options& options) {
          {"a price that is not positive", {}, "--price-per-hour", "give what an hour of this machine costs"});
 }
 
-int run(Options& options, const GlobalOptions& globals) {
+int run(BenchOptions& options, const GlobalOptions& globals) {
   check(options);
   if (options.batches.empty())
     options.batches = options.suite == "latency" ? std::vector<std::int64_t>{1}
@@ -86,8 +86,8 @@ std::vector<std::string_view> suites_of_load_flag(const std::string& flag) {
 }  // namespace
 
 void add_bench(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
-  Options& o = *options;
+  auto options = std::make_shared<BenchOptions>();
+  BenchOptions& o = *options;
   CLI::App* command = declare_command(
       app, "bench", "Measure speed and memory beside what the machine can do at most, or a server under load",
       "  llmq bench out/model-awq\n"

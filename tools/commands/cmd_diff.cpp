@@ -8,7 +8,7 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct DiffOptions {
   std::string a, b;
 };
 
@@ -43,7 +43,7 @@ void print_differences(const CheckpointDiff& d) {
 }  // namespace
 
 void add_diff(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<DiffOptions>();
   CLI::App* command =
       declare_command(app, "diff", "Compare two checkpoints: config, tensors, error per module, size",
                       "  llmq diff DIR out/model-awq\n");

@@ -11,12 +11,12 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct EstimateOptions {
   std::string model, budget, machine;
   EstimateRequest request;
 };
 
-MachineRates chosen_machine(const Options& options, const GlobalOptions& globals, Compute compute) {
+MachineRates chosen_machine(const EstimateOptions& options, const GlobalOptions& globals, Compute compute) {
   if (options.machine.empty()) return this_machine(probe_machine(*chosen_backend(globals), compute));
   const std::optional<MachineRates> machine = find_machine(options.machine);
   if (!machine)
@@ -65,7 +65,7 @@ void print_estimate(const Estimate& e) {
                                 : "speeds: upper bounds, of a runtime that computes from the packed weights");
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(const EstimateOptions& options, const GlobalOptions& globals) {
   EstimateRequest request = options.request;
   request.compute = chosen_compute(globals, Compute::kBFloat16);
   request.budget = parse_bytes(options.budget, "--budget");
@@ -81,7 +81,7 @@ int run(const Options& options, const GlobalOptions& globals) {
 }  // namespace
 
 void add_estimate(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EstimateOptions>();
   CLI::App* command = declare_command(
       app, "estimate", "Say what each scheme would take and how fast it could be, before anything runs",
       "  llmq estimate Qwen/Qwen3-32B --budget 24GiB\n"

@@ -17,14 +17,14 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct EvalPplOptions {
   std::string model, against, head = "stored";
   EvaluationRequest request;
   PlacementFlags placement;
   std::optional<double> max_ppl, max_delta, max_kl;
 };
 
-std::vector<Gate> measured_gates(const Options& options, const PerplexityResult& result) {
+std::vector<Gate> measured_gates(const EvalPplOptions& options, const PerplexityResult& result) {
   std::vector<Gate> gates;
   if (options.max_ppl) gates.push_back({"max-ppl", *options.max_ppl, result.ppl});
   if (options.max_delta) gates.push_back({"max-delta", *options.max_delta, result.against->delta_ppl});
@@ -32,7 +32,7 @@ std::vector<Gate> measured_gates(const Options& options, const PerplexityResult&
   return gates;
 }
 
-void print_for_people(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
+void print_evaluation(const EvalPplOptions& options, const Evaluation& e, const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
   print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})",
                          options.model, r.ppl, r.ppl_stderr, e.protocol, e.text, r.windows, r.scored_tokens,
@@ -52,7 +52,8 @@ void print_for_people(const Options& options, const Evaluation& e, const std::ve
   for (const Gate& gate : gates) print_line(gate_text(gate));
 }
 
-void print_for_machines(const Options& options, const Evaluation& e, const std::vector<Gate>& gates) {
+void print_evaluation_json(const EvalPplOptions& options, const Evaluation& e,
+                           const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
   print_json(Json::object({{"schema", "llmq.eval-ppl/1"},
                            {"model", options.model},
@@ -75,7 +76,7 @@ void print_for_machines(const Options& options, const Evaluation& e, const std::
                            {"gates", gates_json(gates)}}));
 }
 
-int run(Options& options, const GlobalOptions& globals) {
+int run(EvalPplOptions& options, const GlobalOptions& globals) {
   if ((options.max_delta || options.max_kl) && options.against.empty())
     fail(ErrorKind::kUsage, {"a difference needs something to differ from",
                              {},
@@ -100,14 +101,14 @@ int run(Options& options, const GlobalOptions& globals) {
   const Evaluation evaluation =
       evaluate(model, against ? &*against : nullptr, placement.backend, options.request);
   const std::vector<Gate> gates = measured_gates(options, evaluation.result);
-  (globals.json ? print_for_machines : print_for_people)(options, evaluation, gates);
+  (globals.json ? print_evaluation_json : print_evaluation)(options, evaluation, gates);
   return all_met(gates) ? 0 : 3;
 }
 
 }  // namespace
 
 void add_eval_ppl(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<EvalPplOptions>();
   CLI::App* command = declare_command(
       app, "eval-ppl", "Measure perplexity, and how far a model is from its original",
       "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n");

@@ -11,7 +11,7 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct InspectOptions {
   std::string path;
   bool tensors = false, quality = false;
 };
@@ -57,7 +57,7 @@ void print_summary(const Inspection& found) {
                            : fmt::format("does not load in {}: {}", loader.loader, loader.reason));
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(const InspectOptions& options, const GlobalOptions& globals) {
   const Inspection found = inspect(system_io(), options.path, options.quality);
   if (globals.json) {
     print_json(found.to_json(options.tensors, options.quality));
@@ -72,7 +72,7 @@ int run(const Options& options, const GlobalOptions& globals) {
 }  // namespace
 
 void add_inspect(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<InspectOptions>();
   CLI::App* command =
       declare_command(app, "inspect", "Say what a checkpoint is: family, sizes, scheme, bits per weight",
                       "  llmq inspect out/model-awq --quality\n  llmq inspect model.gguf --tensors\n");

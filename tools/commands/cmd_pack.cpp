@@ -7,11 +7,11 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct PackOptions {
   std::string output, destination, tag = "latest";
 };
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(const PackOptions& options, const GlobalOptions& globals) {
   const OciLayout layout = pack_oci(system_io(), options.output, options.destination, options.tag);
   if (globals.json) {
     print_json(layout.to_json());
@@ -31,7 +31,7 @@ int run(const Options& options, const GlobalOptions& globals) {
 }  // namespace
 
 void add_pack(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PackOptions>();
   CLI::App* command =
       declare_command(app, "pack", "Pack an output as an OCI image layout (CNCF ModelPack)",
                       "  llmq pack out/model-awq --oci out/model-awq.oci\n"

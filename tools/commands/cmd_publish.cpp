@@ -7,11 +7,11 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct PublishOptions {
   std::string directory, version;
 };
 
-int run(const Options& options, bool json) {
+int run(const PublishOptions& options, bool json) {
   const Path directory = tidy_path(options.directory);
   const std::string before = latest_version(system_io(), directory);
   const std::string now = move_latest(system_io(), directory, options.version);
@@ -31,7 +31,7 @@ int run(const Options& options, bool json) {
 }  // namespace
 
 void add_publish(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<PublishOptions>();
   CLI::App* command = declare_command(app, "publish", "Choose the version that `latest` names",
                                       "  llmq publish out/qwen3-32b-awq --to v0003\n");
   command->add_option("directory", options->directory, "A versioned output")->required()->type_name("DIR");

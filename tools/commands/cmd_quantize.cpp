@@ -16,7 +16,7 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct QuantizeOptions {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
@@ -25,7 +25,7 @@ struct Options {
        allow_nonfinite = false, paranoid = false, portable = false, direct_io = false;
 };
 
-Recipe resolve_recipe(const Options& options) {
+Recipe resolve_recipe(const QuantizeOptions& options) {
   Recipe recipe;
   recipe.source = "command line";
   if (!options.recipe.empty()) recipe = Recipe::load(system_io(), options.recipe);
@@ -50,7 +50,7 @@ Recipe resolve_recipe(const Options& options) {
   return recipe;
 }
 
-JobSettings settings_of(const Options& options, const Recipe& recipe, const Session& session) {
+JobSettings settings_of(const QuantizeOptions& options, const Recipe& recipe, const Session& session) {
   const GlobalOptions& globals = session.globals;
   JobSettings settings;
   settings.compute = chosen_compute(globals, settings.compute);
@@ -76,7 +76,7 @@ int show_plan(QuantizeJob& job, bool json) {
   return 0;
 }
 
-int show_end(const JobEnd& end, const Options& options, const Session& session) {
+int show_end(const JobEnd& end, const QuantizeOptions& options, const Session& session) {
   const int code = job_exit_code(end.document, options.strict);
   write_metrics(system_io(), options.metrics_out, end.document, code, this_program(session));
   if (session.globals.json)
@@ -102,7 +102,7 @@ int report_interrupted(const std::string& output, const Interrupted& signal, con
   return 128 + signal.signal;
 }
 
-void check(const Options& options, const Recipe& recipe) {
+void check(const QuantizeOptions& options, const Recipe& recipe) {
   if (!is_one_file(recipe.format)) return;
   if (recipe.target_bits)
     fail(ErrorKind::kUnsupported,
@@ -113,7 +113,7 @@ void check(const Options& options, const Recipe& recipe) {
          {"a GGUF output is made on one device", recipe.source, "--devices", "leave it out"});
 }
 
-int run(const Options& options, const Session& session) {
+int run(const QuantizeOptions& options, const Session& session) {
   if (options.resume && options.restart)
     fail(ErrorKind::kUsage, {"a run goes on or starts again", {}, "--resume --restart", "leave one out"});
   watch_signals();
@@ -133,7 +133,7 @@ int run(const Options& options, const Session& session) {
 }  // namespace
 
 void add_quantize(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<QuantizeOptions>();
   CLI::App* command = declare_command(
       app, "quantize", "Turn a checkpoint into a packed INT4 or INT8 one",
       "  llmq quantize --method awq --recipe recipes/qwen32b.yaml\n"

@@ -13,7 +13,7 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct ServeFlags {
   EngineFlags engine;
   std::string api_key_file, metrics_compat, probe_interval, max_body = "8MiB";
   ServeOptions serve;
@@ -21,7 +21,7 @@ struct Options {
 
 constexpr std::size_t kMostBodyBytes = std::size_t{1} << 30;
 
-void check(const Options& options) {
+void check(const ServeFlags& options) {
   if (!options.engine.lora_dir.empty() && options.api_key_file.empty())
     fail(ErrorKind::kUsage, {"whoever reaches the server could load and unload adapters",
                              {},
@@ -38,7 +38,7 @@ void check(const Options& options) {
          {"a baseline is given and nothing is probed", {}, "--probe-baseline", "give --probe-interval, too"});
 }
 
-void announce(const Options& options, const PreparedServer& server, int port, bool json) {
+void announce(const ServeFlags& options, const PreparedServer& server, int port, bool json) {
   const ServedModel& served = server.served();
   const Room& room = server.room();
   const Json kv_cache = kv_cache_json(server.engine());
@@ -62,7 +62,7 @@ void announce(const Options& options, const PreparedServer& server, int port, bo
   if (!served.chat_template) Log::get().note("the model has no chat template: /v1/completions only");
 }
 
-int run(Options options, const GlobalOptions& globals) {
+int run(ServeFlags options, const GlobalOptions& globals) {
   const Compute compute = chosen_compute(globals, Compute::kBFloat16);
   check(options);
   check_engine_flags(options.engine, compute);
@@ -89,7 +89,7 @@ int run(Options options, const GlobalOptions& globals) {
   return end == ServeEnd::kDrained ? 0 : 1;
 }
 
-void add_limits(CLI::App& command, Options& o) {
+void add_limits(CLI::App& command, ServeFlags& o) {
   const char* group = "Limits";
   HttpLimits& http = o.serve.http;
   command
@@ -126,12 +126,12 @@ void add_limits(CLI::App& command, Options& o) {
 }  // namespace
 
 void add_serve(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ServeFlags>();
   CLI::App* command =
       declare_command(app, "serve", "Answer over HTTP as OpenAI's API does",
                       "  llmq serve out/model-awq\n"
                       "  llmq serve out/model-awq --draft ngram --api-key-file keys.txt --host 0.0.0.0\n");
-  Options& o = *options;
+  ServeFlags& o = *options;
   command->add_option("model", o.engine.model, "Model to serve: directory, .gguf file or hub name")
       ->required()
       ->type_name("");

@@ -15,12 +15,12 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct TokenizeOptions {
   std::string model, text, chat;
   bool decode = false, no_special = false;
 };
 
-std::string input_text(const Options& options) {
+std::string input_text(const TokenizeOptions& options) {
   if (!options.text.empty()) return read_text(system_io(), options.text, std::uint64_t{1} << 32);
   return {std::istreambuf_iterator<char>(std::cin), {}};
 }
@@ -62,7 +62,7 @@ std::vector<std::int64_t> read_ids(const std::string& text, const std::string& f
 
 // A list of messages, or an object with "messages" and what else the template reads, as the model sees it
 // before it answers.
-int run_chat(const Options& options, const GlobalOptions& globals) {
+int run_chat(const TokenizeOptions& options, const GlobalOptions& globals) {
   if (!options.text.empty() || options.decode)
     fail(ErrorKind::kUsage,
          {"a chat and another input are given", {}, "--chat", "give one of --chat, --text and --decode"});
@@ -89,7 +89,7 @@ int run_chat(const Options& options, const GlobalOptions& globals) {
   return 0;
 }
 
-int run(const Options& options, const GlobalOptions& globals) {
+int run(const TokenizeOptions& options, const GlobalOptions& globals) {
   if (!options.chat.empty()) return run_chat(options, globals);
   const Tokenizer tokenizer = Tokenizer::open(system_io(), options.model);
   const std::string input = input_text(options);
@@ -128,7 +128,7 @@ int run(const Options& options, const GlobalOptions& globals) {
 }  // namespace
 
 void add_tokenize(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<TokenizeOptions>();
   CLI::App* command = declare_command(
       app, "tokenize", "Turn text into token ids, or ids into text",
       "  echo 'Once upon a time' | llmq tokenize MODEL\n  llmq tokenize MODEL --text wiki.txt --json\n"

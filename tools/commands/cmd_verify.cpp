@@ -13,7 +13,7 @@
 namespace llmq::tools {
 namespace {
 
-struct Options {
+struct VerifyOptions {
   std::string output, key, model;
   bool rebuild = false;
 };
@@ -48,7 +48,7 @@ void print_rebuild(const Verification& result, const Rebuild& rebuild) {
                           : result.path + ": rebuilt, and NOT the same bytes");
 }
 
-RebuildRequest rebuild_request(const Options& options, const Session& session) {
+RebuildRequest rebuild_request(const VerifyOptions& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   return {options.output,
           options.model,
@@ -59,7 +59,7 @@ RebuildRequest rebuild_request(const Options& options, const Session& session) {
 }
 
 // An output that is not what its manifest says is not worth a rebuild.
-int run_verify(const Options& options, const Session& session) {
+int run_verify(const VerifyOptions& options, const Session& session) {
   const GlobalOptions& globals = session.globals;
   if (!options.rebuild && (!options.model.empty() || !globals.memory_limit.empty()))
     fail(ErrorKind::kUsage, {"only a rebuild needs it",
@@ -87,7 +87,7 @@ int run_verify(const Options& options, const Session& session) {
   return result.ok() && (!rebuild || rebuild->ok()) ? 0 : 1;
 }
 
-int run_sign(const Options& options, const GlobalOptions& globals) {
+int run_sign(const VerifyOptions& options, const GlobalOptions& globals) {
   const Signed made = sign_output(system_io(), options.output, options.key);
   if (globals.json)
     print_json(Json::object({{"schema", "llmq.sign/1"},
@@ -102,7 +102,7 @@ int run_sign(const Options& options, const GlobalOptions& globals) {
 }  // namespace
 
 void add_verify(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyOptions>();
   CLI::App* command = declare_command(app, "verify", "Check every file of an output against its manifest",
                                       "  llmq verify out/model-awq\n"
                                       "  llmq verify out/model-awq --key signer.pub.pem\n"
@@ -125,7 +125,7 @@ void add_verify(CLI::App& app, Session& session) {
 }
 
 void add_sign(CLI::App& app, Session& session) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<VerifyOptions>();
   CLI::App* command = declare_command(app, "sign", "Sign an output (OpenSSF Model Signing)",
                                       "  openssl ecparam -name prime256v1 -genkey -noout -out signer.pem\n"
                                       "  openssl ec -in signer.pem -pubout -out signer.pub.pem\n"

@@ -7,7 +7,7 @@ namespace llmq {
 namespace {
 
 // (position, head) pairs of one item
-constexpr std::int64_t kLeastTileRows = 192, kMostTileRows = 768;
+constexpr std::int64_t kLeastItemRows = 192, kMostItemRows = 768;
 
 void attend_tile(const CpuWork& work, const TensorView& out, const TensorView& q, const KvPages& pages,
                  const SequenceRows& s, const AttentionProblem& problem, std::int64_t first, int kv_head,
@@ -56,7 +56,7 @@ void attend(const CpuWork& work, const TensorView& out, const TensorView& q, con
   // Large tiles, whose packed keys serve many rows, as long as every worker has a few of them.
   const std::int64_t positions = std::clamp<std::int64_t>(
       all * problem.kv_heads / (std::int64_t{4} * work.pool->size()),
-      std::max<std::int64_t>(1, kLeastTileRows / group), std::max<std::int64_t>(1, kMostTileRows / group));
+      std::max<std::int64_t>(1, kLeastItemRows / group), std::max<std::int64_t>(1, kMostItemRows / group));
   // Item -> (sequence, tile, KV head), the latest positions of a sequence (the most keys) first.
   std::int64_t items = 0;
   for (const SequenceRows& s : sequences) items += (s.rows + positions - 1) / positions * problem.kv_heads;

@@ -23,7 +23,7 @@ namespace {
 
 using Calls = std::span<const ProductCall<CpuWeight>>;
 
-std::string text_of(Calls calls) {
+std::string calls_text(Calls calls) {
   std::string text;
   for (const ProductCall<CpuWeight>& call : calls)
     text += fmt::format("{}of {} {} and a weight [{}, {}] of {}", text.empty() ? "" : ", ",
@@ -59,12 +59,12 @@ bool are_narrow_of_few_rows(const Calls& calls) {
   return std::all_of(narrow.all().begin(), narrow.all().end(), has_few_rows);
 }
 
-struct ProductKernel {
+struct CpuProduct {
   bool (*supports)(const Calls&);
   void (*run)(const CpuWork&, const Calls&);
 };
 
-constexpr ProductKernel kProducts[] = {
+constexpr CpuProduct kCpuProducts[] = {
     {all_are<PackedWeight>,
      [](const CpuWork& work, const Calls& calls) { multiply(work, CallsOf<PackedWeight>(calls).all()); }},
     {all_are<CodeWeight>,
@@ -86,7 +86,7 @@ constexpr ProductKernel kProducts[] = {
 }  // namespace
 
 void multiply(const CpuWork& work, Calls calls) {
-  if (!calls.empty()) first_supporting(kProducts, calls, text_of).run(work, calls);
+  if (!calls.empty()) first_supporting(kCpuProducts, calls, calls_text).run(work, calls);
 }
 
 }  // namespace llmq

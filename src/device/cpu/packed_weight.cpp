@@ -18,7 +18,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kBlockRows = 96, kBlockDepth = 2048, kGroupColumns = 512;
+constexpr std::int64_t kBlockDepth = 2048;
 
 // One block of rows against one group of panels, to be stored at c (its first row and column).
 struct LinearItem {

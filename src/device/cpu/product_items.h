@@ -15,6 +15,7 @@
 namespace llmq {
 
 inline constexpr std::size_t kMostCallsAtOnce = 4;
+inline constexpr std::int64_t kBlockRows = 96, kGroupColumns = 512;  // of one item, at most
 
 // y = x w^T + bias; Weight is a class of prepared weights.
 template <class Weight>

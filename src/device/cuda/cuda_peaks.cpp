@@ -10,8 +10,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kRuns = 5;
-constexpr double kRunSeconds = 0.01;  // long enough for the clock, whatever starting a kernel costs
+constexpr int kPeakRuns = 5;
+constexpr double kPeakSeconds = 0.01;  // long enough for the clock, whatever starting a kernel costs
 
 // Enough for every unit of a large device, and to read more than its caches hold; few where scratch memory is
 // small.
@@ -24,13 +24,13 @@ template <class Arguments>
 double best_rate(CudaDevice& device, const char* operation, int (*kernel)(const Arguments&, void*),
                  const std::type_identity_t<Arguments>& arguments) {
   double best = 0;
-  for (int run = 0, launches = 1; run < kRuns;) {
+  for (int run = 0, launches = 1; run < kPeakRuns;) {
     const Clock::time_point start = Clock::now();
     for (int i = 0; i < launches; ++i)
       device.check_launch(kernel(arguments, device.stream()), operation, [] { return "its measurement"; });
     device.synchronize();
     const double seconds = seconds_since(start);
-    if (seconds < kRunSeconds) {
+    if (seconds < kPeakSeconds) {
       launches *= 2;
       continue;
     }

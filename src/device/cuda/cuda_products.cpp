@@ -23,7 +23,7 @@ struct Product {
   const float* bias;
 };
 
-std::string text_of(const Product& p) {
+std::string product_text(const Product& p) {
   return fmt::format("of {} {} and a weight [{}, {}] of {}", dtype_row(p.x.dtype).name, p.x.shape.text(),
                      p.w.out_features, p.w.in_features, p.w.kernel);
 }
@@ -113,12 +113,12 @@ void multiply_rounded(CudaWork& work, const Product& p) {
   multiply_fragments(work, p, a);
 }
 
-struct ProductKernel {
+struct CudaProduct {
   bool (*supports)(const Product&);
   void (*run)(CudaWork&, const Product&);
 };
 
-constexpr ProductKernel kProducts[] = {
+constexpr CudaProduct kCudaProducts[] = {
     {[](const Product& p) { return p.w.form && p.w.activation != ActivationScale::kNone; }, multiply_rounded},
     {[](const Product& p) { return p.w.form.has_value(); },
      [](CudaWork& work, const Product& p) { multiply_fragments(work, p, on_fragments(p)); }},
@@ -135,7 +135,7 @@ constexpr ProductKernel kProducts[] = {
 void multiply(CudaWork& work, const TensorView& y, const TensorView& x, const CudaWeight& w,
               const float* bias) {
   const Product product{y, x, w, bias};
-  first_supporting(kProducts, product, text_of).run(work, product);
+  first_supporting(kCudaProducts, product, product_text).run(work, product);
 }
 
 void evaluate_form(CudaWork& work, std::span<double> loss, const TensorView& d, const CudaWeight& g) {

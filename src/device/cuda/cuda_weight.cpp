@@ -9,7 +9,7 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kRoundedAtOnce = std::int64_t{1} << 21;  // numbers
+constexpr std::int64_t kNumbersAtOnce = std::int64_t{1} << 21;  // numbers
 
 template <class T>
 Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
@@ -21,7 +21,7 @@ Buffer copy_of(CudaDevice& device, const std::vector<T>& values) {
 // F32 or F16 to BF16, some rows at a time.
 void put_rounded(const CudaDevice::Put& put, const TensorView& weight) {
   const std::int64_t width = weight.cols(),
-                     most = std::max<std::int64_t>(1, kRoundedAtOnce / std::max<std::int64_t>(1, width));
+                     most = std::max<std::int64_t>(1, kNumbersAtOnce / std::max<std::int64_t>(1, width));
   std::vector<float> numbers;
   std::vector<BFloat16> halves;
   for (std::int64_t row = 0; row < weight.rows(); row += most) {

@@ -17,9 +17,10 @@
 namespace llmq {
 namespace {
 
-constexpr int kOldestMajor = 7, kOldestMinor = 5;  // what the kernels are built for (cmake/LlmqCuda.cmake)
+// What the kernels are built for (cmake/LlmqCuda.cmake): 75 is compute capability 7.5.
+constexpr int kOldestMajor = LLMQ_CUDA_OLDEST / 10, kOldestMinor = LLMQ_CUDA_OLDEST % 10;
 
-[[noreturn]] void refuse(const std::string& message) {
+[[noreturn]] void refuse_cuda(const std::string& message) {
   fail(ErrorKind::kUnsupported, ErrorDetail{message, {}, "--device", "use --device cpu"});
 }
 
@@ -29,21 +30,23 @@ cudaDeviceProp device_at(int index) {
   const cudaError_t error = cudaGetDeviceCount(&count);
   const int version = CUDART_VERSION;
   if (error == cudaErrorInsufficientDriver)
-    refuse(fmt::format("device cuda:{} is asked for, and this machine has no NVIDIA driver for CUDA {}.{}",
-                       index, version / 1000, version % 1000 / 10));
+    refuse_cuda(
+        fmt::format("device cuda:{} is asked for, and this machine has no NVIDIA driver for CUDA {}.{}",
+                    index, version / 1000, version % 1000 / 10));
   if (error != cudaSuccess && error != cudaErrorNoDevice)
-    refuse(fmt::format("device cuda:{} is asked for, and the driver answers: {}", index, words_of(error)));
+    refuse_cuda(
+        fmt::format("device cuda:{} is asked for, and the driver answers: {}", index, words_of(error)));
   if (count == 0)
-    refuse(fmt::format("device cuda:{} is asked for, and this machine has no CUDA device", index));
+    refuse_cuda(fmt::format("device cuda:{} is asked for, and this machine has no CUDA device", index));
   if (index >= count)
-    refuse(fmt::format("device cuda:{} is asked for, and this machine has {}", index,
-                       count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1)));
+    refuse_cuda(fmt::format("device cuda:{} is asked for, and this machine has {}", index,
+                            count == 1 ? "cuda:0 alone" : fmt::format("cuda:0 to cuda:{}", count - 1)));
   cudaDeviceProp properties{};
   check_cuda(cudaGetDeviceProperties(&properties, index), "cudaGetDeviceProperties",
              fmt::format("cuda:{}", index));
   if (properties.major < kOldestMajor ||
       (properties.major == kOldestMajor && properties.minor < kOldestMinor))
-    refuse(fmt::format(
+    refuse_cuda(fmt::format(
         "cuda:{} is a {} of compute capability {}.{}; {}.{} is the least that this llmq is built for", index,
         properties.name, properties.major, properties.minor, kOldestMajor, kOldestMinor));
   return properties;

@@ -14,17 +14,17 @@
 namespace llmq {
 namespace {
 
-std::vector<TensorDeclaration> declare(const PlannedModule& m) {
+std::vector<TensorDeclaration> awq_tensors(const PlannedModule& m) {
   const std::int64_t groups = m.in_features / m.scheme.group_of(m.in_features);
   return {{m.module + ".qweight", DType::kI32, {m.in_features, m.out_features / 8}},
           {m.module + ".qzeros", DType::kI32, {groups, m.out_features / 8}},
           {m.module + ".scales", DType::kF16, {groups, m.out_features}}};
 }
 
-std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatrix& matrix) {
+std::vector<PackedTensor> pack_awq(const PlannedModule& module, const QuantizedMatrix& matrix) {
   const std::int64_t out = matrix.out_features, groups = matrix.groups();
   std::vector<PackedTensor> tensors;
-  for (TensorDeclaration& declaration : declare(module)) tensors.push_back({declaration, {}});
+  for (TensorDeclaration& declaration : awq_tensors(module)) tensors.push_back({declaration, {}});
   tensors[0].bytes = word_bytes(pack_awq_gemm(matrix.codes, out, matrix.in_features));
   tensors[1].bytes = word_bytes(pack_awq_gemm(matrix.zeros, out, groups));
   tensors[2].bytes = scale_bytes(transposed(std::span<const float>(matrix.scales), out, groups), DType::kF16);
@@ -33,7 +33,7 @@ std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatri
 
 // The list of unquantized modules is always written out: a loader that finds null must guess from the
 // tensors' types.
-Json config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
+Json awq_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
   const QuantScheme& scheme = modules.front().scheme;
   return Json::object({{"bits", 4},
                        {"group_size", group_size_of(scheme)},
@@ -43,7 +43,7 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
                        {"zero_point", true}});
 }
 
-std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& first) {
+std::optional<std::string> awq_refusal(const PlannedModule& m, const PlannedModule& first) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.activation_bits != 16) return "the format awq stores no quantized activations";
   if (scheme.bits != 4) return fmt::format("format awq stores 4-bit codes, not {}-bit ones", scheme.bits);
@@ -69,10 +69,10 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule& 
 }  // namespace
 
 const PackedFormatRow kAwqGemmFormat = {.name = "awq",
-                                        .declare = declare,
-                                        .pack = pack,
-                                        .config = config,
-                                        .refusal = refusal,
+                                        .declare = awq_tensors,
+                                        .pack = pack_awq,
+                                        .config = awq_config,
+                                        .refusal = awq_refusal,
                                         .scale_dtype = DType::kF16};
 
 }  // namespace llmq

@@ -30,7 +30,7 @@ std::int64_t stream_words(std::int64_t count, int bits) {
 
 bool is_packed(const QuantScheme& scheme) { return compressed_format(scheme) == "pack-quantized"; }
 
-std::vector<TensorDeclaration> declare(const PlannedModule& m) {
+std::vector<TensorDeclaration> compressed_tensors(const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
   if (!is_packed(scheme)) return declare_codes(m);
   const std::int64_t groups = m.in_features / scheme.group_of(m.in_features);
@@ -54,12 +54,12 @@ std::vector<std::byte> packed_zeros(const QuantizedMatrix& matrix) {
       transposed(std::span<const std::uint32_t>(words), groups, stream_words(out, matrix.scheme.bits)));
 }
 
-std::vector<PackedTensor> pack(const PlannedModule& module, const QuantizedMatrix& matrix) {
+std::vector<PackedTensor> pack_compressed(const PlannedModule& module, const QuantizedMatrix& matrix) {
   if (!is_packed(module.scheme)) return pack_codes(module, matrix);
   const std::array<std::int64_t, 2> shape = {matrix.out_features, matrix.in_features};
   const auto shape_bytes = std::as_bytes(std::span(shape));
   std::vector<PackedTensor> tensors;
-  for (TensorDeclaration& declaration : declare(module)) tensors.push_back({declaration, {}});
+  for (TensorDeclaration& declaration : compressed_tensors(module)) tensors.push_back({declaration, {}});
   tensors[0].bytes =
       word_bytes(pack_bit_stream(matrix.codes, matrix.out_features, matrix.in_features, matrix.scheme.bits));
   tensors[1].bytes = scale_bytes(matrix.scales, matrix.scheme.scale_dtype);
@@ -110,7 +110,7 @@ Json weights_config(const PlannedModule& m) {
 
 // One config group a scheme. A single scheme targets the class; several name their modules one by one, so
 // that nothing depends on which target wins.
-Json config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
+Json compressed_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
   std::vector<PlannedModule> distinct;
   std::vector<Json> targets;
   for (const PlannedModule& m : modules) {
@@ -155,7 +155,7 @@ Json kv_cache_scheme(KvCacheType type) {
   return arguments.to_json();
 }
 
-std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
+std::optional<std::string> compressed_refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.bits < 2 || scheme.bits > 8)
     return fmt::format("codes of {} bits cannot be packed; 2 to 8 can", scheme.bits);
@@ -178,10 +178,10 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 const PackedFormatRow kCompressedTensorsFormat = {
     .name = "compressed-tensors",
-    .declare = declare,
-    .pack = pack,
-    .config = config,
-    .refusal = refusal,
+    .declare = compressed_tensors,
+    .pack = pack_compressed,
+    .config = compressed_config,
+    .refusal = compressed_refusal,
     .column_groups_warning =
         "gptq.order act stores a group per column, which compressed-tensors 0.19 and "
         "later do not read: order: gar and format: gptq are read",

@@ -14,11 +14,11 @@
 namespace llmq {
 namespace {
 
-std::vector<TensorDeclaration> declare(const PlannedModule& m) {
+std::vector<TensorDeclaration> dense_tensors(const PlannedModule& m) {
   return {{m.module + ".weight", DType::kF32, {m.out_features, m.in_features}}};
 }
 
-std::vector<PackedTensor> pack(const PlannedModule& m, const QuantizedMatrix& matrix) {
+std::vector<PackedTensor> pack_dense(const PlannedModule& m, const QuantizedMatrix& matrix) {
   const auto columns = static_cast<std::size_t>(matrix.in_features);
   std::vector<std::byte> bytes(matrix.codes.size() * sizeof(float));
   std::vector<float> row(columns);
@@ -28,13 +28,13 @@ std::vector<PackedTensor> pack(const PlannedModule& m, const QuantizedMatrix& ma
                 columns * sizeof(float));
   }
   std::vector<PackedTensor> tensors;
-  tensors.push_back({declare(m).front(), std::move(bytes)});
+  tensors.push_back({dense_tensors(m).front(), std::move(bytes)});
   return tensors;
 }
 
-Json config(std::span<const PlannedModule>, std::span<const std::string>) { return {}; }
+Json dense_config(std::span<const PlannedModule>, std::span<const std::string>) { return {}; }
 
-std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
+std::optional<std::string> dense_refusal(const PlannedModule& m, const PlannedModule&) {
   if (m.scheme.activation_bits != 16) return "format safetensors cannot say that inputs are rounded";
   return std::nullopt;
 }
@@ -42,10 +42,10 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 }  // namespace
 
 const PackedFormatRow kDenseFormat = {.name = "safetensors",
-                                      .declare = declare,
-                                      .pack = pack,
-                                      .config = config,
-                                      .refusal = refusal,
+                                      .declare = dense_tensors,
+                                      .pack = pack_dense,
+                                      .config = dense_config,
+                                      .refusal = dense_refusal,
                                       .dense = true,
                                       .packing_bytes = 4};
 

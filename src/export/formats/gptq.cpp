@@ -25,7 +25,7 @@
 namespace llmq {
 namespace {
 
-std::vector<TensorDeclaration> declare(const PlannedModule& m) {
+std::vector<TensorDeclaration> gptq_tensors(const PlannedModule& m) {
   const std::int64_t groups = m.in_features / m.scheme.group_of(m.in_features);
   return {{m.module + ".qweight", DType::kI32, {m.in_features * m.scheme.bits / 32, m.out_features}},
           {m.module + ".qzeros", DType::kI32, {groups, m.out_features * m.scheme.bits / 32}},
@@ -60,7 +60,7 @@ std::vector<PackedTensor> pack_words(const PlannedModule& module, const Quantize
   const std::int64_t out = matrix.out_features, in = matrix.in_features, groups = matrix.groups();
   const int bits = matrix.scheme.bits;
   std::vector<PackedTensor> tensors;
-  for (TensorDeclaration& declaration : declare(module)) tensors.push_back({declaration, {}});
+  for (TensorDeclaration& declaration : gptq_tensors(module)) tensors.push_back({declaration, {}});
   tensors[0].bytes = word_bytes(pack_gptq(matrix.codes, out, in, bits));
   tensors[1].bytes = word_bytes(pack_bit_stream(transposed(stored_zeros, out, groups), groups, out, bits));
   tensors[2].bytes = scale_bytes(transposed(std::span<const float>(matrix.scales), out, groups), DType::kF16);
@@ -112,8 +112,8 @@ Json rules(std::span<const PlannedModule> modules, std::span<const std::string> 
   return dynamic;
 }
 
-Json config(std::span<const PlannedModule> modules, std::span<const std::string> ignored,
-            const char* checkpoint_format) {
+Json gptq_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored,
+                 const char* checkpoint_format) {
   const PlannedModule& first = modules.front();
   Json json = Json::object({{"bits", first.scheme.bits},
                             {"checkpoint_format", checkpoint_format},
@@ -134,13 +134,13 @@ Json config(std::span<const PlannedModule> modules, std::span<const std::string>
 }
 
 Json config_v1(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  return config(modules, ignored, "gptq");
+  return gptq_config(modules, ignored, "gptq");
 }
 Json config_v2(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  return config(modules, ignored, "gptq_v2");
+  return gptq_config(modules, ignored, "gptq_v2");
 }
 
-std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&) {
+std::optional<std::string> gptq_refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;
   if (scheme.activation_bits != 16) return "formats gptq and gptq_v2 store no quantized activations";
   if (scheme.bits != 2 && scheme.bits != 3 && scheme.bits != 4 && scheme.bits != 8)
@@ -164,20 +164,20 @@ std::optional<std::string> refusal(const PlannedModule& m, const PlannedModule&)
 
 const PackedFormatRow kGptqFormat = {
     .name = "gptq",
-    .declare = declare,
+    .declare = gptq_tensors,
     .pack = pack_v1,
     .config = config_v1,
-    .refusal = refusal,
+    .refusal = gptq_refusal,
     .config_copy = "quantize_config.json",
     .packing_bytes = 3,
     .scale_dtype = DType::kF16,
     .asymmetric_refusal = "asymmetric codes may have a zero of 0, which format gptq (v1) cannot store",
     .asymmetric_hint = "write format: gptq_v2, or a symmetric scheme"};
 const PackedFormatRow kGptqV2Format = {.name = "gptq_v2",
-                                       .declare = declare,
+                                       .declare = gptq_tensors,
                                        .pack = pack_v2,
                                        .config = config_v2,
-                                       .refusal = refusal,
+                                       .refusal = gptq_refusal,
                                        .config_copy = "quantize_config.json",
                                        .scale_dtype = DType::kF16};
 

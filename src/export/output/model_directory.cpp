@@ -21,7 +21,7 @@ std::uint64_t header_bytes(const TensorDeclaration& tensor) { return 6 * tensor.
 
 constexpr std::uint64_t kShardSlack = 4096;  // length word, metadata, padding
 
-constexpr std::uint64_t kTexts = 1u << 20;  // those of complete() and publish() stay far below
+constexpr std::uint64_t kTextBytes = 1u << 20;  // those of complete() and publish() stay far below
 
 }  // namespace
 
@@ -68,7 +68,7 @@ ModelDirectory::ModelDirectory(Io& io, const OutputTarget& target, const Directo
 ModelDirectory::~ModelDirectory() = default;
 
 void ModelDirectory::check_room(const DirectoryContents& contents, std::size_t shards) const {
-  std::uint64_t needed = tensor_bytes_ + shards * kShardSlack + kTexts;
+  std::uint64_t needed = tensor_bytes_ + shards * kShardSlack + kTextBytes;
   for (const TensorDeclaration& tensor : contents.tensors)
     needed += 2 * header_bytes(tensor);  // once more in the index
   for (const Path& copy : contents.copies) needed += io_.open(copy)->size();

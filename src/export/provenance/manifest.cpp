@@ -8,7 +8,6 @@
 namespace llmq {
 namespace {
 
-constexpr const char* kStatementType = "https://in-toto.io/Statement/v1";
 constexpr const char* kPredicateType = "https://slsa.dev/provenance/v1";
 // Names, not pages.
 constexpr const char* kQuantization = "https://llmq.dev/quantize/v1";

@@ -13,8 +13,7 @@ using Reader = StatementReader;
 
 constexpr const char* kBundleType = "application/vnd.dev.sigstore.bundle.v0.3+json";
 constexpr const char* kPayloadType = "application/vnd.in-toto+json";
-constexpr const char* kStatementType = "https://in-toto.io/Statement/v1";
-constexpr const char* kPredicateType = "https://model_signing/signature/v1.0";
+constexpr const char* kSignatureType = "https://model_signing/signature/v1.0";
 constexpr std::array<const char*, 5> kLeftOut = {kSignatureFile, ".git", ".gitattributes", ".github",
                                                  ".gitignore"};
 
@@ -54,7 +53,7 @@ Json make_statement(const std::string& name, const std::vector<NamedDigest>& fil
       {{"_type", kStatementType},
        {"subject", Json::array({Json::object(
                        {{"name", name}, {"digest", Json::object({{"sha256", root_digest(files)}})}})})},
-       {"predicateType", kPredicateType},
+       {"predicateType", kSignatureType},
        {"predicate", Json::object({{"serialization", serialization}, {"resources", resources}})}});
 }
 
@@ -65,7 +64,7 @@ NamedDigest resource(const Reader& one) {
 
 SignedFiles read_statement(const Reader& statement, const std::string& file) {
   statement.expect("_type", kStatementType);
-  statement.expect("predicateType", kPredicateType);
+  statement.expect("predicateType", kSignatureType);
   const Json::Array& subjects = statement.items("subject");
   if (subjects.size() != 1) statement.refuse("does not have one subject", "subject");
   const Reader predicate = statement.at("predicate"), serialization = predicate.at("serialization");

@@ -8,6 +8,8 @@
 
 namespace llmq {
 
+inline constexpr const char* kStatementType = "https://in-toto.io/Statement/v1";
+
 class StatementReader {
  public:
   StatementReader(const Json& json, const std::string& file) : json_(json), file_(file) {}

@@ -84,17 +84,17 @@ DirectoryListing without(DirectoryListing listing, const std::vector<std::string
 }
 
 // What vouches for an output lies in a directory, and beside a file.
-struct Place {
+struct OutputPlace {
   bool directory = false;
   Path manifest, signature;
 };
 
-Place place_of(Io& io, const Path& output) {
+OutputPlace place_of(Io& io, const Path& output) {
   if (io.is_directory(output)) return {true, output / kManifestFile, output / kSignatureFile};
   return {false, manifest_path(output), output.string() + kSignatureSuffix};
 }
 
-DirectoryListing list_output(Io& io, const Path& output, const Place& place) {
+DirectoryListing list_output(Io& io, const Path& output, const OutputPlace& place) {
   return place.directory ? list_directory(io, output, {kSignatureFile}) : list_file(io, output);
 }
 
@@ -104,7 +104,7 @@ void add(std::map<std::string, Mismatch>& all, std::vector<Mismatch> mismatches)
 
 // A single file signed by model_signing is called "." and stands alone: what lies beside it is not spoken of.
 std::vector<Mismatch> compare_signed(SignedFiles vouched, const DirectoryListing& listing, const Path& output,
-                                     const Place& place) {
+                                     const OutputPlace& place) {
   if (place.directory || vouched.files.size() != 1 || vouched.files.front().name != ".")
     return compare_listing(vouched.files, without(listing, vouched.ignored));
   vouched.files.front().name = output.filename().string();
@@ -163,7 +163,7 @@ Verification verify_output(Io& io, const Path& output, const std::optional<Path>
   if (!io.exists(output))
     fail(ErrorKind::kBadInput,
          {"does not exist", output.string(), {}, "name an output directory or .gguf file"});
-  const Place place = place_of(io, output);
+  const OutputPlace place = place_of(io, output);
   std::optional<EcdsaKey> key;
   if (public_key) key = EcdsaKey::public_key(read_text(io, *public_key, kMaxKeyBytes), public_key->string());
   const bool has_manifest = io.stamp(place.manifest).kind == FileKind::kRegular;
@@ -194,7 +194,7 @@ Verification verify_output(Io& io, const Path& output, const std::optional<Path>
 }
 
 Signed sign_output(Io& io, const Path& output, const Path& private_key) {
-  const Place place = place_of(io, output);
+  const OutputPlace place = place_of(io, output);
   if (!place.directory && (!io.exists(output) || output.extension() != ".gguf"))
     fail(ErrorKind::kBadInput, {"is neither a directory nor a .gguf file",
                                 output.string(),

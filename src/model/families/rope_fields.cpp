@@ -125,7 +125,7 @@ std::int64_t turning(const ConfigFields& config, std::int64_t head_dim, double s
   return dims;
 }
 
-bool empty(const Json* object) {
+bool holds_nothing(const Json* object) {
   return object == nullptr || (object->is_object() && object->members().empty());
 }
 
@@ -135,8 +135,8 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   constexpr double kDefaultTheta = 10000;
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
-  if (empty(scaling)) scaling = nullptr;
-  if (empty(parameters)) parameters = nullptr;
+  if (holds_nothing(scaling)) scaling = nullptr;
+  if (holds_nothing(parameters)) parameters = nullptr;
   if (scaling != nullptr && parameters != nullptr && !(*scaling == *parameters))
     config.bad("rope_scaling", "differs from rope_parameters", "keep one of the two");
 

@@ -29,7 +29,7 @@ int precedence(const QuantizationTarget& target) {
   return target.pattern ? 1 : target.text == "Linear" ? 2 : 0;
 }
 
-bool empty(const Json* value) {
+bool says_nothing(const Json* value) {
   return value == nullptr || (value->is_object() && value->members().empty()) ||
          (value->is_array() && value->items().empty());
 }
@@ -161,7 +161,7 @@ std::vector<QuantizationTarget> read_group(const std::string& name, const Json& 
   if (weights_json == nullptr) return {};
   ConfigFields weights(*weights_json, file, where + ".weights");
   QuantScheme scheme = read_weights(weights);
-  if (!empty(inputs_json)) {
+  if (!says_nothing(inputs_json)) {
     ConfigFields inputs(*inputs_json, file, where + ".input_activations");
     read_inputs(inputs, scheme);
   }
@@ -172,7 +172,7 @@ std::vector<QuantizationTarget> read_group(const std::string& name, const Json& 
 }  // namespace
 
 void refuse_unless_empty(ConfigFields& at, const char* key, const char* what) {
-  if (!empty(at.find(key))) at.unsupported(key, fmt::format("{} is not supported", what));
+  if (!says_nothing(at.find(key))) at.unsupported(key, fmt::format("{} is not supported", what));
 }
 
 std::vector<QuantizationTarget> read_targets(ConfigFields& at, const std::string& key) {
@@ -203,7 +203,7 @@ std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
 // Keys and values with one static symmetric scale per layer; anything else is not known here.
 std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization) {
   const Json* json = quantization.find("kv_cache_scheme");
-  if (empty(json)) return std::nullopt;
+  if (says_nothing(json)) return std::nullopt;
   ConfigFields scheme(*json, quantization.file(), "quantization_config.kv_cache_scheme");
   scheme.require_neutral("num_bits", 8);
   scheme.require_neutral("strategy", "tensor");
@@ -230,7 +230,7 @@ void check_compressed_tensors(ConfigFields& quantization) {
                              fmt::format("the status \"{}\" is not known here", status), "compressed is");
   refuse_unless_empty(quantization, "transform_config", "a transform of activations");
   refuse_unless_empty(quantization, "moe_sparsity_config", "expert sparsity");
-  if (const Json* sparsity = quantization.find("sparsity_config"); !empty(sparsity)) {
+  if (const Json* sparsity = quantization.find("sparsity_config"); !says_nothing(sparsity)) {
     ConfigFields fields(*sparsity, quantization.file(), "quantization_config.sparsity_config");
     if (fields.text("format", "dense") != "dense")
       fields.unsupported("format", "sparse weights are not supported");

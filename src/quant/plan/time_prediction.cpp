@@ -170,16 +170,16 @@ Seconds whole_block(const Probe& probe, const Checkpoint& checkpoint, const Mode
 }
 
 // The block with most quantized weights, and how many there are in all.
-struct Chosen {
+struct WidestBlock {
   std::size_t block = 0;
   double weights = 0, all = 0;
 };
 
-Chosen choose_block(const Plan& plan, const ModelSpec& spec) {
+WidestBlock choose_block(const Plan& plan, const ModelSpec& spec) {
   std::map<std::string, double> planned;
   for (const PlannedModule& module : plan.modules)
     planned[module.module] = to_double(module.out_features) * to_double(module.in_features);
-  Chosen chosen;
+  WidestBlock chosen;
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
     double weights = 0;
     for (const LinearSpec& linear : spec.blocks[i].linears)
@@ -234,7 +234,7 @@ WritingRates writing_rates(Io& io, const Path& directory) {
 // weights.
 SecondsByPart predict_blocks(const Plan& plan, const Checkpoint& checkpoint, const ModelSpec& spec,
                              const BlockTimer& timer) {
-  const Chosen chosen = choose_block(plan, spec);
+  const WidestBlock chosen = choose_block(plan, spec);
   Seconds seconds = whole_block({plan, timer}, checkpoint, spec, chosen.block);
   const double blocks = static_cast<double>(spec.blocks.size()),
                weights = chosen.weights > 0 ? chosen.all / chosen.weights : 0;

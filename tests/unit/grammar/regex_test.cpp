@@ -12,7 +12,7 @@
 namespace llmq::testing {
 namespace {
 
-constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
+constexpr TextPlace kEnd = kTextEnd;
 
 ByteSet all_bytes() {
   ByteSet bytes;
