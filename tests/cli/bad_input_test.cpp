@@ -18,8 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-Outcome quantize(const std::string& model, const std::string& output,
-                 const std::vector<std::string>& more = {}) {
+Outcome quantize_model(const std::string& model, const std::string& output,
+                       const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"quantize", "--model", model, "--output", output};
   if (std::find(more.begin(), more.end(), "--method") == more.end())
     arguments.insert(arguments.end(), {"--method", "rtn"});
@@ -44,7 +44,7 @@ void replace_in(const std::string& path, const std::string& from, const std::str
 
 TEST(BadInput, MissingModel) {
   const Scratch scratch;
-  expect_refused(quantize(scratch / "nothing", scratch / "q"), scratch / "q", {"nothing"});
+  expect_refused(quantize_model(scratch / "nothing", scratch / "q"), scratch / "q", {"nothing"});
 }
 
 TEST(BadInput, HubNameThatIsNotInTheCacheSaysHowToFetchIt) {
@@ -58,7 +58,7 @@ TEST(BadInput, TruncatedShard) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch);
   fs::resize_file(model + "/model.safetensors", fs::file_size(model + "/model.safetensors") - 100);
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.safetensors"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"model.safetensors"});
 }
 
 TEST(BadInput, HeaderThatLies) {
@@ -67,7 +67,7 @@ TEST(BadInput, HeaderThatLies) {
   std::string bytes = read_file(model + "/model.safetensors");
   bytes[6] = '\x7f';  // a header length beyond any file
   write_file(model + "/model.safetensors", bytes);
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model.safetensors"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"model.safetensors"});
 }
 
 TEST(BadInput, GitLfsPointerIsNamed) {
@@ -75,7 +75,7 @@ TEST(BadInput, GitLfsPointerIsNamed) {
   const std::string model = copy_of_model(scratch);
   write_file(model + "/model.safetensors",
              "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 1\n");
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"LFS"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"LFS"});
 }
 
 TEST(BadInput, MissingShardAndShardOutsideTheDirectory) {
@@ -86,10 +86,10 @@ TEST(BadInput, MissingShardAndShardOutsideTheDirectory) {
   write_file(model + "/model.safetensors.index.json", R"({"metadata":{"total_size":1},"weight_map":{")" +
                                                           tensor +
                                                           R"(":"model-00001-of-00001.safetensors"}})");
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"model-00001-of-00001.safetensors"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"model-00001-of-00001.safetensors"});
   write_file(model + "/model.safetensors.index.json",
              R"({"metadata":{"total_size":1},"weight_map":{")" + tensor + R"(":"../x.safetensors"}})");
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"../x.safetensors"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"../x.safetensors"});
 }
 
 // Value 10 of an F32 tensor becomes `value`.
@@ -111,7 +111,7 @@ TEST(BadInput, NotANumberIsNamedAndRefusedWhereverItStands) {
     const Scratch scratch;
     const std::string model = copy_of_model(scratch);
     poison(model, tensor, __builtin_nanf(""));
-    expect_refused(quantize(model, scratch / "q"), scratch / "q",
+    expect_refused(quantize_model(model, scratch / "q"), scratch / "q",
                    {tensor.c_str(), "NaN", "column 10", "--allow-nonfinite"});
     const Outcome measured = run_llmq({"eval-ppl", model, "--max-windows", "1"});
     EXPECT_EQ(measured.exit_code, 2);
@@ -124,16 +124,17 @@ TEST(BadInput, NotANumberMayBeAllowed) {
   const std::string model = copy_of_model(scratch);
   poison(model, "model.layers.1.mlp.up_proj.weight", __builtin_inff());
   for (const std::string method : {"rtn", "awq"}) {
-    const Outcome outcome = quantize(model, scratch / method,
-                                     {"--method", method, "--allow-nonfinite", "--json", "--set",
-                                      "calibration.samples=2", "--set", "calibration.sequence_length=64"});
+    const Outcome outcome =
+        quantize_model(model, scratch / method,
+                       {"--method", method, "--allow-nonfinite", "--json", "--set", "calibration.samples=2",
+                        "--set", "calibration.sequence_length=64"});
     EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(outcome.out, HasSubstr("model.layers.1.mlp.up_proj.weight: 1 values that are not finite"));
     EXPECT_EQ(run_llmq({"eval-ppl", scratch / method, "--max-windows", "1"}).exit_code, 0)
         << "the linear was mended";
   }
   poison(model, "model.norm.weight", __builtin_nanf(""));
-  const Outcome copied = quantize(model, scratch / "copied", {"--allow-nonfinite", "--json"});
+  const Outcome copied = quantize_model(model, scratch / "copied", {"--allow-nonfinite", "--json"});
   EXPECT_EQ(copied.exit_code, 0) << copied.err;
   EXPECT_THAT(copied.out, HasSubstr("model.norm.weight holds NaN"));
   EXPECT_EQ(run_llmq({"eval-ppl", scratch / "copied", "--max-windows", "1"}).exit_code, 2);
@@ -143,17 +144,17 @@ TEST(BadInput, ConfigThatDisagreesWithTheShapes) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch);
   replace_in(model + "/config.json", "\"intermediate_size\": 384", "\"intermediate_size\": 512");
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"384", "512"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"384", "512"});
 }
 
 TEST(BadInput, UnknownFamilyAndFieldsThatChangeTheMathematics) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch, "a");
   replace_in(model + "/config.json", "\"model_type\": \"llama\"", "\"model_type\": \"zebra\"");
-  expect_refused(quantize(model, scratch / "q"), scratch / "q", {"zebra"});
+  expect_refused(quantize_model(model, scratch / "q"), scratch / "q", {"zebra"});
   const std::string other = copy_of_model(scratch, "b");
   replace_in(other + "/config.json", "\"use_cache\": true", "\"attn_logit_softcapping\": 30.0");
-  expect_refused(quantize(other, scratch / "q"), scratch / "q", {"attn_logit_softcapping"});
+  expect_refused(quantize_model(other, scratch / "q"), scratch / "q", {"attn_logit_softcapping"});
 }
 
 TEST(BadInput, TokenizerWithMoreTokensThanTheEmbedding) {
@@ -185,16 +186,18 @@ TEST(BadInput, RecipeMistakesHaveLineAndColumn) {
 
 TEST(BadInput, GroupThatDoesNotDivideNamesTheFirstModuleAndTheGroupsThatWould) {
   const Scratch scratch;
-  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "scheme=w4a16_g96_asym"}), scratch / "q",
-                 {"q_proj", "96", "64"});
+  expect_refused(quantize_model(tinystories(), scratch / "q", {"--set", "scheme=w4a16_g96_asym"}),
+                 scratch / "q", {"q_proj", "96", "64"});
 }
 
 TEST(BadInput, SchemesAndFormatsThatDoNotExistHere) {
   const Scratch scratch;
-  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "scheme=w9a16"}), scratch / "q", {"w9a16"});
-  expect_refused(quantize(tinystories(), scratch / "q", {"--set", "format=gguf"}), scratch / "q", {"gguf"});
+  expect_refused(quantize_model(tinystories(), scratch / "q", {"--set", "scheme=w9a16"}), scratch / "q",
+                 {"w9a16"});
+  expect_refused(quantize_model(tinystories(), scratch / "q", {"--set", "format=gguf"}), scratch / "q",
+                 {"gguf"});
   expect_refused(
-      quantize(tinystories(), scratch / "q", {"--set", "format=awq", "--set", "scheme=w8a16_g64_asym"}),
+      quantize_model(tinystories(), scratch / "q", {"--set", "format=awq", "--set", "scheme=w8a16_g64_asym"}),
       scratch / "q", {"awq"});
 }
 
@@ -209,11 +212,11 @@ TEST(BadInput, CalibrationTextTooShort) {
 TEST(BadInput, OutputsThatCannotBe) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch);
-  expect_refused(quantize(model, model + "/q"), model + "/q", {"inside the model"});
-  EXPECT_EQ(quantize(model, model + "/../model/").exit_code, 2);
+  expect_refused(quantize_model(model, model + "/q"), model + "/q", {"inside the model"});
+  EXPECT_EQ(quantize_model(model, model + "/../model/").exit_code, 2);
   write_file(scratch / "file", "");
   for (const char* output : {"file", "file/q"}) {
-    const Outcome outcome = quantize(model, scratch / output);
+    const Outcome outcome = quantize_model(model, scratch / output);
     EXPECT_EQ(outcome.exit_code, 2);
     EXPECT_THAT(outcome.err, HasSubstr("file"));
   }
@@ -225,16 +228,16 @@ TEST(BadInput, ModelsThatAreNone) {
   fs::create_directory(scratch / "empty");
   fs::create_directory(scratch / "x.gguf");
   for (const char* name : {"empty", "x.gguf"})
-    expect_refused(quantize(scratch / name, scratch / "q"), scratch / "q", {name, "model.safetensors"});
+    expect_refused(quantize_model(scratch / name, scratch / "q"), scratch / "q", {name, "model.safetensors"});
   const std::string config = copy_of_model(scratch, "config");
   write_file(config + "/config.json", "[1, 2]");
-  expect_refused(quantize(config, scratch / "q"), scratch / "q", {"config.json", "array"});
+  expect_refused(quantize_model(config, scratch / "q"), scratch / "q", {"config.json", "array"});
   const std::string weights = copy_of_model(scratch, "weights");
   write_file(weights + "/model.safetensors", "");
-  expect_refused(quantize(weights, scratch / "q"), scratch / "q", {"model.safetensors", "0 bytes"});
+  expect_refused(quantize_model(weights, scratch / "q"), scratch / "q", {"model.safetensors", "0 bytes"});
   const std::string tokenizer = copy_of_model(scratch, "tokenizer");
   fs::remove(tokenizer + "/tokenizer.json");
-  expect_refused(quantize(tokenizer, scratch / "q"), scratch / "q", {"tokenizer.json"});
+  expect_refused(quantize_model(tokenizer, scratch / "q"), scratch / "q", {"tokenizer.json"});
   EXPECT_EQ(run_llmq({"inspect", tinystories() + "/"}).exit_code, 0) << "a slash at the end is no mistake";
 }
 
@@ -290,7 +293,7 @@ TEST(BadInput, NoRoomOnDiskIsExitOneAndLeavesNothing) {
   const rlimit small{200000, before.rlim_max};
   setrlimit(RLIMIT_FSIZE, &small);
   std::signal(SIGXFSZ, SIG_IGN);  // the write fails with EFBIG instead
-  const Outcome outcome = quantize(tinystories(), scratch / "q");
+  const Outcome outcome = quantize_model(tinystories(), scratch / "q");
   setrlimit(RLIMIT_FSIZE, &before);
   EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
   EXPECT_FALSE(fs::exists(scratch / "q"));

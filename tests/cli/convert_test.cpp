@@ -2,29 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-
 #include "cli/program.h"
 
 namespace llmq::testing {
 namespace {
 
-namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 Outcome converted(const std::string& from, const std::string& to, const Words& more = {}) {
   Words words = {"convert", from, to, "--json"};
   words.insert(words.end(), more.begin(), more.end());
   return run_llmq(words);
-}
-
-Words names_in(const std::string& directory) {
-  Words names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
 }
 
 TEST(Convert, EveryOutputIsVerifiedAndMadeAgain) {

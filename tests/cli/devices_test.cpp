@@ -13,8 +13,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> job(const std::string& method, const std::string& output, const std::string& samples,
-                             const std::string& length, const std::vector<std::string>& more = {}) {
+std::vector<std::string> device_job(const std::string& method, const std::string& output,
+                                    const std::string& samples, const std::string& length,
+                                    const std::vector<std::string>& more = {}) {
   std::vector<std::string> words = {"quantize",
                                     "--method",
                                     method,
@@ -49,9 +50,9 @@ TEST(Devices, TheDigestIsThatOfOne) {
                {"smoothquant", "36", "256", "0,1,2"}};
   for (const auto& c : cases) {
     const std::string one =
-        digest_of(run_llmq(job(c.method, scratch / (c.method + "-one"), c.samples, c.length)));
-    EXPECT_EQ(digest_of(run_llmq(job(c.method, scratch / (c.method + "-more"), c.samples, c.length,
-                                     {"--devices", c.devices}))),
+        digest_of(run_llmq(device_job(c.method, scratch / (c.method + "-one"), c.samples, c.length)));
+    EXPECT_EQ(digest_of(run_llmq(device_job(c.method, scratch / (c.method + "-more"), c.samples, c.length,
+                                            {"--devices", c.devices}))),
               one)
         << c.method;
   }
@@ -60,7 +61,7 @@ TEST(Devices, TheDigestIsThatOfOne) {
 TEST(Devices, AKilledRunGoesOnWithAnotherNumberOfThem) {
   const Scratch scratch;
   const auto on = [&](const std::string& output, const std::vector<std::string>& devices) {
-    return job("awq", scratch / output, "36", "256", devices);
+    return device_job("awq", scratch / output, "36", "256", devices);
   };
   const Outcome whole = run_llmq(on("whole", {}));
   const std::string digest = digest_of(whole);
@@ -82,7 +83,8 @@ TEST(Devices, AKilledRunGoesOnWithAnotherNumberOfThem) {
 
 TEST(Devices, ThePlanNamesThemAndBadListsAreRefused) {
   const Scratch scratch;
-  const Outcome plan = run_llmq(job("awq", scratch / "q", "8", "64", {"--devices", "1,0", "--dry-run"}));
+  const Outcome plan =
+      run_llmq(device_job("awq", scratch / "q", "8", "64", {"--devices", "1,0", "--dry-run"}));
   ASSERT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_EQ(plan.json().at("devices").items().size(), 2u);
   EXPECT_GT(plan.json().at("device_bytes").as_integer(), 0);
@@ -99,8 +101,8 @@ TEST(Devices, ThePlanNamesThemAndBadListsAreRefused) {
                {{"--devices", "0,1", "--set", "format=gguf", "--set", "scheme=q4_0"},
                 "a GGUF output is made on one device"}};
   for (const auto& c : cases) {
-    std::vector<std::string> words = job("awq", scratch / "q", "8", "64", c.words);
-    // the one that job() gives
+    std::vector<std::string> words = device_job("awq", scratch / "q", "8", "64", c.words);
+    // the one that device_job() gives
     if (c.words.size() == 4 && c.words[2] == "--device") words.erase(words.begin() + 7, words.begin() + 9);
     const Outcome refused = run_llmq(words);
     EXPECT_EQ(refused.exit_code, 2) << refused.err;

@@ -11,16 +11,6 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-std::string rounded_model(const Scratch& scratch, const std::string& name,
-                          const std::vector<std::string>& settings) {
-  const std::string out = scratch / name;
-  std::vector<std::string> words = {"quantize", "--method", "rtn", "--model", tinystories(), "--output", out};
-  for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
-  const Outcome made = run_llmq(words);
-  EXPECT_EQ(made.exit_code, 0) << made.err;
-  return out;
-}
-
 Json said(std::vector<std::string> words, const std::string& members) {
   words.insert(words.end(), {"--tensor-parallel-size", members, "--json"});
   const Outcome outcome = run_llmq(words);

@@ -17,8 +17,8 @@ Outcome evaluate(const std::string& device, const std::string& text,
   return run_llmq(words);
 }
 
-double perplexity(const std::string& device, const std::string& text,
-                  const std::vector<std::string>& more = {}) {
+double perplexity_on(const std::string& device, const std::string& text,
+                     const std::vector<std::string>& more = {}) {
   const Outcome outcome = evaluate(device, text, more);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   return outcome.json().at("ppl").as_double();
@@ -31,17 +31,17 @@ TEST(EmulatedCuda, PerplexityIsTheCpus) {
              "Once upon a time there was a little dog who liked to play in the park with his friends. One "
              "day he found a red ball, and "
              "he was very happy, because he had never seen such a big ball before.");
-  const double cpu = perplexity("cpu", text);
-  const double emulated = perplexity("emulated", text);
+  const double cpu = perplexity_on("cpu", text);
+  const double emulated = perplexity_on("emulated", text);
   EXPECT_NEAR(emulated, cpu, 5e-5 * cpu);  // four digits
-  EXPECT_EQ(perplexity("emulated", text, {"--tensor-parallel-size", "2"}), emulated);
+  EXPECT_EQ(perplexity_on("emulated", text, {"--tensor-parallel-size", "2"}), emulated);
   const Outcome split = evaluate("emulated", text, {"--gpu-layers", "1"});
   ASSERT_EQ(split.exit_code, 0) << split.err;
   EXPECT_NEAR(split.json().at("ppl").as_double(), cpu, 5e-5 * cpu);
   EXPECT_THAT(split.json().at("device").as_string(),
               ::testing::AllOf(::testing::StartsWith("cpu"),
                                ::testing::HasSubstr("cuda (emulated) for the first 1 of 2 blocks")));
-  EXPECT_EQ(perplexity("emulated", text, {"--gpu-layers", "0"}), cpu);
+  EXPECT_EQ(perplexity_on("emulated", text, {"--gpu-layers", "0"}), cpu);
   const Outcome refused = run_llmq({"eval-ppl", tinystories(), "--device", "cpu", "--gpu-layers", "1"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, ::testing::HasSubstr("add --device cuda"));

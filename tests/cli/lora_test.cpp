@@ -13,7 +13,6 @@ namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
-using Words = std::vector<std::string>;
 
 std::string adapter_in(const Scratch& scratch, const std::string& name = "adapter", std::uint64_t seed = 1) {
   return write_tiny_adapter(ModelSpec::read(open_checkpoint(system_io(), tinystories())), scratch / name,

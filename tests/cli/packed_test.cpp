@@ -11,15 +11,7 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string rounded_model(const Scratch& scratch, const std::string& scheme) {
-  const std::string out = scratch / scheme;
-  const Outcome made = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output", out,
-                                 "--set", "scheme=" + scheme});
-  EXPECT_EQ(made.exit_code, 0) << made.err;
-  return out;
-}
-
-double perplexity(const std::vector<std::string>& more) {
+double perplexity_of(const std::vector<std::string>& more) {
   std::vector<std::string> arguments = {"eval-ppl", "--max-windows", "1", "--context", "256", "--json"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   const Outcome outcome = run_llmq(arguments);
@@ -31,10 +23,11 @@ double perplexity(const std::vector<std::string>& more) {
 TEST(Packed, EvaluatesInFloat32ToTheBitsOfTheDenseCheckpoint) {
   const Scratch scratch;
   for (const std::string scheme : {"w4a16_g32_asym", "w8a16_channel_sym"}) {
-    const std::string packed = rounded_model(scratch, scheme), dense = scratch / (scheme + "-dense");
+    const std::string packed = rounded_model(scratch, scheme, {"scheme=" + scheme}),
+                      dense = scratch / (scheme + "-dense");
     const Outcome made = run_llmq({"convert", packed, dense, "--dtype", "f32"});
     ASSERT_EQ(made.exit_code, 0) << made.err;
-    EXPECT_EQ(perplexity({packed}), perplexity({dense}));
+    EXPECT_EQ(perplexity_of({packed}), perplexity_of({dense}));
   }
 }
 
@@ -52,7 +45,7 @@ TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
     ASSERT_EQ(made.exit_code, 0) << made.err;
     const Outcome converted = run_llmq({"convert", packed, dense, "--dtype", "f32"});
     ASSERT_EQ(converted.exit_code, 0) << converted.err;
-    EXPECT_EQ(perplexity({packed}), perplexity({dense}));
+    EXPECT_EQ(perplexity_of({packed}), perplexity_of({dense}));
     const Outcome generated = run_llmq({"generate", packed, "--prompt", "Once", "--max-tokens", "2"});
     EXPECT_THAT(generated.err, HasSubstr(served));
   }
@@ -60,7 +53,7 @@ TEST(Packed, EvaluatesAGgufInFloat32ToTheBitsOfTheDenseCheckpoint) {
 
 TEST(Packed, SaysWhichKernelServesWhatAndTakesTheBytesOfTheCodes) {
   const Scratch scratch;
-  const std::string packed = rounded_model(scratch, "w4a16_g32_asym");
+  const std::string packed = rounded_model(scratch, "w4a16_g32_asym", {"scheme=w4a16_g32_asym"});
   const Outcome outcome =
       run_llmq({"generate", packed, "--prompt", "Once", "--max-tokens", "4", "--head", "int8", "--json"},
                {"LLMQ_CPU_ISA=avx2"});

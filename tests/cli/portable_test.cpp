@@ -10,8 +10,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::vector<std::string> job(const std::string& output, const std::vector<std::string>& settings,
-                             bool portable) {
+std::vector<std::string> portable_job(const std::string& output, const std::vector<std::string>& settings,
+                                      bool portable) {
   std::vector<std::string> arguments = {"quantize", "--model", tinystories(), "--output", output, "--json"};
   for (const char* setting : {"scheme=w4a16_g32_asym", "calibration={samples: 4, sequence_length: 128}"})
     arguments.insert(arguments.end(), {"--set", setting});
@@ -21,7 +21,8 @@ std::vector<std::string> job(const std::string& output, const std::vector<std::s
 }
 
 bool has_level(const Scratch& scratch, const std::string& level) {
-  return run_llmq(job(scratch / ("probe_" + level), {"method=rtn"}, false), {"LLMQ_CPU_ISA=" + level})
+  return run_llmq(portable_job(scratch / ("probe_" + level), {"method=rtn"}, false),
+                  {"LLMQ_CPU_ISA=" + level})
              .exit_code == 0;
 }
 
@@ -41,7 +42,8 @@ TEST(Portable, OneDigestAtEveryLevelOfTheProcessor) {
   int number = 0;
   for (const std::vector<std::string>& settings : jobs) {
     const auto run = [&](const std::vector<std::string>& environment) {
-      return digest(run_llmq(job(scratch / ("q" + std::to_string(number++)), settings, true), environment));
+      return digest(
+          run_llmq(portable_job(scratch / ("q" + std::to_string(number++)), settings, true), environment));
     };
     const std::string best = run({"LLMQ_CPU_ISA="});
     EXPECT_EQ(run({"LLMQ_CPU_ISA=avx2"}), best) << settings.front();
@@ -54,7 +56,7 @@ TEST(Portable, WithoutItTheDigestIsThatOfTheLevel) {
   const Scratch scratch;
   if (!has_level(scratch, "avx512")) GTEST_SKIP() << "this processor has no AVX-512";
   const auto run = [&](const std::string& level) {
-    return digest(run_llmq(job(scratch / level, {"method=awq"}, false), {"LLMQ_CPU_ISA=" + level}));
+    return digest(run_llmq(portable_job(scratch / level, {"method=awq"}, false), {"LLMQ_CPU_ISA=" + level}));
   };
   EXPECT_NE(run("avx2"), run("avx512"));
 }
@@ -62,13 +64,14 @@ TEST(Portable, WithoutItTheDigestIsThatOfTheLevel) {
 TEST(Portable, IsInTheRecipeAndInTheManifest) {
   const Scratch scratch;
   if (!has_level(scratch, "avx2")) GTEST_SKIP() << "this processor has no AVX2";
-  ASSERT_EQ(run_llmq(job(scratch / "q", {"method=rtn", "portable=true"}, false)).exit_code, 0);
+  ASSERT_EQ(run_llmq(portable_job(scratch / "q", {"method=rtn", "portable=true"}, false)).exit_code, 0);
   const Json manifest = Json::parse(read_file(scratch / "q/manifest.json"), "manifest.json");
   const Json& build = manifest.at("predicate").at("buildDefinition");
   EXPECT_TRUE(build.at("externalParameters").at("recipe").at("portable").as_bool());
   EXPECT_EQ(build.at("internalParameters").at("backend").as_string(), "cpu avx2");
   EXPECT_EQ(run_llmq({"verify", scratch / "q", "--rebuild"}).exit_code, 0);
-  EXPECT_EQ(run_llmq(job(scratch / "q", {"method=rtn"}, true)).json().at("status").as_string(), "unchanged")
+  EXPECT_EQ(run_llmq(portable_job(scratch / "q", {"method=rtn"}, true)).json().at("status").as_string(),
+            "unchanged")
       << "the flag and the key are one job";
   const Outcome elsewhere = run_llmq({"quantize", "--method", "rtn", "--model", tinystories(), "--output",
                                       scratch / "r", "--portable", "--device", "reference"});

@@ -1,15 +1,20 @@
 #include "cli/program.h"
 
 #include <fcntl.h>
+#include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <sstream>
 #include <stdexcept>
+
+#include "base/sha256.h"
 
 namespace llmq::testing {
 
@@ -40,6 +45,27 @@ std::string tinystories() { return std::string(LLMQ_SOURCE_DIR) + "/tests/models
 std::string copy_of_model(const Scratch& scratch, const std::string& name) {
   fs::copy(tinystories(), scratch / name, fs::copy_options::recursive);
   return scratch / name;
+}
+
+std::string rounded_model(const Scratch& scratch, const std::string& name, const Words& settings) {
+  const std::string out = scratch / name;
+  Words words = {"quantize", "--method", "rtn", "--model", tinystories(), "--output", out};
+  for (const std::string& setting : settings) words.insert(words.end(), {"--set", setting});
+  const Outcome made = run_llmq(words);
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  return out;
+}
+
+std::string sha256_of(const std::string& path) {
+  const std::string text = read_file(path);
+  return sha256_hex(std::as_bytes(std::span(text)));
+}
+
+Words names_in(const std::string& directory) {
+  Words names;
+  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
+  std::sort(names.begin(), names.end());
+  return names;
 }
 
 namespace {

@@ -13,6 +13,8 @@ struct Outcome {
   Json json() const { return Json::parse(out, "stdout"); }
 };
 
+using Words = std::vector<std::string>;  // of a command line, or of a directory
+
 // `environment`: NAME=VALUE pairs added to this process's. `input` is fed to stdin.
 Outcome run_llmq(const std::vector<std::string>& arguments, const std::vector<std::string>& environment = {},
                  const std::string& input = {});
@@ -39,5 +41,9 @@ void write_file(const std::string& path, const std::string& text);
 std::string read_file(const std::string& path);
 // A copy of the small model whose files may be damaged.
 std::string copy_of_model(const Scratch& scratch, const std::string& name = "model");
+// The small model rounded to nearest below `scratch`, with `settings` as --set takes them; where it lies.
+std::string rounded_model(const Scratch& scratch, const std::string& name, const Words& settings);
+std::string sha256_of(const std::string& path);
+Words names_in(const std::string& directory);  // sorted
 
 }  // namespace llmq::testing

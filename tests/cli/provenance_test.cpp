@@ -4,9 +4,7 @@
 
 #include <filesystem>
 #include <map>
-#include <span>
 
-#include "base/sha256.h"
 #include "cli/program.h"
 #include "tests/support/new_key.h"
 
@@ -18,12 +16,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-std::string sha256_of(const std::string& path) {
-  const std::string text = read_file(path);
-  return sha256_hex(std::as_bytes(std::span(text)));
-}
-
-Outcome quantize(const std::string& output, const std::vector<std::string>& more = {}) {
+Outcome quantize_tinystories(const std::string& output, const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"quantize",    "--method", "rtn", "--model",
                                         tinystories(), "--output", output};
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -69,8 +62,8 @@ TEST(Manifest, TiesEveryOutputToEveryInput) {
 
 TEST(Manifest, OfTheSameJobNamesTheSameBytes) {
   const Scratch scratch;
-  ASSERT_EQ(quantize(scratch / "a").exit_code, 0);
-  ASSERT_EQ(quantize(scratch / "b", {"--threads", "1"}).exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(scratch / "a").exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(scratch / "b", {"--threads", "1"}).exit_code, 0);
   auto a = digests(Json::parse(read_file(scratch / "a/manifest.json"), "a").at("subject"));
   auto b = digests(Json::parse(read_file(scratch / "b/manifest.json"), "b").at("subject"));
   for (const char* tells_the_time : {"report.json", "report.html", "README.md"})
@@ -110,7 +103,7 @@ TEST(Manifest, OfAParanoidRunBelievesNoRememberedDigest) {
 
 TEST(Verify, NamesWhatDiffersWhatIsMissingAndWhatIsExtra) {
   const Scratch scratch;
-  ASSERT_EQ(quantize(scratch / "q").exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(scratch / "q").exit_code, 0);
   const Outcome sound = run_llmq({"verify", scratch / "q", "--json"});
   ASSERT_EQ(sound.exit_code, 0) << sound.out << sound.err;
   EXPECT_EQ(sound.json().at("schema").as_string(), "llmq.verify/1");
@@ -155,7 +148,7 @@ TEST(Verify, HoldsAfterTheEvaluationHasBeenAddedToTheReport) {
 TEST(Verify, AGgufAndItsReport) {
   const Scratch scratch;
   const std::string file = scratch / "m.gguf";
-  ASSERT_EQ(quantize(file, {"--set", "format=gguf", "--set", "scheme=q8_0"}).exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(file, {"--set", "format=gguf", "--set", "scheme=q8_0"}).exit_code, 0);
   ASSERT_EQ(run_llmq({"verify", file}).exit_code, 0) << run_llmq({"verify", file}).out;
   write_file(scratch / "m.gguf", read_file(file) + "x");
   const Outcome changed = run_llmq({"verify", file});
@@ -166,7 +159,7 @@ TEST(Verify, AGgufAndItsReport) {
 TEST(Sign, AGgufIsSignedAndVerifiedAsADirectoryIs) {
   const Scratch scratch;
   const std::string file = scratch / "m.gguf";
-  ASSERT_EQ(quantize(file, {"--set", "format=gguf", "--set", "scheme=q8_0"}).exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(file, {"--set", "format=gguf", "--set", "scheme=q8_0"}).exit_code, 0);
   const KeyPair keys = new_key();
   write_file(scratch / "private.pem", keys.private_pem);
   write_file(scratch / "public.pem", keys.public_pem);
@@ -194,7 +187,7 @@ TEST(Verify, AnOutputWithoutAManifestIsTheUsersMistake) {
 
 TEST(Sign, AnOutputIsSignedAndVerifiedAndNoKeyIsPrinted) {
   const Scratch scratch;
-  ASSERT_EQ(quantize(scratch / "q").exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(scratch / "q").exit_code, 0);
   const KeyPair keys = new_key(), others = new_key();
   write_file(scratch / "private.pem", keys.private_pem);
   write_file(scratch / "public.pem", keys.public_pem);
@@ -225,7 +218,7 @@ TEST(Sign, AnOutputIsSignedAndVerifiedAndNoKeyIsPrinted) {
 
 TEST(Pack, AnotherProgramReadsTheLayoutAndCopiesItWhole) {
   const Scratch scratch;
-  ASSERT_EQ(quantize(scratch / "q").exit_code, 0);
+  ASSERT_EQ(quantize_tinystories(scratch / "q").exit_code, 0);
   const Outcome packed =
       run_llmq({"pack", scratch / "q", "--oci", scratch / "layout", "--tag", "v1", "--json"});
   ASSERT_EQ(packed.exit_code, 0) << packed.err;

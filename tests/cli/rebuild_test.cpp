@@ -8,9 +8,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
-#include <span>
 
-#include "base/sha256.h"
 #include "cli/program.h"
 
 namespace llmq::testing {
@@ -19,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-std::vector<std::string> job(const std::string& model, const std::string& output,
-                             const std::vector<std::string>& more = {}) {
+std::vector<std::string> awq_job(const std::string& model, const std::string& output,
+                                 const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"quantize", "--model", model, "--output", output};
   for (const char* setting :
        {"method=awq", "scheme=w4a16_g32_asym", "calibration={samples: 4, sequence_length: 128}"})
@@ -40,17 +38,6 @@ Outcome rebuild(const std::string& output, const std::vector<std::string>& more 
   return run_llmq(arguments);
 }
 
-std::string sha256_of(const std::string& path) {
-  const std::string text = read_file(path);
-  return sha256_hex(std::as_bytes(std::span(text)));
-}
-
-std::vector<std::string> names_in(const std::string& directory) {
-  std::vector<std::string> names;
-  for (const auto& entry : fs::directory_iterator(directory)) names.push_back(entry.path().filename());
-  return names;
-}
-
 void edit_manifest(const std::string& output, const std::function<void(Json&)>& edit) {
   Json manifest = Json::parse(read_file(output + "/manifest.json"), "manifest.json");
   edit(manifest);
@@ -63,7 +50,7 @@ Json& recipe_of(Json& manifest) {
 
 TEST(Rebuild, GivesTheSameBytesAtAnyThreadsAndMemoryLimit) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q"));
+  make(awq_job(tinystories(), scratch / "q"));
   const Outcome once = rebuild(scratch / "q", {"--threads", "3"});
   ASSERT_EQ(once.exit_code, 0) << once.out << once.err;
   const Json said = once.json();
@@ -87,7 +74,7 @@ TEST(Rebuild, EveryRecipeThatWasRunCanBeRunAgain) {
       {"--set", "method=rtn", "--set", "scheme=fp8_block", "--set", "ignore=[]"}};
   for (std::size_t i = 0; i < jobs.size(); ++i) {
     const std::string output = scratch / ("q" + std::to_string(i));
-    make(job(tinystories(), output, jobs[i]));
+    make(awq_job(tinystories(), output, jobs[i]));
     const Outcome outcome = rebuild(output);
     EXPECT_EQ(outcome.exit_code, 0) << jobs[i][1] << outcome.out << outcome.err;
   }
@@ -95,7 +82,7 @@ TEST(Rebuild, EveryRecipeThatWasRunCanBeRunAgain) {
 
 TEST(Rebuild, OfAVersionLeavesNothingAmongTheVersions) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q", {"--set", "output.versioned=true"}));
+  make(awq_job(tinystories(), scratch / "q", {"--set", "output.versioned=true"}));
   EXPECT_EQ(rebuild(scratch / "q/latest").exit_code, 0);
   EXPECT_EQ(names_in(scratch / "q").size(), 2u);
   EXPECT_EQ(names_in(scratch.path()).size(), 1u);
@@ -104,7 +91,7 @@ TEST(Rebuild, OfAVersionLeavesNothingAmongTheVersions) {
 // An output and a manifest that fit each other, and that the job never made.
 TEST(Rebuild, NamesTheFileAndTheTensorThatDoNotComeOut) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q"));
+  make(awq_job(tinystories(), scratch / "q"));
   const std::string file = scratch / "q/model.safetensors", written = sha256_of(file);
   std::string weights = read_file(file);
   std::uint64_t header_bytes = 0;
@@ -138,7 +125,7 @@ TEST(Rebuild, SaysWhichInputsAreNotWhatWasRead) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch);
   write_file(scratch / "text.txt", read_file(std::string(LLMQ_SOURCE_DIR) + "/share/calibration/c4.utf8"));
-  make(job(model, scratch / "q", {"--set", "calibration.text=[" + (scratch / "text.txt") + "]"}));
+  make(awq_job(model, scratch / "q", {"--set", "calibration.text=[" + (scratch / "text.txt") + "]"}));
   const std::string before = sha256_of(scratch / "text.txt");
   write_file(scratch / "text.txt", read_file(scratch / "text.txt") + "x");
   fs::remove(model + "/generation_config.json");
@@ -159,7 +146,7 @@ TEST(Rebuild, SaysWhichInputsAreNotWhatWasRead) {
 TEST(Rebuild, TakesTheModelFromWhereItLiesNow) {
   const Scratch scratch;
   const std::string model = copy_of_model(scratch);
-  make(job(model, scratch / "q"));
+  make(awq_job(model, scratch / "q"));
   fs::rename(model, scratch / "moved");
   const Outcome gone = run_llmq({"verify", scratch / "q", "--rebuild"});
   EXPECT_EQ(gone.exit_code, 2);
@@ -170,7 +157,8 @@ TEST(Rebuild, TakesTheModelFromWhereItLiesNow) {
 
 TEST(Rebuild, ComputesAtTheLevelOfTheManifestAndSaysWhenThereIsNone) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q", {"--set", "awq={grid: 1, clip: false}"}), {"LLMQ_CPU_ISA=scalar"});
+  make(awq_job(tinystories(), scratch / "q", {"--set", "awq={grid: 1, clip: false}"}),
+       {"LLMQ_CPU_ISA=scalar"});
   const Outcome same = rebuild(scratch / "q");
   EXPECT_EQ(same.exit_code, 0) << same.out;
   EXPECT_TRUE(same.json().at("rebuild").at("otherwise").items().empty()) << same.out;
@@ -192,7 +180,7 @@ TEST(Rebuild, ComputesAtTheLevelOfTheManifestAndSaysWhenThereIsNone) {
 
 TEST(Rebuild, AManifestHasNothingWrittenWhereItNamesAPlace) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q"));
+  make(awq_job(tinystories(), scratch / "q"));
   edit_manifest(scratch / "q", [&](Json& manifest) {
     recipe_of(manifest)["output"] = scratch / "elsewhere";
     recipe_of(manifest)["gguf"]["imatrix_out"] = scratch / "elsewhere.imatrix";
@@ -215,7 +203,7 @@ TEST(Rebuild, AManifestHasNothingWrittenWhereItNamesAPlace) {
 
 TEST(Rebuild, StoppedItLeavesNothingAndKilledItIsTakenOver) {
   const Scratch scratch;
-  make(job(tinystories(), scratch / "q", {"--set", "calibration.samples=8"}));
+  make(awq_job(tinystories(), scratch / "q", {"--set", "calibration.samples=8"}));
   const auto start = std::chrono::steady_clock::now();
   ASSERT_EQ(rebuild(scratch / "q").exit_code, 0);
   const double once = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

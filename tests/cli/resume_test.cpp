@@ -16,7 +16,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-std::vector<std::string> job(const std::string& output, const std::vector<std::string>& more = {}) {
+std::vector<std::string> short_job(const std::string& output, const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"quantize",
                                         "--method",
                                         "awq",
@@ -37,7 +37,7 @@ std::vector<std::string> job(const std::string& output, const std::vector<std::s
 
 double seconds_of_one_run(const std::string& output, std::string& digest) {
   const auto start = std::chrono::steady_clock::now();
-  const Outcome whole = run_llmq(job(output));
+  const Outcome whole = run_llmq(short_job(output));
   EXPECT_EQ(whole.exit_code, 0) << whole.err;
   digest = whole.json().at("digest").as_string();
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -53,11 +53,11 @@ TEST(Resume, KilledAtAnyTimeTheProgramEndsWithTheSameBytes) {
     const std::string output = scratch / ("q" + std::to_string(round));
     for (int attempt = 0; attempt < 3; ++attempt) {
       const double until = once * 1.1 * static_cast<double>(random()) / 0x1p32;
-      const Outcome outcome = run_llmq_until(until, SIGKILL, job(output));
+      const Outcome outcome = run_llmq_until(until, SIGKILL, short_job(output));
       killed += outcome.exit_code == 128 + SIGKILL;
       EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 128 + SIGKILL) << outcome.err;
     }
-    const Outcome last = run_llmq(job(output, {"--threads", round % 2 == 0 ? "1" : "3"}));
+    const Outcome last = run_llmq(short_job(output, {"--threads", round % 2 == 0 ? "1" : "3"}));
     ASSERT_EQ(last.exit_code, 0) << last.err;
     EXPECT_EQ(last.json().at("digest").as_string(), digest);
     EXPECT_FALSE(fs::exists(output + ".unfinished"));
@@ -71,14 +71,14 @@ TEST(Resume, AnInterruptedRunSaysHowToGoOn) {
   const double once = seconds_of_one_run(scratch / "whole", digest);
   for (const int signal : {SIGINT, SIGTERM}) {
     const std::string output = scratch / ("q" + std::to_string(signal));
-    const Outcome stopped = run_llmq_until(once / 2, signal, job(output));
+    const Outcome stopped = run_llmq_until(once / 2, signal, short_job(output));
     if (stopped.exit_code == 0) continue;  // a machine that was slow before and is fast now
     EXPECT_EQ(stopped.exit_code, 128 + signal) << stopped.err;
     if (stopped.out.empty()) continue;  // before it watched for signals
     EXPECT_EQ(stopped.json().at("status").as_string(), "interrupted");
     EXPECT_THAT(stopped.json().at("resume").as_string(), HasSubstr("llmq quantize --method awq"));
     EXPECT_FALSE(fs::exists(output));
-    const Outcome last = run_llmq(job(output, {"--resume"}));
+    const Outcome last = run_llmq(short_job(output, {"--resume"}));
     ASSERT_EQ(last.exit_code, 0) << last.err;
     EXPECT_EQ(last.json().at("digest").as_string(), digest);
   }
@@ -86,16 +86,16 @@ TEST(Resume, AnInterruptedRunSaysHowToGoOn) {
 
 TEST(Resume, AJobThatIsDoneIsNotDoneAgain) {
   const Scratch scratch;
-  const Outcome first = run_llmq(job(scratch / "q"));
+  const Outcome first = run_llmq(short_job(scratch / "q"));
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const auto written = fs::last_write_time(scratch / "q/model.safetensors");
-  const Outcome second = run_llmq(job(scratch / "q", {"--threads", "1"}));
+  const Outcome second = run_llmq(short_job(scratch / "q", {"--threads", "1"}));
   ASSERT_EQ(second.exit_code, 0) << second.err;
   EXPECT_EQ(second.json().at("status").as_string(), "unchanged");
   EXPECT_EQ(second.json().at("digest").as_string(), first.json().at("digest").as_string());
   EXPECT_EQ(fs::last_write_time(scratch / "q/model.safetensors"), written);
 
-  const Outcome other = run_llmq(job(scratch / "q", {"--set", "awq.grid=3"}));
+  const Outcome other = run_llmq(short_job(scratch / "q", {"--set", "awq.grid=3"}));
   EXPECT_EQ(other.exit_code, 2) << "another job does not take its place unasked";
 
   {
@@ -103,7 +103,7 @@ TEST(Resume, AJobThatIsDoneIsNotDoneAgain) {
     file.seekp(500'000);
     file.put('x');
   }
-  const Outcome third = run_llmq(job(scratch / "q", {"--overwrite"}));
+  const Outcome third = run_llmq(short_job(scratch / "q", {"--overwrite"}));
   ASSERT_EQ(third.exit_code, 0) << third.err;
   EXPECT_EQ(third.json().at("status").as_string(), "done") << "a changed file is not an unchanged job";
   EXPECT_EQ(third.json().at("digest").as_string(), first.json().at("digest").as_string());
@@ -148,7 +148,8 @@ TEST(Resume, AGgufGoesOnAndIsNotDoneAgain) {
 TEST(Resume, AGateThatWasMissedIsMissedStill) {
   const Scratch scratch;
   const std::vector<std::string> gated = {"--set", "evaluate={max_windows: 1, max_kl: 0.0000001}"};
-  const Outcome first = run_llmq(job(scratch / "q", gated)), second = run_llmq(job(scratch / "q", gated));
+  const Outcome first = run_llmq(short_job(scratch / "q", gated)),
+                second = run_llmq(short_job(scratch / "q", gated));
   EXPECT_EQ(first.exit_code, 3) << first.err;
   EXPECT_EQ(second.exit_code, 3) << second.err;
   EXPECT_EQ(second.json().at("status").as_string(), "unchanged");
@@ -160,7 +161,7 @@ TEST(Versions, ArePublishedKeptAndRolledBackTo) {
     std::vector<std::string> arguments = {"--set", "output.versioned=true", "--set", "output.keep=2",
                                           "--set", "awq.grid=" + grid};
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome outcome = run_llmq(job(scratch / "q", arguments));
+    const Outcome outcome = run_llmq(short_job(scratch / "q", arguments));
     EXPECT_TRUE(outcome.exit_code == 0 || outcome.exit_code == 3) << outcome.err;
     return outcome.json();
   };
@@ -198,7 +199,7 @@ TEST(Versions, ASecondJobIsToldWhoIsAtWork) {
   fs::create_directory(scratch / "q.unfinished");
   // A lock that nobody holds, as a killed run leaves it, is taken over.
   write_file(scratch / "q.unfinished/lock", "process 1 on nowhere since 1970\n");
-  EXPECT_EQ(run_llmq(job(scratch / "q")).exit_code, 0);
+  EXPECT_EQ(run_llmq(short_job(scratch / "q")).exit_code, 0);
 }
 
 }  // namespace

@@ -21,7 +21,6 @@ namespace llmq::testing {
 namespace {
 
 namespace fs = std::filesystem;
-using Words = std::vector<std::string>;
 
 Words with(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());

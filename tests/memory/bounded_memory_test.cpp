@@ -23,7 +23,7 @@ namespace fs = std::filesystem;
 constexpr std::uint64_t kMegabyte = 1'000'000;
 
 // One checkpoint for all tests of this program.
-const std::string& checkpoint(const std::string& name) {
+const std::string& checkpoint_of(const std::string& name) {
   static const TemporaryDirectory directory;
   static std::map<std::string, std::string> made;
   std::string& path = made[name];
@@ -34,12 +34,12 @@ const std::string& checkpoint(const std::string& name) {
   return path;
 }
 
-struct Job {
+struct BoundedJob {
   std::string shape, method;
   int samples = 48, length = 256;
   bool mixed = false;  // bits are measured, then chosen
 };
-void PrintTo(const Job& job, std::ostream* out) {
+void PrintTo(const BoundedJob& job, std::ostream* out) {
   *out << job.method << (job.mixed ? " of mixed precision on " : " on ") << job.shape;
 }
 
@@ -56,14 +56,14 @@ struct JobRun {
   }
 };
 
-JobRun run_job(const Job& job, const std::string& output, std::uint64_t limit_megabytes, int threads = 2,
-               const std::vector<std::string>& more = {}, Watch watch = Watch::kKill,
+JobRun run_job(const BoundedJob& job, const std::string& output, std::uint64_t limit_megabytes,
+               int threads = 2, const std::vector<std::string>& more = {}, Watch watch = Watch::kKill,
                const std::vector<std::string>& environment = {}) {
   const TemporaryDirectory scratch;
   std::vector<std::string> command = {
       LLMQ_PROGRAM, "quantize",
       "--json",     "--quiet",
-      "--model",    checkpoint(job.shape),
+      "--model",    checkpoint_of(job.shape),
       "--output",   output,
       "--method",   job.method,
       "--threads",  std::to_string(threads),
@@ -88,7 +88,7 @@ std::uint64_t megabytes(double bytes) {
   return static_cast<std::uint64_t>(std::ceil(bytes / static_cast<double>(kMegabyte)));
 }
 
-std::uint64_t planned_megabytes(const Job& job, std::uint64_t limit, int threads) {
+std::uint64_t planned_megabytes(const BoundedJob& job, std::uint64_t limit, int threads) {
   const TemporaryDirectory output;
   const JobRun plan = run_job(job, (output / "out").string(), limit, threads, {"--dry-run"}, Watch::kLook);
   // a twentieth is held in reserve (quant/plan/memory_limit.h)
@@ -96,7 +96,7 @@ std::uint64_t planned_megabytes(const Job& job, std::uint64_t limit, int threads
 }
 
 // The limits at which the plan changes, from none to the smallest that is taken.
-std::vector<std::uint64_t> limits_of(const Job& job, int threads) {
+std::vector<std::uint64_t> limits_of(const BoundedJob& job, int threads) {
   std::vector<std::uint64_t> limits;
   for (std::uint64_t needs = planned_megabytes(job, 0, threads); needs != 0;
        needs = planned_megabytes(job, limits.back() - 1, threads))
@@ -104,10 +104,10 @@ std::vector<std::uint64_t> limits_of(const Job& job, int threads) {
   return limits;
 }
 
-class BoundedMemory : public ::testing::TestWithParam<Job> {};
+class BoundedMemory : public ::testing::TestWithParam<BoundedJob> {};
 
 TEST_P(BoundedMemory, StaysInsideTheSmallestLimitThatThePlanTakes) {
-  const Job job = GetParam();
+  const BoundedJob job = GetParam();
   const TemporaryDirectory output;
   const JobRun refused = run_job(job, (output / "none").string(), 1, 2, {}, Watch::kLook);
   EXPECT_EQ(refused.watched.exit_code, 2) << refused.text;
@@ -129,16 +129,17 @@ TEST_P(BoundedMemory, StaysInsideTheSmallestLimitThatThePlanTakes) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, BoundedMemory,
-                         ::testing::Values(Job{"small-qwen3", "rtn"}, Job{"small-qwen3", "awq"},
-                                           Job{"small-llama", "gptq"}, Job{"small-qwen2", "awq,gptq"},
-                                           Job{"small-mistral", "smoothquant"},
-                                           Job{"small-llama", "rtn", 48, 256, true},
+                         ::testing::Values(BoundedJob{"small-qwen3", "rtn"}, BoundedJob{"small-qwen3", "awq"},
+                                           BoundedJob{"small-llama", "gptq"},
+                                           BoundedJob{"small-qwen2", "awq,gptq"},
+                                           BoundedJob{"small-mistral", "smoothquant"},
+                                           BoundedJob{"small-llama", "rtn", 48, 256, true},
                                            // its block is timed by shares of its width, which must not be the
                                            // peak
-                                           Job{"wide-llama", "rtn"}));
+                                           BoundedJob{"wide-llama", "rtn"}));
 
 // Killed when it is about to record its second block.
-void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_t limit, int threads) {
+void interrupt(const BoundedJob& job, const TemporaryDirectory& directory, std::uint64_t limit, int threads) {
   const JobRun run =
       run_job(job, (directory / "parts").string(), limit, threads, {}, Watch::kLook,
               {"LD_PRELOAD=" LLMQ_FAULTY_DISK, "FAULTY_DISK_UNDER=" + directory.path().string(),
@@ -146,12 +147,12 @@ void interrupt(const Job& job, const TemporaryDirectory& directory, std::uint64_
   EXPECT_EQ(run.watched.exit_code, 128 + SIGKILL) << run.text;
 }
 
-class SameBytes : public ::testing::TestWithParam<Job> {};
+class SameBytes : public ::testing::TestWithParam<BoundedJob> {};
 
 // One digest over threads, plans (everything in memory, inputs computed again, the residual stream in a file)
 // and histories. Rounding alone has one plan: for it the limit is only there.
 TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
-  const Job job = GetParam();
+  const BoundedJob job = GetParam();
   std::string digest;
   std::vector<std::uint64_t> limits = limits_of(job, 1);
   if (job.method == "rtn") limits.insert(limits.end(), {64, 128});
@@ -178,8 +179,9 @@ TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Jobs, SameBytes,
-                         ::testing::Values(Job{"small-qwen2", "rtn"}, Job{"small-qwen2", "awq", 40, 128},
-                                           Job{"small-qwen2", "gptq", 40, 128}));
+                         ::testing::Values(BoundedJob{"small-qwen2", "rtn"},
+                                           BoundedJob{"small-qwen2", "awq", 40, 128},
+                                           BoundedJob{"small-qwen2", "gptq", 40, 128}));
 
 }  // namespace
 }  // namespace llmq::testing

@@ -29,7 +29,7 @@ constexpr std::uint64_t kSmall =
     2'000'000;  // the output's tokenizer, journal, manifest and report; pages of the program
 
 // One checkpoint for all tests, old enough for its digests to be remembered within a run.
-const std::string& checkpoint() {
+const std::string& medium_checkpoint() {
   static const TemporaryDirectory directory;
   static std::string path;
   if (path.empty()) {
@@ -96,7 +96,7 @@ ProgramRun run_on(const std::string& model, const std::string& method, const std
 
 ProgramRun run(const std::string& method, const std::string& output,
                const std::vector<std::string>& more = {}) {
-  return run_on(checkpoint(), method, output, more);
+  return run_on(medium_checkpoint(), method, output, more);
 }
 
 std::string why_not_direct(const std::string& directory) {
@@ -111,9 +111,9 @@ std::string why_not_direct(const std::string& directory) {
   }
 }
 
-struct Job {
+struct TrafficJob {
   std::string name, method, ending;  // of the output
-  friend void PrintTo(const Job& job, std::ostream* out) { *out << job.name; }
+  friend void PrintTo(const TrafficJob& job, std::ostream* out) { *out << job.name; }
 };
 
 // A file's name is part of its digest: the same in another directory.
@@ -122,7 +122,7 @@ std::string place(const TemporaryDirectory& directory, const std::string& part, 
   return (directory / part / ("out" + ending)).string();
 }
 
-class DiskTraffic : public ::testing::TestWithParam<Job> {};
+class DiskTraffic : public ::testing::TestWithParam<TrafficJob> {};
 
 TEST_P(DiskTraffic, IsWhatWasAnnounced) {
   const TemporaryDirectory output;
@@ -132,7 +132,7 @@ TEST_P(DiskTraffic, IsWhatWasAnnounced) {
   ASSERT_EQ(cached.watched.exit_code, 0) << cached.text;
   cached.expect_as_announced();
 
-  if (const std::string why = why_not_direct(checkpoint()); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_not_direct(medium_checkpoint()); !why.empty()) GTEST_SKIP() << why;
   ProgramRun direct;
   double read = 0, most = 0;
   // A kernel short of memory drops the program's own pages, and reads ahead of those it brings back without a
@@ -163,9 +163,10 @@ TEST_P(DiskTraffic, IsWhatWasAnnounced) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Methods, DiskTraffic,
-                         ::testing::Values(Job{"rtn", "rtn", ""}, Job{"awq", "awq", ""},
-                                           Job{"awq_gptq", "awq,gptq", ""}, Job{"gguf", "rtn", ".gguf"},
-                                           Job{"gguf_imatrix", "imatrix", ".gguf"}),
+                         ::testing::Values(TrafficJob{"rtn", "rtn", ""}, TrafficJob{"awq", "awq", ""},
+                                           TrafficJob{"awq_gptq", "awq,gptq", ""},
+                                           TrafficJob{"gguf", "rtn", ".gguf"},
+                                           TrafficJob{"gguf_imatrix", "imatrix", ".gguf"}),
                          [](const auto& of) { return of.param.name; });
 
 // Most tensors are small enough to be kept, and share blocks with their neighbours: each end is announced
@@ -204,10 +205,10 @@ TEST(DirectIo, AGgufIsReadThroughTheCache) {
 
 // What is held of the checkpoint is in the plan when it is this process's memory.
 TEST(DirectIo, MemoryPastThePageCacheIsPlanned) {
-  if (const std::string why = why_not_direct(checkpoint()); !why.empty()) GTEST_SKIP() << why;
+  if (const std::string why = why_not_direct(medium_checkpoint()); !why.empty()) GTEST_SKIP() << why;
   const TemporaryDirectory output;
-  for (const auto& [name, method, ending] :
-       {Job{"rtn", "rtn", ""}, Job{"gptq", "gptq", ""}, Job{"gguf", "imatrix", ".gguf"}}) {
+  for (const auto& [name, method, ending] : {TrafficJob{"rtn", "rtn", ""}, TrafficJob{"gptq", "gptq", ""},
+                                             TrafficJob{"gguf", "imatrix", ".gguf"}}) {
     const ProgramRun found = run(method, (output / (name + ending)).string(), {"--direct-io"});
     ASSERT_EQ(found.watched.exit_code, 0) << found.text;
     const double planned = found.at("planned_peak_bytes");

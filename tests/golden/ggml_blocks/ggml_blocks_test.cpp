@@ -53,7 +53,7 @@ std::vector<std::byte> quantized(DType type, std::span<const float> rows, std::i
 const DType kTypes[] = {DType::kF16,  DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
                         DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K};
 
-class GgmlBlocks : public testing::TestWithParam<DType> {};
+class GgmlBlocks : public ::testing::TestWithParam<DType> {};
 
 // The first block that differs, or -1.
 std::int64_t first_difference(std::span<const std::byte> a, std::span<const std::byte> b, DType type) {
@@ -82,7 +82,7 @@ TEST_P(GgmlBlocks, AreGgmlsBytes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, GgmlBlocks, testing::ValuesIn(kTypes),
+INSTANTIATE_TEST_SUITE_P(Types, GgmlBlocks, ::testing::ValuesIn(kTypes),
                          [](const auto& type) { return std::string(dtype_row(type.param).name); });
 
 // FNV-1a with the offset 1469598103934665603, as the hashes were taken.

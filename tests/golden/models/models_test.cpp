@@ -78,7 +78,7 @@ std::vector<float> run(const Path& model, const std::vector<std::int32_t>& ids, 
   return all;
 }
 
-class GoldenModel : public testing::TestWithParam<std::string> {};
+class GoldenModel : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(GoldenModel, LogitsEqualTransformers) {
   const Path folder = golden_folder() / GetParam();
@@ -124,12 +124,12 @@ TEST_P(GoldenModel, DividedOverTwoDevicesItHasTheSameBits) {
   try {
     EXPECT_EQ(run(folder / "model", golden.ids, 7, true), whole);
   } catch (const Error& error) {
-    EXPECT_THAT(GetParam(), testing::HasSubstr("mqa")) << error.what();
+    EXPECT_THAT(GetParam(), ::testing::HasSubstr("mqa")) << error.what();
     EXPECT_EQ(error.detail().message, "the model's 1 KV heads cannot be divided over 2 devices");
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, testing::ValuesIn(model_names()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Families, GoldenModel, ::testing::ValuesIn(model_names()), [](const auto& test) {
   std::string name = test.param;
   std::replace(name.begin(), name.end(), '-', '_');
   return name;

@@ -107,9 +107,6 @@ inline std::vector<float> run_attention(Backend& backend, const AttentionCase& c
   return get(backend, out.view);
 }
 
-// exp in FP32 is good to 4 units in the last place on every backend: the contract of kernels/cpu.
-inline constexpr double kExpError = 4 * 0x1p-23;
-
 // The greatest error of a score of this row and head, in the exponent: a dot product of head_dim terms
 // (bfloat16 compute may round q), the product with the scale, and the subtraction of the maximum.
 inline double score_error(const AttentionCase& c, const std::vector<float>& keys, const float* q,

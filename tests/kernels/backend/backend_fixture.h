@@ -21,6 +21,10 @@
 
 namespace llmq::testing {
 
+// exp in FP32 is good to 4 units in the last place (2^-23 each) on every backend: the contract of
+// kernels/cpu.
+inline constexpr double kExpError = 4 * 0x1p-23;
+
 struct BackendParam {
   std::string name;  // reference | fake | cpu_<level> | cuda_emulated | cuda
   int threads = 1;
@@ -182,6 +186,22 @@ inline std::vector<float> get(Backend& backend, const TensorView& view) {
                           static_cast<std::size_t>(element_bytes(view.dtype)));
   backend.download(bytes.data(), view);
   return decode(view.dtype, bytes);
+}
+
+// x w^T + bias of m rows, FP32; without a bias where none is given.
+inline std::vector<float> linear_on(Backend& backend, const PreparedWeight& weight, std::int64_t m,
+                                    const std::vector<float>& x, const std::vector<float>& bias = {}) {
+  const Placed input = put(backend, activation_dtype(weight.compute), {m, weight.in_features}, x);
+  const Placed output = poisoned(backend, DType::kF32, {m, weight.out_features});
+  const Placed bias_vector = bias.empty() ? Placed{} : put(backend, DType::kF32, {weight.out_features}, bias);
+  backend.linear(output.view, input.view, weight, bias_vector.view);
+  return get(backend, output.view);
+}
+
+// Rows [first, first + count) of rows of `width`.
+inline std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first, std::int64_t count,
+                                  std::int64_t width) {
+  return {values.begin() + first * width, values.begin() + (first + count) * width};
 }
 
 // Columns [first, first + count) of rows of `width`.

@@ -7,10 +7,6 @@
 namespace llmq::testing {
 namespace {
 
-// exp in FP32 is good to 4 units in the last place (2^-23 each) on every backend: the contract of
-// kernels/cpu.
-constexpr double kExpError = 4 * 0x1p-23;
-
 class Elementwise : public BackendTest {};
 
 TEST_P(Elementwise, RmsNorm) {

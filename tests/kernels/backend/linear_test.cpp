@@ -4,48 +4,45 @@
 namespace llmq::testing {
 namespace {
 
-struct Problem {
+struct LinearProblem {
   std::int64_t m, n, k;
   int spread;    // of exponents within one sum
   double scale;  // of everything
   bool bias;
 };
 
-std::vector<float> run(Backend& backend, const Problem& p, Compute compute, const std::vector<float>& x,
-                       const std::vector<float>& w, const std::vector<float>& bias,
-                       DType weight_dtype = DType::kF32) {
+std::vector<float> run_linear(Backend& backend, const LinearProblem& p, Compute compute,
+                              const std::vector<float>& x, const std::vector<float>& w,
+                              const std::vector<float>& bias, DType weight_dtype = DType::kF32) {
   const std::vector<char> weight_bytes = encode(weight_dtype, w);
   const auto weight =
       backend.prepare(TensorView(weight_bytes.data(), weight_dtype, Shape{p.n, p.k}), compute);
-  const Placed input = put(backend, activation_dtype(compute), {p.m, p.k}, x);
-  const Placed output = poisoned(backend, DType::kF32, {p.m, p.n});
-  const Placed bias_vector = p.bias ? put(backend, DType::kF32, {p.n}, bias) : Placed{};
-  backend.linear(output.view, input.view, *weight, bias_vector.view);
-  return get(backend, output.view);
+  return linear_on(backend, *weight, p.m, x, p.bias ? bias : std::vector<float>());
 }
 
 class Linear : public BackendTest {
  protected:
-  void check(const Problem& p, Compute compute) {
+  void check(const LinearProblem& p, Compute compute) {
     Numbers numbers(static_cast<std::uint64_t>(p.m * 1000003 + p.n * 1009 + p.k));
     const std::vector<float> x = numbers.values(p.m * p.k, p.spread, p.scale);
     const std::vector<float> w = numbers.values(p.n * p.k, p.spread, 1 / p.scale);
     const std::vector<float> bias = numbers.values(p.n);
-    const std::vector<float> want = run(oracle(), p, compute, x, w, bias);
-    const std::vector<float> sums = run(oracle(), p, compute, absolute(x), absolute(w), absolute(bias));
+    const std::vector<float> want = run_linear(oracle(), p, compute, x, w, bias);
+    const std::vector<float> sums =
+        run_linear(oracle(), p, compute, absolute(x), absolute(w), absolute(bias));
     std::vector<double>
         bound;  // K products and the bias; the oracle's own rounding; its rounding of the absolute sum
     for (std::size_t i = 0; i < want.size(); ++i)
       bound.push_back(fp32_dot_bound(p.k + 1, sums[i] * (1 + 2 * kFp32Roundoff)) +
                       fp32_rounding_bound(want[i]));
-    std::vector<float> got = run(backend(), p, compute, x, w, bias);
+    std::vector<float> got = run_linear(backend(), p, compute, x, w, bias);
     SCOPED_TRACE(fmt::format("M {} N {} K {} spread {} scale {}", p.m, p.n, p.k, p.spread, p.scale));
     ASSERT_EQ(outside(got, widened(want), bound), "");
     if (p.spread == 0 && p.k > 1) plant(p, compute, x, w, got, want, bound);
   }
 
   // A sum that lost its greatest product is outside the bound: the last row's last column.
-  static void plant(const Problem& p, Compute compute, const std::vector<float>& x,
+  static void plant(const LinearProblem& p, Compute compute, const std::vector<float>& x,
                     const std::vector<float>& w, std::vector<float> got, const std::vector<float>& want,
                     const std::vector<double>& bound) {
     const DType dtype = activation_dtype(compute);
@@ -87,14 +84,14 @@ TEST_P(Linear, ExtremeScales) {
 }
 
 TEST_P(Linear, WeightsOfEveryStoredType) {
-  const Problem p{3, 18, 33, 0, 1, false};
+  const LinearProblem p{3, 18, 33, 0, 1, false};
   Numbers numbers(5);
   const std::vector<float> x = numbers.values(p.m * p.k), w = numbers.values(p.n * p.k);
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
       const std::vector<float> same = rounded(dtype, w);
-      EXPECT_TRUE(
-          same_bits(run(backend(), p, compute, x, w, {}, dtype), run(backend(), p, compute, x, same, {})))
+      EXPECT_TRUE(same_bits(run_linear(backend(), p, compute, x, w, {}, dtype),
+                            run_linear(backend(), p, compute, x, same, {})))
           << dtype_row(dtype).name;
     }
 }
@@ -104,8 +101,8 @@ TEST_P(Linear, RowStrides) {
   const std::int64_t m = 9, n = 21, k = 35;
   Numbers numbers(6);
   const std::vector<float> x = numbers.values(m * k), w = numbers.values(n * k);
-  const Problem p{m, n, k, 0, 1, false};
-  const std::vector<float> want = run(backend(), p, Compute::kFloat32, x, w, {});
+  const LinearProblem p{m, n, k, 0, 1, false};
+  const std::vector<float> want = run_linear(backend(), p, Compute::kFloat32, x, w, {});
 
   std::vector<float> wide_x(static_cast<std::size_t>(m * (k + 5)), 7.0f);
   for (std::int64_t r = 0; r < m; ++r) std::copy_n(x.begin() + r * k, k, wide_x.begin() + r * (k + 5));
@@ -128,11 +125,12 @@ TEST_P(Linear, RowStrides) {
 TEST_P(Linear, Float32OnCudaHasTheBitsOfTheCpu) {
   if (GetParam().name.rfind("cuda", 0) != 0) GTEST_SKIP() << "not a CUDA backend";
   const auto scalar = make_cpu_backend_at(1, "scalar");
-  for (const Problem& p : {Problem{1, 67, 131, 0, 1, false}, Problem{70, 65, 192, 6, 1, false}}) {
+  for (const LinearProblem& p :
+       {LinearProblem{1, 67, 131, 0, 1, false}, LinearProblem{70, 65, 192, 6, 1, false}}) {
     Numbers numbers(8);
     const std::vector<float> x = numbers.values(p.m * p.k, p.spread), w = numbers.values(p.n * p.k, p.spread);
-    EXPECT_TRUE(same_bits(run(backend(), p, Compute::kFloat32, x, w, {}),
-                          run(*scalar, p, Compute::kFloat32, x, w, {})));
+    EXPECT_TRUE(same_bits(run_linear(backend(), p, Compute::kFloat32, x, w, {}),
+                          run_linear(*scalar, p, Compute::kFloat32, x, w, {})));
   }
 }
 

@@ -7,7 +7,7 @@
 namespace llmq::testing {
 namespace {
 
-struct Case {
+struct LowPrecisionCase {
   const char* name;
   WeightType type;
   int bits;
@@ -17,7 +17,7 @@ struct Case {
   ActivationScale activation;
 };
 
-constexpr Case kCases[] = {
+constexpr LowPrecisionCase kLowPrecisionCases[] = {
     {"w8a8", WeightType::kInteger, 8, Granularity::kChannel, 0, true, ActivationScale::kToken},
     {"w8a8_asym", WeightType::kInteger, 8, Granularity::kChannel, 0, false, ActivationScale::kToken},
     {"w8a8_static", WeightType::kInteger, 8, Granularity::kTensor, 0, true, ActivationScale::kTensor},
@@ -31,10 +31,11 @@ constexpr Case kCases[] = {
     {"fp8_block_token", WeightType::kFloat8, 8, Granularity::kBlock, 0, true, ActivationScale::kToken},
 };
 
-bool is_float8(const Case& c) { return c.type == WeightType::kFloat8; }
+bool is_float8(const LowPrecisionCase& c) { return c.type == WeightType::kFloat8; }
 
 // Random codes, scales and zeros; a scale is shared as the granularity says.
-QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Numbers& numbers) {
+QuantizedMatrix low_precision_matrix(const LowPrecisionCase& c, std::int64_t n, std::int64_t k,
+                                     Numbers& numbers) {
   QuantizedMatrix matrix;
   matrix.scheme.bits = c.bits;
   matrix.scheme.activation_bits = 8;
@@ -65,7 +66,7 @@ QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Num
 }
 
 // The same with every value taken by its magnitude.
-QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
+QuantizedMatrix low_precision_magnitudes(QuantizedMatrix matrix) {
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
     for (std::int64_t k = 0; k < matrix.in_features; ++k) {
       std::uint8_t& code = matrix.codes[static_cast<std::size_t>(n * matrix.in_features + k)];
@@ -78,14 +79,10 @@ QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
   return matrix;
 }
 
-std::vector<float> run(Backend& backend, const QuantizedMatrix& matrix, Compute compute, std::int64_t m,
-                       const std::vector<float>& x, const std::vector<float>& bias = {}) {
-  const auto weight = backend.prepare_quantized(matrix, compute);
-  const Placed input = put(backend, activation_dtype(compute), {m, matrix.in_features}, x);
-  const Placed output = poisoned(backend, DType::kF32, {m, matrix.out_features});
-  const Placed bias_vector = bias.empty() ? Placed{} : put(backend, DType::kF32, {matrix.out_features}, bias);
-  backend.linear(output.view, input.view, *weight, bias_vector.view);
-  return get(backend, output.view);
+std::vector<float> run_low_precision(Backend& backend, const QuantizedMatrix& matrix, Compute compute,
+                                     std::int64_t m, const std::vector<float>& x,
+                                     const std::vector<float>& bias = {}) {
+  return linear_on(backend, *backend.prepare_quantized(matrix, compute), m, x, bias);
 }
 
 class LowPrecision : public BackendTest {
@@ -95,13 +92,15 @@ class LowPrecision : public BackendTest {
     if (!IsSkipped()) scalar_ = make_cpu_backend_at(1, "scalar");
   }
 
-  void check(const Case& c, std::int64_t m, std::int64_t n, std::int64_t k, Compute compute, bool with_bias) {
+  void check(const LowPrecisionCase& c, std::int64_t m, std::int64_t n, std::int64_t k, Compute compute,
+             bool with_bias) {
     SCOPED_TRACE(fmt::format("{} M {} N {} K {}", c.name, m, n, k));
     Numbers numbers(static_cast<std::uint64_t>(m * 1000003 + n * 1009 + k));
-    const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+    const QuantizedMatrix matrix = low_precision_matrix(c, n, k, numbers);
     const std::vector<float> x = numbers.values(m * k), bias = numbers.values(with_bias ? n : 0, 0, 10);
-    const std::vector<float> want = run(oracle(), matrix, compute, m, x, bias);
-    std::vector<float> sums = run(oracle(), magnitudes(matrix), compute, m, absolute(x), absolute(bias));
+    const std::vector<float> want = run_low_precision(oracle(), matrix, compute, m, x, bias);
+    std::vector<float> sums = run_low_precision(oracle(), low_precision_magnitudes(matrix), compute, m,
+                                                absolute(x), absolute(bias));
     // INT8: each group's sum becomes FP32, is multiplied and added (2 roundings for each of G groups, the
     // first addition is none), then scaled and given its bias: 2 G + 1 at most for any one term. E4M3: K
     // roundings of the sum and one more product in token groups. The oracle rounds its result once.
@@ -112,17 +111,17 @@ class LowPrecision : public BackendTest {
     for (std::size_t i = 0; i < want.size(); ++i)
       bound.push_back(gamma(roundings) * sums[i] * (128.0 / 127.0) * (1 + kFp32Roundoff) +
                       fp32_rounding_bound(want[i]));
-    std::vector<float> got = run(backend(), matrix, compute, m, x, bias);
+    std::vector<float> got = run_low_precision(backend(), matrix, compute, m, x, bias);
     ASSERT_EQ(outside(got, widened(want), bound), "");
     const bool cpu = GetParam().name.rfind("cpu", 0) == 0;
     if (cpu && !is_float8(c)) {
-      ASSERT_TRUE(same_bits(got, run(*scalar_, matrix, compute, m, x, bias)));
+      ASSERT_TRUE(same_bits(got, run_low_precision(*scalar_, matrix, compute, m, x, bias)));
     }
     plant(c, matrix, x, got, want, bound, compute);
   }
 
   // One code of the inputs off by one step, where the weight is greatest, is outside the bound.
-  void plant(const Case& c, const QuantizedMatrix& matrix, const std::vector<float>& x,
+  void plant(const LowPrecisionCase& c, const QuantizedMatrix& matrix, const std::vector<float>& x,
              std::vector<float> got, const std::vector<float>& want, const std::vector<double>& bound,
              Compute compute) {
     const std::int64_t k = matrix.in_features, n = matrix.out_features;
@@ -152,7 +151,7 @@ class LowPrecision : public BackendTest {
 // (the second has a scale of its own where scales are static), dense and low-precision weights side by side,
 // few rows and several blocks of them.
 TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
-  for (const Case& c : kCases)
+  for (const LowPrecisionCase& c : kLowPrecisionCases)
     for (const std::int64_t m : {1, 5, 200}) {
       const std::int64_t k = 165, widths[] = {7, 130, 33};
       Numbers numbers(static_cast<std::uint64_t>(m));
@@ -161,7 +160,7 @@ TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
       for (const bool mixed : {false, true}) {
         std::vector<std::unique_ptr<PreparedWeight>> weights;
         for (const std::int64_t n : widths) {
-          QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+          QuantizedMatrix matrix = low_precision_matrix(c, n, k, numbers);
           if (n == 130) matrix.input_scale *= 2;
           weights.push_back(backend().prepare_quantized(matrix, Compute::kBFloat16));
         }
@@ -186,7 +185,7 @@ TEST_P(LowPrecision, LinearsTogetherHaveTheBitsOfEachAlone) {
 
 TEST_P(LowPrecision, OddShapes) {
   const std::vector<std::int64_t> sizes = {1, 2, 3, 15, 16, 17, 31, 33, 63, 65};
-  for (const Case& c : kCases)
+  for (const LowPrecisionCase& c : kLowPrecisionCases)
     for (std::size_t i = 0; i < sizes.size(); ++i)
       for (std::size_t j = i % 2; j < sizes.size(); j += 2)
         check(c, sizes[i], sizes[j], sizes[(3 * i + 7 * j) % sizes.size()],
@@ -195,24 +194,25 @@ TEST_P(LowPrecision, OddShapes) {
 
 // A column has its bits whatever other columns the weight has; blocks of scales are cut in the middle.
 TEST_P(LowPrecision, AColumnHasItsBitsInAnyWeight) {
-  for (const Case& c : kCases)
+  for (const LowPrecisionCase& c : kLowPrecisionCases)
     for (const std::int64_t m : {1, 21}) {
       const std::int64_t n = 164, k = 165;
       Numbers numbers(22);
-      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      const QuantizedMatrix matrix = low_precision_matrix(c, n, k, numbers);
       const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n, 0, 10);
-      const std::vector<float> all = run(backend(), matrix, Compute::kBFloat16, m, x, bias);
+      const std::vector<float> all = run_low_precision(backend(), matrix, Compute::kBFloat16, m, x, bias);
       for (const auto& [first, count] :
            std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 82}, {82, 82}, {41, 41}, {161, 3}})
-        ASSERT_TRUE(same_bits(run(backend(), row_slice(matrix, first, count), Compute::kBFloat16, m, x,
-                                  {bias.begin() + first, bias.begin() + first + count}),
-                              columns_of(all, n, first, count)))
+        ASSERT_TRUE(
+            same_bits(run_low_precision(backend(), row_slice(matrix, first, count), Compute::kBFloat16, m, x,
+                                        {bias.begin() + first, bias.begin() + first + count}),
+                      columns_of(all, n, first, count)))
             << c.name << " columns " << first << " + " << count << ", " << m << " rows";
     }
 }
 
 TEST_P(LowPrecision, ModelShapes) {
-  for (const Case& c : kCases) {
+  for (const LowPrecisionCase& c : kLowPrecisionCases) {
     check(c, 1, 192, 576, Compute::kFloat32, false);
     check(c, 7, 193, 1536, Compute::kBFloat16, true);
     check(c, 129, 129, 385, Compute::kFloat32, true);
@@ -235,17 +235,19 @@ TEST_P(LowPrecision, IntegerRoundingIsCompressedTensors) {
   for (std::int64_t i = 0; i < k; ++i) identity.codes[static_cast<std::size_t>(i * k + i)] = 129;
   identity.scales.assign(static_cast<std::size_t>(k), 1.0f);
   identity.zeros.assign(static_cast<std::size_t>(k), 128);
-  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, x), want);
+  EXPECT_EQ(run_low_precision(backend(), identity, Compute::kFloat32, 1, x), want);
   // Beyond a calibrated range codes saturate.
   identity.scheme.activation_scale = ActivationScale::kTensor;
   identity.input_scale = 0.5f;
   std::vector<float> saturated = {63.5f, -64, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 63.5f, -63, 50};
   saturated[7] = 63.5f, saturated[8] = -63.0f;
-  const std::vector<float> got = run(backend(), identity, Compute::kFloat32, 1,
-                                     {1e9f, -1e30f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, -63, 50});
+  const std::vector<float> got =
+      run_low_precision(backend(), identity, Compute::kFloat32, 1,
+                        {1e9f, -1e30f, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, 126.5f, -63, 50});
   EXPECT_EQ(got, saturated);
   // Nothing but zeros: the bias alone.
-  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, std::vector<float>(x.size()), want), want);
+  EXPECT_EQ(run_low_precision(backend(), identity, Compute::kFloat32, 1, std::vector<float>(x.size()), want),
+            want);
 }
 
 TEST_P(LowPrecision, Float8RoundingIsThatOfOneNumber) {
@@ -273,21 +275,21 @@ TEST_P(LowPrecision, Float8RoundingIsThatOfOneNumber) {
   while (static_cast<std::int64_t>(x.size()) < k) x.push_back(numbers.values(1, 12)[0]);
   x.resize(static_cast<std::size_t>(k));
   for (const float v : x) want.push_back(to_float(to_float8(v)) + 0.0f);
-  EXPECT_EQ(run(backend(), identity, Compute::kFloat32, 1, x), want);
+  EXPECT_EQ(run_low_precision(backend(), identity, Compute::kFloat32, 1, x), want);
 }
 
 // A row with a number that is none gives no numbers; the rows beside it do not know.
 TEST_P(LowPrecision, OnlyTheRowThatHoldsNaNIsLost) {
-  for (const Case& c : kCases)
+  for (const LowPrecisionCase& c : kLowPrecisionCases)
     for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
       SCOPED_TRACE(c.name);
       Numbers numbers(3);
       const std::int64_t m = 5, n = 19, k = 150;
-      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      const QuantizedMatrix matrix = low_precision_matrix(c, n, k, numbers);
       std::vector<float> x = numbers.values(m * k);
-      const std::vector<float> before = run(backend(), matrix, Compute::kFloat32, m, x);
+      const std::vector<float> before = run_low_precision(backend(), matrix, Compute::kFloat32, m, x);
       x[static_cast<std::size_t>(2 * k + 140)] = bad;
-      const std::vector<float> after = run(backend(), matrix, Compute::kFloat32, m, x);
+      const std::vector<float> after = run_low_precision(backend(), matrix, Compute::kFloat32, m, x);
       for (std::size_t i = 0; i < after.size(); ++i) {
         const bool row = i / static_cast<std::size_t>(n) == 2;
         ASSERT_EQ(std::isnan(after[i]), row);
@@ -300,17 +302,17 @@ TEST_P(LowPrecision, OnlyTheRowThatHoldsNaNIsLost) {
 
 TEST_P(LowPrecision, RowsDoNotKnowEachOther) {
   const std::int64_t rows = 99;
-  for (const Case& c : kCases)
+  for (const LowPrecisionCase& c : kLowPrecisionCases)
     for (const std::int64_t n : {40, 193}) {
       SCOPED_TRACE(c.name);
       Numbers numbers(4);
       const std::int64_t k = 385;
-      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+      const QuantizedMatrix matrix = low_precision_matrix(c, n, k, numbers);
       const std::vector<float> x = numbers.values(rows * k);
-      const std::vector<float> all = run(backend(), matrix, Compute::kBFloat16, rows, x);
+      const std::vector<float> all = run_low_precision(backend(), matrix, Compute::kBFloat16, rows, x);
       for (std::int64_t count : {1, 2, 3, 5, 13, 64}) {
         const std::vector<float> last =
-            run(backend(), matrix, Compute::kBFloat16, count, {x.end() - count * k, x.end()});
+            run_low_precision(backend(), matrix, Compute::kBFloat16, count, {x.end() - count * k, x.end()});
         ASSERT_TRUE(same_bits(last, {all.end() - count * n, all.end()})) << count;
       }
     }
@@ -326,7 +328,7 @@ TEST_P(LowPrecision, WhatItCannotMeanIsRefused) {
     }
     return false;
   };
-  const QuantizedMatrix good = random_matrix(kCases[2], 3, 8, numbers);
+  const QuantizedMatrix good = low_precision_matrix(kLowPrecisionCases[2], 3, 8, numbers);
   EXPECT_FALSE(refused(good));
   QuantizedMatrix bad = good;
   bad.scheme.activation_bits = 16;
@@ -339,18 +341,18 @@ TEST_P(LowPrecision, WhatItCannotMeanIsRefused) {
   EXPECT_TRUE(refused(bad));
   bad = good, bad.scheme.activation_scale = ActivationScale::kTokenGroup;
   EXPECT_TRUE(refused(bad));
-  bad = random_matrix(kCases[0], 1, 0x7fffffff / (128 * 255) + 1, numbers);
+  bad = low_precision_matrix(kLowPrecisionCases[0], 1, 0x7fffffff / (128 * 255) + 1, numbers);
   EXPECT_TRUE(refused(bad));
 }
 
 // Widened INT16 pairs in 512 bits run only where the processor has no instruction for INT8, or here.
-std::vector<BackendParam> with_plain_avx512() {
+std::vector<BackendParam> low_precision_backends() {
   std::vector<BackendParam> params = backends({1, 2});
   params.push_back({"cpu_avx512_plain", 1});
   return params;
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(with_plain_avx512()), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, LowPrecision, ::testing::ValuesIn(low_precision_backends()), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

@@ -5,7 +5,7 @@
 namespace llmq::testing {
 namespace {
 
-struct Case {
+struct NarrowCase {
   int bits;
   std::int64_t group;  // 0: one scale per channel
   bool symmetric;
@@ -13,7 +13,7 @@ struct Case {
   bool minima = false;  // ggml's blocks: code * scale - minimum
 };
 
-void PrintTo(const Case& c, std::ostream* out) {
+void PrintTo(const NarrowCase& c, std::ostream* out) {
   *out << "w" << c.bits << "_g" << c.group
        << (c.minima      ? "_min "
            : c.symmetric ? "_sym "
@@ -21,7 +21,7 @@ void PrintTo(const Case& c, std::ostream* out) {
        << dtype_row(c.scales).name;
 }
 
-constexpr Case kCases[] = {
+constexpr NarrowCase kNarrowCases[] = {
     {4, 32, true, DType::kBF16},       {4, 32, false, DType::kF16},       {4, 64, true, DType::kF16},
     {4, 64, false, DType::kBF16},      {4, 128, true, DType::kF32},       {4, 128, false, DType::kBF16},
     {4, 0, true, DType::kBF16},        {4, 0, false, DType::kF32},        {8, 32, true, DType::kBF16},
@@ -33,11 +33,11 @@ constexpr Case kCases[] = {
     {2, 16, false, DType::kF32, true},
 };
 
-float stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
+float scale_stored_as(DType dtype, double value) { return rounded(dtype, {static_cast<float>(value)})[0]; }
 
 // Random codes, zeros and scales of either sign, of `spread` powers of two around 2^scale.
-QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Numbers& numbers, int spread = 2,
-                              int scale = -6) {
+QuantizedMatrix narrow_matrix(const NarrowCase& c, std::int64_t n, std::int64_t k, Numbers& numbers,
+                              int spread = 2, int scale = -6) {
   QuantizedMatrix matrix;
   matrix.scheme.bits = c.bits;
   matrix.scheme.granularity = c.group == 0 ? Granularity::kChannel : Granularity::kGroup;
@@ -51,20 +51,20 @@ QuantizedMatrix random_matrix(const Case& c, std::int64_t n, std::int64_t k, Num
   for (std::int64_t i = 0; i < n * matrix.groups(); ++i) {
     const int exponent = scale + static_cast<int>(numbers.below(2 * spread + 1)) - spread;
     const double sign = numbers.below(2) == 0 ? -1 : 1;
-    matrix.scales.push_back(stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
+    matrix.scales.push_back(scale_stored_as(c.scales, std::ldexp(sign * (1 + numbers.uniform()), exponent)));
     matrix.zeros.push_back(static_cast<std::uint8_t>(c.minima ? 0
                                                      : c.symmetric
                                                          ? matrix.scheme.middle()
                                                          : numbers.below(matrix.scheme.code_count())));
     if (c.minima)  // as large as the codes' values, so that they meet
-      matrix.minima.push_back(
-          stored_as(DType::kF32, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
+      matrix.minima.push_back(scale_stored_as(
+          DType::kF32, matrix.scales.back() * matrix.scheme.code_count() * numbers.uniform()));
   }
   return matrix;
 }
 
 // The same with every value taken by its magnitude.
-QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
+QuantizedMatrix narrow_magnitudes(QuantizedMatrix matrix) {
   for (std::int64_t n = 0; n < matrix.out_features; ++n)
     for (std::int64_t k = 0; k < matrix.in_features; ++k) {
       std::uint8_t& code = matrix.codes[static_cast<std::size_t>(n * matrix.in_features + k)];
@@ -80,41 +80,29 @@ QuantizedMatrix magnitudes(QuantizedMatrix matrix) {
   return matrix;
 }
 
-std::vector<float> run(Backend& backend, const PreparedWeight& weight, std::int64_t m,
-                       const std::vector<float>& x, const std::vector<float>& bias = {}) {
-  const Placed input = put(backend, activation_dtype(weight.compute), {m, weight.in_features}, x);
-  const Placed output = poisoned(backend, DType::kF32, {m, weight.out_features});
-  const Placed bias_vector = bias.empty() ? Placed{} : put(backend, DType::kF32, {weight.out_features}, bias);
-  backend.linear(output.view, input.view, weight, bias_vector.view);
-  return get(backend, output.view);
-}
-
-std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first, std::int64_t count,
-                           std::int64_t width) {
-  return {values.begin() + first * width, values.begin() + (first + count) * width};
-}
-
 class NarrowWeight : public BackendTest {
  protected:
-  void check(const Case& c, std::int64_t m, std::int64_t n, std::int64_t groups, Compute compute, bool biased,
-             int spread = 2, int scale = -6) {
+  void check(const NarrowCase& c, std::int64_t m, std::int64_t n, std::int64_t groups, Compute compute,
+             bool biased, int spread = 2, int scale = -6) {
     const std::int64_t k = c.group == 0 ? 37 * groups : c.group * groups;
     SCOPED_TRACE(::testing::PrintToString(c) +
                  fmt::format(" M {} N {} K {} {}", m, n, k, static_cast<int>(compute)));
     Numbers numbers(static_cast<std::uint64_t>(m * 1000003 + n * 1009 + k));
-    const QuantizedMatrix matrix = random_matrix(c, n, k, numbers, spread, scale);
+    const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers, spread, scale);
     const std::vector<float> x = numbers.values(m * k, 3), bias = numbers.values(biased ? n : 0);
     const auto weight = backend().prepare_quantized(matrix, compute);
-    const std::vector<float> got = run(backend(), *weight, m, x, bias);
+    const std::vector<float> got = linear_on(backend(), *weight, m, x, bias);
     if (compute == Compute::kFloat32) {
       std::vector<float> values(matrix.codes.size());
       dequantize(matrix, values);
       const auto dense = backend().prepare(TensorView(values.data(), DType::kF32, Shape{n, k}), compute);
-      ASSERT_TRUE(same_bits(got, run(backend(), *dense, m, x, bias)));
+      ASSERT_TRUE(same_bits(got, linear_on(backend(), *dense, m, x, bias)));
     }
-    const std::vector<float> want = run(oracle(), *oracle().prepare_quantized(matrix, compute), m, x, bias);
-    const std::vector<float> sums = run(oracle(), *oracle().prepare_quantized(magnitudes(matrix), compute), m,
-                                        absolute(x), absolute(bias));
+    const std::vector<float> want =
+        linear_on(oracle(), *oracle().prepare_quantized(matrix, compute), m, x, bias);
+    const std::vector<float> sums =
+        linear_on(oracle(), *oracle().prepare_quantized(narrow_magnitudes(matrix), compute), m, absolute(x),
+                  absolute(bias));
     // A product of a BF16 number and a code is exact. It takes part in at most K additions of its group (no
     // group is longer), is multiplied by its scale and takes part in one addition per group and in the
     // bias's: K + groups + 2 roundings. Float32: the value is rounded once, as the oracle's is, the product
@@ -133,7 +121,7 @@ class NarrowWeight : public BackendTest {
 TEST_P(NarrowWeight, AgreesWithTheOracle) {
   const std::vector<std::int64_t> rows = {1, 2, 3, 4, 5, 7, 8, 9, 13, 50};
   std::size_t turn = 0;
-  for (const Case& c : kCases)
+  for (const NarrowCase& c : kNarrowCases)
     for (const std::int64_t n : {1, 33, 80})
       for (const std::int64_t groups : {1, 2, 4, 9})
         for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
@@ -143,7 +131,7 @@ TEST_P(NarrowWeight, AgreesWithTheOracle) {
 }
 
 TEST_P(NarrowWeight, ExtremeScales) {
-  for (const Case& c : kCases) {
+  for (const NarrowCase& c : kNarrowCases) {
     if (c.scales == DType::kF16) continue;  // FP16 reaches no extremes
     for (const std::int64_t m : {1, 3, 9})
       for (const int scale : {-70, 0, 70})
@@ -166,9 +154,9 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
   if (GetParam().name.rfind("cpu", 0) != 0) GTEST_SKIP() << "the oracle keeps FP32 values";
   Numbers numbers(3);
   const std::int64_t n = 192, k = 640;
-  for (const Case& c : kCases) {
+  for (const NarrowCase& c : kNarrowCases) {
     if (c.group % 8 != 0 || (c.group != 0 && k % c.group != 0)) continue;
-    const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+    const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
     const std::int64_t stored = c.bits <= 4 ? 4 : 8, scale = c.scales == DType::kF32 ? 4 : 2;
     EXPECT_EQ(static_cast<std::int64_t>(backend().prepare_quantized(matrix, Compute::kBFloat16)->bytes),
               n * k * stored / 8 + n * matrix.groups() *
@@ -181,7 +169,7 @@ TEST_P(NarrowWeight, TakesAsManyBytesAsItsCodesScalesAndZeros) {
 
 TEST_P(NarrowWeight, ColumnsInAnotherOrderAreRefused) {
   Numbers numbers(4);
-  QuantizedMatrix matrix = random_matrix(kCases[0], 4, 64, numbers);
+  QuantizedMatrix matrix = narrow_matrix(kNarrowCases[0], 4, 64, numbers);
   EXPECT_TRUE(backend().keeps_codes(matrix, Compute::kFloat32));
   if (GetParam().name.rfind("cpu", 0) != 0) return;  // the oracle multiplies any weight
   for (std::int32_t k = 0; k < 64; ++k) matrix.column_group.push_back(k % 2);
@@ -191,21 +179,21 @@ TEST_P(NarrowWeight, ColumnsInAnotherOrderAreRefused) {
 
 // Whatever other columns the weight has.
 TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
-  for (const Case& c : kCases)
+  for (const NarrowCase& c : kNarrowCases)
     for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
       for (const std::int64_t m : {1, 21}) {
         const std::int64_t n = 82, k = c.group == 0 ? 133 : c.group * 5;
         Numbers numbers(22);
-        const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
+        const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
         const std::vector<float> x = numbers.values(m * k), bias = numbers.values(n);
         const std::vector<float> all =
-            run(backend(), *backend().prepare_quantized(matrix, compute), m, x, bias);
+            linear_on(backend(), *backend().prepare_quantized(matrix, compute), m, x, bias);
         for (const auto& [first, count] :
              std::vector<std::pair<std::int64_t, std::int64_t>>{{0, 41}, {41, 41}, {20, 21}, {79, 3}})
-          ASSERT_TRUE(
-              same_bits(run(backend(), *backend().prepare_quantized(row_slice(matrix, first, count), compute),
-                            m, x, rows_of(bias, first, count, 1)),
-                        columns_of(all, n, first, count)))
+          ASSERT_TRUE(same_bits(
+              linear_on(backend(), *backend().prepare_quantized(row_slice(matrix, first, count), compute), m,
+                        x, rows_of(bias, first, count, 1)),
+              columns_of(all, n, first, count)))
               << ::testing::PrintToString(c) << " columns " << first << " + " << count << ", " << m
               << " rows";
       }
@@ -215,38 +203,38 @@ TEST_P(NarrowWeight, AColumnHasItsBitsInAnyWeight) {
 TEST_P(NarrowWeight, ARowHasItsBitsInAnyBatch) {
   std::string why;
   const std::shared_ptr<Backend> single = open_backend({GetParam().name, 1}, &why);
-  constexpr std::int64_t kRows = 60;
-  for (const Case& c : kCases)
+  constexpr std::int64_t kMostRows = 60;
+  for (const NarrowCase& c : kNarrowCases)
     for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16}) {
-      if (&c != kCases && c.group > 0 && GetParam().threads != 2)
+      if (&c != kNarrowCases && c.group > 0 && GetParam().threads != 2)
         continue;  // which codes they are, threads do not see
       const std::int64_t n = 72, k = c.group == 0 ? 133 : c.group * 5;
       Numbers numbers(21);
-      const QuantizedMatrix matrix = random_matrix(c, n, k, numbers);
-      const std::vector<float> x = numbers.values(kRows * k);
+      const QuantizedMatrix matrix = narrow_matrix(c, n, k, numbers);
+      const std::vector<float> x = numbers.values(kMostRows * k);
       const auto alone = single->prepare_quantized(matrix, compute),
                  weight = backend().prepare_quantized(matrix, compute);
       std::vector<float> all;
-      for (std::int64_t row = 0; row < kRows; ++row) {
-        const std::vector<float> one = run(*single, *alone, 1, rows_of(x, row, 1, k));
+      for (std::int64_t row = 0; row < kMostRows; ++row) {
+        const std::vector<float> one = linear_on(*single, *alone, 1, rows_of(x, row, 1, k));
         all.insert(all.end(), one.begin(), one.end());
       }
-      for (std::int64_t count = 1; count <= kRows; count += count < 13 ? 1 : 23)
-        ASSERT_TRUE(same_bits(run(backend(), *weight, count, rows_of(x, kRows - count, count, k)),
-                              rows_of(all, kRows - count, count, n)))
+      for (std::int64_t count = 1; count <= kMostRows; count += count < 13 ? 1 : 23)
+        ASSERT_TRUE(same_bits(linear_on(backend(), *weight, count, rows_of(x, kMostRows - count, count, k)),
+                              rows_of(all, kMostRows - count, count, n)))
             << ::testing::PrintToString(c) << " " << count << " rows";
     }
 }
 
 // BF16 numbers made of codes without the instruction for pairs run only where the processor has none, or
 // here.
-std::vector<BackendParam> with_plain_avx512() {
+std::vector<BackendParam> narrow_weight_backends() {
   std::vector<BackendParam> params = backends({1, 2, 8});
   params.push_back({"cpu_avx512_plain", 2});
   return params;
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, NarrowWeight, ::testing::ValuesIn(with_plain_avx512()), param_name);
+INSTANTIATE_TEST_SUITE_P(Every, NarrowWeight, ::testing::ValuesIn(narrow_weight_backends()), param_name);
 
 }  // namespace
 }  // namespace llmq::testing

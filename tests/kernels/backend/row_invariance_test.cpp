@@ -22,11 +22,6 @@ class RowInvariance : public BackendTest {
 
 constexpr std::int64_t kRows = 70;
 
-std::vector<float> rows_of(const std::vector<float>& values, std::int64_t first, std::int64_t count,
-                           std::int64_t width) {
-  return {values.begin() + first * width, values.begin() + (first + count) * width};
-}
-
 TEST_P(RowInvariance, Linear) {
   for (const Compute compute : {Compute::kFloat32, Compute::kBFloat16})
     for (const auto& shape : std::vector<std::pair<std::int64_t, std::int64_t>>{

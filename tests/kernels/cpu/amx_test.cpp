@@ -74,12 +74,13 @@ void expect_bits(const std::vector<float>& found, const std::vector<float>& expe
 
 TEST(AmxTiles, SumsAreThoseOfTheInstruction) {
   LLMQ_WITH_TILES(levels);
-  struct Shape {
+  struct TileShape {
     std::int64_t rows, columns, depth;
     float scale;
   };
-  for (const Shape& s : {Shape{1, 1, 1, 1}, Shape{16, 32, 32, 1}, Shape{17, 33, 31, 1}, Shape{70, 70, 129, 1},
-                         Shape{33, 32, 801, 1}, Shape{5, 40, 64, 3e-20f}}) {
+  for (const TileShape& s :
+       {TileShape{1, 1, 1, 1}, TileShape{16, 32, 32, 1}, TileShape{17, 33, 31, 1}, TileShape{70, 70, 129, 1},
+        TileShape{33, 32, 801, 1}, TileShape{5, 40, 64, 3e-20f}}) {
     const auto a = numbers(s.rows * s.depth, 1, s.scale), w = numbers(s.columns * s.depth, 2, s.scale);
     const auto bias = normal_values(static_cast<std::size_t>(s.columns), 3);
     for (const bool with_bias : {false, true})

@@ -131,25 +131,25 @@ LinearArguments arguments(const Problem& p, int64_t first, int64_t count, std::v
   return with_layout(a, c.form);
 }
 
-enum class Shape { kNarrow, kLow, kMiddle, kTall, kGathered };
+enum class TileShape { kNarrow, kLow, kMiddle, kTall, kGathered };
 
 template <WeightForm kForm>
-void emulate_form(const LinearArguments& a, Shape shape) {
+void emulate_form(const LinearArguments& a, TileShape shape) {
   switch (shape) {
-    case Shape::kNarrow:
+    case TileShape::kNarrow:
       return emulate<MmaLinear<kForm, kNarrow>>(a);
-    case Shape::kLow:
+    case TileShape::kLow:
       return emulate<MmaLinear<kForm, kLow>>(a);
-    case Shape::kMiddle:
+    case TileShape::kMiddle:
       return emulate<MmaLinear<kForm, kMiddle>>(a);
-    case Shape::kTall:
+    case TileShape::kTall:
       return emulate<MmaLinear<kForm, tall_shape(kForm)>>(a);
-    case Shape::kGathered:
+    case TileShape::kGathered:
       if constexpr (kForm != WeightForm::kInt8) emulate<MmaLinear<kForm, kGathered>>(a);
   }
 }
 
-std::vector<float> run(const Problem& p, int64_t first, int64_t count, Shape shape) {
+std::vector<float> run_linear(const Problem& p, int64_t first, int64_t count, TileShape shape) {
   std::vector<float> y;
   const LinearArguments a = arguments(p, first, count, y);
   switch (p.c.form) {
@@ -173,14 +173,15 @@ std::vector<float> run(const Problem& p, int64_t first, int64_t count, Shape sha
 }
 
 // That can compute these rows; the tall one only where the emulation is done within seconds.
-std::vector<Shape> shapes_for(const Problem& p, int64_t first, int64_t count) {
+std::vector<TileShape> shapes_for(const Problem& p, int64_t first, int64_t count) {
   std::vector<float> y;
   const LinearArguments a = arguments(p, first, count, y);
-  std::vector<Shape> shapes;
-  if (p.c.form != WeightForm::kInt8) shapes.push_back(Shape::kGathered);
+  std::vector<TileShape> shapes;
+  if (p.c.form != WeightForm::kInt8) shapes.push_back(TileShape::kGathered);
   if (!a.x_aligned) return shapes;
-  shapes.insert(shapes.end(), {Shape::kNarrow, Shape::kLow, Shape::kMiddle});
-  if ((a.groups == 1 || !tall_shape(p.c.form).one_group) && a.columns <= 700) shapes.push_back(Shape::kTall);
+  shapes.insert(shapes.end(), {TileShape::kNarrow, TileShape::kLow, TileShape::kMiddle});
+  if ((a.groups == 1 || !tall_shape(p.c.form).one_group) && a.columns <= 700)
+    shapes.push_back(TileShape::kTall);
   return shapes;
 }
 
@@ -218,14 +219,14 @@ class CudaLinear : public ::testing::TestWithParam<Case> {};
 
 TEST_P(CudaLinear, AgreesWithDoubleInEveryShapeAtAnyNumberOfRows) {
   const Problem p = make(GetParam());
-  const std::vector<Shape> shapes = shapes_for(p, 0, p.c.rows);
-  const std::vector<float> first = run(p, 0, p.c.rows, shapes.front());
+  const std::vector<TileShape> shapes = shapes_for(p, 0, p.c.rows);
+  const std::vector<float> first = run_linear(p, 0, p.c.rows, shapes.front());
   expect_close(p, first);
-  for (const Shape shape : shapes)
-    EXPECT_TRUE(llmq::testing::same_bits(first, run(p, 0, p.c.rows, shape)))
+  for (const TileShape shape : shapes)
+    EXPECT_TRUE(llmq::testing::same_bits(first, run_linear(p, 0, p.c.rows, shape)))
         << "shape " << static_cast<int>(shape);
   for (const int64_t row : {int64_t{0}, p.c.rows / 2, p.c.rows - 1}) {
-    const std::vector<float> alone = run(p, row, 1, shapes_for(p, row, 1).back());
+    const std::vector<float> alone = run_linear(p, row, 1, shapes_for(p, row, 1).back());
     const auto at = first.begin() + static_cast<std::ptrdiff_t>(row * p.c.features);
     EXPECT_TRUE(llmq::testing::same_bits(
         alone, std::vector<float>(at, at + static_cast<std::ptrdiff_t>(p.c.features))));
@@ -302,7 +303,7 @@ TEST(CudaLinear, IntegerSumsAreExact) {
       }
       want.push_back(fmaf(y, p.row_scale[static_cast<std::size_t>(m)], p.bias[static_cast<std::size_t>(n)]));
     }
-  EXPECT_TRUE(llmq::testing::same_bits(run(p, 0, 3, Shape::kMiddle), want));
+  EXPECT_TRUE(llmq::testing::same_bits(run_linear(p, 0, 3, TileShape::kMiddle), want));
 }
 
 TEST(CudaPackFragments, PutsEveryElementInItsPlace) {

@@ -19,8 +19,8 @@ using namespace llmq::testing;
 constexpr int64_t kSharedOfHopper = 227 * 1024, kSharedOfTuring = 64 * 1024;
 
 // All rows in one batch; where not `together`, each row is a sequence of its own, as decoding sees it.
-std::vector<float> run(const AttentionCase& c, const AttentionData& data, bool together,
-                       int64_t most_shared = kSharedOfHopper) {
+std::vector<float> run_tile_attention(const AttentionCase& c, const AttentionData& data, bool together,
+                                      int64_t most_shared = kSharedOfHopper) {
   const auto host = make_reference_backend();
   const PlacedPages placed = place_pages(*host, c, data);
   std::vector<std::int32_t> tables;
@@ -78,11 +78,12 @@ TEST(CudaTileAttention, AgreesWithTheReferenceDecodedAndPrefilled) {
     for (std::vector<float>& values : magnitudes.values) values = absolute(values);
     const std::vector<float> want = run_attention(*oracle, c, data, true),
                              means = run_attention(*oracle, c, magnitudes, true);
-    const std::vector<float> got = run(c, data, true);
+    const std::vector<float> got = run_tile_attention(c, data, true);
     EXPECT_EQ(outside(got, widened(want), attention_bound(c, data, want, means)), "")
         << c.heads << " " << c.head_dim;
-    EXPECT_TRUE(same_bits(got, run(c, data, false))) << c.heads << " " << c.head_dim;
-    EXPECT_TRUE(same_bits(got, run(c, data, true, kSharedOfTuring))) << c.heads << " " << c.head_dim;
+    EXPECT_TRUE(same_bits(got, run_tile_attention(c, data, false))) << c.heads << " " << c.head_dim;
+    EXPECT_TRUE(same_bits(got, run_tile_attention(c, data, true, kSharedOfTuring)))
+        << c.heads << " " << c.head_dim;
   }
 }
 

@@ -17,7 +17,7 @@ using ::testing::Not;
 
 EcdsaKey open_private(std::string pem) { return EcdsaKey::private_key(pem, "key.pem"); }
 
-std::string refusal(const std::string& pem, bool is_private) {
+std::string key_refusal(const std::string& pem, bool is_private) {
   try {
     if (is_private)
       open_private(pem);
@@ -60,25 +60,25 @@ TEST(EcdsaTest, APrivateKeysTextIsWiped) {
 TEST(EcdsaTest, OtherKeysAreRefusedInWordsThatHoldNoneOfTheKey) {
   const KeyPair pair = new_key();
   const std::string secret = pair.private_pem.substr(40, 20);
-  EXPECT_THAT(refusal(new_key("P-384").private_pem, true), HasSubstr("secp384r1"));
-  EXPECT_THAT(refusal(new_key("P-384").public_pem, false), HasSubstr("P-256"));
-  EXPECT_THAT(refusal(pair.public_pem, true), HasSubstr("no private key"));
-  EXPECT_THAT(refusal(pair.private_pem, false), HasSubstr("no public key"));
+  EXPECT_THAT(key_refusal(new_key("P-384").private_pem, true), HasSubstr("secp384r1"));
+  EXPECT_THAT(key_refusal(new_key("P-384").public_pem, false), HasSubstr("P-256"));
+  EXPECT_THAT(key_refusal(pair.public_pem, true), HasSubstr("no private key"));
+  EXPECT_THAT(key_refusal(pair.private_pem, false), HasSubstr("no public key"));
   for (const std::string& text :
        {std::string(), std::string("x"), pair.private_pem.substr(0, pair.private_pem.size() / 2),
         std::string(1 << 20, 'A')}) {
-    EXPECT_THAT(refusal(text, true), HasSubstr("no private key"));
-    EXPECT_THAT(refusal(text, true), Not(HasSubstr(secret)));
-    EXPECT_THAT(refusal(text, false), HasSubstr("no public key"));
+    EXPECT_THAT(key_refusal(text, true), HasSubstr("no private key"));
+    EXPECT_THAT(key_refusal(text, true), Not(HasSubstr(secret)));
+    EXPECT_THAT(key_refusal(text, false), HasSubstr("no public key"));
   }
 }
 
 TEST(EcdsaTest, AnEncryptedKeyNeedsItsPassphraseAndNobodyIsAsked) {
   const KeyPair pair = new_key("P-256", "open sesame");
   ::unsetenv("LLMQ_KEY_PASSPHRASE");
-  EXPECT_THAT(refusal(pair.private_pem, true), HasSubstr("encrypted"));
+  EXPECT_THAT(key_refusal(pair.private_pem, true), HasSubstr("encrypted"));
   ::setenv("LLMQ_KEY_PASSPHRASE", "wrong", 1);
-  EXPECT_THAT(refusal(pair.private_pem, true), HasSubstr("encrypted"));
+  EXPECT_THAT(key_refusal(pair.private_pem, true), HasSubstr("encrypted"));
   ::setenv("LLMQ_KEY_PASSPHRASE", "open sesame", 1);
   EXPECT_EQ(open_private(pair.private_pem).public_pem(), pair.public_pem);
   ::unsetenv("LLMQ_KEY_PASSPHRASE");

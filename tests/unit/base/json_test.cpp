@@ -10,7 +10,7 @@
 namespace llmq {
 namespace {
 
-std::string refusal(std::string_view text, JsonLimits limits = {}) {
+std::string json_refusal(std::string_view text, JsonLimits limits = {}) {
   try {
     Json::parse(text, "f.json", limits);
   } catch (const Error& error) {
@@ -67,13 +67,13 @@ TEST(Json, IndentsAsAsked) {
 }
 
 TEST(Json, RefusesDuplicateKeysInSmallAndLargeObjects) {
-  EXPECT_NE(refusal(R"({"a":1,"b":2,"a":3})").find("'a' occurs twice"), std::string::npos);
-  EXPECT_NE(refusal(R"({"x":{"\u0061":1,"a":3}})").find("byte 23"), std::string::npos)
-      << refusal(R"({"x":{"\u0061":1,"a":3}})");
+  EXPECT_NE(json_refusal(R"({"a":1,"b":2,"a":3})").find("'a' occurs twice"), std::string::npos);
+  EXPECT_NE(json_refusal(R"({"x":{"\u0061":1,"a":3}})").find("byte 23"), std::string::npos)
+      << json_refusal(R"({"x":{"\u0061":1,"a":3}})");
   std::string many = "{";
   for (int i = 0; i < 1000; ++i) many += "\"k" + std::to_string(i) + "\":0,";
-  EXPECT_EQ(refusal(many + "\"k1000\":0}"), "accepted");
-  EXPECT_NE(refusal(many + "\"k517\":0}").find("'k517' occurs twice"), std::string::npos);
+  EXPECT_EQ(json_refusal(many + "\"k1000\":0}"), "accepted");
+  EXPECT_NE(json_refusal(many + "\"k517\":0}").find("'k517' occurs twice"), std::string::npos);
 }
 
 TEST(Json, RefusesWhatIsNotJsonAndSaysWhere) {
@@ -111,7 +111,8 @@ TEST(Json, RefusesWhatIsNotJsonAndSaysWhere) {
       {"tru", "byte 4"},
   };
   for (const auto& c : cases)
-    EXPECT_NE(refusal(c.text).find(c.expected), std::string::npos) << c.text << " -> " << refusal(c.text);
+    EXPECT_NE(json_refusal(c.text).find(c.expected), std::string::npos)
+        << c.text << " -> " << json_refusal(c.text);
 }
 
 TEST(Json, RefusesTooDeepAndTooLong) {
@@ -119,10 +120,10 @@ TEST(Json, RefusesTooDeepAndTooLong) {
     return std::string(static_cast<std::size_t>(depth), '[') +
            std::string(static_cast<std::size_t>(depth), ']');
   };
-  EXPECT_EQ(refusal(nested(128)), "accepted");
-  EXPECT_NE(refusal(nested(129)).find("byte 129: is nested deeper than 128 levels"), std::string::npos)
-      << refusal(nested(129));
-  EXPECT_NE(refusal("[1,2,3]", {6, 128}).find("7 bytes of JSON, more than the 6"), std::string::npos);
+  EXPECT_EQ(json_refusal(nested(128)), "accepted");
+  EXPECT_NE(json_refusal(nested(129)).find("byte 129: is nested deeper than 128 levels"), std::string::npos)
+      << json_refusal(nested(129));
+  EXPECT_NE(json_refusal("[1,2,3]", {6, 128}).find("7 bytes of JSON, more than the 6"), std::string::npos);
 }
 
 TEST(Json, TypedReadsNameBothKinds) {

@@ -7,7 +7,7 @@
 namespace llmq {
 namespace {
 
-std::string refusal(std::string_view text) {
+std::string yaml_refusal(std::string_view text) {
   try {
     Yaml::parse(text, "r.yaml");
   } catch (const Error& error) {
@@ -69,17 +69,19 @@ TEST(Yaml, RefusesWhatARecipeMayNotHold) {
       {"a: b\x01\n", "r.yaml: 1:5: holds the control character 0x01"},
   };
   for (const auto& c : cases)
-    EXPECT_NE(refusal(c.text).find(c.expected), std::string::npos) << c.text << " -> " << refusal(c.text);
+    EXPECT_NE(yaml_refusal(c.text).find(c.expected), std::string::npos)
+        << c.text << " -> " << yaml_refusal(c.text);
 }
 
 TEST(Yaml, RefusesTooMuch) {
   std::string many = "[";
   for (int i = 0; i < 9998; ++i) many += "1,";
-  EXPECT_EQ(refusal(many + "1]"), "accepted");
-  EXPECT_NE(refusal(many + "1,1]").find("more than 10000 values"), std::string::npos);
-  EXPECT_NE(refusal("#" + std::string(1u << 20, 'x')).find("more than the 1048576"), std::string::npos);
-  EXPECT_NE(refusal(std::string(65, '[') + std::string(65, ']')).find("deeper than 64"), std::string::npos);
-  EXPECT_NE(refusal(std::string(100000, '[')), "accepted");
+  EXPECT_EQ(yaml_refusal(many + "1]"), "accepted");
+  EXPECT_NE(yaml_refusal(many + "1,1]").find("more than 10000 values"), std::string::npos);
+  EXPECT_NE(yaml_refusal("#" + std::string(1u << 20, 'x')).find("more than the 1048576"), std::string::npos);
+  EXPECT_NE(yaml_refusal(std::string(65, '[') + std::string(65, ']')).find("deeper than 64"),
+            std::string::npos);
+  EXPECT_NE(yaml_refusal(std::string(100000, '[')), "accepted");
 }
 
 TEST(Yaml, OnlyPlainDecimalsAreNumbers) {

@@ -9,14 +9,14 @@
 namespace llmq::testing {
 namespace {
 
-constexpr std::uint64_t kParameters = 134515008;  // of SmolLM2-135M
+constexpr std::uint64_t kSmolParameters = 134515008;  // of SmolLM2-135M
 using Entry = ModelCardFields::Entry;
 using Words = std::vector<std::string>;
 
 ModelCardFields card_of(const std::string& text) {
   const TemporaryDirectory disk;
   disk.write("README.md", text);
-  return read_model_card(system_io(), disk / "", kParameters);
+  return read_model_card(system_io(), disk / "", kSmolParameters);
 }
 
 constexpr const char* kFull = R"(---
@@ -110,7 +110,7 @@ TEST(GgufModelCard, IsNothingWithoutFrontMatter) {
     EXPECT_TRUE(card.texts.empty() && card.tags.empty() && !card.base_models) << text;
   }
   const TemporaryDirectory disk;
-  EXPECT_TRUE(read_model_card(system_io(), disk / "", kParameters).texts.empty());
+  EXPECT_TRUE(read_model_card(system_io(), disk / "", kSmolParameters).texts.empty());
 }
 
 // gguf-py stops at each of these.

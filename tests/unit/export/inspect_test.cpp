@@ -18,7 +18,7 @@ using ::testing::IsEmpty;
 
 // Two blocks of 64*64 + 2*32*64 + 64*64 + 3*64*128 weights and 2*64 gains; embedding 96*64; one norm.
 constexpr std::int64_t kLinearWeights = 2 * (64 * 64 + 2 * 32 * 64 + 64 * 64 + 3 * 64 * 128);
-constexpr std::int64_t kParameters = kLinearWeights + 2 * 2 * 64 + 96 * 64 + 64;
+constexpr std::int64_t kTinyParameters = kLinearWeights + 2 * 2 * 64 + 96 * 64 + 64;
 
 class InspectTest : public ::testing::Test {
  protected:
@@ -41,8 +41,8 @@ TEST_F(InspectTest, ADenseCheckpoint) {
   EXPECT_EQ(found.architecture, "LlamaForCausalLM");
   EXPECT_EQ(found.format, "dense");
   EXPECT_EQ(found.scheme, "bf16");
-  EXPECT_EQ(found.parameters, kParameters);
-  EXPECT_EQ(found.bytes, static_cast<std::uint64_t>(2 * kParameters));
+  EXPECT_EQ(found.parameters, kTinyParameters);
+  EXPECT_EQ(found.bytes, static_cast<std::uint64_t>(2 * kTinyParameters));
   EXPECT_EQ(found.bits_per_weight, 16);
   EXPECT_EQ(found.bits_per_weight_total, 16);
   EXPECT_EQ(found.tensors.size(), tiny_tensors().size());
@@ -53,10 +53,10 @@ TEST_F(InspectTest, APackedCheckpoint) {
   const Inspection found = inspect(system_io(), pack("packed", scheme_of(4, 32, true)), false);
   EXPECT_EQ(found.format, "compressed-tensors");
   EXPECT_EQ(found.scheme, "w4a16_g32_sym");
-  EXPECT_EQ(found.parameters, kParameters);
+  EXPECT_EQ(found.parameters, kTinyParameters);
   EXPECT_EQ(found.bits_per_weight, 4.5);
   // codes and scales, 16 bytes of shape a linear, and the rest at 16 bits
-  const std::uint64_t bytes = kLinearWeights * 9 / 16 + 14 * 16 + 2 * (kParameters - kLinearWeights);
+  const std::uint64_t bytes = kLinearWeights * 9 / 16 + 14 * 16 + 2 * (kTinyParameters - kLinearWeights);
   EXPECT_EQ(found.bytes, bytes);
   EXPECT_EQ(found.modules.size(), 14u);
   EXPECT_EQ(found.to_json(true, false).at("tensors").items().size(), found.tensors.size());
@@ -85,7 +85,7 @@ TEST_F(InspectTest, AModelOfAnUnknownFamilyIsStillListed) {
   disk_.write("tiny/config.json", config.dump());
   const Inspection found = inspect(system_io(), source_, false);
   EXPECT_EQ(found.family, "novel");
-  EXPECT_EQ(found.parameters, kParameters);
+  EXPECT_EQ(found.parameters, kTinyParameters);
   EXPECT_FALSE(found.note.empty());
 }
 

@@ -9,31 +9,17 @@
 #include "base/utf8_sequence.h"
 #include "grammar/json_schema.h"
 #include "grammar/json_texts.h"
-#include "grammar/text_automaton.h"
+#include "tests/unit/grammar/walked_automaton.h"
 
 namespace llmq::testing {
 namespace {
 
-ByteSet all_bytes() {
-  ByteSet bytes;
-  bytes.fill(true);
-  return bytes;
-}
-
-TextAutomaton automaton_of(const Json& schema) {
+TextAutomaton schema_automaton(const Json& schema) {
   TextProgramBuilder builder("schema");
   const TextPlace start = schema_texts(builder, schema, "schema");
   return TextAutomaton(std::make_shared<const TextProgram>(std::move(builder).finish(start, all_bytes())));
 }
-TextAutomaton automaton_of(const char* schema) { return automaton_of(Json::parse(schema, "schema")); }
-
-bool accepts(TextAutomaton& automaton, std::string_view text) {
-  automaton.renew();
-  TextAutomaton::State state = automaton.start();
-  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i)
-    state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
-  return state != TextAutomaton::kDead && automaton.accepts(state);
-}
+TextAutomaton schema_automaton(const char* schema) { return schema_automaton(Json::parse(schema, "schema")); }
 
 // A text of random bytes that may follow; after a while, of those that lead to the end.
 std::string drawn(TextAutomaton& automaton, std::mt19937& random) {
@@ -184,7 +170,7 @@ TEST(JsonSchema, WhatIsDrawnIsValid) {
   std::mt19937 random(11);
   for (const char* text : kSchemas) {
     const Json schema = Json::parse(text, "schema");
-    TextAutomaton automaton = automaton_of(schema);
+    TextAutomaton automaton = schema_automaton(schema);
     int valid = 0;
     for (int i = 0; i < 100; ++i) {
       const std::string value = drawn(automaton, random);
@@ -272,7 +258,7 @@ TEST(JsonSchema, AcceptsWhatItShould) {
       {R"({"type": "string", "format": "date-time"})", "\"2024-02-28T23:59:59.5+01:00\"", true},
   };
   for (const auto& one : cases) {
-    TextAutomaton automaton = automaton_of(one.schema);
+    TextAutomaton automaton = schema_automaton(one.schema);
     EXPECT_EQ(accepts(automaton, one.text), one.accepted) << one.schema << "\n" << one.text;
   }
 }
@@ -340,7 +326,7 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"properties": {"a": {"$ref": "#"}}, "required": ["a"]})", "schema"},
   };
   for (const auto& one : cases) try {
-      automaton_of(one.schema);
+      schema_automaton(one.schema);
       ADD_FAILURE() << one.schema;
     } catch (const Error& error) {
       EXPECT_EQ(error.detail().where, one.where) << one.schema << ": " << error.detail().message;
@@ -350,15 +336,15 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
 
 TEST(JsonSchema, BombsMeetBudgets) {
   EXPECT_THROW(
-      automaton_of(
+      schema_automaton(
           R"({"minItems": 10000, "items": {"minItems": 10000, "items": {"minItems": 10000, "items": {"enum": ["0123456789012345"]}}}})"),
       Error);
   std::string chain = R"({"$ref": "#/$defs/0", "$defs": {)";
   for (int i = 0; i < 5000; ++i) chain += fmt::format(R"("{}": {{"$ref": "#/$defs/{}"}}, )", i, i + 1);
-  EXPECT_NO_THROW(automaton_of((chain + R"("5000": {"type": "null"}}})").c_str()))
+  EXPECT_NO_THROW(schema_automaton((chain + R"("5000": {"type": "null"}}})").c_str()))
       << "no reference is inside another";
   // Twice as many ways at every level.
-  TextAutomaton ways = automaton_of(
+  TextAutomaton ways = schema_automaton(
       R"({"anyOf": [{"items": {"$ref": "#"}}, {"items": {"$ref": "#"}, "minItems": 1}, {"type": "null"}]})");
   TextAutomaton::State state = ways.start();
   EXPECT_THROW(
@@ -368,7 +354,7 @@ TEST(JsonSchema, BombsMeetBudgets) {
       },
       Error);
   // Lists in lists end where no deeper one could be finished.
-  TextAutomaton any = automaton_of("true");
+  TextAutomaton any = schema_automaton("true");
   state = any.start();
   int depth = 0;
   for (TextAutomaton::State next; any.renew(), (next = any.step(state, '[')) != TextAutomaton::kDead;

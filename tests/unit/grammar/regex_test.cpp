@@ -7,36 +7,17 @@
 
 #include "base/error.h"
 #include "grammar/regex_syntax.h"
-#include "grammar/text_automaton.h"
+#include "tests/unit/grammar/walked_automaton.h"
 
 namespace llmq::testing {
 namespace {
 
 constexpr TextPlace kEnd = kTextEnd;
 
-ByteSet all_bytes() {
-  ByteSet bytes;
-  bytes.fill(true);
-  return bytes;
-}
-
-TextAutomaton automaton_of(const std::string& pattern, RegexReach reach = RegexReach::kWhole) {
+TextAutomaton regex_automaton(const std::string& pattern, RegexReach reach = RegexReach::kWhole) {
   TextProgramBuilder builder("regex");
   const TextPlace start = regex_texts(builder, pattern, reach, Spelling::kPlain, "regex", kEnd);
   return TextAutomaton(std::make_shared<const TextProgram>(std::move(builder).finish(start, all_bytes())));
-}
-
-TextAutomaton::State after(TextAutomaton& automaton, std::string_view text) {
-  automaton.renew();
-  TextAutomaton::State state = automaton.start();
-  for (std::size_t i = 0; i < text.size() && state != TextAutomaton::kDead; ++i)
-    state = automaton.step(state, static_cast<std::uint8_t>(text[i]));
-  return state;
-}
-
-bool matches(TextAutomaton& automaton, std::string_view text) {
-  const TextAutomaton::State state = after(automaton, text);
-  return state != TextAutomaton::kDead && automaton.accepts(state);
 }
 
 const std::vector<std::string> kLetters = {"a", "b", "é", "\n"};
@@ -89,11 +70,11 @@ TEST(Regex, AcceptsWhatRe2Matches) {
     const std::string pattern = RandomPattern(random).choice(2);
     const RE2 oracle(pattern);
     ASSERT_TRUE(oracle.ok()) << pattern;
-    TextAutomaton whole = automaton_of(pattern);
+    TextAutomaton whole = regex_automaton(pattern);
     for (const std::string& text : texts) {
       const bool expected = RE2::FullMatch(text, oracle);
       accepted += expected;
-      ASSERT_EQ(matches(whole, text), expected) << "'" << pattern << "' on '" << text << "'";
+      ASSERT_EQ(accepts(whole, text), expected) << "'" << pattern << "' on '" << text << "'";
       if (!expected) continue;
       for (std::size_t cut = 0; cut <= text.size(); ++cut)
         ASSERT_NE(after(whole, text.substr(0, cut)), TextAutomaton::kDead);
@@ -115,9 +96,9 @@ TEST(Regex, InsideMeansAnywhereUnlessAnchored) {
       pattern += "|";
     }
     const RE2 oracle(pattern);
-    TextAutomaton inside = automaton_of(pattern, RegexReach::kInside);
+    TextAutomaton inside = regex_automaton(pattern, RegexReach::kInside);
     for (const std::string& text : texts)
-      ASSERT_EQ(matches(inside, text), RE2::PartialMatch(text, oracle))
+      ASSERT_EQ(accepts(inside, text), RE2::PartialMatch(text, oracle))
           << "'" << pattern << "' on '" << text << "'";
   }
 }
@@ -127,7 +108,7 @@ TEST(Regex, EveryStateCanBeFinished) {
   std::mt19937 random(9);
   for (int i = 0; i < 200; ++i) {
     const std::string pattern = RandomPattern(random).choice(2);
-    TextAutomaton automaton = automaton_of(pattern);
+    TextAutomaton automaton = regex_automaton(pattern);
     std::vector<std::vector<TextAutomaton::State>> from;  // a state: those it is reached from
     std::vector<TextAutomaton::State> ends, pending = {automaton.start()};
     from.resize(1);
@@ -160,7 +141,7 @@ TEST(Regex, EveryStateCanBeFinished) {
 }
 
 TEST(Regex, CharactersAreOnesOfUtf8) {
-  TextAutomaton any = automaton_of("[^a]");
+  TextAutomaton any = regex_automaton("[^a]");
   for (const char32_t c : {0x00, 0x7f, 0x80, 0x7ff, 0x800, 0xd7ff, 0xe000, 0xffff, 0x10000, 0x10ffff}) {
     std::string text;
     if (c < 0x80)
@@ -173,11 +154,11 @@ TEST(Regex, CharactersAreOnesOfUtf8) {
     else
       text = {static_cast<char>(0xf0 | c >> 18), static_cast<char>(0x80 | (c >> 12 & 0x3f)),
               static_cast<char>(0x80 | (c >> 6 & 0x3f)), static_cast<char>(0x80 | (c & 0x3f))};
-    EXPECT_TRUE(matches(any, text)) << static_cast<unsigned>(c);
+    EXPECT_TRUE(accepts(any, text)) << static_cast<unsigned>(c);
   }
   for (const std::string_view bytes :
        {"\xc0\x80", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\x80", "\xe0\x80\x80", "\xff", "a"})
-    EXPECT_FALSE(matches(any, bytes));
+    EXPECT_FALSE(accepts(any, bytes));
 }
 
 TEST(Regex, RefusesByNameAndPlace) {
@@ -207,7 +188,7 @@ TEST(Regex, RefusesByNameAndPlace) {
       {"\\", "too early", ErrorKind::kBadInput},
   };
   for (const auto& one : cases) try {
-      automaton_of(one.pattern);
+      regex_automaton(one.pattern);
       ADD_FAILURE() << one.pattern;
     } catch (const Error& error) {
       EXPECT_EQ(error.kind(), one.kind) << one.pattern;
@@ -215,7 +196,7 @@ TEST(Regex, RefusesByNameAndPlace) {
           << one.pattern << ": " << error.detail().message;
       EXPECT_EQ(error.detail().where, "regex");
     }
-  EXPECT_THROW(automaton_of(std::string(100, '(') + std::string(100, ')')), Error);
+  EXPECT_THROW(regex_automaton(std::string(100, '(') + std::string(100, ')')), Error);
 }
 
 // Expressions made to cost much: refused when they are compiled, or when a step is too dear; or cheap after
@@ -223,15 +204,15 @@ TEST(Regex, RefusesByNameAndPlace) {
 TEST(Regex, BombsMeetBudgets) {
   for (const char* pattern : {"(abcdefgh){10000}(abcdefgh){10000}(abcdefgh){10000}(é|ü){10000}(abc){10000}(d?"
                               "e?){10000}(f?){10000}"})
-    EXPECT_THROW(automaton_of(pattern), Error) << pattern;
+    EXPECT_THROW(regex_automaton(pattern), Error) << pattern;
   const auto walk = [](const std::string& pattern, const std::string& text) {
-    TextAutomaton automaton = automaton_of(pattern);
+    TextAutomaton automaton = regex_automaton(pattern);
     return after(automaton, text);
   };
   for (const char* pattern : {"((((){300}x?){300}){300}){300}", "((x?){1000}){1000}b"})
     EXPECT_THROW(walk(pattern, "x"), Error) << pattern << ": a million places at once";
   // 2^200 states, of which a text sees one for each of its bytes
-  TextAutomaton many = automaton_of("[ab]*a[ab]{200}");
+  TextAutomaton many = regex_automaton("[ab]*a[ab]{200}");
   std::mt19937 random(3);
   TextAutomaton::State state = many.start();
   for (int i = 0; i < 3000; ++i) {

@@ -12,12 +12,13 @@ namespace llmq {
 namespace {
 
 using testing::as_bytes;
+using testing::Attack;
 using testing::expect_refusal;
 using testing::gguf_text;
 using testing::GgufBytes;
 using testing::little_endian;
 
-GgufHeader parse(std::string_view file) { return parse_gguf(as_bytes(file), "x.gguf"); }
+GgufHeader gguf_header(std::string_view file) { return parse_gguf(as_bytes(file), "x.gguf"); }
 
 constexpr std::uint64_t kHuge = std::numeric_limits<std::uint64_t>::max();
 constexpr std::uint32_t kF32 = 0, kQ4_0 = 2;
@@ -37,7 +38,7 @@ TEST(Gguf, ReadsBothVersions) {
     GgufBytes bytes = sound();
     bytes.version = version;
     const std::string file = bytes.bytes();
-    const GgufHeader header = parse(file);
+    const GgufHeader header = gguf_header(file);
     EXPECT_EQ(header.version, version);
     EXPECT_EQ(header.string("general.architecture"), "llama");
     EXPECT_EQ(header.integer("n"), 7);
@@ -65,7 +66,7 @@ TEST(Gguf, ReadsEveryIntegerType) {
       .key("f64", GgufType::kF64, little_endian(0.5));
   bytes.key("yes", GgufType::kBool, "\x01").key("no", GgufType::kBool, std::string_view("\0", 1));
   const std::string file = bytes.bytes();
-  const GgufHeader header = parse(file);
+  const GgufHeader header = gguf_header(file);
   EXPECT_EQ(header.integer("u8"), 255);
   EXPECT_EQ(header.integer("i8"), -1);
   EXPECT_EQ(header.integer("u16"), 65535);
@@ -92,19 +93,12 @@ TEST(Gguf, HonoursTheAlignment) {
   bytes.alignment = 128;
   bytes.u32("general.alignment", 128).tensor("a", {1}, {1}).tensor("b", {1}, {2});
   const std::string file = bytes.bytes();
-  const GgufHeader header = parse(file);
+  const GgufHeader header = gguf_header(file);
   EXPECT_EQ(header.tensors[1].offset % 128, 0u);
   EXPECT_EQ(header.tensors[1].offset, header.tensors[0].offset + 128);
 }
 
-struct Attack {
-  const char* what;
-  std::string file;
-  const char* expected;
-  ErrorKind kind = ErrorKind::kBadInput;
-};
-
-std::vector<Attack> attacks() {
+std::vector<Attack> gguf_attacks() {
   const auto make = [](auto change) {
     GgufBytes bytes;
     change(bytes);
@@ -215,18 +209,19 @@ std::vector<Attack> attacks() {
 }
 
 TEST(Gguf, RefusesEveryAttack) {
-  for (const Attack& attack : attacks()) {
+  for (const Attack& attack : gguf_attacks()) {
     SCOPED_TRACE(attack.what);
-    expect_refusal(attack.kind, attack.expected, [&] { parse(attack.file); });
+    expect_refusal(attack.kind, attack.expected, [&] { gguf_header(attack.file); });
   }
 }
 
 TEST(Gguf, RefusesEveryTruncation) {
   const std::string file = sound().bytes();
-  parse(file);
+  gguf_header(file);
   for (std::size_t size = 0; size < file.size(); ++size) {
     SCOPED_TRACE(size);
-    expect_refusal(ErrorKind::kBadInput, "x.gguf", [&] { parse(std::string_view(file).substr(0, size)); });
+    expect_refusal(ErrorKind::kBadInput, "x.gguf",
+                   [&] { gguf_header(std::string_view(file).substr(0, size)); });
   }
 }
 

@@ -30,7 +30,7 @@ GgufMetadata metadata() {
   return made;
 }
 
-std::vector<TensorDeclaration> declarations() {
+std::vector<TensorDeclaration> gguf_declarations() {
   return {{"norm", DType::kF32, Shape{3}},
           {"matrix", DType::kQ4_0, Shape{2, 32}},
           {"half", DType::kF16, Shape{2, 3, 1}}};
@@ -38,8 +38,8 @@ std::vector<TensorDeclaration> declarations() {
 
 const std::string kNorm = "ABCDEFGHIJKL", kMatrix(36, 'm'), kHalf = "0123456789ab";
 
-void write(Io& io, const Path& path, bool backwards) {
-  GgufWriter writer(io, path, metadata(), declarations());
+void write_gguf(Io& io, const Path& path, bool backwards) {
+  GgufWriter writer(io, path, metadata(), gguf_declarations());
   const std::vector<std::pair<std::string, std::string>> tensors{
       {"norm", kNorm}, {"matrix", kMatrix}, {"half", kHalf}};
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -52,7 +52,7 @@ void write(Io& io, const Path& path, bool backwards) {
 
 TEST(GgufWriter, WritesKeysAndTensorsInOrderPaddedTo32) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "m.gguf", false);
+  write_gguf(system_io(), directory / "m.gguf", false);
   GgufBytes expected;
   expected.text("general.architecture", "llama").u32("llama.block_count", 2).f32("llama.epsilon", 0.5f);
   expected.key("yes", GgufType::kBool, "\1");
@@ -71,7 +71,7 @@ TEST(GgufWriter, WritesKeysAndTensorsInOrderPaddedTo32) {
 
 TEST(GgufWriter, TheReaderFindsWhatWasWritten) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "m.gguf", true);
+  write_gguf(system_io(), directory / "m.gguf", true);
   const std::string bytes = directory.read("m.gguf");
   const GgufHeader header = parse_gguf(as_bytes(bytes), "m.gguf");
   EXPECT_EQ(header.integer("llama.block_count"), 2);
@@ -84,14 +84,14 @@ TEST(GgufWriter, TheReaderFindsWhatWasWritten) {
 
 TEST(GgufWriter, OrderOfFeedingChangesNothing) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "one", false);
-  write(system_io(), directory / "two", true);
+  write_gguf(system_io(), directory / "one", false);
+  write_gguf(system_io(), directory / "two", true);
   EXPECT_EQ(directory.read("one"), directory.read("two"));
 }
 
 TEST(GgufMetadata, CopiesValuesAsTheyLie) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "m.gguf", false);
+  write_gguf(system_io(), directory / "m.gguf", false);
   const std::string bytes = directory.read("m.gguf");
   const GgufHeader header = parse_gguf(as_bytes(bytes), "m.gguf");
   const GgufMetadata original = metadata();
@@ -111,7 +111,7 @@ TEST(GgufMetadata, CopiesValuesAsTheyLie) {
 TEST(GgufWriter, NothingHasTheNameUntilFinished) {
   TemporaryDirectory directory;
   {
-    GgufWriter writer(system_io(), directory / "m", metadata(), declarations());
+    GgufWriter writer(system_io(), directory / "m", metadata(), gguf_declarations());
     writer.append("norm", as_bytes(kNorm));
     EXPECT_FALSE(system_io().exists(directory / "m"));
     expect_refusal(ErrorKind::kInternal, "0 of ", [&] { writer.finish(); });
@@ -144,7 +144,7 @@ TEST(GgufWriter, RefusesWhatGgufCannotHold) {
 TEST(GgufWriter, SyncsBeforeItRenames) {
   TemporaryDirectory directory;
   CountingIo io;
-  write(io, directory / "m", false);
+  write_gguf(io, directory / "m", false);
   const std::vector<std::string>& calls = io.calls();
   ASSERT_GE(calls.size(), 3u);
   EXPECT_TRUE(calls[calls.size() - 3].starts_with("sync m.partial-"));
@@ -156,7 +156,7 @@ TEST(GgufWriter, SyncsBeforeItRenames) {
 
 TEST(GgufWriter, AFailingDiskLeavesNothingThatLooksFinished) {
   const int failures =
-      count_failures_of_a_disk([](Io& io, const Path& path) { write(io, path, false); },
+      count_failures_of_a_disk([](Io& io, const Path& path) { write_gguf(io, path, false); },
                                [](const std::string& bytes) { parse_gguf(as_bytes(bytes), "m"); });
   EXPECT_GE(failures, 12);  // create, reserve, tables, six pieces, sync, rename, directory
 }

@@ -94,6 +94,14 @@ class GgufBytes {
   std::uint64_t key_count_ = 0, tensor_count_ = 0;
 };
 
+// A file that lies, and what its refusal says.
+struct Attack {
+  const char* what;
+  std::string file;
+  const char* expected;
+  ErrorKind kind = ErrorKind::kBadInput;
+};
+
 // Runs `act`, which must throw an Error of `kind` with a file and a sentence that holds `part` (in its
 // message, place or hint).
 template <typename Act>

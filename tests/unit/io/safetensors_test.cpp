@@ -9,11 +9,14 @@ namespace llmq {
 namespace {
 
 using testing::as_bytes;
+using testing::Attack;
 using testing::expect_refusal;
 using testing::little_endian;
 using testing::safetensors_file;
 
-SafetensorsHeader parse(std::string_view file) { return parse_safetensors(as_bytes(file), "x.safetensors"); }
+SafetensorsHeader safetensors_header(std::string_view file) {
+  return parse_safetensors(as_bytes(file), "x.safetensors");
+}
 
 std::string entry(std::string_view name, std::string_view dtype, std::string_view shape,
                   std::string_view offsets) {
@@ -26,7 +29,7 @@ TEST(Safetensors, ReadsEntriesByOffsetAndMetadata) {
   const std::string header = object(entry("b", "F32", "2,3", "8,32") + "," + entry("a", "BF16", "4", "0,8") +
                                     R"(,"__metadata__":{"format":"pt"})") +
                              "   ";
-  const auto parsed = parse(safetensors_file(header, 32));
+  const auto parsed = safetensors_header(safetensors_file(header, 32));
   ASSERT_EQ(parsed.entries.size(), 2u);
   EXPECT_EQ(parsed.entries[0].name, "a");
   EXPECT_EQ(parsed.entries[0].dtype, DType::kBF16);
@@ -37,8 +40,8 @@ TEST(Safetensors, ReadsEntriesByOffsetAndMetadata) {
 }
 
 TEST(Safetensors, ReadsEmptyTensorsScalarsAndNoTensors) {
-  EXPECT_TRUE(parse(safetensors_file("{}")).entries.empty());
-  const auto parsed = parse(
+  EXPECT_TRUE(safetensors_header(safetensors_file("{}")).entries.empty());
+  const auto parsed = safetensors_header(
       safetensors_file(object(entry("empty", "F32", "0,7", "0,0") + "," + entry("scalar", "F32", "", "0,4") +
                               "," + entry("late", "F32", "0", "4,4")),
                        4));
@@ -47,14 +50,7 @@ TEST(Safetensors, ReadsEmptyTensorsScalarsAndNoTensors) {
   EXPECT_EQ(parsed.entries[1].shape.rank(), 0);
 }
 
-struct Attack {
-  const char* what;
-  std::string file;
-  const char* expected;
-  ErrorKind kind = ErrorKind::kBadInput;
-};
-
-std::vector<Attack> attacks() {
+std::vector<Attack> safetensors_attacks() {
   const auto one = [](std::string_view members, std::size_t bytes = 4) {
     return safetensors_file(object(members), bytes);
   };
@@ -129,20 +125,20 @@ std::vector<Attack> attacks() {
 }
 
 TEST(Safetensors, RefusesEveryAttack) {
-  for (const Attack& attack : attacks()) {
+  for (const Attack& attack : safetensors_attacks()) {
     SCOPED_TRACE(attack.what);
-    expect_refusal(attack.kind, attack.expected, [&] { parse(attack.file); });
+    expect_refusal(attack.kind, attack.expected, [&] { safetensors_header(attack.file); });
   }
 }
 
 TEST(Safetensors, RefusesEveryTruncation) {
   const std::string file =
       safetensors_file(object(entry("a", "F32", "2", "0,8") + "," + entry("b", "BF16", "4", "8,16")), 16);
-  parse(file);
+  safetensors_header(file);
   for (std::size_t size = 0; size < file.size(); ++size) {
     SCOPED_TRACE(size);
     expect_refusal(ErrorKind::kBadInput, "x.safetensors",
-                   [&] { parse(std::string_view(file).substr(0, size)); });
+                   [&] { safetensors_header(std::string_view(file).substr(0, size)); });
   }
 }
 

@@ -14,7 +14,7 @@ using testing::count_failures_of_a_disk;
 using testing::expect_refusal;
 using testing::TemporaryDirectory;
 
-std::vector<TensorDeclaration> declarations() {
+std::vector<TensorDeclaration> safetensors_declarations() {
   return {{"z", DType::kU8, Shape{3}},
           {"b", DType::kBF16, Shape{2, 2}},
           {"f", DType::kF32, Shape{2}},
@@ -22,8 +22,8 @@ std::vector<TensorDeclaration> declarations() {
           {"e", DType::kF32, Shape{0, 4}}};
 }
 
-void write(Io& io, const Path& path, bool backwards) {
-  SafetensorsWriter writer(io, path, declarations(), {{"format", "pt"}});
+void write_safetensors(Io& io, const Path& path, bool backwards) {
+  SafetensorsWriter writer(io, path, safetensors_declarations(), {{"format", "pt"}});
   const std::vector<std::pair<std::string, std::string>> tensors{
       {"z", "xyz"}, {"b", "12345678"}, {"f", "ABCDEFGH"}, {"a", "pq"}, {"e", ""}};
   for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -35,7 +35,7 @@ void write(Io& io, const Path& path, bool backwards) {
 
 TEST(SafetensorsWriter, WritesWidestFirstThenByNamePaddedToEight) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "m.safetensors", false);
+  write_safetensors(system_io(), directory / "m.safetensors", false);
   const std::string header =
       R"({"__metadata__":{"format":"pt"},"e":{"dtype":"F32","shape":[0,4],"data_offsets":[0,0]},)"
       R"("f":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"a":{"dtype":"BF16","shape":[],"data_offsets":[8,10]},)"
@@ -47,8 +47,8 @@ TEST(SafetensorsWriter, WritesWidestFirstThenByNamePaddedToEight) {
 
 TEST(SafetensorsWriter, OrderOfFeedingChangesNothing) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "one", false);
-  write(system_io(), directory / "two", true);
+  write_safetensors(system_io(), directory / "one", false);
+  write_safetensors(system_io(), directory / "two", true);
   EXPECT_EQ(directory.read("one"), directory.read("two"));
   EXPECT_EQ(parse_safetensors(as_bytes(directory.read("one")), "one").entries.size(), 5u);
 }
@@ -56,7 +56,7 @@ TEST(SafetensorsWriter, OrderOfFeedingChangesNothing) {
 TEST(SafetensorsWriter, NothingHasTheNameUntilFinished) {
   TemporaryDirectory directory;
   {
-    SafetensorsWriter writer(system_io(), directory / "m", declarations(), {});
+    SafetensorsWriter writer(system_io(), directory / "m", safetensors_declarations(), {});
     writer.add("z", as_bytes("xyz"));
     EXPECT_FALSE(system_io().exists(directory / "m"));
     expect_refusal(ErrorKind::kInternal, "never came", [&] { writer.finish(); });
@@ -70,15 +70,15 @@ TEST(SafetensorsWriter, NothingHasTheNameUntilFinished) {
 // What an interrupted writer left is gone on with only where its layout and its bytes are those expected.
 TEST(SafetensorsWriter, GoesOnWhereAnotherStopped) {
   TemporaryDirectory directory;
-  write(system_io(), directory / "whole", false);
+  write_safetensors(system_io(), directory / "whole", false);
   {
-    SafetensorsWriter first(system_io(), directory / "m", declarations(), {{"format", "pt"}},
+    SafetensorsWriter first(system_io(), directory / "m", safetensors_declarations(), {{"format", "pt"}},
                             FilePlace::kDirect);
     for (const auto& [name, bytes] :
          std::vector<std::pair<std::string, std::string>>{{"f", "ABCDEFGH"}, {"z", "xyz"}})
       first.add(name, as_bytes(bytes));
   }
-  SafetensorsWriter second(system_io(), directory / "m", declarations(), {{"format", "pt"}},
+  SafetensorsWriter second(system_io(), directory / "m", safetensors_declarations(), {{"format", "pt"}},
                            FilePlace::kExisting);
   EXPECT_TRUE(second.holds("f", sha256_hex(as_bytes("ABCDEFGH"))));
   EXPECT_FALSE(second.holds("b", sha256_hex(as_bytes("12345678"))));
@@ -89,7 +89,7 @@ TEST(SafetensorsWriter, GoesOnWhereAnotherStopped) {
   second.finish();
   EXPECT_EQ(directory.read("m"), directory.read("whole"));
   expect_refusal(ErrorKind::kBadInput, "not laid out", [&] {
-    SafetensorsWriter(system_io(), directory / "m", declarations(), {}, FilePlace::kExisting);
+    SafetensorsWriter(system_io(), directory / "m", safetensors_declarations(), {}, FilePlace::kExisting);
   });
 }
 
@@ -107,7 +107,7 @@ TEST(SafetensorsWriter, RefusesWhatSafetensorsCannotHold) {
 
 TEST(SafetensorsWriter, AFailingDiskLeavesNothingThatLooksFinished) {
   const int failures =
-      count_failures_of_a_disk([](Io& io, const Path& path) { write(io, path, false); },
+      count_failures_of_a_disk([](Io& io, const Path& path) { write_safetensors(io, path, false); },
                                [](const std::string& bytes) { parse_safetensors(as_bytes(bytes), "m"); });
   EXPECT_GE(failures, 9);  // create, reserve, header, five tensors, sync, rename, directory
 }

@@ -10,11 +10,11 @@
 namespace llmq {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
-std::string refusal(const ScratchModel& model) {
+std::string model_refusal(const ScratchModel& model) {
   return error_of([&] { ModelSpec::read(model.open()); });
 }
 
@@ -22,7 +22,7 @@ std::string refusal_with(const std::string& key, Json value, const std::string& 
                          const std::string& architecture = "LlamaForCausalLM") {
   ScratchModel model(family, architecture);
   model.config[key] = std::move(value);
-  return refusal(model);
+  return model_refusal(model);
 }
 
 TEST(ModelSpec, ReadsLlama) {
@@ -105,51 +105,51 @@ TEST(ModelSpec, TiedHeadMeansTheStoredTensor) {
   // Both stored and equal: tied. Both stored and different: the config is wrong.
   ScratchModel both;
   both.config["tie_word_embeddings"] = true;
-  EXPECT_EQ(refusal(both), "");
+  EXPECT_EQ(model_refusal(both), "");
   both.tensors["lm_head.weight"].bytes[5] ^= 1;
-  EXPECT_THAT(refusal(both), HasSubstr("lm_head.weight: differs from model.embed_tokens.weight"));
+  EXPECT_THAT(model_refusal(both), HasSubstr("lm_head.weight: differs from model.embed_tokens.weight"));
 }
 
 TEST(ModelSpec, UntiedHeadMustBeStored) {
   ScratchModel model;
   model.tensors.erase("lm_head.weight");
-  EXPECT_THAT(refusal(model), HasSubstr("lm_head.weight: is missing"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("lm_head.weight: is missing"));
 }
 
 TEST(ModelSpec, MissingHeadDimAndKvHeadsFollowTheFamily) {
   ScratchModel model;
   model.config.erase("num_key_value_heads");  // llama: as many as heads, so k and v have the wrong shape here
-  EXPECT_THAT(refusal(model), HasSubstr("k_proj.weight: has shape [8, 16], but"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("k_proj.weight: has shape [8, 16], but"));
   ScratchModel wide;
   wide.config["head_dim"] = 8;
-  EXPECT_THAT(refusal(wide), HasSubstr("q_proj.weight: has shape [16, 16], but"));
+  EXPECT_THAT(model_refusal(wide), HasSubstr("q_proj.weight: has shape [16, 16], but"));
 }
 
 TEST(ModelSpec, ShapesAreNamedOnBothSides) {
   ScratchModel model;
   model.tensors["model.layers.1.mlp.up_proj.weight"] = scratch_ramp({20, 16});
-  EXPECT_THAT(refusal(model), HasSubstr("model.layers.1.mlp.up_proj.weight: has shape [20, 16]"));
-  EXPECT_THAT(refusal(model), HasSubstr("[24, 16]"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("model.layers.1.mlp.up_proj.weight: has shape [20, 16]"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("[24, 16]"));
   ScratchModel missing;
   missing.tensors.erase("model.layers.0.input_layernorm.weight");
-  EXPECT_THAT(refusal(missing), HasSubstr("model.layers.0.input_layernorm.weight: is missing"));
+  EXPECT_THAT(model_refusal(missing), HasSubstr("model.layers.0.input_layernorm.weight: is missing"));
 }
 
 TEST(ModelSpec, ATensorNobodyReadsIsRefused) {
   ScratchModel model;
   model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({4}));
-  EXPECT_THAT(refusal(model), StartsWith("unsupported|"));
-  EXPECT_THAT(refusal(model),
+  EXPECT_THAT(model_refusal(model), StartsWith("unsupported|"));
+  EXPECT_THAT(model_refusal(model),
               HasSubstr("model.layers.0.self_attn.q_norm.weight: nothing in this family reads"));
   ScratchModel old;
   old.add_to_blocks("self_attn.rotary_emb.inv_freq", scratch_ramp({2}));
-  EXPECT_EQ(refusal(old), "");
+  EXPECT_EQ(model_refusal(old), "");
 }
 
 TEST(ModelSpec, BiasesOfLlamaFollowItsFlags) {
   ScratchModel model;
   model.config["mlp_bias"] = true;
-  EXPECT_THAT(refusal(model), HasSubstr("gate_proj.bias: is missing"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("gate_proj.bias: is missing"));
   model.add_to_blocks("mlp.gate_proj.bias", scratch_ramp({24}));
   model.add_to_blocks("mlp.up_proj.bias", scratch_ramp({24}));
   model.add_to_blocks("mlp.down_proj.bias", scratch_ramp({16}));
@@ -186,11 +186,11 @@ TEST(ModelSpec, Qwen2WindowsFollowTransformers) {
   model.config["layer_types"] = Json::array({"sliding_attention", "full_attention"});
   EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(8, 0));
   model.config["use_sliding_window"] = false;
-  EXPECT_THAT(refusal(model), HasSubstr("layer_types: asks for sliding_attention in block 0"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("layer_types: asks for sliding_attention in block 0"));
   model.config["layer_types"] = Json::array({"linear_attention", "full_attention"});
-  EXPECT_THAT(refusal(model), HasSubstr("layer_types: names the kind linear_attention"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("layer_types: names the kind linear_attention"));
   model.config["layer_types"] = Json::array({"full_attention"});
-  EXPECT_THAT(refusal(model), HasSubstr("layer_types: has 1 entries, num_hidden_layers is 2"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("layer_types: has 1 entries, num_hidden_layers is 2"));
 }
 
 TEST(ModelSpec, MistralHasOneWindow) {
@@ -201,14 +201,14 @@ TEST(ModelSpec, MistralHasOneWindow) {
   model.config["sliding_window"] = 7;
   EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(7, 7));
   model.config["sliding_window"] = 0;
-  EXPECT_THAT(refusal(model), HasSubstr("sliding_window: is 0"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("sliding_window: is 0"));
 }
 
 TEST(ModelSpec, Qwen3HasHeadNormsAndItsOwnHeadDim) {
   ScratchModel model("qwen3", "Qwen3ForCausalLM");
-  EXPECT_THAT(refusal(model), HasSubstr("shape [128] (head_dim)"));  // head_dim 128 when absent
+  EXPECT_THAT(model_refusal(model), HasSubstr("shape [128] (head_dim)"));  // head_dim 128 when absent
   model.config["head_dim"] = 4;
-  EXPECT_THAT(refusal(model), HasSubstr("q_norm.weight: is missing"));
+  EXPECT_THAT(model_refusal(model), HasSubstr("q_norm.weight: is missing"));
   model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({4}));
   model.add_to_blocks("self_attn.k_norm.weight", scratch_ramp({4}));
   const BlockSpec block = ModelSpec::read(model.open()).blocks[1];

@@ -17,7 +17,7 @@
 namespace llmq {
 namespace {
 
-Json load_cases() {
+Json load_rope_cases() {
   const Path path = Path(LLMQ_SOURCE_DIR) / "tests/unit/model/rope_vectors.json";
   return Json::parse(read_text(system_io(), path), path.string());
 }
@@ -33,7 +33,7 @@ ModelSpec spec_of(const Json& rope_case) {
 
 TEST(Rope, EqualsTransformersForEveryKind) {
   std::size_t values = 0, different = 0;
-  const Json cases = load_cases();
+  const Json cases = load_rope_cases();
   for (const Json& rope_case : cases.items()) {
     SCOPED_TRACE(rope_case.at("name").as_string());
     const ModelSpec spec = spec_of(rope_case);
@@ -84,7 +84,7 @@ TEST(Rope, RefusesEmptyAndImpossibleTables) {
     EXPECT_ANY_THROW(make_rope_table(rope, 64, positions));
 }
 
-std::string refusal(const std::string& config) {
+std::string rope_refusal(const std::string& config) {
   const Json json = Json::parse(config, "config.json");
   try {
     ConfigFields fields(json, "config.json", "");
@@ -96,42 +96,46 @@ std::string refusal(const std::string& config) {
 }
 
 TEST(RopeFields, RefusesWhatItDoesNotKnowByName) {
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"ntk","factor":2}})").find("rope_scaling.type: is \"ntk\""),
-            std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"longrope","factor":2}})")
+  EXPECT_NE(
+      rope_refusal(R"({"rope_scaling":{"type":"ntk","factor":2}})").find("rope_scaling.type: is \"ntk\""),
+      std::string::npos);
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"longrope","factor":2}})")
                 .find("rope_scaling.short_factor: is no list of 8 factors"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}})")
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"linear","rope_type":"yarn","factor":2}})")
                 .find("rope_scaling.rope_type"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear"}})").find("rope_scaling.factor: is missing"),
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"linear"}})").find("rope_scaling.factor: is missing"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","factor":0}})").find("rope_scaling.factor: is 0"),
+  EXPECT_NE(
+      rope_refusal(R"({"rope_scaling":{"type":"linear","factor":0}})").find("rope_scaling.factor: is 0"),
+      std::string::npos);
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"linear","factor":1e300}})").find("rope_scaling.factor"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","factor":1e300}})").find("rope_scaling.factor"),
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"linear","factor":"2"}})").find("expected a number"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","factor":"2"}})").find("expected a number"),
-            std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":{"type":"linear","factor":2,"long_factor":[1]}})")
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":{"type":"linear","factor":2,"long_factor":[1]}})")
                 .find("rope_scaling.long_factor"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_scaling":[1]})").find("expected an object, found an array"), std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_theta":-5})").find("rope_theta: is -5"), std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_theta":10000,"rope_parameters":{"rope_type":"default","rope_theta":20000}})")
-                .find("rope_parameters.rope_theta"),
+  EXPECT_NE(rope_refusal(R"({"rope_scaling":[1]})").find("expected an object, found an array"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})")
+  EXPECT_NE(rope_refusal(R"({"rope_theta":-5})").find("rope_theta: is -5"), std::string::npos);
+  EXPECT_NE(
+      rope_refusal(R"({"rope_theta":10000,"rope_parameters":{"rope_type":"default","rope_theta":20000}})")
+          .find("rope_parameters.rope_theta"),
+      std::string::npos);
+  EXPECT_NE(rope_refusal(R"({"rope_parameters":{"rope_type":"default","partial_rotary_factor":0.5}})")
                 .find("partial_rotary_factor"),
             std::string::npos);
-  EXPECT_NE(refusal(R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})")
+  EXPECT_NE(rope_refusal(R"({"rope_parameters":{"full_attention":{"rope_type":"default"}}})")
                 .find("rope_parameters.full_attention"),
             std::string::npos);
   EXPECT_NE(
-      refusal(
+      rope_refusal(
           R"({"rope_scaling":{"rope_type":"llama3","factor":8,"low_freq_factor":4,"high_freq_factor":4}})")
           .find("high_freq_factor"),
       std::string::npos);
-  EXPECT_EQ(refusal(R"({"rope_scaling":{"type":"linear","rope_type":"linear","factor":2}})"), "");
+  EXPECT_EQ(rope_refusal(R"({"rope_scaling":{"type":"linear","rope_type":"linear","factor":2}})"), "");
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kRows = 5;
-constexpr std::int32_t kPositions[kRows] = {0, 1, 7, 8, 30};
+constexpr std::int64_t kTurnedRows = 5;
+constexpr std::int32_t kPositions[kTurnedRows] = {0, 1, 7, 8, 30};
 
 // Two tables, of which the second block uses the other one.
 ModelSpec two_ropes(const Checkpoint& checkpoint, double theta, std::int64_t dims) {
@@ -34,16 +34,16 @@ Projected projected(const ForwardContext& context, const LinearSource& source, s
   Backend& backend = context.backend;
   const BlockSpec& block = context.spec.blocks[number];
   const BlockWeights weights = load_block(backend, Compute::kFloat32, source, block);
-  std::vector<float> rows(static_cast<std::size_t>(kRows * context.spec.hidden_size));
+  std::vector<float> rows(static_cast<std::size_t>(kTurnedRows * context.spec.hidden_size));
   for (std::size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 23) / 8 - 1;
   std::vector<Buffer> held;
   const auto tensor = [&](const Shape& shape) {
     held.push_back(backend.allocate(static_cast<std::size_t>(shape.elements()) * sizeof(float)));
     return held.back().view(DType::kF32, shape);
   };
-  const TensorView x = tensor({kRows, context.spec.hidden_size}),
-                   q = tensor({kRows, attention.heads, attention.head_dim}),
-                   k = tensor({kRows, attention.kv_heads, attention.head_dim}), v = tensor(k.shape);
+  const TensorView x = tensor({kTurnedRows, context.spec.hidden_size}),
+                   q = tensor({kTurnedRows, attention.heads, attention.head_dim}),
+                   k = tensor({kTurnedRows, attention.kv_heads, attention.head_dim}), v = tensor(k.shape);
   backend.upload(x, rows.data());
   project(context, block, weights, attention, x, kPositions, q, k, v);
   Projected result{std::vector<float>(static_cast<std::size_t>(q.shape.elements())),
@@ -53,10 +53,10 @@ Projected projected(const ForwardContext& context, const LinearSource& source, s
   return result;
 }
 
-// Heads [kRows, ..., head_dim] turned by hand.
-std::vector<float> turned(std::vector<float> heads, const RopeSpec& rope, std::int64_t head_dim) {
-  const std::int64_t half = rope.dims / 2, each = static_cast<std::int64_t>(heads.size()) / kRows;
-  for (std::int64_t row = 0; row < kRows; ++row)
+// Heads [kTurnedRows, ..., head_dim] turned by hand.
+std::vector<float> turned_heads(std::vector<float> heads, const RopeSpec& rope, std::int64_t head_dim) {
+  const std::int64_t half = rope.dims / 2, each = static_cast<std::int64_t>(heads.size()) / kTurnedRows;
+  for (std::int64_t row = 0; row < kTurnedRows; ++row)
     for (std::int64_t head = row * each; head < (row + 1) * each; head += head_dim)
       for (std::int64_t i = 0; i < half; ++i) {
         const double angle = kPositions[row] * std::pow(rope.theta, -2.0 * static_cast<double>(i) /
@@ -90,8 +90,8 @@ TEST(RopeUse, EveryBlockTurnsByItsOwnTable) {
         still.rope = {};
         const Projected as_it_is = projected(context, source, block, attention),
                         plain = projected(context, source, block, still);
-        expect_near(as_it_is.q, turned(plain.q, spec.ropes[block], attention.head_dim));
-        expect_near(as_it_is.k, turned(plain.k, spec.ropes[block], attention.head_dim));
+        expect_near(as_it_is.q, turned_heads(plain.q, spec.ropes[block], attention.head_dim));
+        expect_near(as_it_is.k, turned_heads(plain.k, spec.ropes[block], attention.head_dim));
         EXPECT_NE(as_it_is.q, plain.q);
       }
     }

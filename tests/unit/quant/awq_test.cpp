@@ -20,26 +20,26 @@
 namespace llmq {
 namespace {
 
-constexpr std::int64_t kChannels = 64, kRows = 24, kTokens = 200;
+constexpr std::int64_t kAwqChannels = 64, kAwqRows = 24, kAwqTokens = 200;
 
 struct Fixture {
   std::shared_ptr<Backend> backend = make_reference_backend();
   std::vector<float> weight, x;
-  InputStats stats{kChannels};
+  InputStats stats{kAwqChannels};
   QuantScheme scheme;
 
   // Inputs with a few loud channels, as decoder blocks have them.
-  explicit Fixture(float loud = 30.0f) : weight(kRows * kChannels), x(kTokens * kChannels) {
+  explicit Fixture(float loud = 30.0f) : weight(kAwqRows * kAwqChannels), x(kAwqTokens * kAwqChannels) {
     std::mt19937 generator(11);
     std::normal_distribution<float> normal;
     for (float& w : weight) w = 0.05f * normal(generator);
     for (std::size_t i = 0; i < x.size(); ++i) x[i] = normal(generator) * (i % 16 == 3 ? loud : 1.0f);
-    stats.add(*backend, TensorView(x.data(), DType::kF32, {kTokens, kChannels}));
+    stats.add(*backend, TensorView(x.data(), DType::kF32, {kAwqTokens, kAwqChannels}));
     scheme.group_size = 32;
   }
   ScaleProblem problem() const {
     ScaleProblem p;
-    p.readers = {{weight, kRows, scheme}};
+    p.readers = {{weight, kAwqRows, scheme}};
     p.stats = &stats;
     p.compute = Compute::kFloat32;
     return p;
@@ -49,13 +49,13 @@ struct Fixture {
     std::vector<float> back(weight.size());
     dequantize(m, back);
     double error = 0;
-    for (std::int64_t t = 0; t < kTokens; ++t)
-      for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t t = 0; t < kAwqTokens; ++t)
+      for (std::int64_t r = 0; r < kAwqRows; ++r) {
         double y = 0;
-        for (std::int64_t k = 0; k < kChannels; ++k) {
-          const auto i = static_cast<std::size_t>(r * kChannels + k);
+        for (std::int64_t k = 0; k < kAwqChannels; ++k) {
+          const auto i = static_cast<std::size_t>(r * kAwqChannels + k);
           y += (static_cast<double>(back[i]) / s[static_cast<std::size_t>(k)] - weight[i]) *
-               x[static_cast<std::size_t>(t * kChannels + k)];
+               x[static_cast<std::size_t>(t * kAwqChannels + k)];
         }
         error += y * y;
       }
@@ -63,12 +63,12 @@ struct Fixture {
   }
   std::vector<float> scaled(const std::vector<float>& s) const {
     std::vector<float> w = weight;
-    for (std::size_t i = 0; i < w.size(); ++i) w[i] *= s[i % kChannels];
+    for (std::size_t i = 0; i < w.size(); ++i) w[i] *= s[i % kAwqChannels];
     return w;
   }
 };
 
-const std::vector<float> kOnes(kChannels, 1.0f);
+const std::vector<float> kOnes(kAwqChannels, 1.0f);
 
 // The Gram matrix is stored in FP32 (relative 2^-24 per entry) and d is FP32: against sums in double the loss
 // is off by at most 2^-22 of sum |d_i| |G_ij| |d_j|, which Cauchy bounds by K tr-like terms; K = 64 leaves 64
@@ -78,7 +78,7 @@ constexpr double kRelative = 2e-5;
 TEST(GramLoss, IsTheOutputError) {
   const Fixture f;
   ThreadPool pool(2);
-  const QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  const QuantizedMatrix m = round_to_nearest(f.weight, kAwqRows, kAwqChannels, f.scheme, pool);
   GramLoss gram(f.stats, *f.backend, Compute::kFloat32);
   const double loss = sum_in_order(row_losses(m, f.weight, gram, pool)), exact = f.output_error(m, kOnes);
   EXPECT_GT(exact, 0);
@@ -100,9 +100,9 @@ TEST(GramLoss, SeesWhatTheCodesMean) {
   float8.weight_type = WeightType::kFloat8;
   float8.granularity = Granularity::kChannel;
   float8.symmetric = true;
-  expect_output_error(round_to_nearest(f.weight, kRows, kChannels, float8, pool));
-  QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
-  for (std::int64_t k = 0; k < kChannels; ++k)
+  expect_output_error(round_to_nearest(f.weight, kAwqRows, kAwqChannels, float8, pool));
+  QuantizedMatrix m = round_to_nearest(f.weight, kAwqRows, kAwqChannels, f.scheme, pool);
+  for (std::int64_t k = 0; k < kAwqChannels; ++k)
     m.column_group.push_back(static_cast<std::int32_t>(k % m.groups()));
   expect_output_error(m);
 }
@@ -120,9 +120,10 @@ TEST(Salient, ColumnsAreThoseOfTheLargestMeanInput) {
 TEST(Salient, ColumnsStayAsTheyWereAndTheOthersAreRoundedToNearest) {
   const Fixture f;
   ThreadPool pool(2);
-  const QuantizedMatrix m = make_salient_rounding(0.07, Compute::kFloat32)
-                                ->quantize({f.weight, kRows, kChannels, &f.stats, f.scheme}, *f.backend);
-  const QuantizedMatrix plain = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  const QuantizedMatrix m =
+      make_salient_rounding(0.07, Compute::kFloat32)
+          ->quantize({f.weight, kAwqRows, kAwqChannels, &f.stats, f.scheme}, *f.backend);
+  const QuantizedMatrix plain = round_to_nearest(f.weight, kAwqRows, kAwqChannels, f.scheme, pool);
   EXPECT_EQ(m.kept_columns, (std::vector<std::int32_t>{3, 19, 35, 51})) << "the loud ones";
   std::vector<float> kept(f.weight.size()), rounded(f.weight.size());
   dequantize(m, kept);
@@ -138,7 +139,7 @@ TEST(Salient, ColumnsStayAsTheyWereAndTheOthersAreRoundedToNearest) {
 TEST(GramLoss, RunsWhereTheDevicesMemoryIsClosed) {
   const Fixture f;
   ThreadPool pool(2);
-  const QuantizedMatrix m = round_to_nearest(f.weight, kRows, kChannels, f.scheme, pool);
+  const QuantizedMatrix m = round_to_nearest(f.weight, kAwqRows, kAwqChannels, f.scheme, pool);
   GramLoss open(f.stats, *f.backend, Compute::kFloat32);
   const auto fake = make_fake_backend();
   GramLoss closed(f.stats, *fake, Compute::kFloat32);
@@ -153,7 +154,7 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
   const std::vector<std::shared_ptr<Backend>> further = {make_backend({"emulated:1", 1})};
   GramLoss gram(f.stats, *backend, Compute::kFloat32, further);
   std::vector<float> weight = f.weight;
-  std::fill_n(weight.begin() + 5 * kChannels, kChannels, 0.0f);
+  std::fill_n(weight.begin() + 5 * kAwqChannels, kAwqChannels, 0.0f);
   std::vector<float> s = kOnes;
   for (std::size_t k = 0; k < s.size(); ++k) s[k] = 0.3f + 0.07f * static_cast<float>(k);
   QuantScheme symmetric = f.scheme, channel = f.scheme, float8 = f.scheme;
@@ -162,41 +163,41 @@ TEST(GramLoss, DevicesMakeTheDifferencesOfTheHost) {
   float8.weight_type = WeightType::kFloat8, float8.bits = 8, float8.group_size = 24;
   const QuantScheme* const schemes[] = {&f.scheme, &symmetric, &channel, &float8};
   const auto row_of = [&](std::int64_t i) {
-    return GramLoss::Row{weight.data() + i * kChannels, schemes[i / 6]};
+    return GramLoss::Row{weight.data() + i * kAwqChannels, schemes[i / 6]};
   };
 
-  std::vector<double> want(kRows);
+  std::vector<double> want(kAwqRows);
   for (const std::vector<float>* const factors :
        std::initializer_list<const std::vector<float>*>{&s, &kOnes}) {
-    std::vector<float> inverse, scratch(kChannels);
+    std::vector<float> inverse, scratch(kAwqChannels);
     for (const float factor : *factors) inverse.push_back(1.0f / factor);
     const auto make_row = [&](std::int64_t i, float* d) {
       const GramLoss::Row row = row_of(i);
-      scaled_difference(row.weight, kChannels, row.scheme->group_of(kChannels), factors->data(),
+      scaled_difference(row.weight, kAwqChannels, row.scheme->group_of(kAwqChannels), factors->data(),
                         inverse.data(), *row.scheme, scratch.data(), d);
     };
     ThreadPool one(1);
     GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, one);
     const std::vector<float>* const candidates[] = {&kOnes, factors};
-    EXPECT_EQ(gram.scaled_losses(kRows, row_of, candidates, backend->workers())[1], want);
+    EXPECT_EQ(gram.scaled_losses(kAwqRows, row_of, candidates, backend->workers())[1], want);
   }
   // the second device begins inside a row's
   const GramLoss::Shrink shrinks[] = {{1, 1}, {0.9f, 0.9f}, {1, 0.8f}, {0.7f, 1}, {0.6f, 0.5f}};
   for (const QuantScheme* scheme : schemes) {
     const auto ranged = [&](std::int64_t i) {
-      return GramLoss::RangedRow{weight.data() + i * kChannels,
-                                 find_range(weight.data() + i * kChannels, kChannels)};
+      return GramLoss::RangedRow{weight.data() + i * kAwqChannels,
+                                 find_range(weight.data() + i * kAwqChannels, kAwqChannels)};
     };
-    want.assign(5 * kRows, 0);
+    want.assign(5 * kAwqRows, 0);
     const auto make_row = [&](std::int64_t i, float* d) {
       const GramLoss::RangedRow row = ranged(i / 5);
       const GramLoss::Shrink shrink = shrinks[i % 5];
-      round_difference(row.weight, kChannels,
+      round_difference(row.weight, kAwqChannels,
                        grid_for({row.range.low * shrink.low, row.range.high * shrink.high}, *scheme), d);
     };
     GramLoss(f.stats, *backend, Compute::kFloat32).evaluate(want, make_row, backend->workers());
-    EXPECT_EQ(gram.shrunk_losses(kRows, ranged, shrinks, *scheme, backend->workers()), want);
-    want.resize(kRows);
+    EXPECT_EQ(gram.shrunk_losses(kAwqRows, ranged, shrinks, *scheme, backend->workers()), want);
+    want.resize(kAwqRows);
   }
 }
 
@@ -212,7 +213,9 @@ TEST(GramLoss, RowsInOneCallFollowTheScratchOfADevice) {
 TEST(GramLoss, PiecesOfAnySizeGiveTheSameBits) {
   const Fixture f;
   constexpr std::int64_t kMany = 300;
-  const auto weight_of = [&](std::int64_t i) { return f.weight.data() + i * 13 % ((kRows - 1) * kChannels); };
+  const auto weight_of = [&](std::int64_t i) {
+    return f.weight.data() + i * 13 % ((kAwqRows - 1) * kAwqChannels);
+  };
   std::vector<GramLoss::Shrink> shrinks;
   for (int i = 0; i < 31; ++i)
     shrinks.push_back({1.0f - 0.01f * static_cast<float>(i), 1.0f - 0.02f * static_cast<float>(i)});
@@ -224,7 +227,7 @@ TEST(GramLoss, PiecesOfAnySizeGiveTheSameBits) {
           make_emulated_cuda_backend(1, {0, {}, {}, large == 1 ? 16 << 20 : 64 << 10});
       GramLoss gram(f.stats, *backend, compute);
       const auto ranged = [&](std::int64_t i) {
-        return GramLoss::RangedRow{weight_of(i), find_range(weight_of(i), kChannels)};
+        return GramLoss::RangedRow{weight_of(i), find_range(weight_of(i), kAwqChannels)};
       };
       losses[large] = gram.shrunk_losses(kMany, ranged, shrinks, f.scheme, backend->workers());
       most[large] = backend->peak_bytes();
@@ -247,7 +250,7 @@ TEST(AwqScales, RowsCrossToADeviceOncePerSearch) {
     search_awq_scales(f.problem(), options, *backend);
     up[grid == 2 ? 0 : 1] = notes.up;
   }
-  EXPECT_EQ(up[1] - up[0], 10u * 2 * kChannels * sizeof(float));  // s and 1 / s of ten candidates
+  EXPECT_EQ(up[1] - up[0], 10u * 2 * kAwqChannels * sizeof(float));  // s and 1 / s of ten candidates
 }
 
 TEST(AwqScales, BeatRoundingWhereChannelsStandOut) {
@@ -257,7 +260,7 @@ TEST(AwqScales, BeatRoundingWhereChannelsStandOut) {
   EXPECT_LT(scales.loss, 0.5 * scales.identity_loss);
   ThreadPool pool(1);
   const std::vector<float> w = f.scaled(scales.s);
-  const double exact = f.output_error(round_to_nearest(w, kRows, kChannels, f.scheme, pool), scales.s);
+  const double exact = f.output_error(round_to_nearest(w, kAwqRows, kAwqChannels, f.scheme, pool), scales.s);
   EXPECT_NEAR(scales.loss, exact, kRelative * exact);
   // Channels that stand out are the ones that are scaled up.
   EXPECT_GT(scales.s[3], 2 * scales.s[4]);
@@ -279,9 +282,9 @@ TEST(AwqScales, AreNeverWorseThanTheIdentity) {
 
 TEST(AwqScales, SilentChannelsKeepOne) {
   Fixture f;
-  for (std::size_t i = 5; i < f.x.size(); i += kChannels) f.x[i] = 0;
-  f.stats = InputStats(kChannels);
-  f.stats.add(*f.backend, TensorView(f.x.data(), DType::kF32, {kTokens, kChannels}));
+  for (std::size_t i = 5; i < f.x.size(); i += kAwqChannels) f.x[i] = 0;
+  f.stats = InputStats(kAwqChannels);
+  f.stats.add(*f.backend, TensorView(f.x.data(), DType::kF32, {kAwqTokens, kAwqChannels}));
   const AwqScales scales = search_awq_scales(f.problem(), {}, *f.backend);
   EXPECT_FALSE(scales.identity);
   EXPECT_EQ(scales.s[5], 1.0f);
@@ -290,24 +293,24 @@ TEST(AwqScales, SilentChannelsKeepOne) {
 TEST(AwqScales, ChannelsOfOneProducerShareOne) {
   const Fixture f;
   ScaleProblem p = f.problem();
-  for (std::int32_t c = 0; c < kChannels; ++c)
+  for (std::int32_t c = 0; c < kAwqChannels; ++c)
     p.producer_of.push_back(c % 16);  // four readers' channels each
   const AwqScales scales = search_awq_scales(p, {}, *f.backend);
   EXPECT_FALSE(scales.identity);
-  for (std::size_t c = 0; c < kChannels; ++c) EXPECT_EQ(scales.s[c], scales.s[c % 16]);
+  for (std::size_t c = 0; c < kAwqChannels; ++c) EXPECT_EQ(scales.s[c], scales.s[c % 16]);
 }
 
 TEST(AwqScales, EveryReaderCounts) {
   const Fixture f;
   ScaleProblem together = f.problem(), halves = f.problem();
-  halves.readers = {{std::span(f.weight).first(10 * kChannels), 10, f.scheme},
-                    {std::span(f.weight).subspan(10 * kChannels), kRows - 10, f.scheme}};
+  halves.readers = {{std::span(f.weight).first(10 * kAwqChannels), 10, f.scheme},
+                    {std::span(f.weight).subspan(10 * kAwqChannels), kAwqRows - 10, f.scheme}};
   EXPECT_EQ(search_awq_scales(together, {}, *f.backend).s, search_awq_scales(halves, {}, *f.backend).s);
   EXPECT_EQ(search_awq_scales(together, {}, *f.backend).loss, search_awq_scales(halves, {}, *f.backend).loss);
 }
 
 RoundingProblem rounding_problem(const Fixture& f) {
-  return {f.weight, kRows, kChannels, &f.stats, f.scheme};
+  return {f.weight, kAwqRows, kAwqChannels, &f.stats, f.scheme};
 }
 
 TEST(AwqClip, NeverLosesAgainstPlainRoundingAndReportsTheTrueLoss) {
@@ -341,16 +344,16 @@ TEST(AwqClip, OffMeansPlainRounding) {
 TEST(AwqClip, PermutedRowsGivePermutedCodes) {
   const Fixture f;
   Fixture reversed;
-  for (std::int64_t r = 0; r < kRows; ++r)
-    std::copy_n(f.weight.begin() + (kRows - 1 - r) * kChannels, kChannels,
-                reversed.weight.begin() + r * kChannels);
+  for (std::int64_t r = 0; r < kAwqRows; ++r)
+    std::copy_n(f.weight.begin() + (kAwqRows - 1 - r) * kAwqChannels, kAwqChannels,
+                reversed.weight.begin() + r * kAwqChannels);
   const auto method = make_awq_rounding({}, Compute::kFloat32);
   const QuantizedMatrix a = method->quantize(rounding_problem(f), *f.backend),
                         b = method->quantize(rounding_problem(reversed), *f.backend);
-  for (std::int64_t r = 0; r < kRows; ++r)
-    for (std::int64_t k = 0; k < kChannels; ++k)
-      EXPECT_EQ(a.codes[static_cast<std::size_t>(r * kChannels + k)],
-                b.codes[static_cast<std::size_t>((kRows - 1 - r) * kChannels + k)]);
+  for (std::int64_t r = 0; r < kAwqRows; ++r)
+    for (std::int64_t k = 0; k < kAwqChannels; ++k)
+      EXPECT_EQ(a.codes[static_cast<std::size_t>(r * kAwqChannels + k)],
+                b.codes[static_cast<std::size_t>((kAwqRows - 1 - r) * kAwqChannels + k)]);
 }
 
 TEST(Awq, SameBytesAtAnyThreadCount) {

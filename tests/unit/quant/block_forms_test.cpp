@@ -12,9 +12,9 @@
 namespace llmq {
 namespace {
 
-constexpr const char* kGptq =
+constexpr const char* kGptqInForms =
     "method: gptq\nscheme: w4a16_g8_sym\ngptq: {upstream_share: 0.5}\ncalibration: {sequence_length: 24}\n";
-constexpr const char* kAwq =
+constexpr const char* kAwqInForms =
     "method: awq\nscheme: w4a16_g8_asym\nawq: {grid: 5, clip: false}\ncalibration: {sequence_length: 24}\n";
 
 ScratchTensor noise(std::vector<std::int64_t> shape, std::uint32_t state, float scale = 0.25f) {
@@ -92,7 +92,7 @@ TEST(BlockForms, StackedMatricesAreTensorsOfTheirOwn) {
     EXPECT_EQ(one.tensors()[i].view.shape, other.tensors()[i].view.shape);
     EXPECT_EQ(one.read_float32(one.tensors()[i]), other.read_float32(other.tensors()[i]));
   }
-  for (const char* recipe : {"method: rtn\nscheme: w4a16_g8_sym\n", kGptq, kAwq,
+  for (const char* recipe : {"method: rtn\nscheme: w4a16_g8_sym\n", kGptqInForms, kAwqInForms,
                              "method: rtn\nscheme: w4a16_g8_sym\nignore: ['re:.*(down|up)_proj']\n"}) {
     SCOPED_TRACE(recipe);
     const Job from_one(recipe, one, ModelSpec::read(one)), from_other(recipe, other, ModelSpec::read(other));
@@ -135,7 +135,7 @@ TEST(BlockForms, ResidualScaleIsThatOfTheOutputLinears) {
   ModelSpec spec = ModelSpec::read(of_scaled);
   for (BlockSpec& block : spec.blocks)
     for (SublayerSpec& part : block.sublayers) part.residual_scale = 0.25f;
-  const Job one(kGptq, of_plain, ModelSpec::read(of_plain)), other(kGptq, of_scaled, spec);
+  const Job one(kGptqInForms, of_plain, ModelSpec::read(of_plain)), other(kGptqInForms, of_scaled, spec);
   for (const auto& [module, matrix] : one.output.quantized) {
     const QuantizedMatrix& found = other.output.quantized.at(module);
     EXPECT_EQ(matrix.codes, found.codes) << module;
@@ -180,7 +180,7 @@ TEST(BlockForms, ReadersThatAreNeverQuantizedGetTheScaleToo) {
   make_noisy(model);
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = with_router(checkpoint);
-  for (const char* recipe : {kAwq,
+  for (const char* recipe : {kAwqInForms,
                              "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
                              "calibration: {sequence_length: 24}\n"}) {
     SCOPED_TRACE(recipe);
@@ -201,7 +201,7 @@ TEST(BlockForms, IgnoredReadersKeepTheirBytes) {
   make_noisy(model);
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
-  const Job job((std::string(kAwq) + "ignore: ['re:.*gate_proj']\n").c_str(), checkpoint, spec);
+  const Job job((std::string(kAwqInForms) + "ignore: ['re:.*gate_proj']\n").c_str(), checkpoint, spec);
   for (const BlockSpec& block : spec.blocks) {
     const Moved found = moved(job, checkpoint, block);
     EXPECT_EQ(found.gain, 0);
@@ -215,10 +215,11 @@ TEST(BlockForms, NoRecipeQuantizesWhatIsNeverQuantized) {
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = with_router(checkpoint);
   EXPECT_EQ(spec.never_quantized().size(), 2u);
-  const Plan plan = make_plan(
-      Recipe::parse(std::string(kAwq) + "overrides: [{match: 're:.*gate_proj', scheme: w8a16_g8_sym}]\n",
-                    "r.yaml"),
-      checkpoint, spec, Compute::kFloat32, 1, 0);
+  const Plan plan =
+      make_plan(Recipe::parse(std::string(kAwqInForms) +
+                                  "overrides: [{match: 're:.*gate_proj', scheme: w8a16_g8_sym}]\n",
+                              "r.yaml"),
+                checkpoint, spec, Compute::kFloat32, 1, 0);
   EXPECT_EQ(plan.warnings,
             std::vector<std::string>{"overrides: 're:.*gate_proj' names "
                                      "model.layers.0.mlp.gate_proj, which is never quantized"});

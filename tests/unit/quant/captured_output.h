@@ -8,6 +8,7 @@
 #include "export/output/model_writer.h"
 #include "model/open_checkpoint.h"
 #include "quant/pipeline/pipeline.h"
+#include "quant/plan/plan_costs.h"
 
 namespace llmq {
 
@@ -40,6 +41,14 @@ struct CapturedOutput final : UnpublishedWriter {
 inline Checkpoint stories() {
   return open_checkpoint(system_io(), std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k");
 }
+
+// Of a plan for it, on one thread.
+inline PlanCosts costs_of(const Plan& plan) {
+  const Checkpoint checkpoint = stories();
+  return estimate_costs(plan, checkpoint, ModelSpec::read(checkpoint), 1);
+}
+
+enum class ResidualPlace { kDevice, kHost };  // where the residual stream lies
 
 // Samples of pseudo-random ids: enough for every stage to run.
 inline CalibrationSet some_samples(std::int64_t samples, std::int64_t length) {

@@ -11,16 +11,14 @@
 namespace llmq {
 namespace {
 
-enum class Place { kDevice, kHost };  // of the residual stream
-
-struct Quantized {
+struct PlannedRun {
   Plan plan;
   PlanCosts costs;
   CapturedOutput output;
   std::uint64_t most = 0;  // that a device held
 };
 
-Plan plan_of(const std::string& recipe, Compute compute, std::span<const std::shared_ptr<Backend>> devices,
+Plan plan_on(const std::string& recipe, Compute compute, std::span<const std::shared_ptr<Backend>> devices,
              std::int64_t samples, std::int64_t length) {
   const Checkpoint checkpoint = stories();
   return make_plan(Recipe::parse(recipe + fmt::format("calibration: {{samples: {}, sequence_length: {}}}\n",
@@ -29,21 +27,17 @@ Plan plan_of(const std::string& recipe, Compute compute, std::span<const std::sh
                    checkpoint, ModelSpec::read(checkpoint), compute, 1, 0, planned_devices(devices));
 }
 
-PlanCosts costs_of(const Plan& plan) {
-  const Checkpoint checkpoint = stories();
-  return estimate_costs(plan, checkpoint, ModelSpec::read(checkpoint), 1);
-}
-
-Quantized quantize_on(const std::string& recipe, Compute compute, std::optional<std::uint64_t> memory,
-                      std::int64_t samples = 4, std::int64_t length = 24, int count = 1,
-                      std::int64_t chunk = 0, Place place = Place::kDevice, std::int64_t scratch = 64 << 10) {
+PlannedRun quantize_planned(const std::string& recipe, Compute compute, std::optional<std::uint64_t> memory,
+                            std::int64_t samples = 4, std::int64_t length = 24, int count = 1,
+                            std::int64_t chunk = 0, ResidualPlace place = ResidualPlace::kDevice,
+                            std::int64_t scratch = 64 << 10) {
   const Checkpoint checkpoint = stories();
   std::vector<std::shared_ptr<Backend>> devices;
   for (int i = 0; i < count; ++i) devices.push_back(make_emulated_cuda_backend(1, {i, memory, {}, scratch}));
-  Quantized run{plan_of(recipe, compute, devices, samples, length), {}, {}, 0};
+  PlannedRun run{plan_on(recipe, compute, devices, samples, length), {}, {}, 0};
   if (chunk != 0) {
     run.plan.chunk_tokens = chunk;
-    run.plan.activations_on_host = place == Place::kHost;
+    run.plan.activations_on_host = place == ResidualPlace::kHost;
   }
   run.costs = costs_of(run.plan);
   PipelineOptions options;
@@ -70,8 +64,8 @@ TEST(DeviceMemory, APlanKnowsWhatADeviceWillHold) {
     std::map<std::string, QuantizedMatrix> small;
     // what goes at once is planned, and changes no result
     for (const std::int64_t scratch : {std::int64_t{64} << 10, std::int64_t{64} << 20}) {
-      const Quantized found =
-          quantize_on(c.recipe + kFew, c.compute, {}, 2, 16, 1, 0, Place::kDevice, scratch);
+      const PlannedRun found =
+          quantize_planned(c.recipe + kFew, c.compute, {}, 2, 16, 1, 0, ResidualPlace::kDevice, scratch);
       std::string parts;
       for (const MemoryItem& item : found.costs.device_memory)
         parts += fmt::format("\n  {}: {}", item.what, item.bytes);
@@ -93,7 +87,7 @@ TEST(DeviceMemory, WhatHasNoRoomThereIsComputedAgainThenHeldByTheHost) {
   const std::string recipe = "method: gptq\nscheme: w4a16_g32_sym\n";
   const auto planned = [&](std::uint64_t memory) {
     const std::shared_ptr<Backend> device = make_emulated_cuda_backend(1, {0, memory, {}});
-    return plan_of(recipe, Compute::kBFloat16, {&device, 1}, 128, 512);
+    return plan_on(recipe, Compute::kBFloat16, {&device, 1}, 128, 512);
   };
   const auto needed = [](const Plan& plan) {
     const PlanCosts costs = costs_of(plan);
@@ -118,11 +112,13 @@ TEST(DeviceMemory, WhatHasNoRoomThereIsComputedAgainThenHeldByTheHost) {
 TEST(DeviceMemory, WhereSamplesLieChangesNoByte) {
   const std::string recipe = std::string("method: gptq\nscheme: w4a16_g32_sym\n") + kFew;
   for (const int count : {1, 2}) {
-    const Quantized there = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kDevice),
-                    held = quantize_on(recipe, Compute::kBFloat16, {}, 6, 8, count, 16, Place::kHost);
+    const PlannedRun there = quantize_planned(recipe, Compute::kBFloat16, {}, 6, 8, count, 16,
+                                              ResidualPlace::kDevice),
+                     held = quantize_planned(recipe, Compute::kBFloat16, {}, 6, 8, count, 16,
+                                             ResidualPlace::kHost);
     EXPECT_LT(held.costs.device_bytes, there.costs.device_bytes);
     EXPECT_LT(held.most, there.most);
-    for (const Quantized* const one : {&there, &held})
+    for (const PlannedRun* const one : {&there, &held})
       EXPECT_LE(one->most, one->costs.device_bytes + one->costs.device_bytes / 20);
     ASSERT_FALSE(there.output.quantized.empty());
     for (const auto& [name, matrix] : there.output.quantized) {
@@ -137,7 +133,7 @@ TEST(DeviceMemory, ARunWithoutRoomIsRefusedWithWhatWouldDo) {
   const auto refusal = [&](std::uint64_t memory, std::int64_t samples, std::int64_t length) -> std::string {
     const std::shared_ptr<Backend> device = make_emulated_cuda_backend(1, {0, memory, {}});
     try {
-      plan_of(recipe, Compute::kBFloat16, {&device, 1}, samples, length);
+      plan_on(recipe, Compute::kBFloat16, {&device, 1}, samples, length);
     } catch (const Error& error) {
       EXPECT_EQ(exit_code(error.kind()), 2);
       return error.what();
@@ -146,7 +142,7 @@ TEST(DeviceMemory, ARunWithoutRoomIsRefusedWithWhatWouldDo) {
   };
   const std::shared_ptr<Backend> endless = make_emulated_cuda_backend(1);
   const auto bytes = [&](std::int64_t samples, std::int64_t length) {
-    const PlanCosts costs = costs_of(plan_of(recipe, Compute::kBFloat16, {&endless, 1}, samples, length));
+    const PlanCosts costs = costs_of(plan_on(recipe, Compute::kBFloat16, {&endless, 1}, samples, length));
     return costs.device_bytes + costs.device_bytes / 20;
   };
   EXPECT_THAT(refusal(1 << 10, 4, 64), ::testing::HasSubstr("no number of samples would do"));

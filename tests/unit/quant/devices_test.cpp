@@ -25,7 +25,7 @@ struct Work {
   Compute compute = Compute::kFloat32;
 };
 
-CapturedOutput quantize(const Work& work, int count) {
+CapturedOutput quantize_work(const Work& work, int count) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const Recipe recipe =
@@ -43,7 +43,7 @@ CapturedOutput quantize(const Work& work, int count) {
   return output;
 }
 
-void expect_same(const CapturedOutput& a, const CapturedOutput& b) {
+void expect_same_output(const CapturedOutput& a, const CapturedOutput& b) {
   ASSERT_EQ(a.quantized.size(), b.quantized.size());
   for (const auto& [name, matrix] : a.quantized) {
     const QuantizedMatrix& other = b.quantized.at(name);
@@ -85,8 +85,8 @@ TEST(Devices, SumsThatEndInsideAChunkAreThoseOfOneDevice) {
         "fp8}\nawq: {grid: 3}\n",
         "method: smoothquant\nscheme: w8a8_channel_sym_static\nformat: compressed-tensors\n"}) {
     const Work work{"cpu", recipe, 5, 20, 20};
-    const CapturedOutput one = quantize(work, 1);
-    for (const int count : {2, 3}) expect_same(quantize(work, count), one);
+    const CapturedOutput one = quantize_work(work, 1);
+    for (const int count : {2, 3}) expect_same_output(quantize_work(work, count), one);
   }
 }
 
@@ -96,7 +96,7 @@ TEST(Devices, EmulatedOnesGiveTheBytesOfOne) {
                   "method: [awq, gptq]\nscheme: w4a16_g32_sym\nawq: {grid: 2}\nignore: ['re:.*layers.1.*', "
                   "'re:.*(q|k|v|gate|up)_proj']\n",
                   3, 16, 16};
-  expect_same(quantize(work, 2), quantize(work, 1));
+  expect_same_output(quantize_work(work, 2), quantize_work(work, 1));
 }
 
 // Whole parts of kGramChunkRows rows, whose products go before their turn, and a rest.

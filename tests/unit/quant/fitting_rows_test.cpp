@@ -39,15 +39,13 @@ class Refusals {
   int halves_ = 0;
 };
 
-struct Quantized {
+struct ReportedRun {
   CapturedOutput output;
   QuantizeReport report;
 };
 
-enum class Place { kDevice, kHost };  // of the residual stream
-
-Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std::int64_t chunks,
-                      Place place = Place::kDevice) {
+ReportedRun quantize_in_chunks(const std::vector<std::shared_ptr<Backend>>& devices, std::int64_t chunks,
+                               ResidualPlace place = ResidualPlace::kDevice) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   constexpr const char* kRecipe =
@@ -58,16 +56,16 @@ Quantized quantize_on(const std::vector<std::shared_ptr<Backend>>& devices, std:
   const Recipe recipe = Recipe::parse(fmt::format(kRecipe, chunks * kChunk / kLength, kLength), "r.yaml");
   Plan plan = make_plan(recipe, checkpoint, spec, Compute::kBFloat16, 1, 0);
   plan.chunk_tokens = kChunk;
-  plan.activations_on_host = place == Place::kHost;
+  plan.activations_on_host = place == ResidualPlace::kHost;
   PipelineOptions options;
   options.further_devices.assign(devices.begin() + 1, devices.end());
-  Quantized run;
+  ReportedRun run;
   run.report = run_pipeline(plan, checkpoint, spec, some_samples(chunks * kChunk / kLength, kLength),
                             *devices.front(), run.output, options);
   return run;
 }
 
-void expect_same(const CapturedOutput& a, const CapturedOutput& b) {
+void expect_same_o_and_down(const CapturedOutput& a, const CapturedOutput& b) {
   ASSERT_EQ(a.quantized.size(), 3u);  // o, down, and what comes after them
   ASSERT_EQ(a.quantized.size(), b.quantized.size());
   for (const auto& [name, matrix] : a.quantized) {
@@ -78,7 +76,7 @@ void expect_same(const CapturedOutput& a, const CapturedOutput& b) {
   }
 }
 
-std::vector<std::string> said(const Quantized& run) {
+std::vector<std::string> said(const ReportedRun& run) {
   std::vector<std::string> found;
   for (const std::string& warning : run.report.warnings)
     if (warning.find("ran out of memory") != std::string::npos) found.push_back(warning);
@@ -86,7 +84,7 @@ std::vector<std::string> said(const Quantized& run) {
 }
 
 TEST(FittingRows, AStageThatDoesNotFitIsComputedInPartsWithTheSameResult) {
-  const Quantized whole = quantize_on({make_emulated_cuda_backend(1)}, 1);
+  const ReportedRun whole = quantize_in_chunks({make_emulated_cuda_backend(1)}, 1);
   EXPECT_TRUE(said(whole).empty());
   const struct {
     const char* range;
@@ -98,9 +96,9 @@ TEST(FittingRows, AStageThatDoesNotFitIsComputedInPartsWithTheSameResult) {
   for (const auto& stage : stages) {
     SCOPED_TRACE(stage.range);
     Refusals refusals(stage.range, stage.columns);
-    const Quantized run = quantize_on({testing::short_backend(0, std::ref(refusals))}, 1);
+    const ReportedRun run = quantize_in_chunks({testing::short_backend(0, std::ref(refusals))}, 1);
     EXPECT_EQ(refusals.refused, 2);
-    expect_same(run.output, whole.output);
+    expect_same_o_and_down(run.output, whole.output);
     EXPECT_THAT(said(run), ::testing::ElementsAre(
                                AllOf(HasSubstr("in block 1/2"), HasSubstr("16 rows of a chunk at a time"))));
   }
@@ -108,10 +106,11 @@ TEST(FittingRows, AStageThatDoesNotFitIsComputedInPartsWithTheSameResult) {
 
 TEST(FittingRows, OneOfTwoDevicesGoesOnWithFewerRows) {
   Refusals refusals("x_o forward", kHidden);
-  const Quantized run = quantize_on(
-      {testing::short_backend(0, std::ref(refusals)), make_emulated_cuda_backend(1, {1})}, 2, Place::kHost);
+  const ReportedRun run =
+      quantize_in_chunks({testing::short_backend(0, std::ref(refusals)), make_emulated_cuda_backend(1, {1})},
+                         2, ResidualPlace::kHost);
   EXPECT_EQ(refusals.refused, 2);
-  expect_same(run.output, quantize_on({make_emulated_cuda_backend(1)}, 2).output);
+  expect_same_o_and_down(run.output, quantize_in_chunks({make_emulated_cuda_backend(1)}, 2).output);
   EXPECT_EQ(said(run).size(), 1u);
 }
 
@@ -121,7 +120,7 @@ TEST(FittingRows, ARunThatNoPartFitsEndsWithWhatWouldDo) {
            bytes >= FittingRows::kFewest * kHidden * 4;
   };
   try {
-    quantize_on({testing::short_backend(0, refuse)}, 1);
+    quantize_in_chunks({testing::short_backend(0, refuse)}, 1);
     FAIL() << "it went on";
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kResource);
@@ -136,17 +135,17 @@ TEST(FittingRows, AnyAllocationOfTheForwardPassMayFail) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
-  constexpr std::int64_t kRows = 2 * FittingRows::kFewest;
-  const CalibrationSet samples = some_samples(1, kRows);
+  constexpr std::int64_t kFewRows = 2 * FittingRows::kFewest;
+  const CalibrationSet samples = some_samples(1, kFewRows);
   std::size_t allocations = 0, refused = SIZE_MAX;
   const auto seen = [&] {
     bool counts = false;
     const auto backend = testing::short_backend(
         0, [&](std::size_t, const std::string&) { return counts && allocations++ == refused; });
     const BlockWeights weights = load_block(*backend, Compute::kBFloat16, source, spec.blocks[0]);
-    ForwardContext context = make_forward_context(spec, *backend, Compute::kBFloat16, kRows);
+    ForwardContext context = make_forward_context(spec, *backend, Compute::kBFloat16, kFewRows);
     context.fitting = std::make_unique<FittingRows>();
-    ActivationStream stream(context, samples, kRows, false);
+    ActivationStream stream(context, samples, kFewRows, false);
     stream.measure_kv();
     stream.embed(checkpoint, samples);
     std::vector<std::byte> bytes;
@@ -164,7 +163,7 @@ TEST(FittingRows, AnyAllocationOfTheForwardPassMayFail) {
     const KvExtremes extremes = stream.kv_extremes();
     stream.finish(1, 0, weights);
     counts = false;
-    EXPECT_EQ(context.fitting->news().value_or(kRows), refused == SIZE_MAX ? kRows : kRows / 2);
+    EXPECT_EQ(context.fitting->news().value_or(kFewRows), refused == SIZE_MAX ? kFewRows : kFewRows / 2);
     take("x_attn");
     take("x_o");
     return std::tuple(bytes, extremes.keys, extremes.values);

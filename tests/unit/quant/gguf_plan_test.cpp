@@ -19,20 +19,20 @@ using ::testing::HasSubstr;
 
 const Path kModel = Path(LLMQ_SOURCE_DIR) / "tests/models/tinystories-656k";
 
-GgufPlan plan_of(const std::string& text, std::uint64_t memory_limit = 0) {
+GgufPlan gguf_plan_of(const std::string& text, std::uint64_t memory_limit = 0) {
   const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   return make_gguf_plan(system_io(), Recipe::parse("format: gguf\n" + text, "r.yaml"), checkpoint,
                         ModelSpec::read(checkpoint), Compute::kFloat32, memory_limit);
 }
 
-std::uint64_t peak_of(const GgufPlan& plan) {
+std::uint64_t gguf_peak_of(const GgufPlan& plan) {
   const Checkpoint checkpoint = open_checkpoint(system_io(), kModel.string());
   return estimate_costs(plan, checkpoint, ModelSpec::read(checkpoint)).peak_bytes;
 }
 
-std::string error_of(const std::string& text) {
+std::string gguf_plan_error(const std::string& text) {
   try {
-    plan_of(text);
+    gguf_plan_of(text);
     return {};
   } catch (const Error& error) {
     return error.detail().where + ": " + error.detail().message + "; " + error.detail().hint;
@@ -40,23 +40,24 @@ std::string error_of(const std::string& text) {
 }
 
 TEST(GgufPlan, MethodsChooseImportanceAndSearch) {
-  const GgufPlan plain = plan_of("method: rtn\nscheme: Q4_0\n");
+  const GgufPlan plain = gguf_plan_of("method: rtn\nscheme: Q4_0\n");
   EXPECT_EQ(plain.importance, "none");
   EXPECT_EQ(plain.search, BlockSearch::kGgml);
   EXPECT_FALSE(plain.needs_calibration());
   EXPECT_EQ(plain.file_type->name, "Q4_0");
-  const GgufPlan weighted = plan_of("method: imatrix\n");
+  const GgufPlan weighted = gguf_plan_of("method: imatrix\n");
   EXPECT_EQ(weighted.importance, "calibration");
   EXPECT_EQ(weighted.search, BlockSearch::kBest);
   EXPECT_EQ(weighted.file_type->name, "Q4_K_M");
-  const GgufPlan filed = plan_of("method: imatrix\nscheme: q5_1\ngguf: {importance: i.dat, search: ggml}\n");
+  const GgufPlan filed =
+      gguf_plan_of("method: imatrix\nscheme: q5_1\ngguf: {importance: i.dat, search: ggml}\n");
   EXPECT_EQ(filed.importance, "i.dat");
   EXPECT_EQ(filed.search, BlockSearch::kGgml);
   EXPECT_FALSE(filed.needs_calibration());
 }
 
 TEST(GgufPlan, CountsBytes) {
-  const GgufPlan plan = plan_of("method: rtn\nscheme: f32\n");
+  const GgufPlan plan = gguf_plan_of("method: rtn\nscheme: f32\n");
   std::uint64_t elements = 0;
   for (const GgufPlan::Tensor& tensor : plan.tensors)
     elements += static_cast<std::uint64_t>(tensor.shape.elements());
@@ -66,30 +67,34 @@ TEST(GgufPlan, CountsBytes) {
 }
 
 TEST(GgufPlan, SaysWhatItCannotDo) {
-  EXPECT_THAT(error_of("method: awq\n"), HasSubstr("method rtn or imatrix"));
-  EXPECT_THAT(error_of("method: awq\nawq: {salient_fp16: 0.01}\n"), HasSubstr("write format: safetensors"));
-  EXPECT_THAT(error_of("method: [imatrix, gptq]\n"), HasSubstr("method rtn or imatrix"));
-  EXPECT_THAT(error_of("method: rtn\nscheme: w4a16_g64_sym\n"), HasSubstr("q4_k_m"));
-  EXPECT_THAT(error_of("method: rtn\nscheme: q4_k_x\n"), HasSubstr("q4_k_x"));
-  EXPECT_THAT(error_of("method: rtn\nignore: [lm_head, q_proj]\n"), HasSubstr("ignore: the types inside"));
-  EXPECT_THAT(error_of("method: rtn\noverrides: [{match: a, scheme: w8a16_channel}]\n"),
+  EXPECT_THAT(gguf_plan_error("method: awq\n"), HasSubstr("method rtn or imatrix"));
+  EXPECT_THAT(gguf_plan_error("method: awq\nawq: {salient_fp16: 0.01}\n"),
+              HasSubstr("write format: safetensors"));
+  EXPECT_THAT(gguf_plan_error("method: [imatrix, gptq]\n"), HasSubstr("method rtn or imatrix"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nscheme: w4a16_g64_sym\n"), HasSubstr("q4_k_m"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nscheme: q4_k_x\n"), HasSubstr("q4_k_x"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\nignore: [lm_head, q_proj]\n"),
+              HasSubstr("ignore: the types inside"));
+  EXPECT_THAT(gguf_plan_error("method: rtn\noverrides: [{match: a, scheme: w8a16_channel}]\n"),
               HasSubstr("overrides: "));
-  EXPECT_THAT(error_of("method: rtn\ngguf: {importance: calibration}\n"), HasSubstr("without importance"));
-  EXPECT_THAT(error_of("method: imatrix\ngguf: {importance: none}\n"), HasSubstr("with importance"));
-  EXPECT_THAT(error_of("method: imatrix\nscheme: f16\n"), HasSubstr("changes nothing"));
-  EXPECT_THAT(error_of("method: imatrix\ngguf: {importance: f.dat, imatrix_out: o.dat}\n"),
+  EXPECT_THAT(gguf_plan_error("method: rtn\ngguf: {importance: calibration}\n"),
+              HasSubstr("without importance"));
+  EXPECT_THAT(gguf_plan_error("method: imatrix\ngguf: {importance: none}\n"), HasSubstr("with importance"));
+  EXPECT_THAT(gguf_plan_error("method: imatrix\nscheme: f16\n"), HasSubstr("changes nothing"));
+  EXPECT_THAT(gguf_plan_error("method: imatrix\ngguf: {importance: f.dat, imatrix_out: o.dat}\n"),
               HasSubstr("imatrix_out"));
-  EXPECT_THAT(error_of("method: imatrix\ncalibration: {sequence_length: 4096}\n"),
+  EXPECT_THAT(gguf_plan_error("method: imatrix\ncalibration: {sequence_length: 4096}\n"),
               HasSubstr("512 positions"));
 }
 
 TEST(GgufPlan, GivesUpKeptInputsBeforeRefusingALimit) {
-  const GgufPlan plan = plan_of("method: imatrix\ncalibration: {samples: 1024}\n");
+  const GgufPlan plan = gguf_plan_of("method: imatrix\ncalibration: {samples: 1024}\n");
   EXPECT_TRUE(plan.keep_inputs);
-  const GgufPlan tight = plan_of("method: imatrix\ncalibration: {samples: 1024}\n", peak_of(plan) - 1);
+  const GgufPlan tight =
+      gguf_plan_of("method: imatrix\ncalibration: {samples: 1024}\n", gguf_peak_of(plan) - 1);
   EXPECT_FALSE(tight.keep_inputs);
-  EXPECT_LT(peak_of(tight), peak_of(plan));
-  EXPECT_THROW(plan_of("method: imatrix\n", 1 << 20), Error);
+  EXPECT_LT(gguf_peak_of(tight), gguf_peak_of(plan));
+  EXPECT_THROW(gguf_plan_of("method: imatrix\n", 1 << 20), Error);
 }
 
 TEST(GgufRecipe, PathsAreTakenAsTypedEachIntoItsOwnPlace) {

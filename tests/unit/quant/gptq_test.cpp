@@ -50,7 +50,7 @@ std::vector<GptqOptions> option_sets() {
   return sets;
 }
 
-QuantScheme scheme_of(int bits, bool symmetric, Granularity granularity) {
+QuantScheme gptq_scheme(int bits, bool symmetric, Granularity granularity) {
   QuantScheme s;
   s.bits = bits;
   s.symmetric = symmetric;
@@ -64,7 +64,7 @@ std::vector<QuantScheme> schemes() {
   for (const int bits : {2, 3, 4, 8})
     for (const bool symmetric : {false, true})
       for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
-        all.push_back(scheme_of(bits, symmetric, granularity));
+        all.push_back(gptq_scheme(bits, symmetric, granularity));
   return all;
 }
 
@@ -236,11 +236,11 @@ TEST(Gptq, ADeviceGivesTheProcessorsCodes) {
   for (const Granularity granularity : {Granularity::kGroup, Granularity::kChannel, Granularity::kTensor})
     for (const bool symmetric : {true, false})
       for (const GptqOptions& options : option_sets())
-        compare(scheme_of(4, symmetric, granularity), options, 37, 30, 0);
+        compare(gptq_scheme(4, symmetric, granularity), options, 37, 30, 0);
   int turn = 0;
   for (const GptqOptions& options : search_sets())
     for (const bool symmetric : {true, false}) {
-      QuantScheme scheme = scheme_of(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
+      QuantScheme scheme = gptq_scheme(turn % 3 == 0 ? 2 : 3, symmetric, Granularity::kGroup);
       scheme.scale_dtype = turn++ % 2 == 0 ? DType::kF16 : DType::kF32;
       // blocks of columns that devices copy one by one, and 16 bytes at a time
       compare(scheme, options, 24, turn % 2 == 0 ? 70 : 72, 0.1f);

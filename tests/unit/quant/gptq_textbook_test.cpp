@@ -19,11 +19,11 @@ using testing::gamma;
 
 using Square = std::vector<std::vector<double>>;
 
-Square zeros(std::size_t n) { return Square(n, std::vector<double>(n)); }
+Square zero_square(std::size_t n) { return Square(n, std::vector<double>(n)); }
 
 Square lower_factor(const Square& a) {
   const std::size_t n = a.size();
-  Square l = zeros(n);
+  Square l = zero_square(n);
   for (std::size_t i = 0; i < n; ++i)
     for (std::size_t j = 0; j <= i; ++j) {
       double sum = a[i][j];
@@ -35,7 +35,7 @@ Square lower_factor(const Square& a) {
 
 Square inverse_of(Square a) {  // Gauss and Jordan; a is positive definite, so no pivoting
   const std::size_t n = a.size();
-  Square inverse = zeros(n);
+  Square inverse = zero_square(n);
   for (std::size_t i = 0; i < n; ++i) inverse[i][i] = 1;
   for (std::size_t p = 0; p < n; ++p) {
     const double pivot = a[p][p];
@@ -57,7 +57,7 @@ struct Textbook {
   std::vector<std::vector<double>> margin, bound;
 };
 
-GroupGrid grid_of(const std::vector<double>& w, const QuantScheme& scheme) {
+GroupGrid textbook_grid(const std::vector<double>& w, const QuantScheme& scheme) {
   const std::vector<float> rounded(w.begin(), w.end());
   return grid_for(find_range(rounded.data(), static_cast<std::int64_t>(rounded.size())), scheme);
 }
@@ -66,7 +66,7 @@ GroupGrid grid_of(const std::vector<double>& w, const QuantScheme& scheme) {
 Textbook textbook(const GptqFixture& f, const ColumnOrder& order, bool fixed_scales) {
   const auto n = static_cast<std::size_t>(f.channels);
   const auto width = static_cast<std::size_t>(f.scheme.group_size);
-  Square h = zeros(n);
+  Square h = zero_square(n);
   double mean = 0;
   for (std::size_t i = 0; i < n; ++i)
     mean += f.stats.gram_at(static_cast<std::int64_t>(i), static_cast<std::int64_t>(i));
@@ -80,8 +80,8 @@ Textbook textbook(const GptqFixture& f, const ColumnOrder& order, bool fixed_sca
     const float* const original = f.weight.data() + row * f.channels;
     std::vector<GroupGrid> grids((n + width - 1) / width);
     for (std::size_t g = 0; fixed_scales && g < grids.size(); ++g)
-      grids[g] = grid_of(std::vector<double>(original + g * width, original + std::min(n, (g + 1) * width)),
-                         f.scheme);
+      grids[g] = textbook_grid(
+          std::vector<double>(original + g * width, original + std::min(n, (g + 1) * width)), f.scheme);
     std::vector<double> w(n), moved(n);
     for (std::size_t p = 0; p < n; ++p) w[p] = original[order.columns[p]];
     std::vector<int> codes(n);
@@ -91,7 +91,7 @@ Textbook textbook(const GptqFixture& f, const ColumnOrder& order, bool fixed_sca
       if (!fixed_scales && (p == 0 || order.group[p] != order.group[p - 1])) {
         std::vector<double> members;
         for (std::size_t q = p; q < n && order.group[q] == order.group[p]; ++q) members.push_back(w[q]);
-        grids[g] = grid_of(members, f.scheme);
+        grids[g] = textbook_grid(members, f.scheme);
       }
       const GroupGrid grid = grids[g];
       const double steps = w[p] / static_cast<double>(grid.scale);

@@ -65,7 +65,7 @@ TEST(MixedPrecision, APassOverAnotherPlanIsNotTakenUp) {
   EXPECT_TRUE(damaged([](Json& j) { j.items()[0]["kl"] = nullptr; }));
 }
 
-std::string error_of(const std::string& recipe) {
+std::string choice_error(const std::string& recipe) {
   try {
     choose(recipe);
     return "";
@@ -187,17 +187,18 @@ TEST(MixedPrecision, AMeasuredPassIsNotReadAgain) {
 TEST(MixedPrecision, RefusesWhatCannotBe) {
   const std::string base = "method: awq\nscheme: w4a16_g64_asym\n";
   // 4 bits, a BF16 scale and a 4-bit zero per 64 weights: 4.3125, rounded up to what --target-bits takes.
-  EXPECT_THAT(error_of(base + "target_bits: 4.2\n"), HasSubstr("4.313"));
-  EXPECT_EQ(error_of(base + "target_bits: 4.313\n"), "");
-  EXPECT_THAT(error_of(base + "target_bits: 3\nmixed: {bits: [3, 4]}\n"), HasSubstr("3.297"));
-  EXPECT_THAT(error_of(base + fmt::format("target_bits: {}\n", dense_bits())),
+  EXPECT_THAT(choice_error(base + "target_bits: 4.2\n"), HasSubstr("4.313"));
+  EXPECT_EQ(choice_error(base + "target_bits: 4.313\n"), "");
+  EXPECT_THAT(choice_error(base + "target_bits: 3\nmixed: {bits: [3, 4]}\n"), HasSubstr("3.297"));
+  EXPECT_THAT(choice_error(base + fmt::format("target_bits: {}\n", dense_bits())),
               HasSubstr("every linear as it is"));
-  EXPECT_THAT(error_of(base + "mixed: {bits: [4, 8]}\n"), HasSubstr("target_bits"));
-  EXPECT_THAT(error_of(base + "target_bits: 5\nmixed: {bits: [4]}\n"), HasSubstr("nothing to choose from"));
-  EXPECT_THAT(error_of(base + "target_bits: 5\nmixed: {bits: [4, 9]}\n"), HasSubstr("9 bits"));
-  EXPECT_THAT(error_of(base + "target_bits: 5\noverrides: [{match: 're:.*', scheme: w8a16}]\n"),
+  EXPECT_THAT(choice_error(base + "mixed: {bits: [4, 8]}\n"), HasSubstr("target_bits"));
+  EXPECT_THAT(choice_error(base + "target_bits: 5\nmixed: {bits: [4]}\n"),
+              HasSubstr("nothing to choose from"));
+  EXPECT_THAT(choice_error(base + "target_bits: 5\nmixed: {bits: [4, 9]}\n"), HasSubstr("9 bits"));
+  EXPECT_THAT(choice_error(base + "target_bits: 5\noverrides: [{match: 're:.*', scheme: w8a16}]\n"),
               HasSubstr("overrides"));
-  EXPECT_THAT(error_of("method: awq\nformat: awq\ntarget_bits: 5\nmixed: {bits: [4, 8]}\n"),
+  EXPECT_THAT(choice_error("method: awq\nformat: awq\ntarget_bits: 5\nmixed: {bits: [4, 8]}\n"),
               HasSubstr("bit"));
 }
 

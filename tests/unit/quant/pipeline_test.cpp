@@ -22,7 +22,7 @@ struct Result {
   QuantizeReport report;
 };
 
-Result quantize(const std::string& recipe, Backend& backend, Compute compute = Compute::kFloat32) {
+Result quantize_stories(const std::string& recipe, Backend& backend, Compute compute = Compute::kFloat32) {
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, compute, 1, 0);
@@ -93,7 +93,7 @@ std::vector<float> what_it_adds(Backend& backend, const ModelSpec& spec, const B
 // missed its scale is off by the scale itself, several 10 %.
 TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
   const auto backend = make_cpu_backend(2);
-  const Result result = quantize(kFine, *backend);
+  const Result result = quantize_stories(kFine, *backend);
   double largest = 0;
   for (const ModuleReport& m : result.report.modules) largest = std::max(largest, m.weight_error);
   EXPECT_GT(largest, 0);
@@ -115,7 +115,7 @@ TEST(Pipeline, FoldsLeaveTheFunctionAlone) {
 
 TEST(Pipeline, FoldsHappenAtEverySite) {
   const auto backend = make_cpu_backend(2);
-  const Result result = quantize(kFine, *backend);
+  const Result result = quantize_stories(kFine, *backend);
   const Checkpoint checkpoint = stories();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
@@ -144,8 +144,8 @@ TEST(Pipeline, FoldsHappenAtEverySite) {
 
 TEST(Pipeline, EveryTensorIsWrittenOnce) {
   const auto backend = make_cpu_backend(2);
-  const Result result =
-      quantize("method: rtn\nscheme: w4a16_g32_asym\nignore: [lm_head, 're:.*layers.1.*o_proj']\n", *backend);
+  const Result result = quantize_stories(
+      "method: rtn\nscheme: w4a16_g32_asym\nignore: [lm_head, 're:.*layers.1.*o_proj']\n", *backend);
   const Checkpoint checkpoint = stories();
   EXPECT_EQ(result.output.quantized.size(), 13u);
   EXPECT_EQ(result.output.quantized.size() + result.output.dense.size(), checkpoint.tensors().size());
@@ -161,7 +161,7 @@ TEST(Pipeline, EveryTensorIsWrittenOnce) {
 
 TEST(Pipeline, WhatIsIgnoredKeepsItsBytes) {
   const auto backend = make_cpu_backend(2);
-  const Result result = quantize(
+  const Result result = quantize_stories(
       "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3}\nignore: [lm_head, 're:.*k_proj', 're:.*up_proj', "
       "'re:.*v_proj']\n",
       *backend);
@@ -174,7 +174,7 @@ TEST(Pipeline, WhatIsIgnoredKeepsItsBytes) {
 
 TEST(Pipeline, AwqLosesLessThanRoundingOverall) {
   const auto backend = make_cpu_backend(2);
-  const Result result = quantize("method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 8}\n", *backend);
+  const Result result = quantize_stories("method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 8}\n", *backend);
   double loss = 0, rtn = 0;
   for (const ModuleReport& m : result.report.modules) {
     EXPECT_GT(m.rtn_loss, 0) << m.module;
@@ -194,9 +194,9 @@ TEST(Pipeline, SameBytesAtAnyThreadCount) {
   for (const char* recipe :
        {"method: awq\nscheme: w4a16_g32_asym\n", "method: [awq, gptq]\nscheme: w4a16_g32_asym\n",
         "method: [smoothquant, rtn]\nscheme: w8a8_channel_sym_static\n"}) {
-    const Result expected = quantize(recipe, *make_cpu_backend(1), Compute::kBFloat16);
+    const Result expected = quantize_stories(recipe, *make_cpu_backend(1), Compute::kBFloat16);
     for (const int threads : {2, 3, 8}) {
-      const Result result = quantize(recipe, *make_cpu_backend(threads), Compute::kBFloat16);
+      const Result result = quantize_stories(recipe, *make_cpu_backend(threads), Compute::kBFloat16);
       EXPECT_EQ(result.output.dense, expected.output.dense);
       for (const auto& [module, matrix] : expected.output.quantized) {
         EXPECT_EQ(result.output.quantized.at(module).codes, matrix.codes) << module;
@@ -212,8 +212,9 @@ TEST(Pipeline, CalibratedScalesCoverWhatWasAskedFor) {
   const auto backend = make_cpu_backend(2);
   const std::string scheme =
       "method: smoothquant\nscheme: w8a8_channel_sym_static\nsmoothquant: {alpha: 0.5}\n";
-  const Result whole = quantize(scheme, *backend),
-               most = quantize(scheme + "activations: {range: percentile, percentile: 99}\n", *backend);
+  const Result whole = quantize_stories(scheme, *backend),
+               most =
+                   quantize_stories(scheme + "activations: {range: percentile, percentile: 99}\n", *backend);
   for (const auto& [module, matrix] : whole.output.quantized) {
     EXPECT_GT(most.output.quantized.at(module).input_scale, 0) << module;
     EXPECT_GT(matrix.input_scale, 0) << module;
@@ -229,8 +230,8 @@ TEST(Pipeline, RunsWhereTheDevicesMemoryIsClosed) {
                              "method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0.5}\nignore: "
                              "[lm_head, \"re:.*layers.0.*\", "
                              "\"re:.*(gate|up|q|k|v)_proj\"]\n"}) {
-    const Result open = quantize(recipe, *make_reference_backend()),
-                 closed = quantize(recipe, *make_fake_backend());
+    const Result open = quantize_stories(recipe, *make_reference_backend()),
+                 closed = quantize_stories(recipe, *make_fake_backend());
     EXPECT_EQ(open.output.dense, closed.output.dense);
     for (const auto& [module, matrix] : open.output.quantized)
       EXPECT_EQ(closed.output.quantized.at(module).codes, matrix.codes) << module;

@@ -22,13 +22,9 @@ Plan plan_for(const std::string& recipe, std::uint64_t limit = 0) {
                    Compute::kBFloat16, 1, limit);
 }
 
-PlanCosts costs_of(const Plan& plan) {
-  const Checkpoint checkpoint = stories();
-  return estimate_costs(plan, checkpoint, ModelSpec::read(checkpoint), 1);
-}
 std::uint64_t peak_of(const Plan& plan) { return costs_of(plan).peak_bytes; }
 
-std::string error_of(const std::string& recipe, std::uint64_t limit = 0) {
+std::string plan_error(const std::string& recipe, std::uint64_t limit = 0) {
   try {
     plan_for(recipe, limit);
     return "";
@@ -134,44 +130,44 @@ TEST(Plan, SalientColumnsAreABaselineForDenseOutputs) {
   EXPECT_EQ(plan.bits_per_weight(), 32);
   EXPECT_EQ(plan_for("method: awq\nawq: {salient_fp16: 0}\n").method, "awq");
   for (const char* format : {"compressed-tensors", "awq", "gptq", "gptq_v2"})
-    EXPECT_THAT(error_of(salient + "format: " + format + "\n"),
+    EXPECT_THAT(plan_error(salient + "format: " + format + "\n"),
                 HasSubstr(std::string("format ") + format +
                           " has no place for columns that stay at 16 bits; write format: safetensors"));
   for (const char* method : {"rtn", "gptq", "[awq, gptq]", "[awq, rtn]"})
     EXPECT_THAT(
-        error_of("format: safetensors\nawq: {salient_fp16: 0.01}\nmethod: " + std::string(method) + "\n"),
+        plan_error("format: safetensors\nawq: {salient_fp16: 0.01}\nmethod: " + std::string(method) + "\n"),
         HasSubstr("write method: awq"));
 }
 
 TEST(Plan, ADenseOutputHoldsWeightsAlone) {
   EXPECT_EQ(plan_for("method: [awq, gptq]\nformat: safetensors\n").modules.size(), 14u);
-  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8\nformat: safetensors\n"),
+  EXPECT_THAT(plan_error("method: rtn\nscheme: w8a8\nformat: safetensors\n"),
               HasSubstr("format safetensors cannot say that inputs are rounded"));
-  EXPECT_THAT(error_of("method: rtn\ntarget_bits: 5\nformat: safetensors\n"),
+  EXPECT_THAT(plan_error("method: rtn\ntarget_bits: 5\nformat: safetensors\n"),
               HasSubstr("a budget of bits means nothing where format safetensors"));
-  EXPECT_THAT(error_of("method: awq\nkv_cache: {dtype: fp8}\nformat: safetensors\n"),
+  EXPECT_THAT(plan_error("method: awq\nkv_cache: {dtype: fp8}\nformat: safetensors\n"),
               HasSubstr("no place for the scales of a KV cache"));
 }
 
 TEST(Plan, SaysWhatItCannotDo) {
-  EXPECT_EQ(error_of("method: [awq, gptq]\n"), "");
-  EXPECT_THAT(error_of("method: [smoothquant, awq]\n"),
+  EXPECT_EQ(plan_error("method: [awq, gptq]\n"), "");
+  EXPECT_THAT(plan_error("method: [smoothquant, awq]\n"),
               HasSubstr("[smoothquant, awq] is no method; there are rtn,"));
-  EXPECT_THAT(error_of("version: 1\n"), HasSubstr("no method is named"));
-  EXPECT_THAT(error_of("method: awq\nformat: gguf\n"),
+  EXPECT_THAT(plan_error("version: 1\n"), HasSubstr("no method is named"));
+  EXPECT_THAT(plan_error("method: awq\nformat: gguf\n"),
               HasSubstr("format 'gguf' is not written by this version"));
-  EXPECT_THAT(error_of("method: awq\nscheme: fp8\n"), HasSubstr("and method awq chooses integer codes"));
-  EXPECT_THAT(error_of("method: rtn\nscheme: w8a8\nformat: awq\n"),
+  EXPECT_THAT(plan_error("method: awq\nscheme: fp8\n"), HasSubstr("and method awq chooses integer codes"));
+  EXPECT_THAT(plan_error("method: rtn\nscheme: w8a8\nformat: awq\n"),
               HasSubstr("format: compressed-tensors can express every module"));
-  EXPECT_THAT(error_of("method: rtn\noutput: {dir: x, keep: 3}\n"), HasSubstr("add versioned: true"));
-  EXPECT_THAT(error_of("method: awq\ncalibration: {chat_template: true}\n"),
+  EXPECT_THAT(plan_error("method: rtn\noutput: {dir: x, keep: 3}\n"), HasSubstr("add versioned: true"));
+  EXPECT_THAT(plan_error("method: awq\ncalibration: {chat_template: true}\n"),
               HasSubstr("chat templates are not in this version"));
-  EXPECT_THAT(error_of("method: awq\nscheme: w4a16_g96_asym\n"),
+  EXPECT_THAT(plan_error("method: awq\nscheme: w4a16_g96_asym\n"),
               HasSubstr("group_size 96 does not divide the 128 input features of "
                         "model.layers.0.self_attn.q_proj; groups of 128, 64, 32, 16, 8 divide every linear"));
-  EXPECT_THAT(error_of("method: awq\nignore: ['re:.*']\n"), HasSubstr("nothing is left to quantize"));
-  EXPECT_THAT(error_of("method: awq\nignore: ['re:(']\n"), HasSubstr("re:("));
-  EXPECT_THAT(error_of("method: awq\ncalibration: {sequence_length: 513}\n"),
+  EXPECT_THAT(plan_error("method: awq\nignore: ['re:.*']\n"), HasSubstr("nothing is left to quantize"));
+  EXPECT_THAT(plan_error("method: awq\nignore: ['re:(']\n"), HasSubstr("re:("));
+  EXPECT_THAT(plan_error("method: awq\ncalibration: {sequence_length: 513}\n"),
               HasSubstr("exceed the model's 512 positions"));
 }
 
@@ -196,9 +192,9 @@ TEST(Plan, AMemoryLimitIsKeptOrRefusedWithTheSmallestFigure) {
   EXPECT_TRUE(filed.activations_in_file);
   constexpr std::uint64_t kResidual = (128u * 512 - 4096) * 128 * 4;
   EXPECT_NEAR(static_cast<double>(peak_of(least) - peak_of(filed)), kResidual + kResidual / 25, 1);
-  EXPECT_EQ(error_of("method: awq\n", needed(filed)), "");
+  EXPECT_EQ(plan_error("method: awq\n", needed(filed)), "");
   EXPECT_THAT(
-      error_of("method: awq\n", needed(filed) - 1),
+      plan_error("method: awq\n", needed(filed) - 1),
       HasSubstr("--memory-limit " + std::to_string((needed(filed) + 999'999) / 1'000'000) + "MB would do"));
 }
 

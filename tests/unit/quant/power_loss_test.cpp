@@ -16,23 +16,23 @@ namespace {
 
 using ::testing::ElementsAre;
 
-constexpr const char* kAwq = "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 2, clip: false}\n";
+constexpr const char* kAwqOfPowerLoss = "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 2, clip: false}\n";
 constexpr const char* kRounding = "method: rtn\nscheme: w4a16_g32_asym\n";
 
-struct Case {
+struct DiskCase {
   std::string recipe;
   bool earlier = false;    // another output in the place, to be replaced
   bool versioned = false;  // with two versions there, of which one is to go
 };
 
-OutputTarget target_of(const Case& of, const Path& directory) {
+OutputTarget target_of(const DiskCase& of, const Path& directory) {
   OutputTarget target{directory / "out", of.earlier};
   target.versioned = of.versioned;
   target.keep = of.versioned ? 2 : 0;
   return target;
 }
 
-void write_earlier_ones(const Case& of, const Path& directory, const Checkpoint& checkpoint) {
+void write_earlier_ones(const DiskCase& of, const Path& directory, const Checkpoint& checkpoint) {
   if (of.earlier)
     SmallJob{"method: rtn\nscheme: w8a16_channel_sym\n", target_of({}, directory)}.run(system_io(),
                                                                                        checkpoint);
@@ -43,7 +43,7 @@ void write_earlier_ones(const Case& of, const Path& directory, const Checkpoint&
 }
 
 // The digest of what loaders find: at the output, or where `latest` leads.
-std::string found_digest(const Case& of, const Path& directory) {
+std::string found_digest(const DiskCase& of, const Path& directory) {
   const Path output = of.versioned ? directory / "out" / "latest" : directory / "out";
   return system_io().exists(output / "config.json") ? output_digest(system_io(), output) : std::string();
 }
@@ -58,7 +58,7 @@ std::int64_t blocks_recorded(const std::vector<DiskEvent>& events, std::size_t p
 
 // After each prefix: what has the output's name is the earlier output or the new one, whole; and the same job
 // then ends with the same bytes.
-int lose_power_everywhere(const Case& of) {
+int lose_power_everywhere(const DiskCase& of) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const TemporaryDirectory disk;
@@ -99,7 +99,7 @@ int lose_power_everywhere(const Case& of) {
   return static_cast<int>(io.events().size());
 }
 
-TEST(PowerLoss, OfANewOutput) { EXPECT_GT(lose_power_everywhere({kAwq}), 60); }
+TEST(PowerLoss, OfANewOutput) { EXPECT_GT(lose_power_everywhere({kAwqOfPowerLoss}), 60); }
 TEST(PowerLoss, OfAnOutputThatReplacesAnother) {
   EXPECT_GT(lose_power_everywhere({kRounding, true, false}), 60);
 }
@@ -107,7 +107,7 @@ TEST(PowerLoss, OfANewVersion) { EXPECT_GT(lose_power_everywhere({kRounding, fal
 
 // Every call fails, once or from then on: always an error, never a torn output, and the same job ends well
 // afterwards.
-int fail_everywhere(const Case& of, FailingIo::How how) {
+int fail_everywhere(const DiskCase& of, FailingIo::How how) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   const TemporaryDirectory whole;

@@ -15,7 +15,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 // The error that `text` gives, or "" when it is read.
-std::string error_of(const std::string& text) {
+std::string recipe_error(const std::string& text) {
   try {
     Recipe::parse(text, "r.yaml");
     return "";
@@ -92,27 +92,27 @@ TEST(Recipe, LeavesDefaultsWhereNothingIsSaid) {
 }
 
 TEST(Recipe, PointsAtWhatIsWrong) {
-  EXPECT_THAT(error_of("version: 1\nmetod: awq\n"),
+  EXPECT_THAT(recipe_error("version: 1\nmetod: awq\n"),
               HasSubstr("r.yaml: 2:1: unknown key 'metod'; did you mean 'method'?"));
-  EXPECT_THAT(error_of("awq:\n  grid: 20\n  shrink: 1\n"),
+  EXPECT_THAT(recipe_error("awq:\n  grid: 20\n  shrink: 1\n"),
               HasSubstr("r.yaml: 3:3: unknown key 'awq.shrink'; known here are grid"));
-  EXPECT_THAT(error_of("version: 2\n"), HasSubstr("1:10"));
-  EXPECT_THAT(error_of("method: owq\n"), HasSubstr("1:9"));
-  EXPECT_THAT(error_of("calibration: {samples: 0}\n"), HasSubstr("1:24"));
-  EXPECT_THAT(error_of("calibration: {samples: '64'}\n"), HasSubstr("1:24"));
-  EXPECT_THAT(error_of("calibration: {shuffle: yes}\n"), HasSubstr("1:24"));
-  EXPECT_THAT(error_of("calibration: [1]\n"), HasSubstr("1:14"));
-  EXPECT_THAT(error_of("model: a\nmodel: b\n"), HasSubstr("2:1"));
-  EXPECT_THAT(error_of("scheme: w9a16\n"), HasSubstr("r.yaml: 1:9"));
-  EXPECT_THAT(error_of("scheme: {weights: {bits: 4, groups: 64}}\n"), HasSubstr("1:29"));
-  EXPECT_THAT(error_of("overrides: [{match: x}]\n"), HasSubstr("lacks 'scheme'"));
-  EXPECT_THAT(error_of("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
-  EXPECT_THAT(error_of("smoothquant: {alpha: -0.1}\n"), HasSubstr("from 0 to 1"));
-  EXPECT_THAT(error_of("smoothquant: {alpha: best}\n"), HasSubstr("1:22"));
-  EXPECT_THAT(error_of("awq: {salient_fp16: 1.5}\n"), HasSubstr("from 0 to 1"));
-  EXPECT_THAT(error_of("activations: {range: all}\n"), HasSubstr("max, percentile"));
-  EXPECT_THAT(error_of("activations: {percentile: 101}\n"), HasSubstr("from 50 to 100"));
-  EXPECT_THAT(error_of("- awq\n"), HasSubstr("a recipe is a mapping"));
+  EXPECT_THAT(recipe_error("version: 2\n"), HasSubstr("1:10"));
+  EXPECT_THAT(recipe_error("method: owq\n"), HasSubstr("1:9"));
+  EXPECT_THAT(recipe_error("calibration: {samples: 0}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(recipe_error("calibration: {samples: '64'}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(recipe_error("calibration: {shuffle: yes}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(recipe_error("calibration: [1]\n"), HasSubstr("1:14"));
+  EXPECT_THAT(recipe_error("model: a\nmodel: b\n"), HasSubstr("2:1"));
+  EXPECT_THAT(recipe_error("scheme: w9a16\n"), HasSubstr("r.yaml: 1:9"));
+  EXPECT_THAT(recipe_error("scheme: {weights: {bits: 4, groups: 64}}\n"), HasSubstr("1:29"));
+  EXPECT_THAT(recipe_error("overrides: [{match: x}]\n"), HasSubstr("lacks 'scheme'"));
+  EXPECT_THAT(recipe_error("smoothquant: {alpha: 1.5}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(recipe_error("smoothquant: {alpha: -0.1}\n"), HasSubstr("from 0 to 1"));
+  EXPECT_THAT(recipe_error("smoothquant: {alpha: best}\n"), HasSubstr("1:22"));
+  EXPECT_THAT(recipe_error("awq: {salient_fp16: 1.5}\n"), HasSubstr("from 0 to 1"));
+  EXPECT_THAT(recipe_error("activations: {range: all}\n"), HasSubstr("max, percentile"));
+  EXPECT_THAT(recipe_error("activations: {percentile: 101}\n"), HasSubstr("from 50 to 100"));
+  EXPECT_THAT(recipe_error("- awq\n"), HasSubstr("a recipe is a mapping"));
 }
 
 TEST(Recipe, AlphaIsANumberOrSearched) {
@@ -191,7 +191,7 @@ TEST(LlmCompressorRecipe, PresetsMeanWhatCompressedTensorsSays) {
   EXPECT_EQ(read("FP8").scheme, parse_scheme("fp8_static"));
   EXPECT_EQ(read("FP8_DYNAMIC").scheme, parse_scheme("fp8"));
   EXPECT_EQ(read("FP8_BLOCK").scheme, parse_scheme("fp8_block"));
-  EXPECT_THAT(error_of("QuantizationModifier:\n  scheme: NVFP4\n"),
+  EXPECT_THAT(recipe_error("QuantizationModifier:\n  scheme: NVFP4\n"),
               HasSubstr("r.yaml: 2:11: preset 'NVFP4' is not in this version"));
 }
 
@@ -239,21 +239,22 @@ TEST(LlmCompressorRecipe, ReadsTrueAndFalseAsPyYamlDoes) {
         Recipe::parse("AWQModifier: {duo_scaling: " + std::string(word) + ", scheme: W4A16}\n", "r.yaml");
     EXPECT_EQ(duo.awq.duo_scaling, expected ? AwqOptions::Duo::kYes : AwqOptions::Duo::kNo) << word;
   }
-  EXPECT_THAT(error_of("QuantizationModifier: {config_groups: {a: {weights: {symmetric: 'True'}}}}\n"),
+  EXPECT_THAT(recipe_error("QuantizationModifier: {config_groups: {a: {weights: {symmetric: 'True'}}}}\n"),
               HasSubstr("1:65: expected true or false"));
-  EXPECT_THAT(error_of("calibration: {shuffle: True}\n"), HasSubstr("1:24"));
+  EXPECT_THAT(recipe_error("calibration: {shuffle: True}\n"), HasSubstr("1:24"));
 }
 
 TEST(LlmCompressorRecipe, RefusesWhatItCannotHonour) {
-  EXPECT_THAT(error_of("quant_stage:\n  SparseGPTModifier: {}\n"),
+  EXPECT_THAT(recipe_error("quant_stage:\n  SparseGPTModifier: {}\n"),
               HasSubstr("2:3: modifier 'SparseGPTModifier' is not in this version"));
-  EXPECT_THAT(error_of("GPTQModifier: {dampening: 1}\n"),
+  EXPECT_THAT(recipe_error("GPTQModifier: {dampening: 1}\n"),
               HasSubstr("1:16: unknown key 'GPTQModifier.dampening'"));
   EXPECT_THAT(
-      error_of("QuantizationModifier: {config_groups: {a: {weights: {type: float}, targets: [Linear]}}}\n"),
+      recipe_error(
+          "QuantizationModifier: {config_groups: {a: {weights: {type: float}, targets: [Linear]}}}\n"),
       HasSubstr("'float'"));
-  EXPECT_THAT(error_of("quant_stage: {}\n"), HasSubstr("holds no modifier"));
-  EXPECT_THAT(error_of("quant_stage: 3\n"), HasSubstr("1:14"));
+  EXPECT_THAT(recipe_error("quant_stage: {}\n"), HasSubstr("holds no modifier"));
+  EXPECT_THAT(recipe_error("quant_stage: 3\n"), HasSubstr("1:14"));
 }
 
 TEST(Presets, EveryFileUnderRecipesIsRead) {

@@ -15,8 +15,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-constexpr const char* kAwq = "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3, clip: false}\n";
-constexpr const char* kGptq =
+constexpr const char* kKilledAwq = "method: awq\nscheme: w4a16_g32_asym\nawq: {grid: 3, clip: false}\n";
+constexpr const char* kKilledGptq =
     "method: gptq\nscheme: w4a16_g32_sym\ngptq: {upstream_share: 0.5}\nignore: [lm_head, "
     "'re:.*layers.1.*o_proj']\n";
 
@@ -50,8 +50,8 @@ int kill_everywhere(const std::string& recipe, std::uint64_t shard_bytes) {
   }
 }
 
-TEST(Resume, AwqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kAwq, 5'000'000'000), 60); }
-TEST(Resume, GptqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kGptq, 100'000), 80); }
+TEST(Resume, AwqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kKilledAwq, 5'000'000'000), 60); }
+TEST(Resume, GptqKilledAtEveryCall) { EXPECT_GT(kill_everywhere(kKilledGptq, 100'000), 80); }
 TEST(Resume, RoundingKilledAtEveryCall) {
   EXPECT_GT(kill_everywhere("method: rtn\nscheme: w8a16_channel_sym\n", 5'000'000'000), 60);
 }
@@ -78,7 +78,7 @@ TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
   for (const std::string& recipe : std::vector<std::string>{
-           kAwq, kGptq, "method: awq\nscheme: w4a16_g32_asym\nformat: awq\nawq: {grid: 3}\n",
+           kKilledAwq, kKilledGptq, "method: awq\nscheme: w4a16_g32_asym\nformat: awq\nawq: {grid: 3}\n",
            "method: gptq\nscheme: w4a16_g32_sym\nformat: gptq\n",
            "method: gptq\nscheme: w3a16_g32_asym\nformat: gptq_v2\n",
            "method: gptq\nscheme: w4a16_g32_asym\ngptq: {order: act}\n",
@@ -128,7 +128,7 @@ TEST(Resume, GoesOnBehindReadersThatAreNeverQuantized) {
 TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
   const TemporaryDirectory models;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(models));
-  for (const char* recipe : {kAwq, kGptq}) {
+  for (const char* recipe : {kKilledAwq, kKilledGptq}) {
     std::set<std::string> digests;
     for (const int threads : {1, 2, 3, 8}) {
       const TemporaryDirectory disk;
@@ -144,7 +144,7 @@ TEST(Resume, SameBytesAtAnyThreadCountInOnePartOrTwo) {
 TEST(Resume, AnotherJobIsToldWhatDiffers) {
   const TemporaryDirectory disk;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
-  SmallJob job{kAwq, {disk / "out", false}};
+  SmallJob job{kKilledAwq, {disk / "out", false}};
   interrupt_after_first_block(job, checkpoint);
   job.recipe = "method: rtn\nscheme: w4a16_g32_asym\n";
   try {
@@ -165,7 +165,7 @@ TEST(Resume, AnotherJobIsToldWhatDiffers) {
 TEST(Resume, ADamagedBlockIsDoneAgain) {
   const TemporaryDirectory disk;
   const Checkpoint checkpoint = open_checkpoint(system_io(), write_tiny_checkpoint(disk));
-  const SmallJob whole{kAwq, {disk / "whole", false}}, job{kAwq, {disk / "out", false}};
+  const SmallJob whole{kKilledAwq, {disk / "whole", false}}, job{kKilledAwq, {disk / "out", false}};
   const std::string digest = whole.run(system_io(), checkpoint).digest;
   interrupt_after_first_block(job, checkpoint);
   {

@@ -17,7 +17,7 @@ std::vector<float> random_weight(std::int64_t count, std::uint32_t seed) {
   return weight;
 }
 
-QuantScheme scheme_of(int bits, Granularity granularity, int group, bool symmetric, DType scale_dtype) {
+QuantScheme rtn_scheme(int bits, Granularity granularity, int group, bool symmetric, DType scale_dtype) {
   QuantScheme s;
   s.bits = bits;
   s.granularity = granularity;
@@ -66,10 +66,10 @@ TEST(Rtn, FollowsTheDefinition) {
   for (const int bits : {2, 3, 4, 8})
     for (const bool symmetric : {false, true})
       for (const DType dtype : {DType::kBF16, DType::kF16, DType::kF32}) {
-        expect_rounded(scheme_of(bits, Granularity::kGroup, 32, symmetric, dtype), 5, 96);
-        expect_rounded(scheme_of(bits, Granularity::kGroup, 20, symmetric, dtype), 3, 60);
-        expect_rounded(scheme_of(bits, Granularity::kChannel, 0, symmetric, dtype), 4, 33);
-        expect_rounded(scheme_of(bits, Granularity::kTensor, 0, symmetric, dtype), 4, 33);
+        expect_rounded(rtn_scheme(bits, Granularity::kGroup, 32, symmetric, dtype), 5, 96);
+        expect_rounded(rtn_scheme(bits, Granularity::kGroup, 20, symmetric, dtype), 3, 60);
+        expect_rounded(rtn_scheme(bits, Granularity::kChannel, 0, symmetric, dtype), 4, 33);
+        expect_rounded(rtn_scheme(bits, Granularity::kTensor, 0, symmetric, dtype), 4, 33);
       }
 }
 
@@ -82,7 +82,7 @@ TEST(Rtn, OneRangeForTheWholeTensorWhereverItsEndsLie) {
       weight[least * 8] = -3;
       weight[most * 8 + 7] = 12;
       const QuantizedMatrix m =
-          round_to_nearest(weight, 3, 8, scheme_of(4, Granularity::kTensor, 0, false, DType::kF32), pool);
+          round_to_nearest(weight, 3, 8, rtn_scheme(4, Granularity::kTensor, 0, false, DType::kF32), pool);
       for (std::size_t row = 0; row < 3; ++row) {
         EXPECT_EQ(m.scales[row], 1.0f) << least << ' ' << most;  // (12 + 3) / 15
         EXPECT_EQ(m.zeros[row], 3) << least << ' ' << most;
@@ -94,8 +94,8 @@ TEST(Rtn, ZeroGroupsStayZero) {
   ThreadPool pool(1);
   const std::vector<float> weight(64);
   for (const bool symmetric : {false, true}) {
-    const QuantizedMatrix m =
-        round_to_nearest(weight, 1, 64, scheme_of(4, Granularity::kGroup, 32, symmetric, DType::kBF16), pool);
+    const QuantizedMatrix m = round_to_nearest(
+        weight, 1, 64, rtn_scheme(4, Granularity::kGroup, 32, symmetric, DType::kBF16), pool);
     std::vector<float> back(64, 1.0f);
     dequantize(m, back);
     EXPECT_EQ(back, weight);
@@ -109,7 +109,7 @@ TEST(Rtn, ErrorIsBoundedByTheStep) {
   ThreadPool pool(1);
   const std::vector<float> weight = random_weight(64 * 64, 3);
   const QuantizedMatrix m =
-      round_to_nearest(weight, 64, 64, scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16), pool);
+      round_to_nearest(weight, 64, 64, rtn_scheme(4, Granularity::kGroup, 32, false, DType::kBF16), pool);
   std::vector<float> back(weight.size());
   dequantize(m, back);
   for (std::size_t i = 0; i < weight.size(); ++i)
@@ -118,7 +118,7 @@ TEST(Rtn, ErrorIsBoundedByTheStep) {
 
 TEST(Rtn, SameBytesAtAnyThreadCount) {
   const std::vector<float> weight = random_weight(37 * 64, 5);
-  const QuantScheme s = scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16);
+  const QuantScheme s = rtn_scheme(4, Granularity::kGroup, 32, false, DType::kBF16);
   ThreadPool one(1);
   const QuantizedMatrix expected = round_to_nearest(weight, 37, 64, s, one);
   for (const int threads : {2, 3, 8}) {
@@ -138,7 +138,7 @@ TEST(Rounding, ScaledDifferenceIsRoundingBetweenScaleAndInverse) {
     inverse[k] = 1 / s[k];
     scaled[k] = weight[k] * s[k];
   }
-  const QuantScheme scheme = scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16);
+  const QuantScheme scheme = rtn_scheme(4, Granularity::kGroup, 32, false, DType::kBF16);
   scaled_difference(weight.data(), 64, 32, s.data(), inverse.data(), scheme, scratch.data(), d.data());
   ThreadPool pool(1);
   std::vector<float> back(64);
@@ -156,7 +156,7 @@ TEST(Rtn, LossIsTheSquaredErrorOfTheOutputs) {
   InputStats stats(kColumns);
   stats.add(*backend, TensorView(x.data(), DType::kF32, {kTokens, kColumns}));
   const RoundingProblem problem{weight, kRows, kColumns, &stats,
-                                scheme_of(4, Granularity::kGroup, 32, false, DType::kBF16)};
+                                rtn_scheme(4, Granularity::kGroup, 32, false, DType::kBF16)};
   const QuantizedMatrix m = make_rtn(Compute::kFloat32)->quantize(problem, *backend);
   std::vector<float> back(weight.size());
   dequantize(m, back);

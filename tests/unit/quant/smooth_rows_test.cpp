@@ -18,8 +18,8 @@
 namespace llmq {
 namespace {
 
-QuantScheme scheme_of(ActivationScale scale, WeightType type,
-                      Granularity granularity = Granularity::kChannel) {
+QuantScheme activation_scheme(ActivationScale scale, WeightType type,
+                              Granularity granularity = Granularity::kChannel) {
   QuantScheme scheme;
   scheme.bits = scheme.activation_bits = 8;
   scheme.activation_scale = scale;
@@ -108,11 +108,11 @@ TEST(SmoothRows, ADeviceHasTheBitsOfTheHost) {
     std::size_t tokens, weights, channels;
   } sizes[] = {{1, 1, 1}, {5, 7, 12}, {33, 2, 130}, {300, 290, 41}, {3, 40, 2100}, {0, 5, 64}, {6, 0, 256}};
   const QuantScheme schemes[] = {
-      scheme_of(ActivationScale::kToken, WeightType::kInteger),
-      scheme_of(ActivationScale::kToken, WeightType::kFloat8),
-      scheme_of(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock),
-      scheme_of(ActivationScale::kTensor, WeightType::kInteger),
-      scheme_of(ActivationScale::kTensor, WeightType::kFloat8)};
+      activation_scheme(ActivationScale::kToken, WeightType::kInteger),
+      activation_scheme(ActivationScale::kToken, WeightType::kFloat8),
+      activation_scheme(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock),
+      activation_scheme(ActivationScale::kTensor, WeightType::kInteger),
+      activation_scheme(ActivationScale::kTensor, WeightType::kFloat8)};
   for (const auto& [tokens, weights, channels] : sizes)
     for (const QuantScheme& scheme : schemes) {
       const Sampled sampled(tokens, weights, channels, scheme);
@@ -131,7 +131,7 @@ TEST(SmoothRows, ADeviceHasTheBitsOfTheHost) {
 }
 
 TEST(SmoothRows, ADeviceWithoutRoomSaysSo) {
-  const Sampled sampled(5, 6, 32, scheme_of(ActivationScale::kToken, WeightType::kInteger));
+  const Sampled sampled(5, 6, 32, activation_scheme(ActivationScale::kToken, WeightType::kInteger));
   ThreadPool pool(1);
   const std::uint64_t needed = device_smooth_bytes({5, 6, 32, 1});
   const auto enough = make_emulated_cuda_backend(1, {0, needed, {}}),
@@ -193,11 +193,12 @@ void expect_found_alike(std::int64_t tokens, std::int64_t channels, const std::v
 }
 
 TEST(SmoothRows, ASearchOnADeviceFindsTheHostsScales) {
-  const QuantScheme token = scheme_of(ActivationScale::kToken, WeightType::kInteger),
-                    none = scheme_of(ActivationScale::kNone, WeightType::kInteger),
-                    tensor = scheme_of(ActivationScale::kTensor, WeightType::kInteger),
-                    float8 = scheme_of(ActivationScale::kToken, WeightType::kFloat8),
-                    block = scheme_of(ActivationScale::kTokenGroup, WeightType::kFloat8, Granularity::kBlock);
+  const QuantScheme token = activation_scheme(ActivationScale::kToken, WeightType::kInteger),
+                    none = activation_scheme(ActivationScale::kNone, WeightType::kInteger),
+                    tensor = activation_scheme(ActivationScale::kTensor, WeightType::kInteger),
+                    float8 = activation_scheme(ActivationScale::kToken, WeightType::kFloat8),
+                    block = activation_scheme(ActivationScale::kTokenGroup, WeightType::kFloat8,
+                                              Granularity::kBlock);
   QuantScheme narrow = token;
   narrow.bits = 4, narrow.granularity = Granularity::kGroup, narrow.group_size = 4;
   expect_found_alike(40, 20, {{9, token}, {300, token}, {5, narrow}});  // 314 rows: all are judged
@@ -211,7 +212,7 @@ TEST(SmoothRows, ASearchOnADeviceFindsTheHostsScales) {
 }
 
 TEST(SmoothRows, RowsCrossToADeviceOnce) {
-  const Sampled sampled(40, 50, 64, scheme_of(ActivationScale::kToken, WeightType::kInteger));
+  const Sampled sampled(40, 50, 64, activation_scheme(ActivationScale::kToken, WeightType::kInteger));
   testing::DeviceNotes notes;
   const std::shared_ptr<Backend> backend = testing::recording_backend(notes);
   ThreadPool pool(1);

@@ -23,14 +23,14 @@ QuantScheme w8a8() {
 }
 
 // One input and one reader of it.
-struct Case {
+struct SmoothCase {
   std::int64_t tokens, channels, out_features;
   std::vector<float> x, w;
   InputStats stats;
   RowSample rows;
 
-  Case(std::int64_t t, std::int64_t k, std::int64_t n, std::uint32_t seed,
-       const std::vector<std::pair<std::int64_t, float>>& gains = {})
+  SmoothCase(std::int64_t t, std::int64_t k, std::int64_t n, std::uint32_t seed,
+             const std::vector<std::pair<std::int64_t, float>>& gains = {})
       : tokens(t), channels(k), out_features(n), stats(k), rows(t, k) {
     std::mt19937 engine(seed);
     std::normal_distribution<float> normal;
@@ -64,7 +64,7 @@ double loss(const ScaleProblem& problem, const std::vector<float>& s) {
 }
 
 TEST(SmoothQuant, AGivenAlphaIsThePapersFormula) {
-  const Case c(20, 6, 5, 1, {{2, 30.0f}});
+  const SmoothCase c(20, 6, 5, 1, {{2, 30.0f}});
   const std::vector<float> s = search(c.problem(), {0.8}).s;
   std::vector<double> expected(6);
   for (std::size_t k = 0; k < 6; ++k) {
@@ -86,7 +86,7 @@ TEST(SmoothQuant, AGivenAlphaIsThePapersFormula) {
 // ten times that.
 TEST(SmoothQuant, TheLossIsWhatItsDefinitionSays) {
   const std::int64_t kTokens = 40, kChannels = 48, kRows = 30;
-  const Case c(kTokens, kChannels, kRows, 2, {{5, 20.0f}});
+  const SmoothCase c(kTokens, kChannels, kRows, 2, {{5, 20.0f}});
   std::vector<float> s(static_cast<std::size_t>(kChannels));
   for (std::size_t k = 0; k < s.size(); ++k) s[k] = 0.5f + 0.05f * static_cast<float>(k);
   const auto x = [&](std::int64_t t, std::int64_t k) {
@@ -135,7 +135,7 @@ TEST(SmoothQuant, TheLossIsWhatItsDefinitionSays) {
 
 TEST(SmoothQuant, TheSearchIsNeverWorseThanTheIdentityOrAnyAlpha) {
   for (std::uint32_t seed = 10; seed < 20; ++seed) {
-    const Case c(64, 32, 24, seed, {{seed % 32, 40.0f}, {(seed * 7) % 32, 0.01f}});
+    const SmoothCase c(64, 32, 24, seed, {{seed % 32, 40.0f}, {(seed * 7) % 32, 0.01f}});
     const ScaleProblem problem = c.problem();
     const SmoothScales found = search(problem);
     EXPECT_LE(found.loss.whole(), found.identity_loss.whole());
@@ -148,7 +148,7 @@ TEST(SmoothQuant, TheSearchIsNeverWorseThanTheIdentityOrAnyAlpha) {
 // Channels of gain 50 make the step of every token 50 times as wide. Their readers are 50 times as small, so
 // scales exist that undo it all: the loss of a case without gains, up to where the search stops.
 TEST(SmoothQuant, PlantedOutliersAreUndone) {
-  const Case plain(128, 64, 48, 3), planted(128, 64, 48, 3, {{7, 50.0f}, {40, 50.0f}});
+  const SmoothCase plain(128, 64, 48, 3), planted(128, 64, 48, 3, {{7, 50.0f}, {40, 50.0f}});
   const double without = search(plain.problem()).loss.whole();
   const SmoothScales found = search(planted.problem());
   EXPECT_GT(found.identity_loss.whole(), 100 * without) << "the outliers do not hurt";
@@ -156,7 +156,7 @@ TEST(SmoothQuant, PlantedOutliersAreUndone) {
 }
 
 TEST(SmoothQuant, SilentChannelsKeepTheirScaleAndHugeOnesStayFinite) {
-  const Case c(64, 16, 12, 4, {{3, 0.0f}, {9, 1e4f}});
+  const SmoothCase c(64, 16, 12, 4, {{3, 0.0f}, {9, 1e4f}});
   for (const SmoothQuantOptions& options :
        {SmoothQuantOptions{}, SmoothQuantOptions{0.0}, SmoothQuantOptions{1.0}}) {
     const SmoothScales found = search(c.problem(), options);
@@ -166,7 +166,7 @@ TEST(SmoothQuant, SilentChannelsKeepTheirScaleAndHugeOnesStayFinite) {
       EXPECT_GT(value, 0);
     }
   }
-  Case silent(8, 4, 4, 5);
+  SmoothCase silent(8, 4, 4, 5);
   std::fill(silent.x.begin(), silent.x.end(), 0.0f);
   const auto backend = make_reference_backend();
   silent.stats = InputStats(4);
@@ -177,7 +177,7 @@ TEST(SmoothQuant, SilentChannelsKeepTheirScaleAndHugeOnesStayFinite) {
 }
 
 TEST(SmoothQuant, ChannelsOfOneProducerShareTheirScale) {
-  const Case c(64, 12, 8, 6, {{1, 30.0f}});
+  const SmoothCase c(64, 12, 8, 6, {{1, 30.0f}});
   ScaleProblem problem = c.problem();
   problem.producer_of = {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5};
   for (const SmoothQuantOptions& options : {SmoothQuantOptions{}, SmoothQuantOptions{0.5}}) {
@@ -190,7 +190,7 @@ TEST(SmoothQuant, ChannelsOfOneProducerShareTheirScale) {
 }
 
 TEST(SmoothQuant, EveryKindOfActivationScaleIsJudged) {
-  const Case c(64, 256, 24, 7, {{100, 60.0f}});
+  const SmoothCase c(64, 256, 24, 7, {{100, 60.0f}});
   for (const ActivationScale kind : {ActivationScale::kToken, ActivationScale::kTensor}) {
     QuantScheme scheme = w8a8();
     scheme.activation_scale = kind;

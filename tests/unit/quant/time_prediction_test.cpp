@@ -53,7 +53,8 @@ Totals predicted(const std::string& recipe, const Checkpoint& checkpoint, const 
 }
 
 // A llama of `blocks` blocks whose weights are all zero.
-Checkpoint zeros(std::int64_t hidden, std::int64_t intermediate, std::int64_t heads, std::int64_t blocks) {
+Checkpoint checkpoint_of_zeros(std::int64_t hidden, std::int64_t intermediate, std::int64_t heads,
+                               std::int64_t blocks) {
   std::vector<Checkpoint::OwnedTensor> tensors;
   const auto add = [&](const std::string& name, const Shape& shape) {
     tensors.push_back(
@@ -94,7 +95,7 @@ void expect_counts(const Totals& found, const ModelSpec& spec, double tokens) {
 }
 
 TEST(TimePrediction, ASmallBlockIsRunAsItIsAndCarriedToAllSamplesAndBlocks) {
-  const Checkpoint checkpoint = zeros(128, 256, 2, 3);
+  const Checkpoint checkpoint = checkpoint_of_zeros(128, 256, 2, 3);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   std::vector<std::int64_t> asked;
   expect_counts(predicted("method: gptq\ncalibration: {samples: 128, sequence_length: 512}\n", checkpoint,
@@ -107,7 +108,7 @@ TEST(TimePrediction, ASmallBlockIsRunAsItIsAndCarriedToAllSamplesAndBlocks) {
 }
 
 TEST(TimePrediction, ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth) {
-  const Checkpoint checkpoint = zeros(1024, 2048, 8, 2);
+  const Checkpoint checkpoint = checkpoint_of_zeros(1024, 2048, 8, 2);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   expect_counts(
       predicted("method: gptq\ncalibration: {samples: 40, sequence_length: 512}\n", checkpoint, spec), spec,
@@ -116,7 +117,7 @@ TEST(TimePrediction, ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth) {
 
 // What is left alone is passed, but not rounded.
 TEST(TimePrediction, OnlyQuantizedWeightsAreRounded) {
-  const Checkpoint checkpoint = zeros(128, 256, 2, 3);
+  const Checkpoint checkpoint = checkpoint_of_zeros(128, 256, 2, 3);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const std::string recipe = "method: gptq\ncalibration: {samples: 8, sequence_length: 512}\n";
   const Totals all = predicted(recipe, checkpoint, spec),

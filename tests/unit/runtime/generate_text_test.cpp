@@ -12,7 +12,7 @@
 namespace llmq::testing {
 namespace {
 
-constexpr std::int64_t kHidden = 32;  // = vocabulary: an embedding is a unit vector
+constexpr std::int64_t kUnitHidden = 32;  // = vocabulary: an embedding is a unit vector
 
 // Token 0 is followed by 1, 1 by 2, ...: blocks that add nothing, and a head whose row i + 1 is the embedding
 // of i. The words are the vocabulary, those that begin with "<|" special
@@ -20,20 +20,20 @@ constexpr std::int64_t kHidden = 32;  // = vocabulary: an embedding is a unit ve
 class ScriptedModel {
  public:
   ScriptedModel(const std::vector<std::string>& words, const std::string& decoder) {
-    std::vector<float> embedding(kHidden * kHidden), head(kHidden * kHidden);
-    for (std::int64_t i = 0; i < kHidden; ++i) {
-      embedding[static_cast<std::size_t>(i * kHidden + i)] = 1;
-      head[static_cast<std::size_t>((i + 1) % kHidden * kHidden + i)] = 1;
+    std::vector<float> embedding(kUnitHidden * kUnitHidden), head(kUnitHidden * kUnitHidden);
+    for (std::int64_t i = 0; i < kUnitHidden; ++i) {
+      embedding[static_cast<std::size_t>(i * kUnitHidden + i)] = 1;
+      head[static_cast<std::size_t>((i + 1) % kUnitHidden * kUnitHidden + i)] = 1;
     }
-    add("model.embed_tokens.weight", {kHidden, kHidden}, embedding);
-    add("lm_head.weight", {kHidden, kHidden}, head);
-    const std::vector<float> ones(kHidden, 1.0f), zeros(kHidden * kHidden);
-    add("model.norm.weight", {kHidden}, ones);
+    add("model.embed_tokens.weight", {kUnitHidden, kUnitHidden}, embedding);
+    add("lm_head.weight", {kUnitHidden, kUnitHidden}, head);
+    const std::vector<float> ones(kUnitHidden, 1.0f), zeros(kUnitHidden * kUnitHidden);
+    add("model.norm.weight", {kUnitHidden}, ones);
     for (const char* name : {"input_layernorm", "post_attention_layernorm"})
-      add("model.layers.0." + std::string(name) + ".weight", {kHidden}, ones);
+      add("model.layers.0." + std::string(name) + ".weight", {kUnitHidden}, ones);
     for (const char* name : {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                              "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"})
-      add("model.layers.0." + std::string(name) + ".weight", {kHidden, kHidden}, zeros);
+      add("model.layers.0." + std::string(name) + ".weight", {kUnitHidden, kUnitHidden}, zeros);
     SafetensorsWriter writer(system_io(), directory_ / "model.safetensors", declarations_,
                              {{"format", "pt"}});
     for (std::size_t i = 0; i < values_.size(); ++i)

@@ -55,7 +55,7 @@ ModelSpec six_layers() {
   return spec;
 }
 
-std::vector<std::int64_t> windows_of(const PageGroups& groups) {
+std::vector<std::int64_t> windows_of_groups(const PageGroups& groups) {
   std::vector<std::int64_t> windows;
   for (const KvWindow& window : groups.windows) windows.push_back(window.positions);
   return windows;
@@ -65,7 +65,7 @@ TEST(PageGroups, AreLayersOfOneWindowAndAsManyInEach) {
   const ModelSpec spec = six_layers();
   const PageGroups groups = page_groups(spec, true);
   EXPECT_EQ(groups.layers, 2u);
-  EXPECT_EQ(windows_of(groups), (std::vector<std::int64_t>{0, 100, 100}));
+  EXPECT_EQ(windows_of_groups(groups), (std::vector<std::int64_t>{0, 100, 100}));
   const std::pair<std::size_t, std::size_t> places[] = {{0, 0}, {1, 0}, {1, 1}, {0, 1}, {2, 0}, {2, 1}};
   for (std::size_t i = 0; i < 6; ++i)
     EXPECT_EQ(std::pair(groups.places[i].group, groups.places[i].layer), places[i]) << i;
@@ -77,15 +77,16 @@ TEST(PageGroups, AreLayersOfOneWindowAndAsManyInEach) {
 
 TEST(PageGroups, AreOneWhereOnePoolCannotServeSeveral) {
   ModelSpec spec = six_layers();
-  EXPECT_EQ(windows_of(page_groups(spec, false)), std::vector<std::int64_t>{0}) << "on two devices";
+  EXPECT_EQ(windows_of_groups(page_groups(spec, false)), std::vector<std::int64_t>{0}) << "on two devices";
   spec.blocks[4].pages.head_dim = 16;
-  EXPECT_EQ(windows_of(page_groups(spec, true)), std::vector<std::int64_t>{0}) << "of two sizes";
+  EXPECT_EQ(windows_of_groups(page_groups(spec, true)), std::vector<std::int64_t>{0}) << "of two sizes";
   spec = six_layers();
   for (BlockSpec& block : spec.blocks) block.pages.window = 50;
-  EXPECT_EQ(windows_of(page_groups(spec, true)), std::vector<std::int64_t>{50});
+  EXPECT_EQ(windows_of_groups(page_groups(spec, true)), std::vector<std::int64_t>{50});
   EXPECT_EQ(page_groups(spec, true).layers, 6u);
   spec.blocks[2].pages.window = 70;
-  EXPECT_EQ(windows_of(page_groups(spec, false)), std::vector<std::int64_t>{70}) << "the widest of all";
+  EXPECT_EQ(windows_of_groups(page_groups(spec, false)), std::vector<std::int64_t>{70})
+      << "the widest of all";
   EXPECT_EQ(page_groups(spec, true).windows.size(), 6u) << "five and one have no common divisor";
 }
 

@@ -4,10 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 
 #include "runtime/engine.h"
+#include "tests/unit/runtime/relative_distance.h"
 
 namespace llmq::testing {
 namespace {
@@ -41,20 +41,12 @@ std::vector<float> hidden(KvType type, std::size_t probe, int threads) {
   return all;
 }
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    whole += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / whole);
-}
-
 TEST(KvFitting, PackedPagesLoseLittleAndLessByTheirBasis) {
   const std::vector<float> plain = hidden({DType::kF32}, 0, 2);
   const KvType int8{DType::kBF16, kKvInt8}, int4{DType::kBF16, kKvInt4};
-  const double fitted8 = distance(hidden(int8, 600, 2), plain),
-               fitted4 = distance(hidden(int4, 600, 2), plain), bare4 = distance(hidden(int4, 0, 2), plain);
+  const double fitted8 = relative_distance(hidden(int8, 600, 2), plain),
+               fitted4 = relative_distance(hidden(int4, 600, 2), plain),
+               bare4 = relative_distance(hidden(int4, 0, 2), plain);
   RecordProperty("int8", std::to_string(fitted8));
   RecordProperty("int4", std::to_string(fitted4));
   RecordProperty("int4_bare", std::to_string(bare4));

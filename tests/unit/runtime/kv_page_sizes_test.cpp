@@ -2,7 +2,6 @@
 // fitted with the heads and the width that it has.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <numeric>
 
 #include "device/upload_values.h"
@@ -12,33 +11,35 @@
 #include "runtime/kv_cache.h"
 #include "runtime/kv_fitting.h"
 #include "support/temporary_directory.h"
+#include "tests/unit/runtime/relative_distance.h"
 
 namespace llmq::testing {
 namespace {
 
-constexpr std::int64_t kHidden = 32, kTokens = 200;
+constexpr std::int64_t kThreeBlocksHidden = 32, kPromptTokens = 200;
 constexpr int kBlockSize = 16;
 
 BlockSpec block_of(const std::string& prefix, int heads, int kv_heads, int head_dim, std::size_t rope) {
   BlockBuilder builder(prefix);
   const std::int64_t queries = std::int64_t{heads} * head_dim, keys = std::int64_t{kv_heads} * head_dim;
-  const NormId first = builder.norm("norm_of_attention", {}, kHidden),
-               second = builder.norm("norm_of_mlp", {}, kHidden);
+  const NormId first = builder.norm("norm_of_attention", {}, kThreeBlocksHidden),
+               second = builder.norm("norm_of_mlp", {}, kThreeBlocksHidden);
   AttentionSpec attention;
   attention.heads = heads, attention.kv_heads = kv_heads, attention.head_dim = head_dim;
   attention.rope = {rope, head_dim};
-  attention.input = builder.site("x_attn", kHidden), attention.inner = builder.site("x_o", queries);
+  attention.input = builder.site("x_attn", kThreeBlocksHidden),
+  attention.inner = builder.site("x_o", queries);
   attention.query = {builder.linear("q", attention.input, {queries}, false)};
   attention.key = {builder.linear("k", attention.input, {keys}, false)};
   attention.value = {builder.linear("v", attention.input, {keys}, false)};
-  attention.output = builder.linear("o", attention.inner, {kHidden}, false);
+  attention.output = builder.linear("o", attention.inner, {kThreeBlocksHidden}, false);
   builder.attention(first, attention);
   MlpSpec mlp;
   mlp.width = 48;
-  mlp.input = builder.site("x_mlp", kHidden), mlp.inner = builder.site("x_down", mlp.width);
+  mlp.input = builder.site("x_mlp", kThreeBlocksHidden), mlp.inner = builder.site("x_down", mlp.width);
   mlp.gate = Part{builder.linear("gate", mlp.input, {mlp.width}, false)};
   mlp.up = {builder.linear("up", mlp.input, {mlp.width}, false)};
-  mlp.output = builder.linear("down", mlp.inner, {kHidden}, false);
+  mlp.output = builder.linear("down", mlp.inner, {kThreeBlocksHidden}, false);
   builder.mlp(second, mlp);
   return std::move(builder).block();
 }
@@ -46,7 +47,7 @@ BlockSpec block_of(const std::string& prefix, int heads, int kv_heads, int head_
 // Four heads of 8 that ask two, two of 16 that ask one, and four of 8 again.
 ModelSpec three_blocks() {
   ModelSpec spec;
-  spec.hidden_size = kHidden;
+  spec.hidden_size = kThreeBlocksHidden;
   spec.max_position = 512;
   spec.ropes.resize(2);
   spec.ropes[0].dims = 8, spec.ropes[1].dims = 16;
@@ -95,30 +96,30 @@ class KvPageSizes : public ::testing::Test {
     std::uint64_t state = 7;
     Exchange exchange;
     if (fitted) {
-      const Buffer probe = upload_values(*backend_, noise(300 * kHidden, 1, state));
-      const TensorView view = probe.view(DType::kF32, {300, kHidden});
+      const Buffer probe = upload_values(*backend_, noise(300 * kThreeBlocksHidden, 1, state));
+      const TensorView view = probe.view(DType::kF32, {300, kThreeBlocksHidden});
       fit_kv_bases({&context, 1}, weights, {&view, 1}, exchange);
     }
     state = 11;
-    std::vector<float> rows = noise(kTokens * kHidden, 1, state);
+    std::vector<float> rows = noise(kPromptTokens * kThreeBlocksHidden, 1, state);
     const Buffer hidden = upload_values(*backend_, rows);
-    KvCache cache(spec_, *backend_, type, kTokens, kBlockSize);
+    KvCache cache(spec_, *backend_, type, kPromptTokens, kBlockSize);
     KvSequence sequence(cache);
-    sequence.extend(kTokens);
+    sequence.extend(kPromptTokens);
     const std::vector<std::int32_t>& table = sequence.tables().front().blocks;
     BatchRows batch;
-    batch.sequences.push_back({0, kTokens, 0, table});
-    for (std::int64_t p = 0; p < kTokens; ++p) {
+    batch.sequences.push_back({0, kPromptTokens, 0, table});
+    for (std::int64_t p = 0; p < kPromptTokens; ++p) {
       batch.positions.push_back(static_cast<std::int32_t>(p));
       batch.slots.push_back(table[static_cast<std::size_t>(p / kBlockSize)] * kBlockSize + p % kBlockSize);
     }
     for (std::size_t block = 0; block < spec_.blocks.size(); ++block) {
       const int number = static_cast<int>(block);
       run_block(MemberBlock{&context, &weights[block][0], cache.pages(number),
-                            hidden.view(DType::kF32, {kTokens, kHidden})},
+                            hidden.view(DType::kF32, {kPromptTokens, kThreeBlocksHidden})},
                 number, batch);
     }
-    backend_->download(rows.data(), hidden.view(DType::kF32, {kTokens, kHidden}));
+    backend_->download(rows.data(), hidden.view(DType::kF32, {kPromptTokens, kThreeBlocksHidden}));
     return rows;
   }
 
@@ -129,21 +130,12 @@ class KvPageSizes : public ::testing::Test {
   const std::shared_ptr<Backend> backend_ = make_cpu_backend(2);
 };
 
-double distance(const std::vector<float>& a, const std::vector<float>& b) {
-  double difference = 0, whole = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
-    whole += std::pow(static_cast<double>(b[i]), 2);
-  }
-  return std::sqrt(difference / whole);
-}
-
 TEST_F(KvPageSizes, EveryBlockIsFittedByItsOwnHeads) {
   const KvType plain{DType::kF32}, int8{DType::kBF16, kKvInt8};
   const std::vector<float> wanted = behind(plain, false);
   // In their coordinates keys and values are what they were: nothing is rounded in plain pages.
-  EXPECT_LT(distance(behind(plain, true), wanted), 1e-5);
-  const double lost = distance(behind(int8, true), wanted);
+  EXPECT_LT(relative_distance(behind(plain, true), wanted), 1e-5);
+  const double lost = relative_distance(behind(int8, true), wanted);
   RecordProperty("int8", std::to_string(lost));
   EXPECT_GT(lost, 0);
   EXPECT_LT(lost, 0.02);

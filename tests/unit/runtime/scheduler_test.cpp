@@ -35,7 +35,7 @@ void check_answer(const Request& request, const std::vector<std::int32_t>& token
 enum class Looks : std::uint8_t { kAtAll, kThroughAWindow, kBoth };
 
 // Of the page groups of a model.
-std::vector<KvWindow> windows_of(Looks looks, unsigned seed) {
+std::vector<KvWindow> drawn_windows(Looks looks, unsigned seed) {
   const KvWindow window{2 + seed % 9, 1 + seed % 4}, other{4 + seed % 5, 2};
   if (looks == Looks::kAtAll) return {KvWindow{}};
   if (looks == Looks::kThroughAWindow) return {window};
@@ -54,7 +54,7 @@ void drive(Looks looks) {
                                  seed % 3 == 0 ? 0 : static_cast<std::int32_t>(4 + seed)};
     const int size = 1 + static_cast<int>(seed % 5);
     const auto count = static_cast<std::int32_t>(48 / size + static_cast<int>(seed % 3) * 8 / size);
-    const std::vector<KvWindow> windows = windows_of(looks, seed);
+    const std::vector<KvWindow> windows = drawn_windows(looks, seed);
     std::int32_t pages = 0;
     for (const KvWindow& window : windows) pages += window.positions != 0 ? count * 2 / 3 : count;
     Machine machine(limits, pages, size, seed, windows);

@@ -76,14 +76,14 @@ std::vector<std::int32_t> copied(const std::vector<std::int32_t>& tokens, std::i
 }
 
 TEST(NgramDrafter, CopiesWhatFollowedTheLongestLatestMatch) {
-  using Tokens = std::vector<std::int32_t>;
-  EXPECT_EQ(copied({1, 2, 3, 4, 5, 1, 2}, 3), (Tokens{3, 4, 5}));
-  EXPECT_EQ(copied({1, 2, 3, 9, 1, 2, 4, 8, 1, 2}, 2), (Tokens{4, 8})) << "the later one";
-  EXPECT_EQ(copied({7, 1, 2, 3, 9, 1, 2, 4, 8, 7, 1, 2}, 2), (Tokens{3, 9})) << "the longer one";
-  EXPECT_EQ(copied({5, 6, 5, 6, 5, 6}, 5), (Tokens{5, 6, 5, 6, 5})) << "a period goes on";
-  EXPECT_EQ(copied({1, 2, 3, 4}, 3), Tokens{});
-  EXPECT_EQ(copied({1, 1}, 3), Tokens{});
-  EXPECT_EQ(copied({1}, 3), Tokens{});
+  using Ids = std::vector<std::int32_t>;
+  EXPECT_EQ(copied({1, 2, 3, 4, 5, 1, 2}, 3), (Ids{3, 4, 5}));
+  EXPECT_EQ(copied({1, 2, 3, 9, 1, 2, 4, 8, 1, 2}, 2), (Ids{4, 8})) << "the later one";
+  EXPECT_EQ(copied({7, 1, 2, 3, 9, 1, 2, 4, 8, 7, 1, 2}, 2), (Ids{3, 9})) << "the longer one";
+  EXPECT_EQ(copied({5, 6, 5, 6, 5, 6}, 5), (Ids{5, 6, 5, 6, 5})) << "a period goes on";
+  EXPECT_EQ(copied({1, 2, 3, 4}, 3), Ids{});
+  EXPECT_EQ(copied({1, 1}, 3), Ids{});
+  EXPECT_EQ(copied({1}, 3), Ids{});
 }
 
 // Guesses of K=4, greedy, 96 tokens after each of 32 prompts: how many are right is what Transformers counts

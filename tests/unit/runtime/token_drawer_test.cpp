@@ -17,7 +17,7 @@ namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity(), kNan = std::numeric_limits<float>::quiet_NaN();
 
-std::shared_ptr<Backend> open(const std::string& name) {
+std::shared_ptr<Backend> drawing_backend(const std::string& name) {
   try {
     return make_backend({name, 1});
   } catch (const Error& error) {
@@ -51,7 +51,7 @@ std::vector<std::vector<float>> rows_of(std::size_t width) {
 class TokenDrawerTest : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(TokenDrawerTest, DrawsAsTheHostDoes) {
-  const auto backend = open(GetParam());
+  const auto backend = drawing_backend(GetParam());
   if (!backend) GTEST_SKIP() << "no CUDA device";
   TokenDrawer& drawer = *backend->extensions().token_drawer;
   const SamplingOptions ways[] = {

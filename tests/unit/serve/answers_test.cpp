@@ -12,6 +12,7 @@
 
 #include "base/json.h"
 #include "serve/completion_sink.h"
+#include "tests/unit/serve/small_served_model.h"
 
 namespace llmq {
 namespace {
@@ -19,6 +20,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using testing::small_served_model;
 
 class Client : public HttpResponder {
  public:
@@ -36,16 +38,9 @@ class Client : public HttpResponder {
   bool ended = false;
 };
 
-const ServedModel& model() {
-  static const ServedModel served = [] {
-    const Path directory = std::string(LLMQ_SOURCE_DIR) + "/tests/models/tinystories-656k";
-    return ServedModel{"m", {}, 0, 512, 2048, Tokenizer::open(system_io(), directory), {}};
-  }();
-  return served;
-}
-
 struct Answering {
-  explicit Answering(CompletionSink::Asked asked) : sink(std::move(asked), model(), metrics, client) {
+  explicit Answering(CompletionSink::Asked asked)
+      : sink(std::move(asked), small_served_model(), metrics, client) {
     sink.accepted(7);
   }
   void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text,
@@ -124,7 +119,7 @@ TEST(CompletionSink, RefusalsHaveTheirStatus) {
   const auto status = [](GenerationRefusal::Kind kind) {
     Metrics metrics({"m", false});
     const auto client = std::make_shared<Client>();
-    CompletionSink(asked(false, true), model(), metrics, client).refused({kind, "top_p", "no"});
+    CompletionSink(asked(false, true), small_served_model(), metrics, client).refused({kind, "top_p", "no"});
     return client->status;
   };
   EXPECT_EQ(status(GenerationRefusal::Kind::kBusy), 429);

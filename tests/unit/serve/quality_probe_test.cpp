@@ -10,11 +10,13 @@
 
 #include "base/error.h"
 #include "support/temporary_directory.h"
+#include "tests/unit/serve/small_served_model.h"
 
 namespace llmq {
 namespace {
 
 using ::testing::HasSubstr;
+using testing::small_served_model;
 
 // Every token of a prompt has one log probability.
 class ScoringEngine : public RequestEngine {
@@ -55,18 +57,11 @@ class ScoringEngine : public RequestEngine {
   ServingStatistics statistics_;
 };
 
-const ServedModel& model() {
-  static const ServedModel served{
-      "m", {}, 0, 512, 2048, Tokenizer::open(system_io(), LLMQ_SOURCE_DIR "/tests/models/tinystories-656k"),
-      {}};
-  return served;
-}
-
 // The metrics once some of their text is there.
 std::string metrics_with(const std::string& text, RequestEngine&& engine, const ProbeOptions& options) {
   Metrics metrics({"m", false});
   EngineThread thread(engine, 8, metrics, [](const std::string&) {});
-  const QualityProbe probe(options, model(), thread, metrics);
+  const QualityProbe probe(options, small_served_model(), thread, metrics);
   std::string now;
   for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
        std::chrono::steady_clock::now() < end;) {

@@ -10,7 +10,7 @@
 namespace llmq {
 namespace {
 
-class BlockBits : public testing::TestWithParam<DType> {};
+class BlockBits : public ::testing::TestWithParam<DType> {};
 
 TEST_P(BlockBits, WritingWhatWasReadGivesTheSameBytes) {
   const BlockLayout& layout = *block_layout(GetParam());
@@ -42,9 +42,9 @@ TEST_P(BlockBits, FieldsStayInTheirRanges) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, BlockBits,
-                         testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                         DType::kQ2_K, DType::kQ3_K, DType::kQ4_K, DType::kQ5_K,
-                                         DType::kQ6_K),
+                         ::testing::Values(DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1,
+                                           DType::kQ8_0, DType::kQ2_K, DType::kQ3_K, DType::kQ4_K,
+                                           DType::kQ5_K, DType::kQ6_K),
                          [](const auto& type) { return std::string(dtype_row(type.param).name); });
 
 TEST(BlockLayouts, PlainTypesHaveNone) { EXPECT_EQ(block_layout(DType::kF16), nullptr); }

@@ -60,7 +60,7 @@ std::vector<float> read_back(DType type, const std::vector<std::byte>& bytes, st
   return values;
 }
 
-class GgmlQuantizeBlocks : public testing::TestWithParam<DType> {};
+class GgmlQuantizeBlocks : public ::testing::TestWithParam<DType> {};
 
 TEST_P(GgmlQuantizeBlocks, ZerosStayZero) {
   for (const std::vector<float>& importance :
@@ -174,7 +174,7 @@ TEST_P(GgmlQuantizeBlocks, TheWiderSearchGivesTheSameBytesAtAnyThreadCount) {
       << "a row does not depend on the rows beside it";
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, GgmlQuantizeBlocks, testing::ValuesIn(kBlockTypes),
+INSTANTIATE_TEST_SUITE_P(Types, GgmlQuantizeBlocks, ::testing::ValuesIn(kBlockTypes),
                          [](const auto& type) { return std::string(dtype_row(type.param).name); });
 
 }  // namespace
