@@ -39,7 +39,7 @@ Preference preference(const SchemeEstimate& scheme, const std::optional<QuantSch
   return p;
 }
 
-std::uint64_t largest(const SchemeEstimate& scheme) {
+std::uint64_t largest_bytes(const SchemeEstimate& scheme) {
   std::uint64_t bytes = 0;
   for (const EstimatedCell& cell : scheme.cells) bytes = std::max(bytes, cell.bytes);
   return bytes;
@@ -54,7 +54,7 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
   for (std::size_t i = 0; i < e.schemes.size(); ++i) {
     const SchemeEstimate& scheme = e.schemes[i];
     if (!scheme.refusal.empty()) continue;
-    if (smallest == e.schemes.size() || largest(scheme) < largest(e.schemes[smallest])) smallest = i;
+    if (smallest == e.schemes.size() || largest_bytes(scheme) < largest_bytes(e.schemes[smallest])) smallest = i;
     const Preference p = preference(scheme, packed[i], e.machine);
     if (!scheme.fits()) continue;
     if (best == e.schemes.size() || p > best_preference) best = i, best_preference = p;
@@ -63,7 +63,7 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
     e.reason = smallest == best ? "no scheme is for this model"
                                 : fmt::format("no scheme fits {} in every cell: the smallest, {}, needs {}",
                                               bytes_text(e.budget), e.schemes[smallest].scheme,
-                                              bytes_text(largest(e.schemes[smallest])));
+                                              bytes_text(largest_bytes(e.schemes[smallest])));
     return;
   }
   for (std::size_t i = 0; i < e.schemes.size(); ++i)
@@ -73,7 +73,7 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
   const SchemeEstimate& chosen = e.schemes[best];
   e.recommended = chosen.scheme;
   e.reason = fmt::format("the most bits, and so the least loss, of what fits {} in every cell ({} at most)",
-                         bytes_text(e.budget), bytes_text(largest(chosen)));
+                         bytes_text(e.budget), bytes_text(largest_bytes(chosen)));
   if (chosen.scheme == kOriginalScheme)
     e.reason = "nothing smaller was asked for, and it fits " + bytes_text(e.budget);
   if (best_preference.kind == 3) e.reason += "; this machine multiplies FP8 faster than BF16";
