@@ -222,7 +222,7 @@ void run(Backend& backend, bool small) {
     const auto all = static_cast<double>(elements);
     d.report(
         d.time({"add", fmt::format("{}", elements), elements / 1024, 0, 12 * all, all, ArithmeticKind::kF32},
-               [&](int) { backend.add(into, x); }));
+               [&](int) { backend.add(into, x, 1); }));
     d.kept.clear();
   }
   const std::vector<int> few = {1, 2, 4, 8, 16}, all = {1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 4096},

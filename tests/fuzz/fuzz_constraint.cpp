@@ -19,7 +19,7 @@ TextProgram program_of(char kind, std::string_view text) {
   ByteSet bytes;
   bytes.fill(true);
   TextProgramBuilder builder("input");
-  constexpr TextPlace kEnd = TextProgramBuilder::kEnd;
+  constexpr TextPlace kEnd = kTextEnd;
   const TextPlace start =
       kind == 's'   ? schema_texts(builder, Json::parse(text, "input", {1u << 20, 64}), "input")
       : kind == 'i' ? regex_texts(builder, text, RegexReach::kInside, Spelling::kPlain, "input", kEnd)
