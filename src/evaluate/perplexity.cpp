@@ -1,8 +1,8 @@
 // The evaluation loop: prefill a window, then logits, scores and divergence a tile of rows at a time.
 //
-// Cost: one forward per model and window; memory: one tile of logits per model (at most kTileBytes, on a
-// device its scratch memory) where two are compared, tiles of the vocabulary otherwise
-// (Backend::score_products), never a window of them.
+// Cost: one forward per model and window, the original's once for all that are held against it; memory: one
+// tile of logits per model (at most kTileBytes, on a device its scratch memory) where models are compared,
+// tiles of the vocabulary otherwise (Backend::score_products), never a window of them.
 #include "evaluate/perplexity.h"
 
 #include <algorithm>
@@ -55,43 +55,60 @@ HiddenStates prefill(Engine& engine, const Window& window) {
   return states;
 }
 
-void score_window(Engine& engine, Engine* against, const Window& window, Tally& tally) {
-  const HiddenStates states = prefill(engine, window);
-  const HiddenStates reference = against ? prefill(*against, window) : HiddenStates{};
-  const std::int64_t bytes =
-      std::max(kTileBytes, static_cast<std::int64_t>(engine.backend().scratch_bytes()));
-  const std::int64_t tile =
-      against ? std::clamp<std::int64_t>(bytes / (engine.spec().vocab_size * 4), 16, 256) : kScoredRows;
-  const auto end =
-      static_cast<std::int64_t>(window.tokens.size()) - 1;  // the last row predicts nothing that is known
-  std::vector<RowScore> scores, reference_scores;
-  std::vector<double> kl;
-  for (std::int64_t row = window.first_scored - 1; row < end; row += tile) {
-    const std::int64_t rows = std::min(tile, end - row);
-    const auto count = static_cast<std::size_t>(rows);
-    const std::span targets(window.tokens.data() + row + 1, count);
-    scores.resize(count);
-    TensorView logits;
-    if (against) {
-      logits = engine.logits(states.rows.row_slice(row, rows));
-      engine.backend().score_rows(logits, targets, scores);
-    } else {
-      engine.score(states.rows.row_slice(row, rows), targets, scores);
-    }
-    for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
-    if (!against) continue;
-    reference_scores.resize(count);
-    kl.resize(count);
-    const TensorView reference_logits = against->logits(reference.rows.row_slice(row, rows));
-    against->backend().score_rows(reference_logits, targets, reference_scores);
-    engine.backend().divergence(reference_logits, logits, kl);
-    for (std::size_t i = 0; i < count; ++i) {
-      tally.reference_nll.add(-reference_scores[i].log_prob);
-      tally.kl.add(kl[i]);
-      tally.every_kl.push_back(kl[i]);
-      tally.agreements += scores[i].argmax == reference_scores[i].argmax;
+// Rows that a window's logits are made of at a time: a tile, and its end, which predicts nothing that is known.
+struct ScoredRows {
+  std::int64_t tile = 0, end = 0;
+  template <class Each>
+  void each(const Window& window, const Each& run) const {
+    for (std::int64_t row = window.first_scored - 1; row < end; row += tile) {
+      const std::int64_t rows = std::min(tile, end - row);
+      run(row, rows, std::span(window.tokens.data() + row + 1, static_cast<std::size_t>(rows)));
     }
   }
+};
+
+void score_window(Engine& engine, const Window& window, Tally& tally) {
+  const HiddenStates states = prefill(engine, window);
+  std::vector<RowScore> scores;
+  const ScoredRows scored{kScoredRows, static_cast<std::int64_t>(window.tokens.size()) - 1};
+  scored.each(window, [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
+    scores.resize(targets.size());
+    engine.score(states.rows.row_slice(row, rows), targets, scores);
+    for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
+  });
+}
+
+void compare_window(std::span<Engine* const> engines, Engine& against, const Window& window,
+                    std::span<Tally> tallies) {
+  std::vector<HiddenStates> states;
+  for (Engine* engine : engines) states.push_back(prefill(*engine, window));
+  const HiddenStates reference = prefill(against, window);
+  const std::int64_t bytes =
+      std::max(kTileBytes, static_cast<std::int64_t>(engines.front()->backend().scratch_bytes()));
+  const ScoredRows scored{std::clamp<std::int64_t>(bytes / (against.spec().vocab_size * 4), 16, 256),
+                          static_cast<std::int64_t>(window.tokens.size()) - 1};
+  std::vector<RowScore> scores, reference_scores;
+  std::vector<double> kl;
+  scored.each(window, [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
+    scores.resize(targets.size());
+    reference_scores.resize(targets.size());
+    kl.resize(targets.size());
+    const TensorView reference_logits = against.logits(reference.rows.row_slice(row, rows));
+    against.backend().score_rows(reference_logits, targets, reference_scores);
+    for (std::size_t e = 0; e < engines.size(); ++e) {
+      Tally& tally = tallies[e];
+      const TensorView logits = engines[e]->logits(states[e].rows.row_slice(row, rows));
+      engines[e]->backend().score_rows(logits, targets, scores);
+      engines[e]->backend().divergence(reference_logits, logits, kl);
+      for (std::size_t i = 0; i < targets.size(); ++i) {
+        tally.nll.add(-scores[i].log_prob);
+        tally.reference_nll.add(-reference_scores[i].log_prob);
+        tally.kl.add(kl[i]);
+        tally.every_kl.push_back(kl[i]);
+        tally.agreements += scores[i].argmax == reference_scores[i].argmax;
+      }
+    }
+  });
 }
 
 Divergence summarize(Tally& tally, double ppl) {
@@ -104,36 +121,53 @@ Divergence summarize(Tally& tally, double ppl) {
   d.kl_max = tally.every_kl.back();
   d.top1_agreement = static_cast<double>(tally.agreements) / static_cast<double>(tally.kl.count);
   d.reference_ppl = std::exp(tally.reference_nll.mean());
+  d.reference_ppl_stderr = d.reference_ppl * tally.reference_nll.standard_error();
   d.delta_ppl = ppl - d.reference_ppl;
   return d;
 }
 
 }  // namespace
 
+std::vector<PerplexityResult> evaluate_perplexities(
+    std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
+    const std::function<void(std::int64_t done, double ppl)>& on_window) {
+  for (const Engine* engine : engines)
+    if (against && against->spec().vocab_size != engine->spec().vocab_size)
+      fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens",
+                                              engine->spec().vocab_size, against->spec().vocab_size),
+                                  {},
+                                  "--against",
+                                  "compare a model with the one it was made from"});
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<Tally> tallies(engines.size());
+  std::int64_t done = 0, evaluated = 0;
+  for (const Window& window : windows) {
+    if (against)
+      compare_window(engines, *against, window, tallies);
+    else
+      for (std::size_t e = 0; e < engines.size(); ++e) score_window(*engines[e], window, tallies[e]);
+    evaluated += static_cast<std::int64_t>(window.tokens.size());
+    if (++done; on_window) on_window(done, std::exp(tallies.front().nll.mean()));
+  }
+  std::vector<PerplexityResult> results;
+  for (Tally& tally : tallies) {
+    PerplexityResult& result = results.emplace_back();
+    result.windows = done;
+    result.evaluated_tokens = evaluated;
+    result.scored_tokens = tally.nll.count;
+    result.mean_nll = tally.nll.mean();
+    result.ppl = std::exp(result.mean_nll);
+    result.ppl_stderr = result.ppl * tally.nll.standard_error();
+    if (against) result.against = summarize(tally, result.ppl);
+    result.seconds = seconds_since(start);
+  }
+  return results;
+}
+
 PerplexityResult evaluate_perplexity(Engine& engine, Engine* against, std::span<const Window> windows,
                                      const std::function<void(std::int64_t done, double ppl)>& on_window) {
-  if (against && against->spec().vocab_size != engine.spec().vocab_size)
-    fail(ErrorKind::kBadInput, {fmt::format("the models' vocabularies differ: {} and {} tokens",
-                                            engine.spec().vocab_size, against->spec().vocab_size),
-                                {},
-                                "--against",
-                                "compare a model with the one it was made from"});
-  const auto start = std::chrono::steady_clock::now();
-  PerplexityResult result;
-  Tally tally;
-  for (const Window& window : windows) {
-    score_window(engine, against, window, tally);
-    ++result.windows;
-    result.evaluated_tokens += static_cast<std::int64_t>(window.tokens.size());
-    if (on_window) on_window(result.windows, std::exp(tally.nll.mean()));
-  }
-  result.scored_tokens = tally.nll.count;
-  result.mean_nll = tally.nll.mean();
-  result.ppl = std::exp(result.mean_nll);
-  result.ppl_stderr = result.ppl * tally.nll.standard_error();
-  if (against) result.against = summarize(tally, result.ppl);
-  result.seconds = seconds_since(start);
-  return result;
+  Engine* const one = &engine;
+  return std::move(evaluate_perplexities(std::span(&one, 1), against, windows, on_window).front());
 }
 
 }  // namespace llmq

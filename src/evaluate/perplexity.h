@@ -43,7 +43,7 @@ std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const Perplex
 
 struct Divergence {
   double kl_mean = 0, kl_stderr = 0, kl_p99 = 0, kl_max = 0, top1_agreement = 0;
-  double reference_ppl = 0, delta_ppl = 0;
+  double reference_ppl = 0, reference_ppl_stderr = 0, delta_ppl = 0;
 };
 struct PerplexityResult {
   double ppl = 0, ppl_stderr = 0, mean_nll = 0, seconds = 0;
@@ -51,8 +51,13 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
-// `against`: the original, run on the same windows beside `engine`; null for none. `on_window` (may be empty)
-// hears the running perplexity.
+// Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for none.
+// `on_window` (may be empty) hears the running perplexity of the first. The seconds are those of all together.
+std::vector<PerplexityResult> evaluate_perplexities(
+    std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
+    const std::function<void(std::int64_t done, double ppl)>& on_window = {});
+
+// The same of one.
 PerplexityResult evaluate_perplexity(
     Engine& engine, Engine* against, std::span<const Window> windows,
     const std::function<void(std::int64_t done, double ppl)>& on_window = {});

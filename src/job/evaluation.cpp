@@ -33,53 +33,72 @@ Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& bac
   return Engine::load(model.checkpoint, backend, options);
 }
 
-}  // namespace
-
-Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,
-                    const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
-  const PerplexityProtocol protocol =
-      resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, model.spec);
-  if (against && protocol.context > against->spec.max_position)
+// Another model than the first reads the same tokens, and has positions for them.
+void must_fit(const LoadedModel& model, const char* argument, const LoadedModel& first,
+              const PerplexityProtocol& protocol, const std::string& text,
+              const std::vector<std::int32_t>& ids) {
+  if (protocol.context > model.spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("context {} is longer than the {} positions of {}", protocol.context,
-                                         against->spec.max_position, against->name),
+                                         model.spec.max_position, model.name),
                              {},
                              "--context",
                              "choose a smaller context"});
+  if (model.tokenizer.encode(text) != ids)
+    fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + first.name,
+                                model.name, argument, "compare a model with the one it was made from"});
+}
+
+}  // namespace
+
+std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
+                                 const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
+  const LoadedModel& first = models.front();
+  const PerplexityProtocol protocol =
+      resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, first.spec);
   const Path path = resolve_text(system_io(), request.text);
   const std::string text = read_text(system_io(), path, std::uint64_t{1} << 32);
-  const std::vector<std::int32_t> ids = encode_text(model.tokenizer, text, path.string());
-  if (against && against->tokenizer.encode(text) != ids)
-    fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + model.name,
-                                against->name, "--against", "compare a model with the one it was made from"});
-  const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(model.tokenizer));
-  Engine engine = load_engine(model, backend, protocol.context, request);
-  log_kernels(engine);
-  if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
+  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, text, path.string());
+  for (const LoadedModel& model : models.subspan(1)) must_fit(model, "model", first, protocol, text, ids);
+  if (against) must_fit(*against, "--against", first, protocol, text, ids);
+  const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(first.tokenizer));
+  std::vector<Engine> engines;
+  engines.reserve(models.size());
+  for (const LoadedModel& model : models) {
+    Engine& engine = engines.emplace_back(load_engine(model, backend, protocol.context, request));
+    log_kernels(engine);
+    if (!request.lora.empty()) engine.adapt(open_adapter(model, request.lora));
+  }
   std::optional<Engine> reference;
   EvaluationRequest plain;
   plain.compute = request.compute;
   if (against) reference = load_engine(*against, backend, protocol.context, plain);
 
   Progress progress("eval-ppl", static_cast<double>(windows.size()));
-  Evaluation evaluation{engine.device_name(),
-                        protocol.id(),
-                        request.text,
-                        sha256_hex(std::as_bytes(std::span(text))),
-                        {},
-                        kernels_json(engine),
-                        kv_cache_json(engine)};
-  evaluation.result = evaluate_perplexity(
-      engine, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
+  std::vector<Engine*> each;
+  for (Engine& engine : engines) each.push_back(&engine);
+  std::vector<PerplexityResult> results = evaluate_perplexities(
+      each, reference ? &*reference : nullptr, windows, [&](std::int64_t done, double ppl) {
         request.on_window();
         progress.advance(1, fmt::format("window {}/{}", done, windows.size()),
                          fmt::format("perplexity {:.4f}", ppl), done % 16 == 0);
       });
-  return evaluation;
+  const std::string digest = sha256_hex(std::as_bytes(std::span(text)));
+  std::vector<Evaluation> evaluations;
+  for (std::size_t i = 0; i < engines.size(); ++i)
+    evaluations.push_back({engines[i].device_name(), protocol.id(), request.text, digest,
+                           std::move(results[i]), kernels_json(engines[i]), kv_cache_json(engines[i])});
+  return evaluations;
+}
+
+Evaluation evaluate(const LoadedModel& model, const LoadedModel* against,
+                    const std::shared_ptr<Backend>& backend, const EvaluationRequest& request) {
+  return std::move(evaluate(std::span(&model, 1), against, backend, request).front());
 }
 
 Json divergence_json(const Divergence& d, const std::string& model) {
   return Json::object({{"model", model},
                        {"ppl", d.reference_ppl},
+                       {"ppl_stderr", d.reference_ppl_stderr},
                        {"delta_ppl", d.delta_ppl},
                        {"kl_mean", d.kl_mean},
                        {"kl_stderr", d.kl_stderr},

@@ -219,6 +219,7 @@ def looks(jobs):
     jobs.run("estimate", "estimate", MODEL, "--budget", "1KiB", "--machine", "h100-sxm", "--scheme", "w4a16_g64_asym,q4_k_m", "--kv-cache-dtype", "int8")
     jobs.run("eval-ppl", "eval-ppl", "rtn", "--against", MODEL, "--max-windows", 1, "--max-ppl", 1, "--max-kl", 9, code=3)
     jobs.run("eval-ppl", "eval-ppl", MODEL, "--max-windows", 1, "--lora", "adapter")
+    jobs.run("eval-ppl-models", "eval-ppl", "rtn", MODEL, "--against", MODEL, "--max-windows", 1, "--max-kl", 9)
     jobs.run("inspect", "inspect", MODEL, "--tensors")
     for output in ("rtn", "awq", "kv"):
         jobs.run("inspect", "inspect", output, "--quality", "--tensors")

@@ -63,6 +63,29 @@ TEST(EvalPpl, GatesDecideTheExitCode) {
   EXPECT_EQ(eval({tinystories(), "--max-kl", "1"}).exit_code, 2) << "a divergence needs --against";
 }
 
+TEST(EvalPpl, SeveralModelsAreMeasuredAtOnceAsEachAlone) {
+  const Scratch scratch;
+  const std::string rounded = scratch.path("rounded"), model = tinystories();
+  ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", model, "--output", rounded, "--set",
+                      "scheme=w4a16_g32_asym"})
+                .exit_code,
+            0);
+  const Outcome together = eval({rounded, model, "--against", model});
+  ASSERT_EQ(together.exit_code, 0) << together.err;
+  const Json json = together.json();
+  EXPECT_EQ(json.at("schema").as_string(), "llmq.eval-ppl-models/1");
+  const auto& models = json.at("models").items();
+  ASSERT_EQ(models.size(), 2u);
+  const Json alone = eval({rounded, "--against", model}).json();
+  for (const char* key : {"schema", "model", "ppl", "ppl_stderr", "mean_nll", "scored_tokens", "against"})
+    EXPECT_EQ(models[0].at(key).dump(), alone.at(key).dump()) << key;
+  EXPECT_EQ(models[1].at("model").as_string(), model);
+  EXPECT_EQ(models[1].at("against").at("kl_max").as_double(), 0.0);
+  EXPECT_EQ(models[1].at("ppl_stderr").dump(), models[0].at("against").at("ppl_stderr").dump());
+  const std::string between = std::to_string(models[0].at("against").at("kl_mean").as_double() / 2);
+  EXPECT_EQ(eval({model, rounded, "--against", model, "--max-kl", between}).exit_code, 3);
+}
+
 TEST(EvalPpl, LlamaCppProtocolScoresTheSecondHalf) {
   const Json json = eval({tinystories(), "--protocol", "llama.cpp"}).json();
   EXPECT_EQ(json.at("protocol").as_string(), "llama.cpp-512");

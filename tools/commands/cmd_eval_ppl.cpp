@@ -1,4 +1,4 @@
-// llmq eval-ppl MODEL: perplexity by a named protocol, and divergence from the original with --against.
+// llmq eval-ppl MODEL...: perplexity by a named protocol, and divergence from the original with --against.
 #include <cmath>
 
 #include "base/error.h"
@@ -18,7 +18,8 @@ namespace llmq::tools {
 namespace {
 
 struct EvalPplOptions {
-  std::string model, against, head = "stored";
+  std::vector<std::string> models;
+  std::string against, head = "stored";
   EvaluationRequest request;
   PlacementFlags placement;
   std::optional<double> max_ppl, max_delta, max_kl;
@@ -32,10 +33,11 @@ std::vector<Gate> measured_gates(const EvalPplOptions& options, const Perplexity
   return gates;
 }
 
-void print_evaluation(const EvalPplOptions& options, const Evaluation& e, const std::vector<Gate>& gates) {
+void print_evaluation(const EvalPplOptions& options, const std::string& model, const Evaluation& e,
+                      const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})",
-                         options.model, r.ppl, r.ppl_stderr, e.protocol, e.text, r.windows, r.scored_tokens,
+  print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})", model,
+                         r.ppl, r.ppl_stderr, e.protocol, e.text, r.windows, r.scored_tokens,
                          compute_name(options.request.compute)));
   if (r.against) {
     const Divergence& d = *r.against;
@@ -52,28 +54,39 @@ void print_evaluation(const EvalPplOptions& options, const Evaluation& e, const 
   for (const Gate& gate : gates) print_line(gate_text(gate));
 }
 
-void print_evaluation_json(const EvalPplOptions& options, const Evaluation& e,
-                           const std::vector<Gate>& gates) {
+Json measured_json(const EvalPplOptions& options, const std::string& model, const Evaluation& e,
+                   const std::vector<Gate>& gates) {
   const PerplexityResult& r = e.result;
-  print_json(Json::object({{"schema", "llmq.eval-ppl/1"},
-                           {"model", options.model},
-                           {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)},
-                           {"device", e.device},
-                           {"compute", compute_name(options.request.compute)},
-                           {"protocol", e.protocol},
-                           {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})},
-                           {"windows", r.windows},
-                           {"scored_tokens", r.scored_tokens},
-                           {"ppl", r.ppl},
-                           {"ppl_stderr", r.ppl_stderr},
-                           {"mean_nll", r.mean_nll},
-                           {"seconds", r.seconds},
-                           {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds},
-                           {"peak_rss_bytes", peak_resident_bytes()},
-                           {"kernels", e.kernels},
-                           {"kv_cache", e.kv_cache},
-                           {"against", r.against ? divergence_json(*r.against, options.against) : Json()},
-                           {"gates", gates_json(gates)}}));
+  return Json::object({{"schema", "llmq.eval-ppl/1"},
+                       {"model", model},
+                       {"lora", options.request.lora.empty() ? Json() : Json(options.request.lora)},
+                       {"device", e.device},
+                       {"compute", compute_name(options.request.compute)},
+                       {"protocol", e.protocol},
+                       {"text", Json::object({{"path", e.text}, {"sha256", e.text_sha256}})},
+                       {"windows", r.windows},
+                       {"scored_tokens", r.scored_tokens},
+                       {"ppl", r.ppl},
+                       {"ppl_stderr", r.ppl_stderr},
+                       {"mean_nll", r.mean_nll},
+                       {"seconds", r.seconds},
+                       {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds},
+                       {"peak_rss_bytes", peak_resident_bytes()},
+                       {"kernels", e.kernels},
+                       {"kv_cache", e.kv_cache},
+                       {"against", r.against ? divergence_json(*r.against, options.against) : Json()},
+                       {"gates", gates_json(gates)}});
+}
+
+// One document for one model, a list of them for several.
+void print_evaluations_json(const EvalPplOptions& options, const std::vector<Evaluation>& evaluations) {
+  Json list = Json::array();
+  for (std::size_t i = 0; i < evaluations.size(); ++i)
+    list.push_back(measured_json(options, options.models[i], evaluations[i],
+                                 measured_gates(options, evaluations[i].result)));
+  print_json(list.items().size() == 1
+                 ? list.items().front()
+                 : Json::object({{"schema", "llmq.eval-ppl-models/1"}, {"models", std::move(list)}}));
 }
 
 int run(EvalPplOptions& options, const GlobalOptions& globals) {
@@ -92,17 +105,23 @@ int run(EvalPplOptions& options, const GlobalOptions& globals) {
   kv_type_of(options.request.kv_cache_dtype, options.request.compute);
   options.request.on_window = throw_if_interrupted;
   watch_signals();
-  const LoadedModel model = open_model(system_io(), options.model);
+  std::vector<LoadedModel> models;
+  for (const std::string& model : options.models) models.push_back(open_model(system_io(), model));
   std::optional<LoadedModel> against;
   if (!options.against.empty()) against = open_model(system_io(), options.against);
-  const Placement placement = placed(options.placement, globals, model.spec);
+  const Placement placement = placed(options.placement, globals, models.front().spec);
   options.request.early = placement.early;
   options.request.further_members = placement.further_members;
-  const Evaluation evaluation =
-      evaluate(model, against ? &*against : nullptr, placement.backend, options.request);
-  const std::vector<Gate> gates = measured_gates(options, evaluation.result);
-  (globals.json ? print_evaluation_json : print_evaluation)(options, evaluation, gates);
-  return all_met(gates) ? 0 : 3;
+  const std::vector<Evaluation> evaluations =
+      evaluate(models, against ? &*against : nullptr, placement.backend, options.request);
+  if (globals.json) print_evaluations_json(options, evaluations);
+  bool met = true;
+  for (std::size_t i = 0; i < evaluations.size(); ++i) {
+    const std::vector<Gate> gates = measured_gates(options, evaluations[i].result);
+    met = met && all_met(gates);
+    if (!globals.json) print_evaluation(options, options.models[i], evaluations[i], gates);
+  }
+  return met ? 0 : 3;
 }
 
 }  // namespace
@@ -111,9 +130,13 @@ void add_eval_ppl(CLI::App& app, Session& session) {
   auto options = std::make_shared<EvalPplOptions>();
   CLI::App* command = declare_command(
       app, "eval-ppl", "Measure perplexity, and how far a model is from its original",
-      "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n");
+      "  llmq eval-ppl out/model-awq\n  llmq eval-ppl out/model-awq --against DIR --max-kl 0.2 --json\n"
+      "  llmq eval-ppl out/model-rtn out/model-awq --against DIR\n");
   EvaluationRequest& request = options->request;
-  command->add_option("model", options->model, "Model to measure: directory, .gguf file or hub name")
+  command
+      ->add_option("models", options->models,
+                   "Model to measure: directory, .gguf file or hub name. Of several, on the same text, "
+                   "--against runs once")
       ->required()
       ->type_name("");
   command->add_option("--text", request.text, "Text to score; WikiText-2's test split when left out")

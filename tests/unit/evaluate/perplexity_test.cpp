@@ -169,6 +169,32 @@ TEST(Perplexity, DivergenceIsItsDefinitionInEveryTile) {
   EXPECT_NEAR(result.against->kl_p99, kl[296], kKlBound) << "rank ceil(0.99 * 298) of 0 .. 298";
 }
 
+TEST(Perplexity, OfSeveralModelsIsThatOfEachAlone) {
+  constexpr std::int64_t kTokens = 300;
+  Engine rounded = open_model(kTokens, Compute::kBFloat16), twin = open_model(kTokens),
+         original = open_model(kTokens);
+  const std::vector<Window> windows{{some_ids(kTokens, twin.spec().vocab_size), 1},
+                                    {some_ids(kTokens - 7, twin.spec().vocab_size), 20}};
+  Engine* const both[] = {&rounded, &twin};
+  for (Engine* against : {&original, static_cast<Engine*>(nullptr)}) {
+    const std::vector<PerplexityResult> together = evaluate_perplexities(both, against, windows);
+    ASSERT_EQ(together.size(), 2u);
+    for (std::size_t i = 0; i < 2; ++i) {
+      const PerplexityResult alone = evaluate_perplexity(*both[i], against, windows);
+      EXPECT_EQ(together[i].ppl, alone.ppl);
+      EXPECT_EQ(together[i].ppl_stderr, alone.ppl_stderr);
+      EXPECT_EQ(together[i].scored_tokens, alone.scored_tokens);
+      ASSERT_EQ(together[i].against.has_value(), against != nullptr);
+      if (!against) continue;
+      EXPECT_EQ(together[i].against->kl_mean, alone.against->kl_mean);
+      EXPECT_EQ(together[i].against->kl_p99, alone.against->kl_p99);
+      EXPECT_EQ(together[i].against->top1_agreement, alone.against->top1_agreement);
+      EXPECT_EQ(together[i].against->reference_ppl, together[1].ppl) << "the twin is the original";
+      EXPECT_EQ(together[i].against->reference_ppl_stderr, together[1].ppl_stderr);
+    }
+  }
+}
+
 TEST(Perplexity, AnotherVocabularyIsRefused) {
   Engine engine = open_model(48);
   const testing::TinyModel tiny;
