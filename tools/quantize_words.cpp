@@ -76,8 +76,8 @@ void print_activations(const Plan& plan) {
                                  : "in memory"));
 }
 
-void print_plan(const Plan& plan, const PlanCosts& costs, const PlanOutline& outline,
-                const TimePrediction& time) {
+void print_planned(const Plan& plan, const PlanCosts& costs, const PlanOutline& outline,
+                   const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as {}: {} linears, {:.3f} bits per weight", plan.method,
                          outline.scheme, plan.format, plan.modules.size(), plan.bits_per_weight()));
   print_bytes("memory", costs.memory, costs.peak_bytes);
@@ -92,8 +92,8 @@ void print_plan(const Plan& plan, const PlanCosts& costs, const PlanOutline& out
   for (const std::string& warning : plan.warnings) print_line("warning: " + warning);
 }
 
-void print_plan(const GgufPlan& plan, const PlanCosts& costs, const PlanOutline& outline,
-                const TimePrediction& time) {
+void print_planned(const GgufPlan& plan, const PlanCosts& costs, const PlanOutline& outline,
+                   const TimePrediction& time) {
   print_line(fmt::format("{} to {}, written as gguf: {} tensors, {:.3f} bits per weight; importance: {}",
                          plan.method, outline.scheme, plan.tensors.size(), plan.bits_per_weight(),
                          plan.importance));
@@ -120,7 +120,7 @@ void print_evaluation(const JobOutcome& o) {
 }  // namespace
 
 void print_plan(const OutputForm& form, const JobPreview& preview) {
-  std::visit([&](const auto* plan) { print_plan(*plan, preview.costs, form.outline(), preview.time); },
+  std::visit([&](const auto* plan) { print_planned(*plan, preview.costs, form.outline(), preview.time); },
              form.plan());
 }
 

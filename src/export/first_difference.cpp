@@ -30,9 +30,9 @@ std::vector<TensorPosition> places_in(std::span<const std::byte> bytes, const Pa
 
 // A piece at a time, whose pages are given back: a tensor may be larger than there is memory.
 bool same_bytes(const Mapping& a, const Mapping& b, std::uint64_t offset, std::uint64_t bytes) {
-  constexpr std::uint64_t kPiece = 16u << 20;
-  for (std::uint64_t done = 0; done < bytes; done += kPiece) {
-    const std::uint64_t at = offset + done, count = std::min(kPiece, bytes - done);
+  constexpr std::uint64_t kComparedPiece = 16u << 20;
+  for (std::uint64_t done = 0; done < bytes; done += kComparedPiece) {
+    const std::uint64_t at = offset + done, count = std::min(kComparedPiece, bytes - done);
     const bool same = std::memcmp(a.bytes().data() + at, b.bytes().data() + at, count) == 0;
     a.release(at, count);
     b.release(at, count);
