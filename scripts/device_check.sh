@@ -17,6 +17,8 @@ pack() {
   local build=$1 into=$2 root
   root=$(cd "$here/.." && pwd)
   "$build/tools/llmq" --version --json | grep -q '"cuda": *"' || { echo "device_check: $build was built without CUDA" >&2; exit 2; }
+  "$build/tools/llmq" --version --json | grep -q '"cuda": *".*sm_90' ||
+    echo "device_check: $build is built for few architectures; -DLLMQ_CUDA_ARCHITECTURES=ALL has the machine code of every GPU" >&2
   cmake --build "$build" --target llmq llmq_kernels_backend llmq_device_bench llmq_make_checkpoint || exit 1
   rm -rf "$into"
   mkdir -p "$into/bin" "$into/lib" "$into/models"
