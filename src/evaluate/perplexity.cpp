@@ -55,7 +55,8 @@ HiddenStates prefill(Engine& engine, const Window& window) {
   return states;
 }
 
-// Rows that a window's logits are made of at a time: a tile, and its end, which predicts nothing that is known.
+// Rows that a window's logits are made of at a time: a tile, and its end, which predicts nothing that is
+// known.
 struct ScoredRows {
   std::int64_t tile = 0, end = 0;
   template <class Each>

@@ -51,8 +51,9 @@ struct PerplexityResult {
   std::optional<Divergence> against;
 };
 
-// Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for none.
-// `on_window` (may be empty) hears the running perplexity of the first. The seconds are those of all together.
+// Each of `engines` on the same windows. `against`: the original, run beside them once for all; null for
+// none. `on_window` (may be empty) hears the running perplexity of the first. The seconds are those of all
+// together.
 std::vector<PerplexityResult> evaluate_perplexities(
     std::span<Engine* const> engines, Engine* against, std::span<const Window> windows,
     const std::function<void(std::int64_t done, double ppl)>& on_window = {});

@@ -1,5 +1,5 @@
-// What the readers of weights have in common: how a file that is not what it says is refused, and what no honest
-// file exceeds.
+// What the readers of weights have in common: how a file that is not what it says is refused, and what no
+// honest file exceeds.
 #pragma once
 #include <cstddef>
 #include <string>

@@ -37,8 +37,8 @@ struct Evaluation {
   Json kernels, kv_cache;  // kernels_json() and kv_cache_json() of the model
 };
 
-// Each of `models` on the same tokens, that of the first one's tokenizer; the original runs once for all of them.
-// `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer gives other tokens.
+// Each of `models` on the same tokens, those of the first one's tokenizer; the original runs once for all of
+// them. `against` may be null. Progress goes to the log. Error(kBadInput) where a tokenizer gives other tokens.
 std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const LoadedModel* against,
                                  const std::shared_ptr<Backend>& backend, const EvaluationRequest& request);
 

@@ -65,11 +65,8 @@ TEST(EvalPpl, GatesDecideTheExitCode) {
 
 TEST(EvalPpl, SeveralModelsAreMeasuredAtOnceAsEachAlone) {
   const Scratch scratch;
-  const std::string rounded = scratch.path("rounded"), model = tinystories();
-  ASSERT_EQ(run_llmq({"quantize", "--method", "rtn", "--model", model, "--output", rounded, "--set",
-                      "scheme=w4a16_g32_asym"})
-                .exit_code,
-            0);
+  const std::string rounded = rounded_model(scratch, "rounded", {"scheme=w4a16_g32_asym"});
+  const std::string model = tinystories();
   const Outcome together = eval({rounded, model, "--against", model});
   ASSERT_EQ(together.exit_code, 0) << together.err;
   const Json json = together.json();

@@ -54,7 +54,8 @@ void recommend_scheme(Estimate& e, const std::vector<std::optional<QuantScheme>>
   for (std::size_t i = 0; i < e.schemes.size(); ++i) {
     const SchemeEstimate& scheme = e.schemes[i];
     if (!scheme.refusal.empty()) continue;
-    if (smallest == e.schemes.size() || largest_bytes(scheme) < largest_bytes(e.schemes[smallest])) smallest = i;
+    if (smallest == e.schemes.size() || largest_bytes(scheme) < largest_bytes(e.schemes[smallest]))
+      smallest = i;
     const Preference p = preference(scheme, packed[i], e.machine);
     if (!scheme.fits()) continue;
     if (best == e.schemes.size() || p > best_preference) best = i, best_preference = p;
