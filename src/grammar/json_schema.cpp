@@ -246,6 +246,7 @@ TextPlace SchemaCompiler::typed(const Json& schema, const std::string& where, Te
                                  .c_str());
   if (types.empty()) return texts_.any(next);
   std::vector<TextPlace> ways;
+  ways.reserve(types.size());
   for (const std::string& type : types) ways.push_back(of_type(type, schema, where, next));
   return builder_.either(ways);
 }

@@ -49,7 +49,7 @@ class TextAutomaton {
     TextPlace node;
     std::int32_t stack;  // 0: none
     bool operator==(const Place&) const = default;
-    auto operator<=>(const Place&) const = default;
+    auto operator<=>(const Place&) const = default;  // NOLINT(modernize-use-nullptr): it compares with 0
   };
   struct Frame {
     TextPlace back;

@@ -53,7 +53,7 @@ struct HttpClient::State {
 // One call. The deadline that runs is that of the present phase, or of the whole where that is sooner.
 class HttpRun : public std::enable_shared_from_this<HttpRun> {
  public:
-  HttpRun(HttpClient::State& client, HttpCall call, std::shared_ptr<HttpReader> reader)
+  HttpRun(HttpClient::State& client, const HttpCall& call, std::shared_ptr<HttpReader> reader)
       : client_(client),
         request_(request_text(client.target, call)),
         reader_(std::move(reader)),

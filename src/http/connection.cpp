@@ -96,7 +96,7 @@ void HttpConnection::dispatch() {
   read();
 }
 
-void HttpConnection::reply(std::uint64_t serial, HttpReply reply) {
+void HttpConnection::reply(std::uint64_t serial, const HttpReply& reply) {
   if (serial != serial_ || phase_ != Phase::kAnswering || streaming_ || last_) return;
   last_ = true;
   const std::string head = head_of_reply(reply, keep_alive_);

@@ -39,7 +39,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::list<std::shared_ptr<HttpConnection>>::iterator place;
 
   // From its ConnectionResponder; `serial` tells whether it is still the one that is answered.
-  void reply(std::uint64_t serial, HttpReply reply);
+  void reply(std::uint64_t serial, const HttpReply& reply);
   void open_stream(std::uint64_t serial, const std::string& content_type);
   void write(std::uint64_t serial, const std::string& text);
   void end(std::uint64_t serial);

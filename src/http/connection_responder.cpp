@@ -11,13 +11,17 @@ namespace asio = boost::asio;
 
 ConnectionResponder::~ConnectionResponder() {
   if (answered_) return;
-  asio::post(io_, [connection = connection_, serial = serial_] { connection->drop(serial); });
+  try {
+    asio::post(io_, [connection = connection_, serial = serial_] { connection->drop(serial); });
+  } catch (const std::exception&) {
+    // There is no memory for the message: the deadline of the request closes the connection.
+  }
 }
 
 void ConnectionResponder::reply(HttpReply reply) {
   answered_ = true;
-  asio::post(io_, [connection = connection_, serial = serial_, reply = std::move(reply)]() mutable {
-    connection->reply(serial, std::move(reply));
+  asio::post(io_, [connection = connection_, serial = serial_, reply = std::move(reply)] {
+    connection->reply(serial, reply);
   });
 }
 

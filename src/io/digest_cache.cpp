@@ -98,7 +98,7 @@ std::string DigestCache::sha256(const Path& path, Io& through) {
     if (const auto found = known_.find(key_of(before)); found != known_.end()) return found->second;
   }
   const bool settled = is_settled(before);
-  const std::string digest = file_sha256(*file);
+  std::string digest = file_sha256(*file);
   if (settled && file->stamp() == before) {
     const std::lock_guard lock(mutex_);
     known_.emplace(key_of(before), digest);

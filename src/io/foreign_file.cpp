@@ -7,7 +7,7 @@
 namespace llmq {
 namespace {
 
-using std::string_view_literals::operator""sv;
+using std::string_view_literals::operator""sv;  // NOLINT(misc-unused-using-decls): below it is used
 
 struct Signature {
   std::string_view format;  // compared with `expected`

@@ -82,7 +82,7 @@ Path find_in_hub_cache(Io& io, const std::string& name) {
                      repository.string(),
                      {},
                      fetch_command(name)});
-  const Path snapshot = repository / "snapshots" / read_commit(io, reference, name);
+  Path snapshot = repository / "snapshots" / read_commit(io, reference, name);
   if (!io.is_directory(snapshot))
     fail(ErrorKind::kBadInput, ErrorDetail{"the revision that refs/main names is not in the hub cache",
                                            snapshot.string(),
@@ -93,7 +93,7 @@ Path find_in_hub_cache(Io& io, const std::string& name) {
 
 Path resolve_model(Io& io, const std::string& model) {
   if (model.empty()) fail(ErrorKind::kUsage, ErrorDetail{"the model argument is empty", {}, {}, {}});
-  const Path path(model);
+  Path path(model);
   if (io.is_directory(path)) return path;
   const bool names_gguf = path.extension() == ".gguf";
   if (io.exists(path)) {
