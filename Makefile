@@ -8,7 +8,7 @@ help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
 	@echo "make test       install what is missing, build, run unit, kernel, golden, command-line, server and interop tests"
 	@echo "make interop-full  other programs run what llmq writes (minutes; says what is missing)"
-	@echo "make check-all  planted faults, sanitizers, fuzzing and another processor, on top"
+	@echo "make check-all  planted faults, sanitizers, fuzzing, another processor and clang-tidy over everything, on top"
 	@echo "make format     refuse C++ files that clang-format would write otherwise (seconds)"
 	@echo "make tidy       clang-format and clang-tidy over what you changed (TIDY_BASE=COMMIT: since then)"
 	@echo "make documents  write docs/reference and the README's picture anew, check widths, links and commands"
@@ -43,7 +43,7 @@ interop-full: build
 	  [ $$status -eq 0 ] || [ $$status -eq 77 ] || exit 1; done
 
 check-all:
-	@for part in faults sanitize fuzz portable; do \
+	@for part in faults sanitize fuzz portable tidy-all; do \
 	  start=$$(date +%s); $(MAKE) --no-print-directory $$part || exit 1; \
 	  echo "== $$part took $$((($$(date +%s) - start) / 60)) min $$((($$(date +%s) - start) % 60)) s"; done
 

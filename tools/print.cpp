@@ -38,6 +38,7 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
     print_line(row_text(rows[r], widths));
     if (r > 0) continue;
     std::vector<std::string> rule;
+    rule.reserve(widths.size());
     for (const std::size_t w : widths) rule.push_back(std::string(w, '-'));
     print_line(row_text(rule, widths));
   }

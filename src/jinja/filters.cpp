@@ -250,7 +250,7 @@ Value reverse(Meter& meter, const Value& value, const Arguments&) {
 
 Value to_int(Meter& meter, const Value& value, const Arguments& arguments) {
   const Value* found = arguments.find(0, "default");
-  const Value failed = found ? *found : Value{std::int64_t{0}};
+  Value failed = found ? *found : Value{std::int64_t{0}};
   if (arguments.integer(meter, 1, "base", 10) != 10)
     meter.unsupported("the chat template reads an integer in another base than ten");
   if (value.integer()) return {*value.integer()};
@@ -276,7 +276,7 @@ Value to_int(Meter& meter, const Value& value, const Arguments& arguments) {
 
 Value to_float(Meter&, const Value& value, const Arguments& arguments) {
   const Value* found = arguments.find(0, "default");
-  const Value failed = found ? *found : Value{0.0};
+  Value failed = found ? *found : Value{0.0};
   if (value.number()) return {*value.number()};
   if (!value.text()) return failed;
   std::string_view text = stripped(*value.text());

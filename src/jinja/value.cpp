@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <compare>
 
 #include "jinja/text.h"
 
@@ -192,7 +193,7 @@ bool truth(const Value& value) {
 
 bool equal(Meter& meter, const Value& a, const Value& b) {
   meter.spend(1);
-  if (a.number() && b.number()) return compare_numbers(a, b) == 0;
+  if (a.number() && b.number()) return std::is_eq(compare_numbers(a, b));
   if (a.text() && b.text()) {
     if (a.text()->size() == b.text()->size()) meter.spend_text(a.text()->size());
     return *a.text() == *b.text();
@@ -223,7 +224,7 @@ bool equal(Meter& meter, const Value& a, const Value& b) {
 
 bool less(Meter& meter, const Value& a, const Value& b) {
   meter.spend(1);
-  if (a.number() && b.number()) return compare_numbers(a, b) < 0;
+  if (a.number() && b.number()) return std::is_lt(compare_numbers(a, b));
   if (a.text() && b.text()) {
     meter.spend_text(std::min(a.text()->size(), b.text()->size()));
     return *a.text() < *b.text();  // UTF-8 sorts as its code points do

@@ -57,8 +57,8 @@ class Exposition {
              const std::vector<std::pair<std::string, double>>& samples) {
     text_ += prometheus_head(name, type, help);
     for (const auto& [label, value] : samples)
-      text_ +=
-          prometheus_sample(name, label.empty() ? labels : labels + "," + label, fmt::format("{}", value));
+      text_ += prometheus_sample(name, label.empty() ? labels : fmt::format("{},{}", labels, label),
+                                 fmt::format("{}", value));
   }
   void write_histogram(const std::string& name, const char* help, const std::string& labels,
                        const Histogram& h) {

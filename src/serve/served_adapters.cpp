@@ -71,7 +71,7 @@ Path adapter_below(const Path& directory, const std::string& asked) {
   const Path root = std::filesystem::canonical(directory, error);
   if (error) throw ApiError(500, "the directory that adapters are loaded from is gone");
   // an absolute path replaces the directory
-  const Path real = std::filesystem::canonical(directory / asked, error);
+  Path real = std::filesystem::canonical(directory / asked, error);
   const auto differ = std::mismatch(root.begin(), root.end(), real.begin(), real.end());
   // Whether a path outside is there is nobody's business.
   if (error || differ.first != root.end() || !std::filesystem::is_directory(real, error))

@@ -2,6 +2,7 @@
 
 #include <malloc.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 
@@ -21,8 +22,9 @@ class HostMemory final : public MemoryResource {
     const std::size_t padded = bytes + kAlignment + sizeof(void*);
     void* const block = padded < bytes ? nullptr : std::malloc(padded);
     if (block == nullptr) fail(ErrorKind::kResource, "no memory for {} more bytes", bytes);
-    const auto first = reinterpret_cast<std::uintptr_t>(block) + sizeof(void*);
-    void* const aligned = reinterpret_cast<void*>((first + kAlignment - 1) / kAlignment * kAlignment);
+    std::byte* const first = static_cast<std::byte*>(block) + sizeof(void*);
+    const std::size_t beyond = reinterpret_cast<std::uintptr_t>(first) % kAlignment;
+    void* const aligned = first + (kAlignment - beyond) % kAlignment;
     static_cast<void**>(aligned)[-1] = block;
     return aligned;
   }

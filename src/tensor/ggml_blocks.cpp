@@ -109,7 +109,7 @@ void read_scale_codes(ScaleCodes kind, Bytes p, BlockFields& fields) {
       }
       return;
     case ScaleCodes::kSigned8:
-      for (std::size_t j = 0; j < 16; ++j) s[j] = static_cast<std::int8_t>(p[j]);
+      for (std::size_t j = 0; j < 16; ++j) s[j] = int{static_cast<std::int8_t>(p[j])};
       return;
   }
 }
@@ -175,8 +175,9 @@ void block_values(const BlockLayout& layout, const BlockFields& fields, float* w
     const auto sub = static_cast<std::size_t>(j);
     const float scale = d * static_cast<float>(fields.s[sub]),
                 minimum = m * static_cast<float>(fields.t[sub]);
-    const std::uint8_t* const q = fields.q.data() + j * layout.sub_block;
-    float* const into = w + j * layout.sub_block;
+    const int first = j * layout.sub_block;
+    const std::uint8_t* const q = fields.q.data() + first;
+    float* const into = w + first;
     if (layout.has_minimum()) {
       for (int i = 0; i < layout.sub_block; ++i) into[i] = scale * static_cast<float>(q[i]) - minimum;
     } else {

@@ -87,12 +87,12 @@ BlockFields by_symmetric_search(const BlockLayout& layout, const BlockInput& inp
 
 void by_affine_search(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields) {
   static_assert(kBlocksAtOnce == kAffineRuns);
-  std::array<float, 32 * kAffineRuns> x{}, weight{};  // runs beyond `count` are zeros
+  std::array<float, std::size_t{32} * kAffineRuns> x{}, weight{};  // runs beyond `count` are zeros
   const std::size_t size = 32 * static_cast<std::size_t>(count);
   std::copy_n(first.x, size, x.begin());
   weigh(first.importance, first.mean_square, {first.x, size}, weight.data());
   std::array<AffineFit, kAffineRuns> fits;
-  std::array<std::uint8_t, 32 * kAffineRuns> q;
+  std::array<std::uint8_t, std::size_t{32} * kAffineRuns> q;
   search_affine({x.data(), weight.data(), 32}, layout.top(), kImportanceCandidates, fits.data(), q.data());
   for (std::size_t k = 0; k < static_cast<std::size_t>(count); ++k) {
     fields[k].d = to_float16(fits[k].scale);
@@ -152,13 +152,16 @@ SubBlockScales search_sub_blocks(const BlockLayout& layout, const BlockInput& in
     const int first = j * layout.sub_block;
     return WeightedRun{input.x + first, weight.data() + first, layout.sub_block};
   };
+  const auto codes = [&](int j) {
+    const int first = j * layout.sub_block;
+    return fields.q.data() + first;
+  };
   for (int j = 0; j < layout.sub_blocks(); ++j)
     for (int i = 0; i < layout.sub_block; ++i) found.weight[static_cast<std::size_t>(j)] += run(j).weight[i];
   if (layout.has_minimum()) {
     std::array<AffineFit, 16> fits;
     for (int j = 0; j < layout.sub_blocks(); j += kAffineRuns)
-      search_affine(run(j), layout.top(), candidates(layout.dtype, importance), fits.data() + j,
-                    fields.q.data() + j * layout.sub_block);
+      search_affine(run(j), layout.top(), candidates(layout.dtype, importance), fits.data() + j, codes(j));
     for (std::size_t j = 0; j < static_cast<std::size_t>(layout.sub_blocks()); ++j) {
       found.scale[j] = fits[j].scale;
       found.minimum[j] = fits[j].minimum;
@@ -167,8 +170,7 @@ SubBlockScales search_sub_blocks(const BlockLayout& layout, const BlockInput& in
   }
   const auto search = layout.dtype == DType::kQ3_K && !importance ? sweep_symmetric : search_symmetric;
   for (int j = 0; j < layout.sub_blocks(); ++j)
-    found.scale[static_cast<std::size_t>(j)] =
-        search(run(j), layout.zero, fields.q.data() + j * layout.sub_block);
+    found.scale[static_cast<std::size_t>(j)] = search(run(j), layout.zero, codes(j));
   return found;
 }
 
@@ -253,9 +255,9 @@ void choose_as_ggml(const BlockLayout& layout, const BlockInput& first, int coun
   if (importance && layout.elements == 32 && layout.has_minimum())
     return by_affine_search(layout, first, count, fields);
   for (int k = 0; k < count; ++k) {
-    const float* const x = first.x + k * layout.elements;
-    const BlockInput input{x, importance ? first.importance + k * layout.elements : nullptr,
-                           first.mean_square};
+    const int before = k * layout.elements;
+    const float* const x = first.x + before;
+    const BlockInput input{x, importance ? first.importance + before : nullptr, first.mean_square};
     if (layout.elements == 256) {
       fields[k] = k_block(layout, input);
     } else if (importance) {

@@ -193,9 +193,10 @@ class SuperBlock {
   SuperBlock(const BlockLayout& layout, const BlockInput& input)
       : layout_(layout), groups_(static_cast<std::size_t>(layout.sub_blocks() / kLanes)) {
     const int step = kLanes * layout.sub_block;
-    for (std::size_t g = 0; g < groups_; ++g)
-      sub_blocks_[g].emplace(layout, input.x + static_cast<int>(g) * step,
-                             input.importance + static_cast<int>(g) * step);
+    for (std::size_t g = 0; g < groups_; ++g) {
+      const int first = static_cast<int>(g) * step;
+      sub_blocks_[g].emplace(layout, input.x + first, input.importance + first);
+    }
   }
 
   // The integers nearest to what each sub-block asks for alone.
@@ -238,8 +239,8 @@ class SuperBlock {
         fields.s[g * kLanes + lane] = static_cast<int>(units.s[g][lane]);
         fields.t[g * kLanes + lane] = static_cast<int>(units.t[g][lane]);
       }
-      sub_blocks_[g]->write_codes(line(units, g), layout_.zero,
-                                  fields.q.data() + static_cast<int>(g) * kLanes * layout_.sub_block);
+      const int first = static_cast<int>(g) * kLanes * layout_.sub_block;
+      sub_blocks_[g]->write_codes(line(units, g), layout_.zero, fields.q.data() + first);
     }
     return fields;
   }
@@ -334,7 +335,7 @@ void improve_k_block(const BlockLayout& layout, const BlockInput& input, BlockFi
 
 void improve_plain_blocks(const BlockLayout& layout, const BlockInput& first, int count,
                           BlockFields* fields) {
-  std::array<float, 32 * kLanes> x{}, weight{};
+  std::array<float, std::size_t{32} * kLanes> x{}, weight{};
   const std::size_t size = 32 * static_cast<std::size_t>(count);
   std::copy_n(first.x, size, x.begin());
   std::copy_n(first.importance, size, weight.begin());
@@ -349,7 +350,7 @@ void improve_plain_blocks(const BlockLayout& layout, const BlockInput& first, in
     line.scale[k] = to_float(found[k].d);
     line.offset[k] = to_float(found[k].m);
   }
-  std::array<std::uint8_t, 32 * kLanes> q;
+  std::array<std::uint8_t, std::size_t{32} * kLanes> q;
   blocks.write_codes(line, layout.zero, q.data());
   for (std::size_t k = 0; k < static_cast<std::size_t>(count); ++k) {
     std::copy_n(q.data() + 32 * k, 32, found[k].q.data());
@@ -364,8 +365,10 @@ void improve_plain_blocks(const BlockLayout& layout, const BlockInput& first, in
 
 void improve_blocks(const BlockLayout& layout, const BlockInput& first, int count, BlockFields* fields) {
   if (layout.elements == 32) return improve_plain_blocks(layout, first, count, fields);
-  for (int k = 0; k < count; ++k)
-    improve_k_block(layout, {first.x + 256 * k, first.importance + 256 * k, first.mean_square}, fields[k]);
+  for (int k = 0; k < count; ++k) {
+    const int before = 256 * k;
+    improve_k_block(layout, {first.x + before, first.importance + before, first.mean_square}, fields[k]);
+  }
 }
 
 }  // namespace llmq

@@ -15,7 +15,8 @@ class ByteLevelDecoder final : public DecoderStep {
   void apply(std::vector<std::string>& tokens) const override {
     std::string joined;
     for (const std::string& token : tokens) joined += from_byte_alphabet(token).value_or(token);
-    tokens.assign(1, std::move(joined));
+    tokens.clear();
+    tokens.push_back(std::move(joined));
   }
 };
 
@@ -76,7 +77,8 @@ class FuseDecoder final : public DecoderStep {
   void apply(std::vector<std::string>& tokens) const override {
     std::string joined;
     for (const std::string& token : tokens) joined += token;
-    tokens.assign(1, std::move(joined));
+    tokens.clear();
+    tokens.push_back(std::move(joined));
   }
 };
 

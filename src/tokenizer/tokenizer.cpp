@@ -138,6 +138,7 @@ void Tokenizer::State::encode_text(std::string text, bool starts_text, WordCache
     }
     if (span.begin == span.end) continue;
     Words words;
+    // NOLINTNEXTLINE(bugprone-use-after-move): the text of one span is moved, and no span follows
     words.text = spans.size() == 1 ? std::move(text) : text.substr(span.begin, span.end - span.begin);
     words.ranges.push_back({0, words.text.size()});
     words.starts_text = starts_text && span.begin == 0;

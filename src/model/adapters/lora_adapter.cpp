@@ -176,7 +176,7 @@ Path present(Io& io, const Path& directory, const char* name, const char* hint) 
   if (!io.exists(directory))
     fail(ErrorKind::kBadInput,
          {"no such directory", directory.string(), {}, "give the directory that PEFT saved the adapter in"});
-  const Path file = directory / name;
+  Path file = directory / name;
   if (!io.exists(file))
     fail(ErrorKind::kBadInput,
          {fmt::format("the directory holds no {}", name), directory.string(), {}, hint});

@@ -194,6 +194,7 @@ std::vector<QuantizationTarget> read_groups(ConfigFields& quantization) {
     for (QuantizationTarget& target : read_group(name, value, quantization.file()))
       by_text.insert_or_assign(target.text, std::move(target));
   std::vector<QuantizationTarget> targets;
+  targets.reserve(by_text.size());
   for (auto& [text, target] : by_text) targets.push_back(std::move(target));
   std::stable_sort(targets.begin(), targets.end(),
                    [](const auto& a, const auto& b) { return precedence(a) < precedence(b); });

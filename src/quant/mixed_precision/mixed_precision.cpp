@@ -119,7 +119,7 @@ void choose(MixedPrecision& mixed) {
 
 std::vector<int> resolve_candidates(const Recipe& recipe, const Plan& plan, const Checkpoint& checkpoint) {
   check_request(recipe, plan);
-  const std::vector<int> bits = recipe.mixed.bits.empty() ? storable_defaults(plan) : recipe.mixed.bits;
+  std::vector<int> bits = recipe.mixed.bits.empty() ? storable_defaults(plan) : recipe.mixed.bits;
   for (const int candidate : bits)
     if (candidate != kDenseBits) check_candidate(plan, bits.front(), candidate);
   std::uint64_t weights = 0, least = 0, most = 0;

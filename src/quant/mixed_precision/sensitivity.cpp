@@ -52,6 +52,7 @@ class Measuring {
       stream.finish(part, block, weights);
     }
     std::vector<OpenGroup> groups;
+    groups.reserve(open.size());
     for (auto& [site, group] : open) groups.push_back(std::move(group));
     return groups;
   }

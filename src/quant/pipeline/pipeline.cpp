@@ -206,6 +206,7 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
     tell_fewer_rows(run, devices, block);
     finish_block(run, before);
   }
+  run.original = nullptr;  // it ends here, and the run goes on
 }
 
 void run_by_rounding(QuantizeRun& run, std::size_t first_block) {

@@ -43,7 +43,8 @@ struct UpstreamSizes {
   // What one chunk's output lacks and its input, as they are and transposed, and their product: where the
   // host computes, and on a device that has memory of its own.
   std::uint64_t chunk() const {
-    return chunk_tokens * (out * (5 * 4 + element) + channels * 3 * element) + out * channels * (4 + 4);
+    return chunk_tokens * (out * (std::uint64_t{5} * 4 + element) + channels * 3 * element) +
+           out * channels * (4 + 4);
   }
   std::uint64_t chunk_on_device() const {
     return chunk_tokens * (out * (4 + 4 + element) + 2 * channels * element) + out * channels * 4;

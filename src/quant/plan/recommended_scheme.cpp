@@ -15,7 +15,7 @@ namespace {
 // the last resort.
 struct Preference {
   int native = 0, bits = 0, kind = 0;
-  auto operator<=>(const Preference&) const = default;
+  auto operator<=>(const Preference&) const = default;  // NOLINT(modernize-use-nullptr): it compares with 0
 };
 Preference preference(const SchemeEstimate& scheme, const std::optional<QuantScheme>& packed,
                       const MachineRates& machine) {

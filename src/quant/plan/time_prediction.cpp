@@ -83,7 +83,7 @@ struct Probe {
   // What lasts for milliseconds finds its memory not there at first, and is held up now and then: the mean of
   // the rest.
   Seconds steady(const Checkpoint& checkpoint, const ModelSpec& one, std::int64_t samples) const {
-    const Seconds first = timed(checkpoint, one, samples);
+    Seconds first = timed(checkpoint, one, samples);
     if (total(first) > kShort) return first;
     Seconds sum = timed(checkpoint, one, samples);
     for (int again = 1; again < kRepeats; ++again)

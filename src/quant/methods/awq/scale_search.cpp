@@ -109,16 +109,18 @@ std::vector<double> losses_of(const ScaleProblem& problem, std::span<const std::
     const ScaleReader& reader = problem.readers[place.reader];
     return GramLoss::Row{reader.weight.data() + place.row * channels, &reader.scheme};
   };
+  const std::vector<std::vector<double>> losses =
+      gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool);
   std::vector<double> sums;
-  for (const std::vector<double>& loss :
-       gram.scaled_losses(static_cast<std::int64_t>(rows.size()), row_of, s, pool))
-    sums.push_back(sum_in_order(loss));
+  sums.reserve(losses.size());
+  for (const std::vector<double>& loss : losses) sums.push_back(sum_in_order(loss));
   return sums;
 }
 
 void judge(std::vector<Candidate>& candidates, const ScaleProblem& problem, std::span<const RowPlace> rows,
            GramLoss& gram, ThreadPool& pool) {
   std::vector<const std::vector<float>*> s;
+  s.reserve(candidates.size());
   for (const Candidate& c : candidates) s.push_back(&c.s);
   const std::vector<double> losses = losses_of(problem, s, rows, gram, pool);
   for (std::size_t c = 0; c < losses.size(); ++c) candidates[c].loss = losses[c];
