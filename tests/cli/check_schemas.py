@@ -67,7 +67,7 @@ def references_resolved(node, name, seen=()):
         if (other, place) in seen:
             raise ValueError(f"{other}.json#{place} refers to itself")
         target = load(other)
-        for word in place.strip("/").split("/"):
+        for word in filter(None, place.split("/")):
             target = target[int(word) if isinstance(target, list) else word]
         found = {**references_resolved(target, other, (*seen, (other, place))), **found}
     return found
