@@ -431,8 +431,8 @@ def check_schemas(documents):
         jsonschema.Draft202012Validator.check_schema(load(name))
         check_described(RESOLVED.get(name, load(name)) if name != PARTS else {}, name)
     stated = {}
-    for name, schema in RESOLVED.items():
-        for number in re.findall(r'"const": "(llmq\.[a-z-]+/\d+)"', json.dumps(schema)):
+    for name in RESOLVED:
+        for number in re.findall(r'"const": "(llmq\.[a-z-]+/\d+)"', json.dumps(load(name))):
             stated.setdefault(number, set()).add(name)
     written = words_of_sources(r'"(llmq\.[a-z-]+/\d+)"', "src", "tools")
     for number in sorted(written ^ set(stated)):
