@@ -80,7 +80,10 @@ struct CudaKernels {
 int launch_tile_attention(const TileAttentionArguments& arguments, void* stream);    // attention_kernels.cu
 int launch_gram(const GramArguments& arguments, void* stream);                       // linear_kernels.cu
 int launch_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // linear_kernels.cu
-const CudaKernels& device_kernels();                                                 // built where nvcc is
-const CudaKernels& emulated_kernels();                                               // built everywhere
+int emulate_tile_attention(const TileAttentionArguments& arguments, void* stream);   // emulated_attention.cpp
+int emulate_gram(const GramArguments& arguments, void* stream);                      // emulated_linear.cpp
+int emulate_linear(WeightForm form, const LinearArguments& arguments, void* stream);  // emulated_linear.cpp
+const CudaKernels& device_kernels();                                                  // built where nvcc is
+const CudaKernels& emulated_kernels();                                                // built everywhere
 
 }  // namespace llmq::cuda

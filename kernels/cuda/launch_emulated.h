@@ -9,6 +9,8 @@
 
 namespace llmq::cuda {
 
+inline constexpr int64_t kEmulatedShared = 227 * 1024;  // of a block, as on sm_90
+
 template <class Kernel>
 void emulate(const typename Kernel::Arguments& arguments) {
   const Grid grid = Kernel::grid(arguments);
