@@ -33,6 +33,8 @@ else
 fi
 "$llmq" inspect "$model"
 
+rows=$out/rows.json
+echo '[]' >"$rows"
 outputs=() variants=()
 quantize() {  # quantize METHOD SCHEME
   say "2. llmq quantize --method $1 --set scheme=$2"
@@ -40,29 +42,40 @@ quantize() {  # quantize METHOD SCHEME
   "$llmq" quantize --method "$1" --model "$model" --output "${outputs[-1]}" --overwrite --set scheme="$2" \
     --set calibration.samples=$samples --set calibration.sequence_length=$length --json >"${outputs[-1]}.json"
 }
+stored_bytes() { du -cb "$1"/*.safetensors | tail -n 1 | cut -f 1; }
+measure() {  # what was quantized since the last time, all at once: the original runs once beside them
+  say "3. Against the original on WikiText-2 ($windows windows): ${variants[*]}"
+  "$llmq" eval-ppl "${outputs[@]}" --against "$model" --compute bfloat16 --max-windows "$windows" --json >"$out/eval.json"
+  local i
+  for i in "${!outputs[@]}"; do
+    jq --arg variant "${variants[i]}" --argjson bytes "$(stored_bytes "${outputs[i]}")" --argjson i "$i" --slurpfile e "$out/eval.json" \
+      '{variant: $variant, bytes: $bytes, q: ., e: $e[0].models[$i]}' "${outputs[i]}.json"
+  done | jq -s --argjson bytes "$(stored_bytes "$model")" --slurpfile rows "$rows" \
+    '(if $rows[0] == [] then [{variant: "original", bytes: $bytes, q: {}, e: .[0].e.against}] else $rows[0] end) + .' >"$rows.new"
+  mv "$rows.new" "$rows"
+  outputs=() variants=()
+}
+table() {
+  say "4. $1 ($name, WikiText-2 test, $(jq -r '.models[0].protocol' "$out/eval.json"), $windows windows, BF16 compute)"
+  {
+    echo "variant|MB|bits/weight|perplexity|KL (nats)|top-1|seconds|peak memory"
+    jq -r 'def r(n): (. * pow(10; n) | round) / pow(10; n);
+      .[] | [.variant, (.bytes / 1e6 | r(1)), (.q.bits_per_weight // 16 | r(3)), "\(.e.ppl | r(3)) ± \(.e.ppl_stderr | r(3))",
+             (.e.against.kl_mean // 0 | r(4)), "\(100 * (.e.against.top1_agreement // 1) | r(1)) %", (.q.seconds // 0 | r(1)),
+             (if .q.peak_rss_bytes then "\(.q.peak_rss_bytes / 1e6 | round) MB" else "-" end)] | map(tostring) | join("|")' "$rows"
+  } | LC_ALL=C.UTF-8 column -t -s '|'
+}
+
 quantize rtn "w4a16_${group}_asym"
 quantize awq,gptq "w4a16_${group}_asym"
 best=${outputs[-1]}
+measure
+table "Plain rounding and the best recipe"
 quantize awq "w4a16_${group}_asym"
 quantize gptq "w4a16_${group}_sym"
 quantize rtn w8a16_g64_sym   # at 8 bits rounding is already faithful
-
-say "3. All of them against the original, which runs once, on WikiText-2 ($windows windows)"
-"$llmq" eval-ppl "${outputs[@]}" --against "$model" --compute bfloat16 --max-windows "$windows" --json >"$out/eval.json"
-for i in "${!outputs[@]}"; do
-  jq --arg variant "${variants[i]}" --argjson bytes "$(du -cb "${outputs[i]}"/*.safetensors | tail -n 1 | cut -f 1)" --argjson i "$i" \
-    --slurpfile e "$out/eval.json" '{variant: $variant, bytes: $bytes, q: ., e: $e[0].models[$i]}' "${outputs[i]}.json"
-done | jq -s --arg bytes "$(du -cb "$model"/*.safetensors | tail -n 1 | cut -f 1)" \
-  '[{variant: "original", bytes: ($bytes | tonumber), q: {}, e: .[0].e.against}] + .' >"$out/rows.json"
-
-say "4. The proof ($name, WikiText-2 test, $(jq -r '.models[0].protocol' "$out/eval.json"), $windows windows, BF16 compute)"
-{
-  echo "variant|MB|bits/weight|perplexity|KL (nats)|top-1|seconds|peak memory"
-  jq -r 'def r(n): (. * pow(10; n) | round) / pow(10; n);
-    .[] | [.variant, (.bytes / 1e6 | r(1)), (.q.bits_per_weight // 16 | r(3)), "\(.e.ppl | r(3)) ± \(.e.ppl_stderr | r(3))",
-           (.e.against.kl_mean // 0 | r(4)), "\(100 * (.e.against.top1_agreement // 1) | r(1)) %", (.q.seconds // 0 | r(1)),
-           (if .q.peak_rss_bytes then "\(.q.peak_rss_bytes / 1e6 | round) MB" else "-" end)] | map(tostring) | join("|")' "$out/rows.json"
-} | column -t -s '|'
+measure
+table "The proof"
 jq --arg model "$name" --arg windows "$windows" 'def r(n): (. * pow(10; n) | round) / pow(10; n);
   def kl: .e.against.kl_mean | r(4) | tostring;
   .[1:] | {title: "What quantization does to \($model)",
@@ -70,7 +83,7 @@ jq --arg model "$name" --arg windows "$windows" 'def r(n): (. * pow(10; n) | rou
            rows: {heading: "This demo", axis: "KL divergence (lower is better)",
                   rows: map({label: .variant, marks: [{program: "llmq", kl: kl}]})},
            curve: {heading: "The same over their size", axis: "stored bits per weight (KL on a log scale)", program: "llmq", joined: false,
-                   marks: map({bits: (.q.bits_per_weight | r(4) | tostring), kl: kl})}}' "$out/rows.json" >"$out/proof.json"
+                   marks: map({bits: (.q.bits_per_weight | r(4) | tostring), kl: kl})}}' "$rows" >"$out/proof.json"
 "$root/scripts/draw_proof.py" "$out/proof.json" "$out/proof.svg"
 echo
 echo "As a picture: $out/proof.svg"

@@ -139,12 +139,15 @@ std::int64_t CalibrationSet::tokens() const {
   return total;
 }
 
-CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer) {
+void check_chat_template(const CalibrationRequest& request, const std::string& recipe) {
   if (request.chat_template)
-    fail(ErrorKind::kUnsupported, {"chat templates are not in this version",
-                                   {},
-                                   "calibration.chat_template",
-                                   "write chat_template: false; messages are then joined plainly"});
+    fail(ErrorKind::kUnsupported,
+         {"chat templates are not in this version", recipe, "calibration.chat_template",
+          "write chat_template: false; messages are then joined plainly"});
+}
+
+CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer) {
+  check_chat_template(request, {});
   if (request.text.empty())
     fail(ErrorKind::kUsage,
          {"no calibration text is named", {}, "calibration.text", "write text: [builtin:c4]"});

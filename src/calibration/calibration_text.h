@@ -29,6 +29,9 @@ struct CalibrationSet {
   std::int64_t tokens() const;
 };
 
+// Error(kUnsupported), which names the recipe and its key, where messages should be joined by a template.
+void check_chat_template(const CalibrationRequest& request, const std::string& recipe);
+
 // Error(kBadInput) when the text is too short: found and needed tokens, and what would do.
 CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer);
 

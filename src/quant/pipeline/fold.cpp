@@ -3,18 +3,9 @@
 #include <cmath>
 #include <optional>
 
-#include "base/half.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
-namespace {
-
-float rounded_to(float value, DType dtype) {
-  if (dtype == DType::kBF16) return to_float(to_bfloat16(value));
-  if (dtype == DType::kF16) return to_float(to_float16(value));
-  return value;
-}
-
-}  // namespace
 
 void LinearWork::change_rows(
     ThreadPool& pool,
@@ -49,7 +40,7 @@ std::vector<float> Fold::storable(std::vector<float> s) const {
   const std::vector<float> gain = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
   for (std::size_t c = 0; c < s.size(); ++c) {
     const float fresh =
-        norm.multiplier(rounded_to(norm.stored(norm.multiplier(gain[c]) / s[c]), written_dtype(stored)));
+        norm.multiplier(stored_float(norm.stored(norm.multiplier(gain[c]) / s[c]), written_dtype(stored)));
     s[c] = norm.multiplier(gain[c]) / fresh;
     if (!std::isfinite(s[c]) || s[c] <= 0) s[c] = 1.0f;
   }
@@ -94,7 +85,7 @@ void Fold::divide_norm(const NormGain& made, const std::vector<float>& s,
     const StoredTensor& stored = run_.source.checkpoint().at(place.tensor);
     std::vector<float> values = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
     for (std::size_t c = 0; c < s.size(); ++c)
-      values[c] = rounded_to(to(from(values[c]) / s[c]), written_dtype(stored));
+      values[c] = stored_float(to(from(values[c]) / s[c]), written_dtype(stored));
     run_.changed_dense[stored.name] = values;
     return values;
   };
@@ -114,7 +105,8 @@ void Fold::scale_dense(const LinearSpec& linear, const std::vector<float>& s,
   const StoredTensor& stored = run_.source.checkpoint().at(linear.weight.tensor);
   std::vector<float> values = run_.source.tensor(stored.name, run_.options.allow_nonfinite);
   const DType dtype = written_dtype(stored);
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = rounded_to(values[i] * s[i % s.size()], dtype);
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = stored_float(values[i] * s[i % s.size()], dtype);
   const TensorView view(values.data(), DType::kF32, {linear.out_features, linear.in_features});
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
@@ -127,7 +119,7 @@ void Fold::divide_bias(const LinearWork& work, std::span<BlockWeights> weights) 
   if (!bias) return;
   const StoredTensor& stored = run_.source.checkpoint().at(work.spec->bias.tensor);
   for (std::size_t r = 0; r < bias->size(); ++r)
-    (*bias)[r] = rounded_to((*bias)[r] / work.out_scale[r], written_dtype(stored));
+    (*bias)[r] = stored_float((*bias)[r] / work.out_scale[r], written_dtype(stored));
   const std::vector<Backend*> devices = run_.devices();
   for (std::size_t i = 0; i < devices.size(); ++i)
     set_bias(*devices[i], *work.spec, *bias, weights[i].at(work.spec->id));

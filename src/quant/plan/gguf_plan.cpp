@@ -29,9 +29,7 @@ void check_intent(const Recipe& recipe) {
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported,
          {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
-  if (recipe.calibration.chat_template)
-    fail(ErrorKind::kUnsupported, {"chat templates are not in this version", recipe.source,
-                                   "calibration.chat_template", "write chat_template: false"});
+  check_chat_template(recipe.calibration, recipe.source);
 }
 
 void resolve_importance(const Recipe& recipe, GgufPlan& plan) {
