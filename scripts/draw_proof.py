@@ -105,6 +105,8 @@ def curve_panel(panel):
         parts.append(f'<path class="p{PROGRAMS.index(panel["program"])} curve" d="M{line}"/>')
     for (x, y), entry in zip(places, panel["marks"]):
         parts.append(mark(x, y, panel["program"], f'{entry["bits"]} bits per weight: KL {entry["kl"]}'))
+        if not panel.get("joined", True):  # crowded, and the other panel says it
+            continue
         if x > (CURVE_FROM + CURVE_TO) / 2:
             parts.append(text(x - 10, y + 4, entry["kl"], "quiet", "end"))
         else:
