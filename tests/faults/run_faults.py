@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Plants faults in the code, one at a time, and checks that the named tests see each of them.   run_faults.py BUILD [--seconds N] [NAME...]
+                                                                          run_faults.py --texts: only that each edit applies
 
 A fault is one edit of one source file. The edited copy lies in an overlay in front of the real tree, so the tree itself is never touched; only the
 objects that hold the edit are compiled, and they are linked in front of the archives of an existing build, which supply the rest. About as long as one
@@ -110,13 +111,18 @@ def unplanted(build, target, names):
     return *build.tests(build.executable(target), names, log), log, time.time() - start
 
 
+def misplaced(fault):
+    """Why its edit does not apply; None where it does."""
+    found = len(spaces_free(fault.old).findall((ROOT / fault.file).read_text()))
+    return None if found == 1 else f"the text to change occurs {found} times in {fault.file}"
+
+
 def check(build, fault, without):
     """(seen, words, log); seen is None where nothing could be tried. `without`: what the tests say where no fault is planted"""
     log = []
+    if why := misplaced(fault):
+        return False, why, log
     text = (ROOT / fault.file).read_text()
-    found = spaces_free(fault.old).findall(text)
-    if len(found) != 1:
-        return False, f"the text to change occurs {len(found)} times in {fault.file}", log
     overlay = build.work / fault.name
     edited = overlay / fault.file
     edited.parent.mkdir(parents=True, exist_ok=True)
@@ -153,6 +159,10 @@ def drawn_order(faults):
 
 def main():
     parser = argparse.ArgumentParser()
+    if sys.argv[1:] == ["--texts"]:
+        faults = [f"{fault.name}: {why}" for fault in FAULTS if (why := misplaced(fault))]
+        print("\n".join(faults) or f"the edits of {len(FAULTS)} faults apply")
+        return 1 if faults else 0
     parser.add_argument("build")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("names", nargs="*")
