@@ -4,6 +4,7 @@
 #include <cctype>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/formats/packed_modules.h"
@@ -21,11 +22,6 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-std::string string_member(const Json& object, std::string_view key) {
-  const Json* value = object.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : "";
-}
-
 std::string first_architecture(const Json& config) {
   const Json* list = config.find("architectures");
   const bool named =
@@ -38,7 +34,7 @@ Json quality_of(const Json& report, const std::string& module) {
   const Json* modules = report.find("modules");
   if (modules == nullptr || !modules->is_array()) return {};
   for (const Json& entry : modules->items())
-    if (string_member(entry, "module") == module) return entry;
+    if (text_at(entry, "module") == module) return entry;
   return {};
 }
 
@@ -57,7 +53,7 @@ std::vector<std::string> read_structure(const Checkpoint& checkpoint, std::span<
     if (error.kind() != ErrorKind::kUnsupported) throw;
     into.note = error.what();
   }
-  into.family = string_member(checkpoint.config(), "model_type");
+  into.family = text_at(checkpoint.config(), "model_type");
   into.architecture = first_architecture(checkpoint.config());
   std::vector<std::string> names;
   for (const StoredTensor& tensor : checkpoint.tensors()) {

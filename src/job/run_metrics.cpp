@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/json_text.h"
 #include "base/prometheus_text.h"
 
 namespace llmq {
@@ -44,11 +45,6 @@ Json number_at(const Json& document, std::string_view path) {
     path.remove_prefix(std::min(slash + 1, path.size()));
   }
   return at != nullptr && at->is_number() ? *at : Json();
-}
-
-std::string text_at(const Json& document, const char* key) {
-  const Json* value = document.find(key);
-  return value != nullptr && value->is_string() ? value->as_string() : std::string();
 }
 
 std::int64_t count_at(const Json& document, const char* key) {

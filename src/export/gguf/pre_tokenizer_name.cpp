@@ -11,6 +11,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "base/json_text.h"
 #include "base/sha256.h"
 #include "tokenizer/known_patterns.h"
 
@@ -141,28 +142,23 @@ std::vector<const Json*> steps_of(const Json& pre_tokenizer) {
   return {&pre_tokenizer};
 }
 
-std::string string_at(const Json& json, std::string_view key) {
-  const Json* found = json.find(key);
-  return found != nullptr && found->is_string() ? found->as_string() : std::string();
-}
-
 // For tokenizers that llama.cpp has no hash of: those that split as one of these four do.
 std::string name_by_structure(const Json& tokenizer) {
   const Json* pre_tokenizer = tokenizer.find("pre_tokenizer");
   if (pre_tokenizer == nullptr || !pre_tokenizer->is_object()) return {};
   const std::vector<const Json*> steps = steps_of(*pre_tokenizer);
-  if (steps.empty() || string_at(*steps.back(), "type") != "ByteLevel") return {};
+  if (steps.empty() || text_at(*steps.back(), "type") != "ByteLevel") return {};
   const Json* use_regex = steps.back()->find("use_regex");
   const bool gpt2 = use_regex == nullptr || !use_regex->is_bool() || use_regex->as_bool();
   if (steps.size() == 1) return gpt2 ? "gpt-2" : "";
   if (steps.size() != 2) return {};
-  if (string_at(*steps[0], "type") == "Digits") {
+  if (text_at(*steps[0], "type") == "Digits") {
     const Json* each = steps[0]->find("individual_digits");
     return gpt2 && each != nullptr && each->is_bool() && each->as_bool() ? "smollm" : "";
   }
   const Json* pattern = steps[0]->find("pattern");
-  if (gpt2 || string_at(*steps[0], "type") != "Split" || pattern == nullptr) return {};
-  const std::string regex = string_at(*pattern, "Regex");
+  if (gpt2 || text_at(*steps[0], "type") != "Split" || pattern == nullptr) return {};
+  const std::string regex = text_at(*pattern, "Regex");
   return regex == kLlama3Pattern ? "llama-bpe" : regex == kQwen2Pattern ? "qwen2" : "";
 }
 

@@ -1,6 +1,7 @@
 #include "export/gguf/tokenizer_files.h"
 
 #include "base/error.h"
+#include "base/json_text.h"
 
 namespace llmq {
 namespace {
@@ -32,7 +33,6 @@ const Json* find_array(const Json& json, std::string_view key) {
   const Json* found = json.find(key);
   return found != nullptr && found->is_array() ? found : nullptr;
 }
-std::string text_at(const Json& json, std::string_view key) { return text_or_empty(json.find(key)); }
 bool flag_at(const Json& json, std::string_view key, bool otherwise) {
   const Json* found = json.find(key);
   return found != nullptr && found->is_bool() ? found->as_bool() : otherwise;

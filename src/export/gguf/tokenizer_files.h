@@ -24,10 +24,9 @@ inline constexpr std::array<std::pair<const char*, const char*>, 7> kSpecialKeys
      {"cls", "cls"},
      {"mask", "mask"}}};
 
-// A member that is there and of that kind; else null, "" or what is given.
+// A member that is there and of that kind; else null or what is given.
 const Json* find_object(const Json& json, std::string_view key);
 const Json* find_array(const Json& json, std::string_view key);
-std::string text_at(const Json& json, std::string_view key);
 bool flag_at(const Json& json, std::string_view key, bool otherwise);
 
 struct AddedEntry {

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
 #include "export/gguf/pre_tokenizer_name.h"
 #include "export/gguf/tokenizer_files.h"
 #include "export/gguf/vocabulary_ends.h"

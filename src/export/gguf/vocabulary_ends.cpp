@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/json_text.h"
+
 namespace llmq {
 namespace {
 

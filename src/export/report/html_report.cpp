@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/amount_text.h"
+#include "base/json_text.h"
 #include "export/report/page_template.h"
 #include "export/report/report_page.h"
 #include "export/report/templates.h"
@@ -99,7 +100,7 @@ Json cards(const Page& page) {
 Json fallbacks(const Json& r) {
   Json list = Json::array();
   for (const Json& one : list_of(r, "fallbacks"))
-    list.push_back(Json::object({{"name", text_of(one, "module")}, {"text", text_of(one, "reason")}}));
+    list.push_back(Json::object({{"name", text_at(one, "module")}, {"text", text_at(one, "reason")}}));
   return list;
 }
 
@@ -114,7 +115,7 @@ Json gates(const Json& evaluation) {
   Json list = Json::array();
   for (const Json& gate : list_of(evaluation, "gates")) {
     const bool met = holds(gate, "met");
-    list.push_back(Json::object({{"name", text_of(gate, "name")},
+    list.push_back(Json::object({{"name", text_at(gate, "name")},
                                  {"text", fmt::format("limit {:g}, found {:.6g}", figure_of(gate, "limit"),
                                                       figure_of(gate, "value"))},
                                  {"verdict", met ? "met" : "not met"},
@@ -138,8 +139,8 @@ Json perplexity(const Json& r) {
        compared("delta_ppl", 1, 4, ""), compared("kl_mean", 1, 5, ""), compared("kl_p99", 1, 4, ""),
        compared("kl_max", 1, 4, ""), compared("top1_agreement", 100, 2, " %")}));
   const double windows = figure_of(*e, "windows");
-  return Json::object({{"text", text_of(*e, "text")},
-                       {"protocol", text_of(*e, "protocol")},
+  return Json::object({{"text", text_at(*e, "text")},
+                       {"protocol", text_at(*e, "protocol")},
                        {"windows", fmt::format("{:.0f} window{}", windows, windows == 1 ? "" : "s")},
                        {"rows", rows},
                        {"gates", gates(*e)}});
@@ -215,9 +216,9 @@ Json times(const Json& r) {
 Json loaders(const Json& r) {
   Json list = Json::array();
   for (const Json& one : list_of(r, "loaders"))
-    list.push_back(Json::object({{"loader", text_of(one, "loader")},
+    list.push_back(Json::object({{"loader", text_at(one, "loader")},
                                  {"fits", holds(one, "fits")},
-                                 {"reason", text_of(one, "reason")}}));
+                                 {"reason", text_at(one, "reason")}}));
   return list;
 }
 
@@ -236,13 +237,13 @@ std::string make_html_report(const Json& report) {
   const Json *const tool = report.find("tool"), *const recipe = report.find("recipe");
   return render_page(
       kReportTemplate,
-      Json::object({{"title", last_part(text_of(report, "model"))},
-                    {"model", text_of(report, "model")},
-                    {"method", text_of(report, "method")},
-                    {"scheme", text_of(report, "scheme")},
-                    {"format", text_of(report, "format")},
-                    {"command", text_of(report, "command")},
-                    {"version", tool == nullptr ? std::string() : text_of(*tool, "version")},
+      Json::object({{"title", last_part(text_at(report, "model"))},
+                    {"model", text_at(report, "model")},
+                    {"method", text_at(report, "method")},
+                    {"scheme", text_at(report, "scheme")},
+                    {"format", text_at(report, "format")},
+                    {"command", text_at(report, "command")},
+                    {"version", tool == nullptr ? std::string() : text_at(*tool, "version")},
                     {"recipe", recipe == nullptr || recipe->is_null() ? Json() : Json(recipe->dump(2))},
                     {"cards", cards(page)},
                     {"fallbacks", fallbacks(report)},

@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/json_text.h"
+
 namespace llmq::html {
 
-std::string text_of(const Json& object, std::string_view key) {
-  const Json* found = object.find(key);
-  return found != nullptr && found->is_string() ? found->as_string() : "";
-}
 std::optional<double> number_of(const Json& object, std::string_view key) {
   const Json* found = object.find(key);
   if (found == nullptr || !found->is_number()) return std::nullopt;
@@ -57,9 +55,9 @@ Page read_page(const Json& report) {
   };
   for (const Json& entry : list_of(report, "modules")) {
     Module m;
-    m.name = text_of(entry, "module");
-    m.method = text_of(entry, "method");
-    m.scheme = text_of(entry, "scheme");
+    m.name = text_at(entry, "module");
+    m.method = text_at(entry, "method");
+    m.scheme = text_at(entry, "scheme");
     m.bits = static_cast<std::int64_t>(number_of(entry, "bits").value_or(0));
     m.loss = number_of(entry, "loss");
     m.rtn_loss = number_of(entry, "rtn_loss");

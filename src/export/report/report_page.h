@@ -12,7 +12,6 @@
 namespace llmq::html {
 
 // Reading what may be absent or of another kind.
-std::string text_of(const Json& object, std::string_view key);
 std::optional<double> number_of(const Json& object, std::string_view key);
 const Json::Array& list_of(const Json& object, std::string_view key);
 
