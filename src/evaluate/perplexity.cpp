@@ -55,28 +55,26 @@ HiddenStates prefill(Engine& engine, const Window& window) {
   return states;
 }
 
-// Rows that a window's logits are made of at a time: a tile, and its end, which predicts nothing that is
-// known.
-struct ScoredRows {
-  std::int64_t tile = 0, end = 0;
-  template <class Each>
-  void each(const Window& window, const Each& run) const {
-    for (std::int64_t row = window.first_scored - 1; row < end; row += tile) {
-      const std::int64_t rows = std::min(tile, end - row);
-      run(row, rows, std::span(window.tokens.data() + row + 1, static_cast<std::size_t>(rows)));
-    }
+// run(row, rows, targets) for the rows of a window whose next token is scored, at most `tile` at a time. The
+// last row predicts nothing that is known.
+template <class Run>
+void each_tile(const Window& window, std::int64_t tile, const Run& run) {
+  const auto end = static_cast<std::int64_t>(window.tokens.size()) - 1;
+  for (std::int64_t row = window.first_scored - 1; row < end; row += tile) {
+    const std::int64_t rows = std::min(tile, end - row);
+    run(row, rows, std::span(window.tokens.data() + row + 1, static_cast<std::size_t>(rows)));
   }
-};
+}
 
 void score_window(Engine& engine, const Window& window, Tally& tally) {
   const HiddenStates states = prefill(engine, window);
   std::vector<RowScore> scores;
-  const ScoredRows scored{kScoredRows, static_cast<std::int64_t>(window.tokens.size()) - 1};
-  scored.each(window, [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
-    scores.resize(targets.size());
-    engine.score(states.rows.row_slice(row, rows), targets, scores);
-    for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
-  });
+  each_tile(window, kScoredRows,
+            [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
+              scores.resize(targets.size());
+              engine.score(states.rows.row_slice(row, rows), targets, scores);
+              for (const RowScore& score : scores) tally.nll.add(-score.log_prob);
+            });
 }
 
 void compare_window(std::span<Engine* const> engines, Engine& against, const Window& window,
@@ -86,11 +84,10 @@ void compare_window(std::span<Engine* const> engines, Engine& against, const Win
   const HiddenStates reference = prefill(against, window);
   const std::int64_t bytes =
       std::max(kTileBytes, static_cast<std::int64_t>(engines.front()->backend().scratch_bytes()));
-  const ScoredRows scored{std::clamp<std::int64_t>(bytes / (against.spec().vocab_size * 4), 16, 256),
-                          static_cast<std::int64_t>(window.tokens.size()) - 1};
+  const auto tile = std::clamp<std::int64_t>(bytes / (against.spec().vocab_size * 4), 16, 256);
   std::vector<RowScore> scores, reference_scores;
   std::vector<double> kl;
-  scored.each(window, [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
+  each_tile(window, tile, [&](std::int64_t row, std::int64_t rows, std::span<const std::int32_t> targets) {
     scores.resize(targets.size());
     reference_scores.resize(targets.size());
     kl.resize(targets.size());
