@@ -8,7 +8,8 @@ set(LLMQ_CUDA AUTO CACHE STRING "AUTO (where nvcc is found), ON or OFF")
 set(LLMQ_CUDA_ARCHITECTURES NATIVE CACHE STRING "compute capabilities of the kernels, such as 80;90a; NATIVE: of this machine's GPUs, 80 where it has none; ALL")
 set(LLMQ_CUDA_EVERY_ARCHITECTURE 75 80 86 89 90a 100)
 
-# The compute capabilities that LLMQ_CUDA_ARCHITECTURES asks for, as a list in rising order.
+# The compute capabilities that LLMQ_CUDA_ARCHITECTURES asks for, as a list in rising order. A GPU that is older than the oldest of all, which nvcc would
+# refuse, is left out, and the program refuses it by name.
 function(llmq_cuda_architectures out)
   set(chosen ${LLMQ_CUDA_ARCHITECTURES})
   if(chosen STREQUAL "ALL")
@@ -19,9 +20,13 @@ function(llmq_cuda_architectures out)
     if(status EQUAL 0 AND answer MATCHES "[0-9]+[.][0-9]+")
       string(REGEX MATCHALL "[0-9]+[.][0-9]+" chosen "${answer}")
       list(TRANSFORM chosen REPLACE "[.]" "")
+      list(FILTER chosen EXCLUDE REGEX "^([0-6][0-9]|7[0-4])$")
       list(TRANSFORM chosen REPLACE "^90$" "90a")
       list(REMOVE_DUPLICATES chosen)
       list(SORT chosen COMPARE NATURAL)
+      if(NOT chosen)
+        set(chosen 80)
+      endif()
     endif()
   endif()
   set(${out} ${chosen} PARENT_SCOPE)
