@@ -101,11 +101,12 @@ def curve_panel(panel):
     parts.append(text(CURVE_TO, BOTTOM + 40, panel["axis"], "quiet", "end"))
     places = [(x_of(float(m["bits"])), y_of(float(m["kl"]))) for m in panel["marks"]]
     line = " L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    if panel.get("joined", True):
+    joined = panel.get("joined", True)
+    if joined:
         parts.append(f'<path class="p{PROGRAMS.index(panel["program"])} curve" d="M{line}"/>')
     for (x, y), entry in zip(places, panel["marks"]):
         parts.append(mark(x, y, panel["program"], f'{entry["bits"]} bits per weight: KL {entry["kl"]}'))
-        if not panel.get("joined", True):  # crowded, and the other panel says it
+        if not joined:  # crowded, and the other panel says it
             continue
         if x > (CURVE_FROM + CURVE_TO) / 2:
             parts.append(text(x - 10, y + 4, entry["kl"], "quiet", "end"))
