@@ -2,14 +2,13 @@
 
 awq_gemm_check.py LLMQ WORK
 """
-import os, sys
+import sys
 import torch
 from safetensors.torch import load_file
 from gptqmodel import BACKEND, GPTQModel
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
 
 program, work = sys.argv[1:3]
-torch.set_num_threads(os.cpu_count())
 packed, dense = f"{work}/awq", f"{work}/dense"
 llmq(program, "quantize", "--method", "awq", "--model", TINYSTORIES, "--output", packed, "--set", "format=awq", "--set", "scheme=w4a16_g64_asym",
      "--set", "calibration.samples=8", "--set", "calibration.sequence_length=256")

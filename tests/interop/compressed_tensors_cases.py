@@ -1,5 +1,4 @@
 """The quantized checkpoints of the compressed-tensors checks, and what a loaded module's weight is in float32."""
-import os
 import torch
 from safetensors.torch import load_file
 from peer import TINYSTORIES, llmq
@@ -52,6 +51,3 @@ def differing(theirs, ours):
     def bits(t): return t.contiguous().view(torch.int32 if t.dtype == torch.float32 else torch.int16)
     return [k for k in sorted(ours.keys() | theirs.keys()) if k not in ours or k not in theirs or ours[k].dtype != theirs[k].dtype
             or ours[k].shape != theirs[k].shape or not torch.equal(bits(ours[k]), bits(theirs[k]))]
-
-
-torch.set_num_threads(os.cpu_count())

@@ -102,7 +102,6 @@ def check_family(program, family, source, work):
 
 def main():
     program, work = sys.argv[1:3]
-    torch.set_num_threads(os.cpu_count())
     phi3 = fused_tinystories(os.path.join(work, "phi3"))
     ours = llmq(program, "eval-ppl", TINYSTORIES, "--max-windows", 2)["ppl"]
     fused = llmq(program, "eval-ppl", phi3, "--max-windows", 2)["ppl"]

