@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "device/cpu/cpu_backend.h"
+#include "device/cuda/cusolver.h"
 #include "tools/build_facts.h"
 #include "tools/print.h"
 
@@ -14,6 +15,21 @@ namespace llmq::tools {
 std::string version_text() { return kVersion; }
 std::string commit_text() { return kCommit; }
 Program this_program(const Session& session) { return {kVersion, kCommit, session.command_line}; }
+
+namespace {
+
+// The versions of what the program works with. cuSOLVER is opened for it, since which file that is decides
+// bits.
+Json libraries() {
+  Json found = Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)}, {"cli11", CLI11_VERSION}});
+  if (kCudaVersion[0] == '\0') return found;
+  const CusolverFound& cusolver = find_cusolver();
+  found["cusolver"] = cusolver.missing.empty() ? fmt::format("{} ({})", cusolver.version, cusolver.path)
+                                               : "none: " + cusolver.missing;
+  return found;
+}
+
+}  // namespace
 
 void print_version(bool json) {
   if (!json) {
@@ -27,8 +43,7 @@ void print_version(bool json) {
                            {"build_type", kBuildType},
                            {"cpu_levels", text_list(cpu_levels_present())},
                            {"cuda", kCudaVersion[0] == '\0' ? Json() : Json(kCudaVersion)},
-                           {"libraries", Json::object({{"openssl", OpenSSL_version(OPENSSL_VERSION_STRING)},
-                                                       {"cli11", CLI11_VERSION}})}}));
+                           {"libraries", libraries()}}));
 }
 
 }  // namespace llmq::tools

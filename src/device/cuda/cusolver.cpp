@@ -9,11 +9,13 @@
 #include <cusolverDn.h>
 #include <dlfcn.h>
 
+#include <system_error>
 #include <type_traits>
 #include <vector>
 
 #include "base/error.h"
 #include "device/cuda/runtime_memory.h"
+#include "device/cuda/shared_library.h"
 
 namespace llmq {
 namespace {
@@ -35,13 +37,19 @@ struct Cusolver {
 Cusolver open_cusolver() {
   Cusolver library;
   const std::string name = fmt::format("libcusolver.so.{}", CUSOLVER_VER_MAJOR);
-  void* const opened = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (opened == nullptr) {
-    library.found.missing = fmt::format("cuSOLVER cannot be opened: {}", dlerror());
+  // The wheels of CUDA 13 share a folder, those of CUDA 12 have one each.
+  const std::string wheel =
+      CUDART_VERSION >= 13000 ? fmt::format("cu{}", CUDART_VERSION / 1000) : std::string("cusolver");
+  std::error_code no_proc;
+  const Path program = std::filesystem::read_symlink("/proc/self/exe", no_proc);
+  const SharedLibrary opened = open_shared_library(library_places(name, wheel, program));
+  if (opened.handle == nullptr) {
+    library.found.missing = "cuSOLVER cannot be opened: " + opened.missing;
     return library;
   }
+  library.found.path = opened.path;
   const auto find = [&](auto& function, const char* symbol) {
-    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(opened, symbol));
+    function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(opened.handle, symbol));
     if (function == nullptr) library.found.missing = fmt::format("{} has no {}", name, symbol);
   };
   find(library.version, "cusolverGetVersion");

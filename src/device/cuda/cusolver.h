@@ -11,6 +11,7 @@ namespace llmq {
 
 struct CusolverFound {
   std::string version;  // "12.0.4", which decides bits; empty where there is none
+  std::string path;     // the file that was opened
   std::string missing;  // why there is none
 };
 const CusolverFound& find_cusolver();  // looks once in a process

@@ -5,7 +5,7 @@
 namespace llmq {
 
 const CusolverFound& find_cusolver() {
-  static const CusolverFound found{{}, "this llmq was built without cuSOLVER"};
+  static const CusolverFound found{{}, {}, "this llmq was built without cuSOLVER"};
   return found;
 }
 
