@@ -6,6 +6,7 @@
 #include <span>
 
 #include "base/error.h"
+#include "base/log.h"
 
 namespace llmq::tools {
 
@@ -13,7 +14,13 @@ std::shared_ptr<Backend> chosen_backend(const GlobalOptions& globals, const std:
   if (globals.threads < 0 || globals.threads > 1024)
     fail(ErrorKind::kUsage,
          {fmt::format("{} threads", globals.threads), {}, "--threads", "give 1 .. 1024, or leave it out"});
-  return make_backend({globals.device, globals.threads, arithmetic});
+  std::shared_ptr<Backend> backend = make_backend({globals.device, globals.threads, arithmetic});
+  static bool said = false;  // some commands choose again
+  if (const std::string why = backend->slower_than_possible(); !why.empty() && !said) {
+    Log::get().warn(why);
+    said = true;
+  }
+  return backend;
 }
 
 Compute chosen_compute(const GlobalOptions& globals, Compute otherwise) {

@@ -111,7 +111,7 @@ class Backend {
   // The host's threads, which its own work runs on: whoever computes beside it takes these, since two pools
   // would wait for one another's cores. Not from two threads at once.
   virtual ThreadPool& workers() = 0;
-  // Why this machine could compute faster than this backend does; empty where it could not.
+  // Why it computes slower than llmq does elsewhere or otherwise, as a sentence; empty where it does not.
   virtual std::string slower_than_possible() const { return {}; }
 
   // What it can do beyond these operations.

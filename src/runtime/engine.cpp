@@ -77,8 +77,6 @@ const std::vector<Engine::Served>& Engine::served() const { return state_->serve
 
 std::vector<std::string> Engine::slower_than_possible() const {
   std::vector<std::string> reasons;
-  if (std::string why = state_->backend->slower_than_possible(); !why.empty())
-    reasons.push_back(std::move(why));
   if (state_->reordered > 0)
     reasons.push_back(
         fmt::format("{} linears of 4 or 8 bits run as dequantized weights, because columns of different "

@@ -307,6 +307,9 @@ std::string CpuBackend::slower_than_possible() const {
     if (level.listed && level.kernels() != nullptr) best = &level;
   if (best != nullptr && best->kernels() != &kernels_)
     return fmt::format("LLMQ_CPU_ISA chose the CPU level {}, and this processor has {}", level_, best->name);
+  if (&kernels_ == scalar_level())
+    return "this processor has none of the instruction sets that llmq has kernels for, from AVX2 on: the CPU "
+           "level is scalar, which is many times slower";
   return {};
 }
 
