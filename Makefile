@@ -2,7 +2,7 @@
 JOBS ?= $(shell nproc)
 BUILD := build/cpu-release
 
-.PHONY: help build demo test interop-full check-all faults sanitize fuzz portable format tidy tidy-all documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
+.PHONY: help build packages demo test interop-full check-all faults sanitize fuzz portable format tidy tidy-all documents bench bench-peers bench-large bench-overlap soak release install-dependencies clean
 
 help:
 	@echo "make demo       install what is missing, build, quantize a real model and show the proof"
@@ -13,7 +13,8 @@ help:
 	@echo "make tidy       clang-format and clang-tidy over what you changed (TIDY_BASE=COMMIT: since then)"
 	@echo "make documents  write docs/reference and the README's picture anew, check widths, links and commands"
 	@echo "make build      the program alone: $(BUILD)/tools/llmq"
-	@echo "make release    from a clean tag: source archive, installed tree and SHA-256 sums in build/release"
+	@echo "make packages   a wheel for pip, a Debian package and a tree that may be moved, in build/packages"
+	@echo "make release    from a clean tag: source archive, packages and SHA-256 sums in build/release"
 	@echo "make bench      kernel benchmarks with their fraction of this machine's peak"
 	@echo "make bench-peers  llama.cpp, Transformers, llm-compressor and GPTQModel in turn with llmq: a table of ratios (ONLY=quantize takes an hour)"
 	@echo "make bench-large  8B- and 1.5B-shaped checkpoints quantized inside 3 GiB and 1.25 GiB (LAYERS=1, METHODS='rtn awq gptq'; 4 GB of disk)"
@@ -27,12 +28,16 @@ build: install-dependencies
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS) --target llmq
 
+packages:
+	scripts/make_packages.sh build/packages
+	@ls -l build/packages
+
 demo: build
 	@scripts/install_dependencies.sh demo
 	scripts/demo.sh $(BUILD)/tools/llmq
 
 test: install-dependencies
-	@scripts/install_dependencies.sh interop
+	@scripts/install_dependencies.sh interop packages
 	cmake --preset cpu-release
 	cmake --build $(BUILD) -j$(JOBS)
 	scripts/run_ctest.sh $(BUILD)

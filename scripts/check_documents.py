@@ -24,11 +24,11 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
 WIDTH, ROW_WIDTH = 100, 160
-SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", ".ci")
+SOURCES = ("src", "kernels", "tools", "tests", "scripts", "cmake", "recipes", "packaging", ".ci")
 SOURCE_ENDINGS = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".txt", ".cmake", ".yaml", ".in", ""}
 DOCUMENT = re.compile(r"(?<!'s )(?<![\w/.-])docs/(?:adr/\d{4}[\w.-]*|[\w/-]+\.md)")
 TO_BE_WRITTEN = {"src/model/families/olmo2.cpp"}  # by whoever follows the steps of CONTRIBUTING.md
-NAMED = re.compile(r"^(?:src|kernels|tools|tests|scripts|docs|recipes|share(?!/llmq)|cmake)/[\w./{},*-]+$")
+NAMED = re.compile(r"^(?:src|kernels|tools|tests|scripts|docs|recipes|share(?!/llmq)|cmake|packaging)/[\w./{},*-]+$")
 
 
 class Page:

@@ -11,20 +11,7 @@ build=$PWD/build/aarch64
 root=$build/root
 jobs=$(nproc)
 
-# Debian's arm64 packages, fetched by an apt of its own (the machine's is not touched) and unpacked.
-packages=(libyaml-cpp-dev libyaml-cpp0.7 libfmt-dev libfmt9 libssl-dev libssl3 libre2-dev libre2-9 libonig-dev libonig5 libutf8proc-dev libutf8proc2
-          libgtest-dev libgmock-dev googletest nlohmann-json3-dev libcli11-dev libeigen3-dev libboost1.81-dev)
-if [ "$(cat "$root/.complete" 2>/dev/null)" != "${packages[*]}" ]; then
-  mkdir -p "$build"/apt/{lists/partial,cache/archives/partial,download} "$root"
-  : >"$build/apt/status"
-  apt=(apt-get -q -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State::lists="$build/apt/lists" -o Dir::State::status="$build/apt/status"
-       -o Dir::Cache="$build/apt/cache" -o Debug::NoLocking=1 -o APT::Sandbox::User="$(id -un)" -o Acquire::Languages=none)
-  "${apt[@]}" update >/dev/null
-  (cd "$build/apt/download" && "${apt[@]}" download "${packages[@]}" >/dev/null)
-  for package in "$build"/apt/download/*.deb; do dpkg-deb -x "$package" "$root"; done
-  echo "${packages[*]}" >"$root/.complete"
-fi
-
+scripts/unpack_arm64.sh "$build"
 cmake -S . -B "$build/build" -G Ninja -DCMAKE_TOOLCHAIN_FILE=cmake/aarch64-linux-gnu.cmake -DLLMQ_ARM64_ROOT="$root" \
   -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG" >/dev/null
 cmake --build "$build/build" -j"$jobs" --target llmq llmq_portable_tests | tail -n 1

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages that a task needs and that are missing; says which first. Does nothing when all are there.
-#   install_dependencies.sh build|demo|interop|fuzz|portable|format|tidy...
+#   install_dependencies.sh build|demo|interop|fuzz|portable|deb|wheel|tree|packages|format|tidy...
 set -euo pipefail
 
 packages_for() {
@@ -11,6 +11,10 @@ packages_for() {
     interop) echo python3 python3-venv python3-pip python3-yaml python3-jsonschema jq unzip openssl skopeo valgrind ;;
     fuzz) echo clang lld libclang-rt-14-dev ;;
     portable) echo g++-aarch64-linux-gnu qemu-user jq ;;
+    deb) echo dpkg-dev file ;;
+    wheel) echo python3 python3-venv python3-pip ;;
+    tree) ;;
+    packages) echo dpkg-dev file lintian man-db qemu-user python3 python3-venv python3-pip ;;
     format) echo git clang-format-14 ;;
     tidy) echo clang-format-14 clang-tidy-14 ;;
     *) echo "unknown task: $1" >&2; exit 2 ;;

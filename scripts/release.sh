@@ -2,10 +2,13 @@
 # Makes what is published of a version, from the tag that HEAD has, into build/release/vVERSION:
 #   llmq-VERSION.tar.gz              the source as git has it at the tag
 #   llmq-VERSION-linux-x86_64.tar.gz an installed tree, built from that source, that may be moved (-cuda: with CUDA)
-#   SHA256SUMS                       of both
-# Refuses in a sentence, exit 2, where the tree is not that of a tag or names another version. Times, owners and the order of
-# names in the archives are the tag's, so that the same tag and the same program give the same bytes.
-#   release.sh               FINISHED_BUILD=DIR: a finished build of the tag's commit, installed in place of a new one
+#   llmq_VERSION-1_amd64.deb         the same program for Debian 12
+#   llmq_toolchain-VERSION-*.whl     and for pip
+#   SHA256SUMS                       of all
+# Refuses in a sentence, exit 2, where the tree is not that of a tag or names another version, and where the program is only for the
+# machine that built it. Times, owners and the order of names in the archives are the tag's, so that the same tag and the same
+# program give the same bytes.
+#   release.sh               FINISHED_BUILD=DIR: a finished build of the tag's commit, by the preset `published`, packed in place of a new one
 set -euo pipefail
 export LC_ALL=C
 cd "$(dirname "$0")/.."
@@ -30,23 +33,27 @@ mkdir -p build/release
 stage=$(mktemp -d)
 trap 'rm -rf "$stage" "$source"' EXIT
 mkdir "$stage/made"
-packed() {  # packed NAME < a tar archive
-  gzip -9 -n >"$stage/made/$1.tar.gz"
-}
-git archive --format=tar --prefix="llmq-$version/" "$tag" | packed "llmq-$version"
+git archive --format=tar --prefix="llmq-$version/" "$tag" | gzip -9 -n >"$stage/made/llmq-$version.tar.gz"
 
 git clone -q --branch "$tag" -c advice.detachedHead=false "file://$PWD" "$source"
-tree=llmq-$version-$(uname -s | tr '[:upper:]' '[:lower:]')-$(uname -m)
-BUILD=${FINISHED_BUILD:-} "$source/share/docker/build.sh" "$(realpath "$source")" "$stage/$tree"
-said=$("$stage/$tree/bin/llmq" --version)
+SOURCE_DATE_EPOCH=$(git log -1 --format=%ct "$tag") BUILD=${FINISHED_BUILD:-} "$source/scripts/make_packages.sh" "$stage/made"
+
+# What was packed, asked by itself.
+tar -xzf "$stage/made/llmq-$version-"*-*.tar.gz -C "$stage" --strip-components=1 --wildcards '*/bin/llmq'
+program=$stage/bin/llmq
+said=$("$program" --version)
 built="llmq $version ($(git rev-parse --short=12 HEAD))"
 [ "$said" = "$built" ] || refuse "the program that was built says it is \"$said\", not \"$built\""
-if ! "$stage/$tree/bin/llmq" --version --json | grep -q '"cuda": *null'; then
-  mv "$stage/$tree" "$stage/$tree-cuda"
-  tree=$tree-cuda
-fi
-tar --sort=name --format=gnu --mtime="@$(git log -1 --format=%ct "$tag")" --owner=0 --group=0 --numeric-owner -C "$stage" -c "$tree" | packed "$tree"
-(cd "$stage/made" && sha256sum -- *.tar.gz >SHA256SUMS)
+cuda=$("$program" --version --json | sed -n 's/.*"cuda": *"\(.*\)".*/\1/p')
+every=$(sed -n 's/^set(LLMQ_CUDA_EVERY_ARCHITECTURE \(.*\))$/\1/p' "$source/cmake/LlmqCuda.cmake")
+for architecture in ${every:?cmake/LlmqCuda.cmake names no architectures}; do
+  [ -z "$cuda" ] || [[ "$cuda" =~ sm_${architecture}[\ \)] ]] ||
+    refuse "the program has no kernels for sm_$architecture, only CUDA $cuda; build it by the preset published (LLMQ_CUDA_ARCHITECTURES=ALL)"
+done
+home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "${FINISHED_BUILD:-$source/build/published}/CMakeCache.txt")
+! grep -qaF "$home/share" "$program" ||
+  refuse "the program looks for its texts in $home/share, on whatever machine; build it by the preset published (LLMQ_SOURCE_TEXTS=OFF)"
+(cd "$stage/made" && sha256sum -- * >SHA256SUMS)
 mv "$stage/made" "$into"
 echo "$into:"
 cat "$into/SHA256SUMS"

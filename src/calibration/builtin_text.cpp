@@ -1,5 +1,5 @@
 // Where the texts that ship with llmq lie: $LLMQ_SHARE, beside the installed program (<prefix>/bin ->
-// <prefix>/share/llmq), or the source tree.
+// <prefix>/share/llmq), or the source tree, which programs that are passed on do not know.
 #include <array>
 #include <cstdlib>
 #include <string>
@@ -28,7 +28,7 @@ std::vector<Path> share_directories() {
   std::error_code error;
   const Path program = std::filesystem::read_symlink("/proc/self/exe", error);
   if (!error) places.push_back(program.parent_path().parent_path() / "share" / "llmq");
-  places.emplace_back(LLMQ_SOURCE_SHARE);
+  if constexpr (!std::string_view(LLMQ_SOURCE_SHARE).empty()) places.emplace_back(LLMQ_SOURCE_SHARE);
   return places;
 }
 

@@ -1,9 +1,9 @@
 """The ready files for GitHub Actions, GitLab CI and containers: parsed, and every step of theirs run in a plain directory.
 
 All must come to what the shell form makes (share/ci/quantize.sh): the same digest, signed where there is a key, figures where they are looked for.
-    check_ci_files.py BUILD SOURCE        77: PyYAML is not installed (Debian package python3-yaml)
+    check_ci_files.py BUILD SOURCE        77: PyYAML or what makes Debian packages is not installed
 """
-import json, os, re, shutil, socket, subprocess, sys, tempfile, time, urllib.request
+import glob, json, os, re, shutil, socket, subprocess, sys, tempfile, time, urllib.request
 
 try:
     import yaml
@@ -11,9 +11,14 @@ except ImportError:
     print("PyYAML is not installed (Debian package python3-yaml): the CI files were not parsed")
     sys.exit(77)
 
+if not shutil.which("dpkg-shlibdeps"):
+    print("dpkg-shlibdeps is not installed (Debian package dpkg-dev): no Debian package was made, and the CI files were not run")
+    sys.exit(77)
+
 build, source = (os.path.abspath(path) for path in sys.argv[1:3])
 work = tempfile.mkdtemp()
-prefix = os.path.join(work, "usr/local")
+image, packages = os.path.join(work, "image"), os.path.join(work, "packages")  # the container's files, and what its first stage leaves
+prefix = os.path.join(image, "usr")
 RECIPE = "version: 1\nmodel: {model}\noutput: out/model\nmethod: rtn\n"
 
 
@@ -30,7 +35,7 @@ def parsed(name):
 
 def here(text):
     """The paths of the image, in this directory."""
-    return text.replace("/usr/local", prefix)
+    return text.replace("/usr/share/llmq", os.path.join(prefix, "share/llmq")).replace("/packages", packages)
 
 
 def run(script, directory, environment):
@@ -68,7 +73,7 @@ def instructions(name):
 
 
 def check_dockerfile():
-    """Each stage's scripts; the first builds, here from a finished build, and installs what the rest of this file runs."""
+    """The first stage packs, here a finished build, and the second installs that package, which the rest of this file runs."""
     stages = [[]]
     for word, rest in instructions("docker/Dockerfile"):
         if word == "FROM" and stages[-1]:
@@ -76,16 +81,18 @@ def check_dockerfile():
         stages[-1].append((word, rest))
     expect(len(stages) == 2, "a Dockerfile of two stages")
     (built,) = [rest for word, rest in stages[0] if word == "RUN"]
-    subprocess.run(["sh", "-e", "-c", built.replace("/src", source).replace("/usr/local", prefix)], cwd=source, env={**os.environ, "BUILD": build}, check=True, stdout=subprocess.DEVNULL)
-    for word, rest in stages[1]:
-        if word == "COPY":
-            origin = rest.split()[1]
-            expect(os.path.exists(origin.replace("/src", source).replace("/usr/local", prefix)), f"Dockerfile copies what is there: {origin}")
-    setup = [rest for word, rest in stages[1] if word == "RUN" and rest.startswith("/tmp/")]
-    listed = subprocess.run(["sh", os.path.join(source, "share/docker", os.path.basename(setup[0].split()[0]))], env={**os.environ, "LIST_ONLY": "1"}, capture_output=True, text=True)
-    expect(listed.returncode == 0 and "libssl3" in listed.stdout, "the last stage lists its packages")
+    subprocess.run(["sh", "-e", "-c", here(built)], cwd=source, env={**os.environ, "BUILD": build}, check=True)
+    (copied,) = [rest.split() for word, rest in stages[1] if word == "COPY"]
+    expect(copied[0] == "--from=build" and os.listdir(here(copied[1])), f"Dockerfile copies what the first stage left: {copied[1]}")
+    (named,) = [re.search(r"apt-get install .*?(/\S+\.deb)", rest)[1] for word, rest in stages[1] if word == "RUN" and "apt-get install" in rest]
+    (package,) = glob.glob(here(named))
+    simulated = subprocess.run(["apt-get", "install", "-s", "--no-install-recommends", package], capture_output=True, text=True)
+    expect(simulated.returncode == 0, "the last stage installs it, and Debian has what it depends on" + simulated.stderr)
+    subprocess.run(["dpkg-deb", "-x", package, image], check=True)
     (program,) = [json.loads(rest)[0] for word, rest in stages[1] if word == "ENTRYPOINT"]
     expect(os.access(os.path.join(prefix, "bin", program), os.X_OK), f"the entry point {program} is installed")
+    kept = open(os.path.join(prefix, "share/doc/llmq/copyright")).read()  # all that debian:bookworm-slim keeps of that folder
+    expect(open(os.path.join(source, "NOTICE")).read() in kept and "common-licenses/Apache-2.0" in kept, "the image keeps NOTICE and names the licence")
 
 
 def check_github(model):

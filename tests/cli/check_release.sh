@@ -8,25 +8,32 @@ trap 'rm -rf "$work"' EXIT
 export HOME=$work GIT_CONFIG_NOSYSTEM=1
 git config --global user.name Nobody
 git config --global user.email nobody@example.invalid
-mkdir -p "$work/tree/scripts" "$work/tree/share/docker"
+mkdir -p "$work/tree/scripts" "$work/tree/cmake"
 cd "$work/tree"
 git init -q .
 cp "$source/scripts/release.sh" scripts/
+cp "$source/cmake/LlmqCuda.cmake" cmake/
 cp "$source/LICENSE" .
 echo 'project(llmq VERSION 1.2.3 LANGUAGES CXX)' >CMakeLists.txt
 echo '/build/' >.gitignore
 echo '## [Unreleased]' >CHANGELOG.md
-cat >share/docker/build.sh <<'BUILD'
+cat >scripts/make_packages.sh <<'MAKE'
 #!/bin/sh
-# Installs a program that says what the real one would.
+# Packs a program that says what the real one would.   SAYS: its version, CUDA: its CUDA, HOLDS: what else is in it
 set -eu
-commit=$(cd "$1" && git rev-parse --short=12 HEAD)
-mkdir -p "$2/bin" "$2/share/doc/llmq"
-cp "$1/LICENSE" "$2/share/doc/llmq"
-printf '#!/bin/sh\nif [ "${2:-}" = --json ]; then echo "{\\"cuda\\": null}"; else echo "llmq %s (%s)"; fi\n' "${SAYS:-1.2.3}" "$commit" >"$2/bin/llmq"
-chmod +x "$2/bin/llmq"
-BUILD
-chmod +x share/docker/build.sh
+cd "$(dirname "$0")/.."
+tree=$(mktemp -d)
+mkdir -p "$tree/llmq-1.2.3-linux-x/bin" build/published
+printf '#!/bin/sh\n# %s\nif [ "${2:-}" = --json ]; then echo "{\\"cuda\\": %s}"; else echo "llmq %s (%s)"; fi\n' "${HOLDS:-}" "${CUDA:-null}" "${SAYS:-1.2.3}" \
+  "$(git rev-parse --short=12 HEAD)" >"$tree/llmq-1.2.3-linux-x/bin/llmq"
+chmod +x "$tree/llmq-1.2.3-linux-x/bin/llmq"
+tar --mtime=@$SOURCE_DATE_EPOCH -C "$tree" -c llmq-1.2.3-linux-x | gzip -n >"$1/llmq-1.2.3-linux-x.tar.gz"
+rm -r "$tree"
+echo a package >"$1/llmq_1.2.3-1_x.deb"
+echo CMAKE_HOME_DIRECTORY:INTERNAL=/home/builder/llmq >build/published/CMakeCache.txt
+[ -z "${BUILD:-}" ] || echo "of the build $BUILD" >"$1/llmq_1.2.3-1_x.deb"
+MAKE
+chmod +x scripts/make_packages.sh
 commit() { git add -A && git commit -q -m "$1"; }
 refused() {  # refused WORDS
   local said status=0
@@ -54,18 +61,26 @@ echo >new_file
 refused "the tree has changes that no commit holds (new_file)"
 rm new_file
 SAYS=1.2.2 refused 'says it is "llmq 1.2.2'
+every=$(sed -n 's/^set(LLMQ_CUDA_EVERY_ARCHITECTURE \(.*\))$/sm_\1/p' cmake/LlmqCuda.cmake | sed 's/ / sm_/g')
+CUDA='\"13.0 (sm_90a)\"' refused 'the program has no kernels for sm_75, only CUDA 13.0 (sm_90a)'
+CUDA="\\\"13.0 (${every% sm_*})\\\"" refused "the program has no kernels for ${every##* }"
+HOLDS=/home/builder/llmq/share refused 'looks for its texts in /home/builder/llmq/share'
 
+CUDA="\\\"13.0 ($every)\\\"" scripts/release.sh >/dev/null
 scripts/release.sh >/dev/null
 cd build/release/v1.2.3
 sha256sum --check --quiet SHA256SUMS
-[ "$(wc -l <SHA256SUMS)" -eq 2 ] || { echo "SHA256SUMS has not two lines"; exit 1; }
+[ "$(sed 's/.* //' SHA256SUMS | sort | paste -sd ' ')" = "llmq-1.2.3-linux-x.tar.gz llmq-1.2.3.tar.gz llmq_1.2.3-1_x.deb" ] || { echo "SHA256SUMS is not of what was made"; cat SHA256SUMS; exit 1; }
 tar -xzf llmq-1.2.3.tar.gz -C "$work"
 cmp "$work/llmq-1.2.3/LICENSE" "$source/LICENSE"
-tar -xzf llmq-1.2.3-linux-"$(uname -m)".tar.gz -C "$work"
-cmp "$work/llmq-1.2.3-linux-$(uname -m)/share/doc/llmq/LICENSE" "$source/LICENSE"
 cp SHA256SUMS "$work/first"
 cd "$work/tree"
 sleep 1  # another second, which no archive may hold
 scripts/release.sh >/dev/null
 cmp "$work/first" build/release/v1.2.3/SHA256SUMS
-echo "ok: two archives, the same twice"
+mkdir build/finished
+echo CMAKE_HOME_DIRECTORY:INTERNAL=/home/other >build/finished/CMakeCache.txt
+FINISHED_BUILD=build/finished scripts/release.sh >/dev/null
+grep -q "of the build build/finished" build/release/v1.2.3/llmq_1.2.3-1_x.deb
+HOLDS=/home/other/share FINISHED_BUILD=build/finished refused 'looks for its texts in /home/other/share'
+echo "ok: what is published, the same twice"

@@ -15,6 +15,7 @@ environment_of() {
     compressed_tensors) echo llmcompressor ;;
     model_signing) echo signing ;;
     openai) echo openai ;;
+    wheel) echo packaging ;;
     *) echo transformers ;;
   esac
 }

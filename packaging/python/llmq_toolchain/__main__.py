@@ -1,0 +1,4 @@
+"""python -m llmq_toolchain: the command llmq."""
+from llmq_toolchain import main
+
+main()
