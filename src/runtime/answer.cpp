@@ -58,16 +58,17 @@ bool Answer::take(const Row& row, std::int32_t token, GenerationEvent& event) {
   if (drawn_++ == 0) event.prompt_logprobs = std::move(prompt_logprobs);
   failure_ = row.failure;
   if (!failure_.empty()) return true;
-  if (std::find(ends_.begin(), ends_.end(), token) != ends_.end()) return true;
-  if (!follow(token)) return true;
-  penalties_.push(token);
+  const bool ends = std::find(ends_.begin(), ends_.end(), token) != ends_.end();
+  if (!ends && !follow(token)) return true;
   event.tokens.push_back(token);
   if (const auto& asked = request_->logprobs) {
     TokenLogprobs& entry = event.logprobs.emplace_back();
     entry.chosen = {token, static_cast<double>(row.own[static_cast<std::size_t>(token)]) - row.log_sum};
     entry.likeliest = likeliest_logprobs(row.own, row.log_sum, *asked);
   }
-  if (text_) event.text += text_->push(token);
+  if (ends) return true;  // it is no text
+  penalties_.push(token);
+  if (text_) event.text += text_->push(token, std::cmp_greater(drawn_, request_->min_tokens));
   return (text_ && text_->stopped()) || (constrained_ && constrained_->complete());
 }
 

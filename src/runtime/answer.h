@@ -40,7 +40,7 @@ class Answer {
   std::int32_t draw(const Row& row) const {
     return row.drawn ? *row.drawn : sample_token(row.logits, sampling_, drawn_);
   }
-  // It goes into the event, unless it is an end token; true where it ends the answer. After a failure it is
+  // It goes into the event, an end token without text; true where it ends the answer. After a failure it is
   // no token.
   bool take(const Row& row, std::int32_t token, GenerationEvent& event);
   void finish(FinishReason reason, GenerationEvent& event);

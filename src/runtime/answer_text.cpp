@@ -30,7 +30,9 @@ std::string AnswerText::bytes_of(std::int32_t token) {
                                   : tokenizer_->decode(std::span(pair).last(1), true);
 }
 
-std::string AnswerText::push(std::int32_t token) { return characters_.push(stops_.push(bytes_of(token))); }
+std::string AnswerText::push(std::int32_t token, bool may_stop) {
+  return characters_.push(stops_.push(bytes_of(token), may_stop));
+}
 
 std::string AnswerText::finish() {
   std::string rest = stops_.stopped() ? std::string() : characters_.push(stops_.finish());

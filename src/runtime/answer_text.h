@@ -16,8 +16,9 @@ class AnswerText {
  public:
   AnswerText(const Tokenizer& tokenizer, std::span<const std::int32_t> prompt,
              std::vector<std::string> stops);
-  std::string push(std::int32_t token);  // what has become certain
-  std::string finish();                  // the rest; nothing follows
+  // What has become certain. No stop string ends in a token that may not stop.
+  std::string push(std::int32_t token, bool may_stop = true);
+  std::string finish();  // the rest; nothing follows
   bool stopped() const { return stops_.stopped(); }
   bool empty() const { return previous_ < 0; }  // nothing that is shown was there so far, the prompt included
 

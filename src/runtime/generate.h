@@ -28,7 +28,7 @@ struct GenerateOptions {
 };
 
 struct Generated {
-  std::vector<std::int32_t> tokens;  // without the end token
+  std::vector<std::int32_t> tokens;  // the last may be the end token, which has no text
   std::string finish_reason;         // "stop" (end token, stop string or the caller) | "length"
   double ttft_seconds = 0;           // until the first token
   double tokens_per_second = 0;      // of the tokens after the first

@@ -17,7 +17,7 @@ struct GenerationRequest {
   std::uint64_t id = 0;              // the caller's, of no other request that lives
   std::vector<std::int32_t> prompt;  // at least one token
   std::int64_t max_tokens = 16;      // at least one; the end of the context ends an answer too
-  std::int64_t min_tokens = 0;       // before these, no end token is chosen
+  std::int64_t min_tokens = 0;       // among these, no end token is chosen and no stop string ends
   SamplingOptions sampling;
   std::vector<std::string> stop;          // the text ends before the first of these
   std::vector<std::int32_t> stop_tokens;  // end tokens beside the model's own
@@ -45,7 +45,7 @@ struct GenerationEvent {
   std::uint64_t id = 0;
   int index = 0;                               // which of the n answers
   std::int64_t cached_tokens = 0;              // of the prompt, taken from the prefix cache when it started
-  std::vector<std::int32_t> tokens;            // without the end token
+  std::vector<std::int32_t> tokens;            // the last may be an end token, which has no text
   std::string text;                            // what has become certain; may lag behind the tokens
   std::vector<TokenLogprobs> logprobs;         // one for each of `tokens`, where asked for
   std::vector<TokenLogprobs> prompt_logprobs;  // with the answer's first token, where asked for

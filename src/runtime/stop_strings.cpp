@@ -21,15 +21,18 @@ StopStrings::StopStrings(std::vector<std::string> stops) : stops_(std::move(stop
   std::erase_if(stops_, [](const std::string& stop) { return stop.empty(); });
 }
 
-std::string StopStrings::push(std::string_view piece) {
+std::string StopStrings::push(std::string_view piece, bool may_stop) {
   if (stopped_) return {};
   held_ += piece;
+  if (!may_stop) early_ = held_.size();
   std::size_t first = std::string::npos;
-  for (const std::string& stop : stops_) first = std::min(first, held_.find(stop));
+  for (const std::string& stop : stops_)
+    first = std::min(first, held_.find(stop, early_ < stop.size() ? 0 : early_ - stop.size() + 1));
   stopped_ = first != std::string::npos;
   const std::size_t settled = stopped_ ? first : held_.size() - unsettled_suffix(held_, stops_);
   std::string text = held_.substr(0, settled);
   held_.erase(0, stopped_ ? held_.size() : settled);
+  early_ -= std::min(early_, settled);
   return text;
 }
 

@@ -174,6 +174,30 @@ class Answers(Served):
             self.assertTrue(whole.headers["Date"])
         connection.close()
 
+    def test_an_end_token_is_scored_behind_an_echoed_prompt(self):
+        """lm-evaluation-harness sums token_logprobs[context:-1]: without the last one it would drop a token of the text that it scores."""
+        story = json.loads(subprocess.run([LLMQ, "generate", MODEL, "--prompt", PROMPT, "--max-tokens", "400", "--json"], check=True, capture_output=True).stdout)
+        self.assertEqual((story["finish_reason"], story["token_ids"][-1]), ("stop", 2))
+        ids = self.server.post("/tokenize", {"prompt": PROMPT})[1]["tokens"] + story["token_ids"][:-1]
+        body = {"prompt": ids, "max_tokens": 1, "temperature": 0, "echo": True, "logprobs": 1}
+        answer = self.server.post("/v1/completions", body)[1]
+        choice, logprobs = answer["choices"][0], answer["choices"][0]["logprobs"]
+        self.assertEqual((choice["finish_reason"], answer["usage"]["completion_tokens"]), ("stop", 1))
+        for values in logprobs.values():
+            self.assertEqual(len(values), len(ids) + 1)
+        self.assertEqual((logprobs["tokens"][-1].strip(), max(logprobs["top_logprobs"][-1].values())), ("<|end_story|>", logprobs["token_logprobs"][-1]))
+        self.assertEqual(self.server.post("/v1/completions", {**body, "echo": False})[1]["choices"][0]["text"], "")
+        chunks = self.server.events("/v1/completions", {**body, "stream_options": {"include_usage": True}})
+        for key, values in logprobs.items():
+            self.assertEqual([value for chunk in chunks for one in chunk["choices"] if one["logprobs"] for value in one["logprobs"][key]], values)
+        self.assertEqual(chunks[-1]["usage"], answer["usage"])
+        on = self.server.post("/v1/completions", {**body, "max_tokens": 3, "ignore_eos": True})[1]
+        self.assertEqual((len(on["choices"][0]["logprobs"]["tokens"]), on["usage"]["completion_tokens"]), (len(ids) + 3, 3))
+        chat = {"messages": [{"role": "user", "content": "End."}], "max_tokens": 9, "temperature": 0, "logit_bias": {"2": 100}, "logprobs": True}
+        ended = self.server.post("/v1/chat/completions", chat)[1]
+        self.assertEqual([token["token"].strip() for token in ended["choices"][0]["logprobs"]["content"]], ["<|end_story|>"])
+        self.assertEqual((ended["choices"][0]["message"]["content"], ended["choices"][0]["finish_reason"], ended["usage"]["completion_tokens"]), ("", "stop", 1))
+
     def test_metrics_count(self):
         before = self.server.metric("llmq_generation_tokens_total")
         self.server.complete("Metrics are counted", 9, ignore_eos=True)

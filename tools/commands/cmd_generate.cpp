@@ -74,7 +74,9 @@ void add_generate(CLI::App& app, Session& session) {
                    "Take F off them for every time they were written")
       ->type_name("F");
   command->add_option("--seed", sampling.seed, "The same seed gives the same text")->type_name("N");
-  command->add_option("--min-tokens", generate.min_tokens, "No end token among the first N tokens")
+  command
+      ->add_option("--min-tokens", generate.min_tokens,
+                   "Among the first N tokens no end token comes, and no stop string ends")
       ->type_name("N");
   command->add_flag("--ignore-eos", generate.ignore_eos, "Go on behind the model's end token");
   command->add_option("--stop", generate.stop, "Stop before this text; may be given several times")

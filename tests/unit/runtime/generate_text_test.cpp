@@ -157,6 +157,28 @@ TEST(GenerateText, StopStringsMayRunAcrossTokens) {
       << "across the bytes of a character";
 }
 
+TEST(GenerateText, AnEndTokenIsATokenWithoutText) {
+  std::vector<std::string> words(32, "▁w");
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] += std::to_string(i);
+  words[31] = "▁end";  // the model's own end, and text of its vocabulary
+  const ScriptedModel model(words, kSentencePiece);
+  Engine engine = model.engine();
+  const std::int32_t prompt[] = {28};
+  GenerateOptions options;
+  const auto said = [&] { return generate(engine, model.tokenizer(), prompt, options, [](auto) {}); };
+  const GeneratedText ended = said();
+  EXPECT_EQ(ended.text, " w29 w30");
+  EXPECT_EQ(ended.generated.tokens, (std::vector<std::int32_t>{29, 30, 31}));
+  EXPECT_EQ(ended.generated.finish_reason, "stop");
+  options.ignore_eos = true;
+  options.max_tokens = 4;
+  EXPECT_EQ(said().text, " w29 w30 end w0");
+  options.stop = {" w30"};
+  EXPECT_EQ(said().text, " w29");
+  options.min_tokens = 2;
+  EXPECT_EQ(said().text, " w29 w30 end w0") << "the stop string ends in the second token";
+}
+
 TEST(GenerateText, TheCarriedModelSaysWhatTransformersSays) {
   const std::string model = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k";
   const std::string file = LLMQ_SOURCE_DIR "/tests/unit/runtime/greedy_tinystories.json";

@@ -147,6 +147,17 @@ TEST(StopStrings, TheFirstToBeginWins) {
   EXPECT_EQ(stops.push("xxabcd"), "xx");
 }
 
+// As vLLM keeps min_tokens: what ends in them is text, what only begins in them is a stop.
+TEST(StopStrings, NoneEndsWhereItMayNot) {
+  StopStrings stops({"END", "N", "ENDLESS"});
+  EXPECT_EQ(stops.push("one END ", false), "one END ");
+  EXPECT_EQ(stops.push("EN", false), "");
+  EXPECT_EQ(stops.push("x"), "ENx") << "the N was of a piece that could not stop";
+  EXPECT_EQ(stops.push("yE", false), "y");
+  EXPECT_EQ(stops.push("ND"), "") << "it ends where it may";
+  EXPECT_TRUE(stops.stopped());
+}
+
 TEST(StopStrings, WhatWasHeldBackComesAtTheEnd) {
   StopStrings stops({"END"});
   EXPECT_EQ(stops.push("the EN"), "the ");

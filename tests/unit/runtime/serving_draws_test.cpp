@@ -152,6 +152,40 @@ TEST(ServingEngine, LogprobsAreTheModelsOwn) {
   EXPECT_EQ(tokens.size(), 8u);
 }
 
+// As vLLM tells it: who scores a prompt counts on one token behind it, and an end is one.
+TEST(ServingEngine, AnEndTokenIsToldLikeAnyOther) {
+  const TinyModel model;  // its end token is 2
+  Engine::Options options;
+  options.max_context = options.kv_tokens = 64;
+  Engine engine = model.load(make_cpu_backend(1), options);
+  GenerationRequest request;
+  request.prompt = {1, 17, 42};
+  request.max_tokens = 3;
+  request.n = 2;
+  request.logprobs = request.prompt_logprobs = 1;
+  for (const std::int32_t end : {2, 7}) {
+    request.sampling.logit_bias = {{end, 100.0f}};
+    request.ignore_eos = end == 7;
+    if (end == 7) request.stop_tokens = {7};
+    ServingEngine serving(engine, nullptr, {{4, 64, 64, 4}, 0});
+    ASSERT_FALSE(serving.submit(request).has_value());
+    std::size_t answers = 0;
+    while (!serving.idle())
+      for (const GenerationEvent& event : std::vector<GenerationEvent>(serving.step())) {
+        ++answers;
+        EXPECT_EQ(event.finish, FinishReason::kStop);
+        EXPECT_EQ(event.tokens, std::vector<std::int32_t>{end});
+        EXPECT_EQ(event.prompt_logprobs.size(), 2u);
+        ASSERT_EQ(event.logprobs.size(), 1u);
+        EXPECT_EQ(event.logprobs[0].chosen.token, end);
+        const std::vector<double> shares = next_shares(engine, request.prompt, 1);
+        EXPECT_NEAR(std::exp(event.logprobs[0].chosen.logprob), shares[static_cast<std::size_t>(end)], 1e-12);
+      }
+    EXPECT_EQ(answers, 2u);
+    EXPECT_EQ(serving.statistics().generated_tokens, 2);
+  }
+}
+
 // What eval-ppl computes of the same tokens.
 std::vector<double> scored_alone(Engine& engine, const std::vector<std::int32_t>& tokens) {
   KvSequence sequence(engine.cache());
