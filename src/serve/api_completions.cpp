@@ -56,6 +56,7 @@ GenerationRequest Api::generation(const AnswerOptions& options, TokenIds prompt,
   GenerationRequest request;
   request.prompt = std::move(prompt);
   request.max_tokens = options.max_tokens.value_or(chat ? room : std::min(kTextTokens, room));
+  request.min_tokens = options.min_tokens;
   request.sampling = options.sampling;
   request.sampling.seed = options.seed ? *options.seed : any_seed();
   request.stop = options.stop;

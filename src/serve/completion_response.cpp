@@ -10,13 +10,6 @@
 namespace llmq {
 namespace {
 
-Json usage_json(const Usage& usage) {
-  return Json::object({{"prompt_tokens", usage.prompt_tokens},
-                       {"completion_tokens", usage.completion_tokens},
-                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
-                       {"prompt_tokens_details", Json::object({{"cached_tokens", usage.cached_tokens}})}});
-}
-
 Json bytes_json(const std::string& bytes) {
   Json list = Json::array();
   for (const char c : bytes) list.push_back(static_cast<int>(static_cast<unsigned char>(c)));
@@ -108,15 +101,20 @@ Json chat_choice(const CompletionPart& part, const char* key, Json message) {
                        {"finish_reason", reason_json(part)}});
 }
 
-Json chunk(const CompletionHead& head, const char* object, Json choice, bool usage_follows) {
-  Json json = opened(head, object, Json::array({std::move(choice)}));
-  if (usage_follows) json["usage"] = Json();
-  return json;
+Json chunk(const CompletionHead& head, const char* object, Json choice) {
+  return opened(head, object, Json::array({std::move(choice)}));
 }
 
 constexpr char kTextObject[] = "text_completion", kChatChunk[] = "chat.completion.chunk";
 
 }  // namespace
+
+Json usage_json(const Usage& usage) {
+  return Json::object({{"prompt_tokens", usage.prompt_tokens},
+                       {"completion_tokens", usage.completion_tokens},
+                       {"total_tokens", usage.prompt_tokens + usage.completion_tokens},
+                       {"prompt_tokens_details", Json::object({{"cached_tokens", usage.cached_tokens}})}});
+}
 
 Json text_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
                      const Usage& usage) {
@@ -143,23 +141,22 @@ Json chat_completion(const CompletionHead& head, const std::vector<CompletionPar
   return json;
 }
 
-Json text_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows) {
-  return chunk(head, kTextObject, text_choice(part), usage_follows);
+Json text_chunk(const CompletionHead& head, const CompletionPart& part) {
+  return chunk(head, kTextObject, text_choice(part));
 }
 
-Json chat_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows) {
+Json chat_chunk(const CompletionHead& head, const CompletionPart& part) {
   Json delta = Json::object();
   if (!part.text.empty()) delta["content"] = part.text;
   if (!part.tool_calls.empty()) delta["tool_calls"] = calls_json(part.tool_calls, true);
-  return chunk(head, kChatChunk, chat_choice(part, "delta", std::move(delta)), usage_follows);
+  return chunk(head, kChatChunk, chat_choice(part, "delta", std::move(delta)));
 }
 
-Json chat_role_chunk(const CompletionHead& head, int index, bool usage_follows) {
+Json chat_role_chunk(const CompletionHead& head, int index) {
   CompletionPart nothing;
   nothing.index = index;
   return chunk(head, kChatChunk,
-               chat_choice(nothing, "delta", Json::object({{"role", "assistant"}, {"content", ""}})),
-               usage_follows);
+               chat_choice(nothing, "delta", Json::object({{"role", "assistant"}, {"content", ""}})));
 }
 
 Json usage_chunk(const CompletionHead& head, bool chat, const Usage& usage) {

@@ -48,11 +48,10 @@ Json text_completion(const CompletionHead& head, const std::vector<CompletionPar
 Json chat_completion(const CompletionHead& head, const std::vector<CompletionPart>& answers,
                      const Usage& usage);
 
-// `usage_follows`: the client asked for usage, so that every chunk says "usage": null until usage_chunk().
-Json text_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows);
-Json chat_chunk(const CompletionHead& head, const CompletionPart& part, bool usage_follows);
-Json chat_role_chunk(const CompletionHead& head, int index,
-                     bool usage_follows);  // opens each answer of a chat
+Json text_chunk(const CompletionHead& head, const CompletionPart& part);
+Json chat_chunk(const CompletionHead& head, const CompletionPart& part);
+Json chat_role_chunk(const CompletionHead& head, int index);  // opens each answer of a chat
+Json usage_json(const Usage& usage);
 Json usage_chunk(const CompletionHead& head, bool chat, const Usage& usage);
 
 std::string event_text(const Json& chunk);  // "data: {...}\n\n"

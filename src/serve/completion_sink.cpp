@@ -64,6 +64,7 @@ CompletionSink::CompletionSink(Asked asked, const ServedModel& model, Metrics& m
   for (std::size_t i = 0; i < asked_.prompt_tokens.size() * n; ++i) {
     Choice& choice = choices_.emplace_back(asked_.tools, asked_.one_call);
     choice.whole.index = static_cast<int>(i);
+    choice.usage.prompt_tokens = asked_.prompt_tokens[i / n];
     if (asked_.options.logprobs) choice.whole.logprobs.emplace();
     if (!asked_.echoes.empty()) choice.whole.text = asked_.echoes[i / n];
   }
@@ -75,14 +76,13 @@ void CompletionSink::accepted(std::uint64_t first) {
   if (!asked_.options.stream) return;
   answer_->open_stream("text/event-stream");
   for (Choice& choice : choices_) {
-    if (asked_.chat)
-      answer_->write(event_text(chat_role_chunk(head_, choice.whole.index, asked_.options.include_usage)));
+    if (asked_.chat) write_chunk(choice, chat_role_chunk(head_, choice.whole.index));
     if (choice.whole.text.empty()) continue;
     choice.characters = characters_of(choice.whole.text);
     CompletionPart echo;
     echo.index = choice.whole.index;
     echo.text = choice.whole.text;
-    send(echo);
+    send(choice, echo);
   }
 }
 
@@ -154,6 +154,8 @@ void CompletionSink::measure(Choice& choice, const GenerationEvent& event, Time 
   const auto tokens = static_cast<std::int64_t>(event.tokens.size());
   if (event.index == 0) usage_.cached_tokens = std::max(usage_.cached_tokens, event.cached_tokens);
   usage_.completion_tokens += tokens;
+  choice.usage.completion_tokens += tokens;
+  choice.usage.cached_tokens = event.cached_tokens;
   if (tokens == 0) return;
   if (choice.begun) {
     metrics_.more_tokens(seconds_between(choice.last, now), tokens);
@@ -179,7 +181,9 @@ void CompletionSink::event(const GenerationEvent& event, Time now) {
   if (event.finish == FinishReason::kFailed) failure_ = event.failure;
   if (asked_.options.stream) {
     if (event.finish == FinishReason::kFailed) part.finish_reason = "error";
-    if (!part.text.empty() || (part.logprobs && !part.logprobs->empty()) || event.finish) send(part);
+    const bool counts = asked_.options.continuous_usage && !event.tokens.empty();
+    if (!part.text.empty() || (part.logprobs && !part.logprobs->empty()) || event.finish || counts)
+      send(choice, part);
   } else {
     choice.whole.text += part.text;
     if (part.logprobs)
@@ -191,9 +195,16 @@ void CompletionSink::event(const GenerationEvent& event, Time now) {
   if (event.finish && --unfinished_ == 0) finish(now);
 }
 
-void CompletionSink::send(const CompletionPart& part) {
-  const Json chunk = asked_.chat ? chat_chunk(head_, part, asked_.options.include_usage)
-                                 : text_chunk(head_, part, asked_.options.include_usage);
+void CompletionSink::send(const Choice& choice, const CompletionPart& part) {
+  write_chunk(choice, asked_.chat ? chat_chunk(head_, part) : text_chunk(head_, part));
+}
+
+// Usage as vLLM tells it: in each chunk that of its own answer so far, or null until that of all answers.
+void CompletionSink::write_chunk(const Choice& choice, Json chunk) {
+  if (asked_.options.continuous_usage)
+    chunk["usage"] = usage_json(choice.usage);
+  else if (asked_.options.include_usage)
+    chunk["usage"] = Json();
   answer_->write(event_text(chunk));
 }
 

@@ -44,6 +44,7 @@ class CompletionSink : public GenerationSink {
     CompletionPart whole;  // where nothing is streamed
     ToolCallReader calls;
     std::int64_t characters = 0;
+    Usage usage;  // so far
     bool begun = false, finished = false, prompt_told = false;
     Time last;
   };
@@ -51,7 +52,8 @@ class CompletionSink : public GenerationSink {
   std::vector<ScoredToken> scored(const std::vector<TokenLogprobs>& logprobs) const;
   void tell_prompt(Choice& choice, const GenerationEvent& event, CompletionPart& part) const;
   void measure(Choice& choice, const GenerationEvent& event, Time now);
-  void send(const CompletionPart& part);
+  void send(const Choice& choice, const CompletionPart& part);
+  void write_chunk(const Choice& choice, Json chunk);
   void finish(Time now);
   void end_with(const ApiError& error);
 

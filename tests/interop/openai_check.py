@@ -36,6 +36,9 @@ def stream(whole):
         usage = chunk.usage or usage
     assert text == whole, (text, whole)
     assert usage.completion_tokens > 0
+    often = {"include_usage": True, "continuous_usage_stats": True}
+    counts = [chunk.usage.completion_tokens for chunk in client.chat.completions.create(model="tiny-chat", messages=MESSAGES, max_tokens=9, stream=True, stream_options=often, extra_body={"min_tokens": 9})]
+    assert counts == [*range(10), 9], counts
     with client.chat.completions.stream(model="tiny-chat", messages=MESSAGES, max_tokens=20, temperature=0) as events:
         assert "".join(event.delta for event in events if event.type == "content.delta") == whole
         assert events.get_final_completion().choices[0].message.content == whole

@@ -62,6 +62,7 @@ void read_stream_options(RequestFields& fields, AnswerOptions& options) {
   if (!options.stream) refuse_field("stream_options", "is only allowed when 'stream' is true");
   RequestFields inner(*stream_options, "stream_options");
   options.include_usage = inner.boolean("include_usage").value_or(false);
+  options.continuous_usage = inner.boolean("continuous_usage_stats").value_or(false);
   inner.ignore("include_obfuscation");
   inner.finish();
 }
@@ -91,6 +92,7 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   AnswerOptions options;
   options.model = fields.string("model").value_or("");
   options.max_tokens = fields.integer("max_tokens", 1, limits.max_tokens);
+  options.min_tokens = fields.integer("min_tokens", 0, limits.max_tokens).value_or(0);
   SamplingOptions& sampling = options.sampling;
   sampling.temperature = fields.number("temperature", 0, 2).value_or(1);
   sampling.top_p = fields.number("top_p", 0, 1).value_or(1);

@@ -3,7 +3,8 @@
 // Pure functions of text: no model, tokenizer or connection. Everything that can be wrong without them is
 // ApiError 400 here: unknown fields, wrong types, ranges, and parts of OpenAI's API that this server does not
 // carry out, each by its name. Beside OpenAI's fields: top_k, min_p, repetition_penalty, stop_token_ids,
-// ignore_eos, priority (the lower the sooner), structured_outputs and chat_template_kwargs, as vLLM has them.
+// min_tokens, ignore_eos, priority (the lower the sooner), structured_outputs, chat_template_kwargs and
+// stream_options.continuous_usage_stats, as vLLM has them.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -31,6 +32,7 @@ struct AnswerOptions {
   std::string model;  // empty: the one that is served
   // none: 16 for completions, for chats what the context has room for
   std::optional<std::int64_t> max_tokens;
+  std::int64_t min_tokens = 0;               // no end before
   SamplingOptions sampling;                  // but for its seed
   std::optional<std::uint64_t> seed;         // none: another one for every request
   std::optional<ConstraintSpec> constraint;  // not compiled yet
@@ -40,7 +42,8 @@ struct AnswerOptions {
   int n = 1;
   std::optional<int> logprobs;  // of the chosen token and of this many of the likeliest
   int priority = 0;
-  bool stream = false, include_usage = false;
+  bool stream = false;
+  bool include_usage = false, continuous_usage = false;  // at the end of a stream; in each of its chunks
 };
 
 using TokenIds = std::vector<std::int32_t>;

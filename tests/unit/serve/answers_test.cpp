@@ -106,6 +106,48 @@ TEST(CompletionSink, StreamsCallsAsTheLastChunk) {
   EXPECT_TRUE(answering.client->ended);
 }
 
+// The chunks of a stream but for [DONE]: index of the answer (-1: none) and usage.
+std::vector<std::pair<std::int64_t, std::string>> usages(const std::string& stream) {
+  std::vector<std::pair<std::int64_t, std::string>> found;
+  for (std::size_t at = 0; (at = stream.find("data: {", at)) != std::string::npos; ++at) {
+    const Json chunk = Json::parse(stream.substr(at + 6, stream.find('\n', at) - at - 6), "chunk");
+    const Json::Array& choices = chunk.at("choices").items();
+    const Json* usage = chunk.find("usage");
+    std::string words = usage ? "null" : "none";
+    if (usage && !usage->is_null())
+      words =
+          fmt::format("{}+{}={}", usage->at("prompt_tokens").as_integer(),
+                      usage->at("completion_tokens").as_integer(), usage->at("total_tokens").as_integer());
+    found.emplace_back(choices.empty() ? -1 : choices[0].at("index").as_integer(), words);
+  }
+  return found;
+}
+
+TEST(CompletionSink, UsageIsToldInEveryChunkWhereItIsAsked) {
+  const auto told = [](bool chat, bool at_the_end, bool always) {
+    CompletionSink::Asked a =
+        asked(chat, true, chat ? std::vector<std::int64_t>{3} : std::vector<std::int64_t>{3, 5});
+    a.options.include_usage = at_the_end;
+    a.options.continuous_usage = always;
+    Answering answering(a);
+    answering.event(7, 0, {1}, "a");
+    answering.event(7, 0, {1}, "");  // a part of a character
+    answering.event(7, 0, {1, 2}, "b", FinishReason::kStop);
+    if (!chat) answering.event(8, 0, {1}, "c", FinishReason::kLength);
+    return usages(answering.client->body);
+  };
+  using Told = std::pair<std::int64_t, std::string>;
+  EXPECT_THAT(told(false, true, true), ElementsAre(Told{0, "3+1=4"}, Told{0, "3+2=5"}, Told{0, "3+4=7"},
+                                                   Told{1, "5+1=6"}, Told{-1, "8+5=13"}));
+  EXPECT_THAT(told(true, true, true), ElementsAre(Told{0, "3+0=3"}, Told{0, "3+1=4"}, Told{0, "3+2=5"},
+                                                  Told{0, "3+4=7"}, Told{-1, "3+4=7"}));
+  EXPECT_THAT(told(true, false, true),
+              ElementsAre(Told{0, "3+0=3"}, Told{0, "3+1=4"}, Told{0, "3+2=5"}, Told{0, "3+4=7"}));
+  EXPECT_THAT(told(true, true, false),
+              ElementsAre(Told{0, "null"}, Told{0, "null"}, Told{0, "null"}, Told{-1, "3+4=7"}));
+  EXPECT_THAT(told(true, false, false), ElementsAre(Told{0, "none"}, Told{0, "none"}, Told{0, "none"}));
+}
+
 TEST(CompletionSink, AFailedModelIsSaidInTheStream) {
   Answering answering(asked(false, true));
   answering.event(7, 0, {1}, "a");

@@ -40,14 +40,15 @@ ApiError refused_chat(const std::string& fields) {
 
 TEST(CompletionRequest, ReadsEveryField) {
   const TextRequest r = text(
-      R"({"model": "m", "prompt": ["a", "b"], "max_tokens": 7, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "top_k": -1,
+      R"({"model": "m", "prompt": ["a", "b"], "max_tokens": 7, "min_tokens": 3, "temperature": 0.5, "top_p": 0.9, "min_p": 0.1, "top_k": -1,
       "presence_penalty": 1, "frequency_penalty": -1.5, "repetition_penalty": 1.1, "logit_bias": {"5": -100, "7": 2.5}, "seed": -3, "stop": ["x", "y"],
-      "stop_token_ids": [2], "ignore_eos": true, "n": 2, "logprobs": 4, "priority": -2, "stream": true, "stream_options": {"include_usage": true},
+      "stop_token_ids": [2], "ignore_eos": true, "n": 2, "logprobs": 4, "priority": -2, "stream": true, "stream_options": {"include_usage": true, "continuous_usage_stats": true, "include_obfuscation": false},
       "user": "u", "echo": null, "suffix": null, "best_of": 2})");
   EXPECT_EQ(r.options.model, "m");
   ASSERT_EQ(r.prompts.size(), 2u);
   EXPECT_EQ(std::get<std::string>(r.prompts[1]), "b");
   EXPECT_EQ(r.options.max_tokens, 7);
+  EXPECT_EQ(r.options.min_tokens, 3);
   EXPECT_EQ(r.options.sampling.temperature, 0.5);
   EXPECT_EQ(r.options.sampling.top_p, 0.9);
   EXPECT_EQ(r.options.sampling.min_p, 0.1);
@@ -59,7 +60,8 @@ TEST(CompletionRequest, ReadsEveryField) {
   EXPECT_EQ(r.options.seed, static_cast<std::uint64_t>(-3));
   EXPECT_THAT(r.options.stop, ElementsAre("x", "y"));
   EXPECT_THAT(r.options.stop_token_ids, ElementsAre(2));
-  EXPECT_TRUE(r.options.ignore_eos && r.options.stream && r.options.include_usage);
+  EXPECT_TRUE(r.options.ignore_eos && r.options.stream && r.options.include_usage &&
+              r.options.continuous_usage);
   EXPECT_EQ(r.options.n, 2);
   EXPECT_EQ(r.options.logprobs, 4);
   EXPECT_EQ(r.options.priority, -2);
@@ -70,7 +72,7 @@ TEST(CompletionRequest, DefaultsAreOpenAis) {
   EXPECT_EQ(o.sampling.temperature, 1);
   EXPECT_EQ(o.sampling.top_p, 1);
   EXPECT_EQ(o.n, 1);
-  EXPECT_FALSE(o.max_tokens || o.seed || o.logprobs || o.stream);
+  EXPECT_FALSE(o.max_tokens || o.min_tokens != 0 || o.seed || o.logprobs || o.stream || o.continuous_usage);
 }
 
 TEST(CompletionRequest, PromptsAreTextsOrIds) {
@@ -88,6 +90,7 @@ TEST(CompletionRequest, NamesTheFieldAtFault) {
       {R"("temperature": 2.1)", "temperature", "between 0 and 2"},
       {R"("top_p": 0)", "top_p", "no token"},
       {R"("max_tokens": 0)", "max_tokens", "between 1"},
+      {R"("min_tokens": -1)", "min_tokens", "between 0"},
       {R"("max_tokens": 1.5)", "max_tokens", "expected an integer"},
       {R"("max_tokens": 99999999999999999999)", "max_tokens", "expected an integer"},
       {R"("n": 129)", "n", "between 1 and 128"},
@@ -98,6 +101,8 @@ TEST(CompletionRequest, NamesTheFieldAtFault) {
       {R"("logit_bias": {"1": 101})", "logit_bias", "between -100 and 100"},
       {R"("stream_options": {"include_usage": true})", "stream_options", "'stream'"},
       {R"("stream": true, "stream_options": {"usage": true})", "stream_options.usage", "not a field"},
+      {R"("stream": true, "stream_options": {"continuous_usage_stats": 1})",
+       "stream_options.continuous_usage_stats", "expected a boolean"},
       {R"("suffix": "x")", "suffix", "not supported"},
       {R"("best_of": 3)", "best_of", "not supported"},
       {R"("guided_regex": "a+")", "guided_regex", "not a field"},

@@ -29,16 +29,16 @@ TEST(CompletionResponse, Chat) {
 }
 
 TEST(CompletionResponse, ChatStream) {
-  EXPECT_EQ(event_text(chat_role_chunk(kHead, 0, false)),
+  EXPECT_EQ(event_text(chat_role_chunk(kHead, 0)),
             "data: "
             "{\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1700000000,\"model\":"
             "\"m\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
             "\"logprobs\":null,\"finish_reason\":null}]}\n\n");
   EXPECT_THAT(
-      chat_chunk(kHead, part(1, "Hi"), false).dump(),
+      chat_chunk(kHead, part(1, "Hi")).dump(),
       HasSubstr(R"("choices":[{"index":1,"delta":{"content":"Hi"},"logprobs":null,"finish_reason":null}])"));
-  EXPECT_THAT(chat_chunk(kHead, part(0, "", "length"), true).dump(),
-              HasSubstr(R"("delta":{},"logprobs":null,"finish_reason":"length"}],"usage":null})"));
+  EXPECT_THAT(chat_chunk(kHead, part(0, "", "length")).dump(),
+              HasSubstr(R"("delta":{},"logprobs":null,"finish_reason":"length"}]})"));
   EXPECT_THAT(usage_chunk(kHead, true, {5, 1, 0}).dump(),
               HasSubstr(R"("choices":[],"usage":{"prompt_tokens":5)"));
 }
@@ -68,7 +68,7 @@ TEST(CompletionResponse, TextAndItsChunks) {
       text_completion(kHead, {part(0, "a", "stop"), part(1, "b", "length")}, {}).dump(),
       HasSubstr(
           R"("object":"text_completion","created":1700000000,"model":"m","choices":[{"text":"a","index":0,"logprobs":null,"finish_reason":"stop"},{"text":"b","index":1)"));
-  EXPECT_THAT(text_chunk(kHead, part(0, "a"), false).dump(),
+  EXPECT_THAT(text_chunk(kHead, part(0, "a")).dump(),
               HasSubstr(R"("choices":[{"text":"a","index":0,"logprobs":null,"finish_reason":null}]})"));
 }
 
@@ -79,7 +79,7 @@ TEST(CompletionResponse, ToolCalls) {
       chat_completion(kHead, {one}, {}).dump(),
       HasSubstr(
           R"("message":{"role":"assistant","content":null,"refusal":null,"tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"x\":1}"}}]})"));
-  EXPECT_THAT(chat_chunk(kHead, one, false).dump(),
+  EXPECT_THAT(chat_chunk(kHead, one).dump(),
               HasSubstr(R"("delta":{"tool_calls":[{"index":0,"id":"call_1","type":"function")"));
 }
 
