@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
+#include <span>
 #include <utility>
 
 #include "base/error.h"
@@ -11,6 +12,8 @@
 #include "job/kv_cache_choice.h"
 #include "job/run_adapter.h"
 #include "job/served_kernels.h"
+#include "serve/tokenizer_info.h"
+#include "tokenizer/tokenizer_config.h"
 #include "tools/version.h"
 
 namespace llmq::tools {
@@ -48,14 +51,22 @@ std::string name_of(const EngineFlags& options) {
   return name;
 }
 
+// Clients of /tokenizer_info want an end token; a model without tokenizer_config.json has it by number.
+Json info_of_tokenizer(const LoadedModel& model, const std::optional<ChatTemplate>& chat) {
+  Json info = tokenizer_info(tokenizer_config(system_io(), model.checkpoint.path()).json,
+                             chat ? std::optional(chat->source()) : std::nullopt);
+  const std::vector<std::int32_t>& ends = model.spec.eos_ids;
+  if (info.at("eos_token").is_null() && !ends.empty())
+    info["eos_token"] = model.tokenizer.decode(std::span(ends).first(1));
+  return info;
+}
+
 ServedModel served_model(const LoadedModel& model, const EngineFlags& options, std::int64_t context) {
-  return {name_of(options),
-          {options.model},
-          static_cast<std::int64_t>(std::time(nullptr)),
-          context,
-          model.spec.vocab_size,
-          model.tokenizer,
-          ChatTemplate::open(system_io(), model.checkpoint.path())};
+  std::optional<ChatTemplate> chat = ChatTemplate::open(system_io(), model.checkpoint.path());
+  Json info = info_of_tokenizer(model, chat);
+  return {name_of(options), {options.model},       static_cast<std::int64_t>(std::time(nullptr)),
+          context,          model.spec.vocab_size, model.tokenizer,
+          std::move(chat),  std::move(info)};
 }
 
 ServingOptions serving_options(const EngineFlags& flags, const Room& room, Engine& engine) {

@@ -77,6 +77,7 @@ const std::vector<Api::Route>& Api::routes() {
       {"/v1/models", "GET", false, nullptr, &Api::models},
       {"/v1/models/", "GET", false, nullptr, nullptr, &Api::model},
       {"/metrics", "GET", false, nullptr, &Api::metrics_text},
+      {"/tokenizer_info", "GET", false, nullptr, &Api::tokenizer_info},
       {"/version", "GET", false, nullptr, &Api::version},
       {"/health", "GET", true, nullptr, &Api::health},
       {"/ready", "GET", true, nullptr, &Api::ready},
@@ -221,6 +222,7 @@ HttpReply Api::metrics_text() const {
   return {200, "text/plain; version=0.0.4; charset=utf-8", metrics_.text(connections_()), {}};
 }
 HttpReply Api::version() const { return json_reply(options_.version); }
+HttpReply Api::tokenizer_info() const { return json_reply(model_.tokenizer_info); }
 HttpReply Api::no_embeddings() const {
   return ApiError(501, "this server has no embeddings: it serves a model that writes text", {},
                   "not_implemented")

@@ -60,6 +60,7 @@ class Api {
   HttpReply model(const std::string& name) const;
   HttpReply metrics_text() const;
   HttpReply version() const;
+  HttpReply tokenizer_info() const;
   HttpReply no_embeddings() const;
 
   static const std::vector<Route>& routes();

@@ -18,6 +18,7 @@ struct ServedModel {
   std::int64_t vocabulary_size = 0;  // ids are below
   Tokenizer tokenizer;
   std::optional<ChatTemplate> chat_template;
+  Json tokenizer_info = Json::object();  // tokenizer_info.h
 
   // Whether a request that names this asks for the model itself.
   bool answers_to(const std::string& asked) const;

@@ -5,16 +5,13 @@
 #include <vector>
 
 #include "base/error.h"
-#include "io/gguf.h"
 #include "jinja/evaluator.h"
-#include "tokenizer/gguf_tokenizer.h"
 #include "tokenizer/json_fields.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::array kSpecialTokens = {"bos_token", "eos_token", "unk_token", "sep_token",
-                                       "pad_token", "cls_token", "mask_token"};
 // Names of an assistant's reasoning, newest first.
 constexpr std::array kReasoning = {"reasoning_content", "thinking", "reasoning"};
 
@@ -87,7 +84,7 @@ Json context_of(const Json& request, const Json& special_tokens) {
 }
 
 struct NamedTemplate {
-  std::string name, file;
+  std::string name, file, source;
   jinja::Body body;
 };
 
@@ -98,7 +95,7 @@ struct ChatTemplate::State {
   Json special_tokens = Json::object();
 
   void add(const std::string& name, std::string_view source, const std::string& file) {
-    templates.push_back({name, file, jinja::parse_template(source, file)});
+    templates.push_back({name, file, std::string(source), jinja::parse_template(source, file)});
   }
   void read_special_tokens(const Json& config) {
     for (const char* name : kSpecialTokens)
@@ -136,26 +133,18 @@ std::optional<ChatTemplate> ChatTemplate::open(Io& io, const Path& model) {
     std::stable_partition(state->templates.begin(), state->templates.end(),
                           [](const NamedTemplate& one) { return one.name == "default"; });
   };
-  if (!io.is_directory(model)) {
-    const Json config = gguf_tokenizer(open_gguf(io, model).header).config;
-    state->read_special_tokens(config);
-    add_from(config, model.string());
-  } else {
-    const Path own = model / "chat_template.jinja";
-    if (io.exists(own)) state->add("default", read_text(io, own), own.string());
-    for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-      const Path beside = model / name;
-      if (!io.exists(beside)) continue;
-      const Json config = Json::parse(read_text(io, beside), beside.string());
-      state->read_special_tokens(config);
-      if (state->templates.empty()) add_from(config, beside.string());
-    }
-  }
+  const TokenizerConfig config = tokenizer_config(io, model);
+  state->read_special_tokens(config.json);
+  const Path own = model / "chat_template.jinja";
+  if (io.is_directory(model) && io.exists(own)) state->add("default", read_text(io, own), own.string());
+  if (state->templates.empty()) add_from(config.json, config.file);
   if (state->templates.empty()) return std::nullopt;
   ChatTemplate made;
   made.state_ = state;
   return made;
 }
+
+const std::string& ChatTemplate::source() const { return state_->templates.front().source; }
 
 std::string ChatTemplate::render(const Json& request, const std::tm& now) const {
   const NamedTemplate& chosen = state_->chosen(request);

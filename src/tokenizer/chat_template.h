@@ -30,6 +30,7 @@ class ChatTemplate {
   // and any other variable of the template. Where the model has a template named "tool_use" it is taken when
   // there are tools. `now` is what strftime_now() prints.
   std::string render(const Json& request, const std::tm& now) const;
+  const std::string& source() const;  // of the template that is taken without tools
 
  private:
   struct State;

@@ -20,6 +20,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/normalizer.h"
 #include "tokenizer/pre_tokenizer.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
 
@@ -244,14 +245,8 @@ Tokenizer Tokenizer::open(Io& io, const Path& model) {
                                 "save the tokenizer with Transformers' save_pretrained"});
   Tokenizer made = parse(Json::parse(read_text(io, file), file.string()), file.string());
   auto state = std::make_shared<State>(*made.state_);
-  for (const char* name : {"tokenizer_config.json", "special_tokens_map.json"}) {
-    const Path beside = model / name;
-    if (!io.exists(beside)) continue;
-    if (const auto bos = token_named(Json::parse(read_text(io, beside), beside.string()), "bos_token")) {
-      state->bos = state->id_of(*bos);
-      break;
-    }
-  }
+  if (const auto bos = token_named(tokenizer_config(io, model).json, "bos_token"))
+    state->bos = state->id_of(*bos);
   made.state_ = state;
   return made;
 }

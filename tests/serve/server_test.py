@@ -57,6 +57,38 @@ class Answers(Served):
         self.assertEqual(chunks[-1]["usage"]["completion_tokens"], 30)
         self.assertTrue(all(c["usage"] is None for c in chunks[:-1]))
 
+    def test_usage_in_every_chunk(self):
+        """As GuideLLM and AIPerf ask for it."""
+        options = {"include_usage": True, "continuous_usage_stats": True}
+        for path, body in (("/v1/completions", {"prompt": PROMPT, "stop": None}), ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell a story."}]})):
+            chunks = self.server.events(path, {**body, "max_tokens": 20, "min_tokens": 20, "ignore_eos": True, "temperature": 0, "stream_options": options})
+            usages = [chunk["usage"] for chunk in chunks]
+            self.assertEqual({usage["prompt_tokens"] for usage in usages}, {usages[-1]["prompt_tokens"]})
+            self.assertTrue(all(usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"] for usage in usages))
+            counts = [usage["completion_tokens"] for usage in usages]
+            self.assertEqual((counts, counts[-1], counts[-2]), (sorted(counts), 20, 20))
+            self.assertEqual(sorted(set(counts) - {0}), list(range(1, 21)), "one token a chunk")
+
+    def test_no_end_before_min_tokens(self):
+        ended = {"prompt": PROMPT, "max_tokens": 12, "temperature": 0, "logit_bias": {"2": 100}}
+        for body, least in ((ended, 1), ({**ended, "min_tokens": 5}, 6)):
+            answer = self.server.post("/v1/completions", body)[1]
+            self.assertEqual((answer["usage"]["completion_tokens"], answer["choices"][0]["finish_reason"]), (least, "stop"))
+        chat = {"messages": [{"role": "user", "content": "End."}], "max_completion_tokens": 12, "min_tokens": 12, "logit_bias": {"2": 100}}
+        self.assertEqual(self.server.post("/v1/chat/completions", chat)[1]["usage"]["completion_tokens"], 12)
+        status, answer = self.server.post("/v1/completions", {**ended, "min_tokens": 13})
+        self.assertEqual((status, answer["error"]["param"]), (400, "min_tokens"))
+
+    def test_a_client_needs_no_file_of_the_tokenizer(self):
+        """As lm-evaluation-harness looks for it (check_remote_tokenizer_support) and uses it."""
+        status, _, info = self.server.ask("GET", "/tokenizer_info")
+        self.assertEqual((status, info["eos_token"], info["bos_token"], info["pad_token"], info["tokenizer_class"]), (200, "<|end_story|>", "<|start_story|>", "<unk>", "LlamaTokenizer"))
+        self.assertEqual(info["added_tokens_decoder"]["2"], "<|end_story|>")
+        with open(os.path.join(self.folder.name, "tiny-chat", "chat_template.jinja"), encoding="utf-8") as template:
+            self.assertEqual(info["chat_template"], template.read())
+        self.assertEqual(self.server.post("/tokenize", {"prompt": info["eos_token"], "add_special_tokens": False})[1]["tokens"], [2])
+        self.assertTrue(self.server.post("/detokenize", {"tokens": self.server.post("/tokenize", {"prompt": PROMPT, "add_special_tokens": False})[1]["tokens"]})[1]["prompt"].endswith(PROMPT))
+
     def test_chats(self):
         body = {"messages": [{"role": "user", "content": "Tell a story."}], "max_tokens": 12, "temperature": 0, "logprobs": True, "top_logprobs": 3}
         status, answer = self.server.post("/v1/chat/completions", body)

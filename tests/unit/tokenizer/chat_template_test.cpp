@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "support/temporary_directory.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
 namespace {
@@ -140,16 +141,24 @@ TEST(ChatTemplate, IsFoundWhereModelsKeepIt) {
       "tokenizer_config.json",
       R"({"bos_token": {"content": "<s>"}, "eos_token": "</s>", "chat_template": "{{ bos_token }}{{ eos_token }}"})");
   EXPECT_EQ(ChatTemplate::open(system_io(), directory.path())->render(one_message(), {}), "<s></s>");
+  write("special_tokens_map.json", R"({"bos_token": "<beside>", "pad_token": {"content": "<pad>"}})");
+  const Json config = tokenizer_config(system_io(), directory.path()).json;
+  EXPECT_EQ(config.at("bos_token").at("content"), Json("<s>")) << "the map is looked at last";
+  EXPECT_EQ(config.at("pad_token"), Json("<pad>"));
   write(
       "tokenizer_config.json",
       R"({"chat_template": [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]})");
   const auto several = ChatTemplate::open(system_io(), directory.path());
   EXPECT_EQ(several->render(one_message(), {}), "plain");
+  EXPECT_EQ(several->source(), "plain");
   Json request = one_message();
   request["tools"] = Json::array();
   EXPECT_EQ(several->render(request, {}), "tools");
   write("chat_template.jinja", "own\n");
   EXPECT_EQ(ChatTemplate::open(system_io(), directory.path())->render(one_message(), {}), "own");
+  EXPECT_EQ(ChatTemplate::open(system_io(), directory.path())->source(), "own\n");
+  write("tokenizer_config.json", "[]");
+  EXPECT_THROW(tokenizer_config(system_io(), directory.path()), Error);
 }
 
 }  // namespace
