@@ -14,7 +14,7 @@ namespace llmq {
 struct ServingStatistics {
   std::int64_t running = 0, waiting = 0;  // sequences, now
   // now; published blocks that nobody has count as free
-  std::int64_t kv_blocks_used = 0, kv_blocks_total = 0;
+  std::int64_t kv_blocks_used = 0, kv_blocks_total = 0, kv_block_size = 0;
   std::int64_t kv_bytes = 0;           // of the whole cache
   std::int64_t kv_positions_used = 0;  // filled places in the used blocks, now
   // in blocks that somebody has, and of these without contents: over all steps
@@ -31,8 +31,9 @@ struct ServingStatistics {
   std::vector<std::int64_t> accepted_at;
   struct Adapter {
     std::string name;
-    std::int64_t unfinished = 0, requests = 0;  // answers now; requests taken since it was loaded
-    std::int64_t bytes = 0;                     // of its matrices
+    std::int64_t unfinished = 0, running = 0;  // answers now, and of these in the present step
+    std::int64_t requests = 0;                 // taken since it was loaded
+    std::int64_t bytes = 0;                    // of its matrices
   };
   std::vector<Adapter> adapters;  // that are loaded, by name
   // proposed in a round of a new sequence, at present; 0: speculation has turned itself off

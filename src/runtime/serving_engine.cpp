@@ -345,6 +345,7 @@ const ServingStatistics& ServingEngine::statistics() {
     if (entry.second.request().background)
       --(state.scheduler.sequence(entry.first).runs ? now.running : now.waiting);
   now.kv_blocks_total = blocks.total();
+  now.kv_block_size = blocks.block_size();
   now.kv_bytes = static_cast<std::int64_t>(state.engine.cache().bytes());
   now.swap_pages_total = state.options.limits.swap_pages;
   now.swap_pages_used = state.scheduler.swap_pages_used();
@@ -356,9 +357,12 @@ const ServingStatistics& ServingEngine::statistics() {
     told->name = entry.first;
     told->requests = entry.second.requests;
     told->bytes = static_cast<std::int64_t>(entry.second.prepared->bytes);
-    told->unfinished = std::count_if(state.answers.begin(), state.answers.end(), [&](const auto& answer) {
-      return answer.second.adapter == entry.second.prepared;
-    });
+    told->unfinished = told->running = 0;
+    for (const auto& answer : state.answers)
+      if (answer.second.adapter == entry.second.prepared) {
+        ++told->unfinished;
+        told->running += state.scheduler.sequence(answer.first).runs;
+      }
     ++told;
   }
   now.draft_tokens_now =

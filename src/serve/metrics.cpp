@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <numeric>
@@ -47,8 +48,13 @@ class Exposition {
     write_histogram("llmq_" + name, help, labels_, h);
     if (vllm_) write_histogram("vllm:" + name, help, labels_ + ",engine=\"0\"", h);
   }
+  // A family of one sample.
+  void single(const char* name, const char* type, const char* help, const std::string& labels, double value) {
+    text_ += prometheus_head(name, type, help) + prometheus_sample(name, labels, fmt::format("{}", value));
+  }
+  std::string vllm_labels() const { return labels_ + ",engine=\"0\""; }
   void plain(const char* name, const char* type, const char* help, double value) {
-    text_ += prometheus_head(name, type, help) + prometheus_sample(name, {}, fmt::format("{}", value));
+    single(name, type, help, {}, value);
   }
   std::string take() { return std::move(text_); }
 
@@ -150,6 +156,48 @@ void write_engine(Exposition& out, const ServingStatistics& s) {
             static_cast<double>(s.draft_tokens_now), false);
 }
 
+double seconds_of_now() {
+  const auto since = std::chrono::system_clock::now().time_since_epoch();
+  return std::chrono::duration<double>(since).count();
+}
+
+// Adapters of which some answers, or none, are in the state that `counts` says: "one,two".
+template <class Counts>
+std::string adapter_names(const ServingStatistics& s, const Counts& counts) {
+  std::string names;
+  for (const ServingStatistics::Adapter& adapter : s.adapters)
+    if (counts(adapter) > 0) names += (names.empty() ? "" : ",") + adapter.name;
+  return names;
+}
+
+// What routers read that dashboards do not: the model server protocol of the Gateway API Inference Extension,
+// and the names that production-stack's router still asks for.
+void write_for_routers(Exposition& out, const ServingStatistics& s, std::size_t max_loras) {
+  using Adapter = ServingStatistics::Adapter;
+  if (max_loras > 0)
+    out.single("vllm:lora_requests_info", "gauge", "Adapters with answers, by name; the value is the time.",
+               prometheus_label("max_lora", std::to_string(max_loras)) + "," +
+                   prometheus_label("running_lora_adapters",
+                                    adapter_names(s, [](const Adapter& one) { return one.running; })) +
+                   "," +
+                   prometheus_label(
+                       "waiting_lora_adapters",
+                       adapter_names(s, [](const Adapter& one) { return one.unfinished - one.running; })),
+               seconds_of_now());
+  out.single("vllm:cache_config_info", "gauge", "The KV cache: tokens of a block, and blocks.",
+             prometheus_label("block_size", std::to_string(s.kv_block_size)) + "," +
+                 prometheus_label("num_gpu_blocks", std::to_string(s.kv_blocks_total)) + ",engine=\"0\"",
+             1);
+  out.single("vllm:gpu_cache_usage_perc", "gauge", "vllm:kv_cache_usage_perc by its retired name.",
+             out.vllm_labels(), share(s.kv_blocks_used, s.kv_blocks_total));
+  out.single("vllm:gpu_prefix_cache_queries_total", "counter",
+             "vllm:prefix_cache_queries_total by its retired name.", out.vllm_labels(),
+             static_cast<double>(s.prefix_queries));
+  out.single("vllm:gpu_prefix_cache_hits_total", "counter",
+             "vllm:prefix_cache_hits_total by its retired name.", out.vllm_labels(),
+             static_cast<double>(s.prefix_hits));
+}
+
 void write_probe(Exposition& out, const ProbeFigures& probe) {
   out.family("quality_probes_total", "counter", "Probes of quality, by how they ended.", false,
              {{"result=\"scored\"", static_cast<double>(probe.scored)},
@@ -234,6 +282,7 @@ std::string Metrics::text(const HttpCounters& connections) const {
   const std::lock_guard lock(mutex_);
   Exposition out(options_.model, options_.vllm_names);
   write_engine(out, engine_);
+  if (options_.vllm_names) write_for_routers(out, engine_, options_.max_loras);
   out.histogram("time_to_first_token_seconds", "From a request's arrival to its first token.", ttft_);
   out.histogram("inter_token_latency_seconds", "Between the tokens of an answer.", inter_token_);
   out.histogram("request_queue_time_seconds", "From a request's arrival to the first step that ran it.",

@@ -45,6 +45,7 @@ class Metrics {
   struct Options {
     std::string model;
     bool vllm_names = false;
+    std::size_t max_loras = 0;  // adapters that may be loaded; 0: the server has none
   };
   explicit Metrics(Options options);
 

@@ -9,7 +9,8 @@ namespace llmq {
 
 ServeEnd serve(const ServedModel& model, RequestEngine& engine, const ServeOptions& options,
                const std::function<void(int port)>& listening) {
-  Metrics metrics({model.name, options.vllm_names});
+  const bool has_adapters = !options.api.adapters.empty() || !options.api.loading.directory.empty();
+  Metrics metrics({model.name, options.vllm_names, has_adapters ? options.api.loading.most : 0});
   std::atomic<bool> failed{false};
   // Answers hold connections, so what makes answers is gone before the server is.
   HttpServer http(options.host, options.port, options.http, [](const HttpRefusal& refusal) {

@@ -3,11 +3,13 @@
 import json
 import os
 import random
+import re
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 from server import MODEL, Server, write_adapter
@@ -34,7 +36,7 @@ class Adapters(unittest.TestCase):
         with open(keys, "w", encoding="utf-8") as file:
             file.write(KEY + "\n")
         cls.server = Server(LLMQ, MODEL, "--served-model-name", "base", "--lora", f"one={cls.first}", "--lora", f"team/two={cls.second}",
-                            "--lora-dir", cls.root, "--max-loras", "3", "--max-lora-rank", "8", "--api-key-file", keys)
+                            "--lora-dir", cls.root, "--max-loras", "3", "--max-lora-rank", "8", "--api-key-file", keys, "--metrics-compat", "vllm")
 
     @classmethod
     def tearDownClass(cls):
@@ -127,6 +129,23 @@ class Adapters(unittest.TestCase):
             values = os.fstat(file.fileno()).st_size - 8 - struct.unpack("<Q", file.read(8))[0]
         held = float(text.split('llmq_lora_bytes{model_name="base",lora_name="one"} ')[1].split()[0])
         self.assertTrue(values <= held <= 16 * values, (values, held))
+
+    def test_routers_see_which_adapters_work(self):
+        """As the Gateway API Inference Extension reads vLLM."""
+        def seen():
+            text = self.ask("GET", "/metrics")[2]
+            return re.search(r'^vllm:lora_requests_info\{max_lora="3",running_lora_adapters="(.*?)",waiting_lora_adapters="(.*?)"\} \d', text, re.M).groups()
+        body = json.dumps({"model": "team/two", "prompt": PROMPT, "max_tokens": 400, "n": 16, "ignore_eos": True, "stream": True}).encode()
+        with self.server.connect() as connection:
+            connection.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
+                               % (KEY.encode(), len(body)) + body)
+            while b"data: {" not in connection.recv(65536):
+                pass
+            self.assertEqual(seen(), ("team/two", ""))
+        until = time.monotonic() + 10
+        while seen() != ("", "") and time.monotonic() < until:
+            time.sleep(0.02)
+        self.assertEqual(seen(), ("", ""))
 
     def test_loaded_and_unloaded_while_it_runs(self):
         self.assertEqual(self.load("third", "first")[0], 200)

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <ctime>
 #include <set>
 #include <sstream>
 
@@ -18,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 std::string after_some_work(bool vllm) {
-  Metrics metrics({"a\"b", vllm});
+  Metrics metrics({"a\"b", vllm, 2});
   ServingStatistics s;
   s.running = 2;
   s.kv_blocks_used = 3;
@@ -68,6 +69,37 @@ TEST(Metrics, VllmsNamesOnRequest) {
   EXPECT_THAT(text,
               HasSubstr("vllm:e2e_request_latency_seconds_sum{model_name=\"a\\\"b\",engine=\"0\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("llmq_num_requests_running"));
+}
+
+// The model server protocol (docs/proposals/003-model-server-protocol of the Gateway API Inference Extension)
+// and production-stack's engine_stats.py.
+TEST(Metrics, RoutersFindWhatTheyAskFor) {
+  ServingStatistics s;
+  s.kv_blocks_used = 3;
+  s.kv_blocks_total = 12;
+  s.kv_block_size = 16;
+  s.prefix_queries = 40;
+  s.prefix_hits = 8;
+  s.adapters = {{"a", 2, 1, 9, 0}, {"b", 1, 0, 9, 0}, {"c", 0, 0, 9, 0}, {"team/d", 1, 1, 9, 0}};
+  const auto text_of = [&](bool vllm, std::size_t max_loras) {
+    Metrics metrics({"m", vllm, max_loras});
+    metrics.engine(s);
+    return metrics.text({});
+  };
+  const std::string text = text_of(true, 4);
+  for (const char* line : {"vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"12\",engine=\"0\"} 1\n",
+                           "vllm:gpu_cache_usage_perc{model_name=\"m\",engine=\"0\"} 0.25\n",
+                           "vllm:gpu_prefix_cache_queries_total{model_name=\"m\",engine=\"0\"} 40\n",
+                           "vllm:gpu_prefix_cache_hits_total{model_name=\"m\",engine=\"0\"} 8\n"})
+    EXPECT_THAT(text, HasSubstr(line));
+  const std::string lora =
+      "vllm:lora_requests_info{max_lora=\"4\",running_lora_adapters=\"a,team/"
+      "d\",waiting_lora_adapters=\"a,b\"} ";
+  const std::size_t found = text.find(lora);
+  ASSERT_NE(found, std::string::npos) << text;
+  EXPECT_NEAR(std::stod(text.substr(found + lora.size())), static_cast<double>(std::time(nullptr)), 5);
+  EXPECT_THAT(text_of(true, 0), Not(HasSubstr("lora_requests_info"))) << "no adapter can be loaded";
+  EXPECT_THAT(text_of(false, 4), Not(HasSubstr("vllm:")));
 }
 
 // Each family once, its samples behind its head: what Prometheus insists on.
