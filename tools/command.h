@@ -24,6 +24,7 @@ struct GlobalOptions {
   std::string compute;       // empty: the command's default
   int threads = 0;           // 0: the cores this process may use
   std::string memory_limit;  // empty: none
+  std::string log_format = "text";
 };
 
 struct Session {

@@ -36,14 +36,28 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
   app.add_option("--memory-limit", globals.memory_limit, "A ceiling the plan must respect, such as 8GiB")
       ->group(group)
       ->type_name("SIZE");
+  app.add_option("--log-format", globals.log_format,
+                 "Form of what is said on stderr: text, or json, an object a line")
+      ->group(group)
+      ->type_name("FORM")
+      ->check(CLI::IsMember({"text", "json"}));
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
 }
 
+// Looked at before the words are parsed, for what is wrong with them is told in these forms, too.
 bool asked(int argc, char** argv, const char* flag) {
   for (int i = 1; i < argc; ++i)
     if (std::strcmp(argv[i], flag) == 0) return true;
   return false;
+}
+LogFormat asked_log_format(int argc, char** argv) {
+  const std::string_view flag = "--log-format";
+  for (int i = 1; i < argc; ++i)
+    if (argv[i] == std::string(flag) + "=json" ||
+        (argv[i] == flag && i + 1 < argc && std::strcmp(argv[i + 1], "json") == 0))
+      return LogFormat::kJson;
+  return LogFormat::kText;
 }
 
 // A word where a command should stand is named as such; for other mistakes CLI11 has the words.
@@ -119,14 +133,16 @@ int main(int argc, char** argv) {
   using namespace llmq::tools;
   std::signal(SIGPIPE, SIG_IGN);
   const bool json = asked(argc, argv, "--json");
+  Log::get().set_format(asked_log_format(argc, argv));
   if (json)
-    explain_files_that_end(STDOUT_FILENO, [](const Error& error) { return error_text(error, true); });
+    explain_files_that_end(STDOUT_FILENO,
+                           [](const Error& error) { return error_json(error).dump(2) + "\n"; });
   else
-    explain_files_that_end(STDERR_FILENO, [](const Error& error) { return error_text(error, false); });
+    explain_files_that_end(STDERR_FILENO, logged_error_text);
   try {
     return tools::run(argc, argv);
   } catch (const Interrupted& interrupted) {
-    std::cerr << "llmq: interrupted; nothing was published, run the same command again\n";
+    Log::get().error("interrupted; nothing was published, run the same command again");
     return 128 + interrupted.signal;
   } catch (const Error& error) {
     print_error(error, json);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/log.h"
+
 namespace llmq::tools {
 namespace {
 
@@ -20,6 +22,13 @@ std::string row_text(const std::vector<std::string>& row, const std::vector<std:
   }
   line.erase(line.find_last_not_of(' ') + 1);
   return line;
+}
+
+// What stands beside the message in a line of JSON.
+Json error_fields(const Error& error) {
+  const ErrorDetail& d = error.detail();
+  return Json::object(
+      {{"kind", kind_name(error.kind())}, {"file", d.file}, {"where", d.where}, {"hint", d.hint}});
 }
 
 }  // namespace
@@ -44,23 +53,28 @@ void print_table(const std::vector<std::vector<std::string>>& rows) {
   }
 }
 
-std::string error_text(const Error& error, bool json) {
-  if (!json) return fmt::format("llmq: {}\n", error.what());
+Json error_json(const Error& error) {
   const ErrorDetail& d = error.detail();
   return Json::object({{"schema", "llmq.error/1"},
                        {"kind", kind_name(error.kind())},
                        {"message", d.message},
                        {"file", d.file},
                        {"where", d.where},
-                       {"hint", d.hint}})
-             .dump(2) +
-         "\n";
+                       {"hint", d.hint}});
+}
+
+std::string logged_error_text(const Error& error) {
+  if (Log::get().format() == LogFormat::kText) return fmt::format("llmq: {}\n", error.what());
+  return json_log_line({}, "error", error.detail().message, error_fields(error));
 }
 
 void print_error(const Error& error, bool json) {
   std::fflush(stdout);
-  const std::string text = error_text(error, json);
-  std::fwrite(text.data(), 1, text.size(), json ? stdout : stderr);
+  if (json) return print_json(error_json(error));
+  if (Log::get().format() == LogFormat::kText)
+    Log::get().error(error.what());
+  else
+    Log::get().error(error.detail().message, error_fields(error));
 }
 
 Json ids_json(std::span<const std::int32_t> ids) { return Json(Json::Array(ids.begin(), ids.end())); }

@@ -17,7 +17,9 @@ void print_line(const std::string& line);
 // Columns padded to their widest cell; the first is left-aligned, the others right-aligned. The first row is
 // the heading, underlined.
 void print_table(const std::vector<std::vector<std::string>>& rows);
-std::string error_text(const Error& error, bool json);  // with the end of the line
+Json error_json(const Error& error);
+// As the log has it, with the end of the line; JSON without the time, for what is made before it is known.
+std::string logged_error_text(const Error& error);
 void print_error(const Error& error, bool json);
 
 Json ids_json(std::span<const std::int32_t> ids);  // of tokens

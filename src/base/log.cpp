@@ -1,5 +1,4 @@
-// Sentences and progress on stderr. A redrawn line is wiped before anything else is written, so that the two
-// never mix.
+// A redrawn line is wiped before anything else is written, so that the two never mix.
 #include "base/log.h"
 
 #include <fmt/core.h>
@@ -11,6 +10,7 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 
 namespace llmq {
 namespace {
@@ -43,6 +43,17 @@ std::size_t terminal_width() {
   return ::ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
 }
 
+// "2026-11-25T21:04:05.678Z"
+std::string utc_now() {
+  timespec now{};
+  ::clock_gettime(CLOCK_REALTIME, &now);
+  std::tm parts{};
+  ::gmtime_r(&now.tv_sec, &parts);
+  char text[32];
+  std::strftime(text, sizeof text, "%FT%T", &parts);
+  return fmt::format("{}.{:03}Z", text, now.tv_nsec / 1'000'000);
+}
+
 std::string time_left(double seconds) {
   const auto s = std::llround(std::clamp(seconds, 0.0, 1e9));
   return s >= 3600 ? fmt::format("{}:{:02}:{:02} left", s / 3600, s / 60 % 60, s % 60)
@@ -63,34 +74,57 @@ void Log::set_verbosity(Verbosity verbosity) {
   verbosity_ = verbosity;
 }
 
-bool Log::is_terminal() const { return terminal_; }
+std::string json_log_line(const std::string& time, const char* level, std::string_view message,
+                          const Json& fields) {
+  Json line = Json::object();
+  if (!time.empty()) line["time"] = time;
+  line["level"] = level;
+  line["message"] = message;
+  if (fields.is_object())
+    for (const Json::Member& field : fields.members()) line[field.first] = field.second;
+  return line.dump() + "\n";
+}
 
-void Log::note(std::string_view sentence) {
-  const std::lock_guard lock(mutex_);
-  if (verbosity_ == Verbosity::kQuiet) return;
-  write_stderr(fmt::format("{}{}\n", line_open_ ? kWipe : "", sentence));
+void Log::set_format(LogFormat format) { format_ = format; }
+
+bool Log::redraws() const { return terminal_ && format_ == LogFormat::kText; }
+
+// With the mutex held.
+void Log::line(const char* level, std::string_view text, std::string_view sentence, const Json& fields) {
+  if (format_ == LogFormat::kJson) return write_stderr(json_log_line(utc_now(), level, sentence, fields));
+  write_stderr(fmt::format("{}{}\n", line_open_ ? kWipe : "", text));
   line_open_ = false;
 }
 
-void Log::detail(std::string_view sentence) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (verbosity_ != Verbosity::kVerbose) return;
-  }
-  note(sentence);
+void Log::note(std::string_view sentence, const Json& fields) {
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ != Verbosity::kQuiet) line("info", sentence, sentence, fields);
 }
 
-void Log::warn(std::string_view sentence) {
+void Log::detail(std::string_view sentence, const Json& fields) {
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ == Verbosity::kVerbose) line("debug", sentence, sentence, fields);
+}
+
+void Log::warn(std::string_view sentence, const Json& fields) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool color = terminal_ && (no_color == nullptr || *no_color == '\0');
-  note(fmt::format("{}warning:{} {}", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", sentence));
+  const std::string text =
+      fmt::format("{}warning:{} {}", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", sentence);
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ != Verbosity::kQuiet) line("warning", text, sentence, fields);
 }
 
-void Log::progress_line(std::string_view line, bool final_line) {
+void Log::error(std::string_view sentence, const Json& fields) {
+  const std::lock_guard lock(mutex_);
+  line("error", fmt::format("llmq: {}", sentence), sentence, fields);
+}
+
+void Log::progress_line(std::string_view text, bool final_line) {
   const std::lock_guard lock(mutex_);
   if (verbosity_ == Verbosity::kQuiet) return;
-  if (!terminal_) return write_stderr(fmt::format("{}\n", line));
-  write_stderr(fmt::format("{}{}{}", kWipe, cut(line, terminal_width()), final_line ? "\n" : ""));
+  if (!redraws()) return line("info", text, text, {});
+  write_stderr(fmt::format("{}{}{}", kWipe, cut(text, terminal_width()), final_line ? "\n" : ""));
   line_open_ = !final_line;
 }
 
@@ -105,7 +139,7 @@ Progress::~Progress() {
 void Progress::advance(double cost, std::string_view place, std::string_view figures, bool milestone) {
   done_ += cost;
   const std::int64_t now = now_ns();
-  if (Log::get().is_terminal() ? !milestone && now - drawn_ns_ < kRedrawNs : !milestone) return;
+  if (Log::get().redraws() ? !milestone && now - drawn_ns_ < kRedrawNs : !milestone) return;
   drawn_ns_ = now;
   std::string line = title_;
   for (const std::string_view part : {place, figures})

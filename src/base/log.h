@@ -1,33 +1,49 @@
-// Words to stderr: notes, warnings and progress. Nothing here ever touches stdout.
+// Words to stderr: notes, warnings, errors and progress. Nothing here ever touches stdout.
 //
-// Progress on a terminal is one line, redrawn ("block 12/30 · down_proj · loss 1.2e-3 · 02:10 left");
-// otherwise one plain line per block. NO_COLOR is honoured. Quiet leaves errors only.
+// As text, progress on a terminal is one line, redrawn ("block 12/30 · down_proj · loss 1.2e-3 · 02:10
+// left"); otherwise one plain line per block. NO_COLOR is honoured. Quiet leaves errors only.
+// As JSON, every line is an object: time (RFC 3339, UTC, milliseconds), level (debug, info, warning, error),
+// message, and the fields that whoever logs it gives.
 #pragma once
+#include <atomic>
 #include <cstdint>
 #include <mutex>
 #include <string>
 #include <string_view>
 
+#include "base/json.h"
+
 namespace llmq {
 
 enum class Verbosity { kQuiet, kNormal, kVerbose };
+enum class LogFormat { kText, kJson };
 
 class Log {
  public:
   static Log& get();
   void set_verbosity(Verbosity verbosity);
-  void note(std::string_view sentence);                        // shown unless quiet
-  void detail(std::string_view sentence);                      // shown with -v
-  void warn(std::string_view sentence);                        // shown unless quiet, prefixed "warning: "
-  void progress_line(std::string_view line, bool final_line);  // redraws on a terminal
-  bool is_terminal() const;
+  void set_format(LogFormat format);
+  LogFormat format() const { return format_; }
+  // `fields`, an object, are for lines of JSON alone: the sentence says what matters without them.
+  void note(std::string_view sentence, const Json& fields = {});    // shown unless quiet
+  void detail(std::string_view sentence, const Json& fields = {});  // shown with -v
+  void warn(std::string_view sentence, const Json& fields = {});   // shown unless quiet; text: "warning: ..."
+  void error(std::string_view sentence, const Json& fields = {});  // always shown; text: "llmq: ..."
+  void progress_line(std::string_view line, bool final_line);      // redraws on a terminal
+  bool redraws() const;
 
  private:
   Log();
+  void line(const char* level, std::string_view text, std::string_view sentence, const Json& fields);
   std::mutex mutex_;
   Verbosity verbosity_ = Verbosity::kNormal;
+  std::atomic<LogFormat> format_{LogFormat::kText};
   bool terminal_ = false, line_open_ = false;
 };
+
+// A line of JSON with its end; without a time where that is empty.
+std::string json_log_line(const std::string& time, const char* level, std::string_view message,
+                          const Json& fields);
 
 // Steps of known relative cost with an estimate of the time left, from the cost done so far.
 class Progress {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <sstream>
 
 #include "cli/program.h"
 
@@ -53,6 +54,42 @@ TEST(Words, UsageMistakeInJsonModeIsAJsonError) {
   EXPECT_EQ(outcome.json().at("schema").as_string(), "llmq.error/1");
   for (const char* key : {"kind", "message", "file", "where", "hint"})
     EXPECT_NE(outcome.json().find(key), nullptr) << key;
+}
+
+// Lines of stderr as JSON, all of them.
+std::vector<Json> logged(const Outcome& outcome) {
+  std::vector<Json> lines;
+  std::istringstream text(outcome.err);
+  for (std::string line; std::getline(text, line);) lines.push_back(Json::parse(line, "stderr"));
+  return lines;
+}
+
+TEST(Words, TheLogIsJsonWhereItIsAsked) {
+  const Scratch scratch;
+  const Outcome job = run_llmq({"quantize", "--model", tinystories(), "--output", scratch / "out", "--method",
+                                "rtn", "--log-format", "json"});
+  EXPECT_EQ(job.exit_code, 0) << job.err;
+  bool progress = false;
+  for (const Json& line : logged(job)) {
+    for (const char* key : {"time", "level", "message"}) EXPECT_NE(line.find(key), nullptr) << line.dump();
+    progress |= line.at("message").as_string().find("done in") != std::string::npos;
+  }
+  EXPECT_TRUE(progress) << job.err;
+  for (const Words& words : {Words{"--log-format=json", "eval-ppl", "nowhere"},
+                             Words{"eval-ppl", "nowhere", "--contxt", "5", "--log-format", "json"},
+                             Words{"--log-format", "json", "fly"}}) {
+    const Outcome failed = run_llmq(words);
+    EXPECT_EQ(failed.exit_code, 2);
+    EXPECT_EQ(failed.out, "");
+    const std::vector<Json> lines = logged(failed);
+    ASSERT_FALSE(lines.empty());
+    EXPECT_EQ(lines.back().at("level"), Json("error"));
+    for (const char* key : {"message", "kind", "file", "where", "hint"})
+      EXPECT_NE(lines.back().find(key), nullptr) << lines.back().dump();
+  }
+  const Outcome both = run_llmq({"eval-ppl", "nowhere", "--log-format", "json", "--json"});
+  EXPECT_EQ(both.json().at("schema").as_string(), "llmq.error/1") << "an error is a document on stdout there";
+  EXPECT_EQ(run_llmq({"eval-ppl", "nowhere", "--log-format", "yaml"}).exit_code, 2);
 }
 
 TEST(Words, CompletionKnowsEveryCommandAndItsFlags) {

@@ -1,0 +1,77 @@
+// What is said on stderr, as text and as lines of JSON.
+#include "base/log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <regex>
+#include <sstream>
+
+namespace llmq {
+namespace {
+
+using ::testing::HasSubstr;
+
+// Lines that `act` writes to stderr, which is no terminal here.
+std::vector<std::string> said(LogFormat format, Verbosity verbosity, const std::function<void(Log&)>& act) {
+  Log& log = Log::get();
+  ::testing::internal::CaptureStderr();
+  log.set_format(format);
+  log.set_verbosity(verbosity);
+  act(log);
+  log.set_format(LogFormat::kText);
+  log.set_verbosity(Verbosity::kNormal);
+  std::istringstream text(::testing::internal::GetCapturedStderr());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+void everything(Log& log) {
+  log.detail("d", Json::object({{"request_id", "r"}}));
+  log.note("n", Json::object({{"seconds", 0.5}}));
+  log.warn("w");
+  log.progress_line("block 1/2", false);
+  log.error("e", Json::object({{"kind", "usage"}}));
+}
+
+std::vector<std::string> without_times(std::vector<std::string> lines) {
+  static const std::regex time(R"(^\{"time":"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z",)");
+  for (std::string& line : lines) line = std::regex_replace(line, time, "{");
+  return lines;
+}
+
+TEST(Log, TextIsSentences) {
+  EXPECT_EQ(said(LogFormat::kText, Verbosity::kVerbose, everything),
+            (std::vector<std::string>{"d", "n", "warning: w", "block 1/2", "llmq: e"}));
+  EXPECT_EQ(said(LogFormat::kText, Verbosity::kNormal, everything).size(), 4u);
+  EXPECT_EQ(said(LogFormat::kText, Verbosity::kQuiet, everything), std::vector<std::string>{"llmq: e"});
+}
+
+TEST(Log, JsonIsAnObjectALine) {
+  EXPECT_EQ(
+      without_times(said(LogFormat::kJson, Verbosity::kVerbose, everything)),
+      (std::vector<std::string>{
+          R"({"level":"debug","message":"d","request_id":"r"})",
+          R"({"level":"info","message":"n","seconds":0.5})", R"({"level":"warning","message":"w"})",
+          R"({"level":"info","message":"block 1/2"})", R"({"level":"error","message":"e","kind":"usage"})"}));
+  EXPECT_EQ(said(LogFormat::kJson, Verbosity::kNormal, everything).size(), 4u);
+  EXPECT_EQ(said(LogFormat::kJson, Verbosity::kQuiet, everything).size(), 1u);
+}
+
+// Names of files and words of clients may hold anything; a line stays one, and JSON.
+TEST(Log, NothingBreaksALineOfJson) {
+  const std::string hostile = "a\n{\"level\":\"error\"}\r\x1b[2K\xff\"\\";
+  const std::vector<std::string> lines = said(LogFormat::kJson, Verbosity::kNormal, [&](Log& log) {
+    log.note(hostile, Json::object({{"file", hostile}}));
+  });
+  ASSERT_EQ(lines.size(), 1u);
+  const Json line = Json::parse(lines[0], "line");
+  EXPECT_THAT(line.at("message").as_string(), HasSubstr("a\n{\"level\":\"error\"}\r\x1b[2K"));
+  EXPECT_EQ(line.at("level"), Json("info"));
+  EXPECT_EQ(line.at("file"), line.at("message"));
+}
+
+}  // namespace
+}  // namespace llmq
