@@ -28,6 +28,7 @@ void HttpConnection::start() {
 void HttpConnection::refuse(const HttpRefusal& refusal) {
   keep_alive_ = false;
   if (phase_ != Phase::kAnswering) {
+    streaming_ = last_ = false;  // of the answer before
     ++serial_;
     ++server_.answering;
     enter(Phase::kAnswering, server_.limits.write_seconds);

@@ -102,5 +102,24 @@ TEST(HttpServer, AStreamComesInChunks) {
               AllOf(Not(HasSubstr("Transfer-Encoding")), EndsWith("\r\n\r\nsome text")));
 }
 
+// Refusals that no handler sees: alone, and behind an answer or a stream on the same connection.
+TEST(HttpServer, ARefusalIsAnAnswer) {
+  const Parrot parrot;
+  const std::pair<const char*, std::string> cases[] = {
+      {"400", "GARBAGE\r\n\r\n"},
+      {"400", "GET / HTTP/1.1\r\n\r\n"},
+      {"413", request("POST", "/", "Content-Length: 99999999999\r\n")},
+      {"501", request("POST", "/", "Transfer-Encoding: gzip\r\n")},
+      {"431", request("GET", "/", "X: " + std::string(20000, 'a') + "\r\n")}};
+  for (const std::string& before : {std::string(), request("GET", "/first"), request("GET", "/stream")})
+    for (const auto& [status, refused] : cases) {
+      const std::string answers = parrot.ask(before + refused);
+      const std::size_t last = answers.rfind("HTTP/1.1 ");
+      ASSERT_NE(last, std::string::npos);
+      EXPECT_THAT(answers.substr(last), StartsWith(std::string("HTTP/1.1 ") + status))
+          << before << refused.substr(0, 99);
+    }
+}
+
 }  // namespace
 }  // namespace llmq
