@@ -3,6 +3,7 @@
 #include <boost/asio/write.hpp>
 #include <utility>
 
+#include "http/request_id.h"
 #include "http/response_bytes.h"
 
 namespace llmq {
@@ -27,6 +28,7 @@ void HttpConnection::start() {
 
 void HttpConnection::refuse(const HttpRefusal& refusal) {
   keep_alive_ = false;
+  if (request_id_.empty()) name_request();
   if (phase_ != Phase::kAnswering) {
     streaming_ = last_ = false;  // of the answer before
     ++serial_;
@@ -90,6 +92,8 @@ void HttpConnection::dispatch() {
                       text(message[http::field::authorization]),
                       text(message[http::field::content_type]),
                       std::move(message.body()),
+                      request_id_,
+                      trace_id(text(message["traceparent"])),
                       std::chrono::steady_clock::now()};
   const auto responder = std::make_shared<ConnectionResponder>(server_.io, shared_from_this(), serial_);
   responder_ = responder;
@@ -100,7 +104,7 @@ void HttpConnection::dispatch() {
 void HttpConnection::reply(std::uint64_t serial, const HttpReply& reply) {
   if (serial != serial_ || phase_ != Phase::kAnswering || streaming_ || last_) return;
   last_ = true;
-  const std::string head = head_of_reply(reply, keep_alive_);
+  const std::string head = head_of_reply(reply, keep_alive_, request_id_);
   send(head_only_ ? head : head + reply.body);
 }
 
@@ -108,7 +112,7 @@ void HttpConnection::open_stream(std::uint64_t serial, const std::string& conten
   if (serial != serial_ || phase_ != Phase::kAnswering || streaming_ || last_) return;
   streaming_ = true;
   if (!chunked_) keep_alive_ = false;
-  send(head_of_stream(content_type, keep_alive_, chunked_));
+  send(head_of_stream(content_type, keep_alive_, chunked_, request_id_));
 }
 
 void HttpConnection::write(std::uint64_t serial, const std::string& text) {

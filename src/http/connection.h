@@ -54,6 +54,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void read();
   void received(std::size_t bytes);
   void parse();
+  void name_request();
   void check_header();
   void take_body_bytes();
   void dispatch();
@@ -68,6 +69,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   std::array<char, kReadPiece> piece_;  // where a read puts its bytes; they move to unread_ when it is over
   std::string unread_;
   std::optional<Parser> parser_;
+  std::string request_id_;  // empty until the header is read, or refused
   std::weak_ptr<ConnectionResponder> responder_;
   Phase phase_ = Phase::kIdle;
   std::uint64_t serial_ = 0, deadline_serial_ = 0;

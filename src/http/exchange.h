@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string method, path;  // "POST", "/v1/completions": without the query, as it was sent
   std::string host, authorization, content_type;
   std::string body;
+  std::string id, trace_id;  // request_id.h; the answer has the id, too
   std::chrono::steady_clock::time_point received;
 };
 

@@ -4,6 +4,7 @@
 #include <boost/beast/http/error.hpp>
 
 #include "http/connection.h"
+#include "http/request_id.h"
 
 namespace llmq {
 
@@ -23,6 +24,7 @@ void HttpConnection::parse() {
     parser_->header_limit(static_cast<std::uint32_t>(server_.limits.max_header));
     parser_->body_limit(server_.limits.max_body);
     header_done_ = head_only_ = false;
+    request_id_.clear();
     enter(Phase::kHeader, server_.limits.header_seconds);
   }
   try {
@@ -49,11 +51,19 @@ void HttpConnection::parse() {
   read();
 }
 
+// By what is read of its header so far.
+void HttpConnection::name_request() {
+  boost::beast::string_view sent;
+  if (parser_) sent = parser_->get()["X-Request-Id"];
+  request_id_ = request_id({sent.data(), sent.size()});
+}
+
 // What Beast leaves to its users, and what the two programs on a proxied line could read differently.
 void HttpConnection::check_header() {
   header_done_ = true;
   const auto& message = parser_->get();
   head_only_ = message.method() == http::verb::head;
+  name_request();
   if (message.target().size() > kMaxTarget) throw HttpRefusal(414, "the path is too long");
   std::size_t fields = 0, hosts = 0;
   for (const auto& field : message) {

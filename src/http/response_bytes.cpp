@@ -25,11 +25,12 @@ std::string http_date(std::time_t time) {
   return {text, std::strftime(text, sizeof text, "%a, %d %b %Y %T GMT", &parts)};
 }
 
-Head head_with(int status, const std::string& content_type, bool keep_alive) {
+Head head_with(int status, const std::string& content_type, bool keep_alive, const std::string& id) {
   Head head(static_cast<http::status>(status), 11);
   head.set(http::field::date, http_date(std::time(nullptr)));
   head.set(http::field::content_type, content_type);
   head.set("X-Content-Type-Options", "nosniff");
+  if (!id.empty()) head.set("X-Request-Id", id);
   head.keep_alive(keep_alive);
   return head;
 }
@@ -50,15 +51,16 @@ std::string bytes_of(Head& head) {
 
 }  // namespace
 
-std::string head_of_reply(const HttpReply& reply, bool keep_alive) {
-  Head head = head_with(reply.status, reply.content_type, keep_alive);
+std::string head_of_reply(const HttpReply& reply, bool keep_alive, const std::string& id) {
+  Head head = head_with(reply.status, reply.content_type, keep_alive, id);
   for (const auto& [name, value] : reply.headers) head.insert(name, value);
   head.content_length(reply.body.size());
   return bytes_of(head);
 }
 
-std::string head_of_stream(const std::string& content_type, bool keep_alive, bool chunked) {
-  Head head = head_with(200, content_type, keep_alive);
+std::string head_of_stream(const std::string& content_type, bool keep_alive, bool chunked,
+                           const std::string& id) {
+  Head head = head_with(200, content_type, keep_alive, id);
   head.set(http::field::cache_control, "no-cache");
   if (chunked) head.set(http::field::transfer_encoding, "chunked");
   return bytes_of(head);

@@ -107,12 +107,14 @@ void Api::handle(HttpRequest request, std::shared_ptr<HttpResponder> responder) 
   const Route* route = route_of(request.path);
   const Responder counted =
       std::make_shared<CountingResponder>(std::move(responder), metrics_, route ? route->path : "other");
+  const Json fields = log_fields(request);
   try {
     if (options_.loopback_only && !names_loopback(request.host))
       throw ApiError(403, "this server answers only requests that name localhost as their Host");
     if (!route) throw ApiError(404, "there is no such path", {}, "unknown_url");
     answer_route(*route, std::move(request), counted);
   } catch (const ApiError& error) {
+    error.log(route ? route->path : "another path", fields);
     counted->reply(error.reply());
   }
 }
@@ -147,19 +149,23 @@ void Api::prepare(const Route& route, HttpRequest request, const std::string& te
   const auto kept = std::make_shared<HttpRequest>(std::move(request));
   const bool queued = preparing_.push([this, &route, kept, tenant, responder] {
     if (responder->gone()) return;
+    const auto refuse = [&](const ApiError& error) {
+      error.log(route.path, log_fields(*kept));
+      responder->reply(error.reply());
+    };
+    const auto fail_with = [&](const char* why) {
+      Log::get().warn(fmt::format("{} {}: {}", kept->id, route.path, why), log_fields(*kept));
+      refuse(ApiError(500, "the server failed; its log says why"));
+    };
     try {
       (this->*route.read)(*kept, tenant, responder);
     } catch (const ApiError& error) {
-      responder->reply(error.reply());
+      refuse(error);
     } catch (const Error& error) {  // of the tokenizer or the chat template
-      const bool theirs = exit_code(error.kind()) == 2;
-      if (!theirs) Log::get().warn(fmt::format("{}: {}", kept->path, error.detail().message));
-      const ApiError told = theirs ? ApiError(400, excerpt(error.detail().message, 400), error.detail().where)
-                                   : ApiError(500, "the server failed; its log says why");
-      responder->reply(told.reply());
+      if (exit_code(error.kind()) != 2) return fail_with(error.detail().message.c_str());
+      refuse(ApiError(400, excerpt(error.detail().message, 400), error.detail().where));
     } catch (const std::exception& error) {
-      Log::get().warn(fmt::format("{}: {}", kept->path, error.what()));
-      responder->reply(ApiError(500, "the server failed; its log says why").reply());
+      fail_with(error.what());
     }
   });
   if (!queued) throw ApiError(429, "the server is busy: too many requests wait to be read", {}, "queue_full");
@@ -172,6 +178,12 @@ std::string Api::adapter_of(const std::string& name) const {
       404,
       fmt::format("the model '{}' does not exist; this server has '{}'", excerpt(name, 200), model_.name),
       "model", "model_not_found");
+}
+
+Json Api::log_fields(const HttpRequest& request) {
+  Json fields = Json::object({{"request_id", request.id}});
+  if (!request.trace_id.empty()) fields["trace_id"] = request.trace_id;
+  return fields;
 }
 
 HttpReply Api::json_reply(const Json& body) { return {200, "application/json", body.dump(), {}}; }

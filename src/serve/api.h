@@ -66,6 +66,7 @@ class Api {
   static const std::vector<Route>& routes();
   const Route* route_of(const std::string& path) const;
   static HttpReply json_reply(const Json& body);
+  static Json log_fields(const HttpRequest& request);  // what a line of the log says of whose it is
   // Of the model that a request names, or ApiError 404: empty for the model alone.
   std::string adapter_of(const std::string& name) const;
   Json model_json(const ServedAdapter* adapter) const;
@@ -76,6 +77,7 @@ class Api {
   GenerationRequest generation(const AnswerOptions& options, TokenIds prompt, const std::string& tenant,
                                bool chat) const;
   std::shared_ptr<const Constraint> constraint_of(const AnswerOptions& options);  // on the preparing thread
+  void log_prompt(const HttpRequest& request) const;
   void submit(std::vector<GenerationRequest> requests, CompletionSink::Asked asked,
               const Responder& responder);
 

@@ -49,13 +49,13 @@ void Api::load_adapter(const HttpRequest& request, const std::string&, const Res
       adapters_->put({asked.name, asked.path, static_cast<std::int64_t>(std::time(nullptr))});
   try {
     change_adapters(
-        [names = adapters_, name = asked.name, adapter](RequestEngine& engine) {
+        [names = adapters_, name = asked.name, adapter, fields = log_fields(request)](RequestEngine& engine) {
           try {
             engine.load_adapter(name, *adapter);
           } catch (const std::exception& error) {
             names->remove(name);
             engine.unload_adapter(name);
-            Log::get().warn(fmt::format("{}: {}", name, error.what()));
+            Log::get().warn(fmt::format("{}: {}", name, error.what()), fields);
             throw ApiError(500, "the adapter could not be loaded; the server's log says why");
           }
         },

@@ -87,11 +87,19 @@ void Api::submit(std::vector<GenerationRequest> requests, CompletionSink::Asked 
   responder->when_gone([engine = &engine_, first, count] { engine->cancel(first, count); });
 }
 
+void Api::log_prompt(const HttpRequest& request) const {
+  if (!options_.log_prompts) return;
+  Json fields = log_fields(request);
+  fields["path"] = request.path;
+  Log::get().note(fmt::format("{} {} {}", request.id, request.path, Json(request.body).dump()), fields);
+}
+
 void Api::complete_text(const HttpRequest& request, const std::string& tenant, const Responder& responder) {
   TextRequest text = parse_text_request(request.body, options_.limits);
   const std::string adapter = adapter_of(text.options.model);
-  if (options_.log_prompts) Log::get().note("/v1/completions " + Json(request.body).dump());
-  CompletionSink::Asked asked{false, text.options, {}, {}, {}, {}, request.received, false, adapter};
+  log_prompt(request);
+  CompletionSink::Asked asked{
+      false, text.options, {}, {}, {}, {}, request.received, false, adapter, request.id, log_fields(request)};
   std::vector<GenerationRequest> requests;
   std::int64_t scored = 0;
   const auto constraint = constraint_of(text.options);
@@ -118,7 +126,7 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
 void Api::complete_chat(const HttpRequest& request, const std::string& tenant, const Responder& responder) {
   ChatRequest chat = parse_chat_request(request.body, options_.limits);
   const std::string adapter = adapter_of(chat.options.model);
-  if (options_.log_prompts) Log::get().note("/v1/chat/completions " + Json(request.body).dump());
+  log_prompt(request);
   const std::string prompt = rendered(chat.chat);
   TokenIds ids = encoded(prompt, false, "messages");
   std::vector<GenerationRequest> requests;
@@ -128,7 +136,17 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
   requests.back().constraint = constraint_of(chat.options);
   requests.back().adapter = adapter;
   submit(std::move(requests),
-         {true, chat.options, {}, {}, {}, std::move(chat.tools), request.received, chat.one_call, adapter},
+         {true,
+          chat.options,
+          {},
+          {},
+          {},
+          std::move(chat.tools),
+          request.received,
+          chat.one_call,
+          adapter,
+          request.id,
+          log_fields(request)},
          responder);
 }
 

@@ -1,6 +1,10 @@
 #include "serve/api_error.h"
 
+#include <fmt/core.h>
+
 #include <utility>
+
+#include "base/log.h"
 
 namespace llmq {
 namespace {
@@ -25,6 +29,17 @@ ApiError ApiError::method_not_allowed(const std::string& methods) {
   ApiError error(405, "this path is asked by " + methods, {}, "method_not_allowed");
   error.allowed_ = methods;
   return error;
+}
+
+void ApiError::log(const std::string& path, const Json& fields) const {
+  Json all = fields;
+  all["path"] = path;
+  all["status"] = status_;
+  all["code"] = code_;
+  const Json* id = fields.find("request_id");
+  Log::get().detail(fmt::format("{}: {} was answered with status {}{}{}", id ? id->as_string() : "", path,
+                                status_, code_.empty() ? "" : ", ", code_),
+                    all);
 }
 
 Json ApiError::body() const {

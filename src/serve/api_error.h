@@ -18,6 +18,8 @@ class ApiError : public std::runtime_error {
   const std::string& code() const { return code_; }
   // 405, with the methods that the path knows: "GET, HEAD"
   static ApiError method_not_allowed(const std::string& methods);
+  // For whoever reads the log with -v: that a request was refused, and nothing that stood in it.
+  void log(const std::string& path, const Json& fields) const;
   Json body() const;
   // with what HTTP wants beside the body: Retry-After, WWW-Authenticate, Allow
   HttpReply reply() const;

@@ -1,20 +1,21 @@
 #include "serve/completion_sink.h"
 
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <ctime>
 #include <iterator>
-#include <mutex>
 #include <numeric>
-#include <random>
 
 #include "base/log.h"
 #include "base/seconds_since.h"
+#include "http/request_id.h"
 #include "tokenizer/token_bytes.h"
 
 namespace llmq {
 namespace {
+
+constexpr char kTextPath[] = "/v1/completions", kChatPath[] = "/v1/chat/completions";
 
 const char* reason_word(FinishReason reason) {
   switch (reason) {
@@ -45,17 +46,10 @@ ApiError refusal_error(const GenerationRefusal& refusal) {
 
 }  // namespace
 
-std::string unique_name(const std::string& prefix) {
-  static std::mutex mutex;
-  static std::mt19937_64 numbers{(std::uint64_t{std::random_device()()} << 32) | std::random_device()()};
-  const std::lock_guard lock(mutex);
-  return fmt::format("{}{:016x}{:08x}", prefix, numbers(), numbers() & 0xffffffffu);
-}
-
 CompletionSink::CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
                                std::shared_ptr<HttpResponder> answer)
     : asked_(std::move(asked)), model_(model), metrics_(metrics), answer_(std::move(answer)) {
-  head_ = {unique_name(asked_.chat ? "chatcmpl-" : "cmpl-"),
+  head_ = {(asked_.chat ? "chatcmpl-" : "cmpl-") + asked_.id,
            asked_.adapter.empty() ? model.name : asked_.adapter,
            static_cast<std::int64_t>(std::time(nullptr))};
   usage_.prompt_tokens =
@@ -87,11 +81,13 @@ void CompletionSink::accepted(std::uint64_t first) {
 }
 
 void CompletionSink::refused(const GenerationRefusal& refusal) {
-  answer_->reply(refusal_error(refusal).reply());
+  const ApiError error = refusal_error(refusal);
+  error.log(asked_.chat ? kChatPath : kTextPath, asked_.log_fields);
+  answer_->reply(error.reply());
 }
 
 void CompletionSink::failed(const std::string& message) {
-  Log::get().warn(head_.id + " failed: " + message);
+  Log::get().warn(head_.id + " failed: " + message, asked_.log_fields);
   end_with(ApiError(500, "the model failed while it answered; the server's log says why"));
 }
 
@@ -179,6 +175,7 @@ void CompletionSink::event(const GenerationEvent& event, Time now) {
   CompletionPart part = part_of(choice, event);
   cancelled_ = cancelled_ || event.finish == FinishReason::kCancelled;
   if (event.finish == FinishReason::kFailed) failure_ = event.failure;
+  if (event.finish) reasons_.insert(event.finish == FinishReason::kFailed ? "error" : part.finish_reason);
   if (asked_.options.stream) {
     if (event.finish == FinishReason::kFailed) part.finish_reason = "error";
     const bool counts = asked_.options.continuous_usage && !event.tokens.empty();
@@ -208,11 +205,24 @@ void CompletionSink::write_chunk(const Choice& choice, Json chunk) {
   answer_->write(event_text(chunk));
 }
 
-void CompletionSink::finish(Time now) {
-  const double seconds = seconds_between(asked_.received, now);
+void CompletionSink::log_end(double seconds) const {
+  Json fields = asked_.log_fields;
+  fields["model"] = head_.model;
+  fields["prompt_tokens"] = usage_.prompt_tokens;
+  fields["completion_tokens"] = usage_.completion_tokens;
+  fields["ttft_s"] = first_token_seconds_;
+  fields["seconds"] = seconds;
+  fields["finish_reason"] = fmt::format("{}", fmt::join(reasons_, ","));
+  if (!cancelled_) fields["status"] = failure_.empty() || asked_.options.stream ? 200 : 400;
   Log::get().detail(fmt::format("{}: {} + {} tokens, the first after {:.3f} s, all after {:.3f} s{}",
                                 head_.id, usage_.prompt_tokens, usage_.completion_tokens,
-                                first_token_seconds_, seconds, cancelled_ ? "; cancelled" : ""));
+                                first_token_seconds_, seconds, cancelled_ ? "; cancelled" : ""),
+                    fields);
+}
+
+void CompletionSink::finish(Time now) {
+  const double seconds = seconds_between(asked_.received, now);
+  log_end(seconds);
   if (cancelled_) return;  // nobody reads it
   metrics_.finished(seconds, usage_.prompt_tokens, usage_.completion_tokens);
   if (!failure_.empty())

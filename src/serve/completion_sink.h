@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,8 @@ class CompletionSink : public GenerationSink {
     Time received;
     bool one_call = false;
     std::string adapter = {};  // that answers; empty: the model alone
+    std::string id = {};       // of the request
+    Json log_fields = {};      // what each line of the log says of it
   };
   // `model` and `metrics` live longer.
   CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
@@ -55,6 +58,7 @@ class CompletionSink : public GenerationSink {
   void send(const Choice& choice, const CompletionPart& part);
   void write_chunk(const Choice& choice, Json chunk);
   void finish(Time now);
+  void log_end(double seconds) const;
   void end_with(const ApiError& error);
 
   Asked asked_;
@@ -68,10 +72,8 @@ class CompletionSink : public GenerationSink {
   std::size_t unfinished_ = 0;
   double first_token_seconds_ = 0;
   bool cancelled_ = false;
-  std::string failure_;  // of one of the answers: then all of them are an error
+  std::set<std::string> reasons_;  // for which answers ended
+  std::string failure_;            // of one of the answers: then all of them are an error
 };
-
-// "chatcmpl-" and 24 digits that no other answer has.
-std::string unique_name(const std::string& prefix);
 
 }  // namespace llmq

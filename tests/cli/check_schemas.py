@@ -23,6 +23,8 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 try:
@@ -282,6 +284,32 @@ def server(jobs):
     jobs.file("probe", "baseline.json")
 
 
+def log_lines(jobs):
+    """What is said on stderr as JSON: by a job, by one that fails, and by a server of which one asks what is there and what is not."""
+    def keep(said, what):
+        for line in said.splitlines():
+            jobs.keep("log", json.loads(line), f"a line of the log of {what}: {line[:200]}")
+    words = [PROGRAM, "--log-format", "json", "-v"]
+    for more, code in ((["quantize", "--model", MODEL, "--output", "logged", "--method", "rtn"], 0), (["inspect", "nowhere"], 2), (["inspect", "--colour"], 2)):
+        done = subprocess.run([*words, *more], cwd=jobs.folder, env=jobs.environment, capture_output=True, text=True)
+        if done.returncode != code or not done.stderr:
+            fault(f"llmq {more[0]} --log-format json: exit code {done.returncode}, not {code}: {done.stderr[:300]}")
+        keep(done.stderr, more[0])
+    process = subprocess.Popen([*words, "serve", MODEL, "--port", "0", "--log-prompts"], cwd=jobs.folder, env=jobs.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    url = process.stdout.readline().split()[0]
+    for path, body in (("/v1/completions", b'{"prompt": "Once", "max_tokens": 4, "n": 2}'), ("/v1/completions", b'{"prompt": 1}'), ("/nowhere", None)):
+        asked = urllib.request.Request(url + path, body, {"Content-Type": "application/json", "X-Request-Id": "a", "traceparent": f"00-{'1' * 32}-{'2' * 16}-01"})
+        try:
+            urllib.request.urlopen(asked).close()
+        except urllib.error.HTTPError as error:
+            error.close()
+    process.terminate()
+    said = process.communicate()[1]
+    keep(said, "serve")
+    if said.count('"request_id":"a"') < 4:  # a prompt, an answer, two refusals
+        fault(f"the log of a server does not name its requests: {said[:600]}")
+
+
 # ---- recipes --------------------------------------------------------------------------------------------------
 
 
@@ -477,7 +505,7 @@ EXAMPLES = [("journal", {"publication": {"version": "", "latest": False, "file":
 def main():
     with tempfile.TemporaryDirectory() as folder:
         jobs = Jobs(folder)
-        for step in (quantizations, journals, conversions, looks, chat, provenance, speed, server):
+        for step in (quantizations, journals, conversions, looks, chat, provenance, speed, server, log_lines):
             start = time.monotonic()
             step(jobs)
             print(f"{step.__name__}: {time.monotonic() - start:.1f} s")

@@ -100,6 +100,9 @@ def errors():
 def raw():
     answer = client.chat.completions.with_raw_response.create(model="tiny-chat", messages=MESSAGES, max_tokens=3)
     assert answer.headers["content-type"] == "application/json" and answer.parse().choices
+    assert answer.parse().id == "chatcmpl-" + answer.request_id
+    named = client.completions.create(model="tiny-chat", prompt="Once", max_tokens=2, extra_headers={"X-Request-Id": "run-7"})
+    assert (named.id, named._request_id) == ("cmpl-run-7", "run-7")
     with client.chat.completions.with_streaming_response.create(model="tiny-chat", messages=MESSAGES, max_tokens=3) as lines:
         assert any("chat.completion" in line for line in lines.iter_lines())
 

@@ -427,6 +427,34 @@ class Life(unittest.TestCase):
             self.assertEqual("secret" in server.log_text(), logged)
             self.assertIn("tokens", server.log_text())
 
+    def test_the_log_names_requests(self):
+        server = self.serve("-v", "--log-format", "json")
+        body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0, "ignore_eos": True}
+        trace = {"traceparent": f"00-{'ab' * 16}-{'cd' * 8}-01"}
+        status, headers, answer = server.ask("POST", "/v1/completions", body, {"X-Request-Id": "run-7/3", **trace})
+        self.assertEqual((status, headers["X-Request-Id"], answer["id"]), (200, "run-7/3", "cmpl-run-7/3"))
+        status, headers, _ = server.ask("POST", "/v1/completions", {**body, "colour": 1}, {"X-Request-Id": "run-8"})
+        self.assertEqual((status, headers["X-Request-Id"]), (400, "run-8"))
+        status, headers, answer = server.ask("POST", "/v1/completions", {**body, "stream": True, "max_tokens": 2}, {"X-Request-Id": "a b\" hostile"})
+        made = headers["X-Request-Id"]
+        self.assertRegex(made, "^[0-9a-f]{24}$")
+        self.assertIn(f'"id":"cmpl-{made}"', answer)
+        self.assertEqual(server.stop(), 0)
+        lines = [json.loads(line) for line in server.log_text().splitlines()]
+        of = {line["request_id"]: line for line in lines if "request_id" in line}
+        self.assertEqual(set(of), {"run-7/3", "run-8", made})
+        done = of["run-7/3"]
+        self.assertEqual([done[key] for key in ("level", "trace_id", "model", "completion_tokens", "finish_reason", "status")],
+                         ["debug", "ab" * 16, "tinystories-656k", 5, "length", 200])
+        self.assertTrue(0 < done["ttft_s"] <= done["seconds"])
+        self.assertEqual([of["run-8"][key] for key in ("path", "status", "code")], ["/v1/completions", 400, "unknown_parameter"])
+        text = self.serve("-v")
+        text.ask("POST", "/v1/completions", body, {"X-Request-Id": "run-9"})
+        text.ask("POST", "/v1/completions", {**body, "colour": 1}, {"X-Request-Id": "run-10"})
+        text.stop()
+        self.assertRegex(text.log_text(), r"(?m)^cmpl-run-9: \d+ \+ 5 tokens, ")
+        self.assertIn("\nrun-10: /v1/completions was answered with status 400, unknown_parameter\n", text.log_text())
+
     def test_flags_are_carried_out_or_refused(self):
         import subprocess
         for flags in (["--tensor-parallel-size", "3"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4"], ["--swap-space", "100000GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <ctime>
+#include <regex>
 #include <thread>
 
 namespace llmq {
@@ -52,6 +53,7 @@ class Parrot {
 
  private:
   static void answer(const HttpRequest& request, const std::shared_ptr<HttpResponder>& responder) {
+    if (request.path == "/dropped") return;
     if (request.path != "/stream") return responder->reply({200, "text/plain", request.path, {}});
     responder->open_stream("text/plain");
     responder->write("some ");
@@ -90,6 +92,52 @@ TEST(HttpServer, AnAnswerSaysItsLengthAndWhenItWasGiven) {
   tm said{};
   ASSERT_NE(strptime(answer.c_str() + answer.find("\r\nDate: ") + 8, "%a, %d %b %Y %T GMT", &said), nullptr);
   EXPECT_NEAR(static_cast<double>(timegm(&said)), static_cast<double>(std::time(nullptr)), 60);
+}
+
+// Of an answer's head.
+std::string id_in(const std::string& answer) {
+  const std::size_t found = answer.find("\r\nX-Request-Id: ");
+  if (found == std::string::npos) return "none";
+  return answer.substr(found + 16, answer.find("\r\n", found + 16) - found - 16);
+}
+
+TEST(HttpServer, AnAnswerNamesItsRequest) {
+  const Parrot parrot;
+  const auto told = [&](const std::string& method, const std::string& path, const std::string& sent) {
+    return id_in(parrot.ask(request(method, path, "x-request-id: " + sent + "\r\n" + kClose)));
+  };
+  const std::string own = "Aa9-_.:/+=@~", longest(128, 'a');
+  for (const std::string path : {"/whole", "/stream", "/dropped"}) EXPECT_EQ(told("GET", path, own), own);
+  EXPECT_EQ(told("HEAD", "/whole", own), own);
+  EXPECT_EQ(told("GET", "/whole", longest), longest);
+  const std::regex made("[0-9a-f]{24}");
+  for (const std::string& hostile : {std::string(), longest + "a", std::string("a b"), std::string("\"a\""),
+                                     std::string("<a>"), std::string("a\tb"), std::string("\xc3\xa9")})
+    EXPECT_TRUE(std::regex_match(told("GET", "/whole", hostile), made)) << hostile;
+  const std::string first = id_in(parrot.ask(request("GET", "/whole", kClose)));
+  EXPECT_TRUE(std::regex_match(first, made)) << first;
+  EXPECT_NE(id_in(parrot.ask(request("GET", "/whole", kClose))), first);
+}
+
+TEST(HttpServer, AnAnswerNamesNoOtherRequest) {
+  const Parrot parrot;
+  const std::string named = request("GET", "/first", "X-Request-Id: one\r\n");
+  for (const std::string& next : {request("GET", "/next", kClose), std::string("GARBAGE\r\n\r\n")}) {
+    const std::string both = parrot.ask(named + next);
+    EXPECT_EQ(id_in(both), "one");
+    const std::string second = id_in(both.substr(both.find("/first")));
+    EXPECT_TRUE(std::regex_match(second, std::regex("[0-9a-f]{24}"))) << next << second;
+  }
+}
+
+TEST(HttpServer, ARefusalNamesItsRequest) {
+  const Parrot parrot;
+  const std::string named = "X-Request-Id: one\r\n";
+  for (const std::string& refused : {request("POST", "/", named + "Content-Length: 99999999999\r\n"),
+                                     request("POST", "/", named + "Transfer-Encoding: gzip\r\n"),
+                                     request("GET", "/", named + "X: " + std::string(20000, 'a') + "\r\n")})
+    EXPECT_EQ(id_in(parrot.ask(refused)), "one") << refused.substr(0, 99);
+  EXPECT_EQ(id_in(parrot.ask("GARBAGE\r\n\r\n")).size(), 24u);
 }
 
 // HTTP/1.0 knows no chunks: there a stream ends with its connection.
