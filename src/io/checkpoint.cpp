@@ -90,6 +90,10 @@ void read_transposed(const TensorView& view, std::span<float> into, ThreadPool& 
 }  // namespace
 
 std::vector<float> Checkpoint::read_float32(const StoredTensor& tensor) const {
+  if (!has_values(tensor.view.dtype))
+    fail(ErrorKind::kUnsupported,
+         {fmt::format("is stored as {}, whose values are not read here", dtype_row(tensor.view.dtype).name),
+          path().string(), tensor.name, "convert the tensor to F32, F16 or BF16"});
   std::vector<float> values(static_cast<std::size_t>(tensor.view.rows() * tensor.view.cols()));
   ThreadPool here(1);
   read_float32(tensor, values, here);

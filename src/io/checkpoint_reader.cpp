@@ -77,9 +77,7 @@ class NoFile final : public Mapping {
 
 // A plain type must lie at a multiple of its size to be read in place; old writers did not pad the header.
 bool lies_in_place(const StoredTensor& tensor) {
-  const DTypeRow& row = dtype_row(tensor.view.dtype);
-  const std::uintptr_t width =
-      is_block_type(tensor.view.dtype) ? 2u : static_cast<std::uintptr_t>(row.block_bytes);
+  const auto width = static_cast<std::uintptr_t>(alignment(tensor.view.dtype));
   return reinterpret_cast<std::uintptr_t>(tensor.view.pointer) % width == 0;
 }
 
@@ -150,7 +148,7 @@ void CheckpointReader::part_stacks(FindSlabs find) {
     }
     const TensorView& stack = tensor.view;
     if (stack.shape.rank() != 3 || stack.shape.elements() == 0 || stack.shape[0] > kMostSlabs ||
-        is_block_type(stack.dtype))
+        dtype_row(stack.dtype).block_elements > 1)
       bad(shard(tensor), tensor.name,
           fmt::format("is {} of shape {}, and this family stacks matrices there: [matrices, rows, columns]",
                       dtype_row(stack.dtype).name, stack.shape.text()));

@@ -20,10 +20,20 @@ namespace {
 
 constexpr std::uint64_t kMaxHeaderBytes = 100'000'000;
 
+constexpr std::string_view kJsonSpaces = " \t\n\r";
+
+// Whether an object begins where the header does, at once or after a few spaces.
+bool object_follows(std::span<const std::byte> bytes) {
+  constexpr std::size_t kFew = 4096;
+  std::string_view text(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), 8 + kFew));
+  text.remove_prefix(std::min<std::size_t>(8, text.size()));
+  const std::size_t first = text.find_first_not_of(kJsonSpaces);
+  return first != std::string_view::npos && text[first] == '{';
+}
+
 // The JSON text of the header.
 std::string_view header_text(std::span<const std::byte> bytes, const std::string& file) {
-  const bool object_follows = bytes.size() > 8 && bytes[8] == std::byte{'{'};
-  if (!object_follows) {
+  if (!object_follows(bytes)) {
     if (const auto foreign = recognize_foreign_file(bytes, "safetensors"))
       fail(ErrorKind::kBadInput,
            ErrorDetail{fmt::format("this is {}", foreign->what), file, {}, foreign->hint});
@@ -42,11 +52,12 @@ std::string_view header_text(std::span<const std::byte> bytes, const std::string
                    fmt::format("the header claims {} bytes and the file ends {} bytes after its length",
                                length, bytes.size() - 8));
   std::string_view text(reinterpret_cast<const char*>(bytes.data()) + 8, static_cast<std::size_t>(length));
-  if (!text.starts_with('{')) refuse_damaged(file, "header", "does not begin with '{'");
-  const std::size_t last = text.find_last_not_of(' ');
+  const std::size_t first = text.find_first_not_of(kJsonSpaces), last = text.find_last_not_of(kJsonSpaces);
+  if (first == std::string_view::npos || text[first] != '{')
+    refuse_damaged(file, "header", "does not begin with '{'");
   if (text[last] != '}')
     refuse_damaged(file, "header", "something other than spaces follows the JSON object");
-  return text.substr(0, last + 1);
+  return text.substr(first, last + 1 - first);
 }
 
 void check_name(const std::string& name, const std::string& file) {
@@ -106,8 +117,8 @@ SafetensorsEntry read_entry(const std::string& name, const Json& value, const st
   const Json* dtype = value.find("dtype");
   const Json* shape = value.find("shape");
   const Json* offsets = value.find("data_offsets");
-  if (!dtype || !shape || !offsets || value.members().size() != 3)
-    refuse_damaged(file, name, "its description must hold dtype, shape and data_offsets and nothing else");
+  if (!dtype || !shape || !offsets)
+    refuse_damaged(file, name, "its description must hold dtype, shape and data_offsets");
   SafetensorsEntry entry{name, read_dtype(*dtype, file, name), read_shape(*shape, file, name), 0, 0};
   if (!offsets->is_array() || offsets->items().size() != 2)
     refuse_damaged(file, name, "data_offsets is not a pair of integers");
@@ -117,9 +128,11 @@ SafetensorsEntry read_entry(const std::string& name, const Json& value, const st
     refuse_damaged(file, name, fmt::format("data_offsets end at {}, before their begin {}", end, begin));
   entry.offset = begin;
   entry.bytes = end - begin;
-  const auto expected = checked_mul(static_cast<std::uint64_t>(entry.shape.elements()),
-                                    static_cast<std::uint64_t>(element_bytes(entry.dtype)));
-  if (!expected) refuse_damaged(file, name, "the size of the tensor overflows 64 bits");
+  const auto expected = stored_bytes(entry.dtype, static_cast<std::uint64_t>(entry.shape.elements()));
+  if (!expected)
+    refuse_damaged(file, name,
+                   fmt::format("the size of {} {} overflows 64 bits, or ends inside a byte",
+                               dtype_row(entry.dtype).name, entry.shape.text()));
   if (*expected != entry.bytes)
     refuse_damaged(file, name,
                    fmt::format("{} {} takes {} bytes and data_offsets span {}", dtype_row(entry.dtype).name,
@@ -127,7 +140,9 @@ SafetensorsEntry read_entry(const std::string& name, const Json& value, const st
   return entry;
 }
 
+// null is what MLX writes where there is none.
 std::map<std::string, std::string> read_metadata(const Json& value, const std::string& file) {
+  if (value.is_null()) return {};
   if (!value.is_object())
     refuse_damaged(file, "__metadata__", fmt::format("is {}, not an object of strings", value.kind()));
   std::map<std::string, std::string> metadata;
@@ -185,7 +200,7 @@ SafetensorsHeader parse_safetensors(std::span<const std::byte> bytes, const std:
   std::memcpy(&length, bytes.data(), sizeof length);
   JsonLimits limits;
   limits.max_bytes = kMaxHeaderBytes;
-  limits.max_depth = 8;  // a sound header needs 3
+  limits.max_depth = 127;  // the reference's; members that nobody reads may be nested
   const Json json = Json::parse(text, file, limits);
   if (!json.is_object()) refuse_damaged(file, "header", "is not a JSON object");
   if (json.members().size() > kMostTensors)

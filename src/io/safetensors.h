@@ -1,11 +1,13 @@
 // safetensors: 8 bytes of header length, a JSON header, the tensors back to back.
 //
-// Reader rules (the reference reader's, commit 24b0b28, and more): length >= 8 and inside the file and <=
-// 100,000,000; header begins with '{'; UTF-8; no duplicate key at any level; __metadata__ string -> string;
-// offsets sorted leave no hole and no overlap; shape products and byte sizes checked; the last end equals the
-// file length; names <= 4 KiB without control characters; <= 1 M tensors. A file that is something else (Git
-// LFS pointer, HTML, zip/pickle, GGUF, gzip) is named as such. parse() sees memory only, so that the fuzz
-// target needs no file.
+// Reader rules, those of the reference reader (PyPI safetensors 0.8.0): length >= 8, inside the file and <=
+// 100,000,000; a JSON object in UTF-8, with spaces around it; __metadata__ string -> string, or null;
+// members of a tensor beyond its three are passed over; offsets sorted leave no hole and no overlap; shape
+// products and byte sizes checked; the last end equals the file length. Beyond them: no duplicate key at any
+// level; names <= 4 KiB without control characters; <= 8 extents, no product of any of them over 63 bits; <=
+// 1 M tensors. tests/interop/safetensors_check.py holds both readers against each other, and says why each of
+// these. A file that is something else (Git LFS pointer, HTML, zip/pickle, GGUF, gzip) is named as such.
+// parse() sees memory only, so that the fuzz target needs no file.
 #pragma once
 #include <functional>
 #include <map>

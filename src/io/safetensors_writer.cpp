@@ -29,10 +29,11 @@ std::uint64_t declared_bytes(const TensorDeclaration& declaration, const std::st
                      file,
                      declaration.name,
                      {}});
-  const auto bytes = checked_mul(static_cast<std::uint64_t>(declaration.shape.elements()),
-                                 static_cast<std::uint64_t>(element_bytes(declaration.dtype)));
+  const auto bytes =
+      stored_bytes(declaration.dtype, static_cast<std::uint64_t>(declaration.shape.elements()));
   if (!bytes)
-    fail(ErrorKind::kInternal, ErrorDetail{"the declared size overflows", file, declaration.name, {}});
+    fail(ErrorKind::kInternal,
+         ErrorDetail{"the declared size overflows or ends inside a byte", file, declaration.name, {}});
   return *bytes;
 }
 
@@ -71,7 +72,7 @@ SafetensorsWriter::SafetensorsWriter(Io& io, Path target, std::vector<TensorDecl
     : state_(std::make_unique<State>()) {
   std::sort(declarations.begin(), declarations.end(),
             [](const TensorDeclaration& a, const TensorDeclaration& b) {
-              const int width_a = element_bytes(a.dtype), width_b = element_bytes(b.dtype);
+              const int width_a = alignment(a.dtype), width_b = alignment(b.dtype);
               return width_a != width_b ? width_a > width_b : a.name < b.name;
             });
   std::string header = "{";

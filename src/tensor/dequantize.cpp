@@ -86,6 +86,8 @@ template <typename Each>
 void rows_to_float32(const TensorView& from, std::span<float> into, const Each& each) {
   const DTypeRow& row = dtype_row(from.dtype);
   const std::int64_t rows = from.rows(), cols = from.cols();
+  if (!has_values(from.dtype))
+    fail(ErrorKind::kUnsupported, "values stored as {} are not read here", row.name);
   if (from.device != Device{} || into.size() != static_cast<std::size_t>(rows * cols) ||
       cols % row.block_elements != 0)
     fail(ErrorKind::kInternal, "to_float32: {} tensor {} into {} values", row.name, from.shape.text(),

@@ -3,6 +3,8 @@
 #include <array>
 #include <cstddef>
 
+#include "base/checked.h"
+
 namespace llmq {
 namespace {
 
@@ -22,6 +24,13 @@ constexpr std::array kRows = {
     DTypeRow{DType::kI8, "I8", "I8", 24, 1, 1},
     DTypeRow{DType::kU8, "U8", "U8", -1, 1, 1},
     DTypeRow{DType::kBool, "BOOL", "BOOL", -1, 1, 1},
+    DTypeRow{DType::kC64, "C64", "C64", -1, 1, 8},
+    DTypeRow{DType::kF8E8M0, "F8_E8M0", "F8_E8M0", -1, 1, 1},
+    DTypeRow{DType::kF8E4M3Fnuz, "F8_E4M3FNUZ", "F8_E4M3FNUZ", -1, 1, 1},
+    DTypeRow{DType::kF8E5M2Fnuz, "F8_E5M2FNUZ", "F8_E5M2FNUZ", -1, 1, 1},
+    DTypeRow{DType::kF4, "F4", "F4", -1, 2, 1},
+    DTypeRow{DType::kF6E2M3, "F6_E2M3", "F6_E2M3", -1, 4, 3},
+    DTypeRow{DType::kF6E3M2, "F6_E3M2", "F6_E3M2", -1, 4, 3},
     DTypeRow{DType::kQ4_0, "Q4_0", "", 2, 32, 18},
     DTypeRow{DType::kQ4_1, "Q4_1", "", 3, 32, 20},
     DTypeRow{DType::kQ5_0, "Q5_0", "", 6, 32, 22},
@@ -49,6 +58,15 @@ std::optional<DType> dtype_from_safetensors(std::string_view name) {
   for (const DTypeRow& row : kRows)
     if (!name.empty() && row.safetensors_name == name) return row.dtype;
   return std::nullopt;
+}
+
+std::optional<std::uint64_t> stored_bytes(DType dtype, std::uint64_t elements) {
+  const DTypeRow& row = dtype_row(dtype);
+  const auto block = static_cast<std::uint64_t>(row.block_elements);
+  // As the reference reader counts: bits first, which must not overflow either.
+  const auto bits = checked_mul(elements, 8 * static_cast<std::uint64_t>(row.block_bytes) / block);
+  if (!bits || *bits % 8 != 0) return std::nullopt;
+  return *bits / 8;
 }
 
 std::optional<DType> dtype_from_ggml(std::uint32_t type) {

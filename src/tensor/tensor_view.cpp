@@ -31,13 +31,16 @@ std::string Shape::text() const {
 
 std::uint64_t TensorView::bytes() const {
   const DTypeRow& row = dtype_row(dtype);
+  if (is_narrower_than_a_byte(dtype))
+    return stored_bytes(dtype, static_cast<std::uint64_t>(shape.elements())).value_or(0);
   const auto block = static_cast<std::uint64_t>(row.block_elements);
   const std::uint64_t blocks_per_row = ceil_div(static_cast<std::uint64_t>(cols()), block);
   return static_cast<std::uint64_t>(rows()) * blocks_per_row * static_cast<std::uint64_t>(row.block_bytes);
 }
 
 TensorView TensorView::row_slice(std::int64_t first, std::int64_t count) const {
-  if (shape.rank() != 2 || is_block_type(dtype) || first < 0 || count < 0 || first > shape[0] - count)
+  if (shape.rank() != 2 || dtype_row(dtype).block_elements > 1 || first < 0 || count < 0 ||
+      first > shape[0] - count)
     fail(ErrorKind::kInternal, "rows {} to {} of a {} tensor {}", first, first + count, dtype_row(dtype).name,
          shape.text());
   TensorView slice = *this;

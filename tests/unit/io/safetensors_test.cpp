@@ -39,6 +39,44 @@ TEST(Safetensors, ReadsEntriesByOffsetAndMetadata) {
   EXPECT_EQ(parsed.metadata.at("format"), "pt");
 }
 
+// What the reference reader takes beside the plain form (tests/interop/safetensors_check.py asks it itself).
+TEST(Safetensors, ReadsWhatTheReferenceReads) {
+  const std::string good = entry("t", "F32", "1", "0,4");
+  for (const std::string& header :
+       {object(R"("__metadata__":null,)" + good), object(good + R"(,"__metadata__":null)"),
+        " \n\t\r" + object(good) + "\r\n\t ",
+        object(R"("t":{"x":[1,{"y":null}],"dtype":"F32","shape":[1],"data_offsets":[0,4],"strides":[1]})")}) {
+    SCOPED_TRACE(header);
+    const auto parsed = safetensors_header(safetensors_file(header, 4));
+    ASSERT_EQ(parsed.entries.size(), 1u);
+    EXPECT_EQ(parsed.entries[0].offset, 8 + header.size());
+    EXPECT_EQ(parsed.entries[0].bytes, 4u);
+    EXPECT_TRUE(parsed.metadata.empty());
+  }
+}
+
+// Elements narrower than a byte lie bit after bit, and end with a byte.
+TEST(Safetensors, ReadsTypesThatNoModelHereComputesWith) {
+  struct Case {
+    const char *dtype, *shape;
+    std::size_t bytes;
+  };
+  for (const Case& one :
+       {Case{"F4", "2,3", 3}, Case{"F6_E2M3", "4,2", 6}, Case{"F6_E3M2", "4", 3}, Case{"F8_E8M0", "3", 3},
+        Case{"F8_E4M3FNUZ", "3", 3}, Case{"F8_E5M2FNUZ", "3", 3}, Case{"C64", "2", 16}}) {
+    SCOPED_TRACE(one.dtype);
+    const std::string offsets = "0," + std::to_string(one.bytes);
+    const auto parsed =
+        safetensors_header(safetensors_file(object(entry("t", one.dtype, one.shape, offsets)), one.bytes));
+    ASSERT_EQ(parsed.entries.size(), 1u);
+    EXPECT_EQ(dtype_row(parsed.entries[0].dtype).safetensors_name, one.dtype);
+    EXPECT_EQ(parsed.entries[0].bytes, one.bytes);
+    const TensorView view(static_cast<const void*>(nullptr), parsed.entries[0].dtype,
+                          parsed.entries[0].shape);
+    EXPECT_EQ(view.bytes(), one.bytes);
+  }
+}
+
 TEST(Safetensors, ReadsEmptyTensorsScalarsAndNoTensors) {
   EXPECT_TRUE(safetensors_header(safetensors_file("{}")).entries.empty());
   const auto parsed = safetensors_header(
@@ -65,9 +103,10 @@ std::vector<Attack> safetensors_attacks() {
       {"length of 2^64-1", little_endian<std::uint64_t>(~0ull) + "{}", "claims 18446744073709551615"},
       {"length just over the cap", little_endian<std::uint64_t>(100'000'001) + "{}", "claims 100000001"},
       {"length zero", little_endian<std::uint64_t>(0), "'{'"},
-      {"leading space", safetensors_file(" {}"), "'{'"},
+      {"spaces alone", safetensors_file("   "), "'{'"},
+      {"a zero before the object", safetensors_file(std::string_view("\0{}", 3)), "'{'"},
       {"an array", safetensors_file("[]"), "'{'"},
-      {"newline after the object", safetensors_file("{}\n"), "spaces"},
+      {"a letter after the object", safetensors_file("{}\nx"), "spaces"},
       {"two objects", safetensors_file("{}{}"), "x.safetensors"},
       {"NUL after the object", safetensors_file(std::string_view("{}\0", 3)), "spaces"},
       {"truncated JSON", safetensors_file("{\"t\":}"), "x.safetensors"},
@@ -78,10 +117,16 @@ std::vector<Attack> safetensors_attacks() {
        "twice"},
       {"duplicate metadata", one(good + R"(,"__metadata__":{"a":"1","a":"2"})"), "twice"},
       {"metadata of numbers", one(good + R"(,"__metadata__":{"a":1})"), "not a string"},
+      {"metadata of null", one(good + R"(,"__metadata__":{"a":null})"), "not a string"},
+      {"metadata twice", one(good + R"(,"__metadata__":null,"__metadata__":null)"), "twice"},
       {"metadata array", one(good + R"(,"__metadata__":[])"), "__metadata__"},
       {"tensor is a number", one(R"("t":1)"), "not an object"},
       {"missing shape", one(R"("t":{"dtype":"F32","data_offsets":[0,4]})"), "dtype, shape and data_offsets"},
-      {"extra member", one(R"("t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1})"), "nothing else"},
+      {"a member that nobody reads, twice",
+       one(R"("t":{"dtype":"F32","shape":[1],"data_offsets":[0,4],"x":1,"x":1})"), "twice"},
+      {"a tensor without names of members", one(R"("t":["F32",[1],[0,4]])"), "is an array"},
+      {"half a byte", one(entry("t", "F4", "1", "0,1"), 1), "ends inside a byte"},
+      {"three quarters of a byte", one(entry("t", "F6_E2M3", "1", "0,1"), 1), "ends inside a byte"},
       {"dtype is a number", one(R"("t":{"dtype":1,"shape":[1],"data_offsets":[0,4]})"), "not a string"},
       {"unknown dtype", one(entry("t", "F33", "1", "0,4")), "F33", ErrorKind::kUnsupported},
       {"negative extent", one(entry("t", "F32", "-1", "0,4")), "non-negative"},
@@ -107,7 +152,8 @@ std::vector<Attack> safetensors_attacks() {
       {"the same bytes twice", one(entry("a", "F32", "1", "0,4") + "," + entry("b", "F32", "1", "0,4")),
        "overlap"},
       {"truncated tensors", one(entry("t", "F32", "2", "0,8"), 7), "truncated"},
-      {"end near 2^63", one(entry("t", "U8", "9223372036854775807", "0,9223372036854775807")), "truncated"},
+      {"end near 2^63", one(entry("t", "U8", "9223372036854775807", "0,9223372036854775807")), "overflows"},
+      {"end near 2^61", one(entry("t", "U8", "2305843009213693951", "0,2305843009213693951")), "truncated"},
       {"trailing bytes", one(good, 5), "1 bytes follow"},
       {"trailing bytes, no tensor", safetensors_file("{}", 3), "3 bytes follow"},
       {"NUL in a name", control, "control character"},

@@ -25,9 +25,32 @@ TEST(DType, NamesLeadBack) {
     }
   }
   EXPECT_FALSE(dtype_from_safetensors(""));
-  EXPECT_FALSE(dtype_from_safetensors("F4"));
+  EXPECT_FALSE(dtype_from_safetensors("F33"));
   EXPECT_FALSE(dtype_from_ggml(39));
   EXPECT_FALSE(dtype_from_ggml(0xffffffffu));
+}
+
+TEST(DType, BytesOfElementsThatSafetensorsStores) {
+  EXPECT_EQ(stored_bytes(DType::kF32, 3), 12u);
+  EXPECT_EQ(stored_bytes(DType::kF4, 6), 3u);
+  EXPECT_EQ(stored_bytes(DType::kF6E2M3, 4), 3u);
+  EXPECT_FALSE(stored_bytes(DType::kF4, 3));
+  EXPECT_FALSE(stored_bytes(DType::kF6E3M2, 2));
+  EXPECT_FALSE(stored_bytes(DType::kF64, std::uint64_t{1} << 61));
+  EXPECT_EQ(alignment(DType::kF6E2M3), 1);
+  EXPECT_EQ(alignment(DType::kC64), 8);
+}
+
+// A type that is listed and copied is never taken for numbers.
+TEST(ToFloat32, RefusesTypesWhoseValuesNobodyReadsHere) {
+  const std::vector<std::byte> bytes(16);
+  std::vector<float> values(2);
+  for (const DType dtype : {DType::kC64, DType::kF8E8M0, DType::kF8E4M3Fnuz, DType::kF4, DType::kF6E3M2}) {
+    EXPECT_FALSE(has_values(dtype));
+    EXPECT_FALSE(is_float(dtype));
+    EXPECT_FALSE(is_block_type(dtype));
+    EXPECT_THROW(to_float32(TensorView(static_cast<const void*>(bytes.data()), dtype, {2}), values), Error);
+  }
 }
 
 TEST(Shape, RefusesNegativeAndTooMany) {
