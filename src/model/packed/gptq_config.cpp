@@ -1,4 +1,5 @@
-// Sources: AutoAWQ's models/_config.py, Transformers' AwqConfig, GPTQModel 7.7 quantization/config.py.
+// Sources: AutoAWQ's models/_config.py, Transformers' AwqConfig, GPTQModel 7.7 quantization/config.py. What
+// AutoRound adds to either: autoround_config.cpp.
 #include <algorithm>
 #include <cctype>
 #include <set>
@@ -8,14 +9,6 @@
 
 namespace llmq {
 namespace {
-
-// AutoAWQ's and GPTQ's spelling: -1 is one scale per output channel.
-void read_group_size(ConfigFields& at, std::int64_t absent, QuantScheme& scheme) {
-  const std::int64_t group = at.integer("group_size", {-1, kMostGroup}, absent);
-  if (group == 0) at.bad("group_size", "is 0");
-  scheme.granularity = group == -1 ? Granularity::kChannel : Granularity::kGroup;
-  if (group > 0) scheme.group_size = static_cast<int>(group);
-}
 
 // How the codes were found: nothing of it changes what is stored.
 const std::set<std::string_view> kGptqHarmless = {"damp_percent",
@@ -93,6 +86,13 @@ QuantizationTarget read_dynamic(const std::string& key, const Json& value, const
 
 }  // namespace
 
+void read_group_size(ConfigFields& at, std::int64_t absent, QuantScheme& scheme) {
+  const std::int64_t group = at.integer("group_size", {-1, kMostGroup}, absent);
+  if (group == 0) at.bad("group_size", "is 0");
+  scheme.granularity = group == -1 ? Granularity::kChannel : Granularity::kGroup;
+  if (group > 0) scheme.group_size = static_cast<int>(group);
+}
+
 QuantizationTarget read_awq(ConfigFields& quantization) {
   std::string version = quantization.text("version", quantization.text("format", "gemm"));
   std::transform(version.begin(), version.end(), version.begin(),
@@ -110,6 +110,7 @@ QuantizationTarget read_awq(ConfigFields& quantization) {
   quantization.require_neutral("lm_head", false);
   refuse_unless_empty(quantization, "dynamic", "a per-module scheme");
   quantization.require_neutral("pack_dtype", "int32");
+  pass_over_autoround(quantization);
   quantization.refuse_unread({"modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
                               "modules_to_fuse", "exllama_config", "checkpoint_format", "method", "meta",
                               "sym", "true_sequential", "static_groups", "damp_percent",
@@ -154,6 +155,7 @@ std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization) {
   targets.push_back({"Linear", std::nullopt, base});
   quantization.require_neutral("lm_head", false);
   quantization.require_neutral("is_marlin_format", false);
+  pass_over_autoround(quantization);
   quantization.refuse_unread(kGptqHarmless);
   return targets;
 }

@@ -33,9 +33,12 @@ QuantizationConfig QuantizationConfig::read(const Json& config, const std::strin
     result.format_ = gptq_format(quantization);
     result.targets_ = read_gptq(quantization);
     result.by_gptqmodel_ = names_gptqmodel(quantization);
+  } else if (method == "auto-round") {
+    result.format_ = autoround_format(quantization);
+    result.targets_ = read_autoround(quantization, result.format_);
   } else {
     quantization.unsupported("quant_method", fmt::format("the method \"{}\" is not known here", method),
-                             "compressed-tensors, awq and gptq are");
+                             "compressed-tensors, awq, gptq and auto-round are");
   }
   return result;
 }

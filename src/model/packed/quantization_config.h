@@ -8,6 +8,9 @@
 //   gptq                 checkpoint_format gptq or gptq_v2, 2, 3, 4 and 8 bits; `dynamic`: regular
 //                        expressions from the start of a module's name, the first that matches changes the
 //                        scheme ("+:") or leaves the module dense ("-:").
+//   auto-round           packing_format auto_round:auto_gptq (as gptq, but 2 to 8 bits), auto_round:auto_awq
+//                        (as awq) or auto_round:gptqmodel (as gptq_v2); `extra_config`: modules with
+//                        another scheme.
 // Anything else (other formats, other quantization of activations, transforms) is refused by name.
 #pragma once
 #include <optional>

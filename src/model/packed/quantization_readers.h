@@ -21,11 +21,20 @@ std::vector<QuantizationTarget> read_groups(ConfigFields& quantization);
 std::optional<KvCacheType> read_kv_cache(ConfigFields& quantization);
 void check_compressed_tensors(ConfigFields& quantization);
 
+// AutoAWQ's and GPTQ's spelling: -1 is one scale per output channel.
+void read_group_size(ConfigFields& at, std::int64_t absent, QuantScheme& scheme);
+
 QuantizationTarget read_awq(ConfigFields& quantization);
 
 // GPTQ
 PackedFormat gptq_format(ConfigFields& quantization);
 bool names_gptqmodel(ConfigFields& quantization);
 std::vector<QuantizationTarget> read_gptq(ConfigFields& quantization);
+
+// AutoRound. Fields that it writes into every container and that change no weight are passed over by name;
+// of those that would change one, Error(kUnsupported) where they do.
+void pass_over_autoround(ConfigFields& at);
+PackedFormat autoround_format(ConfigFields& quantization);
+std::vector<QuantizationTarget> read_autoround(ConfigFields& quantization, PackedFormat format);
 
 }  // namespace llmq
