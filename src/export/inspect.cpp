@@ -29,6 +29,12 @@ std::string first_architecture(const Json& config) {
   return named ? list->items()[0].as_string() : "";
 }
 
+// AutoRound's own: what loads it goes by rules that the table of loaders does not have.
+bool in_a_foreign_container(const Json& config) {
+  const Json* quantization = config.find("quantization_config");
+  return quantization != nullptr && text_at(*quantization, "quant_method") == "auto-round";
+}
+
 // The modules of report.json: an array of objects with "module".
 Json quality_of(const Json& report, const std::string& module) {
   const Json* modules = report.find("modules");
@@ -107,7 +113,8 @@ Inspection inspect(Io& io, const std::string& model, bool with_quality) {
   } else {
     result.scheme = common_scheme(packed.modules);
     result.bits_per_weight = stored_bits_per_weight(packed.format, packed.modules);
-    result.loaders = loader_verdicts(packed.format, packed.modules, result.path);
+    if (!in_a_foreign_container(checkpoint.config()))
+      result.loaders = loader_verdicts(packed.format, packed.modules, result.path);
   }
   for (const PlannedModule& m : packed.modules)
     result.modules.push_back(

@@ -34,7 +34,7 @@ struct Inspection {
              0;  // over the quantized linears (dense: all linears of blocks), over the model
   std::vector<ListedTensor> tensors;
   std::vector<InspectedModule> modules;  // packed linears
-  std::vector<LoaderVerdict> loaders;    // of a packed checkpoint
+  std::vector<LoaderVerdict> loaders;    // of a packed checkpoint in a container that llmq writes
   Json report;                           // report.json; null without
 
   // Schema llmq.inspect/1. Tensors and modules are listed when asked for.

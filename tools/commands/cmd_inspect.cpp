@@ -52,9 +52,11 @@ void print_summary(const Inspection& found) {
       fmt::format("{}, {}: {:.3f} bits per weight in the linears of its blocks, {:.3f} over the whole model",
                   found.format, found.scheme, found.bits_per_weight, found.bits_per_weight_total));
   if (!found.note.empty()) print_line(found.note);
-  for (const LoaderVerdict& loader : found.loaders)
-    print_line(loader.fits ? fmt::format("loads in {}", loader.loader)
-                           : fmt::format("does not load in {}: {}", loader.loader, loader.reason));
+  for (const LoaderVerdict& loader : found.loaders) {
+    const std::string& why = loader.fits ? loader.note : loader.reason;
+    print_line(fmt::format("{} in {}{}{}", loader.fits ? "loads" : "does not load", loader.loader,
+                           why.empty() ? "" : ": ", why));
+  }
 }
 
 int run(const InspectOptions& options, const GlobalOptions& globals) {

@@ -183,8 +183,8 @@ const PackedFormatRow kCompressedTensorsFormat = {
     .config = compressed_config,
     .refusal = compressed_refusal,
     .column_groups_warning =
-        "gptq.order act stores a group per column, which compressed-tensors 0.19 and "
-        "later do not read: order: gar and format: gptq are read",
+        "gptq.order act stores a group per column, which compressed-tensors 0.19 and later and vLLM 0.33 do "
+        "not read: order: gar is read by all",
     .kv_cache_scheme = kv_cache_scheme};
 
 }  // namespace llmq

@@ -5,8 +5,9 @@ namespace llmq {
 FusedLinear fused_linear(const std::string& module) {
   const std::size_t name = module.rfind('.') + 1;  // 0 without a dot
   const std::string parent = module.substr(0, name), leaf = module.substr(name);
-  if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj") return {parent + "qkv_proj", 3};
-  if (leaf == "gate_proj" || leaf == "up_proj") return {parent + "gate_up_proj", 2};
+  if (leaf == "q_proj" || leaf == "k_proj" || leaf == "v_proj")
+    return {parent + "qkv_proj", 3, leaf == "v_proj"};
+  if (leaf == "gate_proj" || leaf == "up_proj") return {parent + "gate_up_proj", 2, leaf == "up_proj"};
   return {module, 1};
 }
 

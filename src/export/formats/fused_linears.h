@@ -8,6 +8,7 @@ namespace llmq {
 struct FusedLinear {
   std::string module;  // "model.layers.3.self_attn.qkv_proj"; the linear itself where it stays alone
   int parts = 1;
+  bool last = true;  // no part of it comes behind this one
 };
 FusedLinear fused_linear(const std::string& module);
 

@@ -160,6 +160,10 @@ std::optional<std::string> gptq_refusal(const PlannedModule& m, const PlannedMod
   return std::nullopt;
 }
 
+constexpr std::string_view kColumnGroupsWarning =
+    "gptq.order act stores a group per column (desc_act), which GPTQModel reads and vLLM 0.33 does not: "
+    "order: gar is read by both";
+
 }  // namespace
 
 const PackedFormatRow kGptqFormat = {
@@ -172,13 +176,15 @@ const PackedFormatRow kGptqFormat = {
     .packing_bytes = 3,
     .scale_dtype = DType::kF16,
     .asymmetric_refusal = "asymmetric codes may have a zero of 0, which format gptq (v1) cannot store",
-    .asymmetric_hint = "write format: gptq_v2, or a symmetric scheme"};
+    .asymmetric_hint = "write format: gptq_v2, or a symmetric scheme",
+    .column_groups_warning = kColumnGroupsWarning};
 const PackedFormatRow kGptqV2Format = {.name = "gptq_v2",
                                        .declare = gptq_tensors,
                                        .pack = pack_v2,
                                        .config = config_v2,
                                        .refusal = gptq_refusal,
                                        .config_copy = "quantize_config.json",
-                                       .scale_dtype = DType::kF16};
+                                       .scale_dtype = DType::kF16,
+                                       .column_groups_warning = kColumnGroupsWarning};
 
 }  // namespace llmq

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <string_view>
 
@@ -21,25 +22,35 @@ Inputs inputs_of(const PlannedModule& m) {
   return m.scheme.weight_type == WeightType::kFloat8 ? Inputs::kFloat8 : Inputs::kInt8;
 }
 
-// What one kernel of a loader wants of every quantized linear. Group size -1 is one scale per output channel.
+// Which group sizes a kernel takes; -1 is one scale per output channel, which `nest_in` and `multiple` let
+// pass. Nothing set: any.
+struct Groups {
+  std::span<const int> listed = {};
+  int nest_in = 0;   // 16 and above, and divides this or is a multiple of it
+  int multiple = 0;  // of this
+};
+
+// What one kernel of a loader wants of every quantized linear that it is about.
 struct LoaderRow {
   std::string_view loader, format;
   std::string_view kernel;  // as named in reasons
-  std::string_view label;   // the loader as verdicts name it
-  std::int64_t in_multiple = 1, out_multiple = 1;
-  std::span<const int> groups = {};  // empty: any
+  std::string_view label;   // the loader with its version, as verdicts name it
+  std::int64_t out_multiple = 1;
+  Groups groups = {};
   std::span<const int> symmetric_bits = {}, asymmetric_bits = {};
   std::string_view no_column_groups =
-      {};                    // who does not take columns that carry their own group; empty: taken
-  bool fuses = false;        // q/k/v and gate/up become one linear each, so they must share a scheme
-  bool uniform = false;      // one scheme for every quantized linear
-  bool silent = false;       // another row of this loader says why none fits
-  std::string_view command;  // {} is the directory
+      {};                          // who does not take columns that carry their own group; empty: taken
+  bool fuses = false;              // q/k/v and gate/up become one linear each, so they must share a scheme
+  bool uniform = false;            // one scheme for every quantized linear
+  bool whole_words = false;        // the zeros of all outputs fill 32-bit words
+  bool outputs_in_groups = false;  // the outputs are a multiple of the group size, too
+  bool pads = false;               // shapes that are not whole tiles of Marlin are padded with zeros
+  bool silent = false;             // another row of this loader says why none fits
+  std::string_view command;        // {} is the directory
   std::optional<Inputs> inputs = Inputs::kAsTheyAre;  // of the linears it is about; none: of all
 };
 
 constexpr std::array kMarlinGroups = {-1, 32, 64, 128};
-constexpr std::array kMacheteGroups = {-1, 64, 128};
 constexpr std::array kChannel = {-1};
 constexpr std::array kGptqModelAwqGroups = {-1, 16, 32, 64, 128};
 constexpr std::array kGptqModelGroups = {-1, 16, 32, 64, 128, 256, 512, 1024};
@@ -50,6 +61,7 @@ constexpr std::array kGptqBits = {2, 3, 4, 8};
 constexpr std::array kTwoToEight = {2, 3, 4, 5, 6, 7, 8};
 
 constexpr std::string_view kServe = "vllm serve {}";
+constexpr std::string_view kServeInFloat16 = "vllm serve {} --dtype float16";
 constexpr std::string_view kServeInFloat32 = "vllm serve {} --dtype float32";
 constexpr std::string_view kTransformersCommand =
     "python -c \"from transformers import AutoModelForCausalLM; "
@@ -62,111 +74,77 @@ constexpr std::string_view kGptqModelCommand =
     "python -c \"from gptqmodel import GPTQModel; GPTQModel.load('{}')\"";
 
 // actorder "group" and weight_g_idx were taken out of the library that all loaders of the format read it
-// with.
-constexpr std::string_view kNoActOrder = "compressed-tensors 0.19 and later do not read";
+// with, and vLLM raises on them before that.
+constexpr std::string_view kNoActOrder = "vLLM 0.33 and compressed-tensors 0.19 and later do not read";
 
-constexpr std::string_view act_order_refusal(std::string_view format) {
-  return format == "compressed-tensors" ? kNoActOrder : std::string_view();
-}
-
-constexpr LoaderRow marlin(std::string_view format, std::span<const int> symmetric,
-                           std::span<const int> asymmetric, bool silent) {
+// Hopper GPUs multiply by Machete where a shape fits, else by Humming, and refuse nothing that Marlin takes.
+constexpr LoaderRow marlin(std::string_view format, std::string_view kernel, std::span<const int> symmetric,
+                           std::span<const int> asymmetric, std::string_view no_column_groups, bool silent) {
   return {.loader = "vLLM",
           .format = format,
-          .kernel = "Marlin",
-          .label = "vLLM (Marlin kernels)",
-          .in_multiple = 128,
-          .out_multiple = 64,
-          .groups = kMarlinGroups,
+          .kernel = kernel,
+          .label = "vLLM 0.33 (Marlin kernels; on Hopper Machete or Humming)",
+          .groups = {.listed = kMarlinGroups},
           .symmetric_bits = symmetric,
           .asymmetric_bits = asymmetric,
-          .no_column_groups = act_order_refusal(format),
+          .no_column_groups = no_column_groups,
           .fuses = true,
+          .whole_words = true,
+          .pads = true,
           .silent = silent,
           .command = kServe};
 }
 
-constexpr LoaderRow allspark(std::string_view format) {
-  return {.loader = "vLLM",
-          .format = format,
-          .kernel = "AllSpark",
-          .label = "vLLM (AllSpark kernels: Ampere and Ada GPUs)",
-          .in_multiple = 16,
-          .out_multiple = 16,
-          .groups = kChannel,
-          .symmetric_bits = kEight,
-          .no_column_groups = "AllSpark does not take",
-          .fuses = true,
-          .silent = true,
-          .command = kServe};
-}
-
-constexpr LoaderRow machete(std::string_view format) {
-  return {.loader = "vLLM",
-          .format = format,
-          .kernel = "Machete",
-          .label = "vLLM (Machete kernels: Hopper GPUs)",
-          .in_multiple = 64,
-          .out_multiple = 128,
-          .groups = kMacheteGroups,
-          .symmetric_bits = kFourAndEight,
-          .no_column_groups = act_order_refusal(format),
-          .fuses = true,
-          .silent = true,
-          .command = kServe};
-}
-
-// The FP16 kernel that vLLM falls back to for GPTQ.
-constexpr LoaderRow exllama(std::string_view format) {
-  return {.loader = "vLLM",
-          .format = format,
-          .kernel = "vLLM's gptq kernel",
-          .label = "vLLM (gptq kernel, FP16)",
-          .out_multiple = 64,
-          .symmetric_bits = kGptqBits,
-          .asymmetric_bits = kGptqBits,
-          .fuses = true,
-          .command = kServe};
-}
-
-constexpr LoaderRow gptqmodel(std::string_view loader, std::string_view format, std::span<const int> groups,
+constexpr LoaderRow gptqmodel(std::string_view label, std::string_view format, std::span<const int> groups,
                               std::span<const int> bits, std::int64_t out_multiple,
                               std::string_view command) {
-  return {.loader = loader,
+  return {.loader = label,
           .format = format,
           .kernel = "GPTQModel",
-          .label = loader,
+          .label = label,
           .out_multiple = out_multiple,
-          .groups = groups,
+          .groups = {.listed = groups},
           .symmetric_bits = bits,
           .asymmetric_bits = bits,
           .command = command};
 }
 
-constexpr LoaderRow dense(std::string_view loader, std::string_view command) {
-  return {.loader = loader,
+constexpr LoaderRow dense(std::string_view label, std::string_view command) {
+  return {.loader = label,
           .format = "safetensors",
-          .kernel = loader,
-          .label = loader,
+          .kernel = label,
+          .label = label,
           .symmetric_bits = kTwoToEight,
           .asymmetric_bits = kTwoToEight,
           .command = command};
 }
 
-constexpr std::string_view kTransformers = "Transformers with compressed-tensors";
+constexpr std::string_view kTransformers = "Transformers 5.23 with compressed-tensors 0.20";
+constexpr std::string_view kTransformersGptq = "Transformers 5.23 with GPTQModel 7.7";
+constexpr std::string_view kGptqModel = "GPTQModel 7.7";
 
 // Rows of one loader and format stand together, and the first that fits answers for it. Transformers 5.23
 // with compressed-tensors 0.20 keeps symmetric codes packed; asymmetric ones load only with dequantize=True,
-// which applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load.
+// which applies one scheme to all linears. Codes beside 8-bit inputs are not packed, and all load there; vLLM
+// takes 8-bit weights per channel or tensor alone, since Humming, which would take W4A8, reads packed words.
 constexpr std::array kLoaders = {
-    marlin("compressed-tensors", kFourAndEight, kFour, false),
-    allspark("compressed-tensors"),
-    machete("compressed-tensors"),
+    marlin("compressed-tensors", "Marlin", kFourAndEight, kFour, kNoActOrder, true),
+    LoaderRow{.loader = "vLLM",
+              .format = "compressed-tensors",
+              .kernel = "Humming",
+              .label = "vLLM 0.33 (Humming, Triton or Marlin kernels)",
+              .groups = {.nest_in = 64},
+              .symmetric_bits = kTwoToEight,
+              .asymmetric_bits = kTwoToEight,
+              .no_column_groups = kNoActOrder,
+              .fuses = true,
+              .whole_words = true,
+              .command = kServe},
     LoaderRow{.loader = "vLLM, INT8",
               .format = "compressed-tensors",
               .kernel = "the INT8 kernel",
-              .label = "vLLM (INT8 kernels)",
-              .groups = kChannel,
+              .label = "vLLM 0.33 (INT8 kernels)",
+              .groups = {.listed = kChannel},
               .symmetric_bits = kEight,
               .fuses = true,
               .command = kServe,
@@ -174,7 +152,7 @@ constexpr std::array kLoaders = {
     LoaderRow{.loader = "vLLM, FP8",
               .format = "compressed-tensors",
               .kernel = "the FP8 kernel",
-              .label = "vLLM (FP8 kernels)",
+              .label = "vLLM 0.33 (FP8 kernels)",
               .symmetric_bits = kEight,
               .fuses = true,
               .command = kServe,
@@ -198,17 +176,25 @@ constexpr std::array kLoaders = {
               .uniform = true,
               .command = kDequantizingCommand,
               .inputs = std::nullopt},
-    marlin("awq", kFour, kFour, false),
-    gptqmodel("Transformers with GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kTransformersCommand),
-    gptqmodel("GPTQModel", "awq", kGptqModelAwqGroups, kFour, 8, kGptqModelCommand),
-    marlin("gptq", kFourAndEight, {}, true),
-    allspark("gptq"),
-    machete("gptq"),
-    exllama("gptq"),
-    gptqmodel("Transformers with GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
-    gptqmodel("GPTQModel", "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
-    dense("Transformers", kTransformersCommand),
-    dense("vLLM", kServeInFloat32),
+    marlin("awq", "Marlin", kFour, kFour, {}, true),
+    LoaderRow{.loader = "vLLM",
+              .format = "awq",
+              .kernel = "vLLM's AWQ kernel",
+              .label = "vLLM 0.33 (its AWQ kernel: FP16, slower)",
+              .out_multiple = 64,
+              .groups = {.multiple = 32},
+              .symmetric_bits = kFour,
+              .asymmetric_bits = kFour,
+              .fuses = true,
+              .outputs_in_groups = true,
+              .command = kServeInFloat16},
+    gptqmodel(kTransformersGptq, "awq", kGptqModelAwqGroups, kFour, 8, kTransformersCommand),
+    gptqmodel(kGptqModel, "awq", kGptqModelAwqGroups, kFour, 8, kGptqModelCommand),
+    marlin("gptq", "vLLM's GPTQ", kFourAndEight, {}, "vLLM 0.33 does not read", false),
+    gptqmodel(kTransformersGptq, "gptq", kGptqModelGroups, kGptqBits, 1, kTransformersCommand),
+    gptqmodel(kGptqModel, "gptq", kGptqModelGroups, kGptqBits, 1, kGptqModelCommand),
+    dense("Transformers 5.23", kTransformersCommand),
+    dense("vLLM 0.33", kServeInFloat32),
 };
 
 std::string_view loader_of(const LoaderVerdict& verdict) {
@@ -232,29 +218,52 @@ std::string joined(std::span<const int> values) {
   return text;
 }
 
+std::string group_complaint(const LoaderRow& row, const PlannedModule& m) {
+  const int group = group_size_of(m.scheme);
+  const Groups& groups = row.groups;
+  if (!groups.listed.empty() && !contains(groups.listed, group))
+    return fmt::format("{} has group size {}, and {} wants one of {}", m.module, group, row.kernel,
+                       joined(groups.listed));
+  if (group <= 0) return "";
+  const bool nests =
+      groups.nest_in == 0 || group % groups.nest_in == 0 || (group >= 16 && groups.nest_in % group == 0);
+  if (!nests)
+    return fmt::format("{} has group size {}, and {} wants 16, 32 or a multiple of {}", m.module, group,
+                       row.kernel, groups.nest_in);
+  if (groups.multiple != 0 && group % groups.multiple != 0)
+    return fmt::format("{} has group size {}, and {} wants a multiple of {}", m.module, group, row.kernel,
+                       groups.multiple);
+  if (row.outputs_in_groups && m.out_features % group != 0)
+    return fmt::format("{} has {} output features, and {} wants a multiple of the group size, {}", m.module,
+                       m.out_features, row.kernel, group);
+  return "";
+}
+
 std::string complaint(const LoaderRow& row, const PlannedModule& m) {
   const QuantScheme& scheme = m.scheme;
   const bool packed = inputs_of(m) == Inputs::kAsTheyAre;
   const std::span<const int> bits =
       scheme.symmetric || (!row.inputs && !packed) ? row.symmetric_bits : row.asymmetric_bits;
-  const int group = group_size_of(scheme);
   if (bits.empty())
     return fmt::format("{} has {}-bit asymmetric codes, and {} wants symmetric ones", m.module, scheme.bits,
                        row.kernel);
   if (!contains(bits, scheme.bits))
     return fmt::format("{} has {}-bit {} codes, and {} wants {} bits", m.module, scheme.bits,
                        scheme.symmetric ? "symmetric" : "asymmetric", row.kernel, joined(bits));
-  if (!row.groups.empty() && !contains(row.groups, group))
-    return fmt::format("{} has group size {}, and {} wants one of {}", m.module, group, row.kernel,
-                       joined(row.groups));
-  if (m.column_groups && !row.no_column_groups.empty())
+  if (std::string groups = group_complaint(row, m); !groups.empty()) return groups;
+  if (m.column_groups && !row.no_column_groups.empty() && group_size_of(scheme) > 0)
     return fmt::format("the columns of {} carry their own group, which {}", m.module, row.no_column_groups);
-  if (m.in_features % row.in_multiple != 0)
-    return fmt::format("{} has {} input features, and {} wants a multiple of {}", m.module, m.in_features,
-                       row.kernel, row.in_multiple);
   if (m.out_features % row.out_multiple != 0)
     return fmt::format("{} has {} output features, and {} wants a multiple of {}", m.module, m.out_features,
                        row.kernel, row.out_multiple);
+  if (row.whole_words && !scheme.symmetric && m.out_features * scheme.bits % 32 != 0)
+    return fmt::format("{} has {} output features, whose zeros of {} bits do not fill words of 32", m.module,
+                       m.out_features, scheme.bits);
+  const FusedLinear fused = fused_linear(m.module);
+  if (row.fuses && scheme.granularity == Granularity::kBlock && !fused.last &&
+      m.out_features % kFloat8Block != 0)
+    return fmt::format("{} has {} output features, and inside {} a block of {} would reach over its end",
+                       m.module, m.out_features, fused.module, kFloat8Block);
   return "";
 }
 
@@ -265,11 +274,11 @@ std::string fusion_complaint(std::span<const PlannedModule> modules) {
   };
   std::map<std::string, Parts> fused;
   for (const PlannedModule& m : modules) {
-    const auto [name, wanted] = fused_linear(m.module);
-    const auto [entry, fresh] = fused.try_emplace(name, Parts{&m, wanted, 0});
+    const FusedLinear whole = fused_linear(m.module);
+    const auto [entry, fresh] = fused.try_emplace(whole.module, Parts{&m, whole.parts, 0});
     ++entry->second.found;
     const PlannedModule& first = *entry->second.first;
-    if (!fresh && (!(first.scheme == m.scheme) || first.column_groups != m.column_groups))
+    if (!fresh && !(first.scheme == m.scheme))
       return fmt::format("{} and {} become one linear there and have different schemes", first.module,
                          m.module);
   }
@@ -286,6 +295,27 @@ std::string uniformity_complaint(const LoaderRow& row, std::span<const PlannedMo
       return fmt::format(
           "{} is {} and {} is {}, and {} takes asymmetric codes only where one scheme holds for all",
           modules.front().module, modules.front().scheme.text(), m.module, m.scheme.text(), row.kernel);
+  return "";
+}
+
+// Marlin's tiles are 64 outputs x 128 inputs or 128 x 64, of whole groups (marlin_padded_nk).
+std::string padding_note(std::span<const PlannedModule> modules) {
+  std::map<std::string, PlannedModule> fused;  // the linears that an engine runs, with all their outputs
+  for (const PlannedModule& m : modules) {
+    if (inputs_of(m) != Inputs::kAsTheyAre) continue;
+    const auto [entry, fresh] = fused.try_emplace(fused_linear(m.module).module, m);
+    if (!fresh) entry->second.out_features += m.out_features;
+  }
+  for (const auto& [name, m] : fused) {
+    const std::int64_t group = std::max(group_size_of(m.scheme), 1);
+    const auto tiled = [&](std::int64_t out, std::int64_t in) {
+      return m.out_features % out == 0 && m.in_features % std::lcm(in, group) == 0;
+    };
+    if (!tiled(64, 128) && !tiled(128, 64))
+      return fmt::format(
+          "{} ({} x {}) is padded with zeros to whole tiles of Marlin's there, which is slower", name,
+          m.out_features, m.in_features);
+  }
   return "";
 }
 
@@ -317,7 +347,8 @@ std::vector<LoaderVerdict> loader_verdicts(const std::string& format, std::span<
     if (fits) answered = row.loader;
     if (fits && reasoned) verdicts.pop_back();
     if (fits || !row.silent)
-      verdicts.push_back({std::string(row.label), fits, reason, with_directory(row.command, directory)});
+      verdicts.push_back({std::string(row.label), fits, reason, with_directory(row.command, directory),
+                          fits && row.pads ? padding_note(modules) : ""});
   }
   return verdicts;
 }
@@ -330,6 +361,7 @@ Json to_json(std::span<const LoaderVerdict> verdicts) {
       item["command"] = verdict.command;
     else
       item["reason"] = verdict.reason;
+    if (!verdict.note.empty()) item["note"] = verdict.note;
     list.push_back(std::move(item));
   }
   return list;

@@ -1,11 +1,12 @@
 // Which programs load a checkpoint llmq wrote, by the constraints their sources state; for those that do not,
 // the first linear at fault and why.
 //
-// A row of the table is one kernel of a loader with one format. Sources: GPTQModel 7.7
-// nn_modules/qlinear/{marlin,machete,torch,marlin_awq,torch_awq}.py, vLLM's marlin_utils.py,
-// machete_utils.py, allspark_utils.py, gptq.py and schemes/compressed_tensors_{w8a8_int8,w8a8_fp8}.py as
-// docs/guides/formats.md cites them, compressed-tensors 0.20. Tested against Transformers and GPTQModel
-// themselves where CI installs them.
+// A row of the table is one kernel of a loader with one format, and a verdict names the version it speaks of.
+// vLLM is not run: tests/interop/make_loader_cases.py asks the Python files of its wheel, and its answers are
+// tests/unit/export/loader_cases.json, which the table is held against (what a compiled kernel wants of its
+// own, AWQ's group and outputs, stands in the wheel's library). On one NVIDIA GPU from Turing on. GPTQModel
+// 7.7: nn_modules/qlinear/{torch,marlin_awq,torch_awq}.py; it and Transformers with compressed-tensors are
+// run in tests/interop.
 #pragma once
 #include <span>
 #include <string>
@@ -17,12 +18,13 @@
 namespace llmq {
 
 struct LoaderVerdict {
-  std::string loader;  // "vLLM (Marlin kernels)"
+  std::string loader;  // "vLLM 0.33 (INT8 kernels)"
   bool fits = false;
-  // Says why not: "model.layers.0.self_attn.q_proj has 576 input features, and Marlin wants a multiple of
+  // Says why not: "model.layers.0.self_attn.q_proj has group size 48, and Marlin wants one of -1, 32, 64,
   // 128".
   std::string reason;
   std::string command;  // what to type, with `directory` in it
+  std::string note;     // of one that fits: what is slower there; empty: nothing
 };
 
 // Every loader known for `format`, in the table's order.

@@ -218,7 +218,8 @@ Json loaders(const Json& r) {
   for (const Json& one : list_of(r, "loaders"))
     list.push_back(Json::object({{"loader", text_at(one, "loader")},
                                  {"fits", holds(one, "fits")},
-                                 {"reason", text_at(one, "reason")}}));
+                                 {"reason", text_at(one, "reason")},
+                                 {"note", text_at(one, "note")}}));
   return list;
 }
 

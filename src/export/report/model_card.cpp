@@ -82,7 +82,9 @@ std::string what_was_done(const RunFacts& run) {
 std::string loading(std::span<const LoaderVerdict> loaders) {
   std::string fitting, others;
   for (const LoaderVerdict& loader : loaders) {
-    if (loader.fits) fitting += fmt::format("\n{}:\n\n```\n{}\n```\n", loader.loader, loader.command);
+    if (loader.fits)
+      fitting += fmt::format("\n{}:\n\n```\n{}\n```\n{}", loader.loader, loader.command,
+                             loader.note.empty() ? "" : "\n" + loader.note + ".\n");
     if (!loader.fits) others += fmt::format("- {}: {}.\n", loader.loader, loader.reason);
   }
   std::string text = "\n## Loading\n" + fitting;

@@ -49,6 +49,18 @@ TEST_F(InspectTest, ADenseCheckpoint) {
   EXPECT_TRUE(found.modules.empty());
 }
 
+// Rules of loaders are known for the containers that llmq writes; AutoRound's own goes by others.
+TEST(Inspect, NamesNoLoaderOfAForeignContainer) {
+  const Path models = Path(LLMQ_SOURCE_DIR) / "tests/golden/models";
+  const Inspection own = inspect(system_io(), (models / "autoround-own-awq/model").string(), false);
+  EXPECT_EQ(own.scheme, "w4a16_g32_asym");
+  EXPECT_THAT(own.loaders, IsEmpty());
+  const Inspection gptq = inspect(system_io(), (models / "autoround-auto-gptq/model").string(), false);
+  EXPECT_EQ(gptq.scheme, "w4a16_g32_sym");
+  ASSERT_FALSE(gptq.loaders.empty());
+  EXPECT_TRUE(gptq.loaders.front().fits) << gptq.loaders.front().reason;
+}
+
 TEST_F(InspectTest, APackedCheckpoint) {
   const Inspection found = inspect(system_io(), pack("packed", scheme_of(4, 32, true)), false);
   EXPECT_EQ(found.format, "compressed-tensors");

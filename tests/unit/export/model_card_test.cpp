@@ -37,8 +37,8 @@ CardFacts measured() {
 }
 
 const std::vector<LoaderVerdict> kLoaders = {
-    {"vLLM (Marlin kernels)", false, "q_proj has 576 input features", "vllm serve out"},
-    {"Transformers", true, "", "python -c load"}};
+    {"vLLM 0.33 (INT8 kernels)", false, "q_proj has group size 48", "vllm serve out", ""},
+    {"Transformers 5.23", true, "", "python -c load", "q_proj is padded, which is slower"}};
 
 TEST(ModelCard, HasTheMeasuredTableAndTheFittingLoaders) {
   const std::string card = make_model_card(facts(), measured(), kLoaders);
@@ -46,8 +46,8 @@ TEST(ModelCard, HasTheMeasuredTableAndTheFittingLoaders) {
   EXPECT_THAT(card, HasSubstr("license: \"apache-2.0\""));
   EXPECT_THAT(card, HasSubstr("- \"w4a16\"\n"));
   EXPECT_THAT(card, HasSubstr("| this model | 18000 | 4.156 | 7.7500 ± 0.0600 | 0.0310 | 95.10 % |"));
-  EXPECT_THAT(card, HasSubstr("python -c load"));
-  EXPECT_THAT(card, HasSubstr("vLLM (Marlin kernels): q_proj has 576 input features"));
+  EXPECT_THAT(card, HasSubstr("python -c load\n```\n\nq_proj is padded, which is slower.\n"));
+  EXPECT_THAT(card, HasSubstr("vLLM 0.33 (INT8 kernels): q_proj has group size 48"));
   EXPECT_THAT(card, Not(HasSubstr("vllm serve")));
 }
 
@@ -68,6 +68,8 @@ TEST(Report, KeepsItsOwnKeysAndTheRuns) {
   EXPECT_EQ(report.at("seconds").as_integer(), 3);
   EXPECT_EQ(report.at("loaders").items().size(), 2u);
   EXPECT_EQ(report.at("loaders").items()[0].find("command"), nullptr);
+  EXPECT_EQ(report.at("loaders").items()[0].find("note"), nullptr);
+  EXPECT_EQ(report.at("loaders").items()[1].at("note").as_string(), "q_proj is padded, which is slower");
 }
 
 TEST(Report, BitsPerWeightCountsCodesScalesAndZeros) {

@@ -83,6 +83,20 @@ TEST(Plan, TargetsOfAnLlmCompressorRecipeLimitWhatIsQuantized) {
   EXPECT_EQ(plan.modules[0].scheme.text(), "w4a16_g128_asym");
 }
 
+// A group per column is what vLLM refuses in every format, and what GPTQModel reads in one.
+TEST(Plan, SaysWhoDoesNotReadAGroupPerColumn) {
+  const auto warnings = [](const std::string& format, const std::string& order) {
+    return plan_for("method: gptq\nscheme: w4a16_g64_sym\nformat: " + format + "\ngptq: {order: " + order +
+                    "}\n")
+        .warnings;
+  };
+  EXPECT_THAT(warnings("compressed-tensors", "act"), ElementsAre(HasSubstr("vLLM 0.33 do not read")));
+  EXPECT_THAT(warnings("gptq", "act"), ElementsAre(HasSubstr("GPTQModel reads and vLLM 0.33 does not")));
+  EXPECT_THAT(warnings("gptq_v2", "act"), ElementsAre(HasSubstr("GPTQModel reads and vLLM 0.33 does not")));
+  for (const char* format : {"compressed-tensors", "gptq", "gptq_v2"})
+    EXPECT_TRUE(warnings(format, "gar").empty());
+}
+
 TEST(Plan, EightBitInputs) {
   const auto first = [](const std::string& scheme) {
     return plan_for("method: rtn\nscheme: " + scheme + "\n").modules[0].scheme;
