@@ -318,7 +318,7 @@ def recipes():
     for path in sorted((SOURCE / "recipes").glob("*.yaml")):
         yield path.read_text(encoding="utf-8"), path.name
     for path in sorted((SOURCE / "tests/fuzz/corpus/recipe").iterdir()):
-        if path.name not in ("empty", "llmcompressor", "not_utf8") and not path.name.startswith("set"):
+        if path.name not in ("empty", "not_utf8") and not path.name.startswith(("set", "llmcompressor")):
             yield path.read_text(encoding="utf-8"), f"seed {path.name}"
     tests = (SOURCE / "tests/unit/quant/recipe_test.cpp").read_text(encoding="utf-8")
     literal = r'"(?:[^"\\]|\\.)*"'

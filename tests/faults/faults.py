@@ -531,4 +531,11 @@ FAULTS = [
           [("llmq_unit_quant", "BlockForms.Residual*")]),
     Fault("upstream-not-over-the-scale", "src/quant/pipeline/output_error.cpp", "(lacking[i] - here[i]) / scale - given[i];", "(lacking[i] - here[i]) - given[i] + 0 * scale;",
           [("llmq_unit_quant", "BlockForms.Residual*")]),
+    # What a recipe and a model say.
+    Fault("dampening-dropped", "src/quant/recipe/llmcompressor_keys.cpp", "d.recipe.gptq.damp = read_number(m.value, 0, 1);", "read_number(m.value, 0, 1); (void)d;",
+          [("llmq_unit_quant", "LlmCompressorTable.EveryKeyIsHonouredNotedOrRefused")]),
+    Fault("group-order-is-static", "src/quant/recipe/llmcompressor_recipe.cpp", "? RoundingOrder::kNone : RoundingOrder::kAct;", "? RoundingOrder::kNone : RoundingOrder::kStatic;",
+          [("llmq_unit_quant", "LlmCompressorTable.EveryKeyIsHonouredNotedOrRefused")]),
+    Fault("note-without-value", "src/quant/recipe/llmcompressor_keys.cpp", "name, shown(key.value), instead", "name, shown(key.value).substr(0, 0), instead",
+          [("llmq_unit_quant", "LlmCompressorTable.EveryKeyIsHonouredNotedOrRefused")]),
 ]

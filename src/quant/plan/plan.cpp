@@ -172,7 +172,7 @@ void check_float8(const Plan& plan, const std::string& source) {
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
-  plan.needs_calibration = plan.traits->calibrates ||
+  plan.needs_calibration = plan.traits->calibrates || plan.kv_cache ||
                            std::any_of(plan.modules.begin(), plan.modules.end(), [](const PlannedModule& m) {
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
@@ -267,11 +267,6 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
   plan.kv_cache = recipe.kv_cache;
   if (plan.kv_cache) check_kv_cache_place(format, recipe.source);
   resolve_calibration(recipe, spec, plan);
-  if (plan.kv_cache && !plan.needs_calibration)
-    fail(ErrorKind::kUnsupported,
-         {fmt::format("the scales of a KV cache are found by calibration, which method {} has none of",
-                      plan.method),
-          recipe.source, "kv_cache", "name another method, or leave kv_cache out"});
   if (plan.target_bits) plan.candidate_bits = resolve_candidates(recipe, plan, checkpoint);
   for (const std::string& note : recipe.notes) plan.warnings.push_back(note);
   if (plan.traits->factorizes && !devices.host_factorization.empty())

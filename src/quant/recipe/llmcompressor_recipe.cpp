@@ -2,342 +2,225 @@
 //
 //   [<name>_stage:] [<name>_modifiers:] {<Name>Modifier: {...}, ...}       order = order of application
 //
-// Every key is one that llm-compressor 0.14 has; keys that change nothing here are listed in Recipe::notes,
-// keys that would change the result and cannot be honoured are refused. Sources: llmcompressor modifiers'
-// fields, compressed_tensors quant_scheme.py and quant_args.py.
+// What becomes of each key: quant/recipe/llmcompressor_keys.h. A job of llmq has one method for all linears,
+// so one modifier brings the schemes; the others say what is folded before, how codes are chosen, and how
+// keys and values are kept. Sources: llmcompressor 0.14.0.1, recipe/recipe.py, quantization/mixin.py and
+// gptq/base.py of its modifiers; compressed_tensors 0.19, utils/match.py.
 #include <algorithm>
-#include <cctype>
+#include <array>
 #include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "quant/methods/registry.h"
+#include "quant/recipe/llmcompressor_keys.h"
 #include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
 namespace {
+
+namespace lc = llmcompressor;
+using lc::Draft;
+using lc::Modifier;
 
 bool ends_with(const std::string& text, std::string_view suffix) {
   return text.size() >= suffix.size() &&
          text.compare(text.size() - suffix.size(), suffix.size(), suffix) == 0;
 }
 
-bool any_of(const std::string& key, std::initializer_list<const char*> keys) {
-  return std::any_of(keys.begin(), keys.end(), [&](const char* k) { return key == k; });
+void read_modifier(Draft& draft, const Yaml::Member& m) {
+  const auto rows = lc::modifier_rows();
+  const auto row =
+      std::find_if(rows.begin(), rows.end(), [&](const lc::ModifierRow& one) { return one.name == m.key; });
+  if (row == rows.end() || row->method.empty())
+    lc::refuse(m, fmt::format("modifier '{}' is not read by llmq", m.key),
+               row == rows.end()
+                   ? "AWQModifier, GPTQModifier, SmoothQuantModifier and QuantizationModifier are"
+                   : std::string(row->words));
+  for (const Modifier& before : draft.modifiers)
+    if (before.name == m.key && row->method != "rtn") lc::refuse(m, m.key + " stands twice", "leave one out");
+  Modifier& modifier = draft.modifiers.emplace_back();
+  modifier.at = &m;
+  modifier.name = m.key;
+  modifier.method = row->method;
+  if (modifier.method == "smoothquant") draft.recipe.smoothquant.alpha = 0.5;  // where it says nothing
+  if (!is_null(m.value)) lc::read_keys(draft, m.value, m.key, row->places);
 }
 
-// These recipes are read by PyYAML elsewhere, where True is as good as true.
-bool read_flag(const Yaml& node) {
-  if (node.kind() == Yaml::Kind::kScalar && node.is_plain()) {
-    if (any_of(node.as_string(), {"True", "TRUE"})) return true;
-    if (any_of(node.as_string(), {"False", "FALSE"})) return false;
+void read_stage(Draft& draft, const Yaml& node) {
+  static constexpr std::array kPlaces = {lc::Place::kStage};
+  for (const Yaml::Member& m : node.members()) {
+    if (ends_with(m.key, "_stage") || ends_with(m.key, "_modifiers"))
+      read_stage(draft, m.value);
+    else if (ends_with(m.key, "Modifier"))
+      read_modifier(draft, m);
+    else if (!lc::read_key(draft, m, {}, kPlaces))
+      fail_unknown_key(node, m, m.key, {"<name>_stage", "<name>_modifiers", "<Name>Modifier"});
   }
-  return node.as_bool();
 }
 
-[[noreturn]] void refuse(const Yaml& node, const std::string& message, const std::string& hint = {}) {
-  fail(ErrorKind::kUnsupported, {message, node.file(), place_of(node), hint});
-}
-
-class Reader {
- public:
-  explicit Reader(Recipe& recipe) : recipe_(recipe) { recipe_.ignore.clear(); }
-
-  void root(const Yaml& node) {
-    for (const Yaml::Member& m : node.members()) {
-      if (ends_with(m.key, "_stage") || ends_with(m.key, "_modifiers"))
-        root(m.value);
-      else if (ends_with(m.key, "Modifier"))
-        modifier(m);
-      else if (m.key == "run_type")
-        note(m);
-      else
-        fail_unknown_key(node, m, m.key, {"<name>_stage", "<name>_modifiers", "<Name>Modifier"});
-    }
-  }
-
-  void finish(const Yaml& node) {
-    if (recipe_.methods.empty()) node.fail_here("the recipe holds no modifier");
-    // In 0.14 AWQModifier is a transform in front of a quantizer; with plain rounding behind it the pair is
-    // llmq's awq.
-    std::vector<std::string>& methods = recipe_.methods;
-    if (methods.size() == 2 && methods[0] == "awq" && methods[1] == "rtn") methods.pop_back();
-  }
-
- private:
-  void note(const Yaml::Member& m) {
-    if (is_null(m.value)) return;
-    recipe_.notes.push_back(std::to_string(m.line) + ":" + std::to_string(m.column) + ": '" + m.key +
-                            "' has no effect here");
-  }
-
-  void modifier(const Yaml::Member& m) {
-    if (m.key == "AWQModifier")
-      recipe_.methods.push_back("awq");
-    else if (m.key == "GPTQModifier")
-      recipe_.methods.push_back("gptq");
-    else if (m.key == "SmoothQuantModifier") {
-      recipe_.methods.push_back("smoothquant");
-      recipe_.smoothquant.alpha = 0.5;  // where it says nothing
-    } else if (m.key == "QuantizationModifier")
-      recipe_.methods.push_back("rtn");
-    else
-      fail(ErrorKind::kUnsupported,
-           {"modifier '" + m.key + "' is not in this version", m.value.file(),
-            std::to_string(m.line) + ":" + std::to_string(m.column),
-            "known are AWQModifier, GPTQModifier, SmoothQuantModifier and QuantizationModifier"});
-    if (is_null(m.value)) return;
-    for (const Yaml::Member& key : m.value.members()) {
-      const bool taken = common(key) ||
-                         (m.key == "SmoothQuantModifier" ? smoothquant(key) : quantization(key)) ||
-                         (m.key == "AWQModifier" && awq(key)) || (m.key == "GPTQModifier" && gptq(key));
-      if (!taken) fail_unknown_key(m.value, key, m.key + "." + key.key, known(m.key));
-    }
-    if (m.key != "SmoothQuantModifier") settle_targets(m.value);
-  }
-
-  static std::vector<std::string> known(const std::string& modifier) {
-    if (modifier == "SmoothQuantModifier")
-      return {"smoothing_strength", "mappings", "ignore", "algorithm", "num_calibration_steps"};
-    std::vector<std::string> keys = {"targets", "ignore", "scheme", "config_groups", "kv_cache_scheme"};
-    if (modifier == "AWQModifier") keys.insert(keys.end(), {"n_grid", "duo_scaling", "mappings"});
-    if (modifier == "GPTQModifier") keys.insert(keys.end(), {"dampening_frac", "block_size", "actorder"});
-    return keys;
-  }
-
-  bool common(const Yaml::Member& m) {
-    if (!any_of(m.key, {"index", "group", "start", "end", "update", "requires_calibration_data",
-                        "sequential_targets"}))
-      return false;
-    note(m);
-    return true;
-  }
-
-  bool smoothquant(const Yaml::Member& m) {
-    if (m.key == "smoothing_strength")
-      recipe_.smoothquant.alpha = read_number(m.value, 0, 1);
-    else if (m.key == "algorithm")
-      read_word(m.value, {"smoothquant", "log_equalization"});
-    else if (any_of(m.key, {"mappings", "ignore", "num_calibration_steps", "calibration_function"}))
-      note(m);
-    else
-      return false;
-    return true;
-  }
-
-  bool awq(const Yaml::Member& m) {
-    if (m.key == "n_grid")
-      recipe_.awq.grid = static_cast<int>(read_integer(m.value, 1, 1000));
-    else if (m.key == "duo_scaling") {
-      const bool both = m.value.kind() == Yaml::Kind::kScalar && m.value.as_string() == "both";
-      recipe_.awq.duo_scaling = both                 ? AwqOptions::Duo::kBoth
-                                : read_flag(m.value) ? AwqOptions::Duo::kYes
-                                                     : AwqOptions::Duo::kNo;
-    } else if (any_of(m.key, {"mappings", "offload_device", "model_config"}))
-      note(m);
-    else
-      return false;
-    return true;
-  }
-
-  bool gptq(const Yaml::Member& m) {
-    if (m.key == "dampening_frac")
-      read_number(m.value, 0, 1);
-    else if (m.key == "block_size")
-      read_integer(m.value, 1, 1 << 20);
-    else if (m.key == "actorder") {
-      if (!is_null(m.value))
-        read_word(m.value, {"group", "weight", "static", "dynamic", "true", "True", "false", "False"});
-    } else if (any_of(m.key, {"offload_hessians", "batched_quantization"}))
-      note(m);
-    else
-      return false;
-    return true;
-  }
-
-  // Keys of the quantization mixin.
-  bool quantization(const Yaml::Member& m) {
-    if (m.key == "targets")
-      targets_ = read_names(m.value);
-    else if (m.key == "ignore") {
-      if (!is_null(m.value))
-        for (std::string& name : read_names(m.value)) recipe_.ignore.push_back(std::move(name));
-    } else if (m.key == "scheme")
-      scheme(m.value);
-    else if (m.key == "config_groups")
-      config_groups(m.value);
-    else if (m.key == "kv_cache_scheme") {
-      if (!is_null(m.value))
-        refuse(m.value, "a quantized KV cache scheme is not in this version", "write kv_cache_scheme: null");
-    } else if (any_of(m.key, {"weight_observer", "input_observer", "output_observer", "observer",
-                              "bypass_divisibility_checks"}))
-      note(m);
-    else
-      return false;
-    return true;
-  }
-
-  void scheme(const Yaml& node) {
-    if (is_null(node)) return;
-    if (node.kind() != Yaml::Kind::kMapping) {
-      groups_.push_back({preset(node), {}});
-      return;
-    }
-    for (const Yaml::Member& m : node.members())
-      groups_.push_back({preset_name(m.key, m.value), read_names(m.value)});
-  }
-
-  static SchemeRequest preset(const Yaml& node) { return preset_name(node.as_string(), node); }
-
-  static SchemeRequest preset_name(std::string name, const Yaml& at) {
-    for (char& c : name) c = static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
-    if (name == "INT8") name = "W8A8";
-    if (name == "FP8") return parse_scheme("fp8_static");
-    if (name == "FP8_DYNAMIC") return parse_scheme("fp8");
-    if (name == "FP8_BLOCK") return parse_scheme("fp8_block");
-    SchemeRequest request;
-    request.granularity = Granularity::kGroup;
-    request.group_size = 128;
-    request.symmetric = true;
-    const bool asymmetric = name == "W4A16_ASYM";
-    if (asymmetric) name = "W4A16", request.symmetric = false;
-    const bool integer = name.size() >= 4 && name.size() <= 5 && name[0] == 'W' && name[1] >= '2' &&
-                         name[1] <= '8' && name[2] == 'A' &&
-                         (name.substr(3) == "16" || name.substr(3) == "8" || name.substr(3) == "4");
-    if (!integer)
-      refuse(at, "preset '" + name + "' is not in this version",
-             "integer presets such as W4A16, W4A16_ASYM and W8A8 are, and FP8, FP8_DYNAMIC and FP8_BLOCK");
-    request.bits = name[1] - '0';
-    request.activation_bits = std::stoi(name.substr(3));
-    if (request.bits == 8 && request.activation_bits == 8)
-      request.granularity = Granularity::kChannel, request.group_size.reset();
-    return request;
-  }
-
-  void config_groups(const Yaml& node) {
-    for (const Yaml::Member& group : node.members()) {
-      Group entry;
-      for (const Yaml::Member& m : group.value.members()) {
-        if (m.key == "targets")
-          entry.targets = read_names(m.value);
-        else if (m.key == "weights")
-          weights(m.value, entry.scheme);
-        else if (m.key == "input_activations")
-          activations(m.value, entry.scheme);
-        else if (m.key == "output_activations") {
-          if (!is_null(m.value)) refuse(m.value, "quantized output activations are not in this version");
-        } else if (m.key == "format")
-          note(m);
-        else
-          fail_unknown_key(group.value, m, group.key + "." + m.key,
-                           {"targets", "weights", "input_activations", "output_activations", "format"});
-      }
-      if (group.value.find("weights") == nullptr || is_null(*group.value.find("weights")))
-        refuse(group.value, "config group '" + group.key + "' quantizes no weights");
-      groups_.push_back(std::move(entry));
-    }
-  }
-
-  void weights(const Yaml& node, SchemeRequest& scheme) {
-    if (is_null(node)) return;
-    scheme.symmetric = true;  // compressed-tensors' defaults
-    scheme.bits = 8;
-    std::string strategy;
-    for (const Yaml::Member& m : node.members()) {
-      if (m.key == "num_bits")
-        scheme.bits = static_cast<int>(read_integer(m.value, 2, 8));
-      else if (m.key == "type") {
-        if (m.value.as_string() != "int")
-          refuse(m.value, "weights of type '" + m.value.as_string() + "' are not in this version",
-                 "write type: int");
-      } else if (m.key == "symmetric")
-        scheme.symmetric = read_flag(m.value);
-      else if (m.key == "strategy") {
-        if (!is_null(m.value)) strategy = read_word(m.value, {"group", "channel", "tensor"});
-      } else if (m.key == "group_size") {
-        if (!is_null(m.value)) scheme.group_size = static_cast<int>(read_integer(m.value, -1, 1 << 20));
-      } else if (m.key == "dynamic") {
-        if (read_flag(m.value))
-          refuse(m.value, "dynamic weights are not in this version", "write dynamic: false");
-      } else if (any_of(m.key, {"block_structure", "actorder", "observer", "observer_kwargs", "scale_dtype",
-                                "zp_dtype"}))
-        note(m);
-      else
-        fail_unknown_key(
-            node, m, "weights." + m.key,
-            {"num_bits", "type", "symmetric", "strategy", "group_size", "dynamic", "actorder", "observer"});
-    }
-    if (scheme.group_size && *scheme.group_size == 0)
-      node.fail_here("group_size 0 means nothing", "write a positive size, or strategy: channel");
-    const bool grouped = scheme.group_size && *scheme.group_size > 0;
-    if (strategy.empty()) strategy = grouped ? "group" : scheme.group_size ? "channel" : "tensor";
-    if (strategy == "group" && !grouped)
-      node.fail_here("strategy group needs a group_size", "write group_size: 128");
-    if (strategy != "group" && grouped) node.fail_here("strategy " + strategy + " has no group_size");
-    if (!grouped) scheme.group_size.reset();
-    scheme.granularity = strategy == "group"     ? Granularity::kGroup
-                         : strategy == "channel" ? Granularity::kChannel
-                                                 : Granularity::kTensor;
-  }
-
-  void activations(const Yaml& node, SchemeRequest& scheme) {
-    if (is_null(node)) return;
-    scheme.activation_bits = 8;
-    bool dynamic = false;  // compressed-tensors' defaults
-    for (const Yaml::Member& m : node.members()) {
-      if (m.key == "num_bits")
-        scheme.activation_bits = static_cast<int>(read_integer(m.value, 4, 16));
-      else if (m.key == "type") {
-        if (m.value.as_string() != "int")
-          refuse(m.value, "activations of type '" + m.value.as_string() + "' are not in this version");
-      } else if (m.key == "symmetric") {
-        if (!read_flag(m.value))
-          refuse(m.value, "asymmetric activations are not in this version", "write symmetric: true");
-      } else if (m.key == "dynamic")
-        dynamic = read_flag(m.value);
-      else if (any_of(m.key, {"strategy", "group_size", "block_structure", "actorder", "observer",
-                              "observer_kwargs", "scale_dtype", "zp_dtype"}))
-        note(m);
-      else
-        fail_unknown_key(node, m, "input_activations." + m.key,
-                         {"num_bits", "type", "symmetric", "strategy", "dynamic"});
-    }
-    scheme.static_activations = scheme.activation_bits != 16 && !dynamic;
-  }
-
-  // One group is the recipe's scheme; several become overrides, each for its own targets.
-  void settle_targets(const Yaml& node) {
-    const auto names_only = [](std::vector<std::string> targets) {
-      targets.erase(std::remove(targets.begin(), targets.end(), "Linear"), targets.end());
-      return targets;
-    };
-    if (groups_.size() == 1) {
-      recipe_.scheme = groups_[0].scheme;
-      recipe_.targets = names_only(groups_[0].targets.empty() ? targets_ : groups_[0].targets);
-    }
-    for (std::size_t g = 0; g < groups_.size() && groups_.size() > 1; ++g) {
-      const std::vector<std::string> targets = groups_[g].targets;
-      const std::vector<std::string> names = names_only(targets);
-      if (targets.empty()) node.fail_here("with several groups each needs its targets");
-      if (names.size() < targets.size()) recipe_.scheme = groups_[g].scheme, every_ = true;
-      for (const std::string& name : names) {
-        recipe_.overrides.push_back({name, groups_[g].scheme});
-        recipe_.targets.push_back(name);
-      }
-    }
-    if (every_) recipe_.targets.clear();
-    groups_.clear();
-    targets_.clear();
-  }
-
-  struct Group {
-    SchemeRequest scheme;
-    std::vector<std::string> targets;
+// The names and patterns of a list of targets; none where it says "Linear", the class of every linear.
+// "LlamaAttention" and "Embedding" are classes of other modules.
+std::vector<std::string> linears_of(std::vector<std::string> targets, const Yaml& at) {
+  const auto is_class = [](const std::string& target) {
+    return !target.empty() && target.front() >= 'A' && target.front() <= 'Z' && target != "Linear";
   };
-  Recipe& recipe_;
-  std::vector<std::string> targets_;
-  std::vector<Group> groups_;
-  bool every_ = false;
-};
+  if (const auto other = std::find_if(targets.begin(), targets.end(), is_class); other != targets.end())
+    lc::refuse(at, fmt::format("target '{}' is a class of modules that llmq does not quantize", *other),
+               "name linears: Linear, a name or a re: pattern");
+  if (std::find(targets.begin(), targets.end(), "Linear") != targets.end()) targets.clear();
+  return targets;
+}
+
+// compressed_tensors prefers names to patterns, and of patterns the first of the alphabet; llmq's overrides
+// the last that matches.
+void sort_by_preference(std::vector<SchemeOverride>& overrides) {
+  const auto is_pattern = [](const SchemeOverride& o) { return o.match.starts_with("re:"); };
+  std::stable_sort(overrides.begin(), overrides.end(), [&](const SchemeOverride& a, const SchemeOverride& b) {
+    if (is_pattern(a) != is_pattern(b)) return is_pattern(a);
+    return a.match > b.match;
+  });
+}
+
+// One group is the recipe's scheme; several become overrides, each for its own targets.
+void take_schemes(Draft& draft, const Modifier& m) {
+  Recipe& recipe = draft.recipe;
+  const Yaml& at = m.config_groups != nullptr ? m.config_groups->value
+                   : m.targets != nullptr     ? m.targets->value
+                                              : m.at->value;
+  const std::vector<std::string> own =
+      m.targets != nullptr ? read_names(m.targets->value) : std::vector<std::string>{"Linear"};
+  if (m.config_groups != nullptr && m.targets != nullptr && own != std::vector<std::string>{"Linear"})
+    draft.note(*m.targets, m.name + ".targets", "each of config_groups has targets of its own");
+  const bool alone = m.groups.size() == 1;
+  bool every = false;
+  for (const lc::Group& group : m.groups) {
+    if (group.targets.empty() && !alone) at.fail_here("with several groups each needs its targets");
+    const std::vector<std::string> names = linears_of(group.targets.empty() ? own : group.targets, at);
+    every = every || names.empty();
+    if (alone || names.empty()) recipe.scheme = group.scheme;
+    for (const std::string& name : names) {
+      recipe.targets.push_back(name);
+      if (!alone) recipe.overrides.push_back({name, group.scheme});
+    }
+  }
+  if (every) recipe.targets.clear();
+  sort_by_preference(recipe.overrides);
+  if (m.ignore == nullptr) return;
+  recipe.ignore = read_names(m.ignore->value);
+  if (std::find(recipe.ignore.begin(), recipe.ignore.end(), "Linear") != recipe.ignore.end())
+    lc::refuse(*m.ignore, m.name + ".ignore names every linear", "leave Linear out");
+}
+
+// targets and ignore of a modifier that brings no scheme.
+void check_without_scheme(Draft& draft, const Modifier& m) {
+  for (const Yaml::Member* const key : {m.targets, m.ignore}) {
+    if (key == nullptr) continue;
+    const std::vector<std::string> names = read_names(key->value);
+    if (names.empty() || (key == m.targets && names == std::vector<std::string>{"Linear"})) continue;
+    const std::string path = m.name + "." + key->key;
+    if (m.method == "gptq")
+      lc::refuse(*key, path + " belongs to a scheme, and this modifier has none",
+                 "write it where the scheme stands");
+    draft.note(*key, path, "it belongs to a scheme, and this modifier has none");
+  }
+  if (m.method == "rtn" && m.kv_cache == nullptr)
+    lc::refuse(*m.at, m.name + " quantizes nothing", "give it a scheme, as scheme: W4A16");
+}
+
+RoundingOrder rounding_order(const Yaml& node) {
+  if (is_null(node)) return RoundingOrder::kNone;
+  const std::string word =
+      read_word(node, {"static", "weight", "group", "dynamic", "true", "True", "false", "False"});
+  if (word == "static" || word == "weight") return RoundingOrder::kStatic;
+  return word == "false" || word == "False" ? RoundingOrder::kNone : RoundingOrder::kAct;
+}
+
+// actorder, of GPTQModifier and of its schemes' weights: there is one for all linears.
+void take_order(Draft& draft, const Modifier& brings, bool factorizes) {
+  std::optional<RoundingOrder> order;
+  for (const Modifier& m : draft.modifiers)
+    if (m.order != nullptr) order = rounding_order(m.order->value);
+  for (const lc::Group& group : brings.groups) {
+    if (group.order == nullptr) continue;
+    const RoundingOrder of_group = rounding_order(group.order->value);
+    if (!factorizes)
+      draft.note(*group.order, "weights.actorder", "nothing but GPTQModifier orders columns");
+    else if (order && *order != of_group)
+      lc::refuse(*group.order, "weights.actorder is another than one before it",
+                 "columns of all linears are rounded in one order");
+    else
+      order = of_group;
+  }
+  if (order && factorizes) draft.recipe.gptq.order = *order;
+}
+
+// The words of the method: what is folded, then what rounds. In 0.14 AWQModifier is a transform in front of a
+// quantizer; with plain rounding behind it the pair is llmq's awq.
+std::vector<std::string> method_of(const Draft& draft) {
+  std::vector<std::string> folds;
+  bool rounds = false, factorizes = false;
+  for (const Modifier& m : draft.modifiers) {
+    const bool folds_here = m.method == "awq" || m.method == "smoothquant";
+    if (folds_here && (rounds || !folds.empty()))
+      lc::refuse(*m.at,
+                 m.name + (rounds ? " stands behind what rounds" : " is a second fold, and llmq has one"),
+                 rounds ? "write it first" : "leave one out");
+    if (folds_here) folds.push_back(m.method);
+    rounds = rounds || (!folds_here && !m.groups.empty());
+    factorizes = factorizes || m.method == "gptq";
+  }
+  if (factorizes)
+    folds.emplace_back("gptq");
+  else if (rounds && folds != std::vector<std::string>{"awq"})
+    folds.emplace_back("rtn");
+  return folds;
+}
+
+// Floats are rounded to nearest alone.
+void check_codes(const Draft& draft, const Modifier& brings) {
+  const Recipe& recipe = draft.recipe;
+  const bool floats = std::any_of(brings.groups.begin(), brings.groups.end(), [](const lc::Group& group) {
+    return group.scheme.weight_type == WeightType::kFloat8;
+  });
+  if (!floats || !find_method(recipe.methods, recipe, recipe.source).integer_codes_only) return;
+  for (const Modifier& m : draft.modifiers)
+    if (find_method({m.method}, recipe, recipe.source).integer_codes_only)
+      lc::refuse(*m.at, m.name + " chooses integer codes, and the scheme is of floats",
+                 "leave it to QuantizationModifier, with or without SmoothQuantModifier");
+}
+
+void compose(Draft& draft, const Yaml& root) {
+  const Modifier *brings = nullptr, *kv_cache = nullptr;
+  for (const Modifier& m : draft.modifiers) {
+    if (m.scheme != nullptr && m.config_groups != nullptr)
+      lc::refuse(*m.config_groups, m.name + " has a scheme and config_groups", "leave one out");
+    if (m.kv_cache != nullptr && kv_cache != nullptr)
+      lc::refuse(*m.kv_cache, m.name + ".kv_cache_scheme is the second of the recipe", "leave one out");
+    if (m.kv_cache != nullptr) kv_cache = &m;
+    if (m.groups.empty()) {
+      check_without_scheme(draft, m);
+    } else if (brings != nullptr) {
+      lc::refuse(*m.at,
+                 fmt::format("{} brings a scheme, and so does {}: llmq rounds all linears by one method",
+                             m.name, brings->name),
+                 "write both schemes into config_groups of one of them");
+    } else {
+      brings = &m;
+    }
+  }
+  if (draft.modifiers.empty()) root.fail_here("the recipe holds no modifier");
+  if (brings == nullptr && kv_cache != nullptr)
+    lc::refuse(*kv_cache->kv_cache, "kv_cache_scheme alone leaves all weights as they are",
+               "give a modifier a scheme, as scheme: W8A8");
+  if (brings == nullptr)
+    lc::refuse(*draft.modifiers.front().at, "no modifier says how weights are quantized",
+               "give GPTQModifier or QuantizationModifier a scheme, as scheme: W4A16");
+  draft.recipe.methods = method_of(draft);
+  check_codes(draft, *brings);
+  take_schemes(draft, *brings);
+  take_order(draft, *brings, draft.recipe.methods.back() == "gptq");
+}
 
 }  // namespace
 
@@ -348,9 +231,10 @@ bool is_llmcompressor_recipe(const Yaml& root) {
 }
 
 void read_llmcompressor_recipe(const Yaml& root, Recipe& recipe) {
-  Reader reader(recipe);
-  reader.root(root);
-  reader.finish(root);
+  recipe.ignore.clear();
+  Draft draft{recipe, {}, {}, {}, {}};
+  read_stage(draft, root);
+  compose(draft, root);
 }
 
 }  // namespace llmq

@@ -7,8 +7,10 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
+#include "base/error.h"
 #include "job/rebuild.h"
 #include "tests/support/temporary_directory.h"
 
@@ -220,6 +222,27 @@ TEST_F(QuantizeJobTest, RebuildNamesTheTensorThatDiffers) {
   EXPECT_EQ(rebuilt.files.outputs.front().path, "model.safetensors");
   EXPECT_THAT(rebuilt.files.first_tensor, Not(IsEmpty()));
   EXPECT_FALSE(exists("q.rebuild.unfinished"));
+}
+
+// Each of these keys was once read and dropped.
+TEST_F(QuantizeJobTest, KeysOfAnLlmCompressorRecipeChangeTheBytes) {
+  std::map<std::string, std::string> digests;
+  for (const char* keys :
+       {"{}", "{dampening_frac: 0.9}", "{actorder: static}", "{actorder: group}", "{actorder: null}"}) {
+    QuantizeRequest asked = request("q" + std::to_string(digests.size()));
+    const Recipe read = Recipe::parse(
+        "quant_stage:\n  quant_modifiers:\n    QuantizationModifier: {config_groups: {g: {targets: [Linear], "
+        "weights: "
+        "{num_bits: 4, strategy: group, group_size: 32}}}}\n    GPTQModifier: " +
+            std::string(keys) + "\n",
+        "r.yaml");
+    asked.recipe.methods = read.methods;
+    asked.recipe.scheme = read.scheme;
+    asked.recipe.gptq = read.gptq;
+    const JobEnd end = run(asked);
+    EXPECT_TRUE(digests.emplace(digest_of(end), keys).second)
+        << keys << " gives the bytes of " << digests.at(digest_of(end));
+  }
 }
 
 }  // namespace

@@ -47,6 +47,14 @@ TEST(Plan, WithoutASchemeTakesTheLargestGroupThatDividesEverything) {
   EXPECT_EQ(plan_for("method: awq\nformat: awq\n").modules[3].scheme.scale_dtype, DType::kF16);
 }
 
+TEST(Plan, ScalesOfAKvCacheAreCalibratedWhateverRounds) {
+  for (const char* method : {"rtn", "awq"}) {
+    const Plan plan = plan_for(std::string("method: ") + method + "\nkv_cache: {dtype: fp8}\n");
+    EXPECT_TRUE(plan.needs_calibration) << method;
+    EXPECT_EQ(plan.kv_cache, KvCacheType::kFloat8) << method;
+  }
+}
+
 TEST(Plan, IgnoreAndOverridesChooseLinears) {
   const Plan plan = plan_for(
       "method: awq\nscheme: w4a16_g64_asym\nignore: [lm_head, 're:.*layers\\.0\\..*k_proj']\n"
