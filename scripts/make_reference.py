@@ -40,7 +40,7 @@ MEANINGS = {
     "calibration.sequence_length": "tokens of a sample",
     "calibration.seed": "of the draw of samples",
     "calibration.shuffle": "draw samples from all of the text, not from its beginning",
-    "calibration.chat_template": "`true` is refused in this version",
+    "calibration.chat_template": "lines with `messages` are read as chats, by the model's template",
     "kv_cache.dtype": "calibrate scales of keys and values, and write them",
     "ignore": "linears that are left dense: names or `re:` patterns",
     "overrides": "a list of `{match, scheme}`: another scheme for the linears that match",

@@ -6,6 +6,8 @@
 // the same everywhere.
 #include "calibration/calibration_text.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <utility>
@@ -72,6 +74,49 @@ std::string joined_messages(const Json& messages, const std::string& file, const
   return text;
 }
 
+void check_message(const Json& message, const std::string& file, const std::string& where) {
+  const auto refuse = [&](const std::string& found, const std::string& hint) {
+    fail(ErrorKind::kBadInput, {found, file, where, hint});
+  };
+  const std::string roles = fmt::format("roles are {}", fmt::join(kChatRoles, ", "));
+  if (!message.is_object())
+    refuse(std::string("a message is an object, found ") + message.kind(),
+           "write {\"role\": ..., \"content\": \"...\"}");
+  const Json* const role = message.find("role");
+  if (role == nullptr || !role->is_string()) refuse("a message has no 'role'", roles);
+  if (std::find(kChatRoles.begin(), kChatRoles.end(), role->as_string()) == kChatRoles.end())
+    refuse(fmt::format("a message has the role {}", role->dump()), roles);
+  const Json *const content = message.find("content"), *const calls = message.find("tool_calls");
+  if ((content == nullptr || content->is_null()) && calls == nullptr)
+    refuse("a message has no 'content'", "write {\"role\": ..., \"content\": \"...\"}");
+}
+
+// The day on which every template runs.
+std::tm calibration_date() {
+  std::tm date{};
+  date.tm_year = 124, date.tm_mon = 6, date.tm_mday = 26, date.tm_wday = 5, date.tm_yday = 207;
+  return date;
+}
+
+// The chat of a line, as its template writes it.
+std::string rendered_chat(const Json& line, const ChatTemplate& chat, const std::string& file,
+                          const std::string& where) {
+  const Json* const messages = line.is_object() ? line.find("messages") : nullptr;
+  if (messages == nullptr || !messages->is_array() || messages->items().empty())
+    fail(ErrorKind::kBadInput, {"the line has no 'messages', a list of at least one message", file, where,
+                                "write {\"messages\": [...]}, or chat_template: false"});
+  for (std::size_t i = 0; i < messages->items().size(); ++i)
+    check_message(messages->items()[i], file, fmt::format("{}, messages[{}]", where, i));
+  Json request = Json::object({{"messages", *messages}});
+  if (const Json* const tools = line.find("tools")) request["tools"] = *tools;
+  try {
+    return chat.render(request, calibration_date());
+  } catch (const Error& error) {
+    fail(error.kind(), {"the model's chat template refuses this chat: " + std::string(error.what()), file,
+                        where, "leave the line out"});
+  }
+}
+
 void append_json_line(const Json& line, const Tokenizer& tokenizer, const std::string& file,
                       const std::string& where, Ids& ids) {
   if (line.is_array()) return append_ids(line, tokenizer.vocabulary_size(), file, where, ids);
@@ -86,23 +131,36 @@ void append_json_line(const Json& line, const Tokenizer& tokenizer, const std::s
   ids.insert(ids.end(), encoded.begin(), encoded.end());
 }
 
-void append_json_lines(std::string_view text, const Tokenizer& tokenizer, const std::string& file, Ids& ids) {
+// One after the other; as chats where there is a template.
+void append_json_lines(std::string_view text, const Tokenizer& tokenizer,
+                       const std::optional<ChatTemplate>& chat, const std::string& file, Ids& ids) {
   for (std::size_t number = 1; !text.empty(); ++number) {
     const std::size_t end = std::min(text.find('\n'), text.size());
     const std::string_view line = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.find_first_not_of(" \t\r") == std::string_view::npos) continue;
     const std::string where = "line " + std::to_string(number);
-    append_json_line(Json::parse(line, fmt::format("{}: {}", file, where)), tokenizer, file, where, ids);
+    const Json parsed = Json::parse(line, fmt::format("{}: {}", file, where));
+    if (!chat) {
+      append_json_line(parsed, tokenizer, file, where, ids);
+      continue;
+    }
+    const Ids encoded = tokenizer.encode(rendered_chat(parsed, *chat, file, where), false);
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
   }
 }
 
-void append_source(Io& io, const std::string& source, const Tokenizer& tokenizer, Ids& ids) {
+void append_source(Io& io, const std::string& source, const Tokenizer& tokenizer,
+                   const std::optional<ChatTemplate>& chat, Ids& ids) {
   const Path path = resolve_text(io, source);
   const std::string file = path.string();
+  if (chat && !ends_with(file, ".jsonl"))
+    fail(ErrorKind::kBadInput,
+         {"a chat template needs chats: a .jsonl file whose lines have 'messages'", file,
+          "calibration.chat_template", "name such a file, or write chat_template: false"});
   const std::string text = read_text(io, path, kLargestText);
   if (ends_with(file, ".jsonl"))
-    append_json_lines(text, tokenizer, file, ids);
+    append_json_lines(text, tokenizer, chat, file, ids);
   else if (ends_with(file, ".json"))
     append_ids(Json::parse(text, file, {kLargestText}), tokenizer.vocabulary_size(), file, {}, ids);
   else {
@@ -139,20 +197,15 @@ std::int64_t CalibrationSet::tokens() const {
   return total;
 }
 
-void check_chat_template(const CalibrationRequest& request, const std::string& recipe) {
-  if (request.chat_template)
-    fail(ErrorKind::kUnsupported,
-         {"chat templates are not in this version", recipe, "calibration.chat_template",
-          "write chat_template: false; messages are then joined plainly"});
-}
-
-CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer) {
-  check_chat_template(request, {});
+CalibrationSet load_calibration(Io& io, const CalibrationRequest& request, const Tokenizer& tokenizer,
+                                const std::optional<ChatTemplate>& chat) {
+  if (request.chat_template != chat.has_value())
+    fail(ErrorKind::kInternal, "a template for chats comes with chat_template, and only then");
   if (request.text.empty())
     fail(ErrorKind::kUsage,
          {"no calibration text is named", {}, "calibration.text", "write text: [builtin:c4]"});
   Ids ids;
-  for (const std::string& source : request.text) append_source(io, source, tokenizer, ids);
+  for (const std::string& source : request.text) append_source(io, source, tokenizer, chat, ids);
 
   const auto length = static_cast<std::size_t>(request.sequence_length),
              wanted = static_cast<std::size_t>(request.samples);

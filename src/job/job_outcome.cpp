@@ -8,13 +8,15 @@ namespace llmq {
 
 Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration) {
   if (calibration.samples.empty()) return {};
-  return Json::object({{"samples", static_cast<std::int64_t>(calibration.samples.size())},
-                       {"tokens", calibration.tokens()},
-                       {"sha256", calibration.sha256},
-                       {"sequence_length", recipe.calibration.sequence_length},
-                       {"text", text_list(recipe.calibration.text)},
-                       {"seed", recipe.calibration.seed},
-                       {"shuffle", recipe.calibration.shuffle}});
+  Json json = Json::object({{"samples", static_cast<std::int64_t>(calibration.samples.size())},
+                            {"tokens", calibration.tokens()},
+                            {"sha256", calibration.sha256},
+                            {"sequence_length", recipe.calibration.sequence_length},
+                            {"text", text_list(recipe.calibration.text)},
+                            {"seed", recipe.calibration.seed},
+                            {"shuffle", recipe.calibration.shuffle}});
+  if (recipe.calibration.chat_template) json["chat_template"] = true;
+  return json;
 }
 
 void add_findings(Json& report, const JobOutcome& o) {

@@ -2,11 +2,14 @@
 
 namespace llmq {
 
-PlannedJob::PlannedJob(const JobInputs& inputs) : in_(inputs), form_(make_form(inputs)) {}
+PlannedJob::PlannedJob(const JobInputs& inputs) : in_(inputs), form_(make_form(inputs)) {
+  if (form_->outline().calibrates && form_->calibration().chat_template)
+    chat_ = model_chat_template(in_.io, in_.model.checkpoint.path());
+}
 
 void PlannedJob::calibrate() {
   if (form_->outline().calibrates && calibration_.samples.empty())
-    calibration_ = load_calibration(in_.io, form_->calibration(), in_.model.tokenizer);
+    calibration_ = load_calibration(in_.io, form_->calibration(), in_.model.tokenizer, chat_);
 }
 
 Json PlannedJob::choose_bits(const Json& known) {

@@ -3,6 +3,7 @@
 // is rebuilt is what was built.
 #pragma once
 #include <memory>
+#include <optional>
 
 #include "job/forms/output_form.h"
 
@@ -27,6 +28,7 @@ class PlannedJob {
  private:
   JobInputs in_;
   std::unique_ptr<OutputForm> form_;
+  std::optional<ChatTemplate> chat_;  // of the model, where the calibration text is chats
   CalibrationSet calibration_;
 };
 

@@ -5,6 +5,7 @@
 // Templates come with models from anywhere, so a rendering has a budget (jinja/meter.h), sees nothing but its
 // request, and ends in text or in one sentence.
 #pragma once
+#include <array>
 #include <ctime>
 #include <memory>
 #include <optional>
@@ -15,6 +16,10 @@
 #include "base/json.h"
 
 namespace llmq {
+
+// Who may speak in a chat. Templates see "developer" where a chat has it; not all know it.
+inline constexpr std::array<std::string_view, 5> kChatRoles = {"system", "developer", "user", "assistant",
+                                                               "tool"};
 
 class ChatTemplate {
  public:

@@ -245,6 +245,11 @@ def chat(jobs):
     config["chat_template"] = "{% for message in messages %}{{ message.content }}{% endfor %}"
     (copied / "tokenizer_config.json").write_text(json.dumps(config))
     jobs.run("tokenize", "tokenize", copied, "--chat", "chat.json")
+    chats = jobs.folder / "chats.jsonl"
+    chats.write_text('{"messages": [{"role": "user", "content": "Once upon a time"}, {"role": "assistant", "content": "there was."}]}\n' * 99)
+    calibration = f"calibration={{text: {chats}, samples: 2, sequence_length: 32, chat_template: true}}"
+    jobs.run("quantize", "quantize", "--model", copied, "--output", "chatted", "--method", "gptq", "--set", calibration)
+    jobs.output("chatted")
 
 
 def provenance(jobs):

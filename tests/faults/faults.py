@@ -538,4 +538,8 @@ FAULTS = [
           [("llmq_unit_quant", "LlmCompressorTable.EveryKeyIsHonouredNotedOrRefused")]),
     Fault("note-without-value", "src/quant/recipe/llmcompressor_keys.cpp", "name, shown(key.value), instead", "name, shown(key.value).substr(0, 0), instead",
           [("llmq_unit_quant", "LlmCompressorTable.EveryKeyIsHonouredNotedOrRefused")]),
+    Fault("chat-begins-twice", "src/calibration/calibration_text.cpp", "rendered_chat(parsed, *chat, file, where), false)", "rendered_chat(parsed, *chat, file, where), true)",
+          [("llmq_unit_calibration", "CalibrationText.ReadsChatsAsTransformersDoes")]),
+    Fault("chat-of-today", "src/calibration/calibration_text.cpp", "date.tm_yday = 207; return date;", "date = local_time(); return date;",
+          [("llmq_unit_calibration", "CalibrationText.TemplatesAreToldOneDay")]),
 ]

@@ -1,11 +1,12 @@
-"""Ids of `llmq tokenize` against Hugging Face tokenizers, on WikiText-2 and on random Unicode.
+"""Ids of `llmq tokenize` against Hugging Face tokenizers, on WikiText-2 and on random Unicode; and those of a calibration on chats against
+Transformers' apply_chat_template.
 
     tokenizers_check.py LLMQ WORK [--model DIR_OR_GGUF [--reference TOKENIZER_JSON]] [--text FILE]... [--random 10000]
 
 Without --model: every tokenizer of tests/fixtures/tokenizers. Random strings travel in one file, a private-use character between them (one process
 answers all of them), and 20 of them alone, for what stands at the ends of a text.
 """
-import argparse, os, random, shutil
+import argparse, hashlib, json, os, random, shutil, struct
 
 from tokenizers import Tokenizer
 
@@ -45,6 +46,26 @@ def check(program, model, reference, files, count, work):
     peer.expect(not differ, f"{os.path.basename(model.rstrip('/'))}: {len(cases)} texts have the ids of Hugging Face tokenizers {'; '.join(differ[:5])}")
 
 
+def check_chats(program, work, samples=4, length=64):
+    """A model of the tests with a template: the report's hash is that of the first ids that Transformers makes of the same chats."""
+    from transformers import PreTrainedTokenizerFast
+
+    model, output, text = (os.path.join(work, name) for name in ("chatting", "chatted", "chats.jsonl"))
+    shutil.copytree(peer.TINYSTORIES, model)
+    template = "{{ bos_token }}{% for m in messages %}{{ '### ' + m.role + ': ' + m.content | trim + '<|end_story|>\\n' }}{% endfor %}"
+    with open(os.path.join(model, "chat_template.jinja"), "w", encoding="utf-8") as f: f.write(template)
+    rng = random.Random(11)
+    chats = [[{"role": role, "content": random_text(rng)} for role in ("system", "user", "assistant")[rng.randrange(2):]] for _ in range(40)]
+    with open(text, "w", encoding="utf-8") as f: f.writelines(json.dumps({"messages": chat}) + "\n" for chat in chats)
+    reference = PreTrainedTokenizerFast(tokenizer_file=os.path.join(model, "tokenizer.json"), bos_token="<|start_story|>", eos_token="<|end_story|>")
+    ids = [i for chat in chats for i in reference.apply_chat_template(chat, chat_template=template, return_dict=False)][:samples * length]
+    calibration = f"{{text: {text}, samples: {samples}, sequence_length: {length}, shuffle: false, chat_template: true}}"
+    done = peer.llmq(program, "quantize", "--method", "rtn", "--model", model, "--output", output, "--set", "scheme=w8a8_channel_sym_static",
+                     "--set", f"calibration={calibration}")
+    want = hashlib.sha256(struct.pack(f"<{len(ids)}i", *ids)).hexdigest()
+    peer.expect(len(ids) == samples * length and done["calibration"]["sha256"] == want, f"{len(ids)} ids of a calibration on chats are those of apply_chat_template")
+
+
 def main():
     args = argparse.ArgumentParser()
     args.add_argument("llmq")
@@ -65,6 +86,7 @@ def main():
             os.makedirs(model, exist_ok=True)
             shutil.copyfile(os.path.join(fixtures, name), os.path.join(model, "tokenizer.json"))
             check(args.llmq, model, os.path.join(model, "tokenizer.json"), files, args.random, args.work)
+        check_chats(args.llmq, args.work)
     peer.finish()
 
 

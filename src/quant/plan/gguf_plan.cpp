@@ -29,7 +29,6 @@ void check_intent(const Recipe& recipe) {
   if (recipe.versioned)
     fail(ErrorKind::kUnsupported,
          {"a GGUF is one file and has no versions", recipe.source, "output.versioned", "name a .gguf file"});
-  check_chat_template(recipe.calibration, recipe.source);
 }
 
 void resolve_importance(const Recipe& recipe, GgufPlan& plan) {

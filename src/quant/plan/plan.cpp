@@ -43,7 +43,6 @@ void check_intent(const Recipe& recipe, const Checkpoint& checkpoint, const Mode
   if (!recipe.target_bits && !recipe.mixed.bits.empty())
     fail(ErrorKind::kUsage, {"candidates of mixed precision need a budget", recipe.source, "mixed.bits",
                              "write target_bits: 4.5"});
-  check_chat_template(recipe.calibration, recipe.source);
   if (LinearSource::open(checkpoint).format() != PackedFormat::kNone)
     fail(ErrorKind::kUnsupported, {"the checkpoint is quantized already", checkpoint.path().string(),
                                    "quantization_config", "give the original one"});

@@ -8,11 +8,11 @@
 #include "serve/requests/answer_options.h"
 #include "serve/requests/chat_fields.h"
 #include "serve/requests/completion_request.h"
+#include "tokenizer/chat_template.h"
 
 namespace llmq {
 namespace {
 
-constexpr std::array kRoles = {"system", "developer", "user", "assistant", "tool"};
 constexpr std::size_t kTools = 128;
 
 // A string, or text parts, which templates see as one string.
@@ -65,8 +65,8 @@ Json shown_call(const Json& call, const std::string& name) {
 Json shown_message(const Json& message, const std::string& name) {
   RequestFields fields(message, name);
   const std::string role = fields.string("role").value_or("");
-  if (std::find(kRoles.begin(), kRoles.end(), role) == kRoles.end())
-    refuse_field(fields.name("role"), fmt::format("is one of {}", fmt::join(kRoles, ", ")));
+  if (std::find(kChatRoles.begin(), kChatRoles.end(), role) == kChatRoles.end())
+    refuse_field(fields.name("role"), fmt::format("is one of {}", fmt::join(kChatRoles, ", ")));
   Json shown = Json::object({{"role", role == "developer" ? "system" : role}});
   if (const Json* content = fields.take("content"))
     shown["content"] = text_of(*content, fields.name("content"));

@@ -128,9 +128,99 @@ TEST_F(CalibrationText, SaysWhatIsWrong) {
               HasSubstr("line 2"));
   EXPECT_THAT(error_of(request((directory_ / "none.txt").string(), 1, 1, false)), HasSubstr("none.txt"));
   EXPECT_THAT(error_of(request("builtin:c5", 1, 1, false)), HasSubstr("builtin:c4"));
-  CalibrationRequest chat = request("builtin:c4", 1, 1, false);
-  chat.chat_template = true;
-  EXPECT_THAT(error_of(chat), HasSubstr("not in this version"));
+}
+
+// What Transformers' apply_chat_template() makes of the same chats (tests/golden/chat/make_golden.py): the
+// ids one after the other, and where a template refuses a chat, its line.
+TEST_F(CalibrationText, ReadsChatsAsTransformersDoes) {
+  const Path golden = Path(LLMQ_SOURCE_DIR) / "tests/golden/chat",
+             fixtures = Path(LLMQ_SOURCE_DIR) / "tests/fixtures";
+  const Json known = Json::parse(read_text(system_io(), golden / "calibration.json"), "calibration.json");
+  const Json::Array& lines = known.at("lines").items();
+  std::size_t compared = 0, refused = 0;
+  for (const Json& one : known.at("cases").items()) {
+    const std::string name = one.at("tokenizer").as_string() + ".json",
+                      written = one.at("template").as_string();
+    SCOPED_TRACE(name + ", " + written);
+    const Tokenizer tokenizer =
+        Tokenizer::parse(Json::parse(read_text(system_io(), fixtures / "tokenizers" / name), name), name);
+    const std::optional<ChatTemplate> chat =
+        ChatTemplate::parse(read_text(system_io(), golden / written), written, one.at("special_tokens"));
+    std::string text;
+    std::vector<std::int32_t> ids;
+    for (std::size_t i = 0; i < lines.size(); ++i) {
+      const Json& of_line = one.at("ids").items()[i];
+      if (!of_line.is_null()) {
+        text += lines[i].dump() + "\n";
+        for (const Json& id : of_line.items()) ids.push_back(static_cast<std::int32_t>(id.as_integer()));
+        continue;
+      }
+      CalibrationRequest alone = request(file("refused.jsonl", "\n" + lines[i].dump() + "\n"), 1, 1, false);
+      alone.chat_template = true;
+      try {
+        load_calibration(system_io(), alone, tokenizer, chat);
+        ADD_FAILURE() << "line " << i << " was taken";
+      } catch (const Error& e) {
+        EXPECT_EQ(exit_code(e.kind()), 2);
+        EXPECT_THAT(e.what(),
+                    HasSubstr("refused.jsonl: line 2: the model's chat template refuses this chat: "));
+        ++refused;
+      }
+    }
+    CalibrationRequest all =
+        request(file("chats.jsonl", text), 1, static_cast<std::int64_t>(ids.size()), false);
+    all.chat_template = true;
+    EXPECT_EQ(load_calibration(system_io(), all, tokenizer, chat).samples.at(0), ids);
+    compared += ids.size();
+  }
+  EXPECT_GT(compared, 4000u);
+  EXPECT_GE(refused, 6u);
+}
+
+TEST_F(CalibrationText, SaysWhichLineIsNoChat) {
+  const std::optional<ChatTemplate> chat =
+      ChatTemplate::parse("{% for m in messages %}{{ m.content }}{% endfor %}", "t.jinja");
+  const auto error_at = [&](const std::string& source) -> std::string {
+    CalibrationRequest asked = request(source, 1, 1, false);
+    asked.chat_template = true;
+    try {
+      load_calibration(system_io(), asked, letters(), chat);
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(exit_code(e.kind()), 2);
+      return e.what();
+    }
+  };
+  const auto of_line = [&](const std::string& line) {
+    return error_at(file("x.jsonl", R"({"messages":[{"role":"user","content":"a"}]})"
+                                    "\n" +
+                                        line + "\n"));
+  };
+  EXPECT_EQ(of_line(R"({"messages":[{"role":"assistant","content":"a"}]})"), "");
+  for (const char* none :
+       {R"({"text":"a"})", "[1, 2]", "3", R"({"messages":[]})", R"({"messages":{"role":"user"}})"})
+    EXPECT_THAT(of_line(none), HasSubstr("x.jsonl: line 2: the line has no 'messages'")) << none;
+  EXPECT_THAT(of_line(R"({"messages":["a"]})"),
+              HasSubstr("line 2, messages[0]: a message is an object, found"));
+  EXPECT_THAT(of_line(R"({"messages":[{"content":"a"}]})"),
+              HasSubstr("line 2, messages[0]: a message has no 'role'"));
+  EXPECT_THAT(
+      of_line(R"({"messages":[{"role":"user","content":"a"},{"role":"gpt","content":"a"}]})"),
+      HasSubstr("line 2, messages[1]: a message has the role \"gpt\"; roles are system, developer, user"));
+  EXPECT_THAT(of_line(R"({"messages":[{"role":"user"}]})"), HasSubstr("a message has no 'content'"));
+  EXPECT_THAT(of_line("{\"messages\":"), HasSubstr("x.jsonl: line 2"));
+  for (const char* plain : {"builtin:c4", "x.txt"})
+    EXPECT_THAT(error_at(plain), HasSubstr("a chat template needs chats: a .jsonl file")) << plain;
+}
+
+// The same bytes on any day.
+TEST_F(CalibrationText, TemplatesAreToldOneDay) {
+  const std::optional<ChatTemplate> chat = ChatTemplate::parse(
+      "{% if strftime_now('%d %b %Y') == '26 Jul 2024' %}{{ messages[0].content }}{% endif %}", "t.jinja");
+  CalibrationRequest asked =
+      request(file("x.jsonl", R"({"messages":[{"role":"user","content":"ab"}]})"), 1, 2, false);
+  asked.chat_template = true;
+  EXPECT_THAT(load_calibration(system_io(), asked, letters(), chat).samples.at(0), ElementsAre(0, 1));
 }
 
 TEST(ResolveText, FindsWhatShipsWithLlmq) {

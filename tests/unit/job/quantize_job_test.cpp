@@ -245,5 +245,38 @@ TEST_F(QuantizeJobTest, KeysOfAnLlmCompressorRecipeChangeTheBytes) {
   }
 }
 
+TEST_F(QuantizeJobTest, ChatsCalibrateThroughTheModelsTemplate) {
+  std::string lines;
+  for (int i = 0; i < 40; ++i)
+    lines +=
+        R"({"messages":[{"role":"user","content":"Once upon a time"},{"role":"assistant","content":"there was a ball."}]})"
+        "\n";
+  const std::string chats = scratch_.write("chats.jsonl", lines).string();
+  const std::vector<std::string> chat = {"calibration.text=[" + chats + "]",
+                                         "calibration.chat_template=true"};
+  try {
+    run(request("none", chat));
+    ADD_FAILURE() << "the model has no template";
+  } catch (const Error& e) {
+    EXPECT_THAT(e.what(), ::testing::HasSubstr("the model has no chat template"));
+  }
+  std::filesystem::copy(LLMQ_SOURCE_DIR "/tests/models/tinystories-656k", scratch_ / "m");
+  scratch_.write("m/chat_template.jinja",
+                 "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}");
+  std::set<std::string> calibrations, digests;
+  for (const bool is_chat : {false, true}) {
+    QuantizeRequest asked = request(is_chat ? "chat" : "plain", {chat[0]});
+    asked.recipe.calibration.chat_template = is_chat;
+    asked.recipe.model = (scratch_ / "m").string();
+    const JobEnd end = run(asked);
+    const Json& calibration = end.document.at("calibration");
+    EXPECT_EQ(calibration.find("chat_template") != nullptr, is_chat);
+    calibrations.insert(calibration.at("sha256").as_string());
+    digests.insert(digest_of(end));
+  }
+  EXPECT_EQ(calibrations.size(), 2u);
+  EXPECT_EQ(digests.size(), 2u);
+}
+
 }  // namespace
 }  // namespace llmq

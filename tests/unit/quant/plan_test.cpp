@@ -182,8 +182,6 @@ TEST(Plan, SaysWhatItCannotDo) {
   EXPECT_THAT(plan_error("method: rtn\nscheme: w8a8\nformat: awq\n"),
               HasSubstr("format: compressed-tensors can express every module"));
   EXPECT_THAT(plan_error("method: rtn\noutput: {dir: x, keep: 3}\n"), HasSubstr("add versioned: true"));
-  EXPECT_THAT(plan_error("method: awq\ncalibration: {chat_template: true}\n"),
-              HasSubstr("chat templates are not in this version"));
   EXPECT_THAT(plan_error("method: awq\nscheme: w4a16_g96_asym\n"),
               HasSubstr("group_size 96 does not divide the 128 input features of "
                         "model.layers.0.self_attn.q_proj; groups of 128, 64, 32, 16, 8 divide every linear"));
