@@ -72,6 +72,10 @@ MEANINGS = {
     "evaluate.max_delta_ppl": "gate: largest change of perplexity",
     "evaluate.max_kl": "gate: largest KL divergence",
     "evaluate.max_windows": "windows that are scored; 0: all",
+    "base_model": "into the model card: hub name of the original; left out: of a model in the hub's cache",
+    "license": "into the model card: the hub's identifier; left out: the model's own, where its files are sure",
+    "datasets": "into the model card: hub names of the calibration text; left out: those of `builtin:` texts",
+    "quantized_by": "into the model card: who quantized",
 }
 # Of keys of which others are nested, and of those within a scheme or an override: they stand in the schema.
 MEANINGS_OF_PARTS = {
@@ -238,7 +242,10 @@ def words_of(form):
         return f"{form['minimum']} to {form['maximum']}"
     if form["type"] == "array":
         return "a list"
-    return "a scheme ([words](../terms.md#schemes))" if "examples" in form else "text"
+    example = form.get("examples", [""])[0]
+    if example.startswith("w4a16"):
+        return "a scheme ([words](../terms.md#schemes))"
+    return f"text, as `{example}`" if example else "text"
 
 
 def defaults(program):

@@ -72,7 +72,7 @@ def one_value(ask):
         return whole_number(ask)
     if "expected a number" in said:
         return {"type": "number", **bounds(ask(FARTHER))}
-    example = re.search(r"as in ([\w.]+)", said)
+    example = re.search(r"as in ([\w./-]+)", said)
     return {"type": "string", "examples": [example.group(1)]} if example else None
 
 

@@ -54,6 +54,12 @@ bool is_hub_name(std::string_view text) {
   return is_part(text.substr(0, slash)) && is_part(text.substr(slash + 1));
 }
 
+bool is_hub_license(std::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+  });
+}
+
 Path hub_cache_directory() {
   for (const char* name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const std::string value = environment(name); !value.empty()) return value;
@@ -89,6 +95,20 @@ Path find_in_hub_cache(Io& io, const std::string& name) {
                                            {},
                                            fetch_command(name)});
   return snapshot;
+}
+
+std::string hub_name_of(const Path& path) {
+  constexpr std::string_view kModels = "models--";
+  std::string name;
+  for (const Path& part : path) {
+    const std::string text = part.string();
+    if (text == "snapshots" && !name.empty()) return is_hub_name(name) ? name : "";
+    name.clear();
+    const std::size_t middle = text.find("--", kModels.size());
+    if (!text.starts_with(kModels) || middle == std::string::npos) continue;
+    name = text.substr(kModels.size(), middle - kModels.size()) + "/" + text.substr(middle + 2);
+  }
+  return "";
 }
 
 Path resolve_model(Io& io, const std::string& model) {

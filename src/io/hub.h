@@ -17,10 +17,16 @@ namespace llmq {
 // "--" and "..", at most 96 bytes.
 bool is_hub_name(std::string_view text);
 
+// An identifier of the hub's list of licences by its form: "apache-2.0", "other".
+bool is_hub_license(std::string_view text);
+
 Path hub_cache_directory();
 
 // The snapshot directory of a hub name. Error(kBadInput) with the command that would fetch it.
 Path find_in_hub_cache(Io& io, const std::string& name);
+
+// "owner/name" of a snapshot directory in a hub cache, or of what lies below one; empty for other paths.
+std::string hub_name_of(const Path& path);
 
 // An existing directory or .gguf file; what is there wins over a hub name. Error(kBadInput) saying what was
 // looked for and where.

@@ -5,6 +5,7 @@
 #include "base/resident_memory.h"
 #include "base/seconds_since.h"
 #include "export/formats/output_format.h"
+#include "job/card_header.h"
 #include "job/job_identity.h"
 
 namespace llmq {
@@ -109,6 +110,7 @@ void QuantizeJob::fill_facts() {
   facts.format = plan.format;
   facts.recipe = request_.recipe.to_json();
   facts.calibration = calibration_json(request_.recipe, planned_.calibration());
+  facts.card = card_header(io_, request_.recipe, model_.checkpoint, plan.calibrates);
   facts.bytes_in = model_.checkpoint.tensor_bytes();
   outcome_.output = request_.recipe.output;
   outcome_.compute = settings_.compute;

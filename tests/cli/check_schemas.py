@@ -248,7 +248,8 @@ def chat(jobs):
     chats = jobs.folder / "chats.jsonl"
     chats.write_text('{"messages": [{"role": "user", "content": "Once upon a time"}, {"role": "assistant", "content": "there was."}]}\n' * 99)
     calibration = f"calibration={{text: {chats}, samples: 2, sequence_length: 32, chat_template: true}}"
-    jobs.run("quantize", "quantize", "--model", copied, "--output", "chatted", "--method", "gptq", "--set", calibration)
+    jobs.run("quantize", "quantize", "--model", copied, "--output", "chatted", "--method", "gptq", "--set", calibration, "--set", "license=mit", "--set",
+             "base_model=a/b", "--set", "datasets=[a/b]", "--set", "quantized_by=somebody")
     jobs.output("chatted")
 
 

@@ -542,4 +542,8 @@ FAULTS = [
           [("llmq_unit_calibration", "CalibrationText.ReadsChatsAsTransformersDoes")]),
     Fault("chat-of-today", "src/calibration/calibration_text.cpp", "date.tm_yday = 207; return date;", "date = local_time(); return date;",
           [("llmq_unit_calibration", "CalibrationText.TemplatesAreToldOneDay")]),
+    Fault("licence-guessed", "src/export/report/source_license.cpp", "return hash.hex() == kApacheDigest;", "return !hash.hex().empty();",
+          [("llmq_unit_export", "SourceLicense.TextsAreKnownWordForWord")]),
+    Fault("card-without-licence", "src/job/card_header.cpp", "header.licenses = asked.license.empty() ? source.ids : std::vector<std::string>{asked.license};", "",
+          [("llmq_unit_job", "QuantizeJobTest.TheCardSaysWhatTheModelAndTheRecipeSay")]),
 ]

@@ -118,9 +118,10 @@ GgufOutput::GgufOutput(Io& io, const Checkpoint& checkpoint, const ModelSpec& sp
   tensors_ = open_gguf_tensors(request_.model_io != nullptr ? *request_.model_io : io, checkpoint, spec);
   types_ =
       choose_gguf_types(*request_.file_type, gguf_mix_model(spec), tensors_->tensors(), request_.weighted);
-  const GgufMetadata metadata =
-      gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
-                          tensors_->parameters(), *request_.file_type);
+  GgufMetadata metadata = gguf_model_metadata(io, checkpoint, spec, model_name(io, checkpoint, request_.name),
+                                              tensors_->parameters(), *request_.file_type);
+  if (!request_.license.empty()) metadata.set_string("general.license", request_.license);
+  if (!request_.quantized_by.empty()) metadata.set_string("general.quantized_by", request_.quantized_by);
   std::vector<TensorDeclaration> declarations;
   for (std::size_t i = 0; i < types_.size(); ++i)
     declarations.push_back({tensors_->tensors()[i].name, types_[i], tensors_->tensors()[i].shape});

@@ -30,6 +30,8 @@ struct GgufRequest {
   std::string name;        // the model as the user named it
   Io* model_io = nullptr;  // by what its tensors are read and counted; null: by what the output is written
   const GgufFileType* file_type = nullptr;
+  // "general.license" and "general.quantized_by"; empty: the first as the model's card has it.
+  std::string license = {}, quantized_by = {};
   bool weighted = false;  // an importance will be given
   BlockSearch search = BlockSearch::kGgml;
   std::function<void(const std::string& tensor)> on_tensor;  // before each; may throw to stop

@@ -14,18 +14,27 @@ std::string quoted(const std::string& text) { return Json(text).dump(); }
 // "w4a16_g64_asym" -> "w4a16", the tag people search for.
 std::string short_scheme(const std::string& scheme) { return scheme.substr(0, scheme.find('_')); }
 
-// A hub name ("Qwen/Qwen3-32B") may be linked as the base model; a local path may not.
-bool is_hub_name(const std::string& model) {
-  const std::size_t slash = model.find('/');
-  return slash != std::string::npos && slash > 0 && model.find('/', slash + 1) == std::string::npos &&
-         model.front() != '.' && model.back() != '/' && !model.ends_with(".gguf");
+// One value on the key's line, several as a list below it.
+std::string entry(const std::string& key, const std::vector<std::string>& values,
+                  bool always_a_list = false) {
+  if (values.empty()) return "";
+  if (values.size() == 1 && !always_a_list) return key + ": " + quoted(values.front()) + "\n";
+  std::string text = key + ":\n";
+  for (const std::string& value : values) text += "- " + quoted(value) + "\n";
+  return text;
+}
+
+std::string entry(const std::string& key, const std::string& value) {
+  return value.empty() ? "" : key + ": " + quoted(value) + "\n";
 }
 
 std::string front_matter(const RunFacts& run, const CardFacts& card) {
   std::string text = "---\nlibrary_name: transformers\npipeline_tag: text-generation\n";
-  if (is_hub_name(run.model))
-    text += "base_model: " + quoted(run.model) + "\nbase_model_relation: quantized\n";
-  if (!run.license.empty()) text += "license: " + quoted(run.license) + "\n";
+  text += entry("base_model", run.card.base_model);
+  if (!run.card.base_model.empty()) text += "base_model_relation: quantized\n";
+  text += entry("license", run.card.licenses) + entry("license_name", run.card.license_name) +
+          entry("license_link", run.card.license_link) + entry("datasets", run.card.datasets, true) +
+          entry("quantized_by", run.card.quantized_by);
   text += "tags:\n";
   for (const std::string& tag : {run.method, run.format, short_scheme(run.scheme), std::string("llmq")})
     if (!tag.empty() && (tag != run.format || run.method != run.format)) text += "- " + quoted(tag) + "\n";

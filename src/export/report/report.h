@@ -14,10 +14,19 @@
 
 namespace llmq {
 
+// What a model card says for the hub to read; empty where nothing is sure.
+struct CardHeader {
+  std::string base_model;             // hub name
+  std::vector<std::string> licenses;  // "apache-2.0"
+  std::string license_name, license_link;
+  std::vector<std::string> datasets;  // hub names
+  std::string quantized_by;
+};
+
 struct RunFacts {
   std::string version;  // of llmq
   std::string command;  // as typed; empty when unknown
-  std::string model;    // as the user named it: base model of the card
+  std::string model;    // as the user named it
   std::string method, scheme, format;
   Json recipe;
   Json job;            // what decided every byte (OutputTarget::job)
@@ -25,7 +34,7 @@ struct RunFacts {
   Json calibration;    // {samples, sequence_length, tokens, sha256, text: ...}; null without
   std::uint64_t bytes_in = 0, bytes_out = 0;
   double bits_per_weight = 0, bits_per_weight_total = 0;
-  std::string license;  // of the base model when known, e.g. "apache-2.0"
+  CardHeader card;
 };
 
 // `run`: an object whose keys are kept after those above (QuantizeReport::to_json()); null is fine.

@@ -7,14 +7,15 @@
 #include <algorithm>
 #include <array>
 #include <string_view>
-#include <utility>
 
 #include "base/error.h"
 #include "base/utf8_sequence.h"
 #include "export/formats/output_format.h"
 #include "export/formats/packed_formats.h"
 #include "export/gguf/type_mix.h"
+#include "io/hub.h"
 #include "quant/methods/registry.h"
+#include "quant/recipe/option_words.h"
 #include "quant/recipe/yaml_fields.h"
 
 namespace llmq {
@@ -95,6 +96,29 @@ void apply_mixed_bits(Recipe& r, const Yaml& v) {
   if (r.mixed.bits.size() < 2) v.fail_here("there is nothing to choose from", "write bits: [4, 8, 16]");
 }
 
+std::string read_hub_name(const Yaml& v, const char* example) {
+  if (!is_hub_name(v.as_string()))
+    v.fail_here("'" + v.as_string() + "' is not a name of the hub",
+                std::string("write owner/name, as in ") + example);
+  return v.as_string();
+}
+
+// A model of the hub with such a value that the hub does not know cannot be pushed.
+void apply_license(Recipe& r, const Yaml& v) {
+  const std::string& text = v.as_string();
+  if (!is_hub_license(text))
+    v.fail_here("'" + text + "' is not how the hub names a licence",
+                "write its identifier, as in apache-2.0");
+  r.card.license = text;
+}
+
+void apply_datasets(Recipe& r, const Yaml& v) {
+  constexpr const char* kExample = "HuggingFaceH4/ultrachat_200k";
+  r.card.datasets.emplace();
+  if (v.kind() != Yaml::Kind::kSequence) return r.card.datasets->push_back(read_hub_name(v, kExample));
+  for (const Yaml& item : v.items()) r.card.datasets->push_back(read_hub_name(item, kExample));
+}
+
 EvaluateRequest& evaluation(Recipe& r) {
   if (!r.evaluate) r.evaluate.emplace();
   return *r.evaluate;
@@ -102,38 +126,6 @@ EvaluateRequest& evaluation(Recipe& r) {
 
 constexpr std::int64_t kMany = 1'000'000'000;
 constexpr double kHuge = 1e9;
-
-// The words of an option, both ways.
-template <typename Value, std::size_t kCount>
-struct Words {
-  std::array<std::pair<std::string_view, Value>, kCount> words;
-  Value read(const Yaml& v) const {
-    std::vector<std::string> known;
-    for (const auto& [word, value] : words) {
-      if (v.as_string() == word) return value;
-      known.emplace_back(word);
-    }
-    read_word(v, known);  // refuses
-    return words.front().second;
-  }
-  std::string_view text(Value value) const {
-    for (const auto& [word, of] : words)
-      if (of == value) return word;
-    return {};
-  }
-};
-
-constexpr Words<RoundingOrder, 4> kOrders = {{{{"gar", RoundingOrder::kGar},
-                                               {"act", RoundingOrder::kAct},
-                                               {"static", RoundingOrder::kStatic},
-                                               {"none", RoundingOrder::kNone}}}};
-using ScaleSearch = GptqOptions::ScaleSearch;
-constexpr Words<ScaleSearch, 3> kSearches = {{{{"feedback", ScaleSearch::kFeedback},
-                                               {"importance", ScaleSearch::kImportance},
-                                               {"minmax", ScaleSearch::kMinMax}}}};
-
-constexpr Words<KvCacheType, 2> kKvCacheTypes = {
-    {{{"fp8", KvCacheType::kFloat8}, {"int8", KvCacheType::kInt8}}}};
 
 struct Key {
   std::string_view path;
@@ -211,6 +203,10 @@ const auto kKeys = std::to_array<Key>({
     {"evaluate.max_kl", [](Recipe& r, const Yaml& v) { evaluation(r).max_kl = read_number(v, 0, kHuge); }},
     {"evaluate.max_windows",
      [](Recipe& r, const Yaml& v) { evaluation(r).max_windows = read_integer(v, 0, kMany); }},
+    {"base_model", [](Recipe& r, const Yaml& v) { r.card.base_model = read_hub_name(v, "Qwen/Qwen3-32B"); }},
+    {"license", apply_license},
+    {"datasets", apply_datasets},
+    {"quantized_by", [](Recipe& r, const Yaml& v) { r.card.quantized_by = v.as_string(); }},
 });
 
 const Key* find_key(std::string_view path) {
@@ -263,31 +259,6 @@ void apply(Recipe& recipe, const std::string& path, const Yaml& value) {
   }
 }
 
-const char* duo_text(Duo duo) { return duo == Duo::kBoth ? "both" : duo == Duo::kYes ? "true" : "false"; }
-
-Json scheme_json(const SchemeRequest& s) {
-  Json json = Json::object({{"bits", Json(s.bits)}, {"activation_bits", Json(s.activation_bits)}});
-  if (s.granularity)
-    json["granularity"] = Json(*s.granularity == Granularity::kGroup     ? "group"
-                               : *s.granularity == Granularity::kChannel ? "channel"
-                               : *s.granularity == Granularity::kBlock   ? "block"
-                                                                         : "tensor");
-  if (s.weight_type == WeightType::kFloat8) json["type"] = Json("float8");
-  if (s.activation_bits != 16) json["dynamic"] = Json(!s.static_activations);
-  if (s.group_size) json["group_size"] = Json(*s.group_size);
-  if (s.symmetric) json["symmetric"] = Json(*s.symmetric);
-  return json;
-}
-
-Json evaluate_json(const EvaluateRequest& e) {
-  Json json = Json::object({{"text", Json(e.text)}});
-  if (e.max_ppl) json["max_ppl"] = Json(*e.max_ppl);
-  if (e.max_delta_ppl) json["max_delta_ppl"] = Json(*e.max_delta_ppl);
-  if (e.max_kl) json["max_kl"] = Json(*e.max_kl);
-  json["max_windows"] = Json(e.max_windows);
-  return json;
-}
-
 }  // namespace
 
 Recipe Recipe::parse(std::string_view text, const std::string& file) {
@@ -334,62 +305,6 @@ void Recipe::set(const std::string& assignment) {
     return;
   }
   apply(*this, path, Yaml::parse(text, "--set " + path));
-}
-
-Json Recipe::to_json() const {
-  Json overrides_json = Json::array();
-  for (const SchemeOverride& o : overrides)
-    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", scheme_json(o.scheme)}}));
-  Json mixed_bits = Json::array();
-  for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
-  Json json = Json::object({
-      {"version", Json(1)},
-      {"source", Json(source)},
-      {"model", Json(model)},
-      {"output", Json(output)},
-      {"method", text_list(methods)},
-      {"scheme", scheme_is_gguf ? Json(gguf.type)
-                 : scheme       ? scheme_json(*scheme)
-                                : Json()},
-      {"format", Json(format)},
-      {"calibration", Json::object({{"text", text_list(calibration.text)},
-                                    {"samples", Json(calibration.samples)},
-                                    {"sequence_length", Json(calibration.sequence_length)},
-                                    {"seed", Json(calibration.seed)},
-                                    {"shuffle", Json(calibration.shuffle)},
-                                    {"chat_template", Json(calibration.chat_template)}})},
-      {"kv_cache",
-       kv_cache ? Json::object({{"dtype", Json(std::string(kKvCacheTypes.text(*kv_cache)))}}) : Json()},
-      {"targets", text_list(targets)},
-      {"ignore", text_list(ignore)},
-      {"overrides", overrides_json},
-      {"target_bits", target_bits ? Json(*target_bits) : Json()},
-      {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
-      {"awq", Json::object({{"grid", Json(awq.grid)},
-                            {"duo_scaling", Json(duo_text(awq.duo_scaling))},
-                            {"clip", Json(awq.clip)},
-                            {"salient_fp16", Json(awq.salient_fp16)},
-                            {"loss", Json("gram")}})},
-      {"gptq", Json::object({{"damp", Json(gptq.damp)},
-                             {"order", Json(std::string(kOrders.text(gptq.order)))},
-                             {"scale_search", Json(std::string(kSearches.text(gptq.scale_search)))},
-                             {"full_range", Json(gptq.full_range)},
-                             {"refit_scales", Json(gptq.refit_scales)},
-                             {"retry_scales", Json(gptq.retry_scales)},
-                             {"descent_sweeps", gptq.descent_sweeps ? Json(*gptq.descent_sweeps) : Json()},
-                             {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
-      {"gguf", Json::object({{"importance", Json(gguf.importance)},
-                             {"search", Json(gguf.search)},
-                             {"imatrix_out", Json(gguf.imatrix_out)}})},
-      {"smoothquant",
-       Json::object({{"alpha", smoothquant.alpha ? Json(*smoothquant.alpha) : Json("search")}})},
-      {"activations", Json::object({{"range", Json(activations.whole ? "max" : "percentile")},
-                                    {"percentile", Json(activations.percentile)}})},
-      {"portable", Json(portable)},
-      {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
-      {"notes", text_list(notes)},
-  });
-  return json;
 }
 
 }  // namespace llmq

@@ -52,6 +52,14 @@ struct GgufOptions {
   bool operator==(const GgufOptions&) const = default;
 };
 
+// What a model card says that no run finds out. Empty: taken from the model where its files are sure.
+struct CardRequest {
+  std::string base_model;                            // hub name
+  std::string license;                               // as the hub lists licences: "apache-2.0"
+  std::string quantized_by;                          // person or organization
+  std::optional<std::vector<std::string>> datasets;  // hub names of the calibration text
+};
+
 // The keys awq.*, gptq.* and smoothquant.* are the options of its methods.
 struct Recipe : MethodOptions {
   std::string source;  // file, or "command line"
@@ -75,8 +83,8 @@ struct Recipe : MethodOptions {
   ActivationRange activations;
   bool portable = false;  // the same bytes on every processor with AVX2 (kPortableArithmetic)
   std::optional<EvaluateRequest> evaluate;
-  std::vector<std::string>
-      notes;  // what was read and has no effect here (llm-compressor keys), said in the report
+  CardRequest card;                // base_model, license, datasets, quantized_by
+  std::vector<std::string> notes;  // what llm-compressor keys ask for and is not done, said in the report
 
   static Recipe parse(std::string_view text, const std::string& file);
   static Recipe load(Io& io, const Path& path);

@@ -1,14 +1,42 @@
-// The resolved recipe of a report or a manifest, read back. What stands there as it would in a recipe file
-// goes through the same table of keys; parts whose JSON is another form (schemes, llm-compressor's targets)
-// are read here, as strictly.
+// The resolved recipe as a report or a manifest holds it, and read back from there. What stands there as it
+// would in a recipe file goes through the same table of keys; parts whose JSON is another form (schemes,
+// llm-compressor's targets) are read here, as strictly.
 #include <array>
 #include <string_view>
 
 #include "base/error.h"
+#include "quant/recipe/option_words.h"
 #include "quant/recipe/recipe.h"
 
 namespace llmq {
 namespace {
+
+const char* duo_text(AwqOptions::Duo duo) {
+  return duo == AwqOptions::Duo::kBoth ? "both" : duo == AwqOptions::Duo::kYes ? "true" : "false";
+}
+
+Json scheme_json(const SchemeRequest& s) {
+  Json json = Json::object({{"bits", Json(s.bits)}, {"activation_bits", Json(s.activation_bits)}});
+  if (s.granularity)
+    json["granularity"] = Json(*s.granularity == Granularity::kGroup     ? "group"
+                               : *s.granularity == Granularity::kChannel ? "channel"
+                               : *s.granularity == Granularity::kBlock   ? "block"
+                                                                         : "tensor");
+  if (s.weight_type == WeightType::kFloat8) json["type"] = Json("float8");
+  if (s.activation_bits != 16) json["dynamic"] = Json(!s.static_activations);
+  if (s.group_size) json["group_size"] = Json(*s.group_size);
+  if (s.symmetric) json["symmetric"] = Json(*s.symmetric);
+  return json;
+}
+
+Json evaluate_json(const EvaluateRequest& e) {
+  Json json = Json::object({{"text", Json(e.text)}});
+  if (e.max_ppl) json["max_ppl"] = Json(*e.max_ppl);
+  if (e.max_delta_ppl) json["max_delta_ppl"] = Json(*e.max_delta_ppl);
+  if (e.max_kl) json["max_kl"] = Json(*e.max_kl);
+  json["max_windows"] = Json(e.max_windows);
+  return json;
+}
 
 [[noreturn]] void refuse(const std::string& file, const std::string& message) {
   fail(ErrorKind::kBadInput, {message, file, "recipe", {}});
@@ -97,6 +125,66 @@ Recipe read(const Json& json, const std::string& file) {
 }
 
 }  // namespace
+
+Json Recipe::to_json() const {
+  Json overrides_json = Json::array();
+  for (const SchemeOverride& o : overrides)
+    overrides_json.push_back(Json::object({{"match", Json(o.match)}, {"scheme", scheme_json(o.scheme)}}));
+  Json mixed_bits = Json::array();
+  for (const int bits : mixed.bits) mixed_bits.push_back(Json(bits));
+  Json json = Json::object({
+      {"version", Json(1)},
+      {"source", Json(source)},
+      {"model", Json(model)},
+      {"output", Json(output)},
+      {"method", text_list(methods)},
+      {"scheme", scheme_is_gguf ? Json(gguf.type)
+                 : scheme       ? scheme_json(*scheme)
+                                : Json()},
+      {"format", Json(format)},
+      {"calibration", Json::object({{"text", text_list(calibration.text)},
+                                    {"samples", Json(calibration.samples)},
+                                    {"sequence_length", Json(calibration.sequence_length)},
+                                    {"seed", Json(calibration.seed)},
+                                    {"shuffle", Json(calibration.shuffle)},
+                                    {"chat_template", Json(calibration.chat_template)}})},
+      {"kv_cache",
+       kv_cache ? Json::object({{"dtype", Json(std::string(kKvCacheTypes.text(*kv_cache)))}}) : Json()},
+      {"targets", text_list(targets)},
+      {"ignore", text_list(ignore)},
+      {"overrides", overrides_json},
+      {"target_bits", target_bits ? Json(*target_bits) : Json()},
+      {"mixed", Json::object({{"bits", mixed_bits}, {"samples", Json(mixed.samples)}})},
+      {"awq", Json::object({{"grid", Json(awq.grid)},
+                            {"duo_scaling", Json(duo_text(awq.duo_scaling))},
+                            {"clip", Json(awq.clip)},
+                            {"salient_fp16", Json(awq.salient_fp16)},
+                            {"loss", Json("gram")}})},
+      {"gptq", Json::object({{"damp", Json(gptq.damp)},
+                             {"order", Json(std::string(kOrders.text(gptq.order)))},
+                             {"scale_search", Json(std::string(kSearches.text(gptq.scale_search)))},
+                             {"full_range", Json(gptq.full_range)},
+                             {"refit_scales", Json(gptq.refit_scales)},
+                             {"retry_scales", Json(gptq.retry_scales)},
+                             {"descent_sweeps", gptq.descent_sweeps ? Json(*gptq.descent_sweeps) : Json()},
+                             {"upstream_share", gptq.upstream_share ? Json(*gptq.upstream_share) : Json()}})},
+      {"gguf", Json::object({{"importance", Json(gguf.importance)},
+                             {"search", Json(gguf.search)},
+                             {"imatrix_out", Json(gguf.imatrix_out)}})},
+      {"smoothquant",
+       Json::object({{"alpha", smoothquant.alpha ? Json(*smoothquant.alpha) : Json("search")}})},
+      {"activations", Json::object({{"range", Json(activations.whole ? "max" : "percentile")},
+                                    {"percentile", Json(activations.percentile)}})},
+      {"portable", Json(portable)},
+      {"evaluate", evaluate ? evaluate_json(*evaluate) : Json()},
+      {"base_model", Json(card.base_model)},
+      {"license", Json(card.license)},
+      {"datasets", card.datasets ? text_list(*card.datasets) : Json()},
+      {"quantized_by", Json(card.quantized_by)},
+      {"notes", text_list(notes)},
+  });
+  return json;
+}
 
 Recipe Recipe::from_json(const Json& json, const std::string& file) {
   try {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/yaml.h"
 #include "export/formats/packed_formats.h"
 
 namespace llmq::testing {
@@ -22,7 +23,8 @@ RunFacts facts() {
   run.format = "compressed-tensors";
   run.calibration = Json::object({{"samples", 128}, {"sha256", "abc"}});
   run.bits_per_weight = 4.15625;
-  run.license = "apache-2.0";
+  run.card.base_model = "Qwen/Qwen3-32B";
+  run.card.licenses = {"apache-2.0"};
   return run;
 }
 
@@ -51,14 +53,42 @@ TEST(ModelCard, HasTheMeasuredTableAndTheFittingLoaders) {
   EXPECT_THAT(card, Not(HasSubstr("vllm serve")));
 }
 
+// What the hub's documentation of model cards lists, as its YAML reader takes it.
+TEST(ModelCard, HasWhatTheHubReads) {
+  RunFacts run = facts();
+  run.card.licenses = {"other"};
+  run.card.license_name = "my-own";
+  run.card.license_link = "https://example.org/licence";
+  run.card.datasets = {"allenai/c4"};
+  run.card.quantized_by = "A \"group\": of people";
+  const std::string card = make_model_card(run, measured(), kLoaders);
+  const std::string matter = card.substr(0, card.find("\n---\n", 4) + 1).substr(4);
+  const Yaml yaml = Yaml::parse(matter, "README.md");
+  for (const auto& [key, value] :
+       std::vector<std::pair<const char*, const char*>>{{"base_model", "Qwen/Qwen3-32B"},
+                                                        {"base_model_relation", "quantized"},
+                                                        {"license", "other"},
+                                                        {"license_name", "my-own"},
+                                                        {"license_link", "https://example.org/licence"},
+                                                        {"quantized_by", "A \"group\": of people"}}) {
+    ASSERT_NE(yaml.find(key), nullptr) << key;
+    EXPECT_EQ(yaml.find(key)->as_string(), value);
+  }
+  ASSERT_NE(yaml.find("datasets"), nullptr);
+  EXPECT_EQ(yaml.find("datasets")->items().at(0).as_string(), "allenai/c4");
+  run.card.licenses = {"mit", "apache-2.0"};
+  EXPECT_THAT(make_model_card(run, measured(), kLoaders),
+              HasSubstr("license:\n- \"mit\"\n- \"apache-2.0\"\n"));
+}
+
 TEST(ModelCard, ClaimsNothingThatWasNotMeasured) {
   CardFacts card;
   card.title = "x";
   RunFacts run = facts();
-  run.model = "/data/models/qwen";
+  run.card = {};
   const std::string text = make_model_card(run, card, kLoaders);
-  EXPECT_THAT(text, Not(HasSubstr("erplexity")));
-  EXPECT_THAT(text, Not(HasSubstr("base_model:")));  // a path on this machine is not a model of the hub
+  for (const char* unsaid : {"erplexity", "base_model", "license", "datasets", "quantized_by"})
+    EXPECT_THAT(text, Not(HasSubstr(unsaid)));
 }
 
 TEST(Report, KeepsItsOwnKeysAndTheRuns) {

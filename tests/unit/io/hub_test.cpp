@@ -93,6 +93,22 @@ TEST_F(Hub, DirectoriesAndFilesComeFirst) {
                  [&] { resolve_model(system_io(), (directory / "n").string()); });
 }
 
+TEST(HubName, OfASnapshotInACache) {
+  EXPECT_EQ(hub_name_of("/c/hub/models--Qwen--Qwen3-32B/snapshots/abc123"), "Qwen/Qwen3-32B");
+  EXPECT_EQ(hub_name_of("/c/models--a--b.c/snapshots/abc/model.gguf"), "a/b.c");
+  for (const char* other : {"Qwen/Qwen3-32B", "/c/models--Qwen--Qwen3-32B", "/c/models--Qwen/snapshots/abc",
+                            "/c/models--Qwen--Q3/x/snapshots/abc", "/c/models--a--b--c/snapshots/abc",
+                            "/c/datasets--a--b/snapshots/abc", ""})
+    EXPECT_EQ(hub_name_of(other), "") << other;
+}
+
+TEST(HubName, LicencesAreIdentifiers) {
+  for (const char* license : {"apache-2.0", "mit", "llama3.1", "other", "cc-by-nc-4.0"})
+    EXPECT_TRUE(is_hub_license(license)) << license;
+  for (const char* other : {"", "Apache-2.0", "apache 2.0", "mit,apache-2.0", "<x>", "a\n"})
+    EXPECT_FALSE(is_hub_license(other)) << other;
+}
+
 TEST(HubName, Shape) {
   for (const char* name : {"Qwen/Qwen3-32B", "a/b", "meta-llama/Llama-3.1-8B", "x_y/z.w"})
     EXPECT_TRUE(is_hub_name(name)) << name;

@@ -11,6 +11,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "io/gguf.h"
 #include "job/rebuild.h"
 #include "tests/support/temporary_directory.h"
 
@@ -276,6 +277,40 @@ TEST_F(QuantizeJobTest, ChatsCalibrateThroughTheModelsTemplate) {
   }
   EXPECT_EQ(calibrations.size(), 2u);
   EXPECT_EQ(digests.size(), 2u);
+}
+
+TEST_F(QuantizeJobTest, TheCardSaysWhatTheModelAndTheRecipeSay) {
+  const std::string model = LLMQ_SOURCE_DIR "/tests/models/tinystories-656k",
+                    place = "hub/models--org--tiny/snapshots/abc";
+  std::filesystem::create_directories(scratch_ / "hub/models--org--tiny/snapshots");
+  std::filesystem::copy(model, scratch_ / place);
+  scratch_.write(place + "/README.md",
+                 "---\nlicense: other\nlicense_name: tiny-licence\nlicense_link: LICENSE\n---\n");
+  QuantizeRequest asked = request("q", {"method=rtn"});
+  asked.recipe.model = (scratch_ / place).string();
+  run(asked);
+  const std::string card = scratch_.read("q/README.md");
+  EXPECT_THAT(card, ::testing::HasSubstr(
+                        "base_model: \"org/tiny\"\nbase_model_relation: quantized\nlicense: \"other\"\n"
+                        "license_name: \"tiny-licence\"\nlicense_link: \"LICENSE\"\ntags:"));
+  asked = request("r", {"base_model=org/large", "license=mit", "datasets=[a/b]", "quantized_by=somebody"});
+  asked.recipe.model = (scratch_ / place).string();
+  run(asked);
+  EXPECT_THAT(
+      scratch_.read("r/README.md"),
+      ::testing::HasSubstr("base_model: \"org/large\"\nbase_model_relation: quantized\nlicense: \"mit\"\n"
+                           "datasets:\n- \"a/b\"\nquantized_by: \"somebody\"\ntags:"));
+  run(request("s", {"calibration.text=[builtin:c4]"}));
+  const std::string local = scratch_.read("s/README.md");
+  EXPECT_THAT(local, ::testing::HasSubstr("text-generation\ndatasets:\n- \"allenai/c4\"\ntags:"));
+}
+
+TEST_F(QuantizeJobTest, AGgufSaysItsLicenceAndWhoMadeIt) {
+  run(request("q.gguf",
+              {"format=gguf", "method=rtn", "scheme=q8_0", "license=mit", "quantized_by=somebody"}));
+  const GgufFile file = open_gguf(system_io(), scratch_ / "q.gguf");
+  EXPECT_EQ(file.header.find_string("general.license"), "mit");
+  EXPECT_EQ(file.header.find_string("general.quantized_by"), "somebody");
 }
 
 }  // namespace

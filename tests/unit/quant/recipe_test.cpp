@@ -81,6 +81,23 @@ TEST(Recipe, ReadsEveryKeyOfEvaluate) {
   EXPECT_EQ(some.evaluate->max_windows, 0);
 }
 
+TEST(Recipe, ReadsWhatTheModelCardSays) {
+  const Recipe r = Recipe::parse(
+      "base_model: Qwen/Qwen3-32B\nlicense: apache-2.0\ndatasets: "
+      "HuggingFaceH4/ultrachat_200k\nquantized_by: 'A: B'\n",
+      "r.yaml");
+  EXPECT_EQ(r.card.base_model, "Qwen/Qwen3-32B");
+  EXPECT_EQ(r.card.license, "apache-2.0");
+  EXPECT_THAT(*r.card.datasets, ElementsAre("HuggingFaceH4/ultrachat_200k"));
+  EXPECT_EQ(r.card.quantized_by, "A: B");
+  EXPECT_THAT(*Recipe::parse("datasets: [a/b, c/d]\n", "r.yaml").card.datasets, ElementsAre("a/b", "c/d"));
+  EXPECT_FALSE(Recipe::parse("version: 1\n", "r.yaml").card.datasets);
+  EXPECT_THAT(recipe_error("license: Apache 2.0\n"),
+              HasSubstr("1:10: 'Apache 2.0' is not how the hub names a licence"));
+  EXPECT_THAT(recipe_error("datasets: [a/b, c4]\n"), HasSubstr("1:17: 'c4' is not a name of the hub"));
+  EXPECT_THAT(recipe_error("base_model: ./local\n"), HasSubstr("1:13"));
+}
+
 TEST(Recipe, LeavesDefaultsWhereNothingIsSaid) {
   const Recipe r = Recipe::parse("version: 1\n", "r.yaml");
   EXPECT_FALSE(r.scheme);
@@ -189,7 +206,8 @@ TEST(Recipe, ReadsBackWhatAReportHolds) {
         "full_range: false, descent_sweeps: 5, upstream_share: 0.25}\nsmoothquant: {alpha: search}\n"
         "gguf: {importance: x.dat, search: best, imatrix_out: y}\n"
         "activations: {range: percentile, percentile: 99.5}\n"
-        "evaluate: {text: t, max_ppl: 9.5, max_delta_ppl: -1, max_kl: 0.5, max_windows: 3}\n",
+        "evaluate: {text: t, max_ppl: 9.5, max_delta_ppl: -1, max_kl: 0.5, max_windows: 3}\n"
+        "base_model: a/b\nlicense: mit\ndatasets: [c/d]\nquantized_by: somebody\n",
         "model: m\nformat: gguf\nscheme: q4_k_m\nmethod: imatrix\nawq: {duo_scaling: true}\n",
         "quant_stage:\n  quant_modifiers:\n    QuantizationModifier:\n      targets: [Linear]\n      scheme: "
         "W8A8\n"
