@@ -194,7 +194,7 @@ class Backend {
   virtual void activate(const TensorView& y, const TensorView& x, Activation act) = 0;
   // into += scale * x, F32; the product is rounded before the sum.
   virtual void add(const TensorView& into, const TensorView& x, float scale) = 0;
-  virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 <-> BF16, same shape
+  virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 or BF16, one shape
 
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.
   virtual void score_rows(const TensorView& logits, std::span<const std::int32_t> targets,

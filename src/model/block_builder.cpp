@@ -36,19 +36,19 @@ LinearId BlockBuilder::linear(const std::string& name, SiteId site, std::initial
   return linear.id;
 }
 
-void BlockBuilder::attention(NormId before, AttentionSpec mixer) {
-  producer(mixer.input, NormGain{before});
+void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after) {
+  if (before) producer(mixer.input, NormGain{*before});
   producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
   block_.pages = pages_of(mixer);
-  block_.sublayers.push_back({before, mixer, {}, {mixer.input, mixer.inner}});
+  block_.sublayers.push_back({before, mixer, after, {mixer.input, mixer.inner}});
 }
 
 // Rows of `up` may be divided where nothing but a product stands between them and the inner site, and where
 // act(s u) = s act(u) for s > 0.
-void BlockBuilder::mlp(NormId before, MlpSpec mixer) {
-  producer(mixer.input, NormGain{before});
+void BlockBuilder::mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after) {
+  if (before) producer(mixer.input, NormGain{*before});
   if (mixer.gate || mixer.activation == Activation::kRelu) producer(mixer.inner, LinearRows{mixer.up});
-  block_.sublayers.push_back({before, mixer, {}, {mixer.input, mixer.inner}});
+  block_.sublayers.push_back({before, mixer, after, {mixer.input, mixer.inner}});
 }
 
 }  // namespace llmq

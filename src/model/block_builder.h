@@ -25,9 +25,10 @@ class BlockBuilder {
   LinearId linear(const std::string& name, SiteId site, std::initializer_list<std::int64_t> parts, bool bias);
   void turned_by_rope(LinearId linear, int heads) { at(linear).rope_heads = heads; }
 
-  // Sublayers in the order in which they run. What makes their inner sites is said here, too.
-  void attention(NormId before, AttentionSpec mixer);
-  void mlp(NormId before, MlpSpec mixer);
+  // Sublayers in the order in which they run, with the norms around their mixers. What makes their sites is
+  // said here, too: without a norm before nothing does, as the residual stream has other readers.
+  void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
+  void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
 
   BlockSpec block() && { return std::move(block_); }
 

@@ -1,7 +1,7 @@
 // One decoder block as data: which linears it has, which input each of them reads, and what makes that input.
 //
 //   block      sublayers, one after another, each of which adds to the residual stream h
-//   sublayer   h += residual_scale * after(mixer(before(h))), with norms before and perhaps after
+//   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both
 //   mixer      attention or an MLP: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
@@ -117,7 +117,8 @@ struct AttentionSpec {
   int heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
   RopeUse rope;
-  std::optional<NormId> query_norm, key_norm;  // over each head, before rope
+  // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
+  std::optional<NormId> query_norm, key_norm;
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }
   // FP32 of a row while it passes: q, k and v.
   std::int64_t row_floats() const { return std::int64_t{heads + 2 * kv_heads} * head_dim; }
@@ -137,7 +138,7 @@ struct MlpSpec {
 using MixerSpec = std::variant<AttentionSpec, MlpSpec>;
 
 struct SublayerSpec {
-  NormId before{};
+  std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
   MixerSpec mixer;
   std::optional<NormId> after;  // of the mixer's output
   std::vector<SiteId> sites;    // in the order in which they arise

@@ -13,11 +13,20 @@ namespace {
 
 using Divided = std::pair<const char*, std::int64_t>;
 
-void add_divided(const AttentionSpec& attention, std::vector<Divided>& all) {
+// A sum over all heads would be cut: nobody has them all.
+bool sums_over_heads(const BlockSpec& block, const AttentionSpec& attention) {
+  const auto wide = [&](std::optional<NormId> norm) {
+    return norm && block.at(*norm).width != attention.head_dim;
+  };
+  return wide(attention.query_norm) || wide(attention.key_norm);
+}
+
+void add_divided(const BlockSpec& block, const AttentionSpec& attention, std::vector<Divided>& all) {
+  if (sums_over_heads(block, attention)) all.emplace_back("norm of q and k over all heads", 1);
   all.emplace_back("attention heads", attention.heads);
   all.emplace_back("KV heads", attention.kv_heads);
 }
-void add_divided(const MlpSpec& mlp, std::vector<Divided>& all) {
+void add_divided(const BlockSpec&, const MlpSpec& mlp, std::vector<Divided>& all) {
   all.emplace_back("rows of gate and up", mlp.width);
 }
 
@@ -31,7 +40,7 @@ std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;
   for (const BlockSpec& block : spec.blocks)
     for (const SublayerSpec& part : block.sublayers)
-      std::visit([&](const auto& mixer) { add_divided(mixer, all); }, part.mixer);
+      std::visit([&](const auto& mixer) { add_divided(block, mixer, all); }, part.mixer);
   all.emplace_back("rows of o and down", spec.hidden_size);
   return all;
 }

@@ -99,8 +99,8 @@ class SublayerRun {
   }
 
   void before(std::size_t i, std::int64_t first, std::int64_t count, const TensorView& x) {
-    run_norm(backend(i), block_.at(part_.before), members_[i].weights->at(part_.before),
-             members_[i].hidden.row_slice(first, count), x);
+    run_before(backend(i), block_, *members_[i].weights, part_, members_[i].hidden.row_slice(first, count),
+               x);
   }
 
   void mix(std::size_t i, std::int64_t first, const TensorView& x, const TensorView& inner) {
@@ -171,6 +171,14 @@ void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights
     backend.rms_norm(y, x, vector_view(weights.gain), spec.eps);
   else
     backend.layer_norm(y, x, vector_view(weights.gain), vector_view(weights.bias), spec.eps);
+}
+
+void run_before(Backend& backend, const BlockSpec& block, const BlockWeights& weights,
+                const SublayerSpec& part, const TensorView& h, const TensorView& x) {
+  if (part.before)
+    run_norm(backend, block.at(*part.before), weights.at(*part.before), h, x);
+  else
+    backend.convert(x, h);
 }
 
 void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t part, const BatchRows& rows,

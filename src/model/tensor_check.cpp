@@ -151,7 +151,9 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
   check.expect_norm(spec.final_norm, "hidden_size");
   for (const BlockSpec& block : spec.blocks) {
     for (const NormSpec& norm : block.norms)
-      check.expect_norm(norm, norm.width == spec.hidden_size ? "hidden_size" : "head_dim");
+      check.expect_norm(norm, norm.width == spec.hidden_size       ? "hidden_size"
+                              : norm.width == block.pages.head_dim ? "head_dim"
+                                                                   : "all heads of head_dim");
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
     if (source.kv_cache()) check.expect_kv_scales(source, block);
   }

@@ -126,8 +126,7 @@ class FittedBlock {
   std::vector<HeadBasis> bases(const BlockWeights& weights) const {
     const BlockSpec& block = context_.spec.blocks[number_];
     const AttentionSpec& attention = attention_of(context_, number_);
-    const NormId before = block.sublayer_of(attention.input).before;
-    run_norm(context_.backend, block.at(before), weights.at(before), hidden_, x_);
+    run_before(context_.backend, block, weights, block.sublayer_of(attention.input), hidden_, x_);
     project(context_, block, weights, attention, x_, pieces_.spread, q_, k_, v_);
     return fit_block(context_.backend, pieces_, q_, k_);
   }

@@ -27,8 +27,10 @@ void normalize_and_rotate(const ForwardContext& context, const BlockWeights& wei
                           const AttentionSpec& spec, std::optional<NormId> norm, const TensorView& x,
                           std::span<const std::int32_t> positions, const BlockSpec& block) {
   if (norm) {
-    const TensorView heads(x.pointer, DType::kF32, {x.rows(), spec.head_dim}, x.device);
-    run_norm(context.backend, block.at(*norm), weights.at(*norm), heads, heads);
+    const NormSpec& of_rows = block.at(*norm);
+    const TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width},
+                          x.device);
+    run_norm(context.backend, of_rows, weights.at(*norm), rows, rows);
   }
   if (spec.rope.dims == 0) return;
   TensorView turned = x;

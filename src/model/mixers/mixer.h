@@ -42,4 +42,8 @@ void run_linears(Backend& backend, const BlockWeights& weights, const TensorView
 void run_norm(Backend& backend, const NormSpec& spec, const NormWeights& weights, const TensorView& x,
               const TensorView& y);
 
+// What the mixer of `part` reads: x = before(h), or h itself, rounded to x's type. h F32 [T, hidden_size].
+void run_before(Backend& backend, const BlockSpec& block, const BlockWeights& weights,
+                const SublayerSpec& part, const TensorView& h, const TensorView& x);
+
 }  // namespace llmq

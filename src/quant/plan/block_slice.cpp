@@ -91,6 +91,14 @@ void set_rows(BlockSpec& block, Part part, std::int64_t rows) {
 void set_channels(BlockSpec& block, SiteId site, std::int64_t channels) {
   block.sites[static_cast<std::size_t>(site)].channels = channels;
 }
+void set_width(BlockSpec& block, std::optional<NormId> norm, std::int64_t width) {
+  if (norm) block.norms[static_cast<std::size_t>(*norm)].width = width;
+}
+// A norm of all heads is as wide as they are, one of each head stays.
+void narrow_heads(BlockSpec& block, std::optional<NormId> norm, const AttentionSpec& attention,
+                  std::int64_t heads) {
+  if (norm && block.at(*norm).width != attention.head_dim) set_width(block, norm, heads * attention.head_dim);
+}
 
 // Heads by as much as leaves one KV head, and as many query heads to each as there are, if they suffice.
 void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& block) {
@@ -103,6 +111,8 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& blo
   set_rows(block, attention.key, kv);
   set_rows(block, attention.value, kv);
   set_channels(block, attention.inner, attention.inner_width());
+  narrow_heads(block, attention.query_norm, attention, attention.heads);
+  narrow_heads(block, attention.key_norm, attention, attention.kv_heads);
   auto& producer = block.sites[static_cast<std::size_t>(attention.inner)].producer;
   if (auto* rows = std::get_if<LinearRows>(&producer)) rows->repeat = attention.heads / attention.kv_heads;
 }
@@ -118,6 +128,8 @@ void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {
   for (SublayerSpec& part : block.sublayers) {
     std::visit([&](auto& mixer) { narrow_mixer(mixer, divisor, block); }, part.mixer);
     set_channels(block, part.sites.front(), hidden);
+    set_width(block, part.before, hidden);
+    set_width(block, part.after, hidden);
     set_rows(block, {part.output()}, hidden);
   }
   for (LinearSpec& linear : block.linears) {
@@ -142,8 +154,7 @@ BlockSlice slice_block(const LinearSource& source, const ModelSpec& spec, std::s
   narrow_block(structure, divisor, to.hidden_size);
   for (const LinearSpec& linear : structure.linears)
     narrowing.take_linear(spec.blocks[block].at(linear.id), linear);
-  for (NormSpec& norm : structure.norms) {
-    if (norm.width == spec.hidden_size) norm.width = to.hidden_size;
+  for (const NormSpec& norm : structure.norms) {
     narrowing.take(norm.gain.tensor, 1, norm.width, true);
     narrowing.take(norm.bias.tensor, 1, norm.width, true);
   }

@@ -2,6 +2,8 @@
 // alone whatever overrides say.
 #include "quant/plan/plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <map>
@@ -179,6 +181,35 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
+// Names of sites, each once: those that nothing makes which could be divided by a scale.
+std::vector<std::string> fixed_sites(const ModelSpec& spec) {
+  std::vector<std::string> names;
+  for (const BlockSpec& block : spec.blocks)
+    for (const SiteSpec& site : block.sites)
+      if (std::holds_alternative<std::monostate>(site.producer) &&
+          std::find(names.begin(), names.end(), site.name) == names.end())
+        names.push_back(site.name);
+  return names;
+}
+
+// What the blocks leave for the method to do. Where every output passes a norm before it is added, no output
+// makes up for what the residual stream lost before it.
+void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
+  if (const std::vector<std::string> fixed = fixed_sites(spec); plan.traits->folds && !fixed.empty())
+    plan.warnings.push_back(fmt::format("{} moves no scale out of {}: nothing makes {} that could be divided",
+                                        plan.method, fmt::join(fixed, " and "),
+                                        fixed.size() == 1 ? "it" : "them"));
+  const bool all_behind = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
+    return std::all_of(block.sublayers.begin(), block.sublayers.end(),
+                       [](const SublayerSpec& part) { return part.after.has_value(); });
+  });
+  if (!takes_back_upstream(plan) || !all_behind) return;
+  plan.gptq.upstream_share = 0;
+  if (recipe.gptq.upstream_share)
+    plan.warnings.emplace_back(
+        "gptq.upstream_share: every output passes a norm before it is added, so none takes anything back");
+}
+
 // The modules with the bits that were chosen; those that stay dense go to `ignored`.
 void apply_bits(const MixedPrecision& chosen, Plan& plan) {
   std::map<std::string, int> bits;
@@ -260,6 +291,7 @@ Plan make_plan(const Recipe& recipe, const Checkpoint& checkpoint, const ModelSp
         {c.linear->module, scheme, c.linear->out_features, c.linear->in_features, column_groups});
   }
   check_float8(plan, recipe.source);
+  suit_to_blocks(recipe, spec, plan);
   check_expressible(plan.format, plan.modules);
   if (!format.column_groups_warning.empty() && plan.modules.front().column_groups)
     plan.warnings.emplace_back(format.column_groups_warning);

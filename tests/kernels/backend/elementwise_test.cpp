@@ -233,6 +233,9 @@ TEST_P(Elementwise, ExactOperations) {
   backend().convert(bf16.view, f32.view);
   backend().convert(back.view, bf16.view);
   EXPECT_TRUE(same_bits(get(backend(), back.view), rounded(DType::kBF16, a)));
+  const Placed copied = poisoned(backend(), DType::kF32, {rows, width});
+  backend().convert(copied.view, f32.view);
+  EXPECT_TRUE(same_bits(get(backend(), copied.view), a));
 
   for (const DType dtype : {DType::kF32, DType::kBF16, DType::kF16}) {
     const Placed table = put(backend(), dtype, {rows, width}, a),
