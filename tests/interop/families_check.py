@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does, and OPT with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT and OLMo 2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 
     families_check.py LLMQ WORK
 """
@@ -11,7 +11,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, OPTConfig
+from transformers import AutoModelForCausalLM, Olmo2Config, OPTConfig
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
@@ -56,11 +56,14 @@ def fused_tinystories(folder):
     return folder
 
 
-def random_opt(folder):
+OPT = OPTConfig(vocab_size=2048, hidden_size=96, ffn_dim=192, num_hidden_layers=2, num_attention_heads=6,
+                max_position_embeddings=512, word_embed_proj_dim=96, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+OLMO2 = Olmo2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
+                    num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+
+def random_model(config, folder):
     torch.manual_seed(7)
-    config = OPTConfig(vocab_size=2048, hidden_size=96, ffn_dim=192, num_hidden_layers=2, num_attention_heads=6,
-                       max_position_embeddings=512, word_embed_proj_dim=96, bos_token_id=1, eos_token_id=2,
-                       pad_token_id=0)
     model = AutoModelForCausalLM.from_config(config)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -107,13 +110,15 @@ def main():
     fused = llmq(program, "eval-ppl", phi3, "--max-windows", 2)["ppl"]
     expect(ours == fused, f"phi3: the perplexity of tinystories, {ours!r}, with fused linears {fused!r}")
     check_family(program, "phi3", phi3, work)
-    opt = random_opt(os.path.join(work, "opt"))
+    opt = random_model(OPT, os.path.join(work, "opt"))
     check_family(program, "opt", opt, work)
     refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", opt, "--output",
                               os.path.join(work, "opt.gguf"), "--set", "format=gguf"],
                              capture_output=True, text=True)
     expect(refused.returncode == 2 and "family opt" in refused.stderr,
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
+    olmo2 = random_model(OLMO2, os.path.join(work, "olmo2"))
+    check_family(program, "olmo2", olmo2, work)
     gguf = os.path.join(work, "phi3.gguf")
     subprocess.run([program, "convert", phi3, gguf, "--to", "gguf", "--dtype", "f32"], check=True)
     read = llmq(program, "eval-ppl", gguf, "--max-windows", 2)["ppl"]

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config
 
 VOCAB = 97
 TOKENS = 40
@@ -98,6 +98,8 @@ MODELS = {
         "bfloat16",
         ["transformers4", "type"],
     ),
+    "olmo2": (Olmo2Config, dict(), "float32", []),
+    "olmo2-biases": (Olmo2Config, dict(attention_bias=True, num_key_value_heads=4), "bfloat16", []),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }

@@ -5,11 +5,12 @@
 
 namespace llmq {
 
-extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily;
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
+    kOlmo2Family;
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family,
-                                           &kQwen3Family, &kPhi3Family,    &kOptFamily};
+  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family,
+                                           &kPhi3Family,  &kOptFamily,     &kOlmo2Family};
   return kAll;
 }
 

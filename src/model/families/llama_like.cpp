@@ -74,6 +74,9 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
   if (half.traits.query_key_norm) {
     attention.query_norm = builder.norm("self_attn.q_norm", half.norm, sizes.head_dim);
     attention.key_norm = builder.norm("self_attn.k_norm", half.norm, sizes.head_dim);
+  } else if (half.traits.query_key_norm_over_all) {
+    attention.query_norm = builder.norm("self_attn.q_norm", half.norm, queries);
+    attention.key_norm = builder.norm("self_attn.k_norm", half.norm, keys);
   }
   return attention;
 }
@@ -120,10 +123,19 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockBuilder builder(fmt::format("model.layers.{}", i));
     const HalfOfABlock half{builder, sizes, traits, spec.hidden_size, norm};
-    const NormId first = builder.norm("input_layernorm", norm, spec.hidden_size),
-                 second = builder.norm("post_attention_layernorm", norm, spec.hidden_size);
-    builder.attention(first, attention_of(half, traits.windows[i], {0, spec.ropes.front().dims}));
-    builder.mlp(second, mlp_of(half));
+    const auto norm_named = [&](const char* name) { return builder.norm(name, norm, spec.hidden_size); };
+    const NormId first = norm_named(traits.norms_behind ? "post_attention_layernorm" : "input_layernorm"),
+                 second = norm_named(traits.norms_behind ? "post_feedforward_layernorm"
+                                                         : "post_attention_layernorm");
+    const AttentionSpec attention = attention_of(half, traits.windows[i], {0, spec.ropes.front().dims});
+    const MlpSpec mlp = mlp_of(half);
+    if (traits.norms_behind) {
+      builder.attention({}, attention, first);
+      builder.mlp({}, mlp, second);
+    } else {
+      builder.attention(first, attention);
+      builder.mlp(second, mlp);
+    }
     spec.blocks[i] = std::move(builder).block();
   }
 }

@@ -1,6 +1,6 @@
 // The decoder that most families share: RMS norms, rotary attention with grouped KV heads, a gated MLP, no
-// parallel residual. They differ in defaults, biases, the norms over heads of q and k, and where a sliding
-// window applies.
+// parallel residual. They differ in defaults, biases, the norms over heads of q and k, where a sliding window
+// applies, and whether norms stand before the mixers or behind them.
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -30,9 +30,11 @@ LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const Lla
 
 struct LlamaTraits {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
-  bool query_key_norm = false;
-  bool fused = false;                 // q, k and v are stored as one linear, gate and up as another
-  std::vector<std::int64_t> windows;  // per block; 0: full attention
+  bool query_key_norm = false;           // over each head of q and k
+  bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
+  bool norms_behind = false;             // post_attention_ and post_feedforward_layernorm, and none before
+  bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
+  std::vector<std::int64_t> windows;     // per block; 0: full attention
 };
 
 // Embedding, blocks and the last norm, under Llama's names.

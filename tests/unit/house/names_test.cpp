@@ -59,14 +59,14 @@ Findings named_linears(const std::string& path, const std::string& text) {
 // "llama.cpp" and its programs, such as llama-imatrix, are no architectures.
 Findings named_architectures(const std::string& path, const std::string& text) {
   static const std::regex architecture(
-      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Pp]hi|[Oo]pt|OPT)(?![a-z]|\\.cpp|-[a-z])");
+      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Pp]hi|[Oo]pt|OPT|[Oo]lmo|OLMo)(?![a-z]|\\.cpp|-[a-z])");
   return lines_with(path, text, architecture, "names the architecture");
 }
 
 // Comparisons with the name of an architecture or a family. Pre-tokenizers, which llama.cpp names after
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
-  const std::string name = "\"(llama|mistral|qwen2|qwen3|phi3|opt)[\".]";
+  const std::string name = "\"(llama|mistral|qwen2|qwen3|phi3|opt|olmo2)[\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");
   return lines_with(path, text, compared, "asks for the architecture");

@@ -216,6 +216,43 @@ TEST(ModelSpec, Qwen3HasHeadNormsAndItsOwnHeadDim) {
             "model.layers.1.self_attn.k_norm.weight");
 }
 
+// The residual stream goes into more than one mixer, so no scale of q, k, v, gate or up can move out of them.
+TEST(ModelSpec, Olmo2HasItsNormsBehind) {
+  const ScratchOlmo2 model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(spec.final_norm.eps, 1e-5f);
+  for (const BlockSpec& block : spec.blocks) {
+    ASSERT_EQ(block.sublayers.size(), 2u);
+    const auto name_of = [&](std::optional<NormId> norm) { return block.at(norm.value()).gain.tensor; };
+    const SublayerSpec &attention = block.sublayers[0], &mlp = block.sublayers[1];
+    EXPECT_FALSE(attention.before || mlp.before);
+    EXPECT_EQ(name_of(attention.after), block.prefix + ".post_attention_layernorm.weight");
+    EXPECT_EQ(name_of(mlp.after), block.prefix + ".post_feedforward_layernorm.weight");
+    EXPECT_EQ(block.at(block.attention()->query_norm.value()).width, 16);
+    EXPECT_EQ(block.at(block.attention()->key_norm.value()).width, 8);
+    for (const SiteSpec& site : block.sites) {
+      const bool stream = site.name == "x_attn" || site.name == "x_mlp";
+      EXPECT_EQ(std::holds_alternative<std::monostate>(site.producer), stream) << site.name;
+    }
+    const auto producer = [&](std::size_t site) { return std::get<LinearRows>(block.sites[site].producer); };
+    EXPECT_EQ(block.at(producer(1).rows.linear).module, block.prefix + ".self_attn.v_proj");
+    EXPECT_EQ(block.at(producer(3).rows.linear).module, block.prefix + ".mlp.up_proj");
+  }
+}
+
+TEST(ModelSpec, OtherStructuresThanOlmo2sAreRefused) {
+  ScratchOlmo2 before, narrow;
+  before.add_to_blocks("input_layernorm.weight", scratch_ramp({16}));
+  EXPECT_THAT(model_refusal(before),
+              HasSubstr("model.layers.0.input_layernorm.weight: nothing in this family reads"));
+  narrow.add_to_blocks("self_attn.k_norm.weight", scratch_ramp({4}));
+  EXPECT_THAT(model_refusal(narrow), HasSubstr("k_norm.weight: has shape [4], but"));
+  EXPECT_THAT(model_refusal(narrow), HasSubstr("[8] (all heads of head_dim)"));
+  ScratchOlmo2 window;
+  window.config["sliding_window"] = 4096;
+  EXPECT_THAT(model_refusal(window), HasSubstr("sliding_window"));
+}
+
 TEST(ModelSpec, UnknownFamiliesAndFieldsAreRefusedByName) {
   EXPECT_THAT(refusal_with("model_type", "gemma2"),
               HasSubstr("model_type: the family \"gemma2\" is not known here"));

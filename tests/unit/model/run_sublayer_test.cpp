@@ -114,8 +114,7 @@ std::vector<float> run(const std::vector<Backend*>& members, Compute compute, co
   return hidden;
 }
 
-TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) {
-  ScratchModel model;
+void expect_equal_chunks(const ScratchModel& model) {
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
@@ -126,6 +125,9 @@ TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) {
       EXPECT_EQ(run({backend.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
   }
 }
+
+TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) { expect_equal_chunks(ScratchModel()); }
+TEST(RunBlock, ChunksWithoutANormBeforeGiveTheSameBits) { expect_equal_chunks(ScratchOlmo2()); }
 
 TEST(RunBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
   ScratchModel model;
@@ -174,6 +176,18 @@ TEST(RunBlock, AModelIsDividedWhereEverythingDivides) {
       EXPECT_EQ(error.detail().hint, "for this model use one of 1, 2");
     }
   }
+}
+
+// Nobody has all heads, over which the norm of q sums.
+TEST(RunBlock, ANormOverAllHeadsIsNotDivided) {
+  const ScratchOlmo2 model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(member_spec(spec, 1).blocks[1].attention()->heads, 4);
+  const std::string refused = error_of([&] { member_spec(spec, 2); });
+  EXPECT_NE(refused.find("norm of q and k over all heads cannot be divided over 2 devices"),
+            std::string::npos)
+      << refused;
+  EXPECT_NE(refused.find("use one of 1"), std::string::npos) << refused;
 }
 
 TEST(RunBlock, NotANumberInANormIsRefusedByName) {

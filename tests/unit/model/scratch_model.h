@@ -128,6 +128,18 @@ class ScratchModel {
   std::filesystem::path directory_;
 };
 
+// The same as an OLMo 2: norms behind the mixers and over all heads of q and of k.
+class ScratchOlmo2 : public ScratchModel {
+ public:
+  ScratchOlmo2() : ScratchModel("olmo2", "Olmo2ForCausalLM") {
+    for (const char* block : {"model.layers.0.", "model.layers.1."})
+      tensors.erase(block + std::string("input_layernorm.weight"));
+    add_to_blocks("post_feedforward_layernorm.weight", scratch_ramp({16}));
+    add_to_blocks("self_attn.q_norm.weight", scratch_ramp({16}));
+    add_to_blocks("self_attn.k_norm.weight", scratch_ramp({8}));
+  }
+};
+
 // The error of a call as its kind and sentence: "unsupported|file: where: message"; empty when it succeeds.
 template <typename Call>
 std::string error_of(const Call& call) {

@@ -1,5 +1,7 @@
-// Forms of blocks that no family has yet, against the same model in a form that families have: matrices that
-// are stacked and transposed, a factor of what enters the residual stream, a reader that is never quantized.
+// Forms of blocks that are not Llama's. What no family has yet is held against the same model in a form that
+// families have: matrices that are stacked and transposed, a factor of what enters the residual stream, a
+// reader that is never quantized. Of norms behind the mixers: which scales move and which do not.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -193,6 +195,59 @@ TEST(BlockForms, ReadersThatAreNeverQuantizedGetTheScaleToo) {
       EXPECT_LT(found.product, 4 * 0x1p-24) << "one division and two products, of 24 bits";
     }
   }
+}
+
+// Readers of the residual stream as it is are rounded as they are, and the norms behind keep their gains;
+// scales move from v to o and from up to down alone.
+TEST(BlockForms, NothingMovesWithoutANormBefore) {
+  ScratchOlmo2 model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  for (const auto& [folding, plain] :
+       {std::pair{kAwqInForms, "method: rtn\nscheme: w4a16_g8_asym\n"},
+        {"method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+         "calibration: {sequence_length: 24}\n",
+         "method: rtn\nscheme: w8a8_channel_sym\n"}}) {
+    SCOPED_TRACE(folding);
+    const Job job(folding, checkpoint, spec), rounded(plain, checkpoint, spec);
+    ASSERT_EQ(job.report.warnings.size(), 1u);
+    EXPECT_THAT(job.report.warnings.back(),
+                ::testing::HasSubstr("moves no scale out of x_attn and x_mlp: nothing makes them"));
+    for (const BlockSpec& block : spec.blocks) {
+      for (const NormSpec& norm : block.norms)
+        EXPECT_EQ(job.dense(norm.gain.tensor), checkpoint.read_float32(checkpoint.at(norm.gain.tensor)))
+            << norm.gain.tensor;
+      for (const char* kept : {"q_proj", "k_proj", "gate_proj"}) {
+        const std::string& module = linear_named(block, kept).module;
+        EXPECT_EQ(job.output.quantized.at(module).codes, rounded.output.quantized.at(module).codes) << module;
+      }
+      for (const char* scaled : {"v_proj", "o_proj", "up_proj", "down_proj"}) {
+        const std::string& module = linear_named(block, scaled).module;
+        EXPECT_NE(job.output.quantized.at(module).scales, rounded.output.quantized.at(module).scales)
+            << module << ": without a fold there is nothing to see";
+      }
+    }
+  }
+}
+
+// Behind a norm no output can make up for what was lost, so no second model runs for it.
+TEST(BlockForms, NothingIsTakenBackThroughANorm) {
+  const ScratchOlmo2 behind;
+  const ScratchModel before;
+  const auto plan_of = [](const std::string& recipe, const Checkpoint& checkpoint) {
+    return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, ModelSpec::read(checkpoint),
+                     Compute::kFloat32, 1, 0);
+  };
+  const std::string both =
+      "method: [awq, gptq]\nscheme: w4a16_g8_asym\nignore: [lm_head]\n"
+      "calibration: {sequence_length: 24}\n";
+  EXPECT_TRUE(takes_back_upstream(plan_of(both, before.open())));
+  const Plan quiet = plan_of(both, behind.open()),
+             asked = plan_of(both + "gptq: {upstream_share: 0.5}\n", behind.open());
+  EXPECT_FALSE(takes_back_upstream(quiet) || takes_back_upstream(asked));
+  EXPECT_EQ(quiet.warnings.size(), 1u);  // of the scales
+  EXPECT_THAT(asked.warnings.back(), ::testing::HasSubstr("gptq.upstream_share: every output passes a norm"));
 }
 
 // What a recipe leaves alone keeps its bytes, so its input can't be scaled.

@@ -37,6 +37,19 @@ SecondsByPart counted(const ModelSpec& one, double tokens) {
           {"rounding", rounding}};
 }
 
+// Norms of a share are as wide as what they normalize there.
+void expect_norms_fit(const Checkpoint& from, const BlockSpec& block) {
+  for (const NormSpec& norm : block.norms)
+    EXPECT_EQ(from.at(norm.gain.tensor).view.shape.elements(), norm.width) << norm.gain.tensor;
+  for (const SublayerSpec& part : block.sublayers)
+    for (const std::optional<NormId> norm : {part.before, part.after})
+      EXPECT_TRUE(!norm || block.at(*norm).width == block.at(part.output()).out_features);
+  const AttentionSpec& attention = *block.attention();
+  if (!attention.query_norm) return;
+  EXPECT_EQ(block.at(*attention.query_norm).width, attention.inner_width());
+  EXPECT_EQ(block.at(*attention.key_norm).width, std::int64_t{attention.kv_heads} * attention.head_dim);
+}
+
 Totals predicted(const std::string& recipe, const Checkpoint& checkpoint, const ModelSpec& spec,
                  std::vector<std::int64_t>* asked = nullptr) {
   const Plan plan = make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0);
@@ -46,15 +59,18 @@ Totals predicted(const std::string& recipe, const Checkpoint& checkpoint, const 
         // a share takes no more memory than it does where it is stored
         for (const StoredTensor& tensor : from.tensors())
           EXPECT_EQ(tensor.view.dtype, checkpoint.at(tensor.name).view.dtype) << tensor.name;
+        expect_norms_fit(from, one.blocks.front());
         if (asked != nullptr) asked->push_back(samples);
         return counted(one, of(samples * plan.calibration.sequence_length));
       });
   return {parts.begin(), parts.end()};
 }
 
-// A llama of `blocks` blocks whose weights are all zero.
+// A llama of `blocks` blocks whose weights are all zero, or with `kv_heads` an OLMo 2.
 Checkpoint checkpoint_of_zeros(std::int64_t hidden, std::int64_t intermediate, std::int64_t heads,
-                               std::int64_t blocks) {
+                               std::int64_t blocks, std::int64_t kv_heads = 0) {
+  const bool behind = kv_heads != 0;
+  const std::int64_t keys = behind ? hidden / heads * kv_heads : hidden;
   std::vector<Checkpoint::OwnedTensor> tensors;
   const auto add = [&](const std::string& name, const Shape& shape) {
     tensors.push_back(
@@ -64,28 +80,34 @@ Checkpoint checkpoint_of_zeros(std::int64_t hidden, std::int64_t intermediate, s
   add("model.norm.weight", {hidden});
   for (std::int64_t b = 0; b < blocks; ++b) {
     const std::string prefix = "model.layers." + std::to_string(b) + ".";
-    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+    for (const char* norm :
+         {behind ? "post_feedforward_layernorm" : "input_layernorm", "post_attention_layernorm"})
       add(prefix + norm + ".weight", {hidden});
-    for (const char* role : {"q", "k", "v", "o"})
-      add(prefix + "self_attn." + role + "_proj.weight", {hidden, hidden});
+    if (behind) {
+      add(prefix + "self_attn.q_norm.weight", {hidden});
+      add(prefix + "self_attn.k_norm.weight", {keys});
+    }
+    for (const char* role : {"q", "o"}) add(prefix + "self_attn." + role + "_proj.weight", {hidden, hidden});
+    for (const char* role : {"k", "v"}) add(prefix + "self_attn." + role + "_proj.weight", {keys, hidden});
     for (const char* role : {"gate", "up"})
       add(prefix + "mlp." + role + "_proj.weight", {intermediate, hidden});
     add(prefix + "mlp.down_proj.weight", {hidden, intermediate});
   }
-  return Checkpoint::of_tensors(tensors,
-                                Json::object({{"model_type", "llama"},
-                                              {"architectures", Json::array({Json("LlamaForCausalLM")})},
-                                              {"hidden_size", hidden},
-                                              {"intermediate_size", intermediate},
-                                              {"num_hidden_layers", blocks},
-                                              {"num_attention_heads", heads},
-                                              {"num_key_value_heads", heads},
-                                              {"vocab_size", 256},
-                                              {"max_position_embeddings", 2048},
-                                              {"rms_norm_eps", 1e-5},
-                                              {"hidden_act", "silu"},
-                                              {"tie_word_embeddings", true},
-                                              {"torch_dtype", "bfloat16"}}));
+  return Checkpoint::of_tensors(
+      tensors,
+      Json::object({{"model_type", behind ? "olmo2" : "llama"},
+                    {"architectures", Json::array({Json(behind ? "Olmo2ForCausalLM" : "LlamaForCausalLM")})},
+                    {"hidden_size", hidden},
+                    {"intermediate_size", intermediate},
+                    {"num_hidden_layers", blocks},
+                    {"num_attention_heads", heads},
+                    {"num_key_value_heads", behind ? kv_heads : heads},
+                    {"vocab_size", 256},
+                    {"max_position_embeddings", 2048},
+                    {"rms_norm_eps", 1e-5},
+                    {"hidden_act", "silu"},
+                    {"tie_word_embeddings", true},
+                    {"torch_dtype", "bfloat16"}}));
 }
 
 void expect_counts(const Totals& found, const ModelSpec& spec, double tokens) {
@@ -109,6 +131,14 @@ TEST(TimePrediction, ASmallBlockIsRunAsItIsAndCarriedToAllSamplesAndBlocks) {
 
 TEST(TimePrediction, ALargeBlockIsCutToAHalfAndAQuarterOfItsWidth) {
   const Checkpoint checkpoint = checkpoint_of_zeros(1024, 2048, 8, 2);
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  expect_counts(
+      predicted("method: gptq\ncalibration: {samples: 40, sequence_length: 512}\n", checkpoint, spec), spec,
+      20480);
+}
+
+TEST(TimePrediction, NormsOverAllHeadsAreCutAsTheHeadsAre) {
+  const Checkpoint checkpoint = checkpoint_of_zeros(1024, 2048, 8, 2, 4);
   const ModelSpec spec = ModelSpec::read(checkpoint);
   expect_counts(
       predicted("method: gptq\ncalibration: {samples: 40, sequence_length: 512}\n", checkpoint, spec), spec,
