@@ -8,7 +8,7 @@ import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, 
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
@@ -92,6 +92,7 @@ models = {
     "qwen3": random_model("qwen3-tiny", Qwen3Config(vocab_size=49152, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
     "phi3": random_model("phi3-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=32, sliding_window=64,
                                                  tie_word_embeddings=False, rope_parameters=longrope, **sizes), smollm2),
+    "olmo2": random_model("olmo2-tiny", Olmo2Config(vocab_size=49152, pad_token_id=None, tie_word_embeddings=False, rope_parameters=yarn, **sizes), smollm2),
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
@@ -174,7 +175,7 @@ def convert(*arguments):
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if "qwen" in arguments[0] or "phi" in arguments[0]:
+    if any(family in arguments[0] for family in ("qwen", "phi", "olmo")):
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):
@@ -233,7 +234,7 @@ else:
 
 # 3. Whole files with llama-quantize, from the same BF16 or F32 numbers.
 if os.path.isfile(quantize):
-    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4"):
+    for name in ("SmolLM2", "llama", "llama-biases", "qwen2", "qwen3", "phi3", "phi4", "olmo2"):
         stored = f"{work}/stored.gguf"
         llmq(program, "convert", models[name], stored, "--to", "gguf", "--dtype", "f32", "--overwrite")
         wrong = []

@@ -1,6 +1,8 @@
 // OLMo 2: Llama with norms behind the mixers and none before them, and an RMS norm over all heads of q at
 // once, another over all of k. Source: Transformers' configuration_olmo2 and modeling_olmo2.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -15,8 +17,34 @@ void read_olmo2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufName, 11> kOlmo2BlockNames{{{"attn_q", "self_attn.q_proj"},
+                                                     {"attn_k", "self_attn.k_proj"},
+                                                     {"attn_v", "self_attn.v_proj"},
+                                                     {"attn_output", "self_attn.o_proj"},
+                                                     {"attn_q_norm", "self_attn.q_norm"},
+                                                     {"attn_k_norm", "self_attn.k_norm"},
+                                                     {"post_attention_norm", "post_attention_layernorm"},
+                                                     {"ffn_gate", "mlp.gate_proj"},
+                                                     {"ffn_up", "mlp.up_proj"},
+                                                     {"ffn_down", "mlp.down_proj"},
+                                                     {"post_ffw_norm", "post_feedforward_layernorm"}}};
+
+constexpr std::array<GgufKey, 10> kOlmo2Keys{
+    GgufKey::kBlockCount,  GgufKey::kContextLength, GgufKey::kEmbeddingLength, GgufKey::kFeedForwardLength,
+    GgufKey::kHeadCount,   GgufKey::kKvHeadCount,   GgufKey::kRopeScaling,     GgufKey::kFrequencyBase,
+    GgufKey::kNormEpsilon, GgufKey::kFileType};
+
+void add_olmo2_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+}
+
+constexpr GgufFamily kOlmo2Gguf = {.architecture = "olmo2",
+                                   .names = {"model.layers", kLlamaModelNames, kOlmo2BlockNames},
+                                   .keys = kOlmo2Keys,
+                                   .add_config = add_olmo2_gguf};
+
 }  // namespace
 
-extern const Family kOlmo2Family = {"olmo2", "Olmo2ForCausalLM", false, read_olmo2};
+extern const Family kOlmo2Family = {"olmo2", "Olmo2ForCausalLM", false, read_olmo2, &kOlmo2Gguf};
 
 }  // namespace llmq

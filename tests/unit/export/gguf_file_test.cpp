@@ -1,4 +1,5 @@
 // A model written as GGUF and read back: the same config, weights, ids; and what is refused.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -119,7 +120,7 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
 INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
                          ::testing::Values("llama-default", "llama-linear-biases", "llama-yarn",
                                            "llama-tied-head-only", "mistral-window", "mistral-head-dim",
-                                           "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window"),
+                                           "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window", "olmo2"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -131,6 +132,7 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
   for (const auto& [name, part] : {std::pair{"llama-dynamic-mqa", "dynamic"},
                                    {"llama-llama3-gelu", "gelu"},
                                    {"qwen2-window", "sliding"},
+                                   {"olmo2-biases", "llama.cpp's olmo2 has no place for this bias"},
                                    {"opt", "family opt are not written as GGUF"}})
     expect_refusal(ErrorKind::kUnsupported, part, [&, model = name] {
       to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
@@ -166,19 +168,24 @@ TEST(GgufFile, RefusesARopeThatTheArchitectureDoesNotTurn) {
   refused(wider, "phi3 models have heads that make up the hidden size");
 }
 
+// Those that begin with `prefix`, without it, in the order of the file.
+std::string keys_of(const GgufHeader& header, const std::string& prefix) {
+  std::vector<std::pair<const std::byte*, std::string>> keys;
+  for (const auto& [key, value] : header.metadata)
+    if (key.starts_with(prefix)) keys.emplace_back(value.bytes.data(), key.substr(prefix.size()));
+  std::sort(keys.begin(), keys.end());
+  std::string order;
+  for (const auto& [place, key] : keys) order += key + " ";
+  return order;
+}
+
 // As llama.cpp's conversion/phi.py, in its order.
 TEST(GgufFile, SaysWhatPhi3Is) {
   TemporaryDirectory directory;
   to_gguf(system_io(), golden_model(directory, "phi3-longrope"), directory / "m.gguf", "f32");
   const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
   const GgufHeader& header = file.header;
-  std::vector<std::pair<const std::byte*, std::string>> keys;
-  for (const auto& [key, value] : header.metadata)
-    if (key.starts_with("phi3.")) keys.emplace_back(value.bytes.data(), key.substr(5));
-  std::sort(keys.begin(), keys.end());
-  std::string order;
-  for (const auto& [place, key] : keys) order += key + " ";
-  EXPECT_EQ(order,
+  EXPECT_EQ(keys_of(header, "phi3."),
             "rope.scaling.attn_factor context_length rope.scaling.original_context_length embedding_length "
             "feed_forward_length block_count attention.head_count attention.head_count_kv "
             "attention.layer_norm_rms_epsilon rope.dimension_count rope.freq_base attention.sliding_window ");
@@ -202,6 +209,28 @@ TEST(GgufFile, SaysWhatPhi3Is) {
   const Checkpoint before = open_checkpoint(system_io(), (directory / "phi3-longrope").string());
   EXPECT_EQ(numbers("blk.1.attn_qkv.weight"), values(before, "model.layers.1.self_attn.qkv_proj.weight"));
   EXPECT_EQ(numbers("blk.1.ffn_up.weight"), values(before, "model.layers.1.mlp.gate_up_proj.weight"));
+}
+
+// As llama.cpp's conversion/olmo.py, in its order, and with the names of src/models/olmo2.cpp.
+TEST(GgufFile, SaysWhatOlmo2Is) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), golden_model(directory, "olmo2"), directory / "m.gguf", "f32");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_EQ(keys_of(file.header, "olmo2."),
+            "block_count context_length embedding_length feed_forward_length attention.head_count "
+            "attention.head_count_kv rope.freq_base attention.layer_norm_rms_epsilon ");
+  std::vector<std::string> norms;
+  for (const GgufTensor& tensor : file.header.tensors)
+    if (tensor.name.starts_with("blk.0.") && tensor.shape.rank() == 1) norms.push_back(tensor.name.substr(6));
+  EXPECT_THAT(norms, ::testing::ElementsAre("attn_k_norm.weight", "attn_q_norm.weight",
+                                            "post_attention_norm.weight", "post_ffw_norm.weight"));
+  const Checkpoint before = open_checkpoint(system_io(), (directory / "olmo2").string()),
+                   after = open_checkpoint(system_io(), (directory / "m.gguf").string());
+  for (const char* norm :
+       {"post_attention_layernorm", "post_feedforward_layernorm", "self_attn.q_norm", "self_attn.k_norm"}) {
+    const std::string name = fmt::format("model.layers.1.{}.weight", norm);
+    EXPECT_EQ(values(after, name), values(before, name)) << name;
+  }
 }
 
 TEST(GgufFile, RefusesASecondRope) {

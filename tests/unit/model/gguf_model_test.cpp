@@ -170,10 +170,13 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
-  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3 and phi3 are", [&] { read(unknown); });
+  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3, phi3 and olmo2 are", [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
   expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(windowed); });
+  GgufBytes third = small_gguf("olmo2");  // OLMo 3 has the same architecture there
+  third.u32("olmo2.attention.sliding_window", 32);
+  expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(third); });
   GgufBytes nothing;
   expect_refusal(ErrorKind::kBadInput, "general.architecture", [&] { read(nothing); });
 }
