@@ -4,7 +4,7 @@
 # 77: what makes Debian packages is not installed. Needs no network; needs root, as dpkg does, or a namespace in which one is root.
 set -euo pipefail
 build=$1; source=$2
-for tool in dpkg-shlibdeps lintian; do
+for tool in dpkg-shlibdeps lintian man; do
   command -v $tool >/dev/null || { echo "SKIPPED: $tool is not installed (scripts/install_dependencies.sh packages)"; exit 77; }
 done
 if [ "$(id -u)" -ne 0 ]; then
