@@ -76,16 +76,16 @@ HttpCounters HttpServer::counters() const {
   return {state_->connection_count, state_->accepted, state_->evicted, state_->refused, state_->timed_out};
 }
 
-bool HttpServer::run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain,
-                     bool by_signal) {
+void HttpServer::end_by_signal() {
+  state_->signals.add(SIGTERM);
+  state_->signals.add(SIGINT);
+  state_->watch_signals();
+}
+
+bool HttpServer::run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain) {
   state_->handler = std::move(handler);
   state_->drain_seconds = drain_seconds;
   state_->on_drain = on_drain;
-  if (by_signal) {
-    state_->signals.add(SIGTERM);
-    state_->signals.add(SIGINT);
-    state_->watch_signals();
-  }
   state_->accept();
   state_->io.run();
   return !state_->cut_off;

@@ -45,11 +45,13 @@ class HttpServer {
   bool on_loopback() const;
   HttpCounters counters() const;  // any thread
 
-  // Asks `handler` until stop_soon() or, `by_signal`, SIGTERM or SIGINT, and then until the answers under way
-  // are given: `on_drain` is called when it begins; what takes longer than `drain_seconds`, or a second
-  // signal, is cut off. True when every answer was given whole.
-  bool run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain,
-           bool by_signal = true);
+  // From now on SIGTERM and SIGINT end run(), also one that comes before it; without this they end the
+  // process.
+  void end_by_signal();
+  // Asks `handler` until stop_soon() or a signal, and then until the answers under way are given: `on_drain`
+  // is called when it begins; what takes longer than `drain_seconds`, or a second signal, is cut off. True
+  // when every answer was given whole.
+  bool run(HttpHandler handler, double drain_seconds, const std::function<void()>& on_drain);
   void stop_soon();  // any thread: as the first signal does
 
   struct State;

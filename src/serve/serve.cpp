@@ -29,6 +29,7 @@ ServeEnd serve(const ServedModel& model, RequestEngine& engine, const ServeOptio
   if (!http.on_loopback() && !options.api.keys.required())
     Log::get().warn("everyone who reaches this address may use the model: give --api-key-file");
   const std::stop_callback stop(options.stop, [&] { http.stop_soon(); });
+  if (!options.stop.stop_possible()) http.end_by_signal();
   listening(http.port());
   const bool whole = http.run(
       [&](HttpRequest request, std::shared_ptr<HttpResponder> answer) {
@@ -38,8 +39,7 @@ ServeEnd serve(const ServedModel& model, RequestEngine& engine, const ServeOptio
       [&] {
         if (!options.stop.stop_possible()) Log::get().note("finishing the answers under way");
         served.begin_drain();
-      },
-      !options.stop.stop_possible());
+      });
   if (failed) return ServeEnd::kFailed;
   return whole ? ServeEnd::kDrained : ServeEnd::kCutOff;
 }

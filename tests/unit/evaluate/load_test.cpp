@@ -159,7 +159,7 @@ class Played {
       : play_(std::move(play)), server_("127.0.0.1", 0, {}), thread_([this] {
           server_.run(
               [this](HttpRequest request, std::shared_ptr<HttpResponder> answer) { handle(request, answer); },
-              5, [] {}, false);
+              5, [] {});
         }) {}
   ~Played() {
     server_.stop_soon();

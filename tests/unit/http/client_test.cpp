@@ -179,10 +179,7 @@ TEST(HttpClient, ManyCallsToThisServerAtOnce) {
     if (request.path != "/early") answer->end();
     kept.push_back(answer);
   };
-  std::thread thread([&] {
-    server.run(
-        answer_twice, 5, [] {}, false);
-  });
+  std::thread thread([&] { server.run(answer_twice, 5, [] {}); });
   {
     HttpClient client({"127.0.0.1", server.port(), ""}, {});
     std::vector<std::shared_ptr<Pieces>> readers;

@@ -7,6 +7,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <ctime>
 #include <regex>
 #include <thread>
@@ -23,11 +24,7 @@ using ::testing::StartsWith;
 // A server that says its path, in a stream where that is /stream.
 class Parrot {
  public:
-  Parrot()
-      : server_("127.0.0.1", 0, {}), thread_([this] {
-          server_.run(
-              answer, 5, [] {}, false);
-        }) {}
+  Parrot() : server_("127.0.0.1", 0, {}), thread_([this] { server_.run(answer, 5, [] {}); }) {}
   ~Parrot() {
     server_.stop_soon();
     thread_.join();
@@ -71,6 +68,16 @@ std::string request(const std::string& method, const std::string& path, const st
 const std::string kClose = "Connection: close\r\n";
 
 // A HEAD is answered by the head of a GET's answer; a body behind it would be read as the next answer.
+// A caller that was told the port may end the server before it runs.
+TEST(HttpServer, ASignalBeforeItRunsEndsIt) {
+  HttpServer server("127.0.0.1", 0, {});
+  server.end_by_signal();
+  std::raise(SIGTERM);
+  bool drained = false;
+  EXPECT_TRUE(server.run([](const auto&, const auto&) {}, 5, [&] { drained = true; }));
+  EXPECT_TRUE(drained);
+}
+
 TEST(HttpServer, AHeadHasNoBodyAndTheNextAnswerIsRead) {
   const Parrot parrot;
   for (const std::string path : {"/first", "/stream"}) {
