@@ -308,8 +308,8 @@ std::string padding_note(std::span<const PlannedModule> modules) {
   }
   for (const auto& [name, m] : fused) {
     const std::int64_t group = std::max(group_size_of(m.scheme), 1);
-    const auto tiled = [&](std::int64_t out, std::int64_t in) {
-      return m.out_features % out == 0 && m.in_features % std::lcm(in, group) == 0;
+    const auto tiled = [group, &one = m](std::int64_t out, std::int64_t in) {
+      return one.out_features % out == 0 && one.in_features % std::lcm(in, group) == 0;
     };
     if (!tiled(64, 128) && !tiled(128, 64))
       return fmt::format(
