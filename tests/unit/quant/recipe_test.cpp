@@ -7,23 +7,14 @@
 
 #include "base/error.h"
 #include "base/yaml.h"
+#include "tests/unit/quant/recipe_error.h"
 
 namespace llmq {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-// The error that `text` gives, or "" when it is read.
-std::string recipe_error(const std::string& text) {
-  try {
-    Recipe::parse(text, "r.yaml");
-    return "";
-  } catch (const Error& e) {
-    EXPECT_EQ(exit_code(e.kind()), 2);
-    return e.what();
-  }
-}
+using testing::recipe_error;
 
 TEST(Recipe, ReadsEveryKeyOfItsOwnForm) {
   const Recipe r = Recipe::parse(
