@@ -52,9 +52,9 @@ std::string name_of(const EngineFlags& options) {
 }
 
 // Clients of /tokenizer_info want an end token; a model without tokenizer_config.json has it by number.
-Json info_of_tokenizer(const LoadedModel& model, const std::optional<ChatTemplate>& chat) {
-  Json info = tokenizer_info(tokenizer_config(system_io(), model.checkpoint.path()).json,
-                             chat ? std::optional(chat->source()) : std::nullopt);
+Json info_of_tokenizer(const LoadedModel& model, const Json& config,
+                       const std::optional<ChatTemplate>& chat) {
+  Json info = tokenizer_info(config, chat ? std::optional(chat->source()) : std::nullopt);
   const std::vector<std::int32_t>& ends = model.spec.eos_ids;
   if (info.at("eos_token").is_null() && !ends.empty())
     info["eos_token"] = model.tokenizer.decode(std::span(ends).first(1));
@@ -62,8 +62,10 @@ Json info_of_tokenizer(const LoadedModel& model, const std::optional<ChatTemplat
 }
 
 ServedModel served_model(const LoadedModel& model, const EngineFlags& options, std::int64_t context) {
-  std::optional<ChatTemplate> chat = ChatTemplate::open(system_io(), model.checkpoint.path());
-  Json info = info_of_tokenizer(model, chat);
+  const Path& path = model.checkpoint.path();
+  const TokenizerConfig config = tokenizer_config(system_io(), path);
+  std::optional<ChatTemplate> chat = ChatTemplate::open(system_io(), path, config);
+  Json info = info_of_tokenizer(model, config.json, chat);
   return {name_of(options), {options.model},       static_cast<std::int64_t>(std::time(nullptr)),
           context,          model.spec.vocab_size, model.tokenizer,
           std::move(chat),  std::move(info)};

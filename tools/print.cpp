@@ -26,9 +26,10 @@ std::string row_text(const std::vector<std::string>& row, const std::vector<std:
 
 // What stands beside the message in a line of JSON.
 Json error_fields(const Error& error) {
-  const ErrorDetail& d = error.detail();
-  return Json::object(
-      {{"kind", kind_name(error.kind())}, {"file", d.file}, {"where", d.where}, {"hint", d.hint}});
+  Json fields = error_json(error);
+  fields.erase("schema");
+  fields.erase("message");
+  return fields;
 }
 
 }  // namespace

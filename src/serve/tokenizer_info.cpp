@@ -16,10 +16,10 @@ constexpr std::array kToldPlain = {"tokenizer_class",     "model_max_length", "a
                                    "padding_side",        "truncation_side",  "legacy",
                                    "split_special_tokens"};
 
-// A token, alone or with its flags, as its text; null for anything else.
-Json token_text(const Json& token) {
-  const Json* text = token.is_object() ? token.find("content") : &token;
-  return text && text->is_string() ? *text : Json();
+// Null for what is no token.
+Json text_or_null(const Json& token) {
+  const auto text = token_text(token);
+  return text ? Json(*text) : Json();
 }
 
 }  // namespace
@@ -34,12 +34,12 @@ Json tokenizer_info(const Json& config, const std::optional<std::string>& chat_t
     if (const auto token = token_named(config, key)) info[key] = *token;
   if (const Json* list = config.find("additional_special_tokens"); list && list->is_array()) {
     Json texts = Json::array();
-    for (const Json& token : list->items()) texts.push_back(token_text(token));
+    for (const Json& token : list->items()) texts.push_back(text_or_null(token));
     info["additional_special_tokens"] = std::move(texts);
   }
   if (const Json* added = config.find("added_tokens_decoder"); added && added->is_object()) {
     Json texts = Json::object();
-    for (const Json::Member& token : added->members()) texts[token.first] = token_text(token.second);
+    for (const Json::Member& token : added->members()) texts[token.first] = text_or_null(token.second);
     info["added_tokens_decoder"] = std::move(texts);
   }
   if (chat_template) info["chat_template"] = *chat_template;

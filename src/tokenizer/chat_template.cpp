@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "jinja/evaluator.h"
 #include "tokenizer/json_fields.h"
-#include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
 namespace {
@@ -120,24 +119,29 @@ ChatTemplate ChatTemplate::parse(std::string_view source, const std::string& fil
 }
 
 std::optional<ChatTemplate> ChatTemplate::open(Io& io, const Path& model) {
+  return open(io, model, tokenizer_config(io, model));
+}
+
+std::optional<ChatTemplate> ChatTemplate::open(Io& io, const Path& model, const TokenizerConfig& config) {
   const auto state = std::make_shared<State>();
-  const auto add_from = [&](const Json& config, const std::string& file) {
-    const Json* found = config.find("chat_template");
+  const auto add_from_config = [&] {
+    const Json* found = config.json.find("chat_template");
     if (!found) return;
-    if (found->is_string()) return state->add("default", found->as_string(), file);
+    if (found->is_string()) return state->add("default", found->as_string(), config.file);
     if (!found->is_array())
-      fail(ErrorKind::kBadInput,
-           {fmt::format("expected a chat template, found {}", found->kind()), file, "chat_template", {}});
+      fail(ErrorKind::kBadInput, {fmt::format("expected a chat template, found {}", found->kind()),
+                                  config.file,
+                                  "chat_template",
+                                  {}});
     for (const Json& one : found->items())
-      state->add(one.at("name").as_string(), one.at("template").as_string(), file);
+      state->add(one.at("name").as_string(), one.at("template").as_string(), config.file);
     std::stable_partition(state->templates.begin(), state->templates.end(),
                           [](const NamedTemplate& one) { return one.name == "default"; });
   };
-  const TokenizerConfig config = tokenizer_config(io, model);
   state->read_special_tokens(config.json);
   const Path own = model / "chat_template.jinja";
   if (io.is_directory(model) && io.exists(own)) state->add("default", read_text(io, own), own.string());
-  if (state->templates.empty()) add_from(config.json, config.file);
+  if (state->templates.empty()) add_from_config();
   if (state->templates.empty()) return std::nullopt;
   ChatTemplate made;
   made.state_ = state;

@@ -14,6 +14,7 @@
 
 #include "base/io.h"
 #include "base/json.h"
+#include "tokenizer/tokenizer_config.h"
 
 namespace llmq {
 
@@ -30,6 +31,8 @@ class ChatTemplate {
   // chat_template.jinja of a model directory, else "chat_template" of its tokenizer_config.json (one, or
   // several by name), or that of a .gguf; none where the model has none.
   static std::optional<ChatTemplate> open(Io& io, const Path& model);
+  // `config`: the model's, where it is read already.
+  static std::optional<ChatTemplate> open(Io& io, const Path& model, const TokenizerConfig& config);
 
   // `request` has "messages"; it may have "tools", "documents", "add_generation_prompt" (false when absent)
   // and any other variable of the template. Where the model has a template named "tool_use" it is taken when

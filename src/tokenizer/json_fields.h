@@ -37,12 +37,15 @@ inline JsonPattern pattern_of(const Json& json, const std::string& file) {
   fail(ErrorKind::kBadInput, {"a pattern is neither 'String' nor 'Regex'", file, "pattern", {}});
 }
 
-// "<s>", or {"content": "<s>", ...}, of tokenizer_config.json or special_tokens_map.json
+// "<s>", or {"content": "<s>", ...}, as tokenizer_config.json and special_tokens_map.json have tokens.
+inline std::optional<std::string> token_text(const Json& token) {
+  const Json* const text = token.is_object() ? token.find("content") : &token;
+  if (text == nullptr || !text->is_string()) return std::nullopt;
+  return text->as_string();
+}
 inline std::optional<std::string> token_named(const Json& json, std::string_view key) {
-  const Json* found = json.find(key);
-  if (found != nullptr && found->is_object()) found = found->find("content");
-  if (found == nullptr || !found->is_string()) return std::nullopt;
-  return found->as_string();
+  const Json* const found = json.find(key);
+  return found == nullptr ? std::nullopt : token_text(*found);
 }
 
 }  // namespace llmq
