@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <regex>
+
 #include "tests/unit/export/tiny_checkpoint.h"
 
 namespace llmq::testing {
@@ -30,11 +32,13 @@ LoaderVerdict verdict(const std::string& format, std::span<const PlannedModule> 
   return {};
 }
 
+// Not gtest's matcher of a regex: glibc's regexec waits for ever where clang's AddressSanitizer stands before it.
 TEST(LoaderConstraints, VerdictsNameTheVersionTheySpeakOf) {
+  const std::regex kVersion(R"([0-9]\.[0-9])");
   for (const char* format : {"compressed-tensors", "awq", "gptq", "gptq_v2", "safetensors"})
     for (const LoaderVerdict& one :
          loader_verdicts(format, block(scheme_of(4, 128, true, DType::kF16), 1024), "x"))
-      EXPECT_THAT(one.loader, ::testing::ContainsRegex("[0-9]\\.[0-9]")) << format;
+      EXPECT_TRUE(std::regex_search(one.loader, kVersion)) << format << ": " << one.loader;
 }
 
 TEST(LoaderConstraints, MarlinTakesWhatItsSourceSays) {
