@@ -148,7 +148,7 @@ CompletionPart CompletionSink::part_of(Choice& choice, const GenerationEvent& ev
 
 void CompletionSink::measure(Choice& choice, const GenerationEvent& event, Time now) {
   const auto tokens = static_cast<std::int64_t>(event.tokens.size());
-  if (event.index == 0) usage_.cached_tokens = std::max(usage_.cached_tokens, event.cached_tokens);
+  if (event.index == 0) usage_.cached_tokens += event.cached_tokens - choice.usage.cached_tokens;
   usage_.completion_tokens += tokens;
   choice.usage.completion_tokens += tokens;
   choice.usage.cached_tokens = event.cached_tokens;

@@ -44,8 +44,9 @@ struct Answering {
     sink.accepted(7);
   }
   void event(std::uint64_t id, int index, std::vector<std::int32_t> tokens, const std::string& text,
-             std::optional<FinishReason> finish = {}) {
+             std::optional<FinishReason> finish = {}, std::int64_t cached_tokens = 0) {
     GenerationEvent event;
+    event.cached_tokens = cached_tokens;
     event.id = id;
     event.index = index;
     event.tokens = std::move(tokens);
@@ -83,6 +84,21 @@ TEST(CompletionSink, SeveralPromptsAndAnswersKeepTheirPlaces) {
   EXPECT_EQ(texts, "aA stop,b stop,c length,d stop,");
   EXPECT_EQ(body.at("usage").at("prompt_tokens"), Json(7));
   EXPECT_EQ(body.at("usage").at("completion_tokens"), Json(6));
+}
+
+// As prompt_tokens are: of each prompt once, however many answers it has and however often an answer is told.
+TEST(CompletionSink, CachedTokensAreTheSumOverPrompts) {
+  CompletionSink::Asked a = asked(false, false, {30, 40});
+  a.options.n = 2;
+  Answering answering(a);
+  answering.event(7, 0, {5}, "a", {}, 16);
+  answering.event(7, 0, {5}, "A", FinishReason::kStop, 16);
+  answering.event(7, 1, {5}, "b", FinishReason::kStop, 16);
+  answering.event(8, 1, {5}, "d", FinishReason::kStop, 32);
+  answering.event(8, 0, {5}, "c", FinishReason::kStop, 32);
+  EXPECT_EQ(
+      Json::parse(answering.client->body, "body").at("usage").at("prompt_tokens_details").at("cached_tokens"),
+      Json(48));
 }
 
 TEST(CompletionSink, StreamsCallsAsTheLastChunk) {
