@@ -150,30 +150,38 @@ void interrupt(const BoundedJob& job, const TemporaryDirectory& directory, std::
 class SameBytes : public ::testing::TestWithParam<BoundedJob> {};
 
 // One digest over threads, plans (everything in memory, inputs computed again, the residual stream in a file)
-// and histories. Rounding alone has one plan: for it the limit is only there.
+// and histories. Each plan runs whole with each number of threads; it is interrupted with one of them, and
+// each number of threads has a plan that is interrupted. Rounding alone has one plan: for it the limit is
+// only there.
 TEST_P(SameBytes, AtAnyThreadCountAndLimitInOnePartOrTwo) {
   const BoundedJob job = GetParam();
   std::string digest;
   std::vector<std::uint64_t> limits = limits_of(job, 1);
   if (job.method == "rtn") limits.insert(limits.end(), {64, 128});
   ASSERT_GE(limits.size(), 3u);
-  for (const int threads : {1, 2, 3, 8}) {
+  const std::vector<int> counts = {1, 2, 3, 8};
+  for (std::size_t i = 0; i < counts.size(); ++i) {
+    const int threads = counts[i];
     // Each thread's scratch is beside whatever the plan holds; both figures were rounded up, so that their
     // difference may be one too small.
     const std::uint64_t scratch = threads == 1 ? 0 : planned_megabytes(job, 0, threads) - limits.front() + 1;
-    for (const std::uint64_t alone : limits) {
-      const std::uint64_t limit = alone + scratch;
+    for (std::size_t j = 0; j < limits.size(); ++j) {
+      const std::uint64_t limit = limits[j] + scratch;
+      const bool in_parts = j % counts.size() == i || i % limits.size() == j;
       SCOPED_TRACE(std::to_string(limit) + " MB, " + std::to_string(threads) + " threads");
       const TemporaryDirectory directory;
-      interrupt(job, directory, limit, threads);
-      for (const char* name : {"whole", "parts"}) {
+      const auto expect_digest = [&](const char* name, double resumed_blocks) {
         const JobRun run = run_job(job, (directory / name).string(), limit, threads, {}, Watch::kLook);
         ASSERT_EQ(run.watched.exit_code, 0) << run.text;
-        EXPECT_EQ(run.json().at("resumed_blocks").as_double(), name == std::string("parts") ? 1 : 0);
+        EXPECT_EQ(run.json().at("resumed_blocks").as_double(), resumed_blocks);
         const std::string found = run.json().at("digest").as_string();
         if (digest.empty()) digest = found;
         EXPECT_EQ(found, digest) << name;
-      }
+      };
+      expect_digest("whole", 0);
+      if (!in_parts) continue;
+      interrupt(job, directory, limit, threads);
+      expect_digest("parts", 1);
     }
   }
 }

@@ -32,7 +32,8 @@ LoaderVerdict verdict(const std::string& format, std::span<const PlannedModule> 
   return {};
 }
 
-// Not gtest's matcher of a regex: glibc's regexec waits for ever where clang's AddressSanitizer stands before it.
+// Not gtest's matcher of a regex: glibc's regexec waits for ever where clang's AddressSanitizer stands before
+// it.
 TEST(LoaderConstraints, VerdictsNameTheVersionTheySpeakOf) {
   const std::regex kVersion(R"([0-9]\.[0-9])");
   for (const char* format : {"compressed-tensors", "awq", "gptq", "gptq_v2", "safetensors"})
