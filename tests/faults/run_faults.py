@@ -174,17 +174,19 @@ def main():
     def check_in_time(fault):
         return check(build, fault, without) if time.time() - start < asked_for.seconds else None
 
+    begun, survivors = [], 0
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         asked = sorted({(target, names) for fault in chosen for target, names in fault.tests})
         without = dict(zip(asked, pool.map(lambda test: unplanted(build, *test), asked)))
-        outcomes = list(pool.map(check_in_time, chosen))
-    begun = [(fault, outcome) for fault, outcome in zip(chosen, outcomes) if outcome is not None]
-    survivors = 0
-    for fault, (seen, words, log) in begun:
-        print(f"{'skipped' if seen is None else 'seen   ' if seen else 'MISSED '} {fault.name}: {words}")
-        if seen is False:
-            survivors += 1
-            print("".join(log)[-3000:])
+        for fault, outcome in zip(chosen, pool.map(check_in_time, chosen)):
+            if outcome is None:
+                continue
+            begun.append((fault, outcome))
+            seen, words, log = outcome  # said at once: who is stopped has said what was found
+            print(f"{'skipped' if seen is None else 'seen   ' if seen else 'MISSED '} {fault.name}: {words}", flush=True)
+            if seen is False:
+                survivors += 1
+                print("".join(log)[-3000:], flush=True)
     skipped = sum(seen is None for _, (seen, _, _) in begun)
     tried = len(begun) - skipped
     print(f"{tried - survivors} of {tried} planted faults were seen, {skipped} skipped, {len(chosen) - len(begun)} not begun in time, in {time.time() - start:.0f} s")
