@@ -152,8 +152,16 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
 
 void Api::tokenize(const HttpRequest& request, const std::string&, const Responder& responder) {
   const TokenizeRequest asked = parse_tokenize_request(request.body, options_.limits);
-  const TokenIds ids =
-      encoded(asked.prompt ? *asked.prompt : rendered(asked.chat), asked.add_special_tokens, "prompt");
+  // A text to be counted or cut may be longer than the context, such as one whose perplexity is measured in
+  // windows.
+  constexpr std::size_t kMostBytes = 2u << 20;
+  const std::string text = asked.prompt ? *asked.prompt : rendered(asked.chat);
+  if (text.size() > kMostBytes)
+    throw ApiError(400,
+                   fmt::format("the text has {} bytes, and {} at most are cut into tokens at once",
+                               text.size(), kMostBytes),
+                   "prompt");
+  const TokenIds ids = model_.tokenizer.encode(text, asked.add_special_tokens);
   Json list = Json::array();
   for (const std::int32_t id : ids) list.push_back(id);
   responder->reply(json_reply(Json::object({{"count", static_cast<std::int64_t>(ids.size())},

@@ -158,6 +158,20 @@ class Attacks(unittest.TestCase):
             self.assertLess(time.monotonic() - start, 5 * PATIENCE)
         self.assertTrue(self.server.grown_less(before, 64 << 20))
 
+    def test_texts_longer_than_the_context_are_cut_into_tokens(self):
+        """As lm-evaluation-harness asks it of a whole document; what is too long is refused in a sentence, in bounded memory."""
+        before = self.server.resident()
+        start = time.monotonic()
+        status, answer = self.server.post("/tokenize", {"prompt": "a story " * 150_000, "add_special_tokens": False})
+        self.assertEqual(status, 200, str(answer)[:200])
+        self.assertEqual(answer["count"], len(answer["tokens"]))
+        self.assertEqual(answer["count"], 300_000)
+        status, answer = self.server.post("/tokenize", {"prompt": "a" * 4_000_000})
+        self.assertEqual(status, 400)
+        self.assertIn("4000000 bytes", answer["error"]["message"])
+        self.assertLess(time.monotonic() - start, 5 * PATIENCE)
+        self.assertTrue(self.server.grown_less(before, 128 << 20))
+
     def test_constraints_that_explode(self):
         """Each ends with an error of its own, soon and in bounded memory."""
         before = self.server.resident()
