@@ -41,6 +41,7 @@ void add_serve(CLI::App& app, Session& session);
 void add_bench(CLI::App& app, Session& session);
 void add_inspect(CLI::App& app, Session& session);
 void add_diff(CLI::App& app, Session& session);
+void add_report(CLI::App& app, Session& session);
 void add_publish(CLI::App& app, Session& session);
 void add_convert(CLI::App& app, Session& session);
 void add_estimate(CLI::App& app, Session& session);

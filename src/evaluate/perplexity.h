@@ -22,14 +22,14 @@
 namespace llmq {
 
 struct PerplexityProtocol {
-  std::string name = "hf";  // "hf" | "llama.cpp"
+  std::string name = "hf";  // "hf" | "llama.cpp" | "lm-eval"
   std::int64_t context = 2048;
   std::int64_t stride = 2048;
   std::int64_t max_windows = 0;  // 0: all
-  std::string id() const;        // "hf-2048", "llama.cpp-512", "hf-2048-stride-1024"
+  std::string id() const;        // "hf-2048", "llama.cpp-512", "lm-eval-2048", "hf-2048-stride-1024"
 };
 
-// Resolves defaults against a model: hf min(2048, max_position), llama.cpp 512.
+// Resolves defaults against a model: hf and lm-eval min(2048, max_position), llama.cpp 512.
 PerplexityProtocol resolve_protocol(const std::string& name, std::optional<std::int64_t> context,
                                     std::optional<std::int64_t> stride, std::int64_t max_windows,
                                     const ModelSpec& spec);
@@ -38,8 +38,10 @@ struct Window {
   std::vector<std::int32_t> tokens;
   std::int64_t first_scored = 1;
 };  // positions first_scored .. size-1 are targets
+// `first`: the token that llama.cpp puts over the first of each window (none: nothing), and lm-eval before
+// the text.
 std::vector<Window> cut_windows(std::span<const std::int32_t> ids, const PerplexityProtocol& protocol,
-                                std::optional<std::int32_t> bos);
+                                std::optional<std::int32_t> first);
 
 struct Divergence {
   double kl_mean = 0, kl_stderr = 0, kl_p99 = 0, kl_max = 0, top1_agreement = 0;

@@ -13,8 +13,10 @@
 namespace llmq {
 namespace {
 
-// BOS as the llama.cpp protocol wants it: only where the tokenizer itself puts one in front.
-std::optional<std::int32_t> added_bos(const Tokenizer& tokenizer) {
+// The token in front that a protocol asks for. llama.cpp's: BOS, only where the tokenizer itself puts it
+// there. lm-eval's: BOS, or else EOS, before a text that has no special tokens of its own.
+std::optional<std::int32_t> first_token(const Tokenizer& tokenizer, const std::string& protocol) {
+  if (protocol == "lm-eval") return tokenizer.bos() ? tokenizer.bos() : tokenizer.eos();
   const std::vector<std::int32_t> with = tokenizer.encode("a", true), without = tokenizer.encode("a", false);
   if (with.size() > without.size() && with.front() != without.front()) return with.front();
   return std::nullopt;
@@ -35,7 +37,7 @@ Engine load_engine(const LoadedModel& model, const std::shared_ptr<Backend>& bac
 
 // Another model than the first reads the same tokens, and has positions for them.
 void must_fit(const LoadedModel& model, const char* argument, const LoadedModel& first,
-              const PerplexityProtocol& protocol, const std::string& text,
+              const PerplexityProtocol& protocol, const std::string& text, bool special,
               const std::vector<std::int32_t>& ids) {
   if (protocol.context > model.spec.max_position)
     fail(ErrorKind::kUsage, {fmt::format("context {} is longer than the {} positions of {}", protocol.context,
@@ -43,7 +45,7 @@ void must_fit(const LoadedModel& model, const char* argument, const LoadedModel&
                              {},
                              "--context",
                              "choose a smaller context"});
-  if (model.tokenizer.encode(text) != ids)
+  if (model.tokenizer.encode(text, special) != ids)
     fail(ErrorKind::kBadInput, {"its tokenizer gives other ids for this text than that of " + first.name,
                                 model.name, argument, "compare a model with the one it was made from"});
 }
@@ -57,10 +59,12 @@ std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const Load
       resolve_protocol(request.protocol, request.context, request.stride, request.max_windows, first.spec);
   const Path path = resolve_text(system_io(), request.text);
   const std::string text = read_text(system_io(), path, std::uint64_t{1} << 32);
-  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, text, path.string());
-  for (const LoadedModel& model : models.subspan(1)) must_fit(model, "model", first, protocol, text, ids);
-  if (against) must_fit(*against, "--against", first, protocol, text, ids);
-  const std::vector<Window> windows = cut_windows(ids, protocol, added_bos(first.tokenizer));
+  const bool rolling = protocol.name == "lm-eval";
+  const std::vector<std::int32_t> ids = encode_text(first.tokenizer, text, path.string(), !rolling);
+  for (const LoadedModel& model : models.subspan(1))
+    must_fit(model, "model", first, protocol, text, !rolling, ids);
+  if (against) must_fit(*against, "--against", first, protocol, text, !rolling, ids);
+  const std::vector<Window> windows = cut_windows(ids, protocol, first_token(first.tokenizer, protocol.name));
   std::vector<Engine> engines;
   engines.reserve(models.size());
   for (const LoadedModel& model : models) {
@@ -84,9 +88,19 @@ std::vector<Evaluation> evaluate(std::span<const LoadedModel> models, const Load
       });
   const std::string digest = sha256_hex(std::as_bytes(std::span(text)));
   std::vector<Evaluation> evaluations;
-  for (std::size_t i = 0; i < engines.size(); ++i)
-    evaluations.push_back({engines[i].device_name(), protocol.id(), request.text, digest,
-                           std::move(results[i]), kernels_json(engines[i]), kv_cache_json(engines[i])});
+  for (std::size_t i = 0; i < engines.size(); ++i) {
+    Evaluation& made = evaluations.emplace_back();
+    made = {engines[i].device_name(),
+            protocol.id(),
+            request.text,
+            digest,
+            std::move(results[i]),
+            kernels_json(engines[i]),
+            kv_cache_json(engines[i]),
+            {}};
+    if (rolling && made.result.scored_tokens == static_cast<std::int64_t>(ids.size()))
+      made.rates = text_rates(text, made.result);
+  }
   return evaluations;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "evaluate/perplexity.h"
+#include "evaluate/text_rates.h"
 #include "job/loaded_model.h"
 #include "runtime/engine.h"
 
@@ -34,7 +35,8 @@ struct Evaluation {
   std::string protocol;  // "hf-2048"
   std::string text, text_sha256;
   PerplexityResult result;
-  Json kernels, kv_cache;  // kernels_json() and kv_cache_json() of the model
+  Json kernels, kv_cache;          // kernels_json() and kv_cache_json() of the model
+  std::optional<TextRates> rates;  // where every token of the text was scored: lm-eval without --max-windows
 };
 
 // Each of `models` on the same tokens, those of the first one's tokenizer; the original runs once for all of

@@ -33,7 +33,7 @@ struct Tokenizer::State {
   StringIndex added_ids;
   AddedTokenFinder as_written, in_normal_form;
   std::vector<std::int32_t> before, after;  // special tokens round a text
-  std::optional<std::int32_t> bos;
+  std::optional<std::int32_t> bos, eos;
 
   const AddedToken* added_token(std::int32_t id) const {
     const auto at = std::lower_bound(added.begin(), added.end(), id,
@@ -43,6 +43,12 @@ struct Tokenizer::State {
   std::optional<std::int32_t> id_of(std::string_view token) const {
     const auto id = added_ids.find(token);
     return id ? id : model.id_of(token);
+  }
+
+  // What tokenizer_config.json, or a .gguf, calls the tokens that begin and end a text.
+  void read_ends(const Json& config) {
+    if (const auto token = token_named(config, "bos_token")) bos = id_of(*token);
+    if (const auto token = token_named(config, "eos_token")) eos = id_of(*token);
   }
 
   void read_added(const Json& list, const std::string& file);
@@ -202,6 +208,7 @@ std::string Tokenizer::token(std::int32_t id) const {
 }
 
 std::optional<std::int32_t> Tokenizer::bos() const { return state_->bos; }
+std::optional<std::int32_t> Tokenizer::eos() const { return state_->eos; }
 
 namespace {
 
@@ -233,7 +240,7 @@ Tokenizer Tokenizer::open(Io& io, const Path& model) {
     const GgufTokenizer files = gguf_tokenizer(open_gguf(io, model).header);
     Tokenizer made = parse(files.tokenizer, model.string());
     auto state = std::make_shared<State>(*made.state_);
-    if (const auto bos = token_named(files.config, "bos_token")) state->bos = state->id_of(*bos);
+    state->read_ends(files.config);
     made.state_ = state;
     return made;
   }
@@ -245,8 +252,7 @@ Tokenizer Tokenizer::open(Io& io, const Path& model) {
                                 "save the tokenizer with Transformers' save_pretrained"});
   Tokenizer made = parse(Json::parse(read_text(io, file), file.string()), file.string());
   auto state = std::make_shared<State>(*made.state_);
-  if (const auto bos = token_named(tokenizer_config(io, model).json, "bos_token"))
-    state->bos = state->id_of(*bos);
+  state->read_ends(tokenizer_config(io, model).json);
   made.state_ = state;
   return made;
 }

@@ -36,6 +36,7 @@ class Tokenizer {
   std::optional<std::int32_t> id_of(std::string_view token) const;
   std::string token(std::int32_t id) const;  // as written in the file, e.g. "Ġthe"
   std::optional<std::int32_t> bos() const;   // from tokenizer_config.json / special tokens, when known
+  std::optional<std::int32_t> eos() const;   // from tokenizer_config.json, when known
 
  private:
   struct State;

@@ -7,7 +7,7 @@ trap 'rm -rf "$work"' EXIT
 cmake --install "$build" --prefix "$work/here" >/dev/null
 mv "$work/here" "$work/elsewhere"
 tree=$work/elsewhere
-for file in recipes/qwen32b.yaml wikitext-2/wiki.test.raw calibration/c4.utf8; do
+for file in recipes/qwen32b.yaml wikitext-2/wiki.test.raw calibration/c4.utf8 lm-eval/documents.py lm-eval/llmq_choice.jsonl; do
   cmp "$tree/share/llmq/$file" "$(find "$source/share" "$source/recipes" -path "*${file#recipes/}" | head -n 1)"
 done
 python3 "$source/tests/cli/check_licences.py" "$source" "$tree"

@@ -221,6 +221,12 @@ def looks(jobs):
     jobs.run("estimate", "estimate", MODEL, "--budget", "1KiB", "--machine", "h100-sxm", "--scheme", "w4a16_g64_asym,q4_k_m", "--kv-cache-dtype", "int8")
     jobs.run("eval-ppl", "eval-ppl", "rtn", "--against", MODEL, "--max-windows", 1, "--max-ppl", 1, "--max-kl", 9, code=3)
     jobs.run("eval-ppl", "eval-ppl", MODEL, "--max-windows", 1, "--lora", "adapter")
+    (jobs.folder / "short.txt").write_text("Once upon a time there was a text of a few words.", encoding="utf-8")
+    jobs.run("eval-ppl", "eval-ppl", "rtn", "--protocol", "lm-eval", "--text", "short.txt")
+    results = SOURCE / "tests/fixtures/lm_eval"
+    jobs.run("task-scores", "report", "rtn", "--lm-eval", results / "quantized.json", "--lm-eval-baseline", results / "original.json", "--lm-eval-model", "tiny-rtn",
+             "--max-acc-drop", 0.01, code=3)
+    jobs.keep("report", json.loads((jobs.folder / "rtn/report.json").read_text(encoding="utf-8")), "rtn/report.json with scores")
     jobs.run("eval-ppl-models", "eval-ppl", "rtn", MODEL, "--against", MODEL, "--max-windows", 1, "--max-kl", 9)
     jobs.run("inspect", "inspect", MODEL, "--tensors")
     for output in ("rtn", "awq", "kv"):

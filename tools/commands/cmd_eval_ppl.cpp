@@ -39,6 +39,9 @@ void print_evaluation(const EvalPplOptions& options, const std::string& model, c
   print_line(fmt::format("{}: perplexity {:.4f} ± {:.4f}  ({}, {}, {} windows, {} scored tokens, {})", model,
                          r.ppl, r.ppl_stderr, e.protocol, e.text, r.windows, r.scored_tokens,
                          compute_name(options.request.compute)));
+  if (e.rates)
+    print_line(fmt::format("word perplexity {:.4f}, byte perplexity {:.6f}, {:.6f} bits per byte",
+                           e.rates->word_perplexity, e.rates->byte_perplexity, e.rates->bits_per_byte));
   if (r.against) {
     const Divergence& d = *r.against;
     print_line(fmt::format("against {}: perplexity {:.4f}, difference {:+.4f}", options.against,
@@ -69,6 +72,9 @@ Json measured_json(const EvalPplOptions& options, const std::string& model, cons
                        {"ppl", r.ppl},
                        {"ppl_stderr", r.ppl_stderr},
                        {"mean_nll", r.mean_nll},
+                       {"word_perplexity", e.rates ? Json(e.rates->word_perplexity) : Json()},
+                       {"byte_perplexity", e.rates ? Json(e.rates->byte_perplexity) : Json()},
+                       {"bits_per_byte", e.rates ? Json(e.rates->bits_per_byte) : Json()},
                        {"seconds", r.seconds},
                        {"tokens_per_second", static_cast<double>(r.evaluated_tokens) / r.seconds},
                        {"peak_rss_bytes", peak_resident_bytes()},
@@ -143,7 +149,8 @@ void add_eval_ppl(CLI::App& app, Session& session) {
       ->type_name("FILE");
   command
       ->add_option("--protocol", request.protocol,
-                   "hf (context 2048, no overlap) or llama.cpp (context 512, second half scored)")
+                   "hf (context 2048, no overlap), llama.cpp (context 512, second half scored) or lm-eval "
+                   "(every token scored, as lm-evaluation-harness with max_length=CONTEXT does)")
       ->type_name("NAME");
   command->add_option("--context", request.context, "Tokens per window")->type_name("N");
   command

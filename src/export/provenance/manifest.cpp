@@ -115,6 +115,14 @@ std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::stri
   return found;
 }
 
+Json manifest_with(Json manifest, const std::string& file, std::span<const NamedDigest> changed) {
+  manifest_subjects(manifest, file);  // throws where it is no manifest
+  for (Json& subject : manifest["subject"].items())
+    for (const NamedDigest& one : changed)
+      if (one.name == subject.at("name").as_string()) subject = descriptor(one);
+  return manifest;
+}
+
 ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file) {
   const StatementReader top(manifest, file), build = top.at("predicate").at("buildDefinition");
   const StatementReader asked = build.at("externalParameters"), found = build.at("internalParameters");

@@ -50,6 +50,9 @@ std::vector<NamedDigest> digests_of(Io& io, const Path& directory, std::span<con
 // duplicates; digests are SHA-256. Error(kBadInput) naming `file` otherwise.
 std::vector<NamedDigest> manifest_subjects(const Json& manifest, const std::string& file);
 
+// The manifest with other digests for the subjects of these names; a name that it does not have is left out.
+Json manifest_with(Json manifest, const std::string& file, std::span<const NamedDigest> changed);
+
 // The job that such a manifest speaks of; Error(kBadInput) naming `file` where something is missing or of
 // another kind. The recipe is as it stands there, and its paths are whatever somebody wrote.
 ProvenanceFacts manifest_facts(const Json& manifest, const std::string& file);

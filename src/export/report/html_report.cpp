@@ -146,6 +146,30 @@ Json perplexity(const Json& r) {
                        {"gates", gates(*e)}});
 }
 
+Json task_scores(const Json& r) {
+  const Json* const scores = object_of(r, "task_scores");
+  if (scores == nullptr || list_of(*scores, "rows").empty()) return Json();
+  const auto count = [](const Json& row, const char* key) {
+    const auto value = number_of(row, key);
+    return value ? fmt::format("{:.0f}", *value) : std::string("–");
+  };
+  Json rows = Json::array();
+  for (const Json& row : list_of(*scores, "rows")) {
+    const auto error = number_of(row, "standard_error"), before = number_of(row, "baseline");
+    rows.push_back(Json::array(
+        {text_at(row, "task"), text_at(row, "metric"), text_at(row, "filter"), count(row, "shots"),
+         count(row, "asked"),
+         fmt::format("{:.6g}{}", figure_of(row, "value"), error ? fmt::format(" ± {:.2g}", *error) : ""),
+         before ? fmt::format("{:.6g}", *before) : std::string("–")}));
+  }
+  return Json::object({{"model", text_at(*scores, "model")},
+                       {"harness", text_at(*scores, "harness")},
+                       {"date", text_at(*scores, "date")},
+                       {"baseline", text_at(*scores, "baseline")},
+                       {"rows", rows},
+                       {"gates", gates(*scores)}});
+}
+
 // Linears that share a scheme, and what each number of bits was estimated to cost.
 Json choice(const Json& one) {
   Json modules = Json::array(), costs = Json::array();
@@ -250,6 +274,7 @@ std::string make_html_report(const Json& report) {
                     {"fallbacks", fallbacks(report)},
                     {"warnings", warnings(report)},
                     {"perplexity", perplexity(report)},
+                    {"task_scores", task_scores(report)},
                     {"calibrated", page.calibrated},
                     {"losses", losses(page)},
                     {"blocks", blocks(page)},

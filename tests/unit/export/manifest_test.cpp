@@ -56,6 +56,21 @@ class Output {
   TemporaryDirectory disk_;
 };
 
+TEST(ManifestTest, TakesTheDigestOfADocumentThatWasWrittenAnew) {
+  const Output output;
+  output.write("b.txt", "scores");
+  EXPECT_THAT(output.mismatches(), Contains("b.txt sha sha"));
+  const Json before = Json::parse(read_text(system_io(), output.path() / "manifest.json"), "manifest.json");
+  const std::vector<NamedDigest> changed = {{"b.txt", 6, file_sha256(system_io(), output.path() / "b.txt")},
+                                            {"other", 1, kHash}};
+  const Json after = manifest_with(before, "manifest.json", changed);
+  EXPECT_EQ(after.at("subject").items().size(), 2u) << "a name that it does not have is left out";
+  EXPECT_EQ(after.at("subject").items()[0], before.at("subject").items()[0]);
+  EXPECT_EQ(after.at("subject").items()[1].at("annotations").at("bytes").as_integer(), 6);
+  output.write("manifest.json", after.dump(1));
+  EXPECT_TRUE(output.verify().ok());
+}
+
 TEST(ManifestTest, IsAnInTotoStatementWithSlsaProvenance) {
   ProvenanceFacts facts;
   facts.version = "0.1.0", facts.commit = "abc1234", facts.command = "llmq quantize";
