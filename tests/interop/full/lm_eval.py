@@ -25,7 +25,7 @@ OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "CUD
 
 program = sys.argv[1]
 model = os.path.abspath(sys.argv[2]) if len(sys.argv) > 2 else TINYSTORIES
-found = subprocess.run([PYTHON, "-c", "import importlib.metadata as m, torch, transformers; print(m.version('lm_eval'))"], capture_output=True, text=True) if PYTHON.exists() else None
+found = subprocess.run([PYTHON, "-P", "-c", "import importlib.metadata as m, torch, transformers; print(m.version('lm_eval'))"], capture_output=True, text=True) if PYTHON.exists() else None
 if found is None or found.stdout.strip() != VERSION:
     print(f"SKIPPED: no lm-eval {VERSION} with torch and transformers in {PYTHON.parent.parent}")
     sys.exit(77)
@@ -61,7 +61,7 @@ class Server:
 
 def lm_eval(into, kind, arguments):
     """Results and samples {task: {document: (log likelihoods, sample)}} of a run."""
-    command = [PYTHON, "-m", "lm_eval", "run", "--model", kind, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items()), "--include_path",
+    command = [PYTHON, "-P", "-m", "lm_eval", "run", "--model", kind, "--model_args", ",".join(f"{key}={value}" for key, value in arguments.items()), "--include_path",
                os.path.join(ROOT, "share", "lm-eval"), "--tasks", TASKS, "--limit", str(LIMIT), "--metadata", json.dumps({"characters": CHARACTERS}),
                "--output_path", into, "--log_samples", "--batch_size", "1", *(["--device", "cpu"] if kind == "hf" else [])]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=OFFLINE)
