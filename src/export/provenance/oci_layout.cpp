@@ -10,6 +10,7 @@
 #include "base/parent_path.h"
 #include "base/sha256.h"
 #include "export/provenance/manifest.h"
+#include "export/provenance/tar_file.h"
 #include "io/checkpoint.h"
 #include "io/digest_cache.h"
 #include "model/linear_source.h"
@@ -26,6 +27,9 @@ constexpr const char* kConfigType = "application/vnd.cncf.model.config.v1+json";
 constexpr const char* kWeights = "application/vnd.cncf.model.weight.v1.raw";
 constexpr const char* kWeightConfig = "application/vnd.cncf.model.weight.config.v1.raw";
 constexpr const char* kDocument = "application/vnd.cncf.model.doc.v1.raw";
+constexpr const char* kImageConfigType = "application/vnd.oci.image.config.v1+json";
+constexpr const char* kTarLayer = "application/vnd.oci.image.layer.v1.tar";
+constexpr const char* kModelsDirectory = "models";  // below the root of an image
 constexpr std::uint64_t kPiece = 1 << 20;
 
 std::string media_type(const std::string& name) {
@@ -47,6 +51,25 @@ std::string parameter_text(std::int64_t parameters) {
   return fmt::format("{:.1f}{}", count, kScales[scale]);
 }
 
+Json layer_digests(const std::vector<PackedLayer>& layers) {
+  Json digests = Json::array();
+  for (const PackedLayer& layer : layers) digests.push_back(layer.digest);
+  return digests;
+}
+
+// A layer is not compressed, so that its digest is that of its tar. No file of it can run, so any machine may
+// mount it; a platform has to be named all the same.
+Json image_config(const std::vector<PackedLayer>& layers) {
+  Json history = Json::array();
+  for (const PackedLayer& layer : layers)
+    history.push_back(Json::object({{"created_by", "llmq pack --image: " + layer.name}}));
+  return Json::object({{"architecture", "amd64"},
+                       {"os", "linux"},
+                       {"config", Json::object()},
+                       {"rootfs", Json::object({{"type", "layers"}, {"diff_ids", layer_digests(layers)}})},
+                       {"history", history}});
+}
+
 Json model_config(Io& io, const Path& output, const std::vector<PackedLayer>& layers) {
   const Checkpoint checkpoint = open_checkpoint(io, output.string());
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -58,15 +81,18 @@ Json model_config(Io& io, const Path& output, const std::vector<PackedLayer>& la
   if (const Json* quantization = checkpoint.config().find("quantization_config"))
     if (const Json* method = quantization->find("quant_method"); method != nullptr && method->is_string())
       config["quantization"] = *method;
-  Json hashes = Json::array();
-  for (const PackedLayer& layer : layers) hashes.push_back(layer.digest);
   Path name = std::filesystem::absolute(output).lexically_normal();
   if (!name.has_filename()) name = name.parent_path();
   return Json::object(
       {{"descriptor", Json::object({{"family", spec.family}, {"name", name.filename().string()}})},
        {"config", config},
-       {"modelfs", Json::object({{"type", "layers"}, {"diffIds", hashes}})}});
+       {"modelfs", Json::object({{"type", "layers"}, {"diffIds", layer_digests(layers)}})}});
 }
+
+// A file as it is, and as it was stored.
+struct CopiedFile {
+  NamedDigest file, blob;
+};
 
 // A layout in the making, beside the place where it will be; removed unless it is published.
 class Layout {
@@ -92,28 +118,39 @@ class Layout {
 
   std::uint64_t bytes() const { return bytes_; }
 
-  // Copies a file and hashes what is written, in one pass.
-  NamedDigest add_file(const Path& from) {
+  // Copies a file, in a tar where `directory` is not empty, and hashes it and what is written, in one pass.
+  CopiedFile add_file(const Path& from, std::string_view directory) {
     const std::unique_ptr<File> source = io_.open(from);
     const std::uint64_t size = source->size();
+    const TarFile tar = directory.empty() ? TarFile() : tar_file(directory, from.filename().string(), size);
+    const std::uint64_t before = tar.before.size(), written = before + size + tar.after.size();
     const std::string name = "blobs/sha256/being-copied";
     written_.push_back(name);
-    Sha256 digest;
+    Sha256 digest, whole;
     {
       const std::unique_ptr<File> copy = io_.create(partial_ / name);
-      copy->reserve(size);
+      copy->reserve(written);
+      const auto add_text = [&](std::uint64_t at, const std::string& text) {
+        if (text.empty()) return;
+        whole.update(std::as_bytes(std::span(text)));
+        copy->write_at(at, std::as_bytes(std::span(text)));
+      };
+      add_text(0, tar.before);
       std::vector<std::byte> piece(static_cast<std::size_t>(std::min(size, kPiece)));
       for (std::uint64_t at = 0; at < size; at += piece.size()) {
         const auto part = std::span(piece).first(static_cast<std::size_t>(std::min(kPiece, size - at)));
         source->read_at(at, part);
         digest.update(part);
-        copy->write_at(at, part);
+        if (!directory.empty()) whole.update(part);
+        copy->write_at(before + at, part);
       }
+      add_text(before + size, tar.after);
       copy->sync();
     }
-    NamedDigest file{from.filename().string(), size, digest.hex()};
-    name_blob(name, file.sha256, size);
-    return file;
+    CopiedFile copied{{from.filename().string(), size, digest.hex()}, {}};
+    copied.blob = directory.empty() ? copied.file : NamedDigest{copied.file.name, written, whole.hex()};
+    name_blob(name, copied.blob.sha256, written);
+    return copied;
   }
 
   NamedDigest add_text(const std::string& text) {
@@ -160,8 +197,10 @@ Json blob(const char* type, const std::string& digest, std::uint64_t bytes) {
   return Json::object({{"mediaType", type}, {"digest", digest}, {"size", Json(bytes)}});
 }
 
-Json layer_json(const PackedLayer& layer) {
+// What a puller stores under its name, unless it unpacks the layer.
+Json layer_json(const PackedLayer& layer, bool named) {
   Json json = blob(layer.media_type.c_str(), layer.digest, layer.bytes);
+  if (!named) return json;
   json["annotations"] =
       Json::object({{"org.cncf.model.filepath", layer.name}, {"org.opencontainers.image.title", layer.name}});
   return json;
@@ -210,8 +249,9 @@ void check_tag(const std::string& tag) {
 
 Json OciLayout::to_json() const {
   Json list = Json::array();
-  for (const PackedLayer& layer : layers) list.push_back(layer_json(layer));
+  for (const PackedLayer& layer : layers) list.push_back(layer_json(layer, true));
   return Json::object({{"schema", "llmq.pack/1"},
+                       {"form", form == PackForm::kImage ? "image" : "modelpack"},
                        {"destination", destination.string()},
                        {"tag", tag},
                        {"digest", digest},
@@ -219,34 +259,41 @@ Json OciLayout::to_json() const {
                        {"layers", list}});
 }
 
-OciLayout pack_oci(Io& io, const Path& output, const Path& destination, const std::string& tag) {
+OciLayout pack_oci(Io& io, const Path& output, const Path& destination, const std::string& tag,
+                   PackForm form) {
   check_tag(tag);
   const std::vector<Path> files = files_of(io, output);
   const std::map<std::string, std::string> recorded = recorded_digests(io, output);
+  const bool image = form == PackForm::kImage;
   OciLayout result;
+  result.form = form;
   result.destination = destination.has_filename() ? destination : destination.parent_path();
   result.tag = tag;
   Layout layout(io, result.destination);
   for (const Path& path : files) {
-    const NamedDigest file = layout.add_file(path);
+    if (image && path.filename().string().starts_with(".wh."))
+      fail(ErrorKind::kBadInput,
+           {"would delete a file of the image, by its name", path.string(), {}, "pack an output of llmq"});
+    const auto [file, stored] = layout.add_file(path, image ? kModelsDirectory : "");
     if (const auto known = recorded.find(file.name); known != recorded.end() && known->second != file.sha256)
       fail(ErrorKind::kBadInput,
            {"is not what the manifest says", path.string(), {}, "llmq verify says what differs"});
-    result.layers.push_back({file.name, media_type(file.name), "sha256:" + file.sha256, file.bytes});
+    result.layers.push_back({image ? fmt::format("{}/{}", kModelsDirectory, file.name) : file.name,
+                             image ? kTarLayer : media_type(file.name), "sha256:" + stored.sha256,
+                             stored.bytes});
   }
-  const NamedDigest config = layout.add_text(model_config(io, output, result.layers).dump());
+  const NamedDigest config =
+      layout.add_text((image ? image_config(result.layers) : model_config(io, output, result.layers)).dump());
   Json layers = Json::array();
-  for (const PackedLayer& layer : result.layers) layers.push_back(layer_json(layer));
-  const NamedDigest manifest =
-      layout.add_text(Json::object({{"schemaVersion", 2},
-                                    {"mediaType", kManifestType},
-                                    {"artifactType", kArtifactType},
-                                    {"config", blob(kConfigType, "sha256:" + config.sha256, config.bytes)},
-                                    {"layers", layers}})
-                          .dump());
+  for (const PackedLayer& layer : result.layers) layers.push_back(layer_json(layer, !image));
+  Json content = Json::object({{"schemaVersion", 2}, {"mediaType", kManifestType}});
+  if (!image) content["artifactType"] = kArtifactType;
+  content["config"] = blob(image ? kImageConfigType : kConfigType, "sha256:" + config.sha256, config.bytes);
+  content["layers"] = layers;
+  const NamedDigest manifest = layout.add_text(content.dump());
   result.digest = "sha256:" + manifest.sha256;
   Json entry = blob(kManifestType, result.digest, manifest.bytes);
-  entry["artifactType"] = kArtifactType;
+  if (!image) entry["artifactType"] = kArtifactType;
   entry["annotations"] = Json::object({{"org.opencontainers.image.ref.name", tag}});
   layout.write(
       "index.json",

@@ -5,10 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "export/provenance/manifest.h"
+#include "export/provenance/tar_file.h"
 #include "tests/support/failing_io.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/unit/export/tiny_checkpoint.h"
@@ -17,6 +19,7 @@ namespace llmq::testing {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class OciLayoutTest : public ::testing::Test {
  protected:
@@ -95,6 +98,75 @@ TEST_F(OciLayoutTest, EveryDescriptorIsTrueAndEveryBlobIsDescribed) {
     ++blobs;
   }
   EXPECT_EQ(blobs, described.size());
+}
+
+// The entries of an archive, by name, each of user 0 and time 0.
+std::map<std::string, std::string> unpacked(const std::string& archive) {
+  std::map<std::string, std::string> entries;
+  EXPECT_EQ(archive.size() % 512, 0u);
+  EXPECT_EQ(archive.substr(archive.size() - 1024), std::string(1024, '\0'));
+  for (std::size_t at = 0; archive[at] != '\0';) {
+    const std::string header = archive.substr(at, 512);
+    EXPECT_EQ(header.substr(108, 7), "0000000");
+    EXPECT_EQ(header.substr(136, 11), "00000000000") << "a time";
+    EXPECT_EQ(header.substr(257, 5), "ustar");
+    const std::size_t size = std::stoull(header.substr(124, 11), nullptr, 8);
+    entries[header.substr(0, header.find('\0'))] = archive.substr(at + 512, size);
+    at += 512 + (size + 511) / 512 * 512;
+  }
+  return entries;
+}
+
+TEST_F(OciLayoutTest, AnImageHasEveryFileInALayerBelowModels) {
+  const OciLayout layout = pack_oci(system_io(), model(), packed(), "v1", PackForm::kImage);
+  const Json manifest = Json::parse(blob(read("index.json").at("manifests").items().front()), "manifest");
+  EXPECT_EQ(manifest.find("artifactType"), nullptr) << "an image, no artifact";
+  EXPECT_EQ(manifest.at("config").at("mediaType").as_string(), "application/vnd.oci.image.config.v1+json");
+  const Json config = Json::parse(blob(manifest.at("config")), "config");
+  EXPECT_EQ(config.at("os").as_string(), "linux");
+  EXPECT_EQ(config.find("created"), nullptr) << "no time enters";
+  const Json::Array &layers = manifest.at("layers").items(),
+                    &hashes = config.at("rootfs").at("diff_ids").items();
+  ASSERT_EQ(layers.size(), 6u);
+  ASSERT_EQ(hashes.size(), layers.size());
+  std::set<std::string> names;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    EXPECT_EQ(layers[i].at("mediaType").as_string(), "application/vnd.oci.image.layer.v1.tar");
+    EXPECT_EQ(hashes[i], layers[i].at("digest")) << "not compressed";
+    EXPECT_EQ(layers[i].find("annotations"), nullptr) << "a puller would call the archive by the file's name";
+    const std::map<std::string, std::string> entries = unpacked(blob(layers[i]));
+    ASSERT_EQ(entries.size(), 2u);
+    EXPECT_EQ(entries.begin()->first, "models/");
+    const auto& [name, text] = *entries.rbegin();
+    EXPECT_EQ(name, layout.layers[i].name);
+    EXPECT_EQ(text, disk_.read("model/" + name.substr(7)));
+    names.insert(name);
+  }
+  EXPECT_EQ(names.size(), 6u);
+  EXPECT_EQ(pack_oci(system_io(), model(), disk_ / "again", "v2", PackForm::kImage).digest, layout.digest);
+}
+
+TEST_F(OciLayoutTest, AnImageIsHeldAgainstTheManifestAndRefusesWhiteouts) {
+  disk_.write("model/manifest.json",
+              make_manifest({}, digests_of(system_io(), model(), {{"README.md"}})).dump());
+  pack_oci(system_io(), model(), disk_ / "sound", "v1", PackForm::kImage);
+  disk_.write("model/README.md", "# another card\n");
+  EXPECT_THROW(pack_oci(system_io(), model(), packed(), "v1", PackForm::kImage), Error);
+  std::filesystem::remove(model() / "manifest.json");
+  disk_.write("model/.wh.README.md", "");
+  EXPECT_THROW(pack_oci(system_io(), model(), packed(), "v1", PackForm::kImage), Error);
+  EXPECT_FALSE(std::filesystem::exists(packed()));
+}
+
+TEST(TarFile, LongNamesAndLargeFilesHaveAPaxHeader) {
+  const std::string name(120, 'n');
+  const TarFile tar = tar_file("models", name, std::uint64_t{1} << 33);
+  EXPECT_THAT(tar.before, HasSubstr("137 path=models/" + name + "\n"));
+  EXPECT_THAT(tar.before, HasSubstr("19 size=8589934592\n"));
+  EXPECT_EQ(tar.before.size(), 4u * 512);
+  EXPECT_EQ(tar.after.size(), 1024u);
+  EXPECT_EQ(tar_file("models", "x", 513).after.size(), 511u + 1024);
+  EXPECT_THAT(tar_file("models", "x", 1).before, Not(HasSubstr("pax")));
 }
 
 TEST_F(OciLayoutTest, TheSameOutputPacksIntoTheSameBytes) {
