@@ -24,7 +24,8 @@ struct GlobalOptions {
   std::string compute;       // empty: the command's default
   int threads = 0;           // 0: the cores this process may use
   std::string memory_limit;  // empty: none
-  std::string log_format = "text";
+  std::string log_format;    // empty: text, or json with --progress json
+  std::string progress = "line";
 };
 
 struct Session {

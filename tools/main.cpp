@@ -41,6 +41,13 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
       ->group(group)
       ->type_name("FORM")
       ->check(CLI::IsMember({"text", "json"}));
+  app.add_option(
+         "--progress", globals.progress,
+         "Form of progress on stderr: line, redrawn on a terminal; plain, a line a milestone; json, an "
+         "object a line, and every other line an object, too")
+      ->group(group)
+      ->type_name("FORM")
+      ->check(CLI::IsMember({"line", "plain", "json"}));
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
 }
@@ -51,13 +58,19 @@ bool asked(int argc, char** argv, const char* flag) {
     if (std::strcmp(argv[i], flag) == 0) return true;
   return false;
 }
+std::string_view asked_value(int argc, char** argv, std::string_view flag) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view word = argv[i];
+    if (word == flag && i + 1 < argc) return argv[i + 1];
+    if (word.starts_with(flag) && word.substr(flag.size()).starts_with('='))
+      return word.substr(flag.size() + 1);
+  }
+  return {};
+}
 LogFormat asked_log_format(int argc, char** argv) {
-  const std::string_view flag = "--log-format";
-  for (int i = 1; i < argc; ++i)
-    if (argv[i] == std::string(flag) + "=json" ||
-        (argv[i] == flag && i + 1 < argc && std::strcmp(argv[i + 1], "json") == 0))
-      return LogFormat::kJson;
-  return LogFormat::kText;
+  const std::string_view format = asked_value(argc, argv, "--log-format");
+  return (format.empty() ? asked_value(argc, argv, "--progress") : format) == "json" ? LogFormat::kJson
+                                                                                     : LogFormat::kText;
 }
 
 // A word where a command should stand is named as such; for other mistakes CLI11 has the words.
@@ -119,6 +132,9 @@ int run(int argc, char** argv) {
           {},
           "--memory-limit",
           "leave it out"});
+  Log::get().set_progress(session.globals.progress == "json"    ? ProgressForm::kJson
+                          : session.globals.progress == "plain" ? ProgressForm::kPlain
+                                                                : ProgressForm::kLine);
   Log::get().set_verbosity(session.globals.quiet     ? Verbosity::kQuiet
                            : session.globals.verbose ? Verbosity::kVerbose
                                                      : Verbosity::kNormal);

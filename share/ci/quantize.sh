@@ -10,7 +10,9 @@
 #
 #   RECIPE        the recipe (required)
 #   LLMQ          the program (llmq)
-#   METRICS_DIR   metrics.json, llmq.prom and quantize.json go there (metrics)
+#   MODEL         the model, in place of the recipe's
+#   METRICS_DIR   metrics.json, llmq.prom, quantize.json and junit.xml (the gates) go there (metrics)
+#   SUMMARY       file to which a table of the figures and gates is added, in Markdown ($GITHUB_STEP_SUMMARY)
 #   SIGN_KEY      private key (PEM, ECDSA P-256): the version is signed and the signature verified with SIGN_PUB
 #   OCI_DIR       the version is packed as an OCI image layout below this directory
 #
@@ -22,8 +24,11 @@ METRICS_DIR=${METRICS_DIR:-metrics}
 mkdir -p "$METRICS_DIR"
 
 # 1. Quantize, evaluate, publish. An interrupted job goes on where it stopped.
+set -- --recipe "$RECIPE" --metrics-out "$METRICS_DIR" --junit "$METRICS_DIR/junit.xml"
+[ -z "${MODEL:-}" ] || set -- "$@" --model "$MODEL"
+[ -z "${SUMMARY:-}" ] || set -- "$@" --summary "$SUMMARY"
 status=0
-"$LLMQ" quantize --recipe "$RECIPE" --metrics-out "$METRICS_DIR" --json >"$METRICS_DIR/quantize.json" || status=$?
+"$LLMQ" quantize "$@" --json >"$METRICS_DIR/quantize.json" || status=$?
 case $status in
   0) ;;
   3) echo "quantize.sh: a gate was not met; see $METRICS_DIR/quantize.json" >&2; exit 3 ;;

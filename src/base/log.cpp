@@ -87,7 +87,14 @@ std::string json_log_line(const std::string& time, const char* level, std::strin
 
 void Log::set_format(LogFormat format) { format_ = format; }
 
-bool Log::redraws() const { return terminal_ && format_ == LogFormat::kText; }
+bool Log::redraws() const {
+  return terminal_ && format_ == LogFormat::kText && progress_ == ProgressForm::kLine;
+}
+
+void Log::progress_object(const Json& object) {
+  const std::lock_guard lock(mutex_);
+  if (verbosity_ != Verbosity::kQuiet) write_stderr(object.dump() + "\n");
+}
 
 // With the mutex held.
 void Log::line(const char* level, std::string_view text, std::string_view sentence, const Json& fields) {
@@ -131,16 +138,37 @@ void Log::progress_line(std::string_view text, bool final_line) {
 Progress::Progress(std::string title, double total_cost)
     : title_(std::move(title)), total_(total_cost), started_ns_(now_ns()) {}
 
+double Progress::seconds() const { return static_cast<double>(now_ns() - started_ns_) * 1e-9; }
+
+void Progress::write_object(std::string_view place, std::string_view figures) const {
+  const double spent = seconds(), share = total_ > 0 ? std::clamp(done_ / total_, 0.0, 1.0) : 1;
+  Log::get().progress_object(
+      Json::object({{"schema", "llmq.progress/1"},
+                    {"time", utc_now()},
+                    {"task", title_},
+                    {"share", share},
+                    {"seconds", spent},
+                    {"seconds_left", share > 0 ? Json(spent * (1 - share) / share) : Json()},
+                    {"place", place},
+                    {"figures", figures}}));
+}
+
 Progress::~Progress() {
-  const double seconds = static_cast<double>(now_ns() - started_ns_) * 1e-9;
-  if (done_ >= total_) Log::get().progress_line(fmt::format("{} · done in {:.1f} s", title_, seconds), true);
+  if (done_ < total_) return;
+  if (Log::get().progress() == ProgressForm::kJson)
+    write_object("", "");
+  else
+    Log::get().progress_line(fmt::format("{} · done in {:.1f} s", title_, seconds()), true);
 }
 
 void Progress::advance(double cost, std::string_view place, std::string_view figures, bool milestone) {
   done_ += cost;
   const std::int64_t now = now_ns();
-  if (Log::get().redraws() ? !milestone && now - drawn_ns_ < kRedrawNs : !milestone) return;
+  const bool objects = Log::get().progress() == ProgressForm::kJson;
+  if (!milestone && (!(objects || Log::get().redraws()) || now - drawn_ns_ < kRedrawNs)) return;
   drawn_ns_ = now;
+  // The last step is told by the end, once.
+  if (objects) return done_ < total_ ? write_object(place, figures) : void();
   std::string line = title_;
   for (const std::string_view part : {place, figures})
     if (!part.empty()) line += fmt::format(" · {}", part);

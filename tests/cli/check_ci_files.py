@@ -3,7 +3,7 @@
 All must come to what the shell form makes (share/ci/quantize.sh): the same digest, signed where there is a key, figures where they are looked for.
     check_ci_files.py BUILD SOURCE        77: PyYAML or what makes Debian packages is not installed
 """
-import glob, json, os, re, shutil, socket, subprocess, sys, tempfile, time, urllib.request
+import glob, json, os, re, shutil, socket, subprocess, sys, tempfile, time, urllib.request, xml.etree.ElementTree
 
 try:
     import yaml
@@ -19,7 +19,7 @@ build, source = (os.path.abspath(path) for path in sys.argv[1:3])
 work = tempfile.mkdtemp()
 image, packages = os.path.join(work, "image"), os.path.join(work, "packages")  # the container's files, and what its first stage leaves
 prefix = os.path.join(image, "usr")
-RECIPE = "version: 1\nmodel: {model}\noutput: out/model\nmethod: rtn\n"
+RECIPE = "version: 1\nmodel: {model}\noutput: out/model\nmethod: rtn\nevaluate: {{max_windows: 1, max_kl: 5}}\n"
 
 
 def expect(met, what):
@@ -52,6 +52,38 @@ def place(name, model):
     with open(os.path.join(directory, "job.yaml"), "w") as file:
         file.write(RECIPE.format(model=model))
     return directory
+
+
+def check_gates(directory, summary, what):
+    """The gates as test cases, and as a table on the run's page."""
+    suite = xml.etree.ElementTree.parse(os.path.join(directory, "metrics/junit.xml")).getroot()
+    expect([(case.get("name"), len(case.findall("failure"))) for case in suite.iter("testcase")] == [("max_kl", 0)], f"{what}: the gate is a test case")
+    with open(summary) as file:
+        expect(re.search(r"^\| max\\_kl \| \S+ \| 5 \| met \|$", file.read(), re.M) is not None, f"{what}: the summary has the gate in a table")
+
+
+def check_action(model):
+    """action.yml of the repository: its one step, run as GitHub's runner would."""
+    directory = place("action", model)
+    with open(os.path.join(source, "action.yml")) as file:
+        action = yaml.safe_load(file)
+    (step,) = action["runs"]["steps"]
+    expect(action["runs"]["using"] == "composite" and "${{" not in step["run"], "action.yml: values reach the script by the environment")
+    values = {name: given.get("default", "") for name, given in action["inputs"].items()}
+    values.update({"recipe": "job.yaml", "sign-key": private_text})
+    environment = {name: re.sub(r"\$\{\{ inputs\.(.*?) \}\}", lambda found: values[found[1]], text) for name, text in step["env"].items()}
+    files = {name: os.path.join(directory, name) for name in ("summary", "outputs", "runner")}
+    os.makedirs(files["runner"])
+    printed = run(step["run"], directory, {"RUNNER_TEMP": files["runner"], "GITHUB_STEP_SUMMARY": files["summary"], "GITHUB_OUTPUT": files["outputs"],
+                                           "GITHUB_ACTION_PATH": source, **environment})
+    check_gates(directory, files["summary"], "action.yml")
+    with open(files["outputs"]) as file:
+        told = dict(line.rstrip("\n").split("=", 1) for line in file)
+    expect(told["digest"] == digest(directory) and float(told["kl"]) < 5 and float(told["perplexity"]) > 1, f"action.yml: its outputs: {told}")
+    expect(set(told) <= set(action["outputs"]), "action.yml: every output is declared")
+    expect(verified(directory), "action.yml: the output is signed")
+    expect(not os.listdir(files["runner"]) and private_text.splitlines()[1] not in printed, "action.yml: the key is removed and never printed")
+    return digest(directory)
 
 
 def digest(directory):
@@ -115,7 +147,7 @@ def check_github(model):
         printed += run(value(step["run"]), directory, {"RUNNER_TEMP": temporary, "GITHUB_STEP_SUMMARY": summary, **environment})
     (uploaded,) = [step["with"]["path"] for step in job["steps"] if "with" in step]
     expect(os.path.isdir(os.path.join(directory, uploaded)), "GitHub Actions: what is uploaded is there")
-    expect('"quantize_exit_code": 0' in open(summary).read(), "GitHub Actions: the summary shows the figures")
+    check_gates(directory, summary, "GitHub Actions")
     expect(verified(directory), "GitHub Actions: the output is signed")
     expect(not os.listdir(temporary) and private_text.splitlines()[1] not in printed, "GitHub Actions: the key is removed and never printed")
     return digest(directory)
@@ -129,7 +161,7 @@ def check_gitlab(model):
     expect(job["stage"] in pipeline["stages"], "GitLab CI: the job's stage is there")
     variables = {**job["variables"], "RECIPE": "job.yaml", "LLMQ_SIGN_KEY": private}
     run("\n".join(job["script"]), directory, variables)
-    for path in job["artifacts"]["paths"] + [job["artifacts"]["reports"]["metrics"]]:
+    for path in job["artifacts"]["paths"] + list(job["artifacts"]["reports"].values()):
         expect(os.path.exists(os.path.join(directory, path)), f"GitLab CI: the artifact {path} is there")
     expect(verified(directory), "GitLab CI: the output is signed")
     return digest(directory)
@@ -214,7 +246,7 @@ try:
     shell = place("shell", tiny)
     run(f"sh {source}/share/ci/quantize.sh", shell, {"RECIPE": "job.yaml"})
     wanted = digest(shell)
-    for check in (check_github, check_gitlab, check_compose):
+    for check in (check_github, check_action, check_gitlab, check_compose):
         expect(check(tiny) == wanted, f"{check.__name__[6:]}: the digest of the shell form")
 finally:
     shutil.rmtree(work)

@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 const char* const kCommands[] = {"quantize", "eval-ppl",   "generate", "bench", "inspect", "diff",
                                  "convert",  "estimate",   "verify",   "sign",  "pack",    "publish",
-                                 "tokenize", "completion", "man",      "serve", "merge"};
+                                 "tokenize", "completion", "man",      "serve", "merge",   "report"};
 
 TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
   const Outcome help = run_llmq({"--help"});

@@ -8,6 +8,7 @@
 #include "job/loaded_model.h"
 #include "job/served_kernels.h"
 #include "tools/command.h"
+#include "tools/gate_files.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/kv_cache_option.h"
@@ -23,6 +24,7 @@ struct EvalPplOptions {
   EvaluationRequest request;
   PlacementFlags placement;
   std::optional<double> max_ppl, max_delta, max_kl;
+  GateFiles gate_files;
 };
 
 std::vector<Gate> measured_gates(const EvalPplOptions& options, const PerplexityResult& result) {
@@ -85,14 +87,13 @@ Json measured_json(const EvalPplOptions& options, const std::string& model, cons
 }
 
 // One document for one model, a list of them for several.
-void print_evaluations_json(const EvalPplOptions& options, const std::vector<Evaluation>& evaluations) {
+Json evaluations_json(const EvalPplOptions& options, const std::vector<Evaluation>& evaluations) {
   Json list = Json::array();
   for (std::size_t i = 0; i < evaluations.size(); ++i)
     list.push_back(measured_json(options, options.models[i], evaluations[i],
                                  measured_gates(options, evaluations[i].result)));
-  print_json(list.items().size() == 1
-                 ? list.items().front()
-                 : Json::object({{"schema", "llmq.eval-ppl-models/1"}, {"models", std::move(list)}}));
+  if (list.items().size() == 1) return list.items().front();
+  return Json::object({{"schema", "llmq.eval-ppl-models/1"}, {"models", std::move(list)}});
 }
 
 int run(EvalPplOptions& options, const GlobalOptions& globals) {
@@ -120,7 +121,9 @@ int run(EvalPplOptions& options, const GlobalOptions& globals) {
   options.request.further_members = placement.further_members;
   const std::vector<Evaluation> evaluations =
       evaluate(models, against ? &*against : nullptr, placement.backend, options.request);
-  if (globals.json) print_evaluations_json(options, evaluations);
+  const Json document = evaluations_json(options, evaluations);
+  write_gate_files(options.gate_files, document, false);
+  if (globals.json) print_json(document);
   bool met = true;
   for (std::size_t i = 0; i < evaluations.size(); ++i) {
     const std::vector<Gate> gates = measured_gates(options, evaluations[i].result);
@@ -182,8 +185,13 @@ void add_eval_ppl(CLI::App& app, Session& session) {
       ->type_name("D");
   command->add_option("--max-kl", options->max_kl, "Exit 3 when the mean KL divergence is above this")
       ->type_name("K");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
+  add_gate_files(*command, options->gate_files);
+  command->callback([options, &session] {
+    session.run = [options, &session] {
+      return run_with_gate_files(options->gate_files, "eval-ppl",
+                                 [&] { return run(*options, session.globals); });
+    };
+  });
 }
 
 }  // namespace llmq::tools

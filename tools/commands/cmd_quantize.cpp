@@ -7,6 +7,7 @@
 #include "quant/plan/plan_json.h"
 #include "tools/command.h"
 #include "tools/devices_option.h"
+#include "tools/gate_files.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
 #include "tools/print.h"
@@ -20,6 +21,7 @@ struct QuantizeOptions {
   std::string recipe, method, model, output;
   std::vector<std::string> settings;
   std::string target_bits, metrics_out;
+  GateFiles gate_files;
   std::optional<std::string> devices;
   bool dry_run = false, overwrite = false, strict = false, resume = false, restart = false,
        allow_nonfinite = false, paranoid = false, portable = false, direct_io = false;
@@ -79,6 +81,7 @@ int show_plan(QuantizeJob& job, bool json) {
 int show_end(const JobEnd& end, const QuantizeOptions& options, const Session& session) {
   const int code = job_exit_code(end.document, options.strict);
   write_metrics(system_io(), options.metrics_out, end.document, code, this_program(session));
+  write_gate_files(options.gate_files, end.document, options.strict);
   if (session.globals.json)
     print_json(end.document);
   else if (end.unchanged)
@@ -173,6 +176,7 @@ void add_quantize(CLI::App& app, Session& session) {
       ->add_option("--metrics-out", options->metrics_out,
                    "Directory for the run's figures: metrics.json and llmq.prom (Prometheus)")
       ->type_name("DIR");
+  add_gate_files(*command, options->gate_files);
   command->add_flag(
       "--portable", options->portable,
       "The same bytes on every x86-64 with AVX2, whatever else it has; slower where it has more");
@@ -185,8 +189,11 @@ void add_quantize(CLI::App& app, Session& session) {
       "Read the model past the page cache (O_DIRECT), which leaves what others have there alone");
   command->add_flag("--paranoid", options->paranoid,
                     "Hash every input again instead of trusting size and times");
-  command->callback(
-      [options, &session] { session.run = [options, &session] { return run(*options, session); }; });
+  command->callback([options, &session] {
+    session.run = [options, &session] {
+      return run_with_gate_files(options->gate_files, "quantize", [&] { return run(*options, session); });
+    };
+  });
 }
 
 }  // namespace llmq::tools

@@ -21,12 +21,18 @@ constexpr jinja::Limits unlimited() {
 }  // namespace
 
 std::string render_page(std::string_view body, const Json& shown) {
-  const std::string file = "a page of llmq";
-  jinja::Meter meter(unlimited(), file);
   Json context = shown;
   context["style"] = std::string(kPageStyle);
-  const jinja::Body parsed = jinja::parse_template(std::string(kPageMacros) + std::string(body), file);
-  return jinja::evaluate(parsed, jinja::from_json(meter, context), std::tm{}, meter, html_text);
+  return render_template(std::string(kPageMacros) + std::string(kChartMacros) + std::string(body), context,
+                         html_text);
+}
+
+std::string render_template(std::string_view text, const Json& shown,
+                            std::string (*escape)(std::string_view)) {
+  const std::string file = "a page of llmq";
+  jinja::Meter meter(unlimited(), file);
+  const jinja::Body parsed = jinja::parse_template(std::string(text), file);
+  return jinja::evaluate(parsed, jinja::from_json(meter, shown), std::tm{}, meter, escape);
 }
 
 }  // namespace llmq

@@ -10,9 +10,13 @@
 
 namespace llmq {
 
-// `body`: the text of a template; it may use the macros of page_macros.html
-// and `style`. `shown`: an object, the template's variables. Every text of it is escaped by html_text() where
+// `body`: the text of a template; it may use the macros of page_macros.html and chart_macros.html, and
+// `style`. `shown`: an object, the template's variables. Every text of it is escaped by html_text() where
 // it is printed, but for what the template itself calls `safe`. A mistake in the template is an Error.
 std::string render_page(std::string_view body, const Json& shown);
+
+// The same of any text: no macros, and `escape` in place of html_text(). For XML and Markdown.
+std::string render_template(std::string_view text, const Json& shown,
+                            std::string (*escape)(std::string_view));
 
 }  // namespace llmq

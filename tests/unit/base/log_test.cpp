@@ -49,6 +49,27 @@ TEST(Log, TextIsSentences) {
   EXPECT_EQ(said(LogFormat::kText, Verbosity::kQuiet, everything), std::vector<std::string>{"llmq: e"});
 }
 
+// A front end gets an object at each milestone, and one at the end, whose share is one.
+TEST(Log, ProgressAsObjectsGrowsToOne) {
+  const std::vector<std::string> lines = said(LogFormat::kJson, Verbosity::kNormal, [](Log& log) {
+    log.set_progress(ProgressForm::kJson);
+    {
+      Progress progress("quantize", 4);
+      progress.advance(1, "block 1/2", "loss 0.5", true);
+      progress.advance(1, "block 1/2", "too soon for another line", false);
+      progress.advance(2, "block 2/2", "", true);
+    }
+    log.set_progress(ProgressForm::kLine);
+  });
+  ASSERT_EQ(lines.size(), 2u);
+  const Json first = Json::parse(lines[0], "line"), last = Json::parse(lines[1], "line");
+  EXPECT_EQ(first.at("schema").as_string(), "llmq.progress/1");
+  EXPECT_EQ(first.at("share").as_double(), 0.25);
+  EXPECT_NEAR(first.at("seconds_left").as_double(), 3 * first.at("seconds").as_double(), 1e-9);
+  EXPECT_EQ(first.at("figures").as_string(), "loss 0.5");
+  EXPECT_EQ(last.at("share").as_double(), 1);
+}
+
 TEST(Log, JsonIsAnObjectALine) {
   EXPECT_EQ(
       without_times(said(LogFormat::kJson, Verbosity::kVerbose, everything)),

@@ -1,0 +1,41 @@
+#include "tools/gate_files.h"
+
+#include "base/error.h"
+#include "base/io.h"
+#include "job/gate_documents.h"
+
+namespace llmq::tools {
+namespace {
+
+void append_text(Io& io, const Path& path, const std::string& text) {
+  const std::unique_ptr<File> file = io.exists(path) ? io.open_to_write(path) : io.create(path);
+  file->write_at(file->size(), std::as_bytes(std::span(text)));
+  file->sync();
+}
+
+}  // namespace
+
+void add_gate_files(CLI::App& command, GateFiles& files) {
+  command.add_option("--junit", files.junit, "Write each gate as a test case of a JUnit file, too")
+      ->type_name("FILE");
+  command
+      .add_option("--summary", files.summary,
+                  "Add a Markdown table of the figures and gates to this file, such as $GITHUB_STEP_SUMMARY")
+      ->type_name("FILE");
+}
+
+void write_gate_files(const GateFiles& files, const Json& document, bool strict) {
+  if (!files.junit.empty()) write_text_atomically(system_io(), files.junit, junit_text(document, strict));
+  if (!files.summary.empty()) append_text(system_io(), files.summary, summary_text(document, strict));
+}
+
+int run_with_gate_files(const GateFiles& files, const std::string& command, const std::function<int()>& job) {
+  try {
+    return job();
+  } catch (const Error& error) {
+    if (!files.junit.empty()) write_text_atomically(system_io(), files.junit, junit_of_error(command, error));
+    throw;
+  }
+}
+
+}  // namespace llmq::tools
