@@ -37,12 +37,17 @@ std::string render_bench_page(const BenchPage& page) {
       warnings.push_back(
           "The read bandwidth before and after differ by more than a tenth: something else was running.");
   }
-  return render_page(kBenchTemplate, Json::object({{"title", page.title},
-                                                   {"below", page.below},
-                                                   {"cards", cards},
-                                                   {"tables", tables},
-                                                   {"warnings", text_list(warnings)},
-                                                   {"notes", text_list(page.notes)}}));
+  return render_page(
+      kBenchTemplate,
+      Json::object(
+          {{"title", page.title},
+           {"below", page.below},
+           {"cards", cards},
+           {"figure", page.figure && !page.figure->marks.empty() ? chart_json(*page.figure) : Json()},
+           {"figure_words", page.figure_words},
+           {"tables", tables},
+           {"warnings", text_list(warnings)},
+           {"notes", text_list(page.notes)}}));
 }
 
 }  // namespace llmq

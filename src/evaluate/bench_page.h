@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "evaluate/report_parts.h"
+#include "export/report/chart.h"
 
 namespace llmq {
 
@@ -19,6 +20,8 @@ struct BenchPage {
   };
   std::string title, below;
   std::vector<Card> cards;
+  std::optional<Chart> figure;  // above the tables, where it has marks
+  std::string figure_words;     // below it
   std::vector<Table> tables;
   std::vector<std::string> warnings;  // shown as such
   std::vector<std::string> notes;

@@ -112,6 +112,38 @@ double bytes_per_step(const Engine& engine, const SpeedCase& asked) {
              (seen * position + static_cast<double>(spec.hidden_size) * element);
 }
 
+double linear_weights(const ModelSpec& spec) {
+  double weights = 0;
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      weights += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features);
+  return weights;
+}
+
+// Of attention, for one row that sees `seen` positions: products with the keys, and with the values.
+double attention_operations(const ModelSpec& spec, double seen) {
+  double operations = 0;
+  for (const BlockSpec& block : spec.blocks)
+    if (const AttentionSpec* attention = block.attention())
+      operations += 4 * static_cast<double>(attention->inner_width()) *
+                    (attention->window > 0 ? std::min(seen, static_cast<double>(attention->window)) : seen);
+  return operations;
+}
+
+void count_work(const Engine& engine, SpeedResult& result) {
+  const ModelSpec& spec = engine.spec();
+  const SpeedCase& asked = result.asked;
+  const double prompt = static_cast<double>(asked.prompt_tokens), linears = linear_weights(spec),
+               head = static_cast<double>(spec.vocab_size) * static_cast<double>(spec.hidden_size);
+  result.bytes_per_step = bytes_per_step(engine, asked);
+  result.operations_per_step =
+      static_cast<double>(asked.batch) *
+      (2 * (linears + head) + attention_operations(spec, prompt + static_cast<double>(asked.new_tokens) / 2));
+  result.prefill_operations_per_token = 2 * linears + attention_operations(spec, prompt / 2);
+  result.prefill_bytes_per_token = static_cast<double>(engine.weight_bytes()) /
+                                   static_cast<double>(std::min(asked.prompt_tokens, kPromptRows));
+}
+
 void check(const Engine& engine, const SpeedCase& asked) {
   if (asked.batch < 1 || asked.prompt_tokens < 1 || asked.new_tokens < 2 || asked.runs < 1)
     fail(ErrorKind::kUsage,
@@ -158,7 +190,7 @@ SpeedResult measure_speed(Engine& engine, const SpeedCase& asked,
   result.ttft_p95 = nearest_rank(times.first_tokens, 0.95);
   result.itl_p50 = nearest_rank(times.steps, 0.5);
   result.itl_p95 = nearest_rank(times.steps, 0.95);
-  result.bytes_per_step = bytes_per_step(engine, asked);
+  count_work(engine, result);
   return result;
 }
 

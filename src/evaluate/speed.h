@@ -35,6 +35,10 @@ struct SpeedResult {
   double ttft_p50 = 0, ttft_p95 = 0, itl_p50 = 0, itl_p95 = 0;  // seconds
   double tokens_per_second = 0, prefill_tokens_per_second = 0;
   double bytes_per_step = 0;
+  // Two for each weight of a linear or the head and each row, and attention's: of one decoding step, and of a
+  // step that reads prompts, with the weights' bytes.
+  double operations_per_step = 0;
+  double prefill_operations_per_token = 0, prefill_bytes_per_token = 0;
   // Of a machine that reads so much, by the median step.
   double bandwidth_fraction(double read_bytes_per_second) const;
 };

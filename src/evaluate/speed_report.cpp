@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "evaluate/bench_page.h"
+#include "export/report/roofline.h"
 
 namespace llmq {
 namespace {
@@ -50,6 +51,21 @@ std::vector<std::vector<std::string>> speed_table(const SpeedReport& report) {
   return rows;
 }
 
+Chart speed_roofline(const SpeedReport& report) {
+  std::vector<RooflinePoint> points;
+  for (std::size_t i = 0; i < report.rows.size(); ++i) {
+    const SpeedResult& r = report.rows[i].result;
+    const std::string which = fmt::format("batch {}, prompt {}", r.asked.batch, r.asked.prompt_tokens);
+    points.push_back({fmt::format("d{}", i + 1), "decoding, " + which, r.bytes_per_step,
+                      r.operations_per_step, r.itl_p50});
+    points.push_back({fmt::format("p{}", i + 1), "prefill, " + which, r.prefill_bytes_per_token,
+                      r.prefill_operations_per_token,
+                      r.prefill_tokens_per_second > 0 ? 1 / r.prefill_tokens_per_second : 0});
+  }
+  return roofline_chart(report.machine.read_bytes_per_second(), report.machine.peak_operations_per_second,
+                        "steps as they were measured", points);
+}
+
 }  // namespace
 
 Json SpeedReport::to_json() const {
@@ -79,6 +95,10 @@ std::string SpeedReport::to_html() const {
       {fmt::format("{:.1f} GB/s", machine.read_bytes_per_second() * 1e-9), "memory read, measured beside"});
   page.cards.push_back(
       {fmt::format("{:.0f}", machine.peak_operations_per_second * 1e-9), "peak GFLOP/s in " + compute});
+  page.figure = speed_roofline(*this);
+  page.figure_words =
+      "d1, d2 …: a decoding step of the first, second … case of the table; p1, p2 …: its prefill. "
+      "Bytes are those that must be read at the least; what a cache holds can stand above the roof.";
   page.tables = {{"Cases", speed_table(*this)}};
   page.notes = {
       "Decode counts tokens after each sequence's first; of the read bandwidth: bytes that one step must "

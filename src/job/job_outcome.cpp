@@ -21,6 +21,7 @@ Json calibration_json(const Recipe& recipe, const CalibrationSet& calibration) {
 
 void add_findings(Json& report, const JobOutcome& o) {
   report["memory"]["planned_peak_bytes"] = o.planned_peak;
+  if (o.memory_limit > 0) report["memory"]["limit_bytes"] = o.memory_limit;
   report["memory"]["peak_rss_bytes"] = o.peak_rss_bytes;
   report["memory"]["peak_device_bytes"] = o.peak_device_bytes;
   report["disk"] = traffic_json(o.disk);

@@ -20,6 +20,7 @@ struct JobOutcome {
   Compute compute = Compute::kBFloat16;
   std::size_t modules = 0;         // linears, or tensors of a GGUF
   std::uint64_t planned_peak = 0;  // bytes
+  std::uint64_t memory_limit = 0;  // bytes; 0: none
   std::optional<TimePrediction> prediction;
   // What follows was found; an evaluation after it holds both models, and is not counted.
   double seconds = 0, predicted_part = 0;  // of the whole run; of what a prediction speaks of

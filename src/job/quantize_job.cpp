@@ -116,6 +116,7 @@ void QuantizeJob::fill_facts() {
   outcome_.compute = settings_.compute;
   outcome_.modules = plan.modules;
   outcome_.planned_peak = plan.peak_bytes;
+  outcome_.memory_limit = settings_.memory_limit;
 }
 
 void QuantizeJob::write_and_publish() {

@@ -232,6 +232,9 @@ def looks(jobs):
     for output in ("rtn", "awq", "kv"):
         jobs.run("inspect", "inspect", output, "--quality", "--tensors")
     jobs.run("inspect", "inspect", "small.gguf")
+    (jobs.folder / "measured.json").write_text(json.dumps(jobs.run("eval-ppl-models", "eval-ppl", "rtn", "awq", "--against", MODEL, "--max-windows", 1)))
+    jobs.run("report-outputs", "report", "rtn", "small.gguf")
+    jobs.run("report-outputs", "report", "rtn", "awq", "--measured", "measured.json")
     jobs.run("diff", "diff", MODEL, "rtn")
     jobs.run("diff", "diff", "rtn", "rtn")
     for more in ([], ["--draft", "ngram"], ["--draft", DRAFT]):
@@ -266,6 +269,7 @@ def provenance(jobs):
     jobs.run("sign", "sign", "rtn", "--key", "s.pem")
     jobs.run("verify", "verify", "rtn", "--key", "p.pem", "--rebuild")
     jobs.run("pack", "pack", "rtn", "--oci", "layout")
+    jobs.run("pack", "pack", "rtn", "--oci", "image", "--image")
     (jobs.folder / "gptq" / "config.json").write_text("{}")
     (jobs.folder / "gptq" / "extra").write_text("")
     jobs.run("verify", "verify", "gptq", code=1)
@@ -301,6 +305,14 @@ def log_lines(jobs):
     def keep(said, what):
         for line in said.splitlines():
             jobs.keep("log", json.loads(line), f"a line of the log of {what}: {line[:200]}")
+    done = subprocess.run([PROGRAM, "quantize", "--progress", "json", "--model", MODEL, "--output", "told", "--method", "rtn"], cwd=jobs.folder, env=jobs.environment,
+                          capture_output=True, text=True)
+    told = [json.loads(line) for line in done.stderr.splitlines()]
+    for line in told:
+        jobs.keep("progress" if "schema" in line else "log", line, "a line of --progress json")
+    shares = [line["share"] for line in told if "schema" in line]
+    if len(shares) < 2 or shares != sorted(shares) or shares[-1] != 1 or shares.count(1) != 1:
+        fault(f"llmq quantize --progress json: the shares do not grow to one: {shares}")
     words = [PROGRAM, "--log-format", "json", "-v"]
     for more, code in ((["quantize", "--model", MODEL, "--output", "logged", "--method", "rtn"], 0), (["inspect", "nowhere"], 2), (["inspect", "--colour"], 2)):
         done = subprocess.run([*words, *more], cwd=jobs.folder, env=jobs.environment, capture_output=True, text=True)

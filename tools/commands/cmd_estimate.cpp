@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "device/machine_probe.h"
+#include "job/estimate_page.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/print.h"
@@ -12,7 +13,7 @@ namespace llmq::tools {
 namespace {
 
 struct EstimateOptions {
-  std::string model, budget, machine;
+  std::string model, budget, machine, html;
   EstimateRequest request;
 };
 
@@ -71,6 +72,7 @@ int run(const EstimateOptions& options, const GlobalOptions& globals) {
   request.budget = parse_bytes(options.budget, "--budget");
   const Estimate result =
       estimate(system_io(), options.model, request, chosen_machine(options, globals, request.compute));
+  if (!options.html.empty()) write_text_atomically(system_io(), options.html, estimate_page(result));
   if (globals.json)
     print_json(result.to_json());
   else
@@ -108,6 +110,8 @@ void add_estimate(CLI::App& app, Session& session) {
       ->type_name("SIZE");
   command->add_option("--machine", options->machine, "Instead of this one: " + machine_names())
       ->type_name("NAME");
+  command->add_option("--html", options->html, "Write a page with the figures and a roofline, too")
+      ->type_name("FILE");
   command->callback(
       [options, &session] { session.run = [options, &session] { return run(*options, session.globals); }; });
 }

@@ -277,6 +277,8 @@ std::string make_html_report(const Json& report) {
                     {"task_scores", task_scores(report)},
                     {"calibrated", page.calibrated},
                     {"losses", losses(page)},
+                    {"errors", error_map(page)},
+                    {"memory", memory_chart(report)},
                     {"blocks", blocks(page)},
                     {"bits", bits_by_layer(page)},
                     {"mixed", mixed_precision(report)},

@@ -2,7 +2,8 @@
 // readable on a phone.
 //
 // What it shows: sizes, bits, time and memory; fallbacks and warnings in words; perplexity where it was
-// measured; loss of every linear beside that of plain rounding, by role and block; bits by layer, and what
+// measured; loss of every linear beside that of plain rounding, by role and block, and its relative error as
+// a map; memory over the run; bits by layer, and what
 // mixed precision chose; how the scales are spread; every module with its figures; how it was made.
 //
 // Names come from the checkpoint and are hostile: each is escaped, stands in an element of its own writing

@@ -41,6 +41,11 @@ Page read_page(const Json& report);
 // Lists, empty where the report has nothing for them: {role, svg} of each chart; {role, cells: [{low, text}
 // or null, one a block]} of each role.
 Json losses(const Page& page);
+// Relative errors of each role and block, for the macro heat_map(); null where none was measured.
+Json error_map(const Page& page);
+// Resident memory over the run beside its plan and its limit, for xy_chart(); null where it was not looked
+// at.
+Json memory_chart(const Json& report);
 Json bits_by_layer(const Page& page);
 Json scales(const Page& page);
 

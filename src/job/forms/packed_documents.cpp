@@ -17,6 +17,7 @@ Json run_json(const Plan& plan, const PlanCosts& costs, const QuantizeReport& re
   if (plan.mixed) run["mixed"] = plan.mixed->to_json();
   if (!plan.devices.empty()) run["devices"] = text_list(plan.devices);
   add_findings(run, o);
+  run["memory"]["samples"] = report.memory_samples;
   if (plan.device_room) run["memory"]["planned_device_bytes"] = costs.device_bytes;
   return run;
 }

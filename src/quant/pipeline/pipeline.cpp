@@ -86,6 +86,7 @@ void finish_block(QuantizeRun& run, const ReportMark& before) {
   run.writing.commit(block_record_json(run.report, before, changed));
   run.written_dense.merge(changed);
   run.changed_dense.clear();
+  run.memory.mark();
   run.clock.charge("writing");
 }
 
@@ -120,6 +121,7 @@ void report_progress(QuantizeRun& run, Progress& progress) {
     const std::string figures =
         run.plan.needs_calibration ? fmt::format("loss {:.3e}, rounding {:.3e}", report.loss, report.rtn_loss)
                                    : fmt::format("error {:.4f}", report.weight_error);
+    run.memory.look();
     progress.advance(work_of(module), place, figures, per_block == 0 || done % per_block == 0);
     if (run.options.on_step) run.options.on_step(place, figures);
   };
@@ -263,6 +265,7 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   read_dense_ahead(run);
   read_ahead(run, finished.size());
   check_dense(run);
+  run.memory.mark();
   double total = 0;
   for (std::size_t i = report.modules.size(); i < plan.modules.size(); ++i) total += work_of(plan.modules[i]);
   Progress progress("quantize", total);
@@ -274,6 +277,8 @@ QuantizeReport run_pipeline(const Plan& plan, const Checkpoint& checkpoint, cons
   write_dense(run);
   writing.finish();
   clock.charge("writing");
+  run.memory.mark();
+  report.memory_samples = run.memory.to_json();
   report.seconds_by_part = clock.seconds();
   report.seconds = seconds_since(start);
   return report;

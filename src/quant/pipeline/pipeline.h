@@ -42,8 +42,9 @@ struct QuantizeReport {
   std::int64_t resumed_blocks = 0;  // finished by an interrupted run before this one
   double seconds = 0;
   std::vector<std::pair<std::string, double>>
-      seconds_by_part;  // forward, statistics, search, rounding, writing
-  Json to_json() const;
+      seconds_by_part;   // forward, statistics, search, rounding, writing
+  Json memory_samples;   // [{seconds, rss_bytes, most_bytes}], one a block (MemoryTrace)
+  Json to_json() const;  // without those: it is the same however often the run was interrupted
 };
 
 struct PipelineOptions {

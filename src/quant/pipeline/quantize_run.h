@@ -13,6 +13,7 @@
 #include "quant/methods/method.h"
 #include "quant/pipeline/activation_stream.h"
 #include "quant/pipeline/background_writer.h"
+#include "quant/pipeline/memory_trace.h"
 #include "quant/pipeline/pipeline.h"
 #include "quant/pipeline/upstream_error.h"
 
@@ -46,6 +47,7 @@ struct QuantizeRun {
   PartClock& clock;
   std::unique_ptr<Method> rounding;
   BackgroundWriter& writing;
+  MemoryTrace memory;
   OriginalStream* original = nullptr;                   // null: nothing upstream is taken back
   std::map<std::string, const PlannedModule*> planned;  // by module
   std::set<std::string> replaced;                       // weights of the planned linears, by tensor

@@ -111,13 +111,14 @@ double calls(const ModelSpec& spec) {
   return static_cast<double>(spec.blocks.size()) * kCallsPerBlock + kCallsBeside;
 }
 
-double decode_rate(const Sizes& sizes, const StepCosts& costs, const EstimatedCell& cell,
-                   const MachineRates& machine) {
+void estimate_decoding(EstimatedCell& cell, const Sizes& sizes, const StepCosts& costs,
+                       const MachineRates& machine) {
   const double sequences = static_cast<double>(cell.batch);
-  const double flops = 2 * sequences * (sizes.linear_weights + sizes.head_weights) +
-                       4 * sequences * sizes.attended(cell.context);
-  const double bytes = static_cast<double>(costs.weight_bytes) + static_cast<double>(cell.kv_bytes);
-  return sequences / roofline(bytes, flops, costs.flops_per_second, calls(sizes.spec), machine);
+  cell.step_operations = 2 * sequences * (sizes.linear_weights + sizes.head_weights) +
+                         4 * sequences * sizes.attended(cell.context);
+  cell.step_bytes = static_cast<double>(costs.weight_bytes) + static_cast<double>(cell.kv_bytes);
+  cell.decode_tokens_per_second = sequences / roofline(cell.step_bytes, cell.step_operations,
+                                                       costs.flops_per_second, calls(sizes.spec), machine);
 }
 
 // All tokens of one sequence; the head is asked for the last one only.
@@ -280,7 +281,7 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
                                               static_cast<std::uint64_t>(batch)));
           cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
           cell.fits = cell.bytes <= result.budget;
-          cell.decode_tokens_per_second = decode_rate(sizes, costs, cell, machine);
+          estimate_decoding(cell, sizes, costs, machine);
           scheme.cells.push_back(cell);
         }
       scheme.prefill_tokens_per_second =

@@ -49,7 +49,8 @@ struct EstimatedCell {
   std::int64_t batch = 0, context = 0;
   std::uint64_t kv_bytes = 0, bytes = 0;  // bytes: with the weights
   bool fits = false;
-  double decode_tokens_per_second = 0;  // of all sequences together, at a full cache
+  double decode_tokens_per_second = 0;         // of all sequences together, at a full cache
+  double step_bytes = 0, step_operations = 0;  // of one token of each
 };
 
 struct SchemeEstimate {

@@ -53,6 +53,24 @@ TEST(BenchPage, SpeedOfAModelOfAnyNameIsAPage) {
   expect_plain(report.to_html());
 }
 
+TEST(BenchPage, StepsAreMarksBelowTheRoof) {
+  SpeedReport report;
+  report.model = kEvil;
+  report.machine = machine(10e9);
+  report.machine.peak_operations_per_second = 200e9;
+  report.rows.resize(1);
+  SpeedResult& r = report.rows[0].result;
+  r.bytes_per_step = 1e9, r.operations_per_step = 2e9, r.itl_p50 = 0.2;
+  r.prefill_bytes_per_token = 1e6, r.prefill_operations_per_token = 2e9, r.prefill_tokens_per_second = 50;
+  const std::string html = report.to_html();
+  expect_plain(html);
+  EXPECT_THAT(Markup(html).text,
+              HasSubstr("decoding, batch 1, prompt 512: 2 operations a byte, 10 Goperations/s"));
+  EXPECT_THAT(Markup(html).text,
+              HasSubstr("prefill, batch 1, prompt 512: 2e+03 operations a byte, 100 Goperations/s"));
+  EXPECT_THAT(html, HasSubstr("<polyline class=\"line limit\""));
+}
+
 TEST(BenchPage, LoadSaysWhichRequestsFailedInTheServersOwnWords) {
   LoadReport report;
   report.model = report.endpoint = kEvil;

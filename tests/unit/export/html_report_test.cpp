@@ -135,6 +135,24 @@ TEST(HtmlReport, ShowsWhatMixedPrecisionChose) {
   EXPECT_THAT(html, HasSubstr("<td><b>3.000e-06</b></td>"));
 }
 
+TEST(HtmlReport, ShowsErrorsAsAMapAndMemoryBesideItsPlanAndLimit) {
+  Json r = report();
+  r["memory"] = Json::object({{"planned_peak_bytes", 3000000}, {"limit_bytes", 4000000}});
+  EXPECT_THAT(make_html_report(r), Not(HasSubstr("Memory of the run"))) << "nobody looked";
+  r["memory"]["samples"] =
+      Json::array({Json::object({{"seconds", 0.5}, {"rss_bytes", 1000000}, {"most_bytes", 1000000}}),
+                   Json::object({{"seconds", 2.5}, {"rss_bytes", 1500000}, {"most_bytes", 2500000}})});
+  r["modules"].items()[2]["relative_error"] = 0.5;
+  const std::string html = make_html_report(r);
+  const Markup page(html);
+  EXPECT_EQ(page.error, "");
+  EXPECT_THAT(page.text, HasSubstr("At most 2.5 MB over 2.5 s; planned peak 3.0 MB; limit 4.0 MB"));
+  EXPECT_THAT(html, HasSubstr("<polyline class=\"line limit\""));
+  EXPECT_THAT(page.text, HasSubstr("The largest is 5.000e-01, in down_proj of block 1"));
+  EXPECT_THAT(html, HasSubstr("<rect class=\"q7\"")) << "the largest is darkest";
+  EXPECT_THAT(html, HasSubstr("<rect class=\"q0\""));
+}
+
 TEST(HtmlReport, HostileNamesStayText) {
   const std::string evil = "a.0.</bdi><script>alert(\"1\")</script>&lt;'\x01\xff\xe2\x80\xae";
   Json r = report();
