@@ -2,7 +2,7 @@
 
 #include "base/error.h"
 #include "base/io.h"
-#include "job/gate_documents.h"
+#include "job/documents/gate_documents.h"
 
 namespace llmq::tools {
 namespace {

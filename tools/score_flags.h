@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "job/forms/score_report.h"
+#include "job/documents/score_report.h"
 #include "tools/command.h"
 
 namespace llmq::tools {

@@ -52,7 +52,7 @@ FAULTS = [
     Fault("label-on-label", "src/export/report/chart.cpp", "taken.push_back(place.box);", "", [("llmq_unit_export", "Chart.NoLabelCoversAnother")]),
     Fault("image-digest-of-the-file", "src/export/provenance/oci_layout.cpp", "\"sha256:\" + stored.sha256, stored.bytes", "\"sha256:\" + file.sha256, stored.bytes",
           [("llmq_unit_export", "OciLayoutTest.AnImage*")]),
-    Fault("missed-gate-is-a-test-passed", "src/job/gate_documents.cpp", "{\"met\", gate.met}, {\"words\",", "{\"met\", true}, {\"words\",", [("llmq_unit_job", "GateDocuments.*")]),
+    Fault("missed-gate-is-a-test-passed", "src/job/documents/gate_documents.cpp", "{\"met\", gate.met}, {\"words\",", "{\"met\", true}, {\"words\",", [("llmq_unit_job", "GateDocuments.*")]),
     Fault("progress-tells-its-end-twice", "src/base/log.cpp", "if (objects) return done_ < total_ ? write_object(place, figures) : void();",
           "if (objects) return write_object(place, figures);", [("llmq_unit_base", "Log.ProgressAsObjects*")]),
     Fault("longrope-factors-swapped", "src/export/gguf/gguf_rope.cpp", "std::string(kLongFactorsName), in_float32(rope.long_factors)",

@@ -4,7 +4,7 @@
 
 #include "base/error.h"
 #include "device/machine_probe.h"
-#include "job/estimate_page.h"
+#include "job/documents/estimate_page.h"
 #include "tools/command.h"
 #include "tools/help.h"
 #include "tools/print.h"

@@ -23,7 +23,7 @@ Chart roofline_chart(double bytes_per_second, double operations_per_second, cons
                      std::span<const RooflinePoint> points) {
   Chart chart;
   chart.id = "roofline";
-  chart.title = "Roofline of this machine";
+  chart.title = "Roofline";
   if (!(bytes_per_second > 0) || !(operations_per_second > 0)) return chart;
   const double ridge = operations_per_second / bytes_per_second;
   chart.words = fmt::format("{}; the roof: {:.3g} GB/s up to {:.3g} operations a byte, then {}operations/s",

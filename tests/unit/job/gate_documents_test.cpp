@@ -1,5 +1,5 @@
 // Gates as JUnit and as Markdown: well-formed whatever names there are, and true to the document.
-#include "job/gate_documents.h"
+#include "job/documents/gate_documents.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "job/run_metrics.h"
+#include "job/documents/run_metrics.h"
 
 #include <chrono>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "job/forms/score_report.h"
+#include "job/documents/score_report.h"
 
 #include <algorithm>
 #include <span>

@@ -1,4 +1,4 @@
-#include "job/estimate_page.h"
+#include "job/documents/estimate_page.h"
 
 #include <fmt/format.h>
 
@@ -75,7 +75,8 @@ BenchPage::Table scheme_table(const Estimate& e) {
                                     fmt::format("{:.0f}", scheme.prefill_tokens_per_second)};
     for (const EstimatedCell& cell : scheme.cells)
       row.push_back(fmt::format("{}{}", bytes_text(cell.bytes),
-                                cell.fits ? fmt::format(", {:.4g}/s", cell.decode_tokens_per_second)
+                                cell.fits ? fmt::format(", {:.{}f}/s", cell.decode_tokens_per_second,
+                                                        cell.decode_tokens_per_second < 100 ? 1 : 0)
                                           : std::string(", does not fit")));
     table.rows.push_back(std::move(row));
   }
