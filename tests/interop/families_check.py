@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT and OLMo 2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2 and StarCoder2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 
     families_check.py LLMQ WORK
 """
@@ -11,7 +11,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Olmo2Config, OPTConfig
+from transformers import AutoModelForCausalLM, Olmo2Config, OPTConfig, Starcoder2Config
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
@@ -60,6 +60,9 @@ OPT = OPTConfig(vocab_size=2048, hidden_size=96, ffn_dim=192, num_hidden_layers=
                 max_position_embeddings=512, word_embed_proj_dim=96, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 OLMO2 = Olmo2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
                     num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
+
+STARCODER2 = Starcoder2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
+                              num_key_value_heads=3, max_position_embeddings=512, sliding_window=100, bos_token_id=1, eos_token_id=2)
 
 
 def random_model(config, folder):
@@ -117,6 +120,7 @@ def main():
                              capture_output=True, text=True)
     expect(refused.returncode == 2 and "family opt" in refused.stderr,
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
+    check_family(program, "starcoder2", random_model(STARCODER2, os.path.join(work, "starcoder2")), work)
     olmo2 = random_model(OLMO2, os.path.join(work, "olmo2"))
     check_family(program, "olmo2", olmo2, work)
     random = llmq(program, "eval-ppl", olmo2, "--max-windows", 2)["ppl"]

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config,
+                          SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
 TOKENS = 40
@@ -100,6 +101,26 @@ MODELS = {
     ),
     "olmo2": (Olmo2Config, dict(), "float32", []),
     "olmo2-biases": (Olmo2Config, dict(attention_bias=True, num_key_value_heads=4), "bfloat16", []),
+    # A table of rope for each kind of block: one stretched, one not, with other bases.
+    "olmo3": (
+        Olmo3Config,
+        dict(sliding_window=7, layer_types="alternate",
+             rope_parameters={"full_attention": rope("yarn", theta=500000.0, factor=2.0, original_max_position_embeddings=32, beta_fast=8.0, beta_slow=0.5),
+                              "sliding_attention": rope(theta=10000.0)}),
+        "float32",
+        [],
+    ),
+    "smollm3": (SmolLM3Config, dict(no_rope_layer_interval=2, tie_word_embeddings=True), "float32", []),
+    "smollm3-window": (
+        SmolLM3Config,
+        dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=6, attention_bias=True, mlp_bias=True),
+        "bfloat16",
+        [],
+    ),
+    "seed_oss": (SeedOssConfig, dict(head_dim=12), "float32", []),
+    "seed_oss-biases": (SeedOssConfig, dict(head_dim=16, attention_out_bias=True, mlp_bias=True), "bfloat16", []),
+    "starcoder2": (Starcoder2Config, dict(sliding_window=9), "float32", []),
+    "starcoder2-no-biases": (Starcoder2Config, dict(use_bias=False, sliding_window=None, tie_word_embeddings=True), "bfloat16", []),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }

@@ -6,11 +6,12 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
-    kOlmo2Family;
+    kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family;
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family,
-                                           &kPhi3Family,  &kOptFamily,     &kOlmo2Family};
+  static constexpr const Family* kAll[] = {&kLlamaFamily,   &kMistralFamily, &kQwen2Family,     &kQwen3Family,
+                                           &kPhi3Family,    &kOptFamily,     &kOlmo2Family,     &kOlmo3Family,
+                                           &kSmolLm3Family, &kSeedOssFamily, &kStarcoder2Family};
   return kAll;
 }
 

@@ -41,8 +41,14 @@ std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);
 
 // rope_theta and rope_scaling (Transformers 4) or rope_parameters (Transformers 5), for heads of head_dim
 // channels. partial_rotary_factor beside or inside them says how many turn, where `partial` allows it; else
-// another value than 1 is refused.
+// another value than 1 is refused. `theta` where the config has none.
 RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
-                   bool partial = false);
+                   bool partial = false, double theta = 10000);
+
+// The tables of a family that turns blocks with a window by another one than blocks without: first that of
+// full attention, then that of the window. rope_parameters of Transformers 5 has an object for each kind;
+// rope_scaling of Transformers 4 is full attention's alone.
+std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
+                                              std::int64_t head_dim, double theta);
 
 }  // namespace llmq

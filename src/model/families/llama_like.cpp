@@ -7,8 +7,8 @@
 namespace llmq {
 namespace {
 
-Activation read_activation(ConfigFields& config) {
-  const std::string name = config.text("hidden_act", "silu");
+Activation read_activation(ConfigFields& config, const char* absent) {
+  const std::string name = config.text("hidden_act", absent);
   if (name == "silu" || name == "swish") return Activation::kSilu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new") return Activation::kGeluTanh;
   config.unsupported("hidden_act", fmt::format("the activation \"{}\" is not known here", name),
@@ -102,14 +102,14 @@ MlpSpec mlp_of(const HalfOfABlock& half) {
 }  // namespace
 
 LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
-                            ModelSpec& spec) {
+                            ModelSpec& spec, const char* activation) {
   LlamaSizes sizes;
   read_common_sizes(config, layers, spec);
   sizes.intermediate_size = config.integer("intermediate_size", kWidthRange);
   spec.max_position = config.integer("max_position_embeddings", kPositionsRange, defaults.max_position);
   read_heads(config, defaults, spec, sizes);
   sizes.eps = static_cast<float>(config.number("rms_norm_eps", {0, 1}, defaults.eps));
-  sizes.activation = read_activation(config);
+  sizes.activation = read_activation(config, activation);
   return sizes;
 }
 
@@ -127,7 +127,8 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
     const NormId first = norm_named(traits.norms_behind ? "post_attention_layernorm" : "input_layernorm"),
                  second = norm_named(traits.norms_behind ? "post_feedforward_layernorm"
                                                          : "post_attention_layernorm");
-    const AttentionSpec attention = attention_of(half, traits.windows[i], {0, spec.ropes.front().dims});
+    const RopeUse rope = traits.turns.empty() ? RopeUse{0, spec.ropes.front().dims} : traits.turns[i];
+    const AttentionSpec attention = attention_of(half, traits.windows[i], rope);
     const MlpSpec mlp = mlp_of(half);
     if (traits.norms_behind) {
       builder.attention({}, attention, first);

@@ -24,9 +24,10 @@ struct LlamaSizes {
   Activation activation = Activation::kSilu;
 };
 
-// Common sizes into `spec`, the others returned; hidden_act is silu, gelu_pytorch_tanh or gelu_new.
+// Common sizes into `spec`, the others returned; hidden_act is silu, gelu_pytorch_tanh or gelu_new, and
+// `activation` where it is absent.
 LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
-                            ModelSpec& spec);
+                            ModelSpec& spec, const char* activation = "silu");
 
 struct LlamaTraits {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
@@ -35,6 +36,7 @@ struct LlamaTraits {
   bool norms_behind = false;             // post_attention_ and post_feedforward_layernorm, and none before
   bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
   std::vector<std::int64_t> windows;     // per block; 0: full attention
+  std::vector<RopeUse> turns;            // per block; none: every block turns whole heads by the first table
 };
 
 // Embedding, blocks and the last norm, under Llama's names.

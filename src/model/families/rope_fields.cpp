@@ -4,7 +4,9 @@
 //
 // Where the two disagree, or a kind carries a key that it does not use, the config is refused rather than
 // guessed at.
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "base/error.h"
 #include "model/families/family.h"
@@ -131,8 +133,8 @@ bool holds_nothing(const Json* object) {
 
 }  // namespace
 
-RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim, bool partial) {
-  constexpr double kDefaultTheta = 10000;
+RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim, bool partial,
+                   double default_theta) {
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
   if (holds_nothing(scaling)) scaling = nullptr;
@@ -141,7 +143,7 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
     config.bad("rope_scaling", "differs from rope_parameters", "keep one of the two");
 
   const bool outside = config.find("rope_theta") != nullptr;
-  const double theta = config.number("rope_theta", kThetaRange, kDefaultTheta);
+  const double theta = config.number("rope_theta", kThetaRange, default_theta);
   const Json* chosen = scaling != nullptr ? scaling : parameters;
   const double share = partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
   if (chosen == nullptr) {
@@ -163,6 +165,42 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
   rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
   return spec;
+}
+
+std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
+                                              std::int64_t head_dim, double default_theta) {
+  constexpr const char* kKinds[] = {"full_attention", "sliding_attention"};
+  const Json* parameters = config.find("rope_parameters");
+  const bool by_kind = parameters != nullptr && parameters->is_object() &&
+                       std::any_of(std::begin(kKinds), std::end(kKinds),
+                                   [&](const char* kind) { return parameters->find(kind) != nullptr; });
+  std::vector<RopeSpec> ropes;
+  if (!by_kind) {
+    ropes.push_back(read_rope(config, max_position, head_dim, false, default_theta));
+    RopeSpec plain;
+    plain.dims = head_dim, plain.theta = ropes.front().theta, plain.original_max_position = max_position;
+    ropes.push_back(plain);
+    return ropes;
+  }
+  const double theta = config.number("rope_theta", kThetaRange, default_theta);
+  if (config.find("rope_scaling") != nullptr)
+    config.bad("rope_scaling", "stands beside rope_parameters", "keep one of the two");
+  ConfigFields kinds(*parameters, config.file(), "rope_parameters");
+  for (const char* kind : kKinds) {
+    const Json* of_kind = kinds.find(kind);
+    const Json none = Json::object();
+    ConfigFields rope(of_kind != nullptr ? *of_kind : none, config.file(),
+                      fmt::format("rope_parameters.{}", kind));
+    rope.require_neutral("partial_rotary_factor", 1);
+    RopeSpec spec =
+        read_kind_and_factors(rope, config, rope.number("rope_theta", kThetaRange, theta), max_position);
+    spec.dims = head_dim;
+    if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
+    rope.refuse_unread({"finetuned"});
+    ropes.push_back(spec);
+  }
+  kinds.refuse_unread({});
+  return ropes;
 }
 
 }  // namespace llmq

@@ -66,7 +66,8 @@ Findings named_architectures(const std::string& path, const std::string& text) {
 // Comparisons with the name of an architecture or a family. Pre-tokenizers, which llama.cpp names after
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
-  const std::string name = "\"(llama|mistral|qwen2|qwen3|phi3|opt|olmo2)[\".]";
+  const std::string name =
+      "\"(llama|mistral|qwen2|qwen3|phi3|opt|olmo2|olmo3|smollm3|seed_oss|starcoder2)[\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");
   return lines_with(path, text, compared, "asks for the architecture");

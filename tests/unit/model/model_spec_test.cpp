@@ -164,27 +164,21 @@ void add_qkv_biases(ScratchModel& model) {
   model.add_to_blocks("self_attn.v_proj.bias", scratch_ramp({8}));
 }
 
-std::vector<std::int64_t> windows(const ModelSpec& spec) {
-  std::vector<std::int64_t> result;
-  for (const BlockSpec& block : spec.blocks) result.push_back(block.pages.window);
-  return result;
-}
-
 TEST(ModelSpec, Qwen2WindowsFollowTransformers) {
   ScratchModel model("qwen2", "Qwen2ForCausalLM");
   add_qkv_biases(model);
   model.config["sliding_window"] = 8;
   model.config["max_window_layers"] = 1;
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));  // use_sliding_window is false
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 0));  // use_sliding_window is false
   EXPECT_TRUE(linear_named(ModelSpec::read(model.open()).blocks[0], "v_proj").has_bias());
   EXPECT_FALSE(linear_named(ModelSpec::read(model.open()).blocks[0], "o_proj").has_bias());
   model.config["use_sliding_window"] = true;
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 8));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 8));
   model.config["sliding_window"] = nullptr;
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 0));
   model.config["sliding_window"] = 8;
   model.config["layer_types"] = Json::array({"sliding_attention", "full_attention"});
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(8, 0));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(8, 0));
   model.config["use_sliding_window"] = false;
   EXPECT_THAT(model_refusal(model), HasSubstr("layer_types: asks for sliding_attention in block 0"));
   model.config["layer_types"] = Json::array({"linear_attention", "full_attention"});
@@ -195,11 +189,11 @@ TEST(ModelSpec, Qwen2WindowsFollowTransformers) {
 
 TEST(ModelSpec, MistralHasOneWindow) {
   ScratchModel model("mistral", "MistralForCausalLM");
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(4096, 4096));  // the class's default
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(4096, 4096));  // the class's default
   model.config["sliding_window"] = nullptr;
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(0, 0));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 0));
   model.config["sliding_window"] = 7;
-  EXPECT_THAT(windows(ModelSpec::read(model.open())), ElementsAre(7, 7));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(7, 7));
   model.config["sliding_window"] = 0;
   EXPECT_THAT(model_refusal(model), HasSubstr("sliding_window: is 0"));
 }

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "io/checkpoint.h"
+#include "model/model_spec.h"
 #include "model/open_checkpoint.h"
 
 namespace llmq {
@@ -139,6 +140,13 @@ class ScratchOlmo2 : public ScratchModel {
     add_to_blocks("self_attn.k_norm.weight", scratch_ramp({8}));
   }
 };
+
+// Of each block.
+inline std::vector<std::int64_t> windows_of(const ModelSpec& spec) {
+  std::vector<std::int64_t> found;
+  for (const BlockSpec& block : spec.blocks) found.push_back(block.pages.window);
+  return found;
+}
 
 // The error of a call as its kind and sentence: "unsupported|file: where: message"; empty when it succeeds.
 template <typename Call>

@@ -1,0 +1,35 @@
+// OLMo 3: OLMo 2 of which three blocks of four have a window; only those without one stretch their rope.
+// Source: Transformers' configuration_olmo3 and modeling_olmo3.
+#include <fmt/format.h>
+
+#include "model/families/llama_like.h"
+
+namespace llmq {
+namespace {
+
+constexpr double kOlmo3Theta = 5e5;  // where rope_theta is absent
+constexpr std::size_t kOlmo3Period = 4;
+
+void read_olmo3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, layers, {2048, 0, 0, 1e-5}, spec);
+  spec.ropes = read_ropes_by_attention(config, spec.max_position, sizes.head_dim, kOlmo3Theta);
+  LlamaTraits traits;
+  traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
+  traits.norms_behind = traits.query_key_norm_over_all = true;
+  const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
+  const std::vector<bool> types = read_layer_types(config, spec);
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    const bool sliding = types.empty() ? (i + 1) % kOlmo3Period != 0 : types[i];
+    if (sliding && config.is_null("sliding_window"))
+      config.bad("sliding_window", fmt::format("is null, and block {} is sliding_attention", i));
+    traits.windows.push_back(sliding ? size : 0);
+    traits.turns.push_back({sliding ? 1u : 0u, sizes.head_dim});
+  }
+  fill_llama(sizes, traits, spec);
+}
+
+}  // namespace
+
+extern const Family kOlmo3Family = {"olmo3", "Olmo3ForCausalLM", false, read_olmo3};
+
+}  // namespace llmq

@@ -1,0 +1,69 @@
+// SmolLM3: Llama of which some blocks, every fourth where the config has no list, turn neither queries nor
+// keys by their position. Source: Transformers' configuration_smollm3 and modeling_smollm3.
+#include <fmt/format.h>
+
+#include "model/families/llama_like.h"
+
+namespace llmq {
+namespace {
+
+constexpr double kSmolLm3Theta = 2e6;  // where rope_theta is absent
+
+// Per block: whether it turns. no_rope_layers has 1 where it does.
+std::vector<bool> read_turning_blocks(ConfigFields& config, std::size_t blocks) {
+  constexpr const char* kKey = "no_rope_layers";
+  const std::int64_t interval = config.integer("no_rope_layer_interval", {1, kLayersRange.most}, 4);
+  const Json* list = config.find(kKey);
+  std::vector<bool> turning;
+  if (list == nullptr) {
+    for (std::size_t i = 0; i < blocks; ++i)
+      turning.push_back((static_cast<std::int64_t>(i) + 1) % interval != 0);
+    return turning;
+  }
+  if (!list->is_array() || list->items().size() < blocks)
+    config.bad(kKey, fmt::format("is no list of {} numbers, one for each block", blocks));
+  for (std::size_t i = 0; i < blocks; ++i) {
+    const Json& item = list->items()[i];
+    const bool known = item.is_integer() && (item.as_integer() == 0 || item.as_integer() == 1);
+    if (!known) config.bad(kKey, fmt::format("holds {} for block {}", item.dump(), i), "0 or 1 would do");
+    turning.push_back(item.as_integer() == 1);
+  }
+  return turning;
+}
+
+// By layer_types; without them the blocks that do not turn have the window.
+std::vector<std::int64_t> read_smollm3_windows(ConfigFields& config, const std::vector<bool>& turning,
+                                               const ModelSpec& spec) {
+  const bool use = config.flag("use_sliding_window", false);
+  const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 0);
+  const std::vector<bool> types = read_layer_types(config, spec);
+  std::vector<std::int64_t> windows;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    const bool sliding = types.empty() ? use && size != 0 && !turning[i] : types[i];
+    if (sliding && (!use || size == 0))
+      config.bad("layer_types",
+                 fmt::format("asks for sliding_attention in block {} without a sliding_window in use", i),
+                 "set use_sliding_window to true and sliding_window to its size");
+    windows.push_back(sliding ? size : 0);
+  }
+  return windows;
+}
+
+void read_smollm3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, layers, {32768, 4, 0}, spec);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, false, kSmolLm3Theta)};
+  LlamaTraits traits;
+  traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
+  traits.mlp_bias = config.flag("mlp_bias", false);
+  config.find("max_window_layers");  // stands in the files of the model and is read by nobody
+  const std::vector<bool> turning = read_turning_blocks(config, spec.blocks.size());
+  for (const bool turns : turning) traits.turns.push_back({0, turns ? spec.ropes.front().dims : 0});
+  traits.windows = read_smollm3_windows(config, turning, spec);
+  fill_llama(sizes, traits, spec);
+}
+
+}  // namespace
+
+extern const Family kSmolLm3Family = {"smollm3", "SmolLM3ForCausalLM", true, read_smollm3};
+
+}  // namespace llmq

@@ -1,0 +1,130 @@
+// What relatives of Llama say that it does not: blocks that do not turn, tables of rope by kind of attention,
+// biases of their own. Their numbers are held by tests/golden/models.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "model/model_spec.h"
+#include "tests/unit/model/scratch_model.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+std::string sentence_of(const ScratchModel& model) {
+  return error_of([&] { ModelSpec::read(model.open()); });
+}
+
+// Per block.
+std::vector<std::int64_t> turning(const ModelSpec& spec) {
+  std::vector<std::int64_t> dims;
+  for (const BlockSpec& block : spec.blocks) dims.push_back(block.attention()->rope.dims);
+  return dims;
+}
+ScratchModel& like_smollm3(ScratchModel& model) {
+  model.config["no_rope_layers"] = Json::array({0, 1});
+  return model;
+}
+
+TEST(SmolLm3, BlocksTurnWhereTheListSaysSo) {
+  ScratchModel model("smollm3", "SmolLM3ForCausalLM");
+  EXPECT_THAT(turning(ModelSpec::read(model.open())), ElementsAre(4, 4)) << "every fourth does not";
+  model.config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(turning(ModelSpec::read(model.open())), ElementsAre(4, 0));
+  EXPECT_THAT(turning(ModelSpec::read(like_smollm3(model).open())), ElementsAre(0, 4));
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 0));
+  model.config["use_sliding_window"] = true;
+  model.config["sliding_window"] = 6;
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(6, 0)) << "without rope, with a window";
+  model.config["layer_types"] = Json::array({"full_attention", "sliding_attention"});
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(0, 6));
+}
+
+TEST(SmolLm3, ListsThatSayNothingOfABlockAreRefused) {
+  ScratchModel model("smollm3", "SmolLM3ForCausalLM");
+  model.config["no_rope_layers"] = Json::array({1});
+  EXPECT_THAT(sentence_of(model), HasSubstr("no_rope_layers: is no list of 2 numbers"));
+  model.config["no_rope_layers"] = Json::array({1, 2});
+  EXPECT_THAT(sentence_of(model), HasSubstr("no_rope_layers: holds 2 for block 1"));
+  like_smollm3(model).config["layer_types"] = Json::array({"sliding_attention", "full_attention"});
+  EXPECT_THAT(sentence_of(model), HasSubstr("asks for sliding_attention in block 0"));
+  ScratchModel llama("llama", "LlamaForCausalLM");
+  EXPECT_THAT(sentence_of(like_smollm3(llama)), HasSubstr("no_rope_layers"));
+}
+
+TEST(SeedOss, HasBiasesOfItsOwn) {
+  ScratchModel model("seed_oss", "SeedOssForCausalLM");
+  EXPECT_THAT(sentence_of(model), HasSubstr("says [512, 16]")) << "heads of 128 where head_dim is absent";
+  model.config["head_dim"] = 4;
+  EXPECT_THAT(sentence_of(model), HasSubstr("q_proj.bias: is missing"));
+  model.add_to_blocks("self_attn.q_proj.bias", scratch_ramp({16}));
+  model.add_to_blocks("self_attn.k_proj.bias", scratch_ramp({8}));
+  model.add_to_blocks("self_attn.v_proj.bias", scratch_ramp({8}));
+  EXPECT_EQ(sentence_of(model), "");
+  model.config["attention_out_bias"] = true;
+  EXPECT_THAT(sentence_of(model), HasSubstr("o_proj.bias: is missing"));
+}
+
+void as_olmo3(ScratchModel& model) {
+  for (const char* block : {"model.layers.0.", "model.layers.1."})
+    model.tensors.erase(block + std::string("input_layernorm.weight"));
+  model.add_to_blocks("post_feedforward_layernorm.weight", scratch_ramp({16}));
+  model.add_to_blocks("self_attn.q_norm.weight", scratch_ramp({16}));
+  model.add_to_blocks("self_attn.k_norm.weight", scratch_ramp({8}));
+  model.config.erase("rope_theta");
+}
+
+// Transformers 4 says one base and one scaling, which the window's table has not; Transformers 5 has an
+// object for each.
+TEST(Olmo3, TablesOfRopeAreByKindOfAttention) {
+  ScratchModel model("olmo3", "Olmo3ForCausalLM");
+  as_olmo3(model);
+  model.config["layer_types"] = Json::array({"sliding_attention", "full_attention"});
+  model.config["sliding_window"] = 5;
+  const auto read = [&] { return ModelSpec::read(model.open()); };
+  ModelSpec spec = read();
+  EXPECT_THAT(windows_of(spec), ElementsAre(5, 0));
+  ASSERT_EQ(spec.ropes.size(), 2u);
+  EXPECT_EQ(spec.ropes[0].theta, 5e5);
+  EXPECT_EQ(spec.blocks[0].attention()->rope.table, 1u);
+  EXPECT_EQ(spec.blocks[1].attention()->rope.table, 0u);
+
+  model.config["rope_theta"] = 2e4;
+  model.config["rope_scaling"] = Json::object({{"rope_type", "linear"}, {"factor", 2.0}});
+  spec = read();
+  EXPECT_EQ(spec.ropes[0].kind, RopeKind::kLinear);
+  EXPECT_EQ(spec.ropes[1].kind, RopeKind::kDefault);
+  EXPECT_EQ(spec.ropes[1].theta, 2e4);
+
+  model.config["rope_parameters"] = Json::object(
+      {{"full_attention", Json::object({{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 3e4}})},
+       {"sliding_attention", Json::object({{"rope_type", "default"}, {"rope_theta", 1e4}})}});
+  EXPECT_THAT(sentence_of(model), HasSubstr("rope_scaling: stands beside rope_parameters"));
+  model.config.erase("rope_scaling");
+  spec = read();
+  EXPECT_EQ(spec.ropes[0].factor, 4);
+  EXPECT_EQ(spec.ropes[0].theta, 3e4);
+  EXPECT_EQ(spec.ropes[1].theta, 1e4);
+  model.config["rope_parameters"]["chunked_attention"] = Json::object();
+  EXPECT_THAT(sentence_of(model), HasSubstr("rope_parameters.chunked_attention: this field is not known"));
+}
+
+TEST(Olmo3, ThreeBlocksOfFourHaveTheWindow) {
+  ScratchModel model("olmo3", "Olmo3ForCausalLM");
+  as_olmo3(model);
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(4096, 4096));
+  model.config["sliding_window"] = nullptr;
+  EXPECT_THAT(sentence_of(model), HasSubstr("sliding_window: is null, and block 0 is sliding_attention"));
+}
+
+TEST(Starcoder2, OtherStructuresAreRefused) {
+  ScratchModel model("starcoder2", "Starcoder2ForCausalLM");
+  model.config["norm_type"] = "rms_norm";
+  EXPECT_THAT(sentence_of(model), HasSubstr("norm_type"));
+  model.config["norm_type"] = "layer_norm";
+  EXPECT_THAT(sentence_of(model), HasSubstr("model.norm.bias: is missing"));
+}
+
+}  // namespace
+}  // namespace llmq
