@@ -226,7 +226,10 @@ def looks(jobs):
     results = SOURCE / "tests/fixtures/lm_eval"
     jobs.run("task-scores", "report", "rtn", "--lm-eval", results / "quantized.json", "--lm-eval-baseline", results / "original.json", "--lm-eval-model", "tiny-rtn",
              "--max-acc-drop", 0.01, code=3)
-    jobs.keep("report", json.loads((jobs.folder / "rtn/report.json").read_text(encoding="utf-8")), "rtn/report.json with scores")
+    for output in ("merged", "small.gguf"):
+        jobs.run("task-scores", "report", output, "--lm-eval", results / "quantized.json", "--lm-eval-model", "tiny-rtn")
+    for report in ("rtn/report.json", "merged/report.json", "small.gguf.report.json"):
+        jobs.keep("report", json.loads((jobs.folder / report).read_text(encoding="utf-8")), f"{report} with scores")
     jobs.run("eval-ppl-models", "eval-ppl", "rtn", MODEL, "--against", MODEL, "--max-windows", 1, "--max-kl", 9)
     jobs.run("inspect", "inspect", MODEL, "--tensors")
     for output in ("rtn", "awq", "kv"):
