@@ -90,6 +90,8 @@ def compare(name, ours, theirs):
     for task in TASKS.split(","):
         furthest, close, choices, greedy, count = 0.0, [], 0, 0, 0
         expect(ours[1][task].keys() == theirs[1][task].keys() and len(ours[1][task]) >= 1, f"{name}, {task}: the same {len(ours[1][task])} documents were asked")
+        continuations = [request["arg_1"] for sample in ours[1][task].values() for request in sample["arguments"].values() if "arg_1" in request]
+        expect(all(text.startswith(" ") for text in continuations), f"{name}, {task}: {len(continuations)} continuations are words of their own")
         for document, sample in ours[1][task].items():
             mine, other = likelihoods(sample), likelihoods(theirs[1][task][document])
             for (a, greedy_a), (b, greedy_b) in zip(mine, other, strict=True):
