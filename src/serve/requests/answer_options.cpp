@@ -74,6 +74,16 @@ void ignore_accounting(RequestFields& fields) {
   fields.unsupported("store", Json(false));
 }
 
+// A router that reads a request and writes it anew sends every field it knows at its default (vllm-router
+// 0.1.17); answers of this server are made so, and in no other way.
+void hold_defaults_of_routers(RequestFields& fields) {
+  for (const char* key : {"no_stop_trim", "return_hidden_states", "continue_final_message"})
+    fields.unsupported(key, Json(false));
+  for (const char* key :
+       {"skip_special_tokens", "separate_reasoning", "stream_reasoning", "include_reasoning"})
+    fields.unsupported(key, Json(true));
+}
+
 }  // namespace
 
 TokenIds read_token_ids(const Json::Array& list, const std::string& name, const RequestLimits& limits) {
@@ -119,6 +129,7 @@ AnswerOptions read_answer_options(RequestFields& fields, const RequestLimits& li
   options.stream = fields.boolean("stream").value_or(false);
   read_stream_options(fields, options);
   ignore_accounting(fields);
+  hold_defaults_of_routers(fields);
   return options;
 }
 

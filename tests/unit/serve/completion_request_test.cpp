@@ -75,6 +75,20 @@ TEST(CompletionRequest, DefaultsAreOpenAis) {
   EXPECT_FALSE(o.max_tokens || o.min_tokens != 0 || o.seed || o.logprobs || o.stream || o.continuous_usage);
 }
 
+// As vllm-router 0.1.17 writes a request anew; an answer that would be another one is not given silently.
+TEST(CompletionRequest, WhatARouterAddsIsTakenAtItsDefaultOnly) {
+  text(
+      R"({"model": "m", "prompt": "a", "temperature": 0.0, "stream": false, "echo": false, "no_stop_trim": false,
+      "ignore_eos": true, "skip_special_tokens": true, "return_hidden_states": false})");
+  chat(
+      R"({"messages": [{"role": "user", "content": "a"}], "logprobs": false, "no_stop_trim": false, "ignore_eos": false,
+      "continue_final_message": false, "skip_special_tokens": true, "separate_reasoning": true,
+      "stream_reasoning": true, "return_hidden_states": false, "include_reasoning": true})");
+  EXPECT_EQ(refused_text(R"("skip_special_tokens": false)").param(), "skip_special_tokens");
+  EXPECT_EQ(refused_text(R"("no_stop_trim": true)").param(), "no_stop_trim");
+  EXPECT_EQ(refused_chat(R"("continue_final_message": true)").param(), "continue_final_message");
+}
+
 TEST(CompletionRequest, PromptsAreTextsOrIds) {
   EXPECT_THAT(std::get<TokenIds>(text(R"({"prompt": [5, 6]})").prompts.at(0)), ElementsAre(5, 6));
   const TextRequest two = text(R"({"prompt": [[5], [6, 7]]})");
