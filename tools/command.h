@@ -46,6 +46,7 @@ void add_report(CLI::App& app, Session& session);
 void add_publish(CLI::App& app, Session& session);
 void add_convert(CLI::App& app, Session& session);
 void add_estimate(CLI::App& app, Session& session);
+void add_deploy(CLI::App& app, Session& session);
 void add_verify(CLI::App& app, Session& session);
 void add_sign(CLI::App& app, Session& session);
 void add_pack(CLI::App& app, Session& session);

@@ -103,8 +103,8 @@ int run(int argc, char** argv) {
   app.add_flag("--version", version, "Version; with --json also commit, compiler, CPU level and libraries")
       ->group("Everywhere");
   for (const auto add : {add_quantize, add_eval_ppl, add_generate, add_serve, add_bench, add_inspect,
-                         add_diff, add_report, add_convert, add_merge, add_estimate, add_verify, add_sign,
-                         add_pack, add_publish, add_tokenize, add_completion, add_man})
+                         add_diff, add_report, add_convert, add_merge, add_estimate, add_deploy, add_verify,
+                         add_sign, add_pack, add_publish, add_tokenize, add_completion, add_man})
     add(app, session);
   try {
     app.parse(argc, argv);

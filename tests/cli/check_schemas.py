@@ -218,6 +218,7 @@ def looks(jobs):
     jobs.run("error", "quantize", code=2)
     jobs.run("error", "inspect", "nowhere", code=2)
     jobs.run("error", "report", "nowhere", code=2)
+    jobs.run("deploy", "deploy", MODEL, "--to", "kubernetes")
     jobs.run("estimate", "estimate", MODEL, "--context", 512, "--batch", "1,2")
     jobs.run("estimate", "estimate", MODEL, "--budget", "1KiB", "--machine", "h100-sxm", "--scheme", "w4a16_g64_asym,q4_k_m", "--kv-cache-dtype", "int8")
     jobs.run("eval-ppl", "eval-ppl", "rtn", "--against", MODEL, "--max-windows", 1, "--max-ppl", 1, "--max-kl", 9, code=3)

@@ -12,9 +12,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const char* const kCommands[] = {"quantize", "eval-ppl",   "generate", "bench", "inspect", "diff",
-                                 "convert",  "estimate",   "verify",   "sign",  "pack",    "publish",
-                                 "tokenize", "completion", "man",      "serve", "merge",   "report"};
+const char* const kCommands[] = {"quantize", "eval-ppl", "generate", "bench",      "inspect",
+                                 "diff",     "convert",  "estimate", "verify",     "sign",
+                                 "pack",     "publish",  "tokenize", "completion", "man",
+                                 "serve",    "merge",    "report",   "deploy"};
 
 TEST(Words, HelpNamesEveryCommandAndLeavesWithZero) {
   const Outcome help = run_llmq({"--help"});

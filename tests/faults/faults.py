@@ -582,4 +582,12 @@ FAULTS = [
           [("llmq_unit_export", "SourceLicense.TextsAreKnownWordForWord")]),
     Fault("card-without-licence", "src/job/card_header.cpp", "header.licenses = asked.license.empty() ? source.ids : std::vector<std::string>{asked.license};", "",
           [("llmq_unit_job", "QuantizeJobTest.TheCardSaysWhatTheModelAndTheRecipeSay")]),
+    # Manifests and routers.
+    Fault("manifest-text-not-quoted", "src/export/deploy/manifest.cpp", "else if (c < 0x20 || c == 0x7F)", "else if (c < 0x0A || c == 0x7F)",
+          [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
+    Fault("compose-expands-names", "src/export/deploy/manifest.cpp", "c == '$' ? \"$$\"", "c == '$' ? \"$\"", [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
+    Fault("verdict-not-asked", "src/job/deployment.cpp", "!verdict.fits && verdict.loader.starts_with(\"vLLM\")", "!verdict.fits && verdict.loader == \"vLLM\"",
+          [("llmq_cli_tests", "Deploy.WhatCannotBeIsOneSentence")]),
+    Fault("router-default-dropped-silently", "src/serve/requests/answer_options.cpp", "fields.unsupported(key, Json(true));", "fields.ignore(key);",
+          [("llmq_unit_serve", "CompletionRequest.WhatARouterAdds*")]),
 ]
