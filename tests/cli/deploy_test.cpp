@@ -62,7 +62,7 @@ TEST(Deploy, NamesOfDirectoriesStayTexts) {
 
 TEST(Deploy, WhatCannotBeIsOneSentence) {
   const Scratch scratch;
-  const std::string asymmetric = rounded_model(scratch, "gptq", {"scheme=w4a16_g64_asym", "format=gptq"});
+  const std::string three_bits = rounded_model(scratch, "gptq", {"scheme=w3a16_g64_sym", "format=gptq"});
   const struct {
     std::string model;
     Words words;
@@ -75,7 +75,7 @@ TEST(Deploy, WhatCannotBeIsOneSentence) {
       {tinystories(), {"--to", "kserve", "--kv-cache-dtype", "q8"}, "of type 'q8'"},
       {tinystories(), {"--to", "compose", "--draft", tinystories()}, "are both called"},
       {tinystories(), {"--to", "nomad"}, "--to"},
-      {asymmetric, {"--to", "compose"}, "does not load in vLLM 0.33"},
+      {three_bits, {"--to", "compose"}, "does not load in vLLM 0.33"},
   };
   for (const auto& one : cases) {
     const Outcome refused = deploy(one.model, one.words);
@@ -83,7 +83,7 @@ TEST(Deploy, WhatCannotBeIsOneSentence) {
     EXPECT_THAT(refused.err, HasSubstr(one.says));
     EXPECT_EQ(refused.out, "");
   }
-  EXPECT_EQ(deploy(asymmetric, {"--to", "compose", "--engine", "llmq"}).exit_code, 0);
+  EXPECT_EQ(deploy(three_bits, {"--to", "compose", "--engine", "llmq"}).exit_code, 0);
 }
 
 }  // namespace

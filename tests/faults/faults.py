@@ -586,7 +586,7 @@ FAULTS = [
     Fault("manifest-text-not-quoted", "src/export/deploy/manifest.cpp", "else if (c < 0x20 || c == 0x7F)", "else if (c < 0x0A || c == 0x7F)",
           [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
     Fault("compose-expands-names", "src/export/deploy/manifest.cpp", "c == '$' ? \"$$\"", "c == '$' ? \"$\"", [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
-    Fault("verdict-not-asked", "src/job/deployment.cpp", "!verdict.fits && verdict.loader.starts_with(\"vLLM\")", "!verdict.fits && verdict.loader == \"vLLM\"",
+    Fault("verdict-not-asked", "src/job/deploy/deployment.cpp", "!verdict.fits && verdict.loader.starts_with(\"vLLM\")", "!verdict.fits && verdict.loader == \"vLLM\"",
           [("llmq_cli_tests", "Deploy.WhatCannotBeIsOneSentence")]),
     Fault("router-default-dropped-silently", "src/serve/requests/answer_options.cpp", "fields.unsupported(key, Json(true));", "fields.ignore(key);",
           [("llmq_unit_serve", "CompletionRequest.WhatARouterAdds*")]),

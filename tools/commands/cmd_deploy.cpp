@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "export/deploy/manifest.h"
-#include "job/deployment.h"
+#include "job/deploy/deployment.h"
 #include "tools/build_facts.h"
 #include "tools/command.h"
 #include "tools/help.h"

@@ -36,7 +36,7 @@ std::string yaml_quoted(std::string_view text) {
   std::string out = "\"";
   for (std::size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);
-    // C1 controls are C2 80 .. C2 9F, of which YAML takes 85 for the end of a line; its others are E2 80 A8/A9
+    // C1 controls are C2 80 .. C2 9F; YAML ends lines at C2 85 and at E2 80 A8 and A9
     if (c == '"' || c == '\\')
       out += fmt::format("\\{}", text[i]);
     else if (c < 0x20 || c == 0x7F)

@@ -1,5 +1,5 @@
 // The manifests beside this file, put into the program when it is built: templates over the document of
-// job/deployment.cpp.
+// job/deploy/deployment.cpp.
 #pragma once
 #include <string_view>
 

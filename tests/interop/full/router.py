@@ -92,6 +92,7 @@ class Router:
         self.port = free_port()
         self.process = subprocess.Popen([router, "--host", "127.0.0.1", "--port", str(self.port), "--policy", policy, "--worker-urls", *(f"http://127.0.0.1:{port}" for port in ports),
                                          "--health-check-interval-secs", "1", "--health-check-endpoint", "/health", "--health-success-threshold", "1", "--cb-timeout-duration-secs", "2",
+                                         "--balance-abs-threshold", "2", "--balance-rel-threshold", "1.1",  # else one server gets all of so few requests
                                          "--prometheus-port", str(free_port()), "--log-level", "error"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(300):
             if self.process.poll() is not None:
@@ -115,6 +116,7 @@ def check(policy):
     try:
         def kill_and_return():
             time.sleep(2)
+            expect(answered(ports[1]) > 0, f"{policy}: both servers are used")
             events["killed"] = time.monotonic()
             servers[1].process.send_signal(signal.SIGKILL)
             servers[1].process.wait()

@@ -1,4 +1,4 @@
-#include "job/deployment.h"
+#include "job/deploy/deployment.h"
 
 #include <fmt/format.h>
 
