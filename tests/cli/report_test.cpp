@@ -69,7 +69,7 @@ TEST(Report, RefusesWhatItCannotVouchFor) {
   EXPECT_EQ(read_file(output + "/README.md"), card) << "nothing was written";
   const Outcome plain = run_llmq({"report", tinystories(), "--lm-eval", kOriginal});
   EXPECT_EQ(plain.exit_code, 2);
-  EXPECT_THAT(plain.err, HasSubstr("is no output of llmq"));
+  EXPECT_THAT(plain.err, HasSubstr("has no report"));
   write_file(scratch / "key.pem", new_key().private_pem);
   ASSERT_EQ(run_llmq({"sign", output, "--key", scratch / "key.pem"}).exit_code, 0);
   EXPECT_THAT(said({"--lm-eval-model", "tiny-rtn"}), HasSubstr("is signed"));

@@ -43,11 +43,10 @@ int run_report(const ReportOptions& options, const GlobalOptions& globals) {
   Io& io = system_io();
   if (options.scores.asked()) {
     if (!options.measured.empty() || !options.vega.empty())
-      fail(ErrorKind::kUsage,
-           {"goes with several outputs side by side, and scores with one",
-            {},
-            options.vega.empty() ? "--measured" : "--vega",
-            "run llmq report twice: first with --lm-eval, then with the figure"});
+      fail(ErrorKind::kUsage, {"goes with several outputs side by side, and scores with one",
+                               {},
+                               options.vega.empty() ? "--measured" : "--vega",
+                               "run llmq report twice: first with --lm-eval, then with the figure"});
     const int code = report_scores(options.scores, options.outputs, globals);
     if (!options.html.empty())
       write_text_atomically(io, options.html,

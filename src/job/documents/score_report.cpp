@@ -12,6 +12,7 @@
 #include "export/output/published_output.h"
 #include "export/provenance/manifest.h"
 #include "export/provenance/signature.h"
+#include "export/report/comparison.h"
 #include "export/report/html_report.h"
 #include "export/report/score_documents.h"
 
@@ -56,20 +57,6 @@ ScoredOutput find_output(Io& io, const std::string& named) {
   output.report = kReportFile;
   output.signature = output.place / kSignatureFile;
   return output;
-}
-
-Json read_own_report(Io& io, const ScoredOutput& output) {
-  const Path path = output.directory / output.report;
-  if (!io.exists(path))
-    fail(ErrorKind::kBadInput, {"is no output of llmq: it has no " + output.report,
-                                output.place.string(),
-                                {},
-                                "name what llmq quantize or llmq convert wrote"});
-  Json report = Json::parse(read_text(io, path), path.string());
-  if (text_at(report, "schema") != kReportSchema)
-    fail(ErrorKind::kBadInput,
-         {"is another program's report", path.string(), "schema", "name an output of llmq"});
-  return report;
 }
 
 std::string last_name(const std::string& model) {
@@ -154,7 +141,7 @@ void write_hub_results(Io& io, const std::string& directory, ScoreReport& made) 
 
 ScoreReport report_scores(Io& io, const ScoreRequest& request) {
   const ScoredOutput output = find_output(io, request.output);
-  Json report = read_own_report(io, output);
+  Json report = read_output_report(io, output.place);
   const TaskScores scores = parse_task_scores(read_text(io, request.results), request.results);
   must_be_of(scores, output, request);
   std::optional<TaskScores> baseline;
