@@ -1,6 +1,6 @@
-// Kernels that give each output element a thread of its own: embed, rope, activations, add, convert, channel
-// statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says what each
-// computes.
+// Kernels that give each output element a thread of its own: embed, rope, activations, add, add of rows,
+// convert, channel statistics. FP32 arithmetic, one rounding where the CPU has one; device/backend.h says
+// what each computes.
 #pragma once
 #include "kernels/common/activation.h"
 #include "kernels/cuda/block.h"
@@ -119,6 +119,18 @@ struct Add {
   LLMQ_BLOCK void one(int64_t i) const {
     const int64_t r = i / width, c = i % width;
     into.put(r, c, into.get(r, c) + scale * x.get(r, c));
+  }
+};
+
+// Row r of x goes to a row of its own.
+struct AddRows {
+  int64_t elements = 0, width = 0;
+  Rows into, x;
+  const int32_t* rows = nullptr;
+  const float* scales = nullptr;
+  LLMQ_BLOCK void one(int64_t i) const {
+    const int64_t r = i / width, c = i % width, to = rows[r];
+    into.put(to, c, into.get(to, c) + scales[r] * x.get(r, c));
   }
 };
 

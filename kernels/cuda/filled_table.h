@@ -14,6 +14,7 @@ constexpr CudaKernels filled_table() {
       .gated_activation = Way::template start<Each<GatedActivation>>,
       .activate = Way::template start<Each<Activate>>,
       .add = Way::template start<Each<Add>>,
+      .add_rows = Way::template start<Each<AddRows>>,
       .convert = Way::template start<Each<Convert>>,
       .channel_stats = Way::template start<Each<ChannelStats>>,
       .rms_norm = Way::template start<RmsNorm>,

@@ -36,6 +36,7 @@ struct CudaKernels {
   Launch<Each<GatedActivation>> gated_activation;
   Launch<Each<Activate>> activate;
   Launch<Each<Add>> add;
+  Launch<Each<AddRows>> add_rows;
   Launch<Each<Convert>> convert;
   Launch<Each<ChannelStats>> channel_stats;
   Launch<RmsNorm> rms_norm;

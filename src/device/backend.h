@@ -194,6 +194,10 @@ class Backend {
   virtual void activate(const TensorView& y, const TensorView& x, Activation act) = 0;
   // into += scale * x, F32; the product is rounded before the sum.
   virtual void add(const TensorView& into, const TensorView& x, float scale) = 0;
+  // into[rows[i]] += scales[i] * x[i], F32, the product rounded before the sum. rows and scales host, one for
+  // each row of x; rows rise, so that each is added to once.
+  virtual void add_rows(const TensorView& into, const TensorView& x, std::span<const std::int32_t> rows,
+                        std::span<const float> scales) = 0;
   virtual void convert(const TensorView& to, const TensorView& from) = 0;  // F32 or BF16, one shape
 
   // Scoring. logits F32 [R, V] on the device; results on the host, one per row.

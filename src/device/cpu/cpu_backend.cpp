@@ -174,6 +174,15 @@ class CpuBackend final : public Backend {
     });
   }
 
+  void add_rows(const TensorView& into, const TensorView& x, std::span<const std::int32_t> rows,
+                std::span<const float> scales) override {
+    require_on(device(), "add_rows", {&into, &x});
+    by_rows(static_cast<std::int64_t>(rows.size()), x.cols(), [&](std::int64_t r) {
+      const auto i = static_cast<std::size_t>(r);
+      kernels_.add(into.row<float>(rows[i]), x.row<const float>(r), scales[i], x.cols());
+    });
+  }
+
   void convert(const TensorView& to, const TensorView& from) override {
     require_on(device(), "convert", {&to, &from});
     by_rows(from.rows(), from.cols(), [&](std::int64_t r) { convert_row(to, from, r); });

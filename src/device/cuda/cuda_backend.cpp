@@ -151,6 +151,16 @@ class CudaBackend final : public Backend {
                 x);
   }
 
+  void add_rows(const TensorView& into, const TensorView& x, std::span<const std::int32_t> rows,
+                std::span<const float> scales) override {
+    require_on(device(), "add_rows", {&into, &x});
+    const Buffer places = work_.copy_of(rows), factors = work_.copy_of(scales);
+    work_.start("add_rows", work_.kernels().add_rows,
+                {static_cast<std::int64_t>(rows.size()) * x.cols(), x.cols(), rows_of(into), rows_of(x),
+                 places.as<std::int32_t>(), factors.as<float>()},
+                x);
+  }
+
   void convert(const TensorView& to, const TensorView& from) override {
     require_on(device(), "convert", {&to, &from});
     work_.start("convert", work_.kernels().convert,

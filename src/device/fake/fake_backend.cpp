@@ -117,6 +117,11 @@ class FakeBackend final : public Backend {
     const ClosedMemory::Opening open(*memory_, "add", {&into, &x});
     reference_->add(on_host(into), on_host(x), scale);
   }
+  void add_rows(const TensorView& into, const TensorView& x, std::span<const std::int32_t> rows,
+                std::span<const float> scales) override {
+    const ClosedMemory::Opening open(*memory_, "add_rows", {&into, &x});
+    reference_->add_rows(on_host(into), on_host(x), rows, scales);
+  }
   void convert(const TensorView& to, const TensorView& from) override {
     const ClosedMemory::Opening open(*memory_, "convert", {&to, &from});
     reference_->convert(on_host(to), on_host(from));

@@ -170,6 +170,16 @@ class ReferenceBackend final : public Backend {
         write(into, row, i, read(into, row, i) + static_cast<float>(scale * read(x, row, i)));
   }
 
+  void add_rows(const TensorView& into, const TensorView& x, std::span<const std::int32_t> rows,
+                std::span<const float> scales) override {
+    require_on(device(), "add_rows", {&into, &x});
+    for (std::size_t i = 0; i < rows.size(); ++i)
+      for (std::int64_t c = 0; c < x.cols(); ++c) {
+        const double product = static_cast<double>(scales[i]) * read(x, static_cast<std::int64_t>(i), c);
+        write(into, rows[i], c, read(into, rows[i], c) + static_cast<double>(static_cast<float>(product)));
+      }
+  }
+
   void convert(const TensorView& to, const TensorView& from) override {
     require_on(device(), "convert", {&to, &from});
     for (std::int64_t row = 0; row < from.rows(); ++row)

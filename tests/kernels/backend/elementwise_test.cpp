@@ -227,6 +227,21 @@ TEST_P(Elementwise, ExactOperations) {
     EXPECT_TRUE(same_bits(added(*each, 0.22f), scaled));
   }
 
+  const std::vector<std::int32_t> places = {1, 2, 5};
+  const std::vector<float> scales = {0.22f, -1.5f, 1.0f};
+  std::vector<float> to_rows = a;
+  for (std::size_t i = 0; i < places.size(); ++i)
+    for (std::size_t c = 0; c < static_cast<std::size_t>(width); ++c) {
+      const float product = scales[i] * b[i * static_cast<std::size_t>(width) + c];
+      to_rows[static_cast<std::size_t>(places[i] * width) + c] += product;
+    }
+  for (Backend* const each : {&backend(), &oracle()}) {
+    const Placed into = put(*each, DType::kF32, {rows, width}, a),
+                 x = put(*each, DType::kF32, {3, width}, rows_of(b, 0, 3, width));
+    each->add_rows(into.view, x.view, places, scales);
+    EXPECT_TRUE(same_bits(get(*each, into.view), to_rows));
+  }
+
   const Placed f32 = put(backend(), DType::kF32, {rows, width}, a);
   const Placed bf16 = poisoned(backend(), DType::kBF16, {rows, width}),
                back = poisoned(backend(), DType::kF32, {rows, width});
