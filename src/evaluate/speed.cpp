@@ -107,7 +107,7 @@ double bytes_per_step(const Engine& engine, const SpeedCase& asked) {
   const double element = static_cast<double>(element_bytes(dtype)),
                position = static_cast<double>(spec.kv_bytes({dtype}));
   const double seen = static_cast<double>(asked.prompt_tokens) + static_cast<double>(asked.new_tokens) / 2;
-  return static_cast<double>(engine.weight_bytes()) +
+  return engine.bytes_read(asked.batch) +
          static_cast<double>(asked.batch) *
              (seen * position + static_cast<double>(spec.hidden_size) * element);
 }

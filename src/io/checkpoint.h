@@ -39,9 +39,12 @@ struct StoredTensor {
 
 // What the slabs of a stacked tensor [slabs, rows, columns] are called, each read as a tensor of its own:
 // slab e is `before` + "e" + `after`. Transposed: a matrix W [columns, rows] is stored as its transpose.
+// Where a slab is several matrices of equally many rows, one under another, `further` has what those behind
+// the first have in the place of `after`; they are not transposed.
 struct SlabNames {
   std::string before, after;
   bool transposed = false;
+  std::vector<std::string> further = {};
 };
 // Of a tensor in safetensors; nullopt where it is read as it is. `config` is config.json.
 using FindSlabs = std::optional<SlabNames> (*)(const Json& config, const std::string& tensor);

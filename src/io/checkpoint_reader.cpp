@@ -152,16 +152,22 @@ void CheckpointReader::part_stacks(FindSlabs find) {
       bad(shard(tensor), tensor.name,
           fmt::format("is {} of shape {}, and this family stacks matrices there: [matrices, rows, columns]",
                       dtype_row(stack.dtype).name, stack.shape.text()));
-    const std::int64_t slabs = stack.shape[0];
-    const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs);
-    for (std::int64_t slab = 0; slab < slabs; ++slab) {
+    const std::int64_t slabs = stack.shape[0], each = 1 + static_cast<std::int64_t>(names->further.size());
+    if (stack.shape[1] % each != 0)
+      bad(shard(tensor), tensor.name,
+          fmt::format("has {} rows a matrix, and holds {} of equally many", stack.shape[1], each));
+    const std::uint64_t bytes = stack.bytes() / static_cast<std::uint64_t>(slabs * each);
+    for (std::int64_t place = 0; place < slabs * each; ++place) {
       StoredTensor& part = parted.emplace_back(tensor);
-      const std::uint64_t from = static_cast<std::uint64_t>(slab) * bytes;
-      part.name = names->before + std::to_string(slab) + names->after;
+      const std::uint64_t from = static_cast<std::uint64_t>(place) * bytes;
+      const auto behind = static_cast<std::size_t>(place % each);
+      part.name = names->before + std::to_string(place / each) +
+                  (behind == 0 ? names->after : names->further[behind - 1]);
       part.offset += from;
       part.transposed = names->transposed;
+      const std::int64_t rows = stack.shape[1] / each;
       const Shape shape =
-          names->transposed ? Shape{stack.shape[2], stack.shape[1]} : Shape{stack.shape[1], stack.shape[2]};
+          names->transposed ? Shape{stack.shape[2], stack.shape[1]} : Shape{rows, stack.shape[2]};
       part.view =
           TensorView(static_cast<const void*>(stack.as<const std::byte>() + from), stack.dtype, shape);
     }

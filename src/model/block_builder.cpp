@@ -51,4 +51,17 @@ void BlockBuilder::mlp(std::optional<NormId> before, MlpSpec mixer, std::optiona
   block_.sublayers.push_back({before, mixer, after, {mixer.input, mixer.inner}});
 }
 
+void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
+  if (before) producer(mixer.input, NormGain{*before});
+  SublayerSpec part{before, {}, {}, {mixer.input}};
+  const auto add = [&](const ExpertSpec& expert) {
+    producer(expert.inner, LinearRows{expert.up});
+    part.sites.push_back(expert.inner);
+  };
+  for (const ExpertSpec& expert : mixer.experts) add(expert);
+  if (mixer.shared) add(*mixer.shared);
+  part.mixer = std::move(mixer);
+  block_.sublayers.push_back(std::move(part));
+}
+
 }  // namespace llmq

@@ -29,6 +29,9 @@ class BlockBuilder {
   // said here, too: without a norm before nothing does, as the residual stream has other readers.
   void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
   void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
+  void mixture(std::optional<NormId> before, MixtureSpec mixer);
+  // Whatever a recipe says, it stays dense.
+  void never_quantized(LinearId linear) { at(linear).quantizable = false; }
 
   BlockSpec block() && { return std::move(block_); }
 

@@ -16,6 +16,12 @@ const Mixer* first_mixer(const BlockSpec& block) {
 
 }  // namespace
 
+std::optional<LinearId> SublayerSpec::output() const {
+  if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) return attention->output;
+  if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return mlp->output;
+  return std::nullopt;
+}
+
 std::size_t BlockSpec::part_of(SiteId site) const {
   for (std::size_t part = 0; part < sublayers.size(); ++part) {
     const std::vector<SiteId>& own = sublayers[part].sites;
@@ -26,5 +32,18 @@ std::size_t BlockSpec::part_of(SiteId site) const {
 
 const AttentionSpec* BlockSpec::attention() const { return first_mixer<AttentionSpec>(*this); }
 const MlpSpec* BlockSpec::mlp() const { return first_mixer<MlpSpec>(*this); }
+const MixtureSpec* BlockSpec::mixture() const { return first_mixer<MixtureSpec>(*this); }
+
+double BlockSpec::share_read(LinearId id, std::int64_t rows) const {
+  const MixtureSpec* const spec = mixture();
+  if (spec == nullptr) return 1;
+  const bool of_expert =
+      std::any_of(spec->experts.begin(), spec->experts.end(), [&](const ExpertSpec& expert) {
+        return id == expert.gate.linear || id == expert.up.linear || id == expert.output;
+      });
+  const auto experts = static_cast<std::int64_t>(spec->experts.size());
+  if (!of_expert || rows >= experts) return 1;
+  return static_cast<double>(std::min(experts, rows * spec->top_k)) / static_cast<double>(experts);
+}
 
 }  // namespace llmq

@@ -2,7 +2,7 @@
 //
 //   block      sublayers, one after another, each of which adds to the residual stream h
 //   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both
-//   mixer      attention or an MLP: it names its linears and its sites
+//   mixer      attention, an MLP or a mixture of experts: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
 // Outside model/mixers/ nobody asks what kind a mixer is, and outside model/families/ nobody names a linear:
@@ -135,7 +135,38 @@ struct MlpSpec {
   std::int64_t row_floats() const { return 2 * width; }  // gate and up
 };
 
-using MixerSpec = std::variant<AttentionSpec, MlpSpec>;
+// What the rows that come to it pass: act(gate) * up, and the linear behind.
+struct ExpertSpec {
+  Part gate, up;
+  LinearId output{};
+  SiteId inner{};
+};
+
+// A mixture of experts (docs/adr/0020-mixture-of-experts.md). A row goes to the top_k experts of the greatest
+// softmax(router), and those probabilities weigh what they give; `shared` is an expert of all rows, weighed
+// by sigmoid(shared_gate). No linear is its only output: what it gives is added to the residual stream.
+struct MixtureSpec {
+  SiteId input{};
+  LinearId router{};
+  std::vector<ExpertSpec> experts;
+  int top_k = 0;
+  bool normalized = false;  // the weights of a row's experts are divided by their sum
+  std::int64_t width = 0;   // of each of the experts
+  std::optional<ExpertSpec> shared;
+  std::optional<LinearId> shared_gate;
+  std::int64_t shared_width = 0;
+  Activation activation = Activation::kSilu;
+  std::int64_t hidden = 0;  // of what it gives
+  std::int64_t inner_width() const { return hidden; }
+  // A row once for each of its experts: what they read, in FP32 and rounded, gate, up, their product and
+  // what they give; then for the shared one.
+  std::int64_t row_floats() const {
+    return top_k * (3 * hidden + 3 * width) + hidden + 3 * shared_width +
+           static_cast<std::int64_t>(experts.size());
+  }
+};
+
+using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec>;
 
 struct SublayerSpec {
   std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
@@ -143,6 +174,7 @@ struct SublayerSpec {
   std::optional<NormId> after;  // of the mixer's output
   std::vector<SiteId> sites;    // in the order in which they arise
   float residual_scale = 1;     // of what is added to the residual stream
+  // Of what the mixer gives: the input of the output linear, or what is added.
   std::int64_t inner_width() const {
     return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
   }
@@ -151,9 +183,8 @@ struct SublayerSpec {
   }
   // Whether rows see those before them, by way of pages.
   bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
-  LinearId output() const {
-    return std::visit([](const auto& kind) { return kind.output; }, mixer);
-  }
+  // The linear that gives what is added; none where the mixer itself does.
+  std::optional<LinearId> output() const;
 };
 
 // What every position of a block leaves for those behind it.
@@ -179,6 +210,10 @@ struct BlockSpec {
   // Null where no sublayer has one.
   const AttentionSpec* attention() const;
   const MlpSpec* mlp() const;
+  const MixtureSpec* mixture() const;
+  // The share of a linear's weight that a step of so many rows reads, on the average over those like it, at
+  // most: all of it, but for experts, of which no more are asked for than the rows have together.
+  double share_read(LinearId id, std::int64_t rows) const;
 };
 
 }  // namespace llmq

@@ -30,11 +30,17 @@ void add_divided(const BlockSpec&, const MlpSpec& mlp, std::vector<Divided>& all
   all.emplace_back("rows of gate and up", mlp.width);
 }
 
+// A member with some of the experts would add to some of the rows.
+void add_divided(const BlockSpec&, const MixtureSpec&, std::vector<Divided>& all) {
+  all.emplace_back("mixture of experts", 1);
+}
+
 void divide(AttentionSpec& attention, std::int64_t members) {
   attention.heads /= static_cast<int>(members);
   attention.kv_heads /= static_cast<int>(members);
 }
 void divide(MlpSpec& mlp, std::int64_t members) { mlp.width /= members; }
+void divide(MixtureSpec&, std::int64_t) {}
 
 std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;

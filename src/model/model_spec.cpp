@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "model/families/family.h"
@@ -155,7 +156,8 @@ std::int64_t ModelSpec::widest_inner() const {
   std::int64_t widest = 0;
   for (const BlockSpec& block : blocks)
     for (const SublayerSpec& part : block.sublayers)
-      widest = std::max(widest, block.at(part.sites.back()).channels);
+      for (const SiteId site : std::span(part.sites).subspan(1))
+        widest = std::max(widest, block.at(site).channels);
   return widest;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <vector>
 
+#include "base/error.h"
 #include "model/mixers/mixer.h"
 
 namespace llmq {
@@ -58,6 +59,8 @@ class SublayerRun {
   }
 
   bool tapped(Tap& tap) {
+    if (!part_.output())
+      fail(ErrorKind::kInternal, "{} has a mixture of experts, whose sites nobody can tap", block_.prefix);
     const std::int64_t count = members_.front().hidden.rows();
     const SiteId input = part_.sites.front(), inner = part_.sites.back();
     const TensorView x = tap.place(block_.at(input), input, count);
@@ -112,7 +115,19 @@ class SublayerRun {
     return {*member.context, *member.weights, rows_, member.pages, number_, first};
   }
 
+  // The mixer gives what is added; a sublayer of this kind is on one member (model/divided_block.h).
+  void mixed_rows(std::int64_t first, std::int64_t count) {
+    const OnEach y(members_, DType::kF32, count, any_.spec.hidden_size);
+    {
+      const OnEach x(members_, dtype_, count, any_.spec.hidden_size);
+      before(0, first, count, x[0]);
+      mix(0, first, x[0], y[0]);
+    }
+    add(y, first, count);
+  }
+
   void rows(std::int64_t first, std::int64_t count) {
+    if (!part_.output()) return mixed_rows(first, count);
     const std::int64_t width = own(0).inner_width();
     const OnEach inner(members_, dtype_, count, width);
     {
@@ -129,7 +144,7 @@ class SublayerRun {
   }
 
   void output(std::size_t i, std::int64_t first, const TensorView& inner, const TensorView& y) {
-    const PartOutput output{{part_.output(), 0}, y};
+    const PartOutput output{{part_.output().value(), 0}, y};
     run_linears(backend(i), *members_[i].weights, inner, {&output, 1}, run_of(i, first).adapters());
   }
 

@@ -4,7 +4,7 @@
 //
 //   x = before(h)                the input of the sublayer's first site
 //   inner = mixer(x)             model/mixers/
-//   h += residual_scale * after(output(inner))
+//   h += residual_scale * after(output(inner)), or after(inner) where the mixer has outputs of its own
 //
 // Several members (model/divided_block.h) run it together: each computes its own columns of `inner` and of
 // the output, and all of them are put together before anybody reads them, so no sum is ever cut.

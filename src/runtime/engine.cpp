@@ -96,6 +96,16 @@ std::size_t Engine::weight_bytes() const {
   return sum;
 }
 
+double Engine::bytes_read(std::int64_t rows) const {
+  auto sum = static_cast<double>(state_->head->bytes);
+  for (std::size_t b = 0; b < state_->blocks.size(); ++b)
+    for (const BlockWeights& member : state_->blocks[b])
+      for (std::size_t i = 0; i < member.linears.size(); ++i)
+        sum += static_cast<double>(member.linears[i].bytes()) *
+               spec().blocks[b].share_read(static_cast<LinearId>(i), rows);
+  return sum;
+}
+
 Buffer Engine::forward(std::span<const Step> steps) {
   State& state = *state_;
   state.place(steps);

@@ -56,6 +56,8 @@ class Engine {
   std::string device_name() const;
   // Of the weights that every step reads once, whatever its rows: all linears and the head.
   std::size_t weight_bytes() const;
+  // Of those, what a step of so many rows reads at most: not every expert of a mixture.
+  double bytes_read(std::int64_t rows) const;
   // What kernel serves which weights: the linears of one scheme ("w4a16_g64_sym", "bf16") by one kernel, and
   // the head.
   struct Served {

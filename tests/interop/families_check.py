@@ -1,5 +1,7 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
 does; OPT, OLMo 2 and StarCoder2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit, and other methods are
+refused by name.
 
     families_check.py LLMQ WORK
 """
@@ -11,7 +13,8 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Olmo2Config, OPTConfig, Starcoder2Config
+from transformers import (AutoModelForCausalLM, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
+                          Qwen3MoeConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
 
@@ -65,6 +68,17 @@ STARCODER2 = Starcoder2Config(vocab_size=2048, hidden_size=96, intermediate_size
                               num_key_value_heads=3, max_position_embeddings=512, sliding_window=100, bos_token_id=1, eos_token_id=2)
 
 
+SPARSE = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
+              num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+              num_experts_per_tok=2)
+MIXTURES = {
+    "qwen3_moe": Qwen3MoeConfig(**SPARSE, head_dim=16, num_experts=4, moe_intermediate_size=64, mlp_only_layers=[0]),
+    "qwen2_moe": Qwen2MoeConfig(**SPARSE, num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=128),
+    "mixtral": MixtralConfig(**SPARSE, num_local_experts=4),
+    "olmoe": OlmoeConfig(**SPARSE, num_experts=4),
+}
+
+
 def random_model(config, folder):
     torch.manual_seed(7)
     model = AutoModelForCausalLM.from_config(config)
@@ -106,6 +120,45 @@ def check_family(program, family, source, work):
             check_against_transformers(program, f"{family}, {method}", output)
 
 
+def expert_weights(folder):
+    """Transformers' parameters of all experts, which it stacks."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return {name: value.detach() for name, value in model.named_parameters() if ".experts." in name}
+
+
+def check_mixture(program, family, source, work):
+    check_against_transformers(program, family, source)
+
+    def quantized(name, *settings):
+        output = os.path.join(work, f"{family}-{name}")
+        llmq(program, "quantize", "--model", source, "--output", output, "--method", "rtn",
+             *[a for s in settings for a in ("--set", s)])
+        expect(llmq(program, "verify", output)["ok"], f"{family}, {name}: the output is what its manifest says")
+        return output
+
+    dense = quantized("dense", "scheme=w4a16_g32_sym", "format=safetensors")
+    wanted = check_against_transformers(program, f"{family}, dense", dense)
+    packed = quantized("packed", "scheme=w4a16_g32_sym")
+    found = llmq(program, "eval-ppl", packed, "--max-windows", 2)["ppl"]
+    expect(found == wanted, f"{family}: packed and dense have one perplexity: {found!r}, {wanted!r}")
+    theirs, ours = expert_weights(packed), expert_weights(dense)
+    # Transformers unpacks experts to BF16 on its way to the type that it was asked for.
+    expect(len(ours) > 0 and theirs.keys() == ours.keys() and
+           all(torch.equal(theirs[name], value.bfloat16().float()) for name, value in ours.items()),
+           f"{family}: {len(ours)} stacks of experts as Transformers unpacks them")
+    for form in ("gptq", "awq"):
+        output = quantized(form, "scheme=w4a16_g32_sym" if form == "gptq" else "scheme=w4a16_g32_asym", f"format={form}")
+        asked = json.load(open(os.path.join(output, "config.json")))["quantization_config"]
+        left = asked["dynamic"] if form == "gptq" else asked["modules_to_not_convert"]
+        expect(any("gate" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
+        llmq(program, "eval-ppl", output, "--max-windows", 2)
+    for extra in (["--method", "gptq"], ["--method", "rtn", "--set", "format=gguf"]):
+        refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
+                                 capture_output=True, text=True)
+        expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),
+               f"{family}, {extra[-1]}: refused by name: {refused.stderr.strip()}")
+
+
 def main():
     program, work = sys.argv[1:3]
     phi3 = fused_tinystories(os.path.join(work, "phi3"))
@@ -129,6 +182,8 @@ def main():
         subprocess.run([program, "convert", model, gguf, "--to", "gguf", "--dtype", "f32"], check=True)
         read = llmq(program, "eval-ppl", gguf, "--max-windows", 2)["ppl"]
         expect(read == ppl, f"{family}: the perplexity of its GGUF, {read!r}, is that of its safetensors, {ppl!r}")
+    for family, config in MIXTURES.items():
+        check_mixture(program, family, random_model(config, os.path.join(work, family)), work)
     finish()
 
 

@@ -20,8 +20,8 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, Olmo3Config, OPTConfig, Phi3Config, Qwen2Config, Qwen3Config,
-                          SeedOssConfig, SmolLM3Config, Starcoder2Config)
+from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+                          Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
 TOKENS = 40
@@ -121,6 +121,47 @@ MODELS = {
     "seed_oss-biases": (SeedOssConfig, dict(head_dim=16, attention_out_bias=True, mlp_bias=True), "bfloat16", []),
     "starcoder2": (Starcoder2Config, dict(sliding_window=9), "float32", []),
     "starcoder2-no-biases": (Starcoder2Config, dict(use_bias=False, sliding_window=None, tie_word_embeddings=True), "bfloat16", []),
+    "qwen3_moe": (
+        Qwen3MoeConfig,
+        dict(head_dim=16, num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, norm_topk_prob=True),
+        "float32",
+        [],
+    ),
+    # Block 1 has an MLP, and the weights of a row's experts do not sum to 1.
+    "qwen3_moe-dense-block": (
+        Qwen3MoeConfig,
+        dict(num_experts=4, num_experts_per_tok=3, moe_intermediate_size=16, mlp_only_layers=[1], attention_bias=True,
+             tie_word_embeddings=True),
+        "bfloat16",
+        [],
+    ),
+    "qwen2_moe": (
+        Qwen2MoeConfig,
+        dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, shared_expert_intermediate_size=40),
+        "float32",
+        [],
+    ),
+    "qwen2_moe-step": (
+        Qwen2MoeConfig,
+        dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16, shared_expert_intermediate_size=24,
+             decoder_sparse_step=2, norm_topk_prob=True),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "mixtral": (MixtralConfig, dict(num_local_experts=4, num_experts_per_tok=2), "float32", []),
+    "mixtral-window": (
+        MixtralConfig,
+        dict(num_local_experts=3, num_experts_per_tok=1, sliding_window=7, rope_parameters=rope(theta=1000000.0)),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "olmoe": (OlmoeConfig, dict(num_experts=5, num_experts_per_tok=3), "float32", []),
+    "olmoe-biases": (
+        OlmoeConfig,
+        dict(num_experts=4, num_experts_per_tok=4, norm_topk_prob=True, attention_bias=True, num_key_value_heads=4),
+        "bfloat16",
+        [],
+    ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }

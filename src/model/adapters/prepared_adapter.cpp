@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/error.h"
+
 namespace llmq {
 namespace {
 
@@ -78,6 +80,11 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
     for (auto& blocks : prepared.members) blocks.emplace_back(block.linears.size());
     for (const LinearSpec& linear : block.linears) {
       if (!adapter.changes(b, linear.id)) continue;
+      if (!block.sublayer_of(linear.site).output())
+        fail(ErrorKind::kUnsupported, {"no adapter of a mixture of experts is applied while a model runs",
+                                       {},
+                                       linear.module,
+                                       "llmq merge writes it into the weights"});
       LoraPair pair = adapter.pair(b, linear.id);
       for (float& value : pair.up) value *= pair.scale;
       const TensorView down(pair.down.data(), DType::kF32, {pair.rank, pair.in_features}),

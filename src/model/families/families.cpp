@@ -6,12 +6,14 @@
 namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
-    kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family;
+    kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
+    kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily;
 
 std::span<const Family* const> families() {
-  static constexpr const Family* kAll[] = {&kLlamaFamily,   &kMistralFamily, &kQwen2Family,     &kQwen3Family,
-                                           &kPhi3Family,    &kOptFamily,     &kOlmo2Family,     &kOlmo3Family,
-                                           &kSmolLm3Family, &kSeedOssFamily, &kStarcoder2Family};
+  static constexpr const Family* kAll[] = {
+      &kLlamaFamily,      &kMistralFamily,  &kQwen2Family,    &kQwen3Family,   &kPhi3Family,
+      &kOptFamily,        &kOlmo2Family,    &kOlmo3Family,    &kSmolLm3Family, &kSeedOssFamily,
+      &kStarcoder2Family, &kQwen3MoeFamily, &kQwen2MoeFamily, &kMixtralFamily, &kOlmoeFamily};
   return kAll;
 }
 

@@ -129,13 +129,13 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
                                                          : "post_attention_layernorm");
     const RopeUse rope = traits.turns.empty() ? RopeUse{0, spec.ropes.front().dims} : traits.turns[i];
     const AttentionSpec attention = attention_of(half, traits.windows[i], rope);
-    const MlpSpec mlp = mlp_of(half);
     if (traits.norms_behind) {
       builder.attention({}, attention, first);
-      builder.mlp({}, mlp, second);
+      builder.mlp({}, mlp_of(half), second);
+    } else if (builder.attention(first, attention); traits.mixture && traits.mixture->blocks[i]) {
+      builder.mixture(second, mixture_of(*traits.mixture, builder, spec.hidden_size, sizes.activation));
     } else {
-      builder.attention(first, attention);
-      builder.mlp(second, mlp);
+      builder.mlp(second, mlp_of(half));
     }
     spec.blocks[i] = std::move(builder).block();
   }

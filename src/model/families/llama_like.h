@@ -3,9 +3,11 @@
 // applies, and whether norms stand before the mixers or behind them.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "model/families/family.h"
+#include "model/families/llama_mixture.h"
 
 namespace llmq {
 
@@ -37,6 +39,7 @@ struct LlamaTraits {
   bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
   std::vector<std::int64_t> windows;     // per block; 0: full attention
   std::vector<RopeUse> turns;            // per block; none: every block turns whole heads by the first table
+  std::optional<LlamaMixture> mixture;   // in the place of the MLP, in some blocks
 };
 
 // Embedding, blocks and the last norm, under Llama's names.

@@ -1,6 +1,6 @@
 // What a mixer computes between the input of its sublayer and the input of its output linear, on one member.
-// One file a kind: attention.cpp, mlp.cpp. model/run_sublayer.h does the rest for all of them: norms, the
-// output linear, the residual stream, rows in parts, the exchange between members.
+// One file a kind: attention.cpp, mlp.cpp, mixture.cpp. model/run_sublayer.h does the rest for all of them:
+// norms, the output linear, the residual stream, rows in parts, the exchange between members.
 #pragma once
 #include <cstdint>
 
@@ -26,6 +26,8 @@ struct MixerRun {
 // row invariance the size of a chunk changes no result.
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner);
 void run_mixer(const MixerRun& run, const MlpSpec& spec, const TensorView& x, const TensorView& inner);
+// Without an output linear behind it, a mixer gives y F32 [T, hidden_size], which is added as it is.
+void run_mixer(const MixerRun& run, const MixtureSpec& spec, const TensorView& x, const TensorView& y);
 
 // Queries, keys and values F32 [T, heads, head_dim] of rows x at these positions, normalized and rotated.
 void project(const ForwardContext& context, const BlockSpec& block, const BlockWeights& weights,

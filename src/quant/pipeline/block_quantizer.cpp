@@ -55,12 +55,12 @@ class StagedBlock {
       }
     const bool last = site == sublayer.sites.back();
     if (last) advance_original(part);
-    if (last && block_.works.count(sublayer.output()) == 0) block_.open(sublayer.output());
+    if (last && block_.works.count(sublayer.output().value()) == 0) block_.open(sublayer.output().value());
     if (block_.at_work(site).empty()) return;
     const auto input =
         std::make_shared<InputWithGram>(last ? take_statistics(site, Samples::kAll) : folded(site), run_);
     if (last) judgement_.measure_rounding(*input, block_.at_work(site));
-    if (last && takes_upstream(sublayer)) correct_upstream(part, sublayer.output(), input->stats);
+    if (last && takes_upstream(sublayer)) correct_upstream(part, sublayer.output().value(), input->stats);
     for (const LinearId reader : block_.at_work(site))
       if (makes_input(sublayer, reader))
         waiting_.emplace(reader, input);

@@ -44,7 +44,8 @@ std::vector<double> ActivationStream::output_error_products(std::size_t part, in
   const SublayerSpec& sublayer = spec(block).sublayers.at(part);
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
-  const std::int64_t out = spec(block).at(sublayer.output()).out_features, channels = last.channels;
+  const LinearId output = sublayer.output().value();
+  const std::int64_t out = spec(block).at(output).out_features, channels = last.channels;
   const DType dtype = activation_dtype(compute_);
   const float scale = sublayer.residual_scale;
   const auto element = static_cast<std::size_t>(element_bytes(dtype));
@@ -54,13 +55,13 @@ std::vector<double> ActivationStream::output_error_products(std::size_t part, in
     const SampleChunk& same = original.chunks_.at(turn.number);
     if (same.lane != chunk.lane) fail(ErrorKind::kInternal, "the original's samples lie on another device");
     Backend& backend = lane.backend();
-    const LinearPart& linear = weights[chunk.lane].at(Part{sublayer.output()});
+    const LinearPart& linear = weights[chunk.lane].at(Part{output});
     const TensorView x =
         kept_ == site ? lane.last_input(last, chunk) : lane.run_to(site, block, weights[chunk.lane], chunk);
     const std::int64_t rows = x.rows();
     const auto count = static_cast<std::size_t>(rows * out);
-    const Buffer output = backend.allocate(count * sizeof(float));
-    const TensorView y = output.view(DType::kF32, {rows, out});
+    const Buffer given_out = backend.allocate(count * sizeof(float));
+    const TensorView y = given_out.view(DType::kF32, {rows, out});
     backend.linear(y, x, *linear.weight, vector_view(linear.bias));
     std::vector<float> lacking = host_floats(backend, original.lanes_[same.lane].residual(same));
     const std::vector<float> here = host_floats(backend, lane.residual(chunk)),

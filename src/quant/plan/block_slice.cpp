@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/error.h"
 #include "model/block_builder.h"
 
 namespace llmq {
@@ -101,7 +102,7 @@ void narrow_heads(BlockSpec& block, std::optional<NormId> norm, const AttentionS
 }
 
 // Heads by as much as leaves one KV head, and as many query heads to each as there are, if they suffice.
-void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& block) {
+void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
   const int by = static_cast<int>(divisor), repeat = attention.heads / attention.kv_heads;
   attention.kv_heads = std::max(1, attention.kv_heads / by);
   attention.heads = attention.kv_heads * std::clamp(attention.heads / by / attention.kv_heads, 1, repeat);
@@ -111,26 +112,32 @@ void narrow_mixer(AttentionSpec& attention, std::int64_t divisor, BlockSpec& blo
   set_rows(block, attention.key, kv);
   set_rows(block, attention.value, kv);
   set_channels(block, attention.inner, attention.inner_width());
+  set_rows(block, {attention.output}, hidden);
   narrow_heads(block, attention.query_norm, attention, attention.heads);
   narrow_heads(block, attention.key_norm, attention, attention.kv_heads);
   auto& producer = block.sites[static_cast<std::size_t>(attention.inner)].producer;
   if (auto* rows = std::get_if<LinearRows>(&producer)) rows->repeat = attention.heads / attention.kv_heads;
 }
 
-void narrow_mixer(MlpSpec& mlp, std::int64_t divisor, BlockSpec& block) {
+void narrow_mixer(MlpSpec& mlp, std::int64_t divisor, std::int64_t hidden, BlockSpec& block) {
   mlp.width = narrowed(mlp.width, divisor);
   if (mlp.gate) set_rows(block, *mlp.gate, mlp.width);
   set_rows(block, mlp.up, mlp.width);
   set_channels(block, mlp.inner, mlp.width);
+  set_rows(block, {mlp.output}, hidden);
+}
+
+// make_plan() refuses to calibrate one, and only calibration is timed on a slice.
+void narrow_mixer(MixtureSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
+  fail(ErrorKind::kInternal, "{} has a mixture of experts, of which no slice is timed", block.prefix);
 }
 
 void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {
   for (SublayerSpec& part : block.sublayers) {
-    std::visit([&](auto& mixer) { narrow_mixer(mixer, divisor, block); }, part.mixer);
+    std::visit([&](auto& mixer) { narrow_mixer(mixer, divisor, hidden, block); }, part.mixer);
     set_channels(block, part.sites.front(), hidden);
     set_width(block, part.before, hidden);
     set_width(block, part.after, hidden);
-    set_rows(block, {part.output()}, hidden);
   }
   for (LinearSpec& linear : block.linears) {
     linear.in_features = block.at(linear.site).channels;

@@ -45,6 +45,18 @@ struct Sizes {
     head_weights = static_cast<double>(model.vocab_size) * static_cast<double>(model.hidden_size);
     if (!model.tied_head) embedding_bytes = checkpoint.at(model.embedding.tensor).view.bytes();
   }
+  // Of the weights of linears, what a step of so many rows reads at most.
+  double weights_read(std::int64_t rows) const {
+    double sum = 0;
+    for (const BlockSpec& block : spec.blocks)
+      for (const LinearSpec& linear : block.linears)
+        sum += static_cast<double>(linear.out_features) * static_cast<double>(linear.in_features) *
+               block.share_read(linear.id, rows);
+    return sum;
+  }
+  double share_read(std::int64_t rows) const {
+    return (weights_read(rows) + head_weights) / (linear_weights + head_weights);
+  }
   // Positions that a row of each layer sees times the channels of its attention, `context` being before it.
   double attended(std::int64_t context) const {
     double sum = 0;
@@ -114,9 +126,10 @@ double calls(const ModelSpec& spec) {
 void estimate_decoding(EstimatedCell& cell, const Sizes& sizes, const StepCosts& costs,
                        const MachineRates& machine) {
   const double sequences = static_cast<double>(cell.batch);
-  cell.step_operations = 2 * sequences * (sizes.linear_weights + sizes.head_weights) +
+  cell.step_operations = 2 * sequences * (sizes.weights_read(1) + sizes.head_weights) +
                          4 * sequences * sizes.attended(cell.context);
-  cell.step_bytes = static_cast<double>(costs.weight_bytes) + static_cast<double>(cell.kv_bytes);
+  cell.step_bytes = static_cast<double>(costs.weight_bytes) * sizes.share_read(cell.batch) +
+                    static_cast<double>(cell.kv_bytes);
   cell.decode_tokens_per_second = sequences / roofline(cell.step_bytes, cell.step_operations,
                                                        costs.flops_per_second, calls(sizes.spec), machine);
 }
@@ -125,10 +138,10 @@ void estimate_decoding(EstimatedCell& cell, const Sizes& sizes, const StepCosts&
 double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t context,
                     const MachineRates& machine) {
   const double tokens = static_cast<double>(context);
-  const double flops = 2 * tokens * sizes.linear_weights + 2 * sizes.head_weights +
+  const double flops = 2 * tokens * sizes.weights_read(1) + 2 * sizes.head_weights +
                        2 * tokens * tokens * sizes.attention_width();
-  return tokens / roofline(static_cast<double>(costs.weight_bytes), flops, costs.flops_per_second,
-                           calls(sizes.spec), machine);
+  return tokens / roofline(static_cast<double>(costs.weight_bytes) * sizes.share_read(context), flops,
+                           costs.flops_per_second, calls(sizes.spec), machine);
 }
 
 // A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes

@@ -81,7 +81,7 @@ std::uint64_t PeakMemory::clip_search(const LinearSpec& linear) const {
 std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec& block,
                                                                  const SublayerSpec& part) const {
   const SiteId outer = part.sites.front();
-  const LinearSpec& reader = block.at(part.output());
+  const LinearSpec& reader = block.at(part.output().value());
   std::vector<const LinearSpec*> linears = {&reader};
   for (const LinearSpec& linear : block.linears)
     if (linear.site == outer) linears.push_back(&linear);

@@ -80,7 +80,7 @@ std::uint64_t PeakMemory::further_device() const {
   for (const BlockSpec& block : spec_.blocks)
     for (const SublayerSpec& part : block.sublayers) {
       const SiteId outer = part.sites.front();
-      const LinearSpec& reader = block.at(part.output());
+      const LinearSpec& reader = block.at(part.output().value());
       std::uint64_t prepared = weights_of(reader);
       for (const LinearSpec& linear : block.linears)
         if (linear.site == outer) prepared += weights_of(linear);
@@ -283,7 +283,7 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   std::uint64_t scaled_dense = 0;
   for (const LinearSpec& linear : block.linears)
     if (folds_ && !linear.quantizable) scaled_dense += weights_of(linear) * 4;
-  const LinearSpec& reader = block.at(part.output());
+  const LinearSpec& reader = block.at(part.output().value());
   const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
   if (behind == 0) prepared += weights_of(reader) * element_;
   const std::uint64_t h = positive(block.at(outer).channels), k = positive(reader.in_features);

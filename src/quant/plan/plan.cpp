@@ -171,6 +171,23 @@ void check_float8(const Plan& plan, const std::string& source) {
                                      source, "method", "write rtn or smoothquant"});
 }
 
+// Calibration takes statistics of all rows; those of an expert are some of them.
+void refuse_mixture(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
+  const auto block = std::find_if(spec.blocks.begin(), spec.blocks.end(),
+                                  [](const BlockSpec& own) { return own.mixture() != nullptr; });
+  if (block == spec.blocks.end()) return;
+  const bool by_method = plan.traits->calibrates;
+  fail(ErrorKind::kUnsupported,
+       {fmt::format("{} has a mixture of experts, which this version does not calibrate, and {} needs it",
+                    block->prefix,
+                    by_method          ? "method " + plan.method
+                    : plan.kv_cache    ? std::string("a quantized KV cache")
+                    : plan.target_bits ? std::string("a budget of bits")
+                                       : std::string("a scale of the inputs")),
+        recipe.source, by_method ? "method" : "scheme",
+        "method rtn with 16-bit or dynamic 8-bit inputs needs none"});
+}
+
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   plan.calibration = recipe.calibration;
   plan.needs_calibration = plan.traits->calibrates || plan.kv_cache ||
@@ -178,6 +195,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
   if (!plan.needs_calibration && !plan.target_bits) return;
+  refuse_mixture(recipe, spec, plan);
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 

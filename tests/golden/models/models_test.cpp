@@ -112,10 +112,15 @@ TEST_P(GoldenModel, ChunksOfAnySizeGiveTheSameBits) {
 
 // What one device has to have whole, by its name; empty: nothing.
 std::string undivided(const Path& model) {
-  const BlockSpec block = ModelSpec::read(open_checkpoint(system_io(), model.string())).blocks.at(0);
+  const ModelSpec spec = ModelSpec::read(open_checkpoint(system_io(), model.string()));
+  const BlockSpec& block = spec.blocks.at(0);
   const AttentionSpec& attention = *block.attention();
-  const bool over_all = attention.query_norm && block.at(*attention.query_norm).width != attention.head_dim;
-  return over_all ? "norm of q and k over all heads" : attention.kv_heads == 1 ? "KV heads" : "";
+  if (attention.query_norm && block.at(*attention.query_norm).width != attention.head_dim)
+    return "norm of q and k over all heads";
+  if (std::any_of(spec.blocks.begin(), spec.blocks.end(),
+                  [](const BlockSpec& own) { return own.mixture() != nullptr; }))
+    return "mixture of experts";
+  return attention.kv_heads == 1 ? "KV heads" : "";
 }
 
 // Heads, rows and biases of every family fall to the member they belong to.

@@ -59,7 +59,8 @@ Findings named_linears(const std::string& path, const std::string& text) {
 // "llama.cpp" and its programs, such as llama-imatrix, are no architectures.
 Findings named_architectures(const std::string& path, const std::string& text) {
   static const std::regex architecture(
-      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Pp]hi|[Oo]pt|OPT|[Oo]lmo|OLMo)(?![a-z]|\\.cpp|-[a-z])");
+      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Mm]ixtral|[Pp]hi|[Oo]pt|OPT|[Oo]lmoe?|OLMoE?)(?![a-z]|\\."
+      "cpp|-[a-z])");
   return lines_with(path, text, architecture, "names the architecture");
 }
 
@@ -67,7 +68,8 @@ Findings named_architectures(const std::string& path, const std::string& text) {
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
   const std::string name =
-      "\"(llama|mistral|qwen2|qwen3|phi3|opt|olmo2|olmo3|smollm3|seed_oss|starcoder2)[\".]";
+      "\"(llama|mistral|mixtral|qwen[23]|qwen[23]_moe|phi3|opt|olmo[23]|olmoe|smollm3|seed_oss|starcoder2)["
+      "\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");
   return lines_with(path, text, compared, "asks for the architecture");
@@ -139,8 +141,9 @@ TEST(HouseCheck, CatchesNamedLinears) {
 }
 
 TEST(HouseCheck, CatchesArchitectures) {
-  for (const char* line : {"arch == \"llama\"", "is_mistral(x)", "\"LlamaForCausalLM\"", "\"qwen2\"", "Phi3",
-                           "\"opt\"", "\"llama.rope.freq_base\"", "\"a Mistral model\""})
+  for (const char* line :
+       {"arch == \"llama\"", "is_mistral(x)", "\"LlamaForCausalLM\"", "\"qwen2\"", "Phi3", "\"opt\"",
+        "\"llama.rope.freq_base\"", "\"a Mistral model\"", "\"mixtral\"", "OLMoE"})
     EXPECT_THAT(named_architectures("src/io/x.cpp", line), SizeIs(1)) << line;
   for (const char* line : {"// Llama's rows", "std::optional<int> options", "\"llama.cpp does\"",
                            "\"make it again with llama-imatrix\"", "std::nullopt"})

@@ -9,6 +9,7 @@
 
 #include "captured_output.h"
 #include "support/named_parts.h"
+#include "tests/unit/model/scratch_mixture.h"
 #include "tests/unit/model/scratch_model.h"
 
 namespace llmq {
@@ -248,6 +249,30 @@ TEST(BlockForms, NothingIsTakenBackThroughANorm) {
   EXPECT_FALSE(takes_back_upstream(quiet) || takes_back_upstream(asked));
   EXPECT_EQ(quiet.warnings.size(), 1u);  // of the scales
   EXPECT_THAT(asked.warnings.back(), ::testing::HasSubstr("gptq.upstream_share: every output passes a norm"));
+}
+
+// Statistics of some of the rows are nobody's yet: what needs any is refused, by the block that has experts.
+TEST(BlockForms, MixturesAreRoundedToNearestAlone) {
+  const ScratchMixture model;
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const Job job("method: rtn\nscheme: w4a16_g8_sym\n", checkpoint, spec);
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      EXPECT_EQ(job.output.quantized.count(linear.module), linear.quantizable ? 1u : 0u) << linear.module;
+  for (const auto& [recipe, asked] :
+       {std::pair{"method: gptq\n", "method gptq needs it"},
+        {"method: awq\n", "method awq needs it"},
+        {"method: rtn\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs it"},
+        {"method: rtn\ntarget_bits: 4.5\n", "a budget of bits needs it"}}) {
+    const std::string text =
+        std::string(recipe) + "scheme: w4a16_g8_sym\ncalibration: {sequence_length: 24}\n";
+    EXPECT_THAT(
+        [&] { make_plan(Recipe::parse(text, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0); },
+        ::testing::ThrowsMessage<Error>(::testing::AllOf(
+            ::testing::HasSubstr("model.layers.0 has a mixture of experts"), ::testing::HasSubstr(asked))))
+        << recipe;
+  }
 }
 
 // What a recipe leaves alone keeps its bytes, so its input can't be scaled.

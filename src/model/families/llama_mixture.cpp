@@ -1,0 +1,112 @@
+#include "model/families/llama_mixture.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+
+namespace llmq {
+namespace {
+
+constexpr IntegerRange kExpertsRange{1, 1 << 12};
+
+// Transformers 5 writes the one or the other, whatever the family's own name is.
+std::int64_t expert_count(ConfigFields& config, std::int64_t absent) {
+  const bool local = config.find("num_local_experts") != nullptr;
+  const char* const key = local ? "num_local_experts" : "num_experts";
+  const std::int64_t experts = config.integer(key, kExpertsRange, absent);
+  if (local && config.find("num_experts") != nullptr &&
+      config.integer("num_experts", kExpertsRange) != experts)
+    config.bad("num_experts", fmt::format("differs from num_local_experts {}", experts),
+               "remove one of them");
+  return experts;
+}
+
+ExpertSpec expert_of(const MixtureNames& names, const std::string& place, const std::string& site,
+                     std::int64_t width, const MixtureSpec& mixture, BlockBuilder& builder) {
+  ExpertSpec expert;
+  expert.gate = {builder.linear(fmt::format("{}.{}", place, names.gate), mixture.input, {width}, false)};
+  expert.up = {builder.linear(fmt::format("{}.{}", place, names.up), mixture.input, {width}, false)};
+  expert.inner = builder.site(site, width);
+  expert.output =
+      builder.linear(fmt::format("{}.{}", place, names.down), expert.inner, {mixture.hidden}, false);
+  return expert;
+}
+
+}  // namespace
+
+void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
+                  LlamaMixture& mixture) {
+  constexpr const char* kTopK = "num_experts_per_tok";
+  mixture.experts = expert_count(config, experts);
+  const std::int64_t blocks = std::count(mixture.blocks.begin(), mixture.blocks.end(), true);
+  if (mixture.experts * blocks > tensors)
+    config.bad(config.find("num_experts") != nullptr ? "num_experts" : "num_local_experts",
+               fmt::format("is {} in {} blocks, but the checkpoint has {} tensors in all", mixture.experts,
+                           blocks, tensors));
+  mixture.top_k = static_cast<int>(config.integer(kTopK, kExpertsRange, top_k));
+  if (mixture.top_k > mixture.experts)
+    config.bad(kTopK, fmt::format("is {}, and there are {} experts", mixture.top_k, mixture.experts));
+  for (const char* training : {"output_router_logits", "router_aux_loss_coef", "router_jitter_noise"})
+    config.find(training);
+}
+
+std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec) {
+  constexpr const char* kDense = "mlp_only_layers";
+  const auto count = static_cast<std::int64_t>(spec.blocks.size());
+  const std::int64_t step = config.integer("decoder_sparse_step", kLayersRange, 1);
+  std::vector<bool> sparse;
+  for (std::int64_t i = 0; i < count; ++i) sparse.push_back((i + 1) % step == 0);
+  const Json* const dense = config.find(kDense);
+  if (dense == nullptr) return sparse;
+  if (!dense->is_array()) config.bad(kDense, fmt::format("expected an array, found {}", dense->kind()));
+  for (const Json& block : dense->items()) {
+    if (!block.is_integer() || block.as_integer() < 0 || block.as_integer() >= count)
+      config.bad(kDense, fmt::format("names block {}, and there are {}", block.dump(), count));
+    sparse[static_cast<std::size_t>(block.as_integer())] = false;
+  }
+  return sparse;
+}
+
+void refuse_windows(ConfigFields& config, const ModelSpec& spec) {
+  config.require_neutral("use_sliding_window", false);
+  config.find("sliding_window");
+  config.find("max_window_layers");
+  for (const bool sliding : read_layer_types(config, spec))
+    if (sliding)
+      config.unsupported("layer_types", "asks for sliding attention, which this family does not do here");
+}
+
+std::optional<SlabNames> find_stacked_experts(const Json&, const std::string& tensor) {
+  for (const auto& [ending, names] :
+       {std::pair{std::string(".mlp.experts.gate_up_proj"),
+                  SlabNames{{}, ".gate_proj.weight", false, {".up_proj.weight"}}},
+        std::pair{std::string(".mlp.experts.down_proj"), SlabNames{{}, ".down_proj.weight"}}}) {
+    if (!tensor.ends_with(ending)) continue;
+    SlabNames found = names;
+    found.before = tensor.substr(0, tensor.rfind('.') + 1);
+    return found;
+  }
+  return std::nullopt;
+}
+
+MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::int64_t hidden,
+                       Activation activation) {
+  MixtureSpec spec;
+  spec.hidden = hidden, spec.width = mixture.width, spec.shared_width = mixture.shared_width;
+  spec.top_k = mixture.top_k, spec.normalized = mixture.normalized, spec.activation = activation;
+  spec.input = builder.site("x_mlp", hidden);
+  spec.router = builder.linear(mixture.names.router, spec.input, {mixture.experts}, false);
+  builder.never_quantized(spec.router);
+  for (std::int64_t e = 0; e < mixture.experts; ++e)
+    spec.experts.push_back(expert_of(mixture.names, fmt::format("{}.{}", mixture.names.experts, e),
+                                     fmt::format("x_down.{}", e), mixture.width, spec, builder));
+  if (mixture.shared_width == 0) return spec;
+  spec.shared =
+      expert_of(mixture.names, "mlp.shared_expert", "x_down.shared", mixture.shared_width, spec, builder);
+  spec.shared_gate = builder.linear("mlp.shared_expert_gate", spec.input, {1}, false);
+  builder.never_quantized(*spec.shared_gate);
+  return spec;
+}
+
+}  // namespace llmq

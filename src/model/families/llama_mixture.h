@@ -1,0 +1,45 @@
+// A mixture of experts where Llama has its MLP: a router, experts of one width with a gate, and perhaps one
+// that every row passes. Families differ in names, in which blocks have it, and in the weights.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "model/block_builder.h"
+#include "model/families/family.h"
+
+namespace llmq {
+
+struct MixtureNames {  // below a block
+  const char* router = "mlp.gate";
+  const char* experts = "mlp.experts";
+  const char *gate = "gate_proj", *up = "up_proj", *down = "down_proj";  // of an expert
+};
+
+struct LlamaMixture {
+  MixtureNames names;
+  std::int64_t experts = 0;
+  int top_k = 0;
+  bool normalized = false;
+  std::int64_t width = 0, shared_width = 0;  // the shared expert has a gate of one row; 0: there is none
+  std::vector<bool> blocks;                  // which of them; the others have an MLP
+};
+
+// num_experts or num_local_experts, and num_experts_per_tok, with these defaults. No more experts in `blocks`
+// than a checkpoint of so many tensors can hold; keys that only training reads are passed over.
+void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
+                  LlamaMixture& mixture);
+// Where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
+std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec);
+// No window in any block: use_sliding_window and layer_types say otherwise at most by an error.
+void refuse_windows(ConfigFields& config, const ModelSpec& spec);
+
+// mlp.experts.gate_up_proj [experts, gate and up, hidden] and mlp.experts.down_proj, as Transformers 5 holds
+// them and some tools write them, for families that name experts so.
+std::optional<SlabNames> find_stacked_experts(const Json& config, const std::string& tensor);
+
+MixtureSpec mixture_of(const LlamaMixture& mixture, BlockBuilder& builder, std::int64_t hidden,
+                       Activation activation);
+
+}  // namespace llmq

@@ -1,0 +1,33 @@
+// Qwen2-MoE and Qwen1.5-MoE: Qwen2 with a mixture of experts in most blocks, and beside them one that every
+// row passes, weighed by a gate of its own. Source: Transformers' configuration_qwen2_moe and
+// modeling_qwen2_moe.
+#include "model/families/llama_like.h"
+
+namespace llmq {
+namespace {
+
+void read_qwen2_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, tensors, {32768, 16, 0}, spec);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
+  LlamaTraits traits;
+  traits.qkv_bias = config.flag("qkv_bias", true);
+  config.find("attention_bias");  // no field of this family
+  config.require_neutral("mlp_bias", false);
+  config.require_neutral("use_mrope", false);
+  refuse_windows(config, spec);
+  traits.windows.assign(spec.blocks.size(), 0);
+  LlamaMixture& mixture = traits.mixture.emplace();
+  mixture.blocks = read_sparse_blocks(config, spec);
+  read_experts(config, tensors, 60, 4, mixture);
+  mixture.width = config.integer("moe_intermediate_size", kWidthRange, 1408);
+  mixture.shared_width = config.integer("shared_expert_intermediate_size", kWidthRange, 5632);
+  mixture.normalized = config.flag("norm_topk_prob", false);
+  fill_llama(sizes, traits, spec);
+}
+
+}  // namespace
+
+extern const Family kQwen2MoeFamily = {"qwen2_moe", "Qwen2MoeForCausalLM", false, read_qwen2_moe,
+                                       nullptr,     find_stacked_experts};
+
+}  // namespace llmq

@@ -1,0 +1,68 @@
+// Which experts a row goes to, and with which weights.
+#include "model/mixers/routing.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+
+RoutedRows routed_rows(const std::vector<float>& logits, std::int64_t experts, int top_k, bool normalized) {
+  ThreadPool pool(2);
+  return route(logits, {experts, top_k, normalized}, pool);
+}
+
+TEST(Routing, RowsLieByExpertWithTheSoftmaxOverAllOfThem) {
+  const std::vector<float> logits = {0, std::log(3.0f), std::log(4.0f), std::log(2.0f), 1, 1, -5, 1};
+  const RoutedRows some = routed_rows(logits, 4, 2, false);
+  EXPECT_THAT(some.first, ElementsAre(0u, 1u, 3u, 4u, 4u));
+  EXPECT_THAT(some.rows, ElementsAre(1, 0, 1, 0));  // row 1 has three equal ones: the lower two
+  EXPECT_FLOAT_EQ(some.weights[1], 0.3f);
+  EXPECT_FLOAT_EQ(some.weights[3], 0.4f);
+  const double ties = 1 / (3 + std::exp(-6.0));
+  EXPECT_FLOAT_EQ(some.weights[0], static_cast<float>(ties));
+  const RoutedRows whole = routed_rows(logits, 4, 2, true);
+  EXPECT_EQ(whole.rows, some.rows);
+  EXPECT_FLOAT_EQ(whole.weights[1], 3.0f / 7);
+  EXPECT_FLOAT_EQ(whole.weights[0], 0.5f);
+}
+
+TEST(Routing, ARowDoesNotDependOnItsBatch) {
+  std::vector<float> logits;
+  std::uint32_t state = 3;
+  for (int i = 0; i < 200 * 7; ++i)
+    logits.push_back(static_cast<float>((state = state * 1664525u + 1013904223u) >> 16) / 8192.0f);
+  const RoutedRows all = routed_rows(logits, 7, 3, true);
+  for (const std::size_t row : {std::size_t{0}, std::size_t{63}, std::size_t{64}, std::size_t{199}}) {
+    const RoutedRows alone = routed_rows({logits.begin() + static_cast<std::ptrdiff_t>(row * 7),
+                                          logits.begin() + static_cast<std::ptrdiff_t>(row * 7 + 7)},
+                                         7, 3, true);
+    std::vector<float> weights;
+    for (std::size_t i = 0; i < all.rows.size(); ++i)
+      if (all.rows[i] == static_cast<std::int32_t>(row)) weights.push_back(all.weights[i]);
+    EXPECT_EQ(weights, alone.weights) << row;
+  }
+}
+
+TEST(Routing, LargeAndDamagedAnswersChooseExpertsAllTheSame) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const RoutedRows large = routed_rows({3e38f, -3e38f, 3e38f}, 3, 2, true);
+  EXPECT_THAT(large.rows, ElementsAre(0, 0));
+  EXPECT_THAT(large.weights, ElementsAre(0.5f, 0.5f));
+  const RoutedRows damaged = routed_rows({nan, nan, nan, 1, nan, 2}, 3, 2, false);
+  EXPECT_EQ(damaged.rows.size(), 4u);
+  for (const float weight : damaged.weights) EXPECT_TRUE(std::isnan(weight));
+}
+
+TEST(Routing, SigmoidsOfAnySize) {
+  const std::vector<float> values = sigmoids(std::vector<float>{0, -800, 800, std::log(3.0f)});
+  EXPECT_THAT(values, ElementsAre(0.5f, 0.0f, 1.0f, ::testing::FloatEq(0.75f)));
+}
+
+}  // namespace
+}  // namespace llmq
