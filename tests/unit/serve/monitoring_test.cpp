@@ -78,6 +78,22 @@ TEST(Monitoring, TheDashboardAsksForMetricsThatExist) {
   EXPECT_GE(titles.size(), 13u);
 }
 
+// A Prometheus whose operator reads it asks for the page that there is, as often as its answer may take.
+TEST(Monitoring, TheServiceMonitorAsksForThePageThatThereIs) {
+  const Yaml monitor = Yaml::parse(text_of("servicemonitor.yaml"), "servicemonitor.yaml");
+  EXPECT_EQ(monitor.find("apiVersion")->as_string(), "monitoring.coreos.com/v1");
+  EXPECT_EQ(monitor.find("kind")->as_string(), "ServiceMonitor");
+  const Yaml& spec = *monitor.find("spec");
+  ASSERT_NE(spec.find("selector")->find("matchLabels")->find("app.kubernetes.io/name"), nullptr);
+  ASSERT_EQ(spec.find("endpoints")->items().size(), 1u);
+  const Yaml& endpoint = spec.find("endpoints")->items().at(0);
+  EXPECT_EQ(endpoint.find("path")->as_string(), "/metrics");
+  EXPECT_EQ(endpoint.find("port")->as_string(), "http") << "a port of the Service, by its name";
+  EXPECT_EQ(endpoint.find("targetPort"), nullptr);
+  const auto seconds = [&](const char* key) { return std::stoi(endpoint.find(key)->as_string()); };
+  EXPECT_LE(seconds("scrapeTimeout"), seconds("interval")) << "Prometheus refuses the monitor otherwise";
+}
+
 TEST(Monitoring, TheCheckSeesNamesThatDoNotExist) {
   EXPECT_THAT(faults("rate(llmq_nothing_total[5m])"), ::testing::SizeIs(1));
   EXPECT_THAT(faults("rate(llmq_engine_steps_total[5m]"), ::testing::SizeIs(1));
