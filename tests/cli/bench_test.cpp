@@ -64,7 +64,7 @@ TEST(Bench, ThroughputTakesEveryBatchThatIsNamed) {
 
 TEST(Bench, AServerUnderLoad) {
   const Scratch scratch;
-  const std::string csv = scratch / "load.csv", html = scratch / "load.html";
+  const std::string csv = scratch / "load.csv", html = scratch / "load.html", saved = scratch / "vllm.json";
   const Outcome outcome = bench({"--suite",
                                  "serve",
                                  "--clients",
@@ -89,10 +89,18 @@ TEST(Bench, AServerUnderLoad) {
                                  csv,
                                  "--html",
                                  html,
+                                 "--save-result",
+                                 saved,
                                  "--json"});
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const Json json = outcome.json();
   EXPECT_EQ(json.at("schema").as_string(), "llmq.bench/1");
+  std::istringstream lines(read_file(saved));
+  std::size_t rows_saved = 0;
+  for (std::string line; std::getline(lines, line); ++rows_saved)
+    EXPECT_EQ(Json::parse(line, saved).at("output_throughput").as_double(),
+              json.at("rows").items().at(rows_saved).at("tokens_per_second").as_double());
+  EXPECT_EQ(rows_saved, 4u);
   EXPECT_GT(json.at("machine").at("read_bandwidth_gbps").as_double(), 0);
   ASSERT_EQ(json.at("rows").items().size(), 4u);
   for (const Json& row : json.at("rows").items()) {
@@ -242,6 +250,7 @@ TEST(Bench, WhatIsNotThereIsRefusedInWords) {
   };
   refused({"--suite", "matrix", "--clients", "4"}, "suite matrix does not use it");
   refused({"--suite", "matrix", "--runs", "4"}, "suite matrix does not use it");
+  refused({"--suite", "matrix", "--save-result", "x"}, "suite matrix does not use it");
   refused({"--suite", "serve", "--quantized", "x"}, "suite serve does not use it");
   refused({"--suite", "matrix", "--quantized", "no/such/model"}, "no/such/model");
   refused({"--suite", "matrix", "--draft", "ngram"}, "--quantized");

@@ -283,7 +283,10 @@ def provenance(jobs):
 def speed(jobs):
     short = ["--prompt-tokens", 16, "--new-tokens", 4]
     jobs.run("bench", "bench", "rtn", "--runs", 1, *short)
-    jobs.run("bench", "bench", "rtn", "--suite", "serve", "--clients", 2, "--requests", 4, "--rate", "inf,100", "--draft", "ngram", "--price-per-hour", 2, *short)
+    jobs.run("bench", "bench", "rtn", "--suite", "serve", "--clients", 2, "--requests", 4, "--rate", "inf,100", "--draft", "ngram", "--price-per-hour", 2,
+             "--save-result", "saved.json", *short)
+    for line in (jobs.folder / "saved.json").read_text().splitlines():
+        jobs.keep("bench-result", json.loads(line), "a line of the file of bench --save-result")
     jobs.run("bench", "bench", MODEL, "--suite", "matrix", "--quantized", "rtn", "--batch", 1, "--requests", 2, "--max-windows", 1, "--ttft-target", "0.001,1e6",
              "--quality-tolerance", 1000, *short)
     jobs.run("bench", "bench", MODEL, "--suite", "matrix", "--batch", 1, "--requests", 2, "--max-windows", 1, "--ttft-target", 1000, *short)

@@ -603,4 +603,10 @@ FAULTS = [
           [("llmq_cli_tests", "Deploy.WhatCannotBeIsOneSentence")]),
     Fault("router-default-dropped-silently", "src/serve/requests/answer_options.cpp", "fields.unsupported(key, Json(true));", "fields.ignore(key);",
           [("llmq_unit_serve", "CompletionRequest.WhatARouterAdds*")]),
+    # What plots and Prometheus read.
+    Fault("acceptance-as-a-share", "src/evaluate/vllm_result.cpp", "= 100 * *accepted;", "= *accepted;", [("llmq_unit_evaluate", "VllmResult.HasItsNamesAndItsUnits")]),
+    Fault("deviation-of-a-sample", "src/evaluate/load_result.cpp", "std::sqrt(squares / count);", "std::sqrt(squares / (count - 1));",
+          [("llmq_unit_evaluate", "LoadResult.SpreadsAreThoseOfNumpy")]),
+    Fault("rate-inf-as-null", "src/evaluate/vllm_result.cpp", "? Json(row.rate) : Json(\"inf\")", "? Json(row.rate) : Json()",
+          [("llmq_unit_evaluate", "VllmResult.HasItsNamesAndItsUnits")]),
 ]

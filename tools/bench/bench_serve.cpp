@@ -5,8 +5,10 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "evaluate/vllm_result.h"
 #include "export/inspect.h"
 #include "job/kv_cache_choice.h"
+#include "tokenizer/chat_template.h"
 #include "tools/bench/bench_output.h"
 #include "tools/bench/served_load.h"
 #include "tools/machine_figures.h"
@@ -108,6 +110,8 @@ int bench_serve(const ServeBench& options, const GlobalOptions& globals) {
     measure(options, parse_http_url(options.endpoint, "--endpoint"),
             {options.engine.model, authorization_of(options), !options.may_end}, report);
   }
+  if (!options.save_result.empty())
+    write_text_atomically(system_io(), options.save_result, vllm_result_lines(report, local_time()));
   put_out(report, options, globals, print_load);
   return warn_of_failures(report) ? 0 : 3;
 }

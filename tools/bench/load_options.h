@@ -15,7 +15,7 @@ inline constexpr std::int64_t kMostRequests = 100'000;  // of a row
 
 struct ServeBench {
   EngineFlags engine;
-  std::string endpoint, api_key_file, csv, html;
+  std::string endpoint, api_key_file, csv, html, save_result;
   std::vector<std::int64_t> clients{16};
   std::vector<std::string> rates{"inf"};
   std::optional<std::int64_t> prompt_tokens, new_tokens, requests;

@@ -120,7 +120,12 @@ void add_bench(CLI::App& app, Session& session) {
            ->add_option("--runs", o.runs,
                         "Times each case is measured after the warm-up; 5 for latency, 2 for throughput")
            ->type_name("N"),
-       {"latency", "throughput"}}};
+       {"latency", "throughput"}},
+      {command
+           ->add_option("--save-result", o.serve.save_result,
+                        "Write the rows to this file under the names of vllm bench serve, an object a line")
+           ->type_name("FILE"),
+       {"serve"}}};
   command
       ->add_option("--prompt-tokens", o.serve.prompt_tokens,
                    "Tokens of each prompt; 128 and 512 for latency, else 128, for serve and matrix words in "

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <mutex>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "evaluate/load_drive.h"
+#include "evaluate/vllm_result.h"
 #include "http/server.h"
 
 namespace llmq {
@@ -134,6 +136,52 @@ TEST(LoadResult, OfManyIsTheNearestRank) {
   EXPECT_EQ(result.ttft.p95, 190);
   EXPECT_EQ(result.ttft.p99, 198);
   EXPECT_EQ(summarize_load({}).ttft.p99, 0);
+}
+
+// Figures of numpy 2.4: mean, median, std and percentile 99 of [0.5, 1, 4].
+TEST(LoadResult, SpreadsAreThoseOfNumpy) {
+  const Spread spread = spread_of({4, 0.5, 1});
+  EXPECT_NEAR(spread.mean, 1.8333333333333333, 1e-12);
+  EXPECT_NEAR(spread.median, 1, 1e-12);
+  EXPECT_NEAR(spread.deviation, 1.5456030825826175, 1e-12);
+  EXPECT_NEAR(spread.p99, 3.94, 1e-12);
+  EXPECT_NEAR(spread_of({1, 2}).median, 1.5, 1e-12) << "between two ranks";
+  EXPECT_EQ(spread_of({}).p99, 0);
+}
+
+TEST(VllmResult, HasItsNamesAndItsUnits) {
+  LoadReport report;
+  report.model = "m";
+  LoadRow& row = report.rows.emplace_back();
+  row.clients = 4;
+  row.rate = std::numeric_limits<double>::infinity();
+  const std::vector<RequestTrace> traces = {{3, 1, 4, {2, 3, 4}, 20, 3, ""}, {3, 0, 9, {}, 0, 0, "no"}};
+  row.result = summarize_load(traces);
+  row.counters.drafted = 8;
+  row.counters.accepted = 2;
+  report.rows.push_back(row);
+  report.rows.back().rate = 2.5;
+  report.rows.back().counters = {};
+  std::tm now{};
+  now.tm_year = 126, now.tm_mon = 10, now.tm_mday = 26, now.tm_hour = 3, now.tm_min = 4, now.tm_sec = 5;
+  const std::string lines = vllm_result_lines(report, now);
+  ASSERT_EQ(std::count(lines.begin(), lines.end(), '\n'), 2);
+  const std::size_t end = lines.find('\n');
+  EXPECT_EQ(
+      lines.substr(0, end),
+      R"({"date":"20261126-030405","endpoint_type":"openai","backend":"openai","label":null,)"
+      R"("model_id":"m","tokenizer_id":"m","num_prompts":2,"request_rate":"inf","burstiness":1.0,)"
+      R"("max_concurrency":4,"batching":"continuous","duration":4.0,"completed":1,"failed":1,)"
+      R"("total_input_tokens":20,"total_output_tokens":3,"request_throughput":0.25,)"
+      R"("request_goodput":null,"output_throughput":0.75,"total_token_throughput":5.75,)"
+      R"("spec_decode_acceptance_rate":25.0,"spec_decode_draft_tokens":8,"spec_decode_accepted_tokens":2,)"
+      R"("mean_ttft_ms":1000.0,"median_ttft_ms":1000.0,"std_ttft_ms":0.0,"p99_ttft_ms":1000.0,)"
+      R"("mean_tpot_ms":1000.0,"median_tpot_ms":1000.0,"std_tpot_ms":0.0,"p99_tpot_ms":1000.0,)"
+      R"("mean_itl_ms":1000.0,"median_itl_ms":1000.0,"std_itl_ms":0.0,"p99_itl_ms":1000.0,)"
+      R"("mean_e2el_ms":3000.0,"median_e2el_ms":3000.0,"std_e2el_ms":0.0,"p99_e2el_ms":3000.0})");
+  const Json second = Json::parse(lines.substr(end + 1), "second row");
+  EXPECT_EQ(second.at("request_rate").as_double(), 2.5);
+  EXPECT_EQ(second.find("spec_decode_acceptance_rate"), nullptr) << "nothing was proposed";
 }
 
 TEST(ServerCounters, AreReadByEitherName) {
