@@ -67,9 +67,9 @@ def write_adapter(folder, seed, rank=4, size=0.25, model=MODEL):
 
 
 class Server:
-    def __init__(self, llmq, model=MODEL, *flags):
+    def __init__(self, llmq, model=MODEL, *flags, port=0):
         self.log = tempfile.TemporaryFile(mode="w+")
-        self.process = subprocess.Popen([llmq, "serve", model, "--port", "0", "--json", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
+        self.process = subprocess.Popen([llmq, "serve", model, "--port", str(port), "--json", *flags], stdout=subprocess.PIPE, stderr=self.log, text=True)
         atexit.register(self.process.kill)  # a test that fails leaves none behind
         text = ""
         while True:

@@ -1,34 +1,41 @@
-"""GuideLLM drives a server by its sweep over synthetic data, and no request fails.   guidellm.py LLMQ
+"""GuideLLM sweeps over the rates of `llmq serve` with synthetic texts: each request is answered, in the lengths that were asked for.   guidellm.py LLMQ [SECONDS]
 
-Needs $LLMQ_PEERS/guidellm with guidellm 0.8.1 (`python3 -m venv DIR && DIR/bin/pip install guidellm==0.8.1`). Where it is missing the script says so and leaves with 77.
-Synthetic prompts are made with the served model's own tokenizer.
+Needs guidellm 0.8.1 in $LLMQ_PEERS/guidellm (python3 -m venv, then pip install guidellm==0.8.1; minutes, for it brings torch). Where it is missing the script says so and
+leaves with 77. The model is tinystories-656k. SECONDS is the time of each of the five rates, of which the first is one request after another and the second is all at once.
 """
 import json, os, pathlib, subprocess, sys, tempfile
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-from peer import ROOT, expect, finish  # noqa: E402
-
-sys.path.insert(0, os.path.join(ROOT, "tests", "serve"))
-from server import Server, chat_model  # noqa: E402
-
-guidellm = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "guidellm" / "bin" / "guidellm"
-if not guidellm.exists():
-    print(f"SKIPPED: no {guidellm}; a virtual environment there with `pip install guidellm==0.8.1` is wanted")
+HERE = pathlib.Path(__file__).resolve().parent
+GUIDELLM = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "guidellm" / "bin" / "guidellm"
+if not GUIDELLM.exists():
+    print(f"SKIPPED: no {GUIDELLM}; make the environment and install guidellm==0.8.1")
     sys.exit(77)
-SECONDS = os.environ.get("GUIDELLM_SECONDS", "10")
+
+sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "serve")]
+from peer import expect, finish
+from server import MODEL, Server
+
+program, SECONDS = sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else "4"
+PROMPT, OUTPUT, RATES = 48, 24, 5
+
+server = Server(program, MODEL, "--max-num-seqs", "16")
 with tempfile.TemporaryDirectory() as work:
-    model = chat_model(work)  # it asks for chats by itself
-    server = Server(sys.argv[1], model)
-    ran = subprocess.run([guidellm, "run", "--backend", f"kind=openai_http,target={server.facts['url']}", "--profile", "kind=sweep,sweep_size=3", "--constraint", f"kind=max_duration,seconds={SECONDS}",
-                          "--data", "kind=synthetic_text,prompt_tokens=64,output_tokens=16", "--tokenizer", f"kind=huggingface_auto,model={model}", "--output", f"kind=json,path={work}/out.json", "--disable-progress"],
-                         cwd=work, env={**os.environ, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "GUIDELLM__MAX_WORKER_PROCESSES": "2", "GUIDELLM__MAX_CONCURRENCY": "32"}, capture_output=True, text=True)
-    expect(ran.returncode == 0, f"guidellm run leaves with 0 (found {ran.returncode}: {(ran.stderr or ran.stdout)[-800:] if ran.returncode else ''})")
-    found = sorted(pathlib.Path(work).glob("out*.json"))
-    expect(bool(found), "guidellm writes a report")
-    for path in found[:1]:
-        for benchmark in json.loads(path.read_text())["benchmarks"]:
-            totals = benchmark["metrics"]["request_totals"]
-            print({key: totals[key] for key in ("successful", "errored", "incomplete", "total") if key in totals})
-            expect(totals["errored"] == 0 and totals["successful"] > 0, "requests of a rate are answered")
-    server.process.terminate()
+    command = [str(GUIDELLM), "run", "--backend", f"kind=openai_http,target={server.facts['url']},request_format=/v1/completions", "--profile", f"kind=sweep,sweep_size={RATES}",
+               "--constraint", f"kind=max_duration,seconds={SECONDS}", "--data", f"kind=synthetic_text,prompt_tokens={PROMPT},output_tokens={OUTPUT}",
+               "--tokenizer", f"kind=huggingface_auto,model={MODEL}", "--output", f"kind=json,path={work}/sweep.json", "--disable-console"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}, timeout=600)
+    if done.returncode != 0:
+        sys.exit(f"FAILED: {' '.join(command)} left with {done.returncode}: {(done.stderr + done.stdout)[-3000:]}")
+    with open(f"{work}/sweep.json", encoding="utf-8") as file:
+        sweep = json.load(file)
+expect(len(sweep["benchmarks"]) == RATES, f"guidellm 0.8.1 ran {len(sweep['benchmarks'])} rates")
+for benchmark in sweep["benchmarks"]:
+    metrics, name = benchmark["metrics"], benchmark["config"]["strategy"]["type_"]
+    totals = metrics["request_totals"]
+    middle = {key: metrics[key]["successful"]["median"] for key in ("prompt_token_count", "output_token_count", "time_to_first_token_ms", "inter_token_latency_ms")}
+    rate = metrics["output_tokens_per_second"]["successful"]["mean"]
+    expect(totals["errored"] == 0 and totals["successful"] > 0, f"{name}: {totals['successful']} requests answered, {totals['errored']} failed, {rate:.0f} tokens/s, "
+           f"first token after {middle['time_to_first_token_ms']:.1f} ms, then {middle['inter_token_latency_ms']:.2f} ms each")
+    expect(middle["output_token_count"] == OUTPUT and abs(middle["prompt_token_count"] - PROMPT) <= 2, f"{name}: {middle['prompt_token_count']} tokens in, {middle['output_token_count']} out")
+expect(server.stop() == 0, "the server left with 0")
 finish()
