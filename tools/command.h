@@ -26,6 +26,7 @@ struct GlobalOptions {
   std::string memory_limit;  // empty: none
   std::string log_format;    // empty: text, or json with --progress json
   std::string progress = "line";
+  std::string trace_file;  // empty: none
 };
 
 struct Session {

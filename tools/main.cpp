@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/disk/mapped_files.h"
+#include "base/disk/trace_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "tools/command.h"
@@ -48,6 +49,11 @@ void add_global_flags(CLI::App& app, GlobalOptions& globals) {
       ->group(group)
       ->type_name("FORM")
       ->check(CLI::IsMember({"line", "plain", "json"}));
+  app.add_option(
+         "--trace-file", globals.trace_file,
+         "Spans of the run as OTLP/JSON lines, added to this file: the command, each block, each request")
+      ->group(group)
+      ->type_name("FILE");
   app.add_flag("--quiet", globals.quiet, "Errors only")->group(group);
   app.add_flag("-v,--verbose", globals.verbose, "More detail on stderr")->group(group);
 }
@@ -90,6 +96,25 @@ void refuse_empty_values(const CLI::App& app) {
       if (value.empty() && !option->get_positional() && option->get_type_name() != "TEXT")
         fail(ErrorKind::kUsage,
              {"is given without a value", {}, option->get_name(), "write one behind it, or leave it out"});
+}
+
+// The command, which is a span of --trace-file where there is one.
+int traced(const Session& session, const std::string& command) {
+  if (session.globals.trace_file.empty()) return session.run();
+  TraceFile& file = TraceFile::get();
+  file.open(system_io(), session.globals.trace_file, version_text());
+  const std::string name = "llmq " + command;
+  try {
+    const int code = session.run();
+    file.close(name, Json::object({{"process.exit.code", code}}), "");
+    return code;
+  } catch (const Interrupted& interrupted) {
+    file.close(name, Json::object({{"process.exit.code", 128 + interrupted.signal}}), interrupted.what());
+    throw;
+  } catch (const std::exception& error) {
+    file.close(name, {}, error.what());
+    throw;
+  }
 }
 
 int run(int argc, char** argv) {
@@ -138,7 +163,7 @@ int run(int argc, char** argv) {
   Log::get().set_verbosity(session.globals.quiet     ? Verbosity::kQuiet
                            : session.globals.verbose ? Verbosity::kVerbose
                                                      : Verbosity::kNormal);
-  return session.run();
+  return traced(session, app.get_subcommands().empty() ? "" : app.get_subcommands().front()->get_name());
 }
 
 }  // namespace

@@ -93,7 +93,7 @@ void HttpConnection::dispatch() {
                       text(message[http::field::content_type]),
                       std::move(message.body()),
                       request_id_,
-                      trace_id(text(message["traceparent"])),
+                      read_traceparent(text(message["traceparent"])),
                       std::chrono::steady_clock::now()};
   const auto responder = std::make_shared<ConnectionResponder>(server_.io, shared_from_this(), serial_);
   responder_ = responder;

@@ -10,13 +10,16 @@
 #include <utility>
 #include <vector>
 
+#include "base/disk/trace_file.h"
+
 namespace llmq {
 
 struct HttpRequest {
   std::string method, path;  // "POST", "/v1/completions": without the query, as it was sent
   std::string host, authorization, content_type;
   std::string body;
-  std::string id, trace_id;  // request_id.h; the answer has the id, too
+  std::string id;      // request_id.h; the answer has it, too
+  TraceContext trace;  // that the request belongs to; empty: none
   std::chrono::steady_clock::time_point received;
 };
 

@@ -29,14 +29,18 @@ std::string request_id(std::string_view sent) {
   return usable ? std::string(sent) : unique_name();
 }
 
-std::string trace_id(std::string_view traceparent) {
-  constexpr std::string_view kForm = "00-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
-  if (traceparent.size() != kForm.size()) return {};
+TraceContext read_traceparent(std::string_view header) {
+  constexpr std::string_view kForm = "xx-xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx-xxxxxxxxxxxxxxxx-xx";
+  if (header.size() < kForm.size()) return {};
   for (std::size_t i = 0; i < kForm.size(); ++i)
-    if (kForm[i] == 'x' ? kHex.find(traceparent[i]) == std::string_view::npos : traceparent[i] != kForm[i])
-      return {};
-  const std::string_view trace = traceparent.substr(3, 32);
-  return trace.find_first_not_of('0') == std::string_view::npos ? std::string() : std::string(trace);
+    if (kForm[i] == 'x' ? kHex.find(header[i]) == std::string_view::npos : header[i] != kForm[i]) return {};
+  const std::string_view version = header.substr(0, 2), rest = header.substr(kForm.size()),
+                         trace = header.substr(3, 32), span = header.substr(36, 16);
+  if (version == "ff" || (!rest.empty() && (version == "00" || rest.front() != '-'))) return {};
+  for (const std::string_view id : {trace, span})
+    if (id.find_first_not_of('0') == std::string_view::npos) return {};
+  const bool sampled = kHex.find(header[kForm.size() - 1]) % 2 == 1;
+  return {std::string(trace), std::string(span), sampled};
 }
 
 }  // namespace llmq

@@ -3,6 +3,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/disk/trace_file.h"
+
 namespace llmq {
 
 // `prefix` and 24 hexadecimal digits that no other has. Any thread.
@@ -12,8 +14,8 @@ std::string unique_name(const std::string& prefix = {});
 // text breaks no header, log line or JSON. Anything else is forgotten, and a name is made here.
 std::string request_id(std::string_view sent);
 
-// The trace of a `traceparent` as W3C's Trace Context writes it (00-<32 hex>-<16 hex>-<2 hex>); empty for
-// anything else.
-std::string trace_id(std::string_view traceparent);
+// What a `traceparent` says (W3C's Trace Context, level 1, 3.2: 00-<32 hex>-<16 hex>-<2 hex>, ids not all 0).
+// Of a version to come what version 00 has of it is read; anything else is as if it were not there.
+TraceContext read_traceparent(std::string_view header);
 
 }  // namespace llmq

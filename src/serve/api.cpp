@@ -182,7 +182,7 @@ std::string Api::adapter_of(const std::string& name) const {
 
 Json Api::log_fields(const HttpRequest& request) {
   Json fields = Json::object({{"request_id", request.id}});
-  if (!request.trace_id.empty()) fields["trace_id"] = request.trace_id;
+  if (!request.trace.trace_id.empty()) fields["trace_id"] = request.trace.trace_id;
   return fields;
 }
 

@@ -99,7 +99,8 @@ void Api::complete_text(const HttpRequest& request, const std::string& tenant, c
   const std::string adapter = adapter_of(text.options.model);
   log_prompt(request);
   CompletionSink::Asked asked{
-      false, text.options, {}, {}, {}, {}, request.received, false, adapter, request.id, log_fields(request)};
+      false,      text.options,        {},           {}, {}, {}, request.received, false, adapter,
+      request.id, log_fields(request), request.trace};
   std::vector<GenerationRequest> requests;
   std::int64_t scored = 0;
   const auto constraint = constraint_of(text.options);
@@ -146,7 +147,8 @@ void Api::complete_chat(const HttpRequest& request, const std::string& tenant, c
           chat.one_call,
           adapter,
           request.id,
-          log_fields(request)},
+          log_fields(request),
+          request.trace},
          responder);
 }
 

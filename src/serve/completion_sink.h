@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/disk/trace_file.h"
 #include "http/exchange.h"
 #include "serve/api_error.h"
 #include "serve/completion_response.h"
@@ -30,6 +31,7 @@ class CompletionSink : public GenerationSink {
     std::string adapter = {};  // that answers; empty: the model alone
     std::string id = {};       // of the request
     Json log_fields = {};      // what each line of the log says of it
+    TraceContext trace = {};   // that it belongs to
   };
   // `model` and `metrics` live longer.
   CompletionSink(Asked asked, const ServedModel& model, Metrics& metrics,
@@ -59,6 +61,7 @@ class CompletionSink : public GenerationSink {
   void write_chunk(const Choice& choice, Json chunk);
   void finish(Time now);
   void log_end(double seconds) const;
+  void trace_end(double seconds, const std::string& failure) const;
   void end_with(const ApiError& error);
 
   Asked asked_;
@@ -70,7 +73,7 @@ class CompletionSink : public GenerationSink {
   std::vector<Choice> choices_;
   std::uint64_t first_ = 0;
   std::size_t unfinished_ = 0;
-  double first_token_seconds_ = 0;
+  double first_token_seconds_ = 0, queue_seconds_ = 0;
   bool cancelled_ = false;
   std::set<std::string> reasons_;  // for which answers ended
   std::string failure_;            // of one of the answers: then all of them are an error

@@ -609,4 +609,10 @@ FAULTS = [
           [("llmq_unit_evaluate", "LoadResult.SpreadsAreThoseOfNumpy")]),
     Fault("rate-inf-as-null", "src/evaluate/vllm_result.cpp", "? Json(row.rate) : Json(\"inf\")", "? Json(row.rate) : Json()",
           [("llmq_unit_evaluate", "VllmResult.HasItsNamesAndItsUnits")]),
+    # What the program says of itself and to routers.
+    Fault("no-trace-taken-for-one", "src/http/request_id.cpp", "if (id.find_first_not_of('0') == std::string_view::npos) return {};", "if (id.empty()) return {};",
+          [("llmq_unit_http", "TraceHeader.IsReadInItsFormAlone")]),
+    Fault("span-without-parent", "src/base/disk/trace_file.cpp", "if (!span.parent.span_id.empty()) written[\"parentSpanId\"] = span.parent.span_id;", "",
+          [("llmq_unit_base", "TraceFileTest.*")]),
+    Fault("trace-begins-anew", "src/base/disk/trace_file.cpp", "size_ = file_->size();", "size_ = 0;", [("llmq_unit_base", "TraceFileTest.SpansOfACommandHangOnIt")]),
 ]

@@ -455,6 +455,26 @@ class Life(unittest.TestCase):
         self.assertRegex(text.log_text(), r"(?m)^cmpl-run-9: \d+ \+ 5 tokens, ")
         self.assertIn("\nrun-10: /v1/completions was answered with status 400, unknown_parameter\n", text.log_text())
 
+    def test_a_trace_has_a_span_for_each_request(self):
+        with tempfile.TemporaryDirectory() as work:
+            path = os.path.join(work, "spans.jsonl")
+            server = self.serve("--trace-file", path)
+            body = {"prompt": PROMPT, "max_tokens": 5, "temperature": 0.5, "ignore_eos": True}
+            for name, parent in (("of-it", f"00-{'ab' * 16}-{'cd' * 8}-01"), ("not-sampled", f"00-{'ab' * 16}-{'cd' * 8}-00"), ("hostile", "00-\"}\\-1")):
+                self.assertEqual(server.ask("POST", "/v1/completions", body, {"X-Request-Id": name, "traceparent": parent})[0], 200)
+            self.assertEqual(server.stop(), 0)
+            with open(path, encoding="utf-8") as file:
+                spans = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0] for line in file]
+        self.assertEqual([span["name"] for span in spans], ["llm_request", "llm_request", "llmq serve"])
+        said = [{each["key"]: next(iter(each["value"].values())) for each in span["attributes"]} for span in spans]
+        self.assertEqual([each.get("gen_ai.request.id") for each in said], ["of-it", "hostile", None])
+        self.assertEqual([spans[0][key] for key in ("traceId", "parentSpanId", "kind", "status")], ["ab" * 16, "cd" * 8, 2, {}])
+        self.assertNotIn("parentSpanId", spans[1])
+        self.assertEqual([said[0][key] for key in ("gen_ai.usage.completion_tokens", "gen_ai.request.max_tokens", "gen_ai.request.temperature", "gen_ai.response.model")], ["5", "5", 0.5, "tinystories-656k"])
+        parts = [said[0][f"gen_ai.latency.{part}"] for part in ("time_in_queue", "time_in_model_prefill", "time_in_model_decode", "e2e")]
+        self.assertAlmostEqual(sum(parts[:3]), parts[3], places=6)
+        self.assertAlmostEqual((int(spans[0]["endTimeUnixNano"]) - int(spans[0]["startTimeUnixNano"])) * 1e-9, parts[3], places=4)
+
     def test_flags_are_carried_out_or_refused(self):
         import subprocess
         for flags in (["--tensor-parallel-size", "3"], ["--lora", "a=/nowhere"], ["--lora", "tinystories-656k=x"], ["--lora", "../a=x"], ["--lora-dir", "/tmp"], ["--swap-space", "4"], ["--swap-space", "100000GiB"], ["--kv-cache-dtype", "int3"], ["--block-size", "12"], ["--max-model-len", "513"],

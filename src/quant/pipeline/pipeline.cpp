@@ -4,6 +4,7 @@
 #include <optional>
 #include <set>
 
+#include "base/disk/trace_file.h"
 #include "base/error.h"
 #include "base/log.h"
 #include "base/seconds_since.h"
@@ -72,6 +73,27 @@ void check_dense(QuantizeRun& run) {
   }
   run.writing.sync();
   run.clock.charge("dense tensors");
+}
+
+// A span of --trace-file: block `block` from `started_ns` on, with what it found.
+void trace_block(const QuantizeRun& run, std::size_t block, const ReportMark& before,
+                 std::int64_t started_ns) {
+  if (!TraceFile::get().is_open()) return;
+  double loss = 0, rounding_loss = 0;
+  for (std::size_t i = before.modules; i < run.report.modules.size(); ++i) {
+    loss += run.report.modules[i].loss;
+    rounding_loss += run.report.modules[i].rtn_loss;
+  }
+  Json found =
+      Json::object({{"llmq.block", static_cast<std::int64_t>(block)},
+                    {"llmq.blocks", static_cast<std::int64_t>(run.spec.blocks.size())},
+                    {"llmq.modules", static_cast<std::int64_t>(run.report.modules.size() - before.modules)}});
+  if (run.plan.needs_calibration) {
+    found["llmq.loss"] = loss;
+    found["llmq.rounding_loss"] = rounding_loss;
+  }
+  TraceFile::get().write({run.spec.blocks[block].prefix, Span::Kind::kInternal, TraceFile::get().command(),
+                          started_ns, unix_time_ns(), std::move(found)});
 }
 
 // The end of a block: what its folds changed goes to the writer, and what it found with it.
@@ -203,10 +225,12 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
   replay_blocks(run, finished, devices, stream);
   for (std::size_t block = finished.size(); block < run.spec.blocks.size(); ++block) {
     const ReportMark before = mark_report(run.report);
+    const std::int64_t started_ns = unix_time_ns();
     read_ahead(run, block + 1);
     quantize_block_on_samples(run, static_cast<int>(block), stream);
     tell_fewer_rows(run, devices, block);
     finish_block(run, before);
+    trace_block(run, block, before, started_ns);
   }
   run.original = nullptr;  // it ends here, and the run goes on
 }
@@ -214,9 +238,11 @@ void run_calibrated(QuantizeRun& run, const CalibrationSet& calibration,
 void run_by_rounding(QuantizeRun& run, std::size_t first_block) {
   for (std::size_t block = first_block; block < run.spec.blocks.size(); ++block) {
     const ReportMark before = mark_report(run.report);
+    const std::int64_t started_ns = unix_time_ns();
     read_ahead(run, block + 1);
     quantize_block_by_rounding(run, static_cast<int>(block));
     finish_block(run, before);
+    trace_block(run, block, before, started_ns);
   }
 }
 
