@@ -84,7 +84,7 @@ class Load:
             prompt = f"{self.begins} a {('dog', 'cat', 'bird', 'boy')[number % 4]} who had a big red ball. It was day {count}."
             begun, count = time.monotonic(), count + 1
             try:
-                status, text = ask(port, "POST", "/v1/completions", {"model": os.path.basename(SERVED), "prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}, connection)
+                status, text = ask(port, "POST", "/v1/completions", {"prompt": prompt, "max_tokens": TOKENS, "temperature": 0, "ignore_eos": True}, connection)
                 fault = "" if status == 200 else text.decode(errors="replace")[:200]
                 tokens = json.loads(text)["usage"]["completion_tokens"] if status == 200 else 0
             except (OSError, http.client.HTTPException, ValueError) as error:
@@ -147,7 +147,7 @@ def loss(policy, servers):
     lost.process.wait()
     time.sleep(SECONDS)
     back = time.monotonic()
-    servers[1] = Server(program, SERVED, *FLAGS, port=lost.port)
+    servers[1] = Server(program, MODEL, *FLAGS, port=lost.port)
     load.begins = "Far away behind the sea lived"  # no prefix that the other server would be kept for
     end = time.monotonic() + 60
     while served(servers[1]) < 3 and time.monotonic() < end:
@@ -165,10 +165,9 @@ def loss(policy, servers):
     router.stop()
 
 
-servers = [Server(program, SERVED, *FLAGS) for _ in range(2)]
 for policy in ("cache_aware", "power_of_two"):
-    speed(policy, servers)
-    loss(policy, servers)
-for server in servers:
-    expect(server.stop() == 0, "a server left with 0")
+    for part, model in ((speed, SERVED), (loss, MODEL)):
+        servers = [Server(program, model, *FLAGS) for _ in range(2)]
+        part(policy, servers)
+        expect([server.stop() for server in servers] == [0, 0], "both servers left with 0")
 finish()
