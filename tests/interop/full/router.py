@@ -5,9 +5,10 @@ Needs vllm-router 0.1.17 in $LLMQ_PEERS/router (python3 -m venv, then pip instal
 Speed: 16 clients that each wait for their answer, first at the two servers themselves (8 clients each), then at the router; these pairs of windows take turns, so that both
 meet the same machine, and the median of the ratios is held to the bar. It is so where MODEL is given (a directory; SmolLM2 is meant): an answer of tinystories-656k takes less
 time than the router does, so with that model, which the rest is tried on, the ratio says what a request costs the router and is held to nothing. Loss: one server is killed in the midst of a run and started again at its port. A request may
-fail only where it was in flight on that server when it was killed.
+fail only where it was in flight on that server when it was killed. The cache-aware policy keeps to the server that it knows a prefix of until the other has fewer
+requests by --balance-abs-threshold, which is 64 by itself: with 16 clients a server that returns would never be asked again, so it is 4 here.
 """
-import http.client, json, os, pathlib, signal, socket, statistics, subprocess, sys, threading, time
+import atexit, http.client, json, os, pathlib, signal, socket, statistics, subprocess, sys, threading, time
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROUTER = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "router" / "bin" / "vllm-router"
@@ -36,8 +37,9 @@ class Router:
         self.port = free_port()
         self.log = open(f"/tmp/vllm-router-{os.getpid()}-{policy}.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen([str(ROUTER), "--port", str(self.port), "--prometheus-port", str(free_port()), "--policy", policy, "--health-check-endpoint", "/health",
-                                         "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1", "--cb-timeout-duration-secs", "2", "--log-level", "warning",
+                                         "--health-check-interval-secs", "1", "--health-failure-threshold", "1", "--health-success-threshold", "1", "--cb-timeout-duration-secs", "2", "--balance-abs-threshold", "4", "--log-level", "warning",
                                          "--worker-urls", *(server.facts["url"] for server in servers)], stdout=self.log, stderr=self.log)
+        atexit.register(self.process.kill)
         end = time.monotonic() + 60
         while True:
             try:

@@ -87,6 +87,8 @@ TEST(Monitoring, TheServiceMonitorAsksForThePageThatThereIs) {
   ASSERT_NE(spec.find("selector")->find("matchLabels")->find("app.kubernetes.io/name"), nullptr);
   ASSERT_EQ(spec.find("endpoints")->items().size(), 1u);
   const Yaml& endpoint = spec.find("endpoints")->items().at(0);
+  for (const char* key : {"path", "port", "interval", "scrapeTimeout"})
+    ASSERT_NE(endpoint.find(key), nullptr) << key;
   EXPECT_EQ(endpoint.find("path")->as_string(), "/metrics");
   EXPECT_EQ(endpoint.find("port")->as_string(), "http") << "a port of the Service, by its name";
   EXPECT_EQ(endpoint.find("targetPort"), nullptr);
