@@ -7,7 +7,7 @@
 #include "tools/command.h"
 #include "tools/constraint.h"
 #include "tools/draft.h"
-#include "tools/placement_option.h"
+#include "tools/flags/placement_option.h"
 
 namespace llmq::tools {
 

@@ -4,7 +4,7 @@
 
 #include "model/model_spec.h"
 #include "runtime/engine.h"
-#include "tools/engine_flags.h"
+#include "tools/flags/engine_flags.h"
 
 namespace llmq::tools {
 

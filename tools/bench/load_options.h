@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "evaluate/load_plan.h"
-#include "tools/engine_flags.h"
+#include "tools/flags/engine_flags.h"
 
 namespace llmq::tools {
 

@@ -7,9 +7,9 @@
 #include "tools/bench/bench_matrix.h"
 #include "tools/bench/bench_serve.h"
 #include "tools/bench/bench_speed.h"
+#include "tools/flags/kv_cache_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
-#include "tools/kv_cache_option.h"
 
 namespace llmq::tools {
 namespace {

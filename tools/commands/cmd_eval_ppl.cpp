@@ -8,11 +8,11 @@
 #include "job/loaded_model.h"
 #include "job/served_kernels.h"
 #include "tools/command.h"
-#include "tools/gate_files.h"
+#include "tools/flags/gate_files.h"
+#include "tools/flags/kv_cache_option.h"
+#include "tools/flags/placement_option.h"
 #include "tools/help.h"
 #include "tools/interrupt.h"
-#include "tools/kv_cache_option.h"
-#include "tools/placement_option.h"
 #include "tools/print.h"
 
 namespace llmq::tools {

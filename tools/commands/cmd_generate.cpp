@@ -1,8 +1,8 @@
 // llmq generate MODEL: continues a prompt, streaming the text as it comes.
 #include "base/error.h"
 #include "tools/continuation.h"
+#include "tools/flags/kv_cache_option.h"
 #include "tools/help.h"
-#include "tools/kv_cache_option.h"
 
 namespace llmq::tools {
 namespace {

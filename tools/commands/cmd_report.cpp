@@ -3,9 +3,9 @@
 #include "export/report/comparison.h"
 #include "export/report/html_report.h"
 #include "tools/command.h"
+#include "tools/flags/score_flags.h"
 #include "tools/help.h"
 #include "tools/print.h"
-#include "tools/score_flags.h"
 
 namespace llmq::tools {
 namespace {

@@ -4,9 +4,9 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "job/kv_cache_choice.h"
+#include "tools/flags/kv_cache_option.h"
+#include "tools/flags/placement_option.h"
 #include "tools/help.h"
-#include "tools/kv_cache_option.h"
-#include "tools/placement_option.h"
 #include "tools/prepared_server.h"
 #include "tools/print.h"
 

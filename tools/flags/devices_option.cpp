@@ -1,4 +1,4 @@
-#include "tools/devices_option.h"
+#include "tools/flags/devices_option.h"
 
 #include <algorithm>
 #include <charconv>

@@ -1,4 +1,4 @@
-#include "tools/score_flags.h"
+#include "tools/flags/score_flags.h"
 
 #include <cmath>
 

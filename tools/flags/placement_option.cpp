@@ -1,4 +1,4 @@
-#include "tools/placement_option.h"
+#include "tools/flags/placement_option.h"
 
 #include <algorithm>
 #include <numeric>
@@ -6,7 +6,7 @@
 
 #include "base/error.h"
 #include "model/divided_block.h"
-#include "tools/devices_option.h"
+#include "tools/flags/devices_option.h"
 
 namespace llmq::tools {
 

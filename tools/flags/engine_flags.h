@@ -8,7 +8,7 @@
 #include "runtime/scheduler.h"
 #include "tools/command.h"
 #include "tools/draft.h"
-#include "tools/placement_option.h"
+#include "tools/flags/placement_option.h"
 
 namespace llmq::tools {
 

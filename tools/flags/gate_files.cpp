@@ -1,4 +1,4 @@
-#include "tools/gate_files.h"
+#include "tools/flags/gate_files.h"
 
 #include "base/error.h"
 #include "base/io.h"

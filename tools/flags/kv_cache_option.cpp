@@ -1,4 +1,4 @@
-#include "tools/kv_cache_option.h"
+#include "tools/flags/kv_cache_option.h"
 
 namespace llmq::tools {
 

@@ -1,4 +1,4 @@
-#include "tools/engine_flags.h"
+#include "tools/flags/engine_flags.h"
 
 #include "base/amount_text.h"
 #include "base/error.h"
