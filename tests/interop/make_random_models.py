@@ -113,7 +113,7 @@ MODELS = {
     "smollm3": (SmolLM3Config, dict(no_rope_layer_interval=2, tie_word_embeddings=True), "float32", []),
     "smollm3-window": (
         SmolLM3Config,
-        dict(no_rope_layers=[0, 1], use_sliding_window=True, sliding_window=6, attention_bias=True, mlp_bias=True),
+        dict(no_rope_layers="alternate", use_sliding_window=True, sliding_window=6, attention_bias=True, mlp_bias=True),
         "bfloat16",
         [],
     ),
@@ -180,6 +180,8 @@ def make_config(name, hidden, layers):
         sizes.update(word_embed_proj_dim=hidden, ffn_dim=hidden + 8, pad_token_id=0, max_position_embeddings=max(64, TOKENS))
     if sizes.get("layer_types") == "alternate":
         sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
+    if sizes.get("no_rope_layers") == "alternate":
+        sizes["no_rope_layers"] = [i % 2 for i in range(layers)]
     if cls is Phi3Config:
         sizes["rope_parameters"] = stretched(sizes["rope_parameters"], hidden // sizes["num_attention_heads"])
     return cls(**sizes)
