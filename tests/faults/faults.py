@@ -597,10 +597,10 @@ FAULTS = [
           [("llmq_unit_job", "QuantizeJobTest.TheCardSaysWhatTheModelAndTheRecipeSay")]),
     # Manifests and routers.
     Fault("manifest-text-not-quoted", "src/export/deploy/manifest.cpp", "else if (c < 0x20 || c == 0x7F)", "else if (c < 0x0A || c == 0x7F)",
-          [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
-    Fault("compose-expands-names", "src/export/deploy/manifest.cpp", "c == '$' ? \"$$\"", "c == '$' ? \"$\"", [("llmq_cli_tests", "Deploy.NamesOfDirectoriesStayTexts")]),
+          [("llmq_unit_job", "Deployment.*")]),
+    Fault("compose-expands-names", "src/export/deploy/manifest.cpp", "c == '$' ? \"$$\"", "c == '$' ? \"$\"", [("llmq_unit_job", "Deployment.*")]),
     Fault("verdict-not-asked", "src/job/deploy/deployment.cpp", "!verdict.fits && verdict.loader.starts_with(\"vLLM\")", "!verdict.fits && verdict.loader == \"vLLM\"",
-          [("llmq_cli_tests", "Deploy.WhatCannotBeIsOneSentence")]),
+          [("llmq_unit_job", "Deployment.WhatVllm*")]),
     Fault("router-default-dropped-silently", "src/serve/requests/answer_options.cpp", "fields.unsupported(key, Json(true));", "fields.ignore(key);",
           [("llmq_unit_serve", "CompletionRequest.WhatARouterAdds*")]),
     # What plots and Prometheus read.
