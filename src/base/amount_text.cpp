@@ -15,6 +15,10 @@ std::string bytes_text(std::uint64_t bytes) {
   return fmt::format("{} B", bytes);
 }
 
+std::string figure_bytes_text(double bytes) {
+  return bytes_text(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 1e18)));
+}
+
 std::string seconds_text(double seconds) {
   if (seconds < 100) return fmt::format("{:.1f} s", seconds);
   const auto whole = std::llround(std::min(seconds, 1e15));

@@ -7,6 +7,8 @@
 namespace llmq {
 
 std::string bytes_text(std::uint64_t bytes);  // "512 B", "269.1 MB", "12.34 GB"
-std::string seconds_text(double seconds);     // "48.2 s", "12 min 05 s", "3 h 20 min"
+// Of a figure that another program may have written: held to 0 .. 1e18.
+std::string figure_bytes_text(double bytes);
+std::string seconds_text(double seconds);  // "48.2 s", "12 min 05 s", "3 h 20 min"
 
 }  // namespace llmq

@@ -1,6 +1,7 @@
-// What has passed between points in time, by the clock that nobody sets.
+// What has passed between points in time, by the clock that nobody sets; and the time of day.
 #pragma once
 #include <chrono>
+#include <cstdint>
 
 namespace llmq {
 
@@ -11,6 +12,13 @@ inline double seconds_between(std::chrono::steady_clock::time_point from,
 
 inline double seconds_since(std::chrono::steady_clock::time_point start) {
   return seconds_between(start, std::chrono::steady_clock::now());
+}
+
+// Since 1970, as the system has it.
+inline std::int64_t unix_time_ns() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::system_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace llmq

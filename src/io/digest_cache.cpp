@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <chrono>
 #include <cstdlib>
 #include <string_view>
 #include <vector>
 
 #include "base/error.h"
+#include "base/seconds_since.h"
 #include "base/sha256.h"
 
 namespace llmq {
@@ -22,12 +22,6 @@ constexpr std::int64_t kSettledNs = 2'000'000'000;  // the coarsest clock of a f
 constexpr std::uint64_t kMaxFileBytes = 16u << 20;
 constexpr std::size_t kMaxDigests = 50'000;  // of about 150 bytes
 constexpr std::string_view kHexDigits = "0123456789abcdef";
-
-std::int64_t system_time_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 // The number at the start of `line`, which it and the blank after it leave; false when there is none.
 template <typename Number>
@@ -70,7 +64,7 @@ Path DigestCache::default_file() {
 }
 
 DigestCache::DigestCache(Io& io, Path file, std::function<std::int64_t()> now_ns)
-    : io_(io), file_(std::move(file)), now_ns_(now_ns ? std::move(now_ns) : system_time_ns), known_(load()) {}
+    : io_(io), file_(std::move(file)), now_ns_(now_ns ? std::move(now_ns) : unix_time_ns), known_(load()) {}
 
 DigestCache::Key DigestCache::key_of(const FileStamp& s) {
   return {s.device, s.inode, s.size, s.modified_ns, s.changed_ns};

@@ -1,10 +1,23 @@
 """What the checks share: running llmq, perplexity as Transformers computes it, bit-for-bit comparison of tensors."""
-import functools, json, math, os, subprocess, sys
+import functools, importlib, json, math, os, subprocess, sys
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 TINYSTORIES = os.path.join(ROOT, "tests", "models", "tinystories-656k")
 WIKITEXT = os.path.join(ROOT, "share", "wikitext-2", "wiki.test.raw")
 failures = []
+
+
+def run_in(environment, modules, install):
+    """Goes on in the peer's environment of that name, where this Python lacks one of the modules; 77 where it is not there."""
+    python = os.path.join(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers")), environment, "bin", "python")
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError:
+        if not os.path.exists(python) or os.path.realpath(sys.prefix) == os.path.realpath(os.path.dirname(os.path.dirname(python))):
+            print(f"SKIPPED: no {python} with {', '.join(modules)}; make the environment and install {install}")
+            sys.exit(77)
+        os.execv(python, [python, *sys.argv])
 
 
 def llmq(program, *arguments):

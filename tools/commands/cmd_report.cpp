@@ -19,9 +19,7 @@ struct ReportOptions {
 std::string open_text(const std::optional<double>& value, int digits) {
   return value ? fmt::format("{:.{}f}", *value, digits) : "-";
 }
-std::string open_bytes(const std::optional<double>& value) {
-  return value ? bytes_text(static_cast<std::uint64_t>(std::clamp(*value, 0.0, 1e18))) : "-";
-}
+std::string open_bytes(const std::optional<double>& value) { return value ? figure_bytes_text(*value) : "-"; }
 
 void print_comparison(const Comparison& comparison) {
   std::vector<std::vector<std::string>> rows = {{"output", "scheme", "method", "size", "bits/weight",
@@ -39,6 +37,10 @@ void print_comparison(const Comparison& comparison) {
   for (const std::string& note : comparison.notes) print_line("note: " + note);
 }
 
+std::string own_page(const ReportOptions& options) {
+  return make_html_report(read_output_report(system_io(), options.outputs.front()));
+}
+
 int run_report(const ReportOptions& options, const GlobalOptions& globals) {
   Io& io = system_io();
   if (options.scores.asked()) {
@@ -48,16 +50,14 @@ int run_report(const ReportOptions& options, const GlobalOptions& globals) {
                                options.vega.empty() ? "--measured" : "--vega",
                                "run llmq report twice: first with --lm-eval, then with the figure"});
     const int code = report_scores(options.scores, options.outputs, globals);
-    if (!options.html.empty())
-      write_text_atomically(io, options.html,
-                            make_html_report(read_output_report(io, options.outputs.front())));
+    if (!options.html.empty()) write_text_atomically(io, options.html, own_page(options));
     return code;
   }
   const Comparison comparison = compare_outputs(io, options.outputs, options.measured);
   if (!options.html.empty())
     write_text_atomically(io, options.html,
                           options.outputs.size() == 1 && options.measured.empty()
-                              ? make_html_report(read_output_report(io, options.outputs.front()))
+                              ? own_page(options)
                               : comparison_page(comparison));
   if (!options.vega.empty())
     write_text_atomically(io, options.vega, comparison_vega(comparison).dump(1) + "\n");

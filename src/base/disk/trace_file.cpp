@@ -3,12 +3,12 @@
 #include <fmt/core.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <random>
 #include <span>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/seconds_since.h"
 
 namespace llmq {
 namespace {
@@ -39,12 +39,6 @@ Json attribute_list(const Json& attributes) {
 }
 
 }  // namespace
-
-std::int64_t unix_time_ns() {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(
-             std::chrono::system_clock::now().time_since_epoch())
-      .count();
-}
 
 Json span_request(const Span& span, const TraceContext& own, const std::string& version) {
   Json written = Json::object({{"traceId", own.trace_id}, {"spanId", own.span_id}});

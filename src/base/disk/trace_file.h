@@ -62,6 +62,4 @@ class TraceFile {
   std::int64_t started_ns_ = 0;
 };
 
-std::int64_t unix_time_ns();
-
 }  // namespace llmq

@@ -20,7 +20,7 @@ Json shown(const std::optional<double>& value, const char* form) {
   return value ? Json(fmt::format(fmt::runtime(form), *value)) : Json();
 }
 Json shown_bytes(const std::optional<double>& value) {
-  return value ? Json(bytes_text(static_cast<std::uint64_t>(std::clamp(*value, 0.0, 1e18)))) : Json();
+  return value ? Json(figure_bytes_text(*value)) : Json();
 }
 Json shown_kl(const ComparedOutput& o) {
   return o.kl && o.kl_stderr ? Json(fmt::format("{:.5f} ± {:.5f}", *o.kl, *o.kl_stderr))

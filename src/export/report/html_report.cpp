@@ -37,7 +37,7 @@ double figure_of(const Json& object, std::string_view key) { return number_of(ob
 
 // Anybody may have written the report, so its bytes may be no number of bytes.
 std::string bytes_of(const Json& object, std::string_view key) {
-  return bytes_text(static_cast<std::uint64_t>(std::clamp(figure_of(object, key), 0.0, 1e18)));
+  return figure_bytes_text(figure_of(object, key));
 }
 
 Json card(const std::string& figure, const std::string& words) {

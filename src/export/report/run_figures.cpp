@@ -95,10 +95,6 @@ std::vector<MemorySample> memory_samples(const Json& memory) {
   return samples;
 }
 
-std::string tick_bytes(double bytes) {
-  return bytes_text(static_cast<std::uint64_t>(std::clamp(bytes, 0.0, 1e18)));
-}
-
 }  // namespace
 
 Json error_map(const Page& page) {
@@ -162,15 +158,17 @@ Json memory_chart(const Json& report) {
   chart.x = linear_axis("time", seconds);
   chart.x.text = [](double at) { return at == 0 ? std::string("0") : seconds_text(at); };
   chart.y = linear_axis("resident memory", bytes);
-  chart.y.text = [](double at) { return at == 0 ? std::string("0") : tick_bytes(at); };
+  chart.y.text = [](double at) { return at == 0 ? std::string("0") : figure_bytes_text(at); };
   const double peak = std::max_element(samples.begin(), samples.end(), [](const auto& a, const auto& b) {
                         return a.most < b.most;
                       })->most;
-  chart.words = fmt::format("At most {} over {}", tick_bytes(peak), seconds_text(samples.back().seconds));
+  chart.words =
+      fmt::format("At most {} over {}", figure_bytes_text(peak), seconds_text(samples.back().seconds));
   chart.lines.push_back(std::move(measured));
   const auto level = [&](const char* kind, const std::string& name, double at) {
-    chart.words += fmt::format("; {} {}", name, tick_bytes(at));
-    chart.lines.push_back({kind, fmt::format("{}: {}", name, tick_bytes(at)), {{0, at}, {chart.x.last, at}}});
+    chart.words += fmt::format("; {} {}", name, figure_bytes_text(at));
+    chart.lines.push_back(
+        {kind, fmt::format("{}: {}", name, figure_bytes_text(at)), {{0, at}, {chart.x.last, at}}});
   };
   if (planned) level("planned", "planned peak", *planned);
   if (limit) level("limit", "limit", *limit);

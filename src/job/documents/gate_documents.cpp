@@ -132,7 +132,7 @@ void add_figures(Json& figures, const Json& of,
                        : value->is_number() ? fmt::format("{:.6g}", value->as_double())
                                             : value->dump();
     if (value->is_number() && (name.starts_with("bytes") || name.ends_with("bytes")))
-      text = bytes_text(static_cast<std::uint64_t>(std::clamp(value->as_double(), 0.0, 1e18)));
+      text = figure_bytes_text(value->as_double());
     if (value->is_number() && name == "seconds") text = seconds_text(value->as_double());
     figures.push_back(Json::array({words, text}));
   }

@@ -18,7 +18,6 @@ void read_llama(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   for (const bool sliding : read_layer_types(config, spec))
     if (sliding)
       config.unsupported("layer_types", "names sliding_attention, which family llama does not have");
-  traits.windows.assign(spec.blocks.size(), 0);
   fill_llama(sizes, traits, spec);
 }
 

@@ -128,7 +128,8 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
                  second = norm_named(traits.norms_behind ? "post_feedforward_layernorm"
                                                          : "post_attention_layernorm");
     const RopeUse rope = traits.turns.empty() ? RopeUse{0, spec.ropes.front().dims} : traits.turns[i];
-    const AttentionSpec attention = attention_of(half, traits.windows[i], rope);
+    const std::int64_t window = traits.windows.empty() ? 0 : traits.windows[i];
+    const AttentionSpec attention = attention_of(half, window, rope);
     if (traits.norms_behind) {
       builder.attention({}, attention, first);
       builder.mlp({}, mlp_of(half), second);

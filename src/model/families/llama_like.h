@@ -37,7 +37,7 @@ struct LlamaTraits {
   bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
   bool norms_behind = false;             // post_attention_ and post_feedforward_layernorm, and none before
   bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
-  std::vector<std::int64_t> windows;     // per block; 0: full attention
+  std::vector<std::int64_t> windows;     // per block, 0: full attention; none: full attention in each
   std::vector<RopeUse> turns;            // per block; none: every block turns whole heads by the first table
   std::optional<LlamaMixture> mixture;   // in the place of the MLP, in some blocks
 };

@@ -33,6 +33,34 @@ ExpertSpec expert_of(const MixtureNames& names, const std::string& place, const 
   return expert;
 }
 
+// Where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
+std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec) {
+  constexpr const char* kDense = "mlp_only_layers";
+  const auto count = static_cast<std::int64_t>(spec.blocks.size());
+  const std::int64_t step = config.integer("decoder_sparse_step", kLayersRange, 1);
+  std::vector<bool> sparse;
+  for (std::int64_t i = 0; i < count; ++i) sparse.push_back((i + 1) % step == 0);
+  const Json* const dense = config.find(kDense);
+  if (dense == nullptr) return sparse;
+  if (!dense->is_array()) config.bad(kDense, fmt::format("expected an array, found {}", dense->kind()));
+  for (const Json& block : dense->items()) {
+    if (!block.is_integer() || block.as_integer() < 0 || block.as_integer() >= count)
+      config.bad(kDense, fmt::format("names block {}, and there are {}", block.dump(), count));
+    sparse[static_cast<std::size_t>(block.as_integer())] = false;
+  }
+  return sparse;
+}
+
+// use_sliding_window and layer_types say otherwise at most by an error.
+void refuse_windows(ConfigFields& config, const ModelSpec& spec) {
+  config.require_neutral("use_sliding_window", false);
+  config.find("sliding_window");
+  config.find("max_window_layers");
+  for (const bool sliding : read_layer_types(config, spec))
+    if (sliding)
+      config.unsupported("layer_types", "asks for sliding attention, which this family does not do here");
+}
+
 }  // namespace
 
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
@@ -51,30 +79,15 @@ void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t exper
     config.find(training);
 }
 
-std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec) {
-  constexpr const char* kDense = "mlp_only_layers";
-  const auto count = static_cast<std::int64_t>(spec.blocks.size());
-  const std::int64_t step = config.integer("decoder_sparse_step", kLayersRange, 1);
-  std::vector<bool> sparse;
-  for (std::int64_t i = 0; i < count; ++i) sparse.push_back((i + 1) % step == 0);
-  const Json* const dense = config.find(kDense);
-  if (dense == nullptr) return sparse;
-  if (!dense->is_array()) config.bad(kDense, fmt::format("expected an array, found {}", dense->kind()));
-  for (const Json& block : dense->items()) {
-    if (!block.is_integer() || block.as_integer() < 0 || block.as_integer() >= count)
-      config.bad(kDense, fmt::format("names block {}, and there are {}", block.dump(), count));
-    sparse[static_cast<std::size_t>(block.as_integer())] = false;
-  }
-  return sparse;
-}
-
-void refuse_windows(ConfigFields& config, const ModelSpec& spec) {
-  config.require_neutral("use_sliding_window", false);
-  config.find("sliding_window");
-  config.find("max_window_layers");
-  for (const bool sliding : read_layer_types(config, spec))
-    if (sliding)
-      config.unsupported("layer_types", "asks for sliding attention, which this family does not do here");
+LlamaMixture read_qwen_mixture(ConfigFields& config, std::int64_t tensors, const ModelSpec& spec,
+                               std::int64_t experts, int top_k, std::int64_t width) {
+  refuse_windows(config, spec);
+  LlamaMixture mixture;
+  mixture.blocks = read_sparse_blocks(config, spec);
+  read_experts(config, tensors, experts, top_k, mixture);
+  mixture.width = config.integer("moe_intermediate_size", kWidthRange, width);
+  mixture.normalized = config.flag("norm_topk_prob", false);
+  return mixture;
 }
 
 std::optional<SlabNames> find_stacked_experts(const Json&, const std::string& tensor) {

@@ -30,10 +30,10 @@ struct LlamaMixture {
 // than a checkpoint of so many tensors can hold; keys that only training reads are passed over.
 void read_experts(ConfigFields& config, std::int64_t tensors, std::int64_t experts, int top_k,
                   LlamaMixture& mixture);
-// Where mlp_only_layers and decoder_sparse_step have it, as Qwen counts.
-std::vector<bool> read_sparse_blocks(ConfigFields& config, const ModelSpec& spec);
-// No window in any block: use_sliding_window and layer_types say otherwise at most by an error.
-void refuse_windows(ConfigFields& config, const ModelSpec& spec);
+// The mixture of Qwen's families: blocks by mlp_only_layers and decoder_sparse_step, moe_intermediate_size
+// and norm_topk_prob; the defaults of their sizes are given. A window in any block is refused.
+LlamaMixture read_qwen_mixture(ConfigFields& config, std::int64_t tensors, const ModelSpec& spec,
+                               std::int64_t experts, int top_k, std::int64_t width);
 
 // mlp.experts.gate_up_proj [experts, gate and up, hidden] and mlp.experts.down_proj, as Transformers 5 holds
 // them and some tools write them, for families that name experts so.

@@ -13,7 +13,6 @@ void read_olmo2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.norms_behind = traits.query_key_norm_over_all = true;
-  traits.windows.assign(spec.blocks.size(), 0);
   fill_llama(sizes, traits, spec);
 }
 

@@ -13,7 +13,6 @@ void read_olmoe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.query_key_norm_over_all = true;
-  traits.windows.assign(spec.blocks.size(), 0);
   LlamaMixture& mixture = traits.mixture.emplace();
   mixture.blocks.assign(spec.blocks.size(), true);
   read_experts(config, tensors, 64, 8, mixture);

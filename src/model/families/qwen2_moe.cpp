@@ -14,14 +14,8 @@ void read_qwen2_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec)
   config.find("attention_bias");  // no field of this family
   config.require_neutral("mlp_bias", false);
   config.require_neutral("use_mrope", false);
-  refuse_windows(config, spec);
-  traits.windows.assign(spec.blocks.size(), 0);
-  LlamaMixture& mixture = traits.mixture.emplace();
-  mixture.blocks = read_sparse_blocks(config, spec);
-  read_experts(config, tensors, 60, 4, mixture);
-  mixture.width = config.integer("moe_intermediate_size", kWidthRange, 1408);
-  mixture.shared_width = config.integer("shared_expert_intermediate_size", kWidthRange, 5632);
-  mixture.normalized = config.flag("norm_topk_prob", false);
+  traits.mixture = read_qwen_mixture(config, tensors, spec, 60, 4, 1408);
+  traits.mixture->shared_width = config.integer("shared_expert_intermediate_size", kWidthRange, 5632);
   fill_llama(sizes, traits, spec);
 }
 

@@ -12,13 +12,7 @@ void read_qwen3_moe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec)
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.query_key_norm = true;
   config.require_neutral("mlp_bias", false);
-  refuse_windows(config, spec);
-  traits.windows.assign(spec.blocks.size(), 0);
-  LlamaMixture& mixture = traits.mixture.emplace();
-  mixture.blocks = read_sparse_blocks(config, spec);
-  read_experts(config, tensors, 128, 8, mixture);
-  mixture.width = config.integer("moe_intermediate_size", kWidthRange, 768);
-  mixture.normalized = config.flag("norm_topk_prob", false);
+  traits.mixture = read_qwen_mixture(config, tensors, spec, 128, 8, 768);
   fill_llama(sizes, traits, spec);
 }
 

@@ -127,6 +127,24 @@ std::int64_t turning(const ConfigFields& config, std::int64_t head_dim, double s
   return dims;
 }
 
+RopeSpec plain_rope(std::int64_t dims, double theta, std::int64_t max_position) {
+  RopeSpec spec;
+  spec.dims = dims;
+  spec.theta = theta;
+  spec.original_max_position = max_position;
+  return spec;
+}
+
+// Of an object, all of whose keys are read.
+RopeSpec read_table(ConfigFields& rope, ConfigFields& config, double theta, std::int64_t max_position,
+                    std::int64_t dims) {
+  RopeSpec spec = read_kind_and_factors(rope, config, theta, max_position);
+  spec.dims = dims;
+  if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
+  rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
+  return spec;
+}
+
 bool holds_nothing(const Json* object) {
   return object == nullptr || (object->is_object() && object->members().empty());
 }
@@ -146,13 +164,7 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   const double theta = config.number("rope_theta", kThetaRange, default_theta);
   const Json* chosen = scaling != nullptr ? scaling : parameters;
   const double share = partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
-  if (chosen == nullptr) {
-    RopeSpec spec;
-    spec.dims = turning(config, head_dim, share);
-    spec.theta = theta;
-    spec.original_max_position = max_position;
-    return spec;
-  }
+  if (chosen == nullptr) return plain_rope(turning(config, head_dim, share), theta, max_position);
   ConfigFields rope(*chosen, config.file(), scaling != nullptr ? "rope_scaling" : "rope_parameters");
   const double inside = rope.number("rope_theta", kThetaRange, theta);
   if (outside && inside != theta)
@@ -160,11 +172,7 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
              "keep one of the two");
   const double share_inside = partial ? rope.number("partial_rotary_factor", {0, 1}, share) : 1;
   if (!partial) rope.require_neutral("partial_rotary_factor", 1);
-  RopeSpec spec = read_kind_and_factors(rope, config, inside, max_position);
-  spec.dims = turning(config, head_dim, share_inside);
-  if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
-  rope.refuse_unread({"finetuned"});  // a remark in YaRN's own releases, read by nobody
-  return spec;
+  return read_table(rope, config, inside, max_position, turning(config, head_dim, share_inside));
 }
 
 std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
@@ -177,9 +185,7 @@ std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t
   std::vector<RopeSpec> ropes;
   if (!by_kind) {
     ropes.push_back(read_rope(config, max_position, head_dim, false, default_theta));
-    RopeSpec plain;
-    plain.dims = head_dim, plain.theta = ropes.front().theta, plain.original_max_position = max_position;
-    ropes.push_back(plain);
+    ropes.push_back(plain_rope(head_dim, ropes.front().theta, max_position));
     return ropes;
   }
   const double theta = config.number("rope_theta", kThetaRange, default_theta);
@@ -192,12 +198,8 @@ std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t
     ConfigFields rope(of_kind != nullptr ? *of_kind : none, config.file(),
                       fmt::format("rope_parameters.{}", kind));
     rope.require_neutral("partial_rotary_factor", 1);
-    RopeSpec spec =
-        read_kind_and_factors(rope, config, rope.number("rope_theta", kThetaRange, theta), max_position);
-    spec.dims = head_dim;
-    if (spec.kind == RopeKind::kLongRope) read_longrope(rope, spec, max_position);
-    rope.refuse_unread({"finetuned"});
-    ropes.push_back(spec);
+    const double own = rope.number("rope_theta", kThetaRange, theta);
+    ropes.push_back(read_table(rope, config, own, max_position, head_dim));
   }
   kinds.refuse_unread({});
   return ropes;

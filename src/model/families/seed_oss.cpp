@@ -14,7 +14,6 @@ void read_seed_oss(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   traits.o_bias = config.flag("attention_out_bias", false);
   traits.mlp_bias = config.flag("mlp_bias", false);
   config.find("residual_dropout");  // of training
-  traits.windows.assign(spec.blocks.size(), 0);
   fill_llama(sizes, traits, spec);
 }
 

@@ -10,23 +10,16 @@ a CPU), its torch kernel rounds each product of a code and a scale to F16, and t
 import math, os, pathlib, sys, tempfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "autoround" / "bin" / "python"
 os.environ["CUDA_VISIBLE_DEVICES"], os.environ["HF_HUB_OFFLINE"] = "", "1"
-try:
-    import auto_round
-except ImportError:
-    if not PYTHON.exists():
-        print(f"SKIPPED: no {PYTHON}; make the environment and install auto-round==0.16.1")
-        sys.exit(77)
-    os.execv(PYTHON, [str(PYTHON), *sys.argv])
-
 sys.path.insert(0, str(HERE.parent))
+from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq, perplexity, run_in
+
+run_in("autoround", ["auto_round"], "auto-round==0.16.1")
 import json
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from make_autoround_golden import MIXED, meaning, scheme_of
-from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq, perplexity
 
 program = sys.argv[1]
 WINDOWS, WIDTH, BOUND, KERNEL_BOUND = 4, 512, 5e-5, 2e-3

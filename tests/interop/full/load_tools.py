@@ -7,19 +7,13 @@ nothing else of vLLM. Where the environment is missing the script says so and le
 import asyncio, csv, glob, importlib.util, os, pathlib, subprocess, sys, tempfile, zipfile
 
 HERE = pathlib.Path(__file__).resolve().parent
-PYTHON = pathlib.Path(os.environ.get("LLMQ_PEERS", os.path.expanduser("~/.cache/llmq-peers"))) / "load" / "bin" / "python"
 WHEELS = os.environ.get("LLMQ_VLLM", os.path.expanduser("~/.cache/llmq-vllm")) + "/vllm-0.33.0-*.whl"
-try:
-    import aiohttp, regex, tqdm
-except ImportError:
-    if not PYTHON.exists() or os.path.realpath(sys.prefix) == os.path.realpath(PYTHON.parent.parent):
-        print(f"SKIPPED: no {PYTHON} with aiohttp, regex and tqdm; make the environment and install locust==2.47.0 aiohttp regex tqdm")
-        sys.exit(77)
-    os.execv(PYTHON, [str(PYTHON), *sys.argv])
-
 sys.path[:0] = [str(HERE.parent), str(HERE.parent.parent / "serve")]
-from peer import expect, finish
+from peer import expect, finish, run_in
 from server import Server, chat_model
+
+run_in("load", ["aiohttp", "regex", "tqdm"], "locust==2.47.0 aiohttp regex tqdm")
+import aiohttp
 
 CLIENTS, REQUESTS, TOKENS = 16, 64, 24
 
