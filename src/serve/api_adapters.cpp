@@ -10,8 +10,8 @@
 
 namespace llmq {
 
-// Names are known to requests as soon as the change is on its way: whatever they ask stands behind it in the
-// engine's queue.
+// The names change before the engine is told: whatever asks for a new one stands behind its adapter in the
+// engine's queue, and whoever is told that one has left finds it nowhere.
 void Api::change_adapters(std::function<void(RequestEngine&)> act, const std::string& done,
                           const Responder& responder) {
   const bool queued = engine_.between_steps([act = std::move(act), done, responder](RequestEngine& engine) {
@@ -74,12 +74,17 @@ void Api::unload_adapter(const HttpRequest& request, const std::string&, const R
     throw ApiError(403, "this server changes no adapters while it runs; --lora-dir switches that on", {},
                    "not_enabled");
   const std::string name = parse_unload_adapter_request(request.body, options_.limits);
-  if (!adapters_->has(name))
+  const auto removed = adapters_->remove(name);
+  if (!removed)
     throw ApiError(404, fmt::format("the adapter '{}' is not loaded", excerpt(name, 200)), "lora_name",
                    "model_not_found");
-  change_adapters([name](RequestEngine& engine) { engine.unload_adapter(name); },
-                  fmt::format("Success: LoRA adapter '{}' removed successfully.", name), responder);
-  adapters_->remove(name);
+  try {
+    change_adapters([name](RequestEngine& engine) { engine.unload_adapter(name); },
+                    fmt::format("Success: LoRA adapter '{}' removed successfully.", name), responder);
+  } catch (const ApiError&) {
+    adapters_->put(*removed);
+    throw;
+  }
 }
 
 }  // namespace llmq

@@ -19,12 +19,16 @@ bool is_name_character(char c) {
          std::string_view("._:/@+-").find(c) != std::string_view::npos;
 }
 
+auto named(auto& adapters, std::string_view name) {
+  return std::find_if(adapters.begin(), adapters.end(),
+                      [&](const ServedAdapter& one) { return one.name == name; });
+}
+
 }  // namespace
 
 bool ServedAdapters::has(std::string_view name) const {
   const std::lock_guard lock(mutex_);
-  return std::any_of(loaded_.begin(), loaded_.end(),
-                     [&](const ServedAdapter& one) { return one.name == name; });
+  return named(loaded_, name) != loaded_.end();
 }
 
 std::size_t ServedAdapters::size() const {
@@ -39,16 +43,19 @@ std::vector<ServedAdapter> ServedAdapters::list() const {
 
 std::optional<ServedAdapter> ServedAdapters::put(ServedAdapter adapter) {
   const std::lock_guard lock(mutex_);
-  const auto same = std::find_if(loaded_.begin(), loaded_.end(),
-                                 [&](const ServedAdapter& one) { return one.name == adapter.name; });
+  const auto same = named(loaded_, adapter.name);
   if (same != loaded_.end()) return std::exchange(*same, std::move(adapter));
   loaded_.push_back(std::move(adapter));
   return std::nullopt;
 }
 
-bool ServedAdapters::remove(std::string_view name) {
+std::optional<ServedAdapter> ServedAdapters::remove(std::string_view name) {
   const std::lock_guard lock(mutex_);
-  return std::erase_if(loaded_, [&](const ServedAdapter& one) { return one.name == name; }) > 0;
+  const auto same = named(loaded_, name);
+  if (same == loaded_.end()) return std::nullopt;
+  ServedAdapter removed = std::move(*same);
+  loaded_.erase(same);
+  return removed;
 }
 
 std::optional<std::string> bad_adapter_name(std::string_view name) {

@@ -28,7 +28,7 @@ class ServedAdapters {
   std::vector<ServedAdapter> list() const;
   // in the place of one of that name, which is returned
   std::optional<ServedAdapter> put(ServedAdapter adapter);
-  bool remove(std::string_view name);
+  std::optional<ServedAdapter> remove(std::string_view name);  // what had the name
 
  private:
   mutable std::mutex mutex_;

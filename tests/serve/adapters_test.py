@@ -160,6 +160,12 @@ class Adapters(unittest.TestCase):
         self.assertEqual(self.unload("third"), 404)
         self.assertEqual(self.ask("POST", "/v1/completions", {"model": "third", "prompt": PROMPT})[0], 404)
 
+    def test_who_is_told_that_one_left_finds_it_nowhere(self):
+        for turn in range(200):
+            self.assertEqual(self.load("third", "first")[0], 200, turn)
+            self.assertEqual(self.unload("third"), 200, turn)
+            self.assertNotIn("third", self.names(), turn)
+
     def test_what_may_not_be_loaded(self):
         for name, path in (("x", "../outside"), ("x", self.outside), ("x", "link"), ("x", "nowhere"), ("x", ""), ("x", "first\0"), ("x", "."), ("../x", "first"), ("base", "first"),
                            ("a b", "first"), ("", "first"), ("x" * 129, "first")):

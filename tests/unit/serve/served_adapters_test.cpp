@@ -41,7 +41,7 @@ TEST(ServedAdapters, ANameIsListedOnce) {
   ServedAdapters adapters({{"a", "first", 1}});
   EXPECT_EQ(adapters.put({"a", "second", 2}).value().root, "first");
   EXPECT_FALSE(adapters.put({"b", "third", 3}));
-  EXPECT_TRUE(adapters.remove("b"));
+  EXPECT_EQ(adapters.remove("b").value().root, "third");
   ASSERT_EQ(adapters.size(), 1u);
   EXPECT_EQ(adapters.list().front().root, "second");
   EXPECT_TRUE(adapters.has("a"));
