@@ -65,7 +65,8 @@ Json error_json(const Error& error) {
 }
 
 std::string logged_error_text(const Error& error) {
-  if (Log::get().format() == LogFormat::kText) return fmt::format("llmq: {}\n", error.what());
+  if (Log::get().format() == LogFormat::kText)
+    return fmt::format("llmq: {}\n", without_controls(error.what()));
   return json_log_line({}, "error", error.detail().message, error_fields(error));
 }
 

@@ -74,6 +74,21 @@ void Log::set_verbosity(Verbosity verbosity) {
   verbosity_ = verbosity;
 }
 
+std::string without_controls(std::string_view text) {
+  std::string shown;
+  shown.reserve(text.size());
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c < 0x20 || c == 0x7f)
+      shown += fmt::format("\\x{:02x}", c);
+    else if (c == 0xc2 && i + 1 < text.size() && static_cast<unsigned char>(text[i + 1]) < 0xa0)
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[++i]));
+    else
+      shown += text[i];
+  }
+  return shown;
+}
+
 std::string json_log_line(const std::string& time, const char* level, std::string_view message,
                           const Json& fields) {
   Json line = Json::object();
@@ -97,41 +112,41 @@ void Log::progress_object(const Json& object) {
 }
 
 // With the mutex held.
-void Log::line(const char* level, std::string_view text, std::string_view sentence, const Json& fields) {
+void Log::line(const char* level, std::string_view before, std::string_view sentence, const Json& fields) {
   if (format_ == LogFormat::kJson) return write_stderr(json_log_line(utc_now(), level, sentence, fields));
-  write_stderr(fmt::format("{}{}\n", line_open_ ? kWipe : "", text));
+  write_stderr(fmt::format("{}{}{}\n", line_open_ ? kWipe : "", before, without_controls(sentence)));
   line_open_ = false;
 }
 
 void Log::note(std::string_view sentence, const Json& fields) {
   const std::lock_guard lock(mutex_);
-  if (verbosity_ != Verbosity::kQuiet) line("info", sentence, sentence, fields);
+  if (verbosity_ != Verbosity::kQuiet) line("info", "", sentence, fields);
 }
 
 void Log::detail(std::string_view sentence, const Json& fields) {
   const std::lock_guard lock(mutex_);
-  if (verbosity_ == Verbosity::kVerbose) line("debug", sentence, sentence, fields);
+  if (verbosity_ == Verbosity::kVerbose) line("debug", "", sentence, fields);
 }
 
 void Log::warn(std::string_view sentence, const Json& fields) {
   const char* no_color = std::getenv("NO_COLOR");
   const bool color = terminal_ && (no_color == nullptr || *no_color == '\0');
-  const std::string text =
-      fmt::format("{}warning:{} {}", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "", sentence);
+  const std::string before = fmt::format("{}warning:{} ", color ? "\x1b[33m" : "", color ? "\x1b[0m" : "");
   const std::lock_guard lock(mutex_);
-  if (verbosity_ != Verbosity::kQuiet) line("warning", text, sentence, fields);
+  if (verbosity_ != Verbosity::kQuiet) line("warning", before, sentence, fields);
 }
 
 void Log::error(std::string_view sentence, const Json& fields) {
   const std::lock_guard lock(mutex_);
-  line("error", fmt::format("llmq: {}", sentence), sentence, fields);
+  line("error", "llmq: ", sentence, fields);
 }
 
 void Log::progress_line(std::string_view text, bool final_line) {
   const std::lock_guard lock(mutex_);
   if (verbosity_ == Verbosity::kQuiet) return;
-  if (!redraws()) return line("info", text, text, {});
-  write_stderr(fmt::format("{}{}{}", kWipe, cut(text, terminal_width()), final_line ? "\n" : ""));
+  if (!redraws()) return line("info", "", text, {});
+  write_stderr(
+      fmt::format("{}{}{}", kWipe, cut(without_controls(text), terminal_width()), final_line ? "\n" : ""));
   line_open_ = !final_line;
 }
 

@@ -39,13 +39,18 @@ class Log {
 
  private:
   Log();
-  void line(const char* level, std::string_view text, std::string_view sentence, const Json& fields);
+  // `before`: what stands before the sentence in a text
+  void line(const char* level, std::string_view before, std::string_view sentence, const Json& fields);
   std::mutex mutex_;
   Verbosity verbosity_ = Verbosity::kNormal;
   std::atomic<LogFormat> format_{LogFormat::kText};
   std::atomic<ProgressForm> progress_{ProgressForm::kLine};
   bool terminal_ = false, line_open_ = false;
 };
+
+// Text that neither moves a terminal's cursor nor begins a line: controls of U+0000 to U+001F and U+007F to
+// U+009F as "\x1b". Sentences quote what files and requests say.
+std::string without_controls(std::string_view text);
 
 // A line of JSON with its end; without a time where that is empty.
 std::string json_log_line(const std::string& time, const char* level, std::string_view message,

@@ -225,5 +225,22 @@ TEST(Tokenize, RoundTrips) {
   EXPECT_THAT(text.out, HasSubstr("Once upon a time"));
 }
 
+// A job of hours does not find out at its end that what CI reads cannot be written.
+TEST(Quantize, FilesOfGatesAreBegunBeforeTheJob) {
+  const Scratch scratch;
+  write_file(scratch / "file", "");
+  for (const char* flag : {"--junit", "--summary"}) {
+    const Outcome refused = quantize("rtn", scratch / "q", {flag, scratch / "file/gates"});
+    EXPECT_EQ(refused.exit_code, 2) << flag;
+    EXPECT_THAT(refused.out, HasSubstr(scratch / "file")) << flag;
+    EXPECT_FALSE(fs::exists(scratch / "q")) << flag;
+  }
+  const std::string junit = scratch / "new/directory/gates.xml";
+  EXPECT_EQ(quantize("rtn", scratch / "q", {"--junit", junit, "--dry-run"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(junit));
+  EXPECT_EQ(quantize("rtn", scratch / "q", {"--junit", junit}).exit_code, 0);
+  EXPECT_THAT(read_file(junit), Not(HasSubstr("did not come to its end")));
+}
+
 }  // namespace
 }  // namespace llmq::testing

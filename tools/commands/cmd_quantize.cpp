@@ -191,6 +191,7 @@ void add_quantize(CLI::App& app, Session& session) {
                     "Hash every input again instead of trusting size and times");
   command->callback([options, &session] {
     session.run = [options, &session] {
+      if (options->dry_run) return run(*options, session);
       return run_with_gate_files(options->gate_files, "quantize", [&] { return run(*options, session); });
     };
   });

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/io.h"
+#include "base/parent_path.h"
 #include "job/documents/gate_documents.h"
 
 namespace llmq::tools {
@@ -11,6 +12,18 @@ void append_text(Io& io, const Path& path, const std::string& text) {
   const std::unique_ptr<File> file = io.exists(path) ? io.open_to_write(path) : io.create(path);
   file->write_at(file->size(), std::as_bytes(std::span(text)));
   file->sync();
+}
+
+// Before a job of hours, so that a file that cannot be written is told before it; and where the process is
+// killed, that is what CI finds, instead of an earlier run's good news.
+void begin_gate_files(const GateFiles& files, const std::string& command) {
+  for (const std::string& file : {files.junit, files.summary})
+    if (!file.empty()) system_io().make_directory(parent_of(file));
+  if (!files.junit.empty())
+    write_text_atomically(
+        system_io(), files.junit,
+        junit_of_error(command, Error(ErrorKind::kInternal, {"did not come to its end", {}, {}, {}})));
+  if (!files.summary.empty()) append_text(system_io(), files.summary, "");
 }
 
 }  // namespace
@@ -30,6 +43,7 @@ void write_gate_files(const GateFiles& files, const Json& document, bool strict)
 }
 
 int run_with_gate_files(const GateFiles& files, const std::string& command, const std::function<int()>& job) {
+  begin_gate_files(files, command);
   try {
     return job();
   } catch (const Error& error) {

@@ -19,8 +19,9 @@ void add_gate_files(CLI::App& command, GateFiles& files);
 // for all steps of a CI job.
 void write_gate_files(const GateFiles& files, const Json& document, bool strict);
 
-// Runs `job`. Where that ends by an error, the JUnit file says so, for one of an earlier run would say
-// that all is well.
+// Runs `job`, which writes the files at its end. They are begun first, with their directories. Where the
+// job ends by an error or is killed, the JUnit file says so, for one of an earlier run would say that all
+// is well.
 int run_with_gate_files(const GateFiles& files, const std::string& command, const std::function<int()>& job);
 
 }  // namespace llmq::tools

@@ -94,5 +94,20 @@ TEST(Log, NothingBreaksALineOfJson) {
   EXPECT_EQ(line.at("file"), line.at("message"));
 }
 
+// The same in a text: it stays one line, and moves no cursor; what is no control stays as it is.
+TEST(Log, NothingBreaksALineOfText) {
+  const std::string hostile = "a\nllmq: all is well\r\x1b[2K\x7f\xc2\x9b\t\xc3\xa4\xc2\xb7";
+  const std::string shown = R"(a\x0allmq: all is well\x0d\x1b[2K\x7f\x9b\x09)"
+                            "\xc3\xa4\xc2\xb7";
+  EXPECT_EQ(said(LogFormat::kText, Verbosity::kNormal,
+                 [&](Log& log) {
+                   log.note(hostile);
+                   log.warn(hostile);
+                   log.progress_line(hostile, true);
+                   log.error(hostile);
+                 }),
+            (std::vector<std::string>{shown, "warning: " + shown, shown, "llmq: " + shown}));
+}
+
 }  // namespace
 }  // namespace llmq
