@@ -143,6 +143,8 @@ TEST(Resume, AGgufGoesOnAndIsNotDoneAgain) {
     EXPECT_EQ(run_llmq(gguf(name)).json().at("status").as_string(), "unchanged");
   }
   EXPECT_EQ(run_llmq({"verify", scratch / "whole.gguf", "--rebuild"}).exit_code, 0);
+  const Json report = Json::parse(read_file(scratch / "whole.gguf.report.json"), "report");
+  EXPECT_GE(report.at("memory").at("samples").items().size(), 3u) << "importance by block, tensors, the end";
 }
 
 TEST(Resume, AGateThatWasMissedIsMissedStill) {

@@ -12,6 +12,8 @@
 namespace llmq {
 namespace {
 
+constexpr std::size_t kTensorsPerSample = 8;  // about a block
+
 Json tensors_json(const GgufWritten& written) {
   Json list = Json::array();
   for (const GgufWritten::Tensor& tensor : written.tensors)
@@ -80,6 +82,8 @@ void GgufForm::open(const OutputTarget& target) {
 
 void GgufForm::begin_tensor(const std::string& tensor) {
   in_.settings.on_step();
+  memory_.look();
+  if (begun_ % kTensorsPerSample == 0) memory_.mark();
   ++begun_;
   progress_->advance(1, fmt::format("{}/{} {}", begun_, plan_.tensors.size(), tensor), "", begun_ % 64 == 0);
 }
@@ -95,6 +99,8 @@ std::optional<Imatrix> GgufForm::importance(const CalibrationSet& calibration) {
     ImportanceOptions options{in_.settings.compute, plan_.chunk_tokens, plan_.keep_inputs, {}};
     options.on_block = [&](int block) {
       in_.settings.on_step();
+      memory_.look();
+      memory_.mark();
       progress.advance(1, fmt::format("block {}/{}", block + 1, blocks), "", true);
     };
     Imatrix imatrix = collect_importance(in_.model.checkpoint, in_.model.spec, calibration,
@@ -114,6 +120,7 @@ void GgufForm::write(const CalibrationSet& calibration, JobOutcome& o) {
   return_freed_memory();
   written_ = output_->write(weights ? &*weights : nullptr, in_.settings.backend().workers());
   progress_.reset();
+  memory_.mark();
   o.predicted_part = seconds_since(start);
   o.peak_rss_bytes = peak_resident_bytes();
   o.peak_device_bytes = in_.settings.backend().peak_bytes();
@@ -131,6 +138,7 @@ std::string GgufForm::publish(const JobOutcome& outcome, const ManifestText& man
                            {"warnings", Json::array()},
                            {"tensors", tensors_json(written_)}});
   add_findings(run, outcome);
+  run["memory"]["samples"] = memory_.to_json();
   output_->publish(written_, make_report(outcome.facts, {}, run).dump(1) + "\n", manifest);
   return {};
 }

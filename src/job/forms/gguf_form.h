@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "export/gguf/gguf_file.h"
 #include "job/forms/output_form.h"
+#include "quant/pipeline/memory_trace.h"
 
 namespace llmq {
 
@@ -40,6 +41,7 @@ class GgufForm final : public OutputForm {
   GgufWritten written_;
   std::unique_ptr<Progress> progress_;
   std::size_t begun_ = 0;  // tensors
+  MemoryTrace memory_;
 };
 
 }  // namespace llmq
