@@ -18,8 +18,11 @@ if not (peer / "kubernetes-validate").exists() or not wheels:
 if pathlib.Path(sys.executable).parent != peer:
     os.execv(peer / "python", [str(peer / "python"), *sys.argv])
 import yaml  # noqa: E402  (kubernetes-validate brings it)
+SHARE = pathlib.Path(__file__).resolve().parents[3] / "share"
 
 KSERVE = {"model", "replicas", "scaling", "parallelism", "template", "worker", "prefill", "router", "kvCacheOffloading", "tracing", "baseRefs", "speculativeDecoding"}
+KSERVE_MODEL = {"uri", "name", "criticality", "lora"}  # LLMModelSpec
+POOL = {"selector": {"matchLabels"}, "endpointPickerRef": {"group", "kind", "name", "port", "failureMode"}}  # inference.networking.k8s.io/v1 InferencePoolSpec
 STACK = {"name", "repository", "tag", "modelURL", "replicaCount", "requestCPU", "requestMemory", "requestGPU", "pvcStorage", "pvcExistingClaimName", "vllmConfig", "lmcacheConfig", "keda"}
 STACK_VLLM = {"enablePrefixCaching", "enableChunkedPrefill", "maxModelLen", "dtype", "tensorParallelSize", "maxNumSeqs", "gpuMemoryUtilization", "extraArgs"}
 
@@ -83,11 +86,19 @@ with tempfile.TemporaryDirectory() as work:
                 container = documents[0]["spec"]["template"]["spec"]["containers"][0]
                 if engine == "vllm":
                     check_flags(container["args"], f"{target} {chosen}")
+                if target == "llm-d":
+                    pool = documents[1]["spec"]
+                    expect(set(pool) == {"targetPorts", *POOL} and all(set(pool[key]) <= keys for key, keys in POOL.items()) and pool["targetPorts"] == [{"number": 8000}]
+                           and pool["selector"]["matchLabels"].items() <= documents[0]["spec"]["template"]["metadata"]["labels"].items(), f"{target}: keys of an InferencePool, which finds the pods")
+                else:
+                    expect(documents[1]["spec"]["selector"].items() <= documents[0]["spec"]["template"]["metadata"]["labels"].items(), f"{target}: the Service finds the pods")
+                    monitored = yaml.safe_load((SHARE / "monitoring" / "servicemonitor.yaml").read_text())["spec"]["selector"]["matchLabels"]
+                    expect((monitored.items() <= documents[1]["metadata"]["labels"].items()) == (engine == "llmq"), f"{target}: the ServiceMonitor of share/ finds the Service of llmq alone")
                 expect(documents[1]["kind"] == {"kubernetes": "Service", "llm-d": "InferencePool"}[target], f"{target}: what stands before the servers")
             ok, said = validated(manifest("--to", "compose", *chosen), peer / "check-jsonschema", "--builtin-schema", "vendor.compose-spec")
             expect(ok, f"compose {chosen}: the Compose specification takes it {'' if ok else said}")
             spec = yaml.safe_load(manifest("--to", "kserve", *chosen))["spec"]
-            expect(set(spec) <= KSERVE and spec["template"]["containers"][0]["name"] == "main", f"kserve {chosen}: keys of LLMInferenceService")
+            expect(set(spec) <= KSERVE and set(spec["model"]) <= KSERVE_MODEL and spec["template"]["containers"][0]["name"] == "main", f"kserve {chosen}: keys of LLMInferenceService")
             if engine == "vllm":
                 import shlex
                 check_flags(shlex.split(spec["template"]["containers"][0]["env"][0]["value"]), f"kserve {chosen}")
