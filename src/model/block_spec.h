@@ -81,8 +81,13 @@ struct NormSpec {
   std::int64_t width = 0;
   float eps = 1e-6f;
   float offset = 0;  // x is multiplied by offset + what is stored
-  float multiplier(float of_stored) const { return offset == 0 ? of_stored : offset + of_stored; }
-  float stored(float of_multiplier) const { return offset == 0 ? of_multiplier : of_multiplier - offset; }
+  // Of the result: logits that are divided by a number are those of a last norm that is.
+  float scale = 1;
+  float multiplier(float of_stored) const { return scale * (offset == 0 ? of_stored : offset + of_stored); }
+  float stored(float of_multiplier) const {
+    const float unscaled = of_multiplier / scale;
+    return offset == 0 ? unscaled : unscaled - offset;
+  }
 };
 
 // What may be divided by s where the columns of all readers are multiplied by it.
@@ -116,6 +121,7 @@ struct AttentionSpec {
   LinearId output{};
   int heads = 0, kv_heads = 0, head_dim = 0;
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
+  float scale = 0;          // of the product of a query and a key; 0: 1 / sqrt(head_dim)
   RopeUse rope;
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
   std::optional<NormId> query_norm, key_norm;

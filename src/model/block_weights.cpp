@@ -157,7 +157,9 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
                       std::span<const float> bias) {
   std::vector<float> factor(gain.begin(), gain.end());
   for (float& value : factor) value = norm.multiplier(value);
-  return {upload_values(backend, factor), bias.empty() ? Buffer() : upload_values(backend, bias)};
+  std::vector<float> shift(bias.begin(), bias.end());
+  for (float& value : shift) value *= norm.scale;
+  return {upload_values(backend, factor), shift.empty() ? Buffer() : upload_values(backend, shift)};
 }
 
 namespace {

@@ -31,12 +31,23 @@ class StoredRows {
   std::vector<Lease> leases_;  // to the end: a row that comes again is not read again
 };
 
+// hidden = scale * table[tokens]
+void embed_scaled(Backend& backend, float scale, const TensorView& table,
+                  std::span<const std::int32_t> tokens, const TensorView& hidden) {
+  if (scale == 1) return backend.embed(hidden, table, tokens);
+  const Buffer buffer = backend.allocate(hidden.bytes());
+  const TensorView stored = buffer.view(DType::kF32, hidden.shape);
+  backend.embed(stored, table, tokens);
+  backend.clear(hidden);
+  backend.add(hidden, stored, scale);
+}
+
 }  // namespace
 
 void embed_rows(Backend& backend, const EmbeddingSpec& spec, const TensorView& table,
                 const TensorView& positions_table, std::span<const std::int32_t> tokens,
                 std::span<const std::int32_t> positions, const TensorView& hidden) {
-  backend.embed(hidden, table, tokens);
+  embed_scaled(backend, spec.scale, table, tokens, hidden);
   if (spec.positions.empty()) return;
   std::vector<std::int32_t> rows;
   for (const std::int32_t position : positions)
@@ -66,6 +77,7 @@ void embed_samples(Backend& backend, const ModelSpec& spec, const Checkpoint& ch
                spec.vocab_size);
         const std::span<float> into = std::span(rows).subspan(i * width, width);
         table.read(id, into);
+        for (float& value : into) value *= spec.embedding.scale;
         if (!learned) continue;
         learned->read(static_cast<std::int64_t>(first + i) + spec.embedding.offset, position);
         for (std::size_t c = 0; c < width; ++c) into[c] += position[c];

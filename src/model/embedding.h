@@ -1,5 +1,5 @@
-// The residual stream before the first block: h = table[token] + positions[position + offset], the second
-// only where a model has learned positions.
+// The residual stream before the first block: h = scale * table[token] + positions[position + offset], the
+// second only where a model has learned positions. The product is rounded once.
 #pragma once
 #include <cstdint>
 #include <span>

@@ -29,9 +29,10 @@ struct RopeSpec {
   std::vector<double> short_factors, long_factors;  // of kLongRope, one for each angle
 };
 
-// h = table[token] + positions[position + offset].
+// h = scale * table[token] + positions[position + offset].
 struct EmbeddingSpec {
-  std::string tensor;     // [vocab_size, hidden_size]
+  std::string tensor;  // [vocab_size, hidden_size]
+  float scale = 1;
   std::string positions;  // [max_position + offset, hidden_size]; empty: positions enter by rope
   std::int64_t offset = 0;
 };

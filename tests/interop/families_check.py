@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT, OLMo 2 and StarCoder2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2, StarCoder2 and Granite with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit, and other methods are
 refused by name.
 
@@ -13,7 +13,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
+from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
                           Qwen3MoeConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -67,6 +67,9 @@ OLMO2 = Olmo2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_
 STARCODER2 = Starcoder2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
                               num_key_value_heads=3, max_position_embeddings=512, sliding_window=100, bos_token_id=1, eos_token_id=2)
 
+GRANITE = dict(embedding_multiplier=6.0, attention_multiplier=0.11, residual_multiplier=0.45, logits_scaling=1.7)
+DENSE_GRANITE = GraniteConfig(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
+                              num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, **GRANITE)
 
 SPARSE = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
               num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
@@ -76,7 +79,10 @@ MIXTURES = {
     "qwen2_moe": Qwen2MoeConfig(**SPARSE, num_experts=4, moe_intermediate_size=64, shared_expert_intermediate_size=128),
     "mixtral": MixtralConfig(**SPARSE, num_local_experts=4),
     "olmoe": OlmoeConfig(**SPARSE, num_experts=4),
+    "granitemoe": GraniteMoeConfig(**SPARSE, **GRANITE, num_local_experts=4),
 }
+# Transformers reads stacks alone, so what is compared with it is a copy that is stacked again.
+STACKED = {"granitemoe": ("block_sparse_moe", "input_linear.weight", "output_linear.weight")}
 
 
 def random_model(config, folder):
@@ -97,8 +103,23 @@ def random_model(config, folder):
     return folder
 
 
-def check_against_transformers(program, name, folder):
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+def stacked(folder, mixture, both, down):
+    """A copy of the model whose experts are stacks under these names of a block's mixture."""
+    other = folder + "-stacked"
+    shutil.copytree(folder, other)
+    path = os.path.join(other, "model.safetensors")
+    tensors = load_file(path)
+    for prefix in sorted({name.split(".experts.")[0] for name in tensors if f".{mixture}.experts." in name}):
+        def take(linear):
+            return [tensors.pop(f"{prefix}.experts.{e}.{linear}.weight") for e in range(4)]
+        tensors[f"{prefix}.{both}"] = torch.stack([torch.cat(pair) for pair in zip(take("gate_proj"), take("up_proj"))])
+        tensors[f"{prefix}.{down}"] = torch.stack(take("down_proj"))
+    save_file(tensors, path, metadata={"format": "pt"})
+    return other
+
+
+def check_against_transformers(program, name, folder, peers_copy=None):
+    model = AutoModelForCausalLM.from_pretrained(peers_copy or folder, dtype=torch.float32, attn_implementation="eager").eval()
     peer = perplexity(model, folder, 2, 512)
     mine = llmq(program, "eval-ppl", folder, "--max-windows", 2)["ppl"]
     expect(abs(mine / peer - 1) <= 5e-5, f"{name}: perplexity {mine:.6f}, Transformers {peer:.6f}")
@@ -137,20 +158,22 @@ def check_mixture(program, family, source, work):
         return output
 
     dense = quantized("dense", "scheme=w4a16_g32_sym", "format=safetensors")
-    wanted = check_against_transformers(program, f"{family}, dense", dense)
+    peers_copy = stacked(dense, *STACKED[family]) if family in STACKED else dense
+    wanted = check_against_transformers(program, f"{family}, dense", dense, peers_copy)
     packed = quantized("packed", "scheme=w4a16_g32_sym")
     found = llmq(program, "eval-ppl", packed, "--max-windows", 2)["ppl"]
     expect(found == wanted, f"{family}: packed and dense have one perplexity: {found!r}, {wanted!r}")
-    theirs, ours = expert_weights(packed), expert_weights(dense)
-    # Transformers unpacks experts to BF16 on its way to the type that it was asked for.
-    expect(len(ours) > 0 and theirs.keys() == ours.keys() and
-           all(torch.equal(theirs[name], value.bfloat16().float()) for name, value in ours.items()),
-           f"{family}: {len(ours)} stacks of experts as Transformers unpacks them")
+    if family not in STACKED:
+        theirs, ours = expert_weights(packed), expert_weights(dense)
+        # Transformers unpacks experts to BF16 on its way to the type that it was asked for.
+        expect(len(ours) > 0 and theirs.keys() == ours.keys() and
+               all(torch.equal(theirs[name], value.bfloat16().float()) for name, value in ours.items()),
+               f"{family}: {len(ours)} stacks of experts as Transformers unpacks them")
     for form in ("gptq", "awq"):
         output = quantized(form, "scheme=w4a16_g32_sym" if form == "gptq" else "scheme=w4a16_g32_asym", f"format={form}")
         asked = json.load(open(os.path.join(output, "config.json")))["quantization_config"]
         left = asked["dynamic"] if form == "gptq" else asked["modules_to_not_convert"]
-        expect(any("gate" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
+        expect(any("gate" in name or "router" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
         llmq(program, "eval-ppl", output, "--max-windows", 2)
     for extra in (["--method", "gptq"], ["--method", "rtn", "--set", "format=gguf"]):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
@@ -173,6 +196,7 @@ def main():
                              capture_output=True, text=True)
     expect(refused.returncode == 2 and "family opt" in refused.stderr,
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
+    check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
     check_family(program, "starcoder2", random_model(STARCODER2, os.path.join(work, "starcoder2")), work)
     olmo2 = random_model(OLMO2, os.path.join(work, "olmo2"))
     check_family(program, "olmo2", olmo2, work)

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
@@ -32,6 +32,8 @@ def rope(kind="default", theta=10000.0, **more):
 
 
 LLAMA3 = dict(factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=16)
+
+GRANITE = dict(embedding_multiplier=1.7, attention_multiplier=0.23, residual_multiplier=0.37, logits_scaling=2.9)
 
 # name: (config class, overrides, stored dtype, what is rewritten after saving)
 MODELS = {
@@ -161,6 +163,21 @@ MODELS = {
         dict(num_experts=4, num_experts_per_tok=4, norm_topk_prob=True, attention_bias=True, num_key_value_heads=4),
         "bfloat16",
         [],
+    ),
+    "granite": (GraniteConfig, GRANITE, "float32", []),
+    "granite-biases": (
+        GraniteConfig,
+        dict(embedding_multiplier=12, attention_multiplier=0.5, logits_scaling=16, residual_multiplier=0.5, attention_bias=True,
+             mlp_bias=True, tie_word_embeddings=True),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "granitemoe": (GraniteMoeConfig, dict(GRANITE, num_local_experts=5, num_experts_per_tok=2), "float32", []),
+    "granitemoe-biases": (
+        GraniteMoeConfig,
+        dict(GRANITE, num_local_experts=3, num_experts_per_tok=3, attention_bias=True, tie_word_embeddings=True),
+        "bfloat16",
+        ["transformers4"],
     ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),

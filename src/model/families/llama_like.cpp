@@ -58,7 +58,7 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
                      keys = std::int64_t{sizes.kv_heads} * sizes.head_dim;
   AttentionSpec attention;
   attention.heads = sizes.heads, attention.kv_heads = sizes.kv_heads, attention.head_dim = sizes.head_dim;
-  attention.window = window, attention.rope = rope;
+  attention.window = window, attention.rope = rope, attention.scale = half.traits.attention_scale;
   attention.input = builder.site("x_attn", half.hidden), attention.inner = builder.site("x_o", queries);
   if (half.traits.fused) {
     const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);
@@ -117,7 +117,9 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
   NormSpec norm;
   norm.eps = sizes.eps;
   spec.embedding.tensor = "model.embed_tokens.weight";
+  spec.embedding.scale = traits.embedding_scale;
   spec.final_norm = norm;
+  spec.final_norm.scale = traits.logit_scale;
   spec.final_norm.gain = {"model.norm.weight"};
   spec.final_norm.width = spec.hidden_size;
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
@@ -139,6 +141,7 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
       builder.mlp(second, mlp_of(half));
     }
     spec.blocks[i] = std::move(builder).block();
+    for (SublayerSpec& part : spec.blocks[i].sublayers) part.residual_scale = traits.residual_scale;
   }
 }
 

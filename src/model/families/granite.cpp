@@ -1,0 +1,74 @@
+// Granite: Llama with a factor of the embedding, of the products of queries and keys, of what each mixer adds,
+// and a divisor of the logits. GraniteMoe: the same with a mixture of experts in every block, whose weights
+// sum to 1. Source: Transformers' configuration_ and modeling_ of granite and of granitemoe.
+//
+// A checkpoint of GraniteMoe stacks its experts. Parted, they have the names that vLLM looks for where they are
+// quantized.
+#include "model/families/llama_like.h"
+
+namespace llmq {
+namespace {
+
+constexpr NumberRange kMultiplierRange{1e-6, 1e6};
+
+LlamaTraits read_granite_traits(ConfigFields& config) {
+  const auto multiplier = [&](const char* key) {
+    return static_cast<float>(config.number(key, kMultiplierRange, 1));
+  };
+  LlamaTraits traits;
+  traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
+  traits.embedding_scale = multiplier("embedding_multiplier");
+  traits.attention_scale = multiplier("attention_multiplier");
+  traits.residual_scale = multiplier("residual_multiplier");
+  traits.logit_scale = static_cast<float>(1 / config.number("logits_scaling", kMultiplierRange, 1));
+  return traits;
+}
+
+LlamaSizes read_granite_sizes(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  const LlamaSizes sizes = read_llama_sizes(config, tensors, {2048, 0, 0}, spec);
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
+  return sizes;
+}
+
+void read_granite(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  const LlamaSizes sizes = read_granite_sizes(config, tensors, spec);
+  LlamaTraits traits = read_granite_traits(config);
+  traits.mlp_bias = config.flag("mlp_bias", false);
+  fill_llama(sizes, traits, spec);
+}
+
+void read_granitemoe(ConfigFields& config, std::int64_t tensors, ModelSpec& spec) {
+  const LlamaSizes sizes = read_granite_sizes(config, tensors, spec);
+  LlamaTraits traits = read_granite_traits(config);
+  LlamaMixture& mixture = traits.mixture.emplace();
+  mixture.names = {"block_sparse_moe.router.layer", "block_sparse_moe.experts"};
+  mixture.blocks.assign(spec.blocks.size(), true);
+  read_experts(config, tensors, 8, 2, mixture);
+  mixture.width = sizes.intermediate_size;
+  mixture.normalized = true;
+  fill_llama(sizes, traits, spec);
+}
+
+// The names of the model's releases, and those that Transformers 5 has in memory.
+std::optional<SlabNames> find_granite_experts(const Json&, const std::string& tensor) {
+  const SlabNames both{{}, ".gate_proj.weight", false, {".up_proj.weight"}}, down{{}, ".down_proj.weight"};
+  for (const auto& [ending, names] : {std::pair{"input_linear.weight", both},
+                                      {"experts.gate_up_proj", both},
+                                      {"output_linear.weight", down},
+                                      {"experts.down_proj", down}}) {
+    const std::string whole = std::string(".block_sparse_moe.") + ending;
+    if (!tensor.ends_with(whole)) continue;
+    SlabNames found = names;
+    found.before = tensor.substr(0, tensor.size() - whole.size()) + ".block_sparse_moe.experts.";
+    return found;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+extern const Family kGraniteFamily = {"granite", "GraniteForCausalLM", false, read_granite};
+extern const Family kGraniteMoeFamily = {"granitemoe", "GraniteMoeForCausalLM", false, read_granitemoe,
+                                         nullptr,      find_granite_experts};
+
+}  // namespace llmq
