@@ -123,6 +123,7 @@ struct AttentionSpec {
   std::int64_t window = 0;  // 0: full attention; else position p sees p - window + 1 .. p
   float scale = 0;          // of the product of a query and a key; 0: 1 / sqrt(head_dim)
   RopeUse rope;
+  std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   // Before rope: over each head, or over all heads at once where the norm is as wide as they are together.
   std::optional<NormId> query_norm, key_norm;
   std::int64_t inner_width() const { return std::int64_t{heads} * head_dim; }

@@ -12,9 +12,10 @@ void check_rope_uses(const ModelSpec& spec) {
     const AttentionSpec* const attention = block.attention();
     if (attention == nullptr || attention->rope.dims == 0) continue;
     const RopeUse& use = attention->rope;
-    if (use.table >= spec.ropes.size() || spec.ropes[use.table].dims != use.dims)
-      fail(ErrorKind::kInternal, "{} turns {} channels by rope table {}, which is none of {} such tables",
-           block.prefix, use.dims, use.table, spec.ropes.size());
+    for (const std::size_t table : {use.table, attention->query_table.value_or(use.table)})
+      if (table >= spec.ropes.size() || spec.ropes[table].dims != use.dims)
+        fail(ErrorKind::kInternal, "{} turns {} channels by rope table {}, which is none of {} such tables",
+             block.prefix, use.dims, table, spec.ropes.size());
   }
 }
 

@@ -129,6 +129,14 @@ double attention_factor(const RopeSpec& rope) {
   return rope.kind == RopeKind::kLongRope ? longrope_attention_factor(rope) : 1.0;
 }
 
+// 1 exactly where there is none.
+float growth_at(const RopeSpec& rope, std::int64_t position) {
+  if (rope.growth == 0) return 1;
+  const auto lengths = static_cast<float>(position / rope.original_max_position);
+  const auto logarithm = static_cast<float>(std::log(1 + static_cast<double>(lengths)));
+  return 1.0f + static_cast<float>(rope.growth) * logarithm;
+}
+
 std::vector<float> inverse_frequencies(const RopeSpec& rope, std::int64_t max_position,
                                        std::int64_t positions) {
   const auto theta = static_cast<float>(rope.theta);
@@ -174,10 +182,11 @@ RopeTable make_rope_table(const RopeSpec& rope, std::int64_t max_position, std::
   table.cosines.reserve(*entries);
   table.sines.reserve(*entries);
   for (std::int64_t p = 0; p < positions; ++p) {
+    const float grown = growth_at(rope, p);
     for (const float f : frequencies) {
       const auto angle = static_cast<double>(static_cast<float>(p) * f);
-      table.cosines.push_back(static_cast<float>(std::cos(angle)) * factor);
-      table.sines.push_back(static_cast<float>(std::sin(angle)) * factor);
+      table.cosines.push_back(static_cast<float>(std::cos(angle)) * factor * grown);
+      table.sines.push_back(static_cast<float>(std::sin(angle)) * factor * grown);
     }
   }
   return table;

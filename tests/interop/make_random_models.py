@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
@@ -178,6 +178,21 @@ MODELS = {
         dict(GRANITE, num_local_experts=3, num_experts_per_tok=3, attention_bias=True, tie_word_embeddings=True),
         "bfloat16",
         ["transformers4"],
+    ),
+    # Of 40 tokens all but 6 are beyond the length that was trained first, at four temperatures.
+    "ministral3": (
+        Ministral3Config,
+        dict(head_dim=12, rope_parameters=rope("yarn", theta=1000000.0, factor=4.0, original_max_position_embeddings=6, beta_fast=8.0,
+                                               beta_slow=0.5, mscale=1.0, mscale_all_dim=1.0, llama_4_scaling_beta=0.4)),
+        "float32",
+        [],
+    ),
+    "ministral3-window": (
+        Ministral3Config,
+        dict(head_dim=16, sliding_window=9, tie_word_embeddings=True,
+             rope_parameters=rope(original_max_position_embeddings=10, max_position_embeddings=64, llama_4_scaling_beta=0.7)),
+        "bfloat16",
+        [],
     ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),

@@ -39,11 +39,16 @@ std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpe
 // are refused by name.
 std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);
 
+// What a family's rope may say, and what it is where the config says nothing.
+struct RopeDefaults {
+  double theta = 10000;
+  bool partial = false;  // partial_rotary_factor beside or inside is read; else another than 1 is refused
+  bool growth = false;   // llama_4_scaling_beta is read
+};
 // rope_theta and rope_scaling (Transformers 4) or rope_parameters (Transformers 5), for heads of head_dim
-// channels. partial_rotary_factor beside or inside them says how many turn, where `partial` allows it; else
-// another value than 1 is refused. `theta` where the config has none.
+// channels.
 RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
-                   bool partial = false, double theta = 10000);
+                   const RopeDefaults& defaults = {});
 
 // The tables of a family that turns blocks with a window by another one than blocks without: first that of
 // full attention, then that of the window. rope_parameters of Transformers 5 has an object for each kind;

@@ -39,7 +39,8 @@ struct LlamaTraits {
   bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
   std::vector<std::int64_t> windows;     // per block, 0: full attention; none: full attention in each
   std::vector<RopeUse> turns;            // per block; none: every block turns whole heads by the first table
-  std::optional<LlamaMixture> mixture;   // in the place of the MLP, in some blocks
+  std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
+  std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and
   // of the logits.
   float embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_scale = 1;

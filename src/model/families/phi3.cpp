@@ -10,7 +10,7 @@ namespace {
 
 void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {4096, 0, 0, 1e-5}, spec);
-  RopeSpec rope = read_rope(config, spec.max_position, sizes.head_dim, true);
+  RopeSpec rope = read_rope(config, spec.max_position, sizes.head_dim, {.partial = true});
   // Read by longrope alone; beside another rope it means nothing, and a GGUF says it.
   const std::int64_t original = config.integer("original_max_position_embeddings", kPositionsRange, 4096);
   if (rope.kind == RopeKind::kDefault) rope.original_max_position = original;

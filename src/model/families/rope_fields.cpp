@@ -135,6 +135,20 @@ RopeSpec plain_rope(std::int64_t dims, double theta, std::int64_t max_position) 
   return spec;
 }
 
+// By how much queries grow with every length that was trained first, which stands beside it for any kind of
+// rope; and a key that says what the config says.
+void read_growth(ConfigFields& rope, ConfigFields& config, std::int64_t max_position, RopeSpec& spec) {
+  constexpr const char* kBeta = "llama_4_scaling_beta";
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  rope.require_neutral("max_position_embeddings", max_position);
+  spec.growth = rope.number(kBeta, {0, 1e3}, 0);
+  if (spec.growth == 0) return;
+  if (rope.find(kOriginal) == nullptr && config.find(kOriginal) == nullptr)
+    rope.bad(kOriginal, "is missing", fmt::format("{} counts in it", kBeta));
+  spec.original_max_position = rope.integer(kOriginal, kPositionsRange, max_position);
+  spec.original_max_position = config.integer(kOriginal, kPositionsRange, spec.original_max_position);
+}
+
 // Of an object, all of whose keys are read.
 RopeSpec read_table(ConfigFields& rope, ConfigFields& config, double theta, std::int64_t max_position,
                     std::int64_t dims) {
@@ -151,8 +165,8 @@ bool holds_nothing(const Json* object) {
 
 }  // namespace
 
-RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim, bool partial,
-                   double default_theta) {
+RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
+                   const RopeDefaults& defaults) {
   const Json* scaling = config.find("rope_scaling");
   const Json* parameters = config.find("rope_parameters");
   if (holds_nothing(scaling)) scaling = nullptr;
@@ -161,18 +175,22 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
     config.bad("rope_scaling", "differs from rope_parameters", "keep one of the two");
 
   const bool outside = config.find("rope_theta") != nullptr;
-  const double theta = config.number("rope_theta", kThetaRange, default_theta);
+  const double theta = config.number("rope_theta", kThetaRange, defaults.theta);
   const Json* chosen = scaling != nullptr ? scaling : parameters;
-  const double share = partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
+  const double share = defaults.partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
   if (chosen == nullptr) return plain_rope(turning(config, head_dim, share), theta, max_position);
   ConfigFields rope(*chosen, config.file(), scaling != nullptr ? "rope_scaling" : "rope_parameters");
   const double inside = rope.number("rope_theta", kThetaRange, theta);
   if (outside && inside != theta)
     rope.bad("rope_theta", fmt::format("is {}, the config's own rope_theta is {}", inside, theta),
              "keep one of the two");
-  const double share_inside = partial ? rope.number("partial_rotary_factor", {0, 1}, share) : 1;
-  if (!partial) rope.require_neutral("partial_rotary_factor", 1);
-  return read_table(rope, config, inside, max_position, turning(config, head_dim, share_inside));
+  const double share_inside = defaults.partial ? rope.number("partial_rotary_factor", {0, 1}, share) : 1;
+  if (!defaults.partial) rope.require_neutral("partial_rotary_factor", 1);
+  RopeSpec grown;
+  if (defaults.growth) read_growth(rope, config, max_position, grown);
+  RopeSpec spec = read_table(rope, config, inside, max_position, turning(config, head_dim, share_inside));
+  if (spec.growth = grown.growth; spec.growth != 0) spec.original_max_position = grown.original_max_position;
+  return spec;
 }
 
 std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
@@ -184,7 +202,7 @@ std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t
                                    [&](const char* kind) { return parameters->find(kind) != nullptr; });
   std::vector<RopeSpec> ropes;
   if (!by_kind) {
-    ropes.push_back(read_rope(config, max_position, head_dim, false, default_theta));
+    ropes.push_back(read_rope(config, max_position, head_dim, {.theta = default_theta}));
     ropes.push_back(plain_rope(head_dim, ropes.front().theta, max_position));
     return ropes;
   }

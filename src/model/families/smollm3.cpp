@@ -51,7 +51,7 @@ std::vector<std::int64_t> read_smollm3_windows(ConfigFields& config, const std::
 
 void read_smollm3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {32768, 4, 0}, spec);
-  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, false, kSmolLm3Theta)};
+  spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim, {.theta = kSmolLm3Theta})};
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.mlp_bias = config.flag("mlp_bias", false);

@@ -24,8 +24,9 @@ std::vector<SequenceRows> clip_sequences(const std::vector<SequenceRows>& sequen
 
 // norm(x) and rope(norm(x)), in place; x F32 [rows, heads, head_dim].
 void normalize_and_rotate(const ForwardContext& context, const BlockWeights& weights,
-                          const AttentionSpec& spec, std::optional<NormId> norm, const TensorView& x,
-                          std::span<const std::int32_t> positions, const BlockSpec& block) {
+                          const AttentionSpec& spec, std::optional<NormId> norm, std::size_t table,
+                          const TensorView& x, std::span<const std::int32_t> positions,
+                          const BlockSpec& block) {
   if (norm) {
     const NormSpec& of_rows = block.at(*norm);
     const TensorView rows(x.pointer, DType::kF32, {x.shape.elements() / of_rows.width, of_rows.width},
@@ -36,10 +37,10 @@ void normalize_and_rotate(const ForwardContext& context, const BlockWeights& wei
   TensorView turned = x;
   turned.shape = Shape{x.shape[0], x.shape[1], spec.rope.dims};
   turned.row_stride = spec.head_dim;
-  const Shape table{context.positions, spec.rope.dims / 2};
-  const RopeOnDevice& rope = context.ropes[spec.rope.table];
-  context.backend.rope(turned, positions, rope.cosines.view(DType::kF32, table),
-                       rope.sines.view(DType::kF32, table));
+  const Shape angles{context.positions, spec.rope.dims / 2};
+  const RopeOnDevice& rope = context.ropes[table];
+  context.backend.rope(turned, positions, rope.cosines.view(DType::kF32, angles),
+                       rope.sines.view(DType::kF32, angles));
 }
 
 // F32 [rows, heads, head_dim] of the device.
@@ -98,8 +99,9 @@ void project(const ForwardContext& context, const BlockSpec& block, const BlockW
   };
   const PartOutput outputs[] = {{spec.query, flat(q)}, {spec.key, flat(k)}, {spec.value, flat(v)}};
   run_linears(context.backend, weights, x, outputs, adapters);
-  normalize_and_rotate(context, weights, spec, spec.query_norm, q, positions, block);
-  normalize_and_rotate(context, weights, spec, spec.key_norm, k, positions, block);
+  normalize_and_rotate(context, weights, spec, spec.query_norm, spec.query_table.value_or(spec.rope.table), q,
+                       positions, block);
+  normalize_and_rotate(context, weights, spec, spec.key_norm, spec.rope.table, k, positions, block);
 }
 
 void run_mixer(const MixerRun& run, const AttentionSpec& spec, const TensorView& x, const TensorView& inner) {

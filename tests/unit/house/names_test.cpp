@@ -59,7 +59,8 @@ Findings named_linears(const std::string& path, const std::string& text) {
 // "llama.cpp" and its programs, such as llama-imatrix, are no architectures.
 Findings named_architectures(const std::string& path, const std::string& text) {
   static const std::regex architecture(
-      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Mm]ixtral|[Pp]hi|[Oo]pt|OPT|[Oo]lmoe?|OLMoE?|[Gg]ranite)(?![a-z]|\\."
+      "(?:^|[^A-Za-z])([Ll]lama|[Qq]wen|[Mm]istral|[Mm]inistral|[Mm]ixtral|[Pp]hi|[Oo]pt|OPT|[Oo]lmoe?|OLMoE?"
+      "|[Gg]ranite)(?![a-z]|\\."
       "cpp|-[a-z])");
   return lines_with(path, text, architecture, "names the architecture");
 }
@@ -68,7 +69,8 @@ Findings named_architectures(const std::string& path, const std::string& text) {
 // models, have names of their own ("llama-bpe", "llama3").
 Findings compared_architectures(const std::string& path, const std::string& text) {
   const std::string name =
-      "\"(llama|mistral|mixtral|qwen[23]|qwen[23]_moe|phi3|opt|olmo[23]|olmoe|smollm3|seed_oss|starcoder2|granite)["
+      "\"(llama|mistral|ministral3|mixtral|qwen[23]|qwen[23]_moe|phi3|opt|olmo[23]|olmoe|smollm3|seed_oss|"
+      "starcoder2|granite)["
       "\".]";
   static const std::regex compared("(?:[=!]=\\s*|(?:starts_with|find|contains|compare)\\(\\s*)" + name + "|" +
                                    name + "\\s*[=!]=");
