@@ -155,7 +155,9 @@ struct CpuKernels {
   void (*rms_norm[2])(void* y, const float* x, const float* gain, float eps, int64_t n);  // by y's format
   // bias may be null
   void (*layer_norm[2])(void* y, const float* x, const float* gain, const float* bias, float eps, int64_t n);
+  // Pairs of channels i and i + half, or 2i and 2i + 1.
   void (*rope)(float* x, const float* cosines, const float* sines, int64_t half);
+  void (*rope_neighbours)(float* x, const float* cosines, const float* sines, int64_t half);
   // By Activation and y's format: y = act(gate) * up, y = act(x). The same bits at every level.
   void (*gated[kActivations][2])(void* y, const float* gate, const float* up, int64_t n);
   void (*activate[kActivations][2])(void* y, const float* x, int64_t n);

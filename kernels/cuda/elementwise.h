@@ -75,12 +75,14 @@ struct Rope {
   int64_t elements = 0, heads = 0, half = 0;
   Rows x, cosines, sines;
   const int32_t* positions = nullptr;
+  bool neighbours = false;  // channels 2i and 2i + 1 are a pair, else i and i + half
   LLMQ_BLOCK void one(int64_t i) const {
     const int64_t row = i / half, pair = i % half, position = positions[row / heads];
+    const int64_t first = neighbours ? 2 * pair : pair, second = neighbours ? first + 1 : pair + half;
     const float c = cosines.get(position, pair), s = sines.get(position, pair);
-    const float a = x.get(row, pair), b = x.get(row, pair + half);
-    x.put(row, pair, fmaf(a, c, -(b * s)));
-    x.put(row, pair + half, fmaf(b, c, a * s));
+    const float a = x.get(row, first), b = x.get(row, second);
+    x.put(row, first, fmaf(a, c, -(b * s)));
+    x.put(row, second, fmaf(b, c, a * s));
   }
 };
 

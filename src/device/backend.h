@@ -43,6 +43,9 @@ inline DType activation_dtype(Compute compute) {
   return compute == Compute::kFloat32 ? DType::kF32 : DType::kBF16;
 }
 
+// Which channels of n are the i-th pair: i and i + n/2, or 2i and 2i + 1.
+enum class RopePairs : std::uint8_t { kHalves, kNeighbours };
+
 // A weight laid out for one backend (re-tiled, converted). [out_features, in_features]. Only that backend
 // looks inside (device/own_weight.h).
 class PreparedWeight {
@@ -171,10 +174,10 @@ class Backend {
   // y = (x - mean) / sqrt(mean((x - mean)^2) + eps) * gain + bias, as rms_norm(); bias may be an empty view.
   virtual void layer_norm(const TensorView& y, const TensorView& x, const TensorView& gain,
                           const TensorView& bias, float eps) = 0;
-  // Rotates pairs (i, i + head_dim/2) of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines
-  // and sines F32 [max_position, head_dim/2] on the device. positions host.
+  // Rotates pairs of channels of x [T, heads, head_dim] F32 in place by angle positions[t]; cosines and sines
+  // F32 [max_position, head_dim/2] on the device. positions host.
   virtual void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
-                    const TensorView& sines) = 0;
+                    const TensorView& sines, RopePairs pairs) = 0;
   // Writes k and v F32 [T, kv_heads, head_dim] to slots (block * block_size + offset), rounding to the pages'
   // dtype.
   virtual void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,

@@ -113,6 +113,7 @@ struct SiteSpec {
 struct RopeUse {
   std::size_t table = 0;
   std::int64_t dims = 0;  // channels of a head that turn, from its first on: as many as the table's; 0: none
+  RopePairs pairs = RopePairs::kHalves;
 };
 
 struct AttentionSpec {

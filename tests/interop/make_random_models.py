@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
@@ -191,6 +191,13 @@ MODELS = {
         Ministral3Config,
         dict(head_dim=16, sliding_window=9, tie_word_embeddings=True,
              rope_parameters=rope(original_max_position_embeddings=10, max_position_embeddings=64, llama_4_scaling_beta=0.7)),
+        "bfloat16",
+        [],
+    ),
+    "glm4": (Glm4Config, dict(head_dim=12, rope_parameters=rope(partial_rotary_factor=0.5)), "float32", []),
+    "glm4-no-biases": (
+        Glm4Config,
+        dict(head_dim=16, attention_bias=False, tie_word_embeddings=True, rope_parameters=rope(theta=500.0, partial_rotary_factor=0.75)),
         "bfloat16",
         [],
     ),

@@ -28,6 +28,7 @@ constexpr CpuKernels kernel_table(const char* name) {
                     {rms_norm<V, float>, rms_norm<V, BFloat16>},
                     {layer_norm<V, float>, layer_norm<V, BFloat16>},
                     rope<V>,
+                    rope_neighbours<V>,
                     {{gated<V, Silu, float>, gated<V, Silu, BFloat16>},
                      {gated<V, GeluTanh, float>, gated<V, GeluTanh, BFloat16>},
                      {gated<V, Gelu, float>, gated<V, Gelu, BFloat16>},

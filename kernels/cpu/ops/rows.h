@@ -127,6 +127,21 @@ void rope(float* x, const float* cosines, const float* sines, int64_t half) {
   });
 }
 
+template <class V>
+void rope_neighbours(float* x, const float* cosines, const float* sines, int64_t half) {
+  for (int64_t i = 0; i < half; i += V::kLanes) {
+    const int count = static_cast<int>(half - i < V::kLanes ? half - i : V::kLanes);
+    float* const at = x + 2 * i;
+    float even[V::kLanes] = {}, odd[V::kLanes] = {};
+    for (int k = 0; k < count; ++k) even[k] = at[2 * k], odd[k] = at[2 * k + 1];
+    const auto c = read<V>(cosines + i, count), s = read<V>(sines + i, count);
+    const auto a = V::load(even), b = V::load(odd);
+    V::store(even, V::sub(V::mul(a, c), V::mul(b, s)));
+    V::store(odd, V::add(V::mul(b, c), V::mul(a, s)));
+    for (int k = 0; k < count; ++k) at[2 * k] = even[k], at[2 * k + 1] = odd[k];
+  }
+}
+
 // x / (1 + exp(-x))
 struct Silu {
   template <class V>

@@ -123,14 +123,15 @@ class CpuBackend final : public Backend {
   }
 
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
-            const TensorView& sines) override {
+            const TensorView& sines, RopePairs pairs) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
+    const auto kernel = pairs == RopePairs::kNeighbours ? kernels_.rope_neighbours : kernels_.rope;
     const std::int64_t heads = x.shape[1];
     by_rows(static_cast<std::int64_t>(positions.size()), heads * x.cols(), [&](std::int64_t t) {
       const std::int64_t position = positions[static_cast<std::size_t>(t)];
       for (std::int64_t h = 0; h < heads; ++h)
-        kernels_.rope(x.row<float>(t * heads + h), cosines.row<const float>(position),
-                      sines.row<const float>(position), x.cols() / 2);
+        kernel(x.row<float>(t * heads + h), cosines.row<const float>(position),
+               sines.row<const float>(position), x.cols() / 2);
     });
   }
 

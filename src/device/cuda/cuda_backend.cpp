@@ -108,12 +108,12 @@ class CudaBackend final : public Backend {
   }
 
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
-            const TensorView& sines) override {
+            const TensorView& sines, RopePairs pairs) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
     const auto on_device = work_.list_of(positions);
     work_.start("rope", work_.kernels().rope,
                 {x.rows() * (x.cols() / 2), x.shape[1], x.cols() / 2, rows_of(x), rows_of(cosines),
-                 rows_of(sines), on_device->as<std::int32_t>()},
+                 rows_of(sines), on_device->as<std::int32_t>(), pairs == RopePairs::kNeighbours},
                 x);
   }
 

@@ -85,9 +85,9 @@ class FakeBackend final : public Backend {
     reference_->layer_norm(on_host(y), on_host(x), on_host(gain), on_host(bias), eps);
   }
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
-            const TensorView& sines) override {
+            const TensorView& sines, RopePairs pairs) override {
     const ClosedMemory::Opening open(*memory_, "rope", {&x, &cosines, &sines});
-    reference_->rope(on_host(x), positions, on_host(cosines), on_host(sines));
+    reference_->rope(on_host(x), positions, on_host(cosines), on_host(sines), pairs);
   }
   void store_kv(const KvPages& pages, const TensorView& k, const TensorView& v,
                 std::span<const std::int64_t> slots) override {

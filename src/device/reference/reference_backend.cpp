@@ -117,16 +117,18 @@ class ReferenceBackend final : public Backend {
   }
 
   void rope(const TensorView& x, std::span<const std::int32_t> positions, const TensorView& cosines,
-            const TensorView& sines) override {
+            const TensorView& sines, RopePairs pairs) override {
     require_on(device(), "rope", {&x, &cosines, &sines});
     const std::int64_t heads = x.shape[1], half = x.cols() / 2;
+    const bool neighbours = pairs == RopePairs::kNeighbours;
     for (std::int64_t row = 0; row < x.rows(); ++row) {
       const std::int64_t position = positions[static_cast<std::size_t>(row / heads)];
       for (std::int64_t i = 0; i < half; ++i) {
         const double c = read(cosines, position, i), s = read(sines, position, i);
-        const double a = read(x, row, i), b = read(x, row, i + half);
-        write(x, row, i, a * c - b * s);
-        write(x, row, i + half, b * c + a * s);
+        const std::int64_t one = neighbours ? 2 * i : i, other = neighbours ? 2 * i + 1 : i + half;
+        const double a = read(x, row, one), b = read(x, row, other);
+        write(x, row, one, a * c - b * s);
+        write(x, row, other, b * c + a * s);
       }
     }
   }

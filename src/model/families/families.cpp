@@ -7,14 +7,15 @@ namespace llmq {
 
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
-    kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family;
+    kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
+    kGlm4Family;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
-      &kLlamaFamily,      &kMistralFamily,    &kQwen2Family,     &kQwen3Family,   &kPhi3Family,
-      &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,     &kSmolLm3Family, &kSeedOssFamily,
-      &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,  &kMixtralFamily, &kOlmoeFamily,
-      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family};
+      &kLlamaFamily,      &kMistralFamily,    &kQwen2Family,      &kQwen3Family,   &kPhi3Family,
+      &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,      &kSmolLm3Family, &kSeedOssFamily,
+      &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily, &kOlmoeFamily,
+      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family};
   return kAll;
 }
 

@@ -43,6 +43,7 @@ std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);
 struct RopeDefaults {
   double theta = 10000;
   bool partial = false;  // partial_rotary_factor beside or inside is read; else another than 1 is refused
+  double share = 1;      // of a head that turns, where that says nothing
   bool growth = false;   // llama_4_scaling_beta is read
 };
 // rope_theta and rope_scaling (Transformers 4) or rope_parameters (Transformers 5), for heads of head_dim

@@ -61,7 +61,7 @@ AttentionSpec attention_of(const HalfOfABlock& half, std::int64_t window, const 
   attention.window = window, attention.rope = rope, attention.scale = half.traits.attention_scale;
   attention.query_table = half.traits.query_table;
   attention.input = builder.site("x_attn", half.hidden), attention.inner = builder.site("x_o", queries);
-  if (half.traits.fused) {
+  if (half.traits.fused_qkv) {
     const LinearId qkv = builder.linear("self_attn.qkv_proj", attention.input, {queries, keys, keys}, bias);
     attention.query = {qkv, 0}, attention.key = {qkv, 1}, attention.value = {qkv, 2};
   } else {
@@ -89,7 +89,7 @@ MlpSpec mlp_of(const HalfOfABlock& half) {
   MlpSpec mlp;
   mlp.width = width, mlp.activation = half.sizes.activation;
   mlp.input = builder.site("x_mlp", half.hidden), mlp.inner = builder.site("x_down", width);
-  if (half.traits.fused) {
+  if (half.traits.fused_gate_up) {
     const LinearId both = builder.linear("mlp.gate_up_proj", mlp.input, {width, width}, bias);
     mlp.gate = Part{both, 0}, mlp.up = {both, 1};
   } else {
@@ -126,21 +126,20 @@ void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& s
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
     BlockBuilder builder(fmt::format("model.layers.{}", i));
     const HalfOfABlock half{builder, sizes, traits, spec.hidden_size, norm};
-    const auto norm_named = [&](const char* name) { return builder.norm(name, norm, spec.hidden_size); };
-    const NormId first = norm_named(traits.norms_behind ? "post_attention_layernorm" : "input_layernorm"),
-                 second = norm_named(traits.norms_behind ? "post_feedforward_layernorm"
-                                                         : "post_attention_layernorm");
+    const auto norm_named = [&](const char* name) {
+      return name == nullptr ? std::nullopt : std::optional(builder.norm(name, norm, spec.hidden_size));
+    };
+    const LlamaNorms& names = traits.norms;
+    const auto before_attention = norm_named(names.before_attention),
+               behind_attention = norm_named(names.behind_attention),
+               before_mlp = norm_named(names.before_mlp), behind_mlp = norm_named(names.behind_mlp);
     const RopeUse rope = traits.turns.empty() ? RopeUse{0, spec.ropes.front().dims} : traits.turns[i];
     const std::int64_t window = traits.windows.empty() ? 0 : traits.windows[i];
-    const AttentionSpec attention = attention_of(half, window, rope);
-    if (traits.norms_behind) {
-      builder.attention({}, attention, first);
-      builder.mlp({}, mlp_of(half), second);
-    } else if (builder.attention(first, attention); traits.mixture && traits.mixture->blocks[i]) {
-      builder.mixture(second, mixture_of(*traits.mixture, builder, spec.hidden_size, sizes.activation));
-    } else {
-      builder.mlp(second, mlp_of(half));
-    }
+    builder.attention(before_attention, attention_of(half, window, rope), behind_attention);
+    if (traits.mixture && traits.mixture->blocks[i])
+      builder.mixture(before_mlp, mixture_of(*traits.mixture, builder, spec.hidden_size, sizes.activation));
+    else
+      builder.mlp(before_mlp, mlp_of(half), behind_mlp);
     spec.blocks[i] = std::move(builder).block();
     for (SublayerSpec& part : spec.blocks[i].sublayers) part.residual_scale = traits.residual_scale;
   }

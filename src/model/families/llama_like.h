@@ -1,6 +1,6 @@
 // The decoder that most families share: RMS norms, rotary attention with grouped KV heads, a gated MLP, no
 // parallel residual. They differ in defaults, biases, the norms over heads of q and k, where a sliding window
-// applies, and whether norms stand before the mixers or behind them.
+// applies, and whether norms stand before the mixers, behind them, or both.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -31,14 +31,20 @@ struct LlamaSizes {
 LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const LlamaDefaults& defaults,
                             ModelSpec& spec, const char* activation = "silu");
 
+// What the norms around the mixers are called; null: there is none.
+struct LlamaNorms {
+  const char *before_attention = "input_layernorm", *behind_attention = nullptr,
+             *before_mlp = "post_attention_layernorm", *behind_mlp = nullptr;
+};
+
 struct LlamaTraits {
   bool qkv_bias = false, o_bias = false, mlp_bias = false;
   bool query_key_norm = false;           // over each head of q and k
   bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
-  bool norms_behind = false;             // post_attention_ and post_feedforward_layernorm, and none before
-  bool fused = false;                    // q, k and v are stored as one linear, gate and up as another
-  std::vector<std::int64_t> windows;     // per block, 0: full attention; none: full attention in each
-  std::vector<RopeUse> turns;            // per block; none: every block turns whole heads by the first table
+  LlamaNorms norms;
+  bool fused_qkv = false, fused_gate_up = false;  // are stored as one linear
+  std::vector<std::int64_t> windows;  // per block, 0: full attention; none: full attention in each
+  std::vector<RopeUse> turns;         // per block; none: every block turns whole heads by the first table
   std::optional<std::size_t> query_table;  // of queries, where it is another than that of keys
   std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and

@@ -12,7 +12,8 @@ void read_olmo2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   spec.ropes = {read_rope(config, spec.max_position, sizes.head_dim)};
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
-  traits.norms_behind = traits.query_key_norm_over_all = true;
+  traits.norms = {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"};
+  traits.query_key_norm_over_all = true;
   fill_llama(sizes, traits, spec);
 }
 

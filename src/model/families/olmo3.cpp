@@ -15,7 +15,8 @@ void read_olmo3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   spec.ropes = read_ropes_by_attention(config, spec.max_position, sizes.head_dim, kOlmo3Theta);
   LlamaTraits traits;
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
-  traits.norms_behind = traits.query_key_norm_over_all = true;
+  traits.norms = {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"};
+  traits.query_key_norm_over_all = true;
   const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
   const std::vector<bool> types = read_layer_types(config, spec);
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {

@@ -23,7 +23,7 @@ void read_phi3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
     if (sliding != (window != 0))
       config.unsupported("layer_types", "mixes full and sliding attention, which family phi3 does not do");
   LlamaTraits traits;
-  traits.fused = true;
+  traits.fused_qkv = traits.fused_gate_up = true;
   traits.windows.assign(spec.blocks.size(), window);
   fill_llama(sizes, traits, spec);
 }

@@ -177,7 +177,7 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   const bool outside = config.find("rope_theta") != nullptr;
   const double theta = config.number("rope_theta", kThetaRange, defaults.theta);
   const Json* chosen = scaling != nullptr ? scaling : parameters;
-  const double share = defaults.partial ? config.number("partial_rotary_factor", {0, 1}, 1) : 1;
+  const double share = defaults.partial ? config.number("partial_rotary_factor", {0, 1}, defaults.share) : 1;
   if (chosen == nullptr) return plain_rope(turning(config, head_dim, share), theta, max_position);
   ConfigFields rope(*chosen, config.file(), scaling != nullptr ? "rope_scaling" : "rope_parameters");
   const double inside = rope.number("rope_theta", kThetaRange, theta);

@@ -40,7 +40,7 @@ void normalize_and_rotate(const ForwardContext& context, const BlockWeights& wei
   const Shape angles{context.positions, spec.rope.dims / 2};
   const RopeOnDevice& rope = context.ropes[table];
   context.backend.rope(turned, positions, rope.cosines.view(DType::kF32, angles),
-                       rope.sines.view(DType::kF32, angles));
+                       rope.sines.view(DType::kF32, angles), spec.rope.pairs);
 }
 
 // F32 [rows, heads, head_dim] of the device.

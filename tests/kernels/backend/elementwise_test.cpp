@@ -105,7 +105,7 @@ TEST_P(Elementwise, Rope) {
       const Placed in = put(backend, DType::kF32, {tokens, heads, dim}, x);
       const Placed cosines = put(backend, DType::kF32, {positions, half}, c),
                    sines = put(backend, DType::kF32, {positions, half}, s);
-      backend.rope(in.view, at, cosines.view, sines.view);
+      backend.rope(in.view, at, cosines.view, sines.view, RopePairs::kHalves);
       return get(backend, in.view);
     };
     const std::vector<float> want = run(oracle());
@@ -127,6 +127,39 @@ TEST_P(Elementwise, Rope) {
     got.back() += 1e-4f;
     EXPECT_NE(outside(got, widened(want), bound), "");
   }
+}
+
+// Where neighbours are pairs, the bits are those of halves in another order.
+TEST_P(Elementwise, RopeOfNeighbours) {
+  for (const std::int64_t dim : {2, 4, 6, 16, 34, 64, 128})
+    for (const std::int64_t beside : {0, 5}) {  // channels of a head that do not turn
+      const std::int64_t tokens = 3, heads = 2, positions = 5, half = dim / 2, width = dim + beside;
+      Numbers numbers(static_cast<std::uint64_t>(dim));
+      const std::vector<float> x = numbers.values(tokens * heads * width),
+                               c = numbers.values(positions * half), s = numbers.values(positions * half);
+      const auto place = [&](std::int64_t head, std::int64_t channel) {
+        return static_cast<std::size_t>(head * width + channel);
+      };
+      std::vector<float> apart = x;
+      for (std::int64_t head = 0; head < tokens * heads; ++head)
+        for (std::int64_t i = 0; i < dim; ++i) apart[place(head, i % 2 * half + i / 2)] = x[place(head, i)];
+      const auto run = [&](const std::vector<float>& values, RopePairs pairs) {
+        const Placed in = put(backend(), DType::kF32, {tokens, heads, width}, values);
+        const Placed cosines = put(backend(), DType::kF32, {positions, half}, c),
+                     sines = put(backend(), DType::kF32, {positions, half}, s);
+        TensorView turned = in.view;
+        turned.shape = Shape{tokens, heads, dim};
+        turned.row_stride = width;
+        backend().rope(turned, std::vector<std::int32_t>{4, 0, 2}, cosines.view, sines.view, pairs);
+        return get(backend(), in.view);
+      };
+      const std::vector<float> want = run(apart, RopePairs::kHalves), got = run(x, RopePairs::kNeighbours);
+      for (std::int64_t head = 0; head < tokens * heads; ++head)
+        for (std::int64_t i = 0; i < width; ++i)
+          ASSERT_EQ(got[place(head, i)], want[place(head, i < dim ? i % 2 * half + i / 2 : i)])
+              << dim << ", " << beside << ": head " << head << ", channel " << i;
+      EXPECT_NE(got, x);
+    }
 }
 
 // The error of act(x) in FP32, `value` being the exact one and what multiplies it last (a gate's up)

@@ -126,5 +126,30 @@ TEST(Starcoder2, OtherStructuresAreRefused) {
   EXPECT_THAT(sentence_of(model), HasSubstr("model.norm.bias: is missing"));
 }
 
+// The names say little: post_attention_layernorm stands before the MLP, as Llama's does.
+TEST(Glm4, NormsStandBeforeAndBehindAndAHalfTurns) {
+  ScratchModel model("glm4", "Glm4ForCausalLM");
+  for (const char* norm : {"post_self_attn_layernorm", "post_mlp_layernorm"})
+    model.add_to_blocks(norm + std::string(".weight"), scratch_ramp({16}));
+  for (const std::string block : {"model.layers.0.", "model.layers.1."})
+    for (const char* linear : {"gate", "up"}) model.tensors.erase(block + "mlp." + linear + "_proj.weight");
+  model.add_to_blocks("mlp.gate_up_proj.weight", scratch_ramp({48, 16}));
+  model.config["head_dim"] = 4;
+  EXPECT_THAT(sentence_of(model), HasSubstr("q_proj.bias: is missing"));
+  model.config["attention_bias"] = false;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  const BlockSpec& block = spec.blocks[1];
+  const auto named = [&](const std::optional<NormId>& norm) { return block.at(norm.value()).gain.tensor; };
+  EXPECT_EQ(named(block.sublayers[0].after), "model.layers.1.post_self_attn_layernorm.weight");
+  EXPECT_EQ(named(block.sublayers[1].before), "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(named(block.sublayers[1].after), "model.layers.1.post_mlp_layernorm.weight");
+  EXPECT_EQ(block.attention()->rope.dims, 2);
+  EXPECT_EQ(block.attention()->rope.pairs, RopePairs::kNeighbours);
+  model.config["partial_rotary_factor"] = 1;
+  EXPECT_THAT(turning(ModelSpec::read(model.open())), ElementsAre(4, 4));
+  model.config["head_dim"] = nullptr;
+  EXPECT_EQ(sentence_of(model), "") << "heads of the hidden size";
+}
+
 }  // namespace
 }  // namespace llmq
