@@ -8,9 +8,9 @@ PagesSpec pages_of(const AttentionSpec& attention) {
   return {attention.kv_heads, attention.head_dim, attention.window};
 }
 
-NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width) {
+NormId BlockBuilder::norm(const std::string& name, NormSpec like, std::int64_t width, bool bias) {
   like.gain = {block_.prefix + "." + name + ".weight"};
-  if (like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
+  if (bias && like.kind == NormSpec::Kind::kLayer) like.bias = {block_.prefix + "." + name + ".bias"};
   like.width = width;
   block_.norms.push_back(std::move(like));
   return static_cast<NormId>(block_.norms.size() - 1);
@@ -40,7 +40,7 @@ void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, 
   if (before) producer(mixer.input, NormGain{*before});
   producer(mixer.inner, LinearRows{mixer.value, mixer.heads / mixer.kv_heads, mixer.head_dim});
   block_.pages = pages_of(mixer);
-  block_.sublayers.push_back({before, mixer, after, {mixer.input, mixer.inner}});
+  block_.sublayers.push_back({before, mixer, {}, after, {mixer.input, mixer.inner}});
 }
 
 // Rows of `up` may be divided where nothing but a product stands between them and the inner site, and where
@@ -48,12 +48,21 @@ void BlockBuilder::attention(std::optional<NormId> before, AttentionSpec mixer, 
 void BlockBuilder::mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after) {
   if (before) producer(mixer.input, NormGain{*before});
   if (mixer.gate || mixer.activation == Activation::kRelu) producer(mixer.inner, LinearRows{mixer.up});
-  block_.sublayers.push_back({before, mixer, after, {mixer.input, mixer.inner}});
+  block_.sublayers.push_back({before, mixer, {}, after, {mixer.input, mixer.inner}});
+}
+
+void BlockBuilder::side_by_side(NormId before, AttentionSpec attention, MlpSpec mlp) {
+  this->attention(before, attention);
+  this->mlp(before, mlp);
+  block_.sublayers.pop_back();
+  SublayerSpec& both = block_.sublayers.back();
+  both.beside = std::move(mlp);
+  both.sites.push_back(std::get<MlpSpec>(*both.beside).inner);
 }
 
 void BlockBuilder::mixture(std::optional<NormId> before, MixtureSpec mixer) {
   if (before) producer(mixer.input, NormGain{*before});
-  SublayerSpec part{before, {}, {}, {mixer.input}};
+  SublayerSpec part{before, {}, {}, {}, {mixer.input}};
   const auto add = [&](const ExpertSpec& expert) {
     producer(expert.inner, LinearRows{expert.up});
     part.sites.push_back(expert.inner);

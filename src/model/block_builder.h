@@ -17,8 +17,9 @@ class BlockBuilder {
  public:
   explicit BlockBuilder(std::string prefix) { block_.prefix = std::move(prefix); }
 
-  // `name` below the block's prefix: tensors "<prefix>.<name>.weight" and, with `bias`, ".bias".
-  NormId norm(const std::string& name, NormSpec like, std::int64_t width);
+  // `name` below the block's prefix: tensors "<prefix>.<name>.weight" and, with `bias`, ".bias" (of a norm:
+  // where its kind has one).
+  NormId norm(const std::string& name, NormSpec like, std::int64_t width, bool bias = true);
   SiteId site(std::string name, std::int64_t channels);
   void producer(SiteId site, Producer producer) { at(site).producer = producer; }
   // A linear that reads `site`; `parts`: rows of each where several are stored as one.
@@ -30,6 +31,8 @@ class BlockBuilder {
   void attention(std::optional<NormId> before, AttentionSpec mixer, std::optional<NormId> after = {});
   void mlp(std::optional<NormId> before, MlpSpec mixer, std::optional<NormId> after = {});
   void mixture(std::optional<NormId> before, MixtureSpec mixer);
+  // Both read before(h), one site, and h grows by what each of them gives.
+  void side_by_side(NormId before, AttentionSpec attention, MlpSpec mlp);
   // Whatever a recipe says, it stays dense.
   void never_quantized(LinearId linear) { at(linear).quantizable = false; }
 

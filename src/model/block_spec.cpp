@@ -9,17 +9,43 @@ namespace {
 
 template <typename Mixer>
 const Mixer* first_mixer(const BlockSpec& block) {
-  for (const SublayerSpec& part : block.sublayers)
+  for (const SublayerSpec& part : block.sublayers) {
     if (const auto* mixer = std::get_if<Mixer>(&part.mixer)) return mixer;
+    if (part.beside)
+      if (const auto* mixer = std::get_if<Mixer>(&*part.beside)) return mixer;
+  }
   return nullptr;
 }
 
 }  // namespace
 
-std::optional<LinearId> SublayerSpec::output() const {
+std::int64_t inner_width_of(const MixerSpec& mixer) {
+  return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
+}
+
+std::int64_t row_floats_of(const MixerSpec& mixer) {
+  return std::visit([](const auto& kind) { return kind.row_floats(); }, mixer);
+}
+
+std::optional<LinearId> output_of(const MixerSpec& mixer) {
   if (const auto* attention = std::get_if<AttentionSpec>(&mixer)) return attention->output;
   if (const auto* mlp = std::get_if<MlpSpec>(&mixer)) return mlp->output;
   return std::nullopt;
+}
+
+std::int64_t SublayerSpec::row_floats() const {
+  return std::max(row_floats_of(mixer), beside ? row_floats_of(*beside) : 0);
+}
+
+std::vector<LinearId> SublayerSpec::outputs() const {
+  std::vector<LinearId> ids;
+  if (const auto output = output_of(mixer)) ids.push_back(*output);
+  if (beside) ids.push_back(output_of(*beside).value());
+  return ids;
+}
+
+bool SublayerSpec::is_output(LinearId id) const {
+  return output_of(mixer) == id || (beside && output_of(*beside) == id);
 }
 
 std::size_t BlockSpec::part_of(SiteId site) const {

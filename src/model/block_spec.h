@@ -1,7 +1,8 @@
 // One decoder block as data: which linears it has, which input each of them reads, and what makes that input.
 //
 //   block      sublayers, one after another, each of which adds to the residual stream h
-//   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both
+//   sublayer   h += residual_scale * after(mixer(before(h))), with a norm before, after, or both; perhaps a
+//              second mixer of the same before(h), whose share is added behind
 //   mixer      attention, an MLP or a mixture of experts: it names its linears and its sites
 //   site       a distinct input of linears: who reads it, and what it is made of
 //
@@ -179,21 +180,24 @@ using MixerSpec = std::variant<AttentionSpec, MlpSpec, MixtureSpec>;
 struct SublayerSpec {
   std::optional<NormId> before;  // none: the mixer reads the residual stream as it is
   MixerSpec mixer;
-  std::optional<NormId> after;  // of the mixer's output
-  std::vector<SiteId> sites;    // in the order in which they arise
-  float residual_scale = 1;     // of what is added to the residual stream
-  // Of what the mixer gives: the input of the output linear, or what is added.
-  std::int64_t inner_width() const {
-    return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
-  }
-  std::int64_t row_floats() const {
-    return std::visit([](const auto& kind) { return kind.row_floats(); }, mixer);
-  }
+  std::optional<MixerSpec> beside;  // reads what `mixer` reads: there is no norm behind either of them
+  std::optional<NormId> after;      // of the mixer's output
+  std::vector<SiteId> sites;        // in the order in which they arise
+  float residual_scale = 1;         // of what is added to the residual stream
+  // FP32 of a row while it passes whichever mixer takes more.
+  std::int64_t row_floats() const;
   // Whether rows see those before them, by way of pages.
   bool has_pages() const { return std::holds_alternative<AttentionSpec>(mixer); }
-  // The linear that gives what is added; none where the mixer itself does.
-  std::optional<LinearId> output() const;
+  // The linears that give what is added, one for each mixer; none where the mixer itself does.
+  std::vector<LinearId> outputs() const;
+  bool is_output(LinearId id) const;
 };
+
+// Of a mixer: the channels that it gives (the input of its output linear, or what is added), FP32 of a row
+// while it passes, and that linear.
+std::int64_t inner_width_of(const MixerSpec& mixer);
+std::int64_t row_floats_of(const MixerSpec& mixer);
+std::optional<LinearId> output_of(const MixerSpec& mixer);
 
 // What every position of a block leaves for those behind it.
 struct PagesSpec {

@@ -45,8 +45,11 @@ void divide(MixtureSpec&, std::int64_t) {}
 std::vector<Divided> divided_parts(const ModelSpec& spec) {
   std::vector<Divided> all;
   for (const BlockSpec& block : spec.blocks)
-    for (const SublayerSpec& part : block.sublayers)
-      std::visit([&](const auto& mixer) { add_divided(block, mixer, all); }, part.mixer);
+    for (const SublayerSpec& part : block.sublayers) {
+      const auto add = [&](const auto& mixer) { add_divided(block, mixer, all); };
+      std::visit(add, part.mixer);
+      if (part.beside) std::visit(add, *part.beside);
+    }
   all.emplace_back("rows of o and down", spec.hidden_size);
   return all;
 }
@@ -70,8 +73,11 @@ ModelSpec member_spec(const ModelSpec& spec, std::int64_t members) {
   }
   ModelSpec share = spec;
   for (BlockSpec& block : share.blocks) {
-    for (SublayerSpec& part : block.sublayers)
-      std::visit([&](auto& mixer) { divide(mixer, members); }, part.mixer);
+    for (SublayerSpec& part : block.sublayers) {
+      const auto by_members = [&](auto& mixer) { divide(mixer, members); };
+      std::visit(by_members, part.mixer);
+      if (part.beside) std::visit(by_members, *part.beside);
+    }
     if (const AttentionSpec* const attention = block.attention()) block.pages = pages_of(*attention);
     for (LinearSpec& linear : block.linears) {
       linear.out_features /= members;

@@ -1,6 +1,8 @@
 #include "model/run_sublayer.h"
 
 #include <array>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -59,28 +61,35 @@ class SublayerRun {
   }
 
   bool tapped(Tap& tap) {
-    if (!part_.output())
+    if (!output_of(part_.mixer))
       fail(ErrorKind::kInternal, "{} has a mixture of experts, whose sites nobody can tap", block_.prefix);
     const std::int64_t count = members_.front().hidden.rows();
-    const SiteId input = part_.sites.front(), inner = part_.sites.back();
+    const SiteId input = part_.sites.front();
     const TensorView x = tap.place(block_.at(input), input, count);
     before(0, 0, count, x);
     if (tap.at(input, x) == Tap::Flow::kStop) return false;
-    const TensorView y = tap.place(block_.at(inner), inner, count);
-    mix(0, 0, x, y);
-    if (tap.at(inner, y) == Tap::Flow::kStop) return false;
-    add_output({&y, 1}, 0);
+    std::vector<TensorView> inner;
+    for (std::size_t i = 1; i < part_.sites.size(); ++i) {
+      inner.push_back(tap.place(block_.at(part_.sites[i]), part_.sites[i], count));
+      mix(0, i == 1 ? part_.mixer : *part_.beside, 0, x, inner.back());
+      if (tap.at(part_.sites[i], inner.back()) == Tap::Flow::kStop) return false;
+    }
+    const std::vector<LinearId> outputs = part_.outputs();
+    for (std::size_t i = 0; i < outputs.size(); ++i) add_output(outputs[i], {&inner[i], 1}, 0);
     return true;
   }
 
-  // hidden rows [first, ...) += residual_scale * after(output(inner)).
-  void add_output(std::span<const TensorView> inner, std::int64_t first) {
+  void finish(const TensorView& inner) { add_output(output_of(part_.mixer).value(), {&inner, 1}, 0); }
+
+ private:
+  // hidden rows [first, ...) += residual_scale * after(linear(inner)).
+  void add_output(LinearId linear, std::span<const TensorView> inner, std::int64_t first) {
     const std::int64_t width = any_.spec.hidden_size;
     for_fitting_rows(any_.chunks, any_.fitting.get(), inner.front().rows(), width,
                      [&](std::int64_t from, std::int64_t count) {
                        const OnEach own(members_, DType::kF32, count, width / many());
                        for (std::size_t i = 0; i < members_.size(); ++i)
-                         output(i, first + from, inner[i].row_slice(from, count), own[i]);
+                         output(i, linear, first + from, inner[i].row_slice(from, count), own[i]);
                        if (members_.size() == 1) return add(own, first + from, count);
                        const OnEach whole(members_, DType::kF32, count, width);
                        gather(own, whole);
@@ -88,7 +97,6 @@ class SublayerRun {
                      });
   }
 
- private:
   std::int64_t many() const { return static_cast<std::int64_t>(members_.size()); }
   Backend& backend(std::size_t i) const { return members_[i].context->backend; }
   // The sublayer as member i has it.
@@ -106,9 +114,11 @@ class SublayerRun {
                x);
   }
 
-  void mix(std::size_t i, std::int64_t first, const TensorView& x, const TensorView& inner) {
+  // `kind`: as member i has it.
+  void mix(std::size_t i, const MixerSpec& kind, std::int64_t first, const TensorView& x,
+           const TensorView& inner) {
     const MixerRun run = run_of(i, first);
-    std::visit([&](const auto& mixer) { run_mixer(run, mixer, x, inner); }, own(i).mixer);
+    std::visit([&](const auto& mixer) { run_mixer(run, mixer, x, inner); }, kind);
   }
   MixerRun run_of(std::size_t i, std::int64_t first) const {
     const MemberBlock& member = members_[i];
@@ -121,30 +131,45 @@ class SublayerRun {
     {
       const OnEach x(members_, dtype_, count, any_.spec.hidden_size);
       before(0, first, count, x[0]);
-      mix(0, first, x[0], y[0]);
+      mix(0, part_.mixer, first, x[0], y[0]);
     }
     add(y, first, count);
   }
 
   void rows(std::int64_t first, std::int64_t count) {
-    if (!part_.output()) return mixed_rows(first, count);
-    const std::int64_t width = own(0).inner_width();
-    const OnEach inner(members_, dtype_, count, width);
+    if (!output_of(part_.mixer)) return mixed_rows(first, count);
+    std::optional<OnEach> x(std::in_place, members_, dtype_, count, any_.spec.hidden_size);
+    for (std::size_t i = 0; i < members_.size(); ++i) before(i, first, count, (*x)[i]);
     {
-      const OnEach x(members_, dtype_, count, any_.spec.hidden_size);
-      for (std::size_t i = 0; i < members_.size(); ++i) {
-        before(i, first, count, x[i]);
-        mix(i, first, x[i], inner[i]);
-      }
+      const OnEach inner(members_, dtype_, count, inner_width_of(own(0).mixer));
+      for (std::size_t i = 0; i < members_.size(); ++i) mix(i, own(i).mixer, first, (*x)[i], inner[i]);
+      if (!part_.beside) x.reset();
+      add_gathered(output_of(part_.mixer).value(), inner, first, count);
     }
-    if (members_.size() == 1) return add_output(inner.views(), first);
-    const OnEach whole(members_, dtype_, count, width * many());
-    gather(inner, whole);
-    add_output(whole.views(), first);
+    if (part_.beside) add_beside(*x, first, count);
   }
 
-  void output(std::size_t i, std::int64_t first, const TensorView& inner, const TensorView& y) {
-    const PartOutput output{{part_.output().value(), 0}, y};
+  // What stands beside the mixer reads x, which was made before the residual stream grew.
+  void add_beside(const OnEach& x, std::int64_t first, std::int64_t count) {
+    const std::int64_t width = inner_width_of(*own(0).beside), floats = row_floats_of(*own(0).beside);
+    for_row_chunks(any_.chunks, count, floats * many(), [&](std::int64_t from, std::int64_t n) {
+      const OnEach inner(members_, dtype_, n, width);
+      for (std::size_t i = 0; i < members_.size(); ++i)
+        mix(i, *own(i).beside, first + from, x[i].row_slice(from, n), inner[i]);
+      add_gathered(output_of(*part_.beside).value(), inner, first + from, n);
+    });
+  }
+
+  void add_gathered(LinearId linear, const OnEach& inner, std::int64_t first, std::int64_t count) {
+    if (members_.size() == 1) return add_output(linear, inner.views(), first);
+    const OnEach whole(members_, dtype_, count, inner[0].cols() * many());
+    gather(inner, whole);
+    add_output(linear, whole.views(), first);
+  }
+
+  void output(std::size_t i, LinearId linear, std::int64_t first, const TensorView& inner,
+              const TensorView& y) {
+    const PartOutput output{{linear, 0}, y};
     run_linears(backend(i), *members_[i].weights, inner, {&output, 1}, run_of(i, first).adapters());
   }
 
@@ -209,7 +234,7 @@ bool run_sublayer(const MemberBlock& member, int block, std::size_t part, const 
 void finish_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows,
                      const TensorView& inner) {
   Exchange alone;
-  SublayerRun({&member, 1}, block, part, rows, alone).add_output({&inner, 1}, 0);
+  SublayerRun({&member, 1}, block, part, rows, alone).finish(inner);
 }
 
 void run_block(std::span<const MemberBlock> members, int block, const BatchRows& rows, Exchange& exchange) {

@@ -6,6 +6,8 @@
 //   inner = mixer(x)             model/mixers/
 //   h += residual_scale * after(output(inner)), or after(inner) where the mixer has outputs of its own
 //
+// A mixer that stands beside another reads the same x: h grows by both outputs, one after the other.
+//
 // Several members (model/divided_block.h) run it together: each computes its own columns of `inner` and of
 // the output, and all of them are put together before anybody reads them, so no sum is ever cut.
 #pragma once
@@ -33,7 +35,8 @@ void run_sublayer(std::span<const MemberBlock> members, int block, std::size_t p
                   Exchange& exchange);
 // The same on one member, past `tap`, rows as a whole. False where the tap stopped it.
 bool run_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows, Tap& tap);
-// Only its last step: h += residual_scale * after(output(inner)), of an inner input that is there already.
+// Only its last step: h += residual_scale * after(output(inner)), of an inner input that is there already; of
+// a sublayer of one mixer.
 void finish_sublayer(const MemberBlock& member, int block, std::size_t part, const BatchRows& rows,
                      const TensorView& inner);
 

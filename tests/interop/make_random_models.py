@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
@@ -200,6 +200,21 @@ MODELS = {
         dict(head_dim=16, attention_bias=False, tie_word_embeddings=True, rope_parameters=rope(theta=500.0, partial_rotary_factor=0.75)),
         "bfloat16",
         [],
+    ),
+    "cohere": (CohereConfig, dict(logit_scale=0.3), "float32", []),
+    "cohere-biases": (
+        CohereConfig,
+        dict(attention_bias=True, num_key_value_heads=4, tie_word_embeddings=True, logit_scale=0.25),
+        "bfloat16",
+        ["transformers4"],
+    ),
+    "cohere2": (Cohere2Config, dict(logit_scale=0.7, sliding_window=7, layer_types="alternate"), "float32", []),
+    "cohere2-biases": (
+        Cohere2Config,
+        dict(attention_bias=True, tie_word_embeddings=True, sliding_window=5,
+             rope_parameters=rope(theta=50000.0)),
+        "bfloat16",
+        ["transformers4"],
     ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),

@@ -80,7 +80,7 @@ PreparedAdapter prepare_adapter(std::span<Backend* const> members, const LoraAda
     for (auto& blocks : prepared.members) blocks.emplace_back(block.linears.size());
     for (const LinearSpec& linear : block.linears) {
       if (!adapter.changes(b, linear.id)) continue;
-      if (!block.sublayer_of(linear.site).output())
+      if (block.sublayer_of(linear.site).outputs().empty())
         fail(ErrorKind::kUnsupported, {"no adapter of a mixture of experts is applied while a model runs",
                                        {},
                                        linear.module,

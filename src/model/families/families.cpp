@@ -8,14 +8,15 @@ namespace llmq {
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
-    kGlm4Family;
+    kGlm4Family, kCohereFamily, kCohere2Family;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
       &kLlamaFamily,      &kMistralFamily,    &kQwen2Family,      &kQwen3Family,   &kPhi3Family,
       &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,      &kSmolLm3Family, &kSeedOssFamily,
       &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily, &kOlmoeFamily,
-      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family};
+      &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,    &kCohereFamily,
+      &kCohere2Family};
   return kAll;
 }
 

@@ -1,9 +1,9 @@
-// Granite: Llama with a factor of the embedding, of the products of queries and keys, of what each mixer adds,
-// and a divisor of the logits. GraniteMoe: the same with a mixture of experts in every block, whose weights
-// sum to 1. Source: Transformers' configuration_ and modeling_ of granite and of granitemoe.
+// Granite: Llama with a factor of the embedding, of the products of queries and keys, of what each mixer
+// adds, and a divisor of the logits. GraniteMoe: the same with a mixture of experts in every block, whose
+// weights sum to 1. Source: Transformers' configuration_ and modeling_ of granite and of granitemoe.
 //
-// A checkpoint of GraniteMoe stacks its experts. Parted, they have the names that vLLM looks for where they are
-// quantized.
+// A checkpoint of GraniteMoe stacks its experts. Parted, they have the names that vLLM looks for where they
+// are quantized.
 #include "model/families/llama_like.h"
 
 namespace llmq {

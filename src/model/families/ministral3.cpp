@@ -1,6 +1,6 @@
 // Ministral 3: Mistral with yarn whose queries grow with their position, so that attention stays sharp over
-// long contexts: q (1 + beta ln(1 + floor(position / original_max_position_embeddings))). Source: Transformers'
-// configuration_ministral3 and modeling_ministral3.
+// long contexts: q (1 + beta ln(1 + floor(position / original_max_position_embeddings))). Source:
+// Transformers' configuration_ministral3 and modeling_ministral3.
 //
 // A turn is linear, so queries turn by a table of their own that has the factor in it.
 #include "model/families/llama_like.h"

@@ -139,7 +139,7 @@ void ActivationStream::see_inputs(SiteId site, int block, const DeviceWeights& w
   each_chunk(stride_of(samples), [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn& turn) {
     see(lane, lane.run_to(site, block, weights[chunk.lane], chunk), turn);
   });
-  if (keep_inputs_ && samples == Samples::kAll && last) kept_ = site;
+  if (keep_inputs_ && samples == Samples::kAll && last && !sublayer.beside) kept_ = site;
 }
 
 void ActivationStream::each_input(SiteId site, int block, const DeviceWeights& weights, Samples samples,
@@ -191,6 +191,7 @@ void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& 
   each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", last.name));
     const BlockWeights& own = weights[chunk.lane];
+    if (sublayer.beside) return lane.finish(part, block, own, chunk);
     lane.finish(part, block, own, chunk,
                 kept_ == site ? lane.last_input(last, chunk) : lane.run_to(site, block, own, chunk));
   });

@@ -40,7 +40,7 @@ class StagedBlock {
   void load(const SublayerSpec& sublayer) {
     block_.works.clear();
     for (const LinearId id : linears_of(block_.spec, sublayer))
-      if (id == sublayer.output())
+      if (sublayer.is_output(id))
         block_.load_output(id);
       else
         block_.load(id);
@@ -53,19 +53,26 @@ class StagedBlock {
         if (folding_.can_fold(site)) fold_behind(made->rows.linear, site);
         quantize(waits.key(), *waits.mapped());
       }
-    const bool last = site == sublayer.sites.back();
-    if (last) advance_original(part);
-    if (last && block_.works.count(sublayer.output().value()) == 0) block_.open(sublayer.output().value());
+    if (site == sublayer.sites.back()) advance_original(part);
+    const std::optional<LinearId> output = output_behind(site, sublayer);
+    if (output && block_.works.count(*output) == 0) block_.open(*output);
     if (block_.at_work(site).empty()) return;
     const auto input =
-        std::make_shared<InputWithGram>(last ? take_statistics(site, Samples::kAll) : folded(site), run_);
-    if (last) judgement_.measure_rounding(*input, block_.at_work(site));
-    if (last && takes_upstream(sublayer)) correct_upstream(part, sublayer.output().value(), input->stats);
+        std::make_shared<InputWithGram>(output ? take_statistics(site, Samples::kAll) : folded(site), run_);
+    if (output) judgement_.measure_rounding(*input, block_.at_work(site));
+    if (output && takes_upstream(sublayer)) correct_upstream(part, *output, input->stats);
     for (const LinearId reader : block_.at_work(site))
       if (makes_input(sublayer, reader))
         waiting_.emplace(reader, input);
       else
         quantize(reader, *input);
+  }
+
+  // The linear that reads `site` and gives what is added; none reads the first.
+  std::optional<LinearId> output_behind(SiteId site, const SublayerSpec& sublayer) const {
+    for (const LinearId reader : block_.spec.at(site).readers)
+      if (sublayer.is_output(reader)) return reader;
+    return std::nullopt;
   }
 
   // A linear whose rows make the input of another site waits for the scale that moves into them from there.
@@ -89,7 +96,7 @@ class StagedBlock {
     }
   }
 
-  // The input of a site before the last, whose scale a norm gives up.
+  // The input of the first site, whose scale a norm gives up.
   SeenInput folded(SiteId site) {
     InputWithGram input(take_statistics(site, Samples::kAll), run_);
     judgement_.measure_rounding(input, block_.at_work(site));
@@ -110,9 +117,9 @@ class StagedBlock {
     charge("original forward");
   }
 
-  // Whether the residual stream grows by just what the output linear gives.
+  // Whether the residual stream grows by just what the one output linear gives.
   bool takes_upstream(const SublayerSpec& sublayer) const {
-    return run_.original != nullptr && !sublayer.after;
+    return run_.original != nullptr && !sublayer.after && !sublayer.beside;
   }
 
   // The output linear makes up for part of what the residual stream lost until here.

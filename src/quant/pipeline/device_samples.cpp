@@ -10,6 +10,15 @@ std::size_t bytes_for(std::int64_t elements, DType dtype) {
   return static_cast<std::size_t>(elements) * static_cast<std::size_t>(element_bytes(dtype));
 }
 
+// Channels of the widest site between a sublayer's first and its last; 0: there is none.
+std::int64_t widest_between(const ModelSpec& spec) {
+  std::int64_t widest = 0;
+  for (const BlockSpec& block : spec.blocks)
+    for (const SublayerSpec& part : block.sublayers)
+      if (part.beside) widest = std::max(widest, block.at(part.sites.at(1)).channels);
+  return widest;
+}
+
 }  // namespace
 
 DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file)
@@ -20,6 +29,8 @@ DeviceSamples::DeviceSamples(const ForwardContext& context, const Sizes& sizes, 
   const ModelSpec& spec = context.spec;
   const DType dtype = activation_dtype(context.compute);
   first_ = context.backend.allocate(bytes_for(sizes.longest_chunk * spec.hidden_size, dtype));
+  if (const std::int64_t between = widest_between(spec); between > 0)
+    between_ = context.backend.allocate(bytes_for(sizes.longest_chunk * between, dtype));
   last_ = context.backend.allocate(
       bytes_for((sizes.keep_inputs ? sizes.tokens : sizes.longest_chunk) * spec.widest_inner(), dtype));
   const std::int64_t page = sizes.pages * sizes.page_tokens * spec.widest_page();
@@ -31,9 +42,11 @@ std::uint64_t DeviceSamples::bytes(const ModelSpec& spec, Compute compute, const
   const auto element = static_cast<std::uint64_t>(element_bytes(activation_dtype(compute))),
              hidden = static_cast<std::uint64_t>(spec.hidden_size),
              page = static_cast<std::uint64_t>(spec.widest_page()),
-             inner = static_cast<std::uint64_t>(spec.widest_inner());
+             inner = static_cast<std::uint64_t>(spec.widest_inner()),
+             between = static_cast<std::uint64_t>(widest_between(spec));
   return tokens.residual * hidden * sizeof(float) +
-         (tokens.first_site * hidden + 2 * tokens.pages * page + tokens.last_site * inner) * element;
+         (tokens.first_site * (hidden + between) + 2 * tokens.pages * page + tokens.last_site * inner) *
+             element;
 }
 
 KvPages DeviceSamples::pages(int block) const {
@@ -63,7 +76,8 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
         : samples_(samples), chunk_(chunk), part_(part), site_(site) {}
     TensorView place(const SiteSpec& spec, SiteId id, std::int64_t rows) override {
       if (id == part_.sites.back()) return samples_.last_input(spec, chunk_);
-      return samples_.first_.view(activation_dtype(samples_.context_->compute), {rows, spec.channels});
+      const Buffer& buffer = id == part_.sites.front() ? samples_.first_ : samples_.between_;
+      return buffer.view(activation_dtype(samples_.context_->compute), {rows, spec.channels});
     }
     Flow at(SiteId id, const TensorView& x) override {
       if (id != site_) return Flow::kGoOn;
@@ -90,6 +104,16 @@ TensorView DeviceSamples::run_to(SiteId site, int block, const BlockWeights& wei
 void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
                            const TensorView& x) {
   finish_sublayer(in_block(block, weights, residual(chunk)), block, part, chunk.rows, x);
+  hidden_.save();
+}
+
+void DeviceSamples::finish(std::size_t part, int block, const BlockWeights& weights,
+                           const SampleChunk& chunk) {
+  const MemberBlock member = in_block(block, weights, residual(chunk));
+  Exchange alone;
+  run_sublayer({&member, 1}, block, part, chunk.rows, alone);
+  if (member.context->spec.blocks[static_cast<std::size_t>(block)].sublayers[part].has_pages())
+    take_kv_extremes(block, chunk);
   hidden_.save();
 }
 

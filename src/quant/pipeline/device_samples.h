@@ -36,7 +36,8 @@ class DeviceSamples {
   };
   DeviceSamples(const ForwardContext& context, const Sizes& sizes, std::unique_ptr<File> file);
 
-  // Of how many tokens what is held: the residual stream, inputs of a sublayer's first and last site, pages.
+  // Of how many tokens what is held: the residual stream, inputs of a sublayer's first and last site (and of
+  // that between them, where there is one), pages.
   struct Tokens {
     std::uint64_t residual = 0, first_site = 0, pages = 0, last_site = 0;
   };
@@ -53,6 +54,8 @@ class DeviceSamples {
   // residual += what sublayer `part` makes of x, the input of its last site.
   void finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk,
               const TensorView& x);
+  // The same of the residual stream, all of the sublayer.
+  void finish(std::size_t part, int block, const BlockWeights& weights, const SampleChunk& chunk);
   // turned [out, T] times across^T: [out, channels] FP32; `turned` and `across` [channels, T] in host memory.
   std::vector<float> product(const std::vector<float>& turned, const TensorView& across,
                              std::int64_t out) const;
@@ -68,7 +71,7 @@ class DeviceSamples {
   const ForwardContext* context_;
   Sizes sizes_;
   ResidualStore hidden_;
-  Buffer first_, last_, keys_, values_;  // of sites; of pages
+  Buffer first_, between_, last_, keys_, values_;  // of sites; of pages
   bool measures_kv_ = false;
 };
 

@@ -44,7 +44,7 @@ std::vector<double> ActivationStream::output_error_products(std::size_t part, in
   const SublayerSpec& sublayer = spec(block).sublayers.at(part);
   const SiteId site = sublayer.sites.back();
   const SiteSpec& last = spec(block).at(site);
-  const LinearId output = sublayer.output().value();
+  const LinearId output = sublayer.outputs().at(0);
   const std::int64_t out = spec(block).at(output).out_features, channels = last.channels;
   const DType dtype = activation_dtype(compute_);
   const float scale = sublayer.residual_scale;

@@ -134,7 +134,9 @@ void narrow_mixer(MixtureSpec&, std::int64_t, std::int64_t, BlockSpec& block) {
 
 void narrow_block(BlockSpec& block, std::int64_t divisor, std::int64_t hidden) {
   for (SublayerSpec& part : block.sublayers) {
-    std::visit([&](auto& mixer) { narrow_mixer(mixer, divisor, hidden, block); }, part.mixer);
+    const auto narrow = [&](auto& mixer) { narrow_mixer(mixer, divisor, hidden, block); };
+    std::visit(narrow, part.mixer);
+    if (part.beside) std::visit(narrow, *part.beside);
     set_channels(block, part.sites.front(), hidden);
     set_width(block, part.before, hidden);
     set_width(block, part.after, hidden);

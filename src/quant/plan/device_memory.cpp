@@ -80,9 +80,21 @@ std::uint64_t PeakMemory::clip_search(const LinearSpec& linear) const {
 
 std::vector<std::vector<MemoryItem>> PeakMemory::device_sublayer(const BlockSpec& block,
                                                                  const SublayerSpec& part) const {
+  std::vector<std::vector<MemoryItem>> moments;
+  for (const LinearId output : part.outputs()) {
+    const auto own = device_output(block, part, block.at(output));
+    moments.insert(moments.end(), own.begin(), own.end());
+  }
+  return moments;
+}
+
+std::vector<std::vector<MemoryItem>> PeakMemory::device_output(const BlockSpec& block,
+                                                               const SublayerSpec& part,
+                                                               const LinearSpec& reader) const {
   const SiteId outer = part.sites.front();
-  const LinearSpec& reader = block.at(part.output().value());
   std::vector<const LinearSpec*> linears = {&reader};
+  for (const LinearId other : part.outputs())
+    if (other != reader.id) linears.push_back(&block.at(other));
   for (const LinearSpec& linear : block.linears)
     if (linear.site == outer) linears.push_back(&linear);
   std::uint64_t prepared = 0, largest = 0;

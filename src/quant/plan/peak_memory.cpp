@@ -80,17 +80,19 @@ std::uint64_t PeakMemory::further_device() const {
   for (const BlockSpec& block : spec_.blocks)
     for (const SublayerSpec& part : block.sublayers) {
       const SiteId outer = part.sites.front();
-      const LinearSpec& reader = block.at(part.output().value());
-      std::uint64_t prepared = weights_of(reader);
+      std::uint64_t prepared = 0;
       for (const LinearSpec& linear : block.linears)
-        if (linear.site == outer) prepared += weights_of(linear);
-      const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
-                          square = k * k * 4;
-      const std::uint64_t passed =
-          chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
-      most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
-                                one_chunk() + original_chunk() +
-                                (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
+        if (linear.site == outer || part.is_output(linear.id)) prepared += weights_of(linear);
+      for (const LinearId output : part.outputs()) {
+        const LinearSpec& reader = block.at(output);
+        const std::uint64_t k = std::max(positive(reader.in_features), positive(spec_.hidden_size)),
+                            square = k * k * 4;
+        const std::uint64_t passed =
+            chunk_ % positive(kGramChunkRows) != 0 && chunk_ < tokens_ ? square / 2 : 0;
+        most = std::max(most, prepared * element_ + scratch(block) + square + k * k * element_ + passed +
+                                  one_chunk() + original_chunk() +
+                                  (original_tokens_ != 0 ? upstream(reader).chunk() : 0));
+      }
     }
   return most;
 }
@@ -234,7 +236,13 @@ std::uint64_t PeakMemory::stages() const {
   std::uint64_t most = 0;
   for (const BlockSpec& block : spec_.blocks) {
     std::uint64_t sum = 0;
-    for (const SublayerSpec& part : block.sublayers) sum += stage(positive(part.row_floats()));
+    for (const SublayerSpec& part : block.sublayers) {
+      sum += stage(positive(part.row_floats()));
+      if (!part.beside) continue;
+      // Such a sublayer is run again as a whole: what both mixers read, and what they give.
+      const std::int64_t inner = inner_width_of(part.mixer) + inner_width_of(*part.beside);
+      sum += chunk_ * positive(spec_.hidden_size + inner) * element_;
+    }
     most = std::max(most, sum);
   }
   return most + stage(positive(spec_.hidden_size));
@@ -265,12 +273,33 @@ std::uint64_t PeakMemory::widest(const BlockSpec& block) const {
   return k;
 }
 
+const LinearSpec* PeakMemory::feeding(const BlockSpec& block, const LinearSpec& linear) {
+  const auto* const made = std::get_if<LinearRows>(&block.at(linear.site).producer);
+  return made == nullptr ? nullptr : &block.at(made->rows.linear);
+}
+
+std::uint64_t PeakMemory::waiting(const BlockSpec& block, const SublayerSpec& part, LinearId output) const {
+  std::uint64_t sum = 0;
+  bool behind = false;
+  for (const LinearId other : part.outputs()) {
+    const LinearSpec* const feeds = feeding(block, block.at(other));
+    if (behind && feeds != nullptr && is_planned(*feeds)) sum += weights_of(*feeds);
+    behind = behind || other == output;
+  }
+  return sum;
+}
+
 void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                               std::vector<std::vector<MemoryItem>>& moments) const {
+  for (const LinearId output : part.outputs()) add_output(block, part, output, moments);
+}
+
+void PeakMemory::add_output(const BlockSpec& block, const SublayerSpec& part, LinearId output,
+                            std::vector<std::vector<MemoryItem>>& moments) const {
   const SiteId outer = part.sites.front();
-  // Its rows take part in the fold of the output's input; null where nothing does.
-  const auto* const made = std::get_if<LinearRows>(&block.at(part.sites.back()).producer);
-  const LinearSpec* const feeds = made == nullptr ? nullptr : &block.at(made->rows.linear);
+  const LinearSpec& reader = block.at(output);
+  const LinearSpec* const feeds = feeding(block, reader);
+  const std::uint64_t waits = waiting(block, part, output);
   const bool folds_behind = folds_ && feeds != nullptr;
   std::uint64_t prepared = 0, readers = 0, largest = 0;
   for (const LinearSpec& linear : block.linears) {
@@ -283,9 +312,10 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   std::uint64_t scaled_dense = 0;
   for (const LinearSpec& linear : block.linears)
     if (folds_ && !linear.quantizable) scaled_dense += weights_of(linear) * 4;
-  const LinearSpec& reader = block.at(part.output().value());
   const std::uint64_t behind = is_planned(reader) ? weights_of(reader) : 0;
   if (behind == 0) prepared += weights_of(reader) * element_;
+  for (const LinearId other : part.outputs())
+    if (other != output) prepared += weights_of(block.at(other)) * element_;
   const std::uint64_t h = positive(block.at(outer).channels), k = positive(reader.in_features);
   // Rows to be judged, on their way to each device.
   const std::uint64_t staged = (judged_numbers(block, outer) + judged_numbers(block, reader.site)) * 4;
@@ -318,12 +348,13 @@ void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
   if (folds_behind) {
     const std::uint64_t before = is_planned(*feeds) ? weights_of(*feeds) : 0,
                         outside = readers == 0 ? 0 : judge(h);
-    add({behind, before, 0}, outside + seen(k), 0);
-    add({0, before + behind, 0}, outside + judge(k), 0);
+    add({behind, before + waits, 0}, outside + seen(k), 0);
+    add({0, before + behind + waits, 0}, outside + judge(k), 0);
   }
   const bool scaled = folds_behind || original_tokens_ != 0;
-  add({folds_behind ? 0 : behind, folds_behind ? behind : 0, 0}, seen(k), 0);
-  add({scaled ? 0 : behind, scaled ? behind : 0, behind}, judge(k), factors(k));
+  const std::uint64_t kept = waits == 0 ? 0 : judge(h);  // with the linears that wait
+  add({folds_behind ? 0 : behind, (folds_behind ? behind : 0) + waits, 0}, kept + seen(k), 0);
+  add({scaled ? 0 : behind, (scaled ? behind : 0) + waits, behind}, kept + judge(k), factors(k));
   if (original_tokens_ == 0) return;
   add({0, behind, 0}, judge(k), 0);
   const UpstreamSizes upstream_sizes = upstream(reader);

@@ -50,6 +50,8 @@ class PeakMemory {
   std::uint64_t unless_on_device(std::uint64_t bytes) const { return has_own_memory_ ? 0 : bytes; }
   std::vector<std::vector<MemoryItem>> device_sublayer(const BlockSpec& block,
                                                        const SublayerSpec& part) const;
+  std::vector<std::vector<MemoryItem>> device_output(const BlockSpec& block, const SublayerSpec& part,
+                                                     const LinearSpec& reader) const;
   std::uint64_t device_samples(std::uint64_t tokens, bool keeps_inputs) const;
   std::uint64_t attention() const;
   std::uint64_t judged_numbers(const BlockSpec& block, SiteId site) const;
@@ -118,10 +120,16 @@ class PeakMemory {
     std::uint64_t made = 0;    // weights of a linear that is being rounded
   };
 
-  // One half of a block: the readers of its outer input, `producer` among them, then `last`, which reads what
-  // the producer feeds (quant/pipeline/block_quantizer.cpp).
+  // One half of a block: the readers of its outer input, a producer among them, then an output linear, which
+  // reads what the producer feeds (quant/pipeline/block_quantizer.cpp); and so for each output that there is.
   void add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                     std::vector<std::vector<MemoryItem>>& moments) const;
+  void add_output(const BlockSpec& block, const SublayerSpec& part, LinearId output,
+                  std::vector<std::vector<MemoryItem>>& moments) const;
+  // The linear whose rows take part in the fold of this linear's input; null where nothing does.
+  static const LinearSpec* feeding(const BlockSpec& block, const LinearSpec& linear);
+  // Weights of planned linears whose rows wait until the outputs behind `output` are at work.
+  std::uint64_t waiting(const BlockSpec& block, const SublayerSpec& part, LinearId output) const;
 
   const ModelSpec& spec_;
   const std::string& format_;

@@ -210,22 +210,24 @@ std::vector<std::string> fixed_sites(const ModelSpec& spec) {
   return names;
 }
 
-// What the blocks leave for the method to do. Where every output passes a norm before it is added, no output
-// makes up for what the residual stream lost before it.
+// What the blocks leave for the method to do. Where every output passes a norm before it is added, or is
+// added beside another, no output makes up for what the residual stream lost before it.
 void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
   if (const std::vector<std::string> fixed = fixed_sites(spec); plan.traits->folds && !fixed.empty())
     plan.warnings.push_back(fmt::format("{} moves no scale out of {}: nothing makes {} that could be divided",
                                         plan.method, fmt::join(fixed, " and "),
                                         fixed.size() == 1 ? "it" : "them"));
-  const bool all_behind = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
-    return std::all_of(block.sublayers.begin(), block.sublayers.end(),
-                       [](const SublayerSpec& part) { return part.after.has_value(); });
+  const bool none_alone = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
+    return std::all_of(block.sublayers.begin(), block.sublayers.end(), [](const SublayerSpec& part) {
+      return part.after.has_value() || part.beside.has_value();
+    });
   });
-  if (!takes_back_upstream(plan) || !all_behind) return;
+  if (!takes_back_upstream(plan) || !none_alone) return;
   plan.gptq.upstream_share = 0;
   if (recipe.gptq.upstream_share)
     plan.warnings.emplace_back(
-        "gptq.upstream_share: every output passes a norm before it is added, so none takes anything back");
+        "gptq.upstream_share: every output passes a norm before it is added or is added beside another, so "
+        "none takes anything back");
 }
 
 // The modules with the bits that were chosen; those that stay dense go to `ignored`.

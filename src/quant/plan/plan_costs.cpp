@@ -57,7 +57,7 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
     std::map<SiteId, double> rows;
     for (const LinearSpec& linear : block.linears) {
       const double n = static_cast<double>(linear.out_features), k = static_cast<double>(linear.in_features);
-      const bool last = linear.id == block.sublayer_of(linear.site).output();
+      const bool last = block.sublayer_of(linear.site).is_output(linear.id);
       flops += 2 * n * k * tokens * (last ? 1 : 2);  // once for the inner input's statistics, once quantized
       rows[linear.site] += n;
       flops += 4 * 2 * n * k * k;  // losses of every row

@@ -151,5 +151,47 @@ TEST(Glm4, NormsStandBeforeAndBehindAndAHalfTurns) {
   EXPECT_EQ(sentence_of(model), "") << "heads of the hidden size";
 }
 
+TEST(Cohere, OneNormHasTheReadersOfBothMixers) {
+  const ScratchCohere2 model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(spec.final_norm.scale, 0.25f);
+  const BlockSpec& block = spec.blocks[0];
+  ASSERT_EQ(block.sublayers.size(), 1u);
+  ASSERT_EQ(block.sublayers[0].sites.size(), 3u);
+  const SiteSpec& both = block.at(block.sublayers[0].sites[0]);
+  EXPECT_EQ(both.readers.size(), 5u);
+  EXPECT_TRUE(std::holds_alternative<NormGain>(both.producer));
+  EXPECT_TRUE(std::holds_alternative<LinearRows>(block.at(block.mlp()->inner).producer));
+  EXPECT_EQ(block.sublayers[0].outputs(), (std::vector{block.attention()->output, block.mlp()->output}));
+  EXPECT_FALSE(block.norms[0].bias.exists());
+}
+
+TEST(Cohere, BlocksWithoutAWindowDoNotTurn) {
+  ScratchCohere2 model;
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(5, 5)) << "every fourth has none";
+  model.config["sliding_window_pattern"] = 2;
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(5, 0));
+  EXPECT_THAT(turning(ModelSpec::read(model.open())), ElementsAre(4, 0));
+  model.config["layer_switch"] = 4;
+  EXPECT_THAT(sentence_of(model), HasSubstr("layer_switch"));
+  model.config["layer_switch"] = 2;
+  EXPECT_EQ(sentence_of(model), "");
+  model.config["sliding_window"] = nullptr;
+  EXPECT_THAT(sentence_of(model), HasSubstr("sliding_window: is null, and block 0 is sliding_attention"));
+}
+
+TEST(Cohere, OtherFormsAreRefusedByName) {
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"use_qk_norm", true},
+                                   {"use_parallel_block", false},
+                                   {"rotary_pct", 0.5},
+                                   {"position_embedding_type", "rope_neox"},
+                                   {"logit_scale", 0},
+                                   {"head_dim", 8}}) {
+    ScratchCohere2 model;
+    model.config[key] = value;
+    EXPECT_THAT(sentence_of(model), HasSubstr(key));
+  }
+}
+
 }  // namespace
 }  // namespace llmq

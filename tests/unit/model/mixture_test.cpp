@@ -123,7 +123,7 @@ TEST(MixtureSpecs, SitesReadersAndWhatStaysDense) {
   const ModelSpec spec = ModelSpec::read(model.open());
   const BlockSpec& block = spec.blocks[0];
   const SublayerSpec& part = block.sublayers[1];
-  EXPECT_FALSE(part.output().has_value());
+  EXPECT_TRUE(part.outputs().empty());
   ASSERT_EQ(part.sites.size(), 7u);  // x_mlp, and one behind each expert
   const SiteSpec& input = block.at(part.sites.front());
   EXPECT_EQ(input.readers.size(), 2u + 2 * 6);  // router and shared gate, too: a fold has to scale them

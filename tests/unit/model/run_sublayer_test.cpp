@@ -85,8 +85,37 @@ struct Held {
   }
 };
 
+// Sees every site and stops nowhere.
+class SeesAll final : public Tap {
+ public:
+  SeesAll(Backend& backend, Compute compute) : backend_(backend), dtype_(activation_dtype(compute)) {}
+  TensorView place(const SiteSpec& site, SiteId, std::int64_t rows) override {
+    held_.push_back(
+        backend_.allocate(static_cast<std::size_t>(rows * site.channels * element_bytes(dtype_))));
+    return held_.back().view(dtype_, {rows, site.channels});
+  }
+  Flow at(SiteId site, const TensorView&) override {
+    seen.push_back(site);
+    return Flow::kGoOn;
+  }
+  std::vector<SiteId> seen;
+
+ private:
+  Backend& backend_;
+  DType dtype_;
+  std::deque<Buffer> held_;
+};
+
+void run_tapped(const MemberBlock& member, const BlockSpec& block, const BatchRows& rows) {
+  for (std::size_t part = 0; part < block.sublayers.size(); ++part) {
+    SeesAll tap(member.context->backend, member.context->compute);
+    EXPECT_TRUE(run_sublayer(member, 0, part, rows, tap));
+    EXPECT_EQ(tap.seen, block.sublayers[part].sites);
+  }
+}
+
 std::vector<float> run(const std::vector<Backend*>& members, Compute compute, const LinearSource& source,
-                       const ModelSpec& spec, const RowChunks& chunks) {
+                       const ModelSpec& spec, const RowChunks& chunks, bool tapped = false) {
   const ModelSpec share = member_spec(spec, static_cast<std::int64_t>(members.size()));
   const Batch batch;
   std::vector<float> hidden =
@@ -103,7 +132,10 @@ std::vector<float> run(const std::vector<Backend*>& members, Compute compute, co
     places.push_back({&one.context, &weights[i], one.pages, one.view});
   }
   Exchange exchange;
-  run_block(places, 0, batch.rows, exchange);
+  if (tapped)
+    run_tapped(places.front(), spec.blocks[0], batch.rows);
+  else
+    run_block(places, 0, batch.rows, exchange);
   for (std::size_t i = members.size(); i-- > 0;) {
     const std::vector<float> others = hidden;
     members[i]->download(hidden.data(), held[i].view);
@@ -123,11 +155,14 @@ void expect_equal_chunks(const ScratchModel& model) {
     const std::vector<float> whole = run({backend.get()}, compute, source, spec, {});
     for (const std::int64_t rows : {1, 2, 3, 4, 6, 7, 14})
       EXPECT_EQ(run({backend.get()}, compute, source, spec, {1, rows}), whole) << rows << " rows at once";
+    EXPECT_EQ(run({backend.get()}, compute, source, spec, {}, true), whole) << "past a tap";
   }
 }
 
 TEST(RunBlock, ChunksOfAnySizeGiveTheSameBits) { expect_equal_chunks(ScratchModel()); }
 TEST(RunBlock, ChunksWithoutANormBeforeGiveTheSameBits) { expect_equal_chunks(ScratchOlmo2()); }
+
+TEST(RunBlock, ChunksOfMixersSideBySideGiveTheSameBits) { expect_equal_chunks(ScratchCohere2()); }
 
 TEST(RunBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
   ScratchModel model;
@@ -142,8 +177,7 @@ TEST(RunBlock, ADeviceTakesAsManyRowsAsItsScratchHolds) {
 }
 
 // The second member's memory is closed to the first.
-TEST(RunBlock, MembersGiveTheBitsOfOneDevice) {
-  ScratchModel model;
+void expect_equal_members(const ScratchModel& model) {
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
   const LinearSource source = LinearSource::open(checkpoint);
@@ -155,6 +189,9 @@ TEST(RunBlock, MembersGiveTheBitsOfOneDevice) {
           << rows << " rows at once";
   }
 }
+
+TEST(RunBlock, MembersGiveTheBitsOfOneDevice) { expect_equal_members(ScratchModel()); }
+TEST(RunBlock, MembersOfMixersSideBySideGiveTheBitsOfOneDevice) { expect_equal_members(ScratchCohere2()); }
 
 TEST(RunBlock, AModelIsDividedWhereEverythingDivides) {
   ScratchModel model;

@@ -141,6 +141,17 @@ class ScratchOlmo2 : public ScratchModel {
   }
 };
 
+// The same as a Cohere 2: attention and MLP side by side, of one layer norm.
+class ScratchCohere2 : public ScratchModel {
+ public:
+  ScratchCohere2() : ScratchModel("cohere2", "Cohere2ForCausalLM") {
+    for (const char* block : {"model.layers.0.", "model.layers.1."})
+      tensors.erase(block + std::string("post_attention_layernorm.weight"));
+    config["sliding_window"] = 5;
+    config["logit_scale"] = 0.25;
+  }
+};
+
 // Of each block.
 inline std::vector<std::int64_t> windows_of(const ModelSpec& spec) {
   std::vector<std::int64_t> found;

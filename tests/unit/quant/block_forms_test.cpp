@@ -161,8 +161,9 @@ struct Moved {
   double gain = 0, product = 0;  // largest |log| of new over old: of gains, and of gains times gate's columns
 };
 
-Moved moved(const Job& job, const Checkpoint& checkpoint, const BlockSpec& block) {
-  const std::string gain = block.at(norm_named(block, "post_attention_layernorm")).gain.tensor,
+Moved moved(const Job& job, const Checkpoint& checkpoint, const BlockSpec& block,
+            const char* norm = "post_attention_layernorm") {
+  const std::string gain = block.at(norm_named(block, norm)).gain.tensor,
                     gate = linear_named(block, "gate_proj").weight.tensor;
   const std::vector<float> old_gain = checkpoint.read_float32(checkpoint.at(gain)),
                            old_gate = checkpoint.read_float32(checkpoint.at(gate)),
@@ -307,6 +308,43 @@ TEST(BlockForms, NoRecipeQuantizesWhatIsNeverQuantized) {
   for (const BlockSpec& block : spec.blocks) {
     const std::string& gate = linear_named(block, "gate_proj").module;
     EXPECT_NE(std::find(plan.ignored.begin(), plan.ignored.end(), gate), plan.ignored.end()) << gate;
+  }
+}
+
+// q and k of attention and gate of the MLP read one norm: its scale is that of all of them, once.
+TEST(BlockForms, MixersSideBySideShareTheScaleOfTheirNorm) {
+  ScratchCohere2 model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = with_router(checkpoint);
+  for (const char* recipe : {kAwqInForms,
+                             "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+                             "calibration: {sequence_length: 24}\n"}) {
+    SCOPED_TRACE(recipe);
+    const Job job(recipe, checkpoint, spec);
+    EXPECT_EQ(job.output.quantized.size(), 2 * 6u);
+    for (const BlockSpec& block : spec.blocks) {
+      const Moved found = moved(job, checkpoint, block, "input_layernorm");
+      EXPECT_GT(found.gain, 0.1) << "without a fold there is nothing to see";
+      EXPECT_LT(found.product, 4 * 0x1p-24) << "one division and two products, of 24 bits";
+    }
+  }
+}
+
+// What nothing rounds is what it was: 8 bits for each weight of a channel, folds included, lose little.
+TEST(BlockForms, MixersSideBySideAreCalibratedByEveryMethod) {
+  ScratchCohere2 model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  for (const char* recipe :
+       {kGptqInForms, kAwqInForms,
+        "method: [awq, gptq]\nscheme: w4a16_g8_asym\ncalibration: {sequence_length: 24}\n"}) {
+    SCOPED_TRACE(recipe);
+    const Job job(recipe, checkpoint, spec);
+    EXPECT_EQ(job.output.quantized.size(), 2 * 7u);
+    EXPECT_FALSE(takes_back_upstream(
+        make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0)));
   }
 }
 

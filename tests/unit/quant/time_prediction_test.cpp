@@ -43,7 +43,7 @@ void expect_norms_fit(const Checkpoint& from, const BlockSpec& block) {
     EXPECT_EQ(from.at(norm.gain.tensor).view.shape.elements(), norm.width) << norm.gain.tensor;
   for (const SublayerSpec& part : block.sublayers)
     for (const std::optional<NormId> norm : {part.before, part.after})
-      EXPECT_TRUE(!norm || block.at(*norm).width == block.at(part.output().value()).out_features);
+      EXPECT_TRUE(!norm || block.at(*norm).width == block.at(part.outputs().front()).out_features);
   const AttentionSpec& attention = *block.attention();
   if (!attention.query_norm) return;
   EXPECT_EQ(block.at(*attention.query_norm).width, attention.inner_width());
