@@ -576,6 +576,8 @@ FAULTS = [
           [("llmq_unit_model", "Cohere.OneNorm*")]),
     Fault("blocks-without-a-window-turn", "src/model/families/cohere.cpp", "sliding ? spec.ropes.front().dims : 0);", "sliding || !sliding ? spec.ropes.front().dims : 0);",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*cohere2")]),
+    Fault("falcons-key-and-value-swapped", "src/model/families/falcon.cpp", "attention.key = {qkv, 1}, attention.value = {qkv, 2};", "attention.key = {qkv, 2}, attention.value = {qkv, 1};",
+          [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*falcon*")]),
     Fault("scale-passes-a-gelu", "src/model/block_builder.cpp", "mixer.activation == Activation::kRelu", "mixer.activation != Activation::kSilu",
           [("llmq_golden_models", "*Fold*")]),
     Fault("norm-over-all-heads-head-by-head", "src/model/mixers/attention.cpp", "{x.shape.elements() / of_rows.width, of_rows.width}", "{x.rows(), spec.head_dim}",

@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4 and Cohere 2 with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit, and other methods are
 refused by name.
 
@@ -13,7 +13,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
+from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
                           Qwen3MoeConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -75,6 +75,8 @@ GLM4 = Glm4Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hi
 COHERE2 = Cohere2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
                         num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
                         sliding_window=100, layer_types=["sliding_attention", "full_attention"], logit_scale=0.4)
+FALCON = FalconConfig(vocab_size=2048, hidden_size=96, ffn_hidden_size=192, num_hidden_layers=2, num_attention_heads=6,
+                      max_position_embeddings=512, bos_token_id=1, eos_token_id=2)
 
 SPARSE = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
               num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0,
@@ -131,10 +133,13 @@ def check_against_transformers(program, name, folder, peers_copy=None):
     return mine
 
 
-def check_family(program, family, source, work):
+def check_family(program, family, source, work, packed=True):
+    """Without `packed` Transformers is given dense tensors of what was rounded: it loads no packed model of the family."""
     original = check_against_transformers(program, family, source)
     for method, settings in METHODS.items():
         output = os.path.join(work, f"{family}-{method.replace(',', '-')}")
+        if not packed and "smoothquant" not in method:
+            settings = [*settings, "format=safetensors"]
         llmq(program, "quantize", "--model", source, "--output", output, "--method", method,
              *[a for s in settings for a in ("--set", s)])
         check = llmq(program, "verify", output)
@@ -204,6 +209,7 @@ def main():
     check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
     check_family(program, "glm4", random_model(GLM4, os.path.join(work, "glm4")), work)
     check_family(program, "cohere2", random_model(COHERE2, os.path.join(work, "cohere2")), work)
+    check_family(program, "falcon", random_model(FALCON, os.path.join(work, "falcon")), work, packed=False)
     check_family(program, "starcoder2", random_model(STARCODER2, os.path.join(work, "starcoder2")), work)
     olmo2 = random_model(OLMO2, os.path.join(work, "olmo2"))
     check_family(program, "olmo2", olmo2, work)

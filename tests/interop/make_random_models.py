@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 VOCAB = 97
@@ -216,6 +216,8 @@ MODELS = {
         "bfloat16",
         ["transformers4"],
     ),
+    "falcon": (FalconConfig, dict(), "float32", []),
+    "falcon-biases": (FalconConfig, dict(bias=True, ffn_hidden_size=48, tie_word_embeddings=True), "bfloat16", ["transformers4"]),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
@@ -232,6 +234,9 @@ def make_config(name, hidden, layers):
             sizes.pop(key)
         # Positions are learned, so that there are none beyond the table's.
         sizes.update(word_embed_proj_dim=hidden, ffn_dim=hidden + 8, pad_token_id=0, max_position_embeddings=max(64, TOKENS))
+    if cls is FalconConfig:
+        for key in ("intermediate_size", "num_key_value_heads"):
+            sizes.pop(key)
     if sizes.get("layer_types") == "alternate":
         sizes["layer_types"] = ["sliding_attention" if i % 2 == 0 else "full_attention" for i in range(layers)]
     if sizes.get("no_rope_layers") == "alternate":

@@ -193,5 +193,18 @@ TEST(Cohere, OtherFormsAreRefusedByName) {
   }
 }
 
+TEST(Falcon, OtherFormsAreRefusedByName) {
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"new_decoder_architecture", true},
+                                   {"multi_query", false},
+                                   {"parallel_attn", false},
+                                   {"alibi", true},
+                                   {"activation", "relu"},
+                                   {"num_attention_heads", 16}}) {
+    ScratchModel model("falcon", "FalconForCausalLM");
+    model.config[key] = value;
+    EXPECT_THAT(sentence_of(model), HasSubstr(key));
+  }
+}
+
 }  // namespace
 }  // namespace llmq
