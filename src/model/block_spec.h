@@ -83,12 +83,13 @@ struct NormSpec {
   float eps = 1e-6f;
   float offset = 0;  // x is multiplied by offset + what is stored
   // Of the result: logits that are divided by a number are those of a last norm that is.
-  float scale = 1;
-  float multiplier(float of_stored) const { return scale * (offset == 0 ? of_stored : offset + of_stored); }
+  double scale = 1;
+  float multiplier(float of_stored) const { return scaled(offset == 0 ? of_stored : offset + of_stored); }
   float stored(float of_multiplier) const {
-    const float unscaled = of_multiplier / scale;
+    const auto unscaled = static_cast<float>(of_multiplier / scale);
     return offset == 0 ? unscaled : unscaled - offset;
   }
+  float scaled(float value) const { return static_cast<float>(scale * value); }
 };
 
 // What may be divided by s where the columns of all readers are multiplied by it.

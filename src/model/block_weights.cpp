@@ -158,7 +158,7 @@ NormWeights load_norm(Backend& backend, const NormSpec& norm, std::span<const fl
   std::vector<float> factor(gain.begin(), gain.end());
   for (float& value : factor) value = norm.multiplier(value);
   std::vector<float> shift(bias.begin(), bias.end());
-  for (float& value : shift) value *= norm.scale;
+  for (float& value : shift) value = norm.scaled(value);
   return {upload_values(backend, factor), shift.empty() ? Buffer() : upload_values(backend, shift)};
 }
 

@@ -578,6 +578,8 @@ FAULTS = [
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*cohere2")]),
     Fault("falcons-key-and-value-swapped", "src/model/families/falcon.cpp", "attention.key = {qkv, 1}, attention.value = {qkv, 2};", "attention.key = {qkv, 2}, attention.value = {qkv, 1};",
           [("llmq_golden_models", "*GoldenModel.LogitsEqualTransformers*falcon*")]),
+    Fault("logits-divided-by-the-inverse", "src/export/gguf/gguf_metadata.cpp", "static_cast<float>(1 / spec.final_norm.scale)", "static_cast<float>(spec.final_norm.scale)",
+          [("llmq_unit_export", "GgufFile.SaysWhatGraniteIs")]),
     Fault("scale-passes-a-gelu", "src/model/block_builder.cpp", "mixer.activation == Activation::kRelu", "mixer.activation != Activation::kSilu",
           [("llmq_golden_models", "*Fold*")]),
     Fault("norm-over-all-heads-head-by-head", "src/model/mixers/attention.cpp", "{x.shape.elements() / of_rows.width, of_rows.width}", "{x.rows(), spec.head_dim}",

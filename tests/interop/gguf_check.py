@@ -8,7 +8,8 @@ import contextlib, filecmp, glob, io, json, os, runpy, shutil, subprocess, sys, 
 import numpy as np
 import torch, transformers
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config
+from transformers import (AutoModelForCausalLM, GraniteConfig, LlamaConfig, MistralConfig, Olmo2Config, Phi3Config, Qwen2Config, Qwen3Config,
+                          SeedOssConfig)
 from make_random_models import fill
 from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq
 
@@ -93,6 +94,9 @@ models = {
     "phi3": random_model("phi3-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=32, sliding_window=64,
                                                  tie_word_embeddings=False, rope_parameters=longrope, **sizes), smollm2),
     "olmo2": random_model("olmo2-tiny", Olmo2Config(vocab_size=49152, pad_token_id=None, tie_word_embeddings=False, rope_parameters=yarn, **sizes), smollm2),
+    "granite": random_model("granite-tiny", GraniteConfig(vocab_size=49152, pad_token_id=None, tie_word_embeddings=True, embedding_multiplier=12.3,
+                                                          attention_multiplier=0.0157, residual_multiplier=0.22, logits_scaling=7.9, **sizes), smollm2),
+    "seed_oss": random_model("seed_oss-tiny", SeedOssConfig(vocab_size=49152, pad_token_id=None, head_dim=32, tie_word_embeddings=False, **sizes), smollm2),
     "phi4": random_model("phi4-tiny", Phi3Config(vocab_size=49152, pad_token_id=None, original_max_position_embeddings=128, sliding_window=None,
                                                  tie_word_embeddings=True, **sizes), smollm2),
 }
@@ -175,7 +179,7 @@ def convert(*arguments):
     """
     argv, sys.argv = sys.argv, ["convert_hf_to_gguf.py", *arguments]
     automatic = transformers.AutoTokenizer.from_pretrained
-    if any(family in arguments[0] for family in ("qwen", "phi", "olmo")):
+    if any(family in arguments[0] for family in ("qwen", "phi", "olmo", "seed")):
         transformers.AutoTokenizer.from_pretrained = transformers.PreTrainedTokenizerFast.from_pretrained
     try:
         with contextlib.redirect_stderr(io.StringIO()), contextlib.redirect_stdout(io.StringIO()):

@@ -149,6 +149,14 @@ void add_size(GgufKey key, const ModelSpec& spec, const GgufFamily& family, cons
     case GgufKey::kWindow:
       if (attention.window != 0 || family.window == GgufWindow::kAlways) add(attention.window);
       return;
+    case GgufKey::kAttentionScale:
+      return metadata.set_f32(family.key(key), attention.scale);
+    case GgufKey::kEmbeddingScale:
+      return metadata.set_f32(family.key(key), spec.embedding.scale);
+    case GgufKey::kResidualScale:
+      return metadata.set_f32(family.key(key), spec.blocks.front().sublayers.front().residual_scale);
+    case GgufKey::kLogitScale:
+      return metadata.set_f32(family.key(key), static_cast<float>(1 / spec.final_norm.scale));
   }
 }
 

@@ -56,7 +56,7 @@ CohereBlock read_cohere_model(ConfigFields& config, std::int64_t layers, double 
   spec.final_norm = like.norm;
   spec.final_norm.gain = {"model.norm.weight"};
   spec.final_norm.width = spec.hidden_size;
-  spec.final_norm.scale = static_cast<float>(config.number("logit_scale", {1e-6, 1e6}, 0.0625));
+  spec.final_norm.scale = config.number("logit_scale", {1e-6, 1e6}, 0.0625);
   return like;
 }
 

@@ -5,6 +5,8 @@
 // A checkpoint of GraniteMoe stacks its experts. Parted, they have the names that vLLM looks for where they
 // are quantized.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -20,7 +22,7 @@ LlamaTraits read_granite_traits(ConfigFields& config) {
   traits.embedding_scale = multiplier("embedding_multiplier");
   traits.attention_scale = multiplier("attention_multiplier");
   traits.residual_scale = multiplier("residual_multiplier");
-  traits.logit_scale = static_cast<float>(1 / config.number("logits_scaling", kMultiplierRange, 1));
+  traits.logit_scale = 1 / config.number("logits_scaling", kMultiplierRange, 1);
   return traits;
 }
 
@@ -65,9 +67,39 @@ std::optional<SlabNames> find_granite_experts(const Json&, const std::string& te
   return std::nullopt;
 }
 
+// Llama's, without the width of a head, and the four numbers behind.
+constexpr std::array<GgufKey, 16> kGraniteKeys{
+    GgufKey::kBlockCount,        GgufKey::kContextLength,  GgufKey::kEmbeddingLength,
+    GgufKey::kFeedForwardLength, GgufKey::kHeadCount,      GgufKey::kKvHeadCount,
+    GgufKey::kRopeScaling,       GgufKey::kFrequencyBase,  GgufKey::kNormEpsilon,
+    GgufKey::kFileType,          GgufKey::kVocabularySize, GgufKey::kTurningDimensions,
+    GgufKey::kAttentionScale,    GgufKey::kEmbeddingScale, GgufKey::kResidualScale,
+    GgufKey::kLogitScale};
+
+void add_granite_gguf(const GgufHeader& header, Json& config) {
+  for (const auto& [key, stored] : {std::pair{"attention_multiplier", "granite.attention.scale"},
+                                    {"embedding_multiplier", "granite.embedding_scale"},
+                                    {"residual_multiplier", "granite.residual_scale"},
+                                    {"logits_scaling", "granite.logit_scale"}}) {
+    const auto value = header.find_number(stored);
+    if (!value) bad_gguf(header, stored, "is missing");
+    config[key] = *value;
+  }
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v", "attn_output"});
+  config["mlp_bias"] = has_gguf_biases(header, {"ffn_gate", "ffn_up", "ffn_down"});
+}
+
+constexpr GgufFamily kGraniteGguf = {.architecture = "granite",
+                                     .names = kLlamaNames,
+                                     .keys = kGraniteKeys,
+                                     .turns_neighbours = true,
+                                     .output_biases = true,
+                                     .vocabulary = kLlamaVocabulary,
+                                     .add_config = add_granite_gguf};
+
 }  // namespace
 
-extern const Family kGraniteFamily = {"granite", "GraniteForCausalLM", false, read_granite};
+extern const Family kGraniteFamily = {"granite", "GraniteForCausalLM", false, read_granite, &kGraniteGguf};
 extern const Family kGraniteMoeFamily = {"granitemoe", "GraniteMoeForCausalLM", false, read_granitemoe,
                                          nullptr,      find_granite_experts};
 

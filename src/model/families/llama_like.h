@@ -49,7 +49,8 @@ struct LlamaTraits {
   std::optional<LlamaMixture> mixture;     // in the place of the MLP, in some blocks
   // Of the embedding, of the product of a query and a key (0: 1 / sqrt(head_dim)), of what a mixer adds, and
   // of the logits.
-  float embedding_scale = 1, attention_scale = 0, residual_scale = 1, logit_scale = 1;
+  float embedding_scale = 1, attention_scale = 0, residual_scale = 1;
+  double logit_scale = 1;
 };
 
 // Embedding, blocks and the last norm, under Llama's names.

@@ -1,6 +1,8 @@
 // Seed-OSS: Llama with heads of 128 channels whatever the width, biases for q, k and v, and one of its own
 // for the output of attention. Source: Transformers' configuration_seed_oss and modeling_seed_oss.
 #include "model/families/llama_like.h"
+#include "model/families/llama_like_gguf.h"
+#include "model/gguf/gguf_fields.h"
 
 namespace llmq {
 namespace {
@@ -17,8 +19,27 @@ void read_seed_oss(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   fill_llama(sizes, traits, spec);
 }
 
+constexpr std::array<GgufName, 9> kSeedOssBlockNames{{{"attn_norm", "input_layernorm"},
+                                                      {"attn_q", "self_attn.q_proj"},
+                                                      {"attn_k", "self_attn.k_proj"},
+                                                      {"attn_v", "self_attn.v_proj"},
+                                                      {"attn_output", "self_attn.o_proj"},
+                                                      {"post_attention_norm", "post_attention_layernorm"},
+                                                      {"ffn_gate", "mlp.gate_proj"},
+                                                      {"ffn_up", "mlp.up_proj"},
+                                                      {"ffn_down", "mlp.down_proj"}}};
+
+void add_seed_oss_gguf(const GgufHeader& header, Json& config) {
+  config["attention_bias"] = has_gguf_biases(header, {"attn_q", "attn_k", "attn_v"});
+}
+
+constexpr GgufFamily kSeedOssGguf = {.architecture = "seed_oss",
+                                     .names = {"model.layers", kLlamaModelNames, kSeedOssBlockNames},
+                                     .keys = kQwen3Keys,
+                                     .add_config = add_seed_oss_gguf};
+
 }  // namespace
 
-extern const Family kSeedOssFamily = {"seed_oss", "SeedOssForCausalLM", false, read_seed_oss};
+extern const Family kSeedOssFamily = {"seed_oss", "SeedOssForCausalLM", false, read_seed_oss, &kSeedOssGguf};
 
 }  // namespace llmq

@@ -43,6 +43,14 @@ std::string_view text_of(GgufKey key) {
       return "rope.dimension_count";
     case GgufKey::kWindow:
       return "attention.sliding_window";
+    case GgufKey::kAttentionScale:
+      return "attention.scale";
+    case GgufKey::kEmbeddingScale:
+      return "embedding_scale";
+    case GgufKey::kResidualScale:
+      return "residual_scale";
+    case GgufKey::kLogitScale:
+      return "logit_scale";
   }
   return {};
 }

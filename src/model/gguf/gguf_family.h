@@ -45,7 +45,11 @@ enum class GgufKey : std::uint8_t {
   kFileType,          // general.file_type, which stands among them
   kVocabularySize,
   kTurningDimensions,  // rope.dimension_count
-  kWindow              // attention.sliding_window, as GgufFamily::window says
+  kWindow,             // attention.sliding_window, as GgufFamily::window says
+  kAttentionScale,     // attention.scale, of the products of queries and keys
+  kEmbeddingScale,
+  kResidualScale,
+  kLogitScale  // what the logits are divided by
 };
 
 enum class GgufWindow : std::uint8_t {

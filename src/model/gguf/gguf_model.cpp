@@ -64,7 +64,8 @@ double turning_share(const Sizes& sizes) {
 }
 
 // Keys that would change the mathematics and that no config of these families carries.
-void refuse_unknown_mathematics(const GgufHeader& header, const std::string& arch) {
+void refuse_unknown_mathematics(const GgufHeader& header, const GgufFamily& family) {
+  const std::string arch = family.architecture;
   if (const auto experts = header.find_integer(arch + ".expert_count"); experts && *experts != 0)
     unsupported_gguf(header, arch + ".expert_count",
                      fmt::format("is {}; mixtures of experts are not read from GGUF", *experts));
@@ -74,10 +75,15 @@ void refuse_unknown_mathematics(const GgufHeader& header, const std::string& arc
     unsupported_gguf(
         header, "split.count",
         fmt::format("the model is split over {} files; join them with llama-gguf-split --merge", *count));
+  const auto knows = [&](const std::string& name) {
+    return std::any_of(family.keys.begin(), family.keys.end(),
+                       [&](GgufKey key) { return family.key(key) == name; });
+  };
   for (const char* key :
        {".logit_scale", ".embedding_scale", ".residual_scale", ".attention.scale", ".attn_logit_softcapping",
         ".final_logit_softcapping", ".attention.clamp_kqv", ".attention.max_alibi_bias"})
-    if (const auto value = header.find_number(arch + key); value && *value != 0.0 && *value != 1.0)
+    if (const auto value = header.find_number(arch + key);
+        value && *value != 0.0 && *value != 1.0 && !knows(arch + key))
       unsupported_gguf(header, arch + key, fmt::format("is {}; models with it are not read", *value));
 }
 
@@ -170,7 +176,7 @@ Json build_config(const GgufHeader& header, std::span<const std::byte> bytes, co
 GgufReading read_gguf_model(const GgufHeader& header, std::span<const std::byte> bytes) {
   const Family& family = family_of_gguf(header);
   const Sizes sizes = read_sizes(header, *family.gguf);
-  refuse_unknown_mathematics(header, family.gguf->architecture);
+  refuse_unknown_mathematics(header, *family.gguf);
   GgufReading model;
   model.config = build_config(header, bytes, family, sizes);
   for (std::size_t index = 0; index < header.tensors.size(); ++index)

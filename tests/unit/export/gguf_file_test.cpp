@@ -100,6 +100,11 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
   EXPECT_EQ(read.blocks.front().pages.kv_heads, spec.blocks.front().pages.kv_heads);
   EXPECT_EQ(read.blocks.front().pages.head_dim, spec.blocks.front().pages.head_dim);
   EXPECT_EQ(read.final_norm.eps, spec.final_norm.eps);
+  EXPECT_FLOAT_EQ(static_cast<float>(read.final_norm.scale), static_cast<float>(spec.final_norm.scale));
+  EXPECT_EQ(read.embedding.scale, spec.embedding.scale);
+  EXPECT_EQ(read.blocks.front().attention()->scale, spec.blocks.front().attention()->scale);
+  EXPECT_EQ(read.blocks.back().sublayers.back().residual_scale,
+            spec.blocks.back().sublayers.back().residual_scale);
   expect_equal_ropes(gguf_rope(read), gguf_rope(spec));
   EXPECT_EQ(read.blocks.front().pages.window, spec.blocks.front().pages.window);
   EXPECT_EQ(read.tied_head, spec.tied_head);
@@ -120,7 +125,8 @@ TEST_P(GgufRoundTrip, GivesBackStructureAndWeights) {
 INSTANTIATE_TEST_SUITE_P(Families, GgufRoundTrip,
                          ::testing::Values("llama-default", "llama-linear-biases", "llama-yarn",
                                            "llama-tied-head-only", "mistral-window", "mistral-head-dim",
-                                           "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window", "olmo2"),
+                                           "qwen2-yarn", "qwen3", "phi3-longrope", "phi3-window", "olmo2",
+                                           "granite", "granite-biases", "seed_oss"),
                          [](const auto& instance) {
                            std::string name = instance.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -133,6 +139,7 @@ TEST(GgufFile, RefusesWhatTheArchitectureDoesNotCompute) {
                                    {"llama-llama3-gelu", "gelu"},
                                    {"qwen2-window", "sliding"},
                                    {"olmo2-biases", "llama.cpp's olmo2 has no place for this bias"},
+                                   {"seed_oss-biases", "llama.cpp's seed_oss has no place for this bias"},
                                    {"opt", "family opt are not written as GGUF"}})
     expect_refusal(ErrorKind::kUnsupported, part, [&, model = name] {
       to_gguf(system_io(), golden_model(directory, model), directory / "m.gguf", "f32");
@@ -231,6 +238,20 @@ TEST(GgufFile, SaysWhatOlmo2Is) {
     const std::string name = fmt::format("model.layers.1.{}.weight", norm);
     EXPECT_EQ(values(after, name), values(before, name)) << name;
   }
+}
+
+// As llama.cpp's conversion/granite.py, in its order.
+TEST(GgufFile, SaysWhatGraniteIs) {
+  TemporaryDirectory directory;
+  to_gguf(system_io(), golden_model(directory, "granite"), directory / "m.gguf", "f32");
+  const GgufFile file = open_gguf(system_io(), directory / "m.gguf");
+  EXPECT_EQ(keys_of(file.header, "granite."),
+            "block_count context_length embedding_length feed_forward_length attention.head_count "
+            "attention.head_count_kv rope.freq_base attention.layer_norm_rms_epsilon vocab_size "
+            "rope.dimension_count attention.scale embedding_scale residual_scale logit_scale ");
+  EXPECT_EQ(file.header.number("granite.logit_scale"), static_cast<double>(2.9f))
+      << "what divides, not its inverse";
+  EXPECT_EQ(file.header.number("granite.attention.scale"), static_cast<double>(0.23f));
 }
 
 TEST(GgufFile, RefusesASecondRope) {

@@ -170,7 +170,8 @@ TEST(GgufModel, RefusesWhatAConfigCannotSay) {
   GgufBytes unknown;
   unknown.text("general.architecture", "mamba");
   expect_refusal(ErrorKind::kUnsupported, "mamba", [&] { read(unknown); });
-  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3, phi3 and olmo2 are", [&] { read(unknown); });
+  expect_refusal(ErrorKind::kUnsupported, "llama, qwen2, qwen3, phi3, olmo2, seed_oss and granite are",
+                 [&] { read(unknown); });
   GgufBytes windowed = small_gguf("qwen2");
   windowed.u32("qwen2.attention.sliding_window", 32);
   expect_refusal(ErrorKind::kUnsupported, "read for llama and phi3 only", [&] { read(windowed); });
