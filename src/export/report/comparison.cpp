@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
@@ -61,8 +62,12 @@ ComparedOutput read_output(Io& io, const std::string& name) {
   return output;
 }
 
+// However each was named: from the current directory, or from the root.
 bool same_place(const std::string& a, const std::string& b) {
-  return tidy_path(Path(a).lexically_normal()) == tidy_path(Path(b).lexically_normal());
+  const auto whole = [](const std::string& name) {
+    return tidy_path(std::filesystem::absolute(name).lexically_normal());
+  };
+  return whole(a) == whole(b);
 }
 
 ComparedOutput& output_named(Comparison& comparison, const std::string& model, const std::string& file) {

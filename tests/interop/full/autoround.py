@@ -16,6 +16,7 @@ from peer import TINYSTORIES, WIKITEXT, expect, finish, llmq, perplexity, run_in
 
 run_in("autoround", ["auto_round"], "auto-round==0.16.1")
 import json
+import auto_round
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 
 #include "base/error.h"
 #include "export/report/chart.h"
@@ -117,7 +118,7 @@ TEST_F(ComparisonTest, MeasurementsAreTakenByName) {
   const std::string a = output("a", 4, NAN), b = output("b", 5, 0.5);
   const std::string ppl = file(Json::object(
       {{"schema", "llmq.eval-ppl/1"},
-       {"model", a + "/"},
+       {"model", std::filesystem::relative(a).string() + "/"},
        {"protocol", "hf-2048"},
        {"text", Json::object({{"path", "builtin:wikitext-2"}})},
        {"windows", 4},
