@@ -53,6 +53,7 @@ class ConfigFields {
 
   std::string place(std::string_view key) const;  // "rope_parameters.factor"
   const std::string& file() const { return file_; }
+  const std::string& where() const { return where_; }
   [[noreturn]] void bad(std::string_view key, std::string message, std::string hint = {}) const;  // kBadInput
   [[noreturn]] void unsupported(std::string_view key, std::string message,
                                 std::string hint = {}) const;  // kUnsupported

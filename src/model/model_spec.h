@@ -9,6 +9,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "io/checkpoint.h"
@@ -40,24 +41,38 @@ struct EmbeddingSpec {
   float scale = 1;
 };
 
+// Of a vision-language checkpoint: where its decoder's tensors lie, and what lies beside them
+// (docs/adr/0021-wrappers.md). Names are those of the checkpoint.
+struct WrapperSpec {
+  std::string decoder;                       // its family: "qwen3_vl_text", "llama"
+  std::string prefix;                        // "model.language_model", where a decoder alone has "model"
+  std::vector<std::string> parts;            // modules that are carried along as they are: "model.visual"
+  std::int64_t tensors = 0, parameters = 0;  // of the parts
+  std::uint64_t bytes = 0;
+  // Whether a tensor, or a module, is of one of the parts.
+  bool carries(std::string_view name) const;
+};
+
 struct ModelSpec {
-  std::string family;        // "llama", "mistral", "qwen2", "qwen3", ...
+  std::string family;        // "llama", "mistral", "qwen2", "qwen3", ...; of a wrapper its own, "qwen3_vl"
   std::string architecture;  // "LlamaForCausalLM"
   std::int64_t hidden_size = 0, vocab_size = 0, max_position = 0;
   std::vector<RopeSpec> ropes;  // that blocks use (AttentionSpec::rope); none where positions are embedded
   std::vector<BlockSpec> blocks;
   EmbeddingSpec embedding;
   NormSpec final_norm;
-  std::string head;  // tensor name; the embedding's when tied (or the one stored)
+  std::string head_module = "lm_head";  // as the checkpoint names it
+  std::string head;                     // tensor name; the embedding's when tied (or the one stored)
   bool tied_head = false;
   std::vector<std::int32_t> eos_ids;
   std::optional<std::int32_t> bos_id;
+  std::optional<WrapperSpec> wrapper;  // none: the checkpoint is a decoder alone
 
   // Reads config.json and checks every shape against it; packed linears (quantization_config) are checked by
   // their packed shapes. Errors: kUnsupported (family, field), kBadInput (config disagrees with tensor
   // shapes: both named).
   static ModelSpec read(const Checkpoint& checkpoint);
-  std::int64_t parameters() const;
+  std::int64_t parameters() const;  // of the decoder
   // Weights of linears that stay dense whatever a recipe says, by tensor.
   std::set<std::string> never_quantized() const;
   // The most channels that the inner site of any sublayer has, and the widest page of any block.

@@ -11,7 +11,7 @@
 namespace llmq {
 namespace {
 
-constexpr const char* kHead = "lm_head.weight";
+std::string stored_head(const ModelSpec& spec) { return spec.head_module + ".weight"; }
 
 // Marks what the structure reads, and checks each tensor's shape and type as it does.
 class TensorCheck {
@@ -70,12 +70,14 @@ class TensorCheck {
     }
   }
 
-  void refuse_unread(bool tied) const {
+  void refuse_unread(const ModelSpec& spec) const {
     for (const StoredTensor& tensor : checkpoint_.tensors()) {
       if (read_.count(tensor.name) != 0) continue;
       if (tensor.name.ends_with("rotary_emb.inv_freq"))
-        continue;                                  // old Llama checkpoints store what rope_theta says
-      if (tied && tensor.name == kHead) continue;  // equal to the embedding, as resolve_head() saw
+        continue;  // old Llama checkpoints store what rope_theta says
+      if (spec.tied_head && tensor.name == stored_head(spec))
+        continue;  // equal to the embedding, as resolve_head() saw
+      if (spec.wrapper && spec.wrapper->carries(tensor.name)) continue;
       fail(ErrorKind::kUnsupported,
            {"nothing in this family reads this tensor, so the stored model computes something else",
             checkpoint_.path().string(), tensor.name, "remove it if the model does not depend on it"});
@@ -119,7 +121,7 @@ bool same_bytes(const Checkpoint& checkpoint, const StoredTensor& a, const Store
 }  // namespace
 
 void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
-  spec.head = kHead;
+  spec.head = stored_head(spec);
   spec.tied_head = tied;
   if (!tied) return;
   const StoredTensor* embedding = checkpoint.find(spec.embedding.tensor);
@@ -138,10 +140,10 @@ void resolve_head(const Checkpoint& checkpoint, bool tied, ModelSpec& spec) {
 void check_tensors(const Checkpoint& checkpoint, const std::string& config_file, const ModelSpec& spec) {
   TensorCheck check(checkpoint, config_file);
   const LinearSource source = LinearSource::open(checkpoint);
-  if (source.is_packed("lm_head"))
+  if (source.is_packed(spec.head_module))
     fail(ErrorKind::kUnsupported, {"the head is quantized; only the linears of the blocks may be",
                                    checkpoint.path().string(),
-                                   "lm_head",
+                                   spec.head_module,
                                    {}});
   check.expect(spec.embedding.tensor, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
   check.expect(spec.head, {spec.vocab_size, spec.hidden_size}, "vocab_size x hidden_size");
@@ -157,7 +159,7 @@ void check_tensors(const Checkpoint& checkpoint, const std::string& config_file,
     for (const LinearSpec& linear : block.linears) check.expect_linear(source, linear);
     if (source.kv_cache()) check.expect_kv_scales(source, block);
   }
-  check.refuse_unread(spec.tied_head);
+  check.refuse_unread(spec);
 }
 
 }  // namespace llmq

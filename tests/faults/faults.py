@@ -19,6 +19,17 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
+    # A decoder in a wrapper.
+    Fault("half-a-tower-taken", "src/model/families/read_wrapper.cpp", "if (!found->second.contains(name))", "if (found->second.empty())",
+          [("llmq_unit_model", "Wrapper.ATower*")]),
+    Fault("sections-of-rope-unchecked", "src/model/families/qwen_vl.cpp", "if (!three || angles * 2 != head_dim)", "if (!three)",
+          [("llmq_unit_model", "Wrapper.SectionsOfRope*")]),
+    Fault("wrapped-bias-not-found", "src/model/families/read_wrapper.cpp", "rename(linear.bias.tensor);", "rename(linear.module);",
+          [("llmq_golden_models", "*llava_qwen2*")]),
+    Fault("tower-not-in-ignore", "src/export/formats/listed_names.cpp", 'names.push_back("re:" + part);', "(void)part;",
+          [("llmq_unit_export", "ListedNames.OfAWrapper*")]),
+    Fault("head-of-another-layout", "src/model/families/read_wrapper.cpp", 'spec.head_module = "language_model.lm_head";', 'spec.head_module = "lm_head";',
+          [("llmq_unit_model", "Wrapper.NamesOfEachLayout*"), ("llmq_golden_models", "*GoldenModel.Logits*llava")]),
     # What is written.
     Fault("scale-one-ulp", "src/tensor/stored_float.cpp", "std::memcpy(into, &bits, sizeof bits);",
           "const std::uint16_t next = bits + 1; std::memcpy(into, &next, sizeof next);",

@@ -6,7 +6,7 @@ one committed with the project, and the directories named in LLMQ_LOGITS_MODELS 
 import os, pathlib, subprocess, sys
 import numpy as np
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 import make_random_models
 from peer import TINYSTORIES, WIKITEXT, expect, finish
 
@@ -20,7 +20,8 @@ def ours(model, ids):
 
 
 def theirs(model, ids):
-    peer = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32, attn_implementation="eager").eval()
+    wrapped = pathlib.Path(model).parent.name in make_random_models.WRAPPERS
+    peer = (AutoModelForImageTextToText if wrapped else AutoModelForCausalLM).from_pretrained(model, dtype=torch.float32, attn_implementation="eager").eval()
     with torch.inference_mode():
         return peer(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].numpy()
 
@@ -36,7 +37,7 @@ def compare(name, model, ids):
 
 
 make_random_models.TOKENS = 96
-for name in make_random_models.MODELS:
+for name in [*make_random_models.MODELS, *make_random_models.WRAPPERS]:
     make_random_models.write_model(name, work, hidden=64, layers=3)
     ids = np.random.default_rng(5).integers(3, make_random_models.VOCAB, 96)
     compare(name, work / name / "model", ids)

@@ -23,6 +23,8 @@ from safetensors.torch import load_file, save_file
 from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
+from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, save_wrapper
+
 VOCAB = 97
 TOKENS = 40
 
@@ -223,12 +225,15 @@ MODELS = {
 }
 
 
-def make_config(name, hidden, layers):
-    cls, overrides, dtype, _ = MODELS[name]
-    sizes = dict(vocab_size=VOCAB, hidden_size=hidden, intermediate_size=hidden + 8, num_hidden_layers=layers,
+def decoder_sizes(hidden, layers):
+    return dict(vocab_size=VOCAB, hidden_size=hidden, intermediate_size=hidden + 8, num_hidden_layers=layers,
                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, tie_word_embeddings=False,
                  bos_token_id=1, eos_token_id=2, pad_token_id=None)
-    sizes.update(overrides)
+
+
+def make_config(name, hidden, layers):
+    cls, overrides, dtype, _ = MODELS[name]
+    sizes = {**decoder_sizes(hidden, layers), **overrides}
     if cls is OPTConfig:
         for key in ("intermediate_size", "num_key_value_heads"):
             sizes.pop(key)
@@ -283,15 +288,25 @@ def as_transformers_4(path, older_type_key):
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
+def auto_class(name):
+    return AutoModelForImageTextToText if name in WRAPPERS else AutoModelForCausalLM
+
+
 def write_model(name, out, hidden, layers):
-    _, _, dtype, edits = MODELS[name]
+    wrapped = name in WRAPPERS
+    dtype = WRAPPERS[name][4] if wrapped else MODELS[name][2]
+    edits = [] if wrapped else MODELS[name][3]
     folder = out / name
     shutil.rmtree(folder, ignore_errors=True)
-    model = AutoModelForCausalLM.from_config(make_config(name, hidden, layers))
+    config = make_wrapper_config(name, decoder_sizes(hidden, layers)) if wrapped else make_config(name, hidden, layers)
+    model = auto_class(name).from_config(config)
     seed = zlib.crc32(name.encode())
     fill(model, seed)
     model = model.to(getattr(torch, dtype))
-    model.save_pretrained(folder / "model")
+    if wrapped:
+        save_wrapper(name, model, folder / "model")
+    else:
+        model.save_pretrained(folder / "model")
     (folder / "model" / "generation_config.json").unlink(missing_ok=True)
     if "transformers4" in edits:
         as_transformers_4(folder / "model" / "config.json", "type" in edits)
@@ -301,7 +316,7 @@ def write_model(name, out, hidden, layers):
         tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
         save_file(tensors, shard, metadata={"format": "pt"})
 
-    loaded = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    loaded = auto_class(name).from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
     ids = np.random.default_rng(seed + 1).integers(3, VOCAB, TOKENS, dtype=np.int32)
     with torch.no_grad():
         logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()
@@ -314,10 +329,10 @@ def main():
     parser.add_argument("out", type=pathlib.Path)
     parser.add_argument("--hidden", type=int, default=32)
     parser.add_argument("--layers", type=int, default=2)
-    parser.add_argument("--only", choices=sorted(MODELS))
+    parser.add_argument("--only", choices=sorted([*MODELS, *WRAPPERS]))
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    for name in [arguments.only] if arguments.only else MODELS:
+    for name in [arguments.only] if arguments.only else [*MODELS, *WRAPPERS]:
         write_model(name, arguments.out, arguments.hidden, arguments.layers)
 
 

@@ -42,6 +42,11 @@ void print_estimate(const Estimate& e) {
       "weights and a KV cache in {} ({}) of {} a token, {}, against {}; decoded tokens a second below",
       e.kv_cache.name, e.kv_reason, bytes_text(e.kv_bytes_per_token), e.kv_cache.words,
       bytes_text(e.budget)));
+  if (e.carried_bytes > 0)
+    print_line(
+        fmt::format("{} of the weights are a tower and what goes with it, which stay as they are and "
+                    "which no token of a text reads",
+                    bytes_text(e.carried_bytes)));
   std::vector<std::vector<std::string>> rows = {{"scheme", "weights", "prefill"}};
   for (const SchemeEstimate& scheme : e.schemes) {
     if (!scheme.refusal.empty()) continue;

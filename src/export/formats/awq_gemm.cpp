@@ -33,11 +33,11 @@ std::vector<PackedTensor> pack_awq(const PlannedModule& module, const QuantizedM
 
 // The list of unquantized modules is always written out: a loader that finds null must guess from the
 // tensors' types.
-Json awq_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  const QuantScheme& scheme = modules.front().scheme;
+Json awq_config(const ListedModules& listed) {
+  const QuantScheme& scheme = listed.packed.front().scheme;
   return Json::object({{"bits", 4},
                        {"group_size", group_size_of(scheme)},
-                       {"modules_to_not_convert", text_list(ignored)},
+                       {"modules_to_not_convert", text_list(awq_ignore(listed))},
                        {"quant_method", "awq"},
                        {"version", "gemm"},
                        {"zero_point", true}});

@@ -110,10 +110,10 @@ Json weights_config(const PlannedModule& m) {
 
 // One config group a scheme. A single scheme targets the class; several name their modules one by one, so
 // that nothing depends on which target wins.
-Json compressed_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
+Json compressed_config(const ListedModules& listed) {
   std::vector<PlannedModule> distinct;
   std::vector<Json> targets;
-  for (const PlannedModule& m : modules) {
+  for (const PlannedModule& m : listed.packed) {
     const auto found = std::find_if(distinct.begin(), distinct.end(),
                                     [&](const PlannedModule& other) { return same_group(m, other); });
     const std::size_t index = static_cast<std::size_t>(found - distinct.begin());
@@ -121,7 +121,7 @@ Json compressed_config(std::span<const PlannedModule> modules, std::span<const s
       distinct.push_back(m);
       targets.push_back(Json::array());
     }
-    targets[index].push_back(m.module);
+    targets[index].push_back(compressed_target(m.module, listed.wrapper));
   }
   std::string_view format = compressed_format(distinct.front().scheme);
   Json groups = Json::object();
@@ -138,7 +138,7 @@ Json compressed_config(std::span<const PlannedModule> modules, std::span<const s
   return Json::object({{"config_groups", std::move(groups)},
                        {"format", format},
                        {"global_compression_ratio", nullptr},
-                       {"ignore", text_list(ignored)},
+                       {"ignore", text_list(compressed_ignore(listed))},
                        {"kv_cache_scheme", nullptr},
                        {"provider", "llmq"},
                        {"quant_method", "compressed-tensors"},

@@ -32,7 +32,7 @@ std::vector<PackedTensor> pack_dense(const PlannedModule& m, const QuantizedMatr
   return tensors;
 }
 
-Json dense_config(std::span<const PlannedModule>, std::span<const std::string>) { return {}; }
+Json dense_config(const ListedModules&) { return {}; }
 
 std::optional<std::string> dense_refusal(const PlannedModule& m, const PlannedModule&) {
   if (m.scheme.activation_bits != 16) return "format safetensors cannot say that inputs are rounded";

@@ -85,36 +85,31 @@ bool same_words(const PlannedModule& a, const PlannedModule& b) {
          group_size_of(a.scheme) == group_size_of(b.scheme) && a.column_groups == b.column_groups;
 }
 
-// ^model\.layers\.0\.mlp\.down_proj$
-std::string exactly(const std::string& name) {
-  std::string pattern = "^";
-  for (const char c : name) pattern += c == '.' ? std::string("\\.") : std::string(1, c);
-  return pattern + "$";
-}
-
-Json rules(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
+Json rules(const ListedModules& listed) {
   Json dynamic = Json::object();
   std::set<std::string> fused;
+  const auto exactly = [&](const std::string& name) { return name_expression(name, listed.wrapper); };
+  if (listed.wrapper != nullptr)
+    for (const std::string& part : part_expressions(*listed.wrapper)) dynamic["-:" + part] = Json::object();
   const auto rule = [&](const char* sign, const std::string& module, const Json& value) {
     dynamic[sign + exactly(module)] = value;
     const FusedLinear whole = fused_linear(module);
     if (whole.parts > 1 && fused.insert(whole.module).second) dynamic[sign + exactly(whole.module)] = value;
   };
-  for (const PlannedModule& m : modules)
-    if (!same_words(m, modules.front()))
+  for (const PlannedModule& m : listed.packed)
+    if (!same_words(m, listed.packed.front()))
       rule("+:", m.module,
            Json::object({{"bits", m.scheme.bits},
                          {"group_size", group_size_of(m.scheme)},
                          {"sym", m.scheme.symmetric},
                          {"desc_act", m.column_groups}}));
-  for (const std::string& name : ignored)
+  for (const std::string& name : listed.dense)
     if (name != "lm_head") rule("-:", name, Json::object());
   return dynamic;
 }
 
-Json gptq_config(std::span<const PlannedModule> modules, std::span<const std::string> ignored,
-                 const char* checkpoint_format) {
-  const PlannedModule& first = modules.front();
+Json gptq_config(const ListedModules& listed, const char* checkpoint_format) {
+  const PlannedModule& first = listed.packed.front();
   Json json = Json::object({{"bits", first.scheme.bits},
                             {"checkpoint_format", checkpoint_format},
                             {"desc_act", first.column_groups},
@@ -128,17 +123,12 @@ Json gptq_config(std::span<const PlannedModule> modules, std::span<const std::st
                             {"static_groups", false},
                             {"sym", first.scheme.symmetric},
                             {"true_sequential", true}});
-  if (Json dynamic = rules(modules, ignored); !dynamic.members().empty())
-    json["dynamic"] = std::move(dynamic);
+  if (Json dynamic = rules(listed); !dynamic.members().empty()) json["dynamic"] = std::move(dynamic);
   return json;
 }
 
-Json config_v1(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  return gptq_config(modules, ignored, "gptq");
-}
-Json config_v2(std::span<const PlannedModule> modules, std::span<const std::string> ignored) {
-  return gptq_config(modules, ignored, "gptq_v2");
-}
+Json config_v1(const ListedModules& listed) { return gptq_config(listed, "gptq"); }
+Json config_v2(const ListedModules& listed) { return gptq_config(listed, "gptq_v2"); }
 
 std::optional<std::string> gptq_refusal(const PlannedModule& m, const PlannedModule&) {
   const QuantScheme& scheme = m.scheme;

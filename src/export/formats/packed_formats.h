@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "export/formats/listed_names.h"
 #include "io/safetensors.h"
 #include "tensor/kv_cache_type.h"
 #include "tensor/planned_module.h"
@@ -29,8 +30,7 @@ struct PackedFormatRow {
   // The tensors of one linear, in declaration order; pack() gives the same ones with their bytes.
   std::vector<TensorDeclaration> (*declare)(const PlannedModule& module);
   std::vector<PackedTensor> (*pack)(const PlannedModule& module, const QuantizedMatrix& matrix);
-  // config.json's quantization_config. `ignored`: linears left dense.
-  Json (*config)(std::span<const PlannedModule> modules, std::span<const std::string> ignored);
+  Json (*config)(const ListedModules& listed);  // config.json's quantization_config
   // Why the format cannot say this module beside `first`, the first module of the model; nothing when it can.
   std::optional<std::string> (*refusal)(const PlannedModule& module, const PlannedModule& first);
   // A file of its own that repeats quantization_config, where loaders want one.

@@ -93,6 +93,11 @@ std::vector<std::string> ignored_linears(std::span<const PlannedModule> modules,
   return names;
 }
 
+Json config_of(const PackedFormatRow& row, std::span<const PlannedModule> modules,
+               const std::vector<std::string>& dense, const ModelSpec& spec) {
+  return row.config({modules, dense, spec.wrapper ? &*spec.wrapper : nullptr});
+}
+
 // Neither the files being read are replaced nor their directory added to: a model directory holds one model.
 // Links are followed, so that two names of one place are seen.
 void refuse_own_source(const Checkpoint& checkpoint, const OutputTarget& target) {
@@ -127,7 +132,7 @@ bool loaders_read(const std::string& name) {
          name.ends_with(".safetensors.index.json") || name == "config.json" ||
          name == "quantize_config.json" || name == "generation_config.json" || begins("tokenizer") ||
          begins("special_tokens_map") || begins("added_tokens") || begins("vocab") || begins("merges") ||
-         begins("chat_template");
+         begins("chat_template") || name.ends_with("processor_config.json");
 }
 
 }  // namespace
@@ -150,6 +155,11 @@ std::string_view torch_dtype_name(DType dtype) {
 }
 
 void set_dtype(Json& config, DType dtype) {
+  // A wrapper's decoder says its own, too.
+  if (Json* const text = config.find("text_config") == nullptr ? nullptr : &config["text_config"];
+      text != nullptr && text->is_object())
+    for (const char* key : {"torch_dtype", "dtype"})
+      if (text->find(key) != nullptr) (*text)[key] = torch_dtype_name(dtype);
   const bool old_spelling = config.find("torch_dtype") != nullptr,
              new_spelling = config.find("dtype") != nullptr;
   if (old_spelling || !new_spelling) config["torch_dtype"] = torch_dtype_name(dtype);
@@ -218,7 +228,7 @@ std::unique_ptr<ModelWriter> open_writer(Io& io, const std::string& format, cons
   if (row.dense)
     config.erase("quantization_config");
   else
-    config["quantization_config"] = row.config(modules, ignored_linears(modules, ignored));
+    config["quantization_config"] = config_of(row, modules, ignored_linears(modules, ignored), spec);
   if (kv_cache) config["quantization_config"]["kv_cache_scheme"] = row.kv_cache_scheme(*kv_cache);
   // A loader running in another type would round the scales, or the weights.
   set_dtype(config, row.dense ? DType::kF32 : modules.front().scheme.scale_dtype);

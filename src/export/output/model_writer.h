@@ -115,7 +115,7 @@ std::unique_ptr<ModelWriter> open_dense_writer(Io& io, const OutputTarget& targe
                                                const Checkpoint& checkpoint,
                                                std::vector<TensorDeclaration> tensors, Json config);
 
-// SHA-256 over the files that loaders read (weights, index, config, tokenizer, generation config):
+// SHA-256 over the files that loaders read (weights, index, configs, tokenizer, processors):
 // "sha256:<hex>" of the lines "<sha256 hex>  <name>\n" sorted by name, so that `sha256sum` over those files,
 // hashed again, gives the same.
 std::string output_digest(Io& io, const Path& directory);

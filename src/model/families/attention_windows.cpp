@@ -23,14 +23,15 @@ std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec) 
   return sliding;
 }
 
-std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec) {
+std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec,
+                                            std::int64_t first_absent) {
   const bool use = config.flag("use_sliding_window", false);
   // A null window is none even when use_sliding_window is true; an absent one is the class's 4096.
   const bool none = config.is_null("sliding_window");
   const std::int64_t size = config.integer("sliding_window", {0, kPositionsRange.most}, 4096);
   if (use && !none && size == 0) config.bad("sliding_window", "is 0, which leaves nothing to attend to");
   const std::int64_t window = use && !none ? size : 0;
-  const std::int64_t first = config.integer("max_window_layers", {0, kPositionsRange.most}, 28);
+  const std::int64_t first = config.integer("max_window_layers", {0, kPositionsRange.most}, first_absent);
   const std::vector<bool> types = read_layer_types(config, spec);
   std::vector<std::int64_t> windows;
   for (std::size_t i = 0; i < spec.blocks.size(); ++i) {

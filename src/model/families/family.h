@@ -33,8 +33,9 @@ std::span<const Family* const> families();
 void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spec);
 
 // Windows per block from layer_types, or from use_sliding_window, sliding_window and max_window_layers as
-// Qwen2 and Qwen3 define them.
-std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec);
+// Qwen2 and Qwen3 define them; `first` where max_window_layers is absent.
+std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec,
+                                            std::int64_t first = 28);
 // layer_types as a list of "is this a sliding_attention block", empty when the key is absent. Unknown kinds
 // are refused by name.
 std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);

@@ -179,7 +179,8 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
   const Json* chosen = scaling != nullptr ? scaling : parameters;
   const double share = defaults.partial ? config.number("partial_rotary_factor", {0, 1}, defaults.share) : 1;
   if (chosen == nullptr) return plain_rope(turning(config, head_dim, share), theta, max_position);
-  ConfigFields rope(*chosen, config.file(), scaling != nullptr ? "rope_scaling" : "rope_parameters");
+  ConfigFields rope(*chosen, config.file(),
+                    config.place(scaling != nullptr ? "rope_scaling" : "rope_parameters"));
   const double inside = rope.number("rope_theta", kThetaRange, theta);
   if (outside && inside != theta)
     rope.bad("rope_theta", fmt::format("is {}, the config's own rope_theta is {}", inside, theta),

@@ -144,6 +144,9 @@ double prefill_rate(const Sizes& sizes, const StepCosts& costs, std::int64_t con
                            costs.flops_per_second, calls(sizes.spec), machine);
 }
 
+// Of a wrapper's tower and what goes with it, which no token of a text reads.
+std::uint64_t carried_bytes(const ModelSpec& spec) { return spec.wrapper ? spec.wrapper->bytes : 0; }
+
 // A runtime that computes from what is stored; on this machine llmq's own, which holds 16-bit-input schemes
 // in the compute type, INT8 codes as bytes and E4M3 as BF16.
 StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const QuantScheme* packed,
@@ -153,7 +156,8 @@ StepCosts step_costs(const Sizes& sizes, const SchemeEstimate& scheme, const Qua
   StepCosts costs;
   costs.flops_per_second = machine.bfloat16_flops;
   if (!machine.measured) {
-    costs.weight_bytes = scheme.weight_bytes - std::min(scheme.weight_bytes, sizes.embedding_bytes);
+    const std::uint64_t unread = sizes.embedding_bytes + carried_bytes(sizes.spec);
+    costs.weight_bytes = scheme.weight_bytes - std::min(scheme.weight_bytes, unread);
     const double faster = float8 ? machine.float8_flops : low ? machine.int8_flops : 0;
     if (faster > 0) costs.flops_per_second = faster;
     return costs;
@@ -212,8 +216,9 @@ SchemeEstimate sizes_of(Io& io, const std::string& name, const Checkpoint& check
       return result;
     }
   }
+  const std::int64_t carried = spec.wrapper ? spec.wrapper->parameters : 0;
   result.bits_per_weight =
-      8 * static_cast<double>(result.weight_bytes) / static_cast<double>(spec.parameters());
+      8 * static_cast<double>(result.weight_bytes) / static_cast<double>(spec.parameters() + carried);
   return result;
 }
 
@@ -281,6 +286,7 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
   result.budget = request.budget != 0 ? request.budget : machine.memory_bytes;
   choose_kv_cache(request, checkpoint, result);
   result.kv_bytes_per_token = spec.kv_bytes(result.kv_cache.type);
+  result.carried_bytes = carried_bytes(spec);
   std::vector<std::optional<QuantScheme>> packed(names.size());
   for (std::size_t i = 0; i < names.size(); ++i) {
     SchemeEstimate scheme = sizes_of(io, names[i], checkpoint, spec, request, packed[i]);
@@ -292,7 +298,10 @@ Estimate estimate(Io& io, const std::string& model, const EstimateRequest& reque
           cell.batch = batch, cell.context = context;
           cell.kv_bytes = checked(checked_mul(kept_bytes(spec, result.kv_cache.type, context),
                                               static_cast<std::uint64_t>(batch)));
-          cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes));
+          // llmq's own runtime leaves in the file what other engines load.
+          const std::uint64_t left =
+              machine.measured ? std::min(result.carried_bytes, scheme.weight_bytes) : 0;
+          cell.bytes = checked(checked_add(cell.kv_bytes, scheme.weight_bytes - left));
           cell.fits = cell.bytes <= result.budget;
           estimate_decoding(cell, sizes, costs, machine);
           scheme.cells.push_back(cell);
@@ -340,6 +349,7 @@ Json Estimate::to_json() const {
                                  {"call_seconds", rate(machine.call_seconds)}})},
        {"budget", Json(budget)},
        {"kv_bytes_per_token", Json(kv_bytes_per_token)},
+       {"carried_bytes", Json(carried_bytes)},
        {"kv_cache",
         Json::object({{"dtype", kv_cache.name}, {"layout", kv_cache.words}, {"reason", kv_reason}})},
        {"schemes", list},

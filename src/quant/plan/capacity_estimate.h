@@ -1,6 +1,7 @@
 // Before anything is run: what each scheme would take and how fast it could be, from shapes and rates alone.
 //
-//   weights           bytes of every tensor as `llmq quantize` writes it (headers of files apart)
+//   weights           bytes of every tensor as `llmq quantize` writes it (headers of files apart); of a
+//                     wrapper its tower, too, which no step reads and llmq's own runtime does not load
 //   KV cache          2 * layers * kv_heads * bytes of a head (KvLayout) * batch * positions; a layer with a
 //                     sliding window keeps no more positions than that
 //   time of a step    the longer of bytes / bandwidth and operations / rate (the roofline), plus the calls'
@@ -69,6 +70,7 @@ struct Estimate {
   KvLayout kv_cache{};
   std::string kv_reason;  // why that one
   std::uint64_t budget = 0, kv_bytes_per_token = 0;
+  std::uint64_t carried_bytes = 0;  // of the weights: a tower that stays as it is, 0 of a decoder alone
   std::vector<SchemeEstimate> schemes;
   std::string recommended, reason;  // empty and why, when nothing fits
   Json to_json() const;             // schema llmq.estimate/1

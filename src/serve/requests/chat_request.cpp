@@ -25,6 +25,12 @@ std::string text_of(const Json& content, const std::string& name) {
   for (std::size_t i = 0; i < content.items().size(); ++i) {
     RequestFields part(content.items()[i], fmt::format("{}[{}]", name, i));
     const std::string type = part.string("type").value_or("");
+    if (type.starts_with("image") || type.starts_with("video") || type == "input_image" ||
+        type == "input_audio")
+      refuse_field(part.name("type"),
+                   "this server evaluates text alone, whatever the model could see or hear: send parts of "
+                   "type 'text'",
+                   "unsupported_value");
     if (type != "text")
       refuse_field(part.name("type"), "only parts of type 'text' are supported by this server",
                    "unsupported_value");

@@ -121,7 +121,7 @@ TEST(Codes, ConfigSaysHowInputsAreRounded) {
   fp8_block.activation_scale = ActivationScale::kTokenGroup;
   const std::vector<PlannedModule> modules = {
       {"a", weights_only, 256, 256}, {"b", w8a8, 256, 256}, {"c", fp8_block, 256, 256}};
-  const Json config = packed_format("compressed-tensors").config(modules, {});
+  const Json config = packed_format("compressed-tensors").config({modules, {}});
   EXPECT_EQ(config.at("format").as_string(), "mixed-precision");
   const Json& groups = config.at("config_groups");
   EXPECT_EQ(groups.at("group_0").at("format").as_string(), "pack-quantized");

@@ -136,7 +136,7 @@ TEST(PackedFormats, GptqConfigNamesWhatDiffersAndWhatIsLeftOut) {
   const std::vector<PlannedModule> modules = {{"model.layers.0.self_attn.q_proj", four, 128, 128, true},
                                               {"model.layers.0.mlp.down_proj", eight, 128, 128}};
   const std::vector<std::string> ignored = {"model.layers.0.mlp.up_proj", "lm_head"};
-  const Json config = packed_format("gptq").config(modules, ignored);
+  const Json config = packed_format("gptq").config({modules, ignored});
   EXPECT_EQ(
       config.dump(),
       R"({"bits":4,"checkpoint_format":"gptq","desc_act":true,"format":"gptq","group_size":128,"lm_head":false,)"

@@ -34,9 +34,9 @@ Names methods_in(const std::string& text) {
 // export/formats/*.cpp: .name = "awq"
 Names formats_in(const std::string& text) { return all_matches(text, std::regex("\\.name = \"([^\"]+)\"")); }
 
-// model/families/*.cpp: Family kLlamaFamily = {"llama", ...}
+// model/families/*.cpp: Family kLlamaFamily = {"llama", ...}, Wrapper kLlava = {.model_type = "llava", ...}
 Names families_in(const std::string& text) {
-  return all_matches(text, std::regex("\\bFamily k\\w+ = \\{\"(\\w+)\""));
+  return all_matches(text, std::regex("(?:\\bFamily k\\w+ = \\{|\\.model_type = )\"(\\w+)\""));
 }
 
 // tensor/quant_scheme.cpp: text == "fp8", take(rest, "_channel")
@@ -88,6 +88,7 @@ TEST(HouseCheck, FindsTheWordsInTheSources) {
       methods_in("// .name = \"no\"\n{.words = {\"a\"}, .name = \"a+b\"},\n{{\"i\", true}, {\"j\", false}}"),
       UnorderedElementsAre("a+b", "i", "j"));
   EXPECT_THAT(families_in("extern const Family kLlamaFamily = {\"llama\", \"L\"};"), ElementsAre("llama"));
+  EXPECT_THAT(families_in("constexpr Wrapper kLlava = {.model_type = \"llava\","), ElementsAre("llava"));
   EXPECT_THAT(scheme_parts_in("if (text == \"fp8\") x; else if (take(rest, \"_sym\")) y;"),
               UnorderedElementsAre("fp8", "_sym"));
   EXPECT_THAT(formats_in("PackedFormatRow kAwq = {.name = \"awq\","), ElementsAre("awq"));

@@ -220,9 +220,11 @@ TEST(Checkpoint, EveryFailingReadIsAnError) {
 }
 
 TEST(ShardIndex, CompanionNames) {
-  for (const char* name : {"tokenizer.json", "tokenizer_config.json", "tokenizer.model",
-                           "special_tokens_map.json", "generation_config.json", "chat_template.jinja",
-                           "merges.txt", "vocab.json", "LICENSE.txt", "qwen.tiktoken"})
+  for (const char* name :
+       {"tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
+        "generation_config.json", "chat_template.jinja", "merges.txt", "vocab.json", "LICENSE.txt",
+        "qwen.tiktoken", "preprocessor_config.json", "video_preprocessor_config.json",
+        "processor_config.json"})
     EXPECT_TRUE(is_companion_name(name)) << name;
   for (const char* name :
        {"config.json", "model.safetensors", "README.md", "training_args.bin", "modeling_x.py"})

@@ -262,6 +262,17 @@ TEST(ChatRequest, NamesTheFieldAtFault) {
         << one.messages;
 }
 
+TEST(ChatRequest, AnImageIsRefusedInOneSentence) {
+  for (const char* type : {"image_url", "image", "video_url", "input_audio"}) {
+    const ApiError refused = refusal([&] {
+      chat(fmt::format(R"({{"messages": [{{"role": "user", "content": [{{"type": "{}"}}]}}]}})", type));
+    });
+    EXPECT_EQ(refused.status(), 400) << type;
+    EXPECT_NE(std::string(refused.what()).find("this server evaluates text alone"), std::string::npos)
+        << type;
+  }
+}
+
 TEST(ApiErrors, AreOpenAisObject) {
   EXPECT_EQ(
       ApiError(404, "no", "model", "model_not_found").body().dump(),

@@ -1,0 +1,36 @@
+// The names that config.json lists, of linears and of modules left alone, as loaders will look for them.
+//
+// Of a decoder alone they are the checkpoint's. In a wrapper loaders have names of their own: what lies at
+// language_model.model.layers.3 (LLaVA) or model.layers.3 (Qwen2-VL) is model.language_model.layers.3 to
+// Transformers and language_model.model.layers.3 to vLLM, and both leave expressions as they are. So they are
+// written such that each of the three fits, the checkpoint's own too, by which llmq reads them back. Source:
+// Transformers' conversion_mapping.py, vLLM's hf_to_vllm_mapper and apply_vllm_mapper().
+#pragma once
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tensor/planned_module.h"
+
+namespace llmq {
+
+struct WrapperSpec;
+
+struct ListedModules {
+  std::span<const PlannedModule> packed;  // at least one
+  std::span<const std::string> dense;     // linears that are not; the head may be among them
+  const WrapperSpec* wrapper = nullptr;   // none: the checkpoint is a decoder alone
+};
+
+// ^model\.layers\.0\.mlp\.down_proj$, or the same behind each prefix that a wrapper's decoder may have.
+std::string name_expression(const std::string& module, const WrapperSpec* wrapper);
+// ^(?:model\.)?visual\. of each part that is carried along.
+std::vector<std::string> part_expressions(const WrapperSpec& wrapper);
+
+// As compressed-tensors has them: names of a decoder alone, "re:" and an expression of a wrapper's.
+std::string compressed_target(const std::string& module, const WrapperSpec* wrapper);
+std::vector<std::string> compressed_ignore(const ListedModules& listed);
+// Ends and beginnings of names, which is what AWQ's loaders compare.
+std::vector<std::string> awq_ignore(const ListedModules& listed);
+
+}  // namespace llmq

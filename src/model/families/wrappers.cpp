@@ -1,0 +1,97 @@
+// Every wrapper by one entry here. Source: Transformers' configuration_<model_type> and the names that its
+// conversion_mapping.py and vLLM's hf_to_vllm_mapper have for the parts.
+#include "model/families/wrapper.h"
+
+#include <algorithm>
+
+namespace llmq {
+
+extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kQwen2VlText, kQwen25VlText,
+    kQwen3VlText;
+
+namespace {
+
+// Image tokens that a text holds are looked up as any other token is.
+constexpr const char* kQwenImageKeys[] = {"image_token_id",        "video_token_id",      "vision_token_id",
+                                          "vision_start_token_id", "vision_end_token_id", "vision_config"};
+constexpr const char* kImageKeys[] = {"image_token_id",
+                                      "image_token_index",
+                                      "image_seq_length",
+                                      "ignore_index",
+                                      "vision_config",
+                                      "vision_feature_layer",
+                                      "vision_feature_select_strategy",
+                                      "projector_hidden_act",
+                                      "multimodal_projector_bias",
+                                      "spatial_merge_size",
+                                      "downsample_ratio"};
+constexpr const char* kVisual[] = {"visual"};
+constexpr const char* kTowerAndProjector[] = {"vision_tower", "multi_modal_projector"};
+
+constexpr const Family* kOfQwen2Vl[] = {&kQwen2VlText};
+constexpr const Family* kOfQwen25Vl[] = {&kQwen25VlText};
+constexpr const Family* kOfQwen3Vl[] = {&kQwen3VlText};
+constexpr const Family* kOfMistral3[] = {&kMistralFamily};
+constexpr const Family* kAnyDense[] = {&kLlamaFamily, &kMistralFamily, &kQwen2Family, &kQwen3Family};
+constexpr const Family* kOfInternVl[] = {&kQwen2Family, &kQwen3Family, &kLlamaFamily};
+
+constexpr Wrapper kQwen2Vl = {.model_type = "qwen2_vl",
+                              .architecture = "Qwen2VLForConditionalGeneration",
+                              .decoders = kOfQwen2Vl,
+                              .parts = kVisual,
+                              .image_keys = kQwenImageKeys,
+                              .flat = true};
+constexpr Wrapper kQwen25Vl = {.model_type = "qwen2_5_vl",
+                               .architecture = "Qwen2_5_VLForConditionalGeneration",
+                               .decoders = kOfQwen25Vl,
+                               .parts = kVisual,
+                               .image_keys = kQwenImageKeys,
+                               .flat = true};
+constexpr Wrapper kQwen3Vl = {.model_type = "qwen3_vl",
+                              .architecture = "Qwen3VLForConditionalGeneration",
+                              .decoders = kOfQwen3Vl,
+                              .parts = kVisual,
+                              .image_keys = kQwenImageKeys};
+constexpr Wrapper kMistral3 = {.model_type = "mistral3",
+                               .architecture = "Mistral3ForConditionalGeneration",
+                               .decoders = kOfMistral3,
+                               .parts = kTowerAndProjector,
+                               .image_keys = kImageKeys,
+                               .ties_without_head = true};
+constexpr Wrapper kLlava = {.model_type = "llava",
+                            .architecture = "LlavaForConditionalGeneration",
+                            .decoders = kAnyDense,
+                            .parts = kTowerAndProjector,
+                            .image_keys = kImageKeys};
+constexpr Wrapper kInternVl = {.model_type = "internvl",
+                               .architecture = "InternVLForConditionalGeneration",
+                               .decoders = kOfInternVl,
+                               .parts = kTowerAndProjector,
+                               .image_keys = kImageKeys,
+                               .ties_without_head = true};
+
+}  // namespace
+
+std::span<const Wrapper* const> wrappers() {
+  static constexpr const Wrapper* kAll[] = {&kQwen2Vl,  &kQwen25Vl, &kQwen3Vl,
+                                            &kMistral3, &kLlava,    &kInternVl};
+  return kAll;
+}
+
+const Wrapper* find_wrapper(std::string_view model_type) {
+  const auto all = wrappers();
+  const auto found = std::find_if(all.begin(), all.end(),
+                                  [&](const Wrapper* wrapper) { return model_type == wrapper->model_type; });
+  return found == all.end() ? nullptr : *found;
+}
+
+const Family* wrapped_family(const Wrapper& wrapper, const Json& config) {
+  const Json* const text = config.find("text_config");
+  const Json* const type = text == nullptr ? nullptr : text->find("model_type");
+  if (type == nullptr || type->is_null()) return wrapper.decoders.front();
+  for (const Family* const family : wrapper.decoders)
+    if (type->is_string() && type->as_string() == family->model_type) return family;
+  return nullptr;
+}
+
+}  // namespace llmq

@@ -1,0 +1,101 @@
+"""Random-weight models of vision-language wrappers, for make_random_models.py: a tiny tower beside a decoder of the usual sizes.
+
+Checkpoints have their names in one of three layouts, and configs in one of two; Transformers reads all of them and saves one. A model here
+says which it has: "saved" (what save_pretrained of Transformers 5 writes), "memory" (model.language_model.*, as Transformers holds it), and
+"flat" in addition (the decoder's keys beside vision_config, as Qwen2-VL was published).
+"""
+import json
+
+from safetensors.torch import save_file
+from transformers import AutoModelForImageTextToText, InternVLConfig, LlavaConfig, Mistral3Config, Qwen2_5_VLConfig, Qwen2VLConfig, Qwen3VLConfig
+
+
+def sections(kind="default", theta=1000000.0, **more):
+    return {"rope_type": kind, "rope_theta": theta, "mrope_section": "of a head", **more}
+
+
+QWEN2_TOWER = dict(depth=2, embed_dim=8, num_heads=2, patch_size=2, mlp_ratio=2, spatial_merge_size=1)
+QWEN25_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, window_size=8, fullatt_block_indexes=[0])
+QWEN3_TOWER = dict(depth=2, hidden_size=8, num_heads=2, intermediate_size=12, patch_size=2, spatial_merge_size=1, num_position_embeddings=4, deepstack_visual_indexes=[0])
+CLIP = dict(model_type="clip_vision_model", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
+            patch_size=4, projection_dim=16)
+PIXTRAL = dict(model_type="pixtral", hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=8,
+               patch_size=4, head_dim=8)
+INTERNVIT = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2, image_size=[8, 8], patch_size=[4, 4])
+
+# name: (config class, keys of the decoder, of the tower, of the wrapper, stored dtype, layouts)
+WRAPPERS = {
+    "qwen2_vl": (Qwen2VLConfig, dict(rope_parameters=sections()), QWEN2_TOWER, {}, "float32", ["saved"]),
+    # As published: one object, the type "mrope", and a window from block 1 on.
+    "qwen2_vl-flat": (
+        Qwen2VLConfig,
+        dict(rope_parameters=sections(), use_sliding_window=True, sliding_window=7, max_window_layers=1),
+        QWEN2_TOWER, dict(tie_word_embeddings=True), "bfloat16", ["saved", "flat"],
+    ),
+    # Sections and a stretched rope at once, as Qwen2.5-VL's card has it for long videos.
+    "qwen2_5_vl": (
+        Qwen2_5_VLConfig,
+        dict(rope_parameters=sections("yarn", factor=4.0, original_max_position_embeddings=16)),
+        QWEN25_TOWER, {}, "float32", ["memory"],
+    ),
+    "qwen2_5_vl-flat": (Qwen2_5_VLConfig, dict(rope_parameters=sections()), QWEN25_TOWER, {}, "bfloat16", ["saved", "flat"]),
+    "qwen3_vl": (
+        Qwen3VLConfig, dict(head_dim=16, rope_parameters=sections(theta=5000000.0, mrope_interleaved=True)),
+        QWEN3_TOWER, dict(tie_word_embeddings=True), "float32", ["saved"],
+    ),
+    "qwen3_vl-biases": (
+        Qwen3VLConfig, dict(head_dim=24, attention_bias=True, rope_parameters=sections(theta=5000000.0, mrope_interleaved=True)),
+        QWEN3_TOWER, {}, "bfloat16", ["saved"],
+    ),
+    # The class ties, the decoder's config says that it does not, and there is no head.
+    "mistral3": (Mistral3Config, dict(model_type="mistral", sliding_window=None), PIXTRAL, {}, "float32", ["saved"]),
+    "mistral3-head": (
+        Mistral3Config, dict(model_type="mistral", head_dim=12, sliding_window=9), PIXTRAL, dict(tie_word_embeddings=False), "bfloat16",
+        ["memory"],
+    ),
+    "llava": (LlavaConfig, dict(model_type="llama"), CLIP, {}, "float32", ["saved"]),
+    "llava-qwen2": (LlavaConfig, dict(model_type="qwen2"), CLIP, {}, "bfloat16", ["memory"]),
+    "internvl": (InternVLConfig, dict(model_type="qwen2"), INTERNVIT, {}, "float32", ["saved"]),
+    "internvl-qwen3": (
+        InternVLConfig, dict(model_type="qwen3", head_dim=16), INTERNVIT, dict(tie_word_embeddings=False), "bfloat16", ["saved"],
+    ),
+}
+
+
+def make_wrapper_config(name, sizes):
+    """`sizes`: of the decoder."""
+    cls, own, tower, around, _, _ = WRAPPERS[name]
+    text = {**sizes, **own}
+    text.pop("tie_word_embeddings")
+    rope = text.get("rope_parameters", {})
+    if "mrope_section" in rope:
+        angles = text.get("head_dim", text["hidden_size"] // text["num_attention_heads"]) // 2
+        few = angles // 4
+        text["rope_parameters"] = {**rope, "mrope_section": [angles - few - few - few // 2, few, few + few // 2]}
+    vision = dict(tower)
+    if cls is Qwen2VLConfig:
+        vision["hidden_size"] = text["hidden_size"]
+    elif cls in (Qwen2_5_VLConfig, Qwen3VLConfig):
+        vision["out_hidden_size"] = text["hidden_size"]
+    return cls(text_config=text, vision_config=vision, **around)
+
+
+def save_wrapper(name, model, folder):
+    layouts = WRAPPERS[name][5]
+    model.save_pretrained(folder)
+    if "memory" in layouts:
+        tied = model.config.tie_word_embeddings
+        tensors = {key: value.contiguous() for key, value in model.state_dict().items() if not (tied and key == "lm_head.weight")}
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    if "flat" in layouts:
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        text = config.pop("text_config")
+        for key in ("model_type", "dtype", "layer_types"):
+            text.pop(key, None)
+        rope = text.pop("rope_parameters")
+        text["rope_theta"] = rope.pop("rope_theta")
+        text["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+        config["torch_dtype"] = config.pop("dtype")
+        config["transformers_version"] = "4.41.2"
+        path.write_text(json.dumps({**config, **text}, indent=2, sort_keys=True) + "\n")

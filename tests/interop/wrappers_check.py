@@ -1,0 +1,130 @@
+"""Vision-language checkpoints: a decoder in each wrapper, random weights, a tiny tower. Text has Transformers' perplexity (5e-5), before and
+after; the tower and the processors' files are the source's to the byte; what llmq wrote loads in Transformers with the tower as it was.
+
+    wrappers_check.py LLMQ WORK [MODEL ...]
+"""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForImageTextToText
+
+from make_random_models import fill
+from peer import TINYSTORIES, expect, finish, llmq, perplexity, same_bits
+from wrapper_models import WRAPPERS, make_wrapper_config, save_wrapper
+
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json")
+PROCESSORS = ("preprocessor_config.json", "video_preprocessor_config.json", "processor_config.json", "chat_template.jinja")
+SAMPLES = ["calibration.samples=8", "calibration.sequence_length=256"]
+SIZES = dict(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=3,
+             max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, tie_word_embeddings=False)
+# One linear of the decoder stays dense, so that loaders have to find its name as well; another scheme names all of them.
+DENSE = 'ignore=[lm_head, "re:.*layers.1.mlp.down_proj"]'
+CASES = {
+    "rtn": ["method=rtn", "scheme=w4a16_g32_sym", DENSE],
+    "mixed": ["method=rtn", "scheme=w4a16_g32_sym", DENSE, 'overrides=[{match: "re:.*o_proj", scheme: w8a16_g32_sym}]'],
+    "awq,gptq": ["method=[awq, gptq]", "scheme=w4a16_g32_sym", *SAMPLES],
+}
+TOWER = re.compile(r"(model\.)?(visual|vision_tower|multi_modal_projector)\.")
+
+
+def write_source(name, work):
+    config = make_wrapper_config(name, SIZES)
+    model = AutoModelForImageTextToText.from_config(config)
+    fill(model, 11)
+    with torch.no_grad():  # whose tokens are about as likely as one another, so that a perplexity says something of all of them
+        for key, parameter in model.named_parameters():
+            if "embed_tokens" in key or "lm_head" in key:
+                parameter.mul_(0.2)
+    folder = pathlib.Path(work) / name
+    save_wrapper(name, model, folder)
+    for file in TOKENIZER:
+        shutil.copy(os.path.join(TINYSTORIES, file), folder)
+    for file in PROCESSORS:
+        (folder / file).write_text('{"of": "%s %s"}\n' % (name, file))
+    return str(folder)
+
+
+def tower_of(tensors):
+    return {key: value for key, value in tensors.items() if TOWER.match(key)}
+
+
+def check_text(program, what, folder):
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    peer, mine = perplexity(model, folder, 1, 512), llmq(program, "eval-ppl", folder, "--max-windows", 1)["ppl"]
+    expect(abs(mine / peer - 1) <= 5e-5, f"{what}: perplexity {mine:.6f}, Transformers {peer:.6f}")
+    return model
+
+
+def quantize(program, source, output, *settings):
+    llmq(program, "quantize", "--model", source, "--output", output, *[a for s in settings for a in ("--set", s)])
+    expect(llmq(program, "verify", output)["ok"], f"{os.path.basename(output)}: the output is what its manifest says")
+
+
+def check_copied(what, source, output):
+    before, after = (tower_of(load_file(f"{folder}/model.safetensors")) for folder in (source, output))
+    expect(len(before) > 10 and before.keys() == after.keys() and all(same_bits(after[key], value) for key, value in before.items()),
+           f"{what}: {len(before)} tensors outside the decoder are the source's")
+    for file in PROCESSORS:
+        with open(f"{source}/{file}", "rb") as a, open(f"{output}/{file}", "rb") as b:
+            expect(a.read() == b.read(), f"{what}: {file} is the source's")
+
+
+def check_wrapper(program, name, work):
+    source = write_source(name, work)
+    wanted = tower_of(check_text(program, name, source).state_dict())
+    for case, settings in CASES.items():
+        output = f"{source}-{case.replace(',', '-')}"
+        quantize(program, source, output, *settings)
+        check_copied(f"{name}, {case}", source, output)
+        found = tower_of(check_text(program, f"{name}, {case}", output).state_dict())
+        expect(found.keys() == wanted.keys() and all(same_bits(found[key], value) for key, value in wanted.items()),
+               f"{name}, {case}: Transformers has the tower of the source, {len(found)} tensors")
+    for form, scheme in (("gptq", "w4a16_g32_sym"), ("awq", "w4a16_g32_asym")):
+        output = f"{source}-{form}"
+        quantize(program, source, output, "method=rtn", f"scheme={scheme}", f"format={form}", DENSE)
+        check_copied(f"{name}, {form}", source, output)
+        check_names(name, form, output)
+        llmq(program, "eval-ppl", output, "--max-windows", 1)
+    refused = subprocess.run([program, "quantize", "--method", "rtn", "--model", source, "--output", f"{source}.gguf", "--set", "format=gguf"],
+                             capture_output=True, text=True)
+    expect(refused.returncode == 2 and f"family {json.load(open(source + '/config.json'))['model_type']}" in refused.stderr,
+           f"{name}: a GGUF is refused by name: {refused.stderr.strip()}")
+
+
+def check_names(name, form, output):
+    """The rules of vLLM (auto_gptq: re.match of `dynamic`; auto_awq: substrings) and of Transformers (quantizers_utils), on the names both have."""
+    asked = json.load(open(f"{output}/config.json"))["quantization_config"]
+    left = ["layers.1.mlp.down_proj"]
+    packed = ["layers.0.mlp.down_proj", "layers.1.mlp.up_proj"]
+    root = "visual" if WRAPPERS[name][0].__name__.startswith("Qwen") else "vision_tower"
+
+    def is_left(full, by):
+        if form == "gptq":
+            return any(re.match(rule[2:], full) for rule in asked["dynamic"] if rule.startswith("-:"))
+        names = asked["modules_to_not_convert"]
+        if by == "vLLM":
+            return any(key in full for key in names)
+        return any(re.match(rf"(?:{key})(?:(?<=\.)|(?=\.|$))", full) or full.endswith(key) for key in names)
+
+    for by, decoder, above in (("vLLM", "language_model.model.", ""), ("Transformers", "model.language_model.", "model.")):
+        wrong = [n for n in (decoder + n for n in left) if not is_left(n, by)]
+        wrong += [n for n in (decoder + n for n in packed) if is_left(n, by)]
+        wrong += [n for n in [f"{above}{root}.layers.0.mlp.fc1"] if not is_left(n, by)]
+        expect(not wrong, f"{name}, {form}: {by} leaves dense what is, and nothing else{': not ' + ', '.join(wrong) if wrong else ''}")
+
+
+def main():
+    program, work = sys.argv[1:3]
+    for name in sys.argv[3:] or ("qwen2_vl-flat", "qwen2_5_vl", "qwen3_vl", "mistral3", "llava", "internvl-qwen3"):
+        check_wrapper(program, name, work)
+    finish()
+
+
+main()

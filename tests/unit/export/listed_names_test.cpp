@@ -1,0 +1,78 @@
+// Names that configs list fit what each program calls a module: the checkpoint, Transformers, vLLM.
+#include "export/formats/listed_names.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "base/pattern.h"
+#include "export/formats/packed_formats.h"
+#include "model/model_spec.h"
+
+namespace llmq {
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr const char* kDecoders[] = {"model", "model.language_model", "language_model.model"};
+
+WrapperSpec wrapper_under(const std::string& prefix) {
+  WrapperSpec wrapper;
+  wrapper.prefix = prefix;
+  wrapper.parts = {prefix == "model.language_model" ? "model.visual" : "visual"};
+  return wrapper;
+}
+
+bool any_fits(const std::vector<std::string>& patterns, const std::string& name) {
+  return std::any_of(patterns.begin(), patterns.end(),
+                     [&](const std::string& text) { return NamePattern(text).matches(name); });
+}
+
+TEST(ListedNames, OfADecoderAloneAreTheCheckpoints) {
+  const std::vector<std::string> dense = {"model.layers.0.mlp.gate", "lm_head"};
+  EXPECT_EQ(compressed_ignore({{}, dense}), dense);
+  EXPECT_EQ(awq_ignore({{}, dense}), dense);
+  EXPECT_EQ(compressed_target(dense[0], nullptr), dense[0]);
+  EXPECT_EQ(name_expression(dense[0], nullptr), "^model\\.layers\\.0\\.mlp\\.gate$");
+}
+
+TEST(ListedNames, OfAWrapperFitEachProgramsName) {
+  for (const char* const stored : kDecoders) {
+    const WrapperSpec wrapper = wrapper_under(stored);
+    const std::vector<std::string> dense = {stored + std::string(".layers.1.mlp.down_proj"), "lm_head"};
+    const std::vector<std::string> ignore = compressed_ignore({{}, dense, &wrapper});
+    for (const char* const decoder : kDecoders) {
+      const std::string layers = decoder + std::string(".layers.");
+      EXPECT_TRUE(any_fits(ignore, layers + "1.mlp.down_proj")) << stored << " as " << decoder;
+      for (const char* const packed :
+           {"0.mlp.down_proj", "11.mlp.down_proj", "1.mlp.down_proj_a", "1.mlp.up_proj"})
+        EXPECT_FALSE(any_fits(ignore, layers + packed)) << stored << " as " << decoder << ": " << packed;
+    }
+    for (const char* const carried :
+         {"visual.blocks.0.attn.qkv", "model.visual.merger.mlp.0", "lm_head", "language_model.lm_head"})
+      EXPECT_TRUE(any_fits(ignore, carried)) << stored << ": " << carried;
+    EXPECT_FALSE(any_fits(ignore, "visualizer.proj"));
+    EXPECT_THAT(awq_ignore({{}, dense, &wrapper}),
+                ElementsAre("visual", "model.visual", "layers.1.mlp.down_proj", "lm_head"));
+  }
+}
+
+TEST(ListedNames, GptqLeavesAWrappersPartsAlone) {
+  const WrapperSpec wrapper = wrapper_under("language_model.model");
+  PlannedModule module;
+  module.module = "language_model.model.layers.0.mlp.down_proj";
+  module.in_features = module.out_features = 64;
+  const std::vector<PlannedModule> modules = {module};
+  const std::vector<std::string> dense = {"language_model.model.layers.0.self_attn.v_proj"};
+  const Json config = packed_format("gptq").config({modules, dense, &wrapper});
+  std::vector<std::string> rules;
+  for (const auto& [rule, value] : config.at("dynamic").members()) rules.push_back(rule);
+  const std::string layers =
+      "-:^(?:model|model\\.language_model|language_model\\.model)\\.layers\\.0\\.self_attn\\.";
+  EXPECT_THAT(rules, ElementsAre("-:^(?:model\\.)?visual\\.", layers + "v_proj$", layers + "qkv_proj$"));
+  EXPECT_EQ(packed_format("gptq").config({modules, {}}).find("dynamic"), nullptr);
+}
+
+}  // namespace
+}  // namespace llmq
