@@ -27,6 +27,9 @@ class InputStats {
   explicit InputStats(std::int64_t channels);
   void add(Backend& backend, const TensorView& x);  // all rows of an input at once
   void merge(const InputStats& other);
+  // As if `tokens` more rows had been seen, each of them the mean of those that `other` saw: of n rows with
+  // the mean Gram matrix H, the mean is (n H + tokens H_other) / (n + tokens) then. `other` saw a row.
+  void add_prior(const InputStats& other, std::int64_t tokens);
   std::int64_t channels() const { return channels_; }
   std::int64_t tokens() const { return tokens_; }
   std::vector<double> mean_absolute() const;

@@ -19,6 +19,17 @@ const Mixer* first_mixer(const BlockSpec& block) {
 
 }  // namespace
 
+std::vector<LinearId> MixtureSpec::linears() const {
+  std::vector<LinearId> ids = {router};
+  const auto add = [&](const ExpertSpec& expert) {
+    ids.insert(ids.end(), {expert.gate.linear, expert.up.linear, expert.output});
+  };
+  for (const ExpertSpec& expert : experts) add(expert);
+  if (shared) add(*shared);
+  if (shared_gate) ids.push_back(*shared_gate);
+  return ids;
+}
+
 std::int64_t inner_width_of(const MixerSpec& mixer) {
   return std::visit([](const auto& kind) { return kind.inner_width(); }, mixer);
 }

@@ -166,7 +166,8 @@ struct MixtureSpec {
   std::optional<LinearId> shared_gate;
   std::int64_t shared_width = 0;
   Activation activation = Activation::kSilu;
-  std::int64_t hidden = 0;  // of what it gives
+  std::int64_t hidden = 0;                // of what it gives
+  std::vector<LinearId> linears() const;  // all of them
   std::int64_t inner_width() const { return hidden; }
   // A row once for each of its experts: what they read, in FP32 and rounded, gate, up, their product and
   // what they give; then for the shared one.

@@ -61,13 +61,14 @@ class SublayerRun {
   }
 
   bool tapped(Tap& tap) {
-    if (!output_of(part_.mixer))
-      fail(ErrorKind::kInternal, "{} has a mixture of experts, whose sites nobody can tap", block_.prefix);
     const std::int64_t count = members_.front().hidden.rows();
     const SiteId input = part_.sites.front();
     const TensorView x = tap.place(block_.at(input), input, count);
     before(0, 0, count, x);
     if (tap.at(input, x) == Tap::Flow::kStop) return false;
+    if (!output_of(part_.mixer))
+      fail(ErrorKind::kInternal, "{} has a mixture of experts: only what it reads is a site of all rows",
+           block_.prefix);
     std::vector<TensorView> inner;
     for (std::size_t i = 1; i < part_.sites.size(); ++i) {
       inner.push_back(tap.place(block_.at(part_.sites[i]), part_.sites[i], count));

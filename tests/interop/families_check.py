@@ -1,7 +1,7 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
 does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
-Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit, and other methods are
-refused by name.
+Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ runs on them, and
+other methods are refused by name.
 
     families_check.py LLMQ WORK
 """
@@ -185,7 +185,15 @@ def check_mixture(program, family, source, work):
         left = asked["dynamic"] if form == "gptq" else asked["modules_to_not_convert"]
         expect(any("gate" in name or "router" in name for name in left), f"{family}, {form}: loaders are told that routers are dense")
         llmq(program, "eval-ppl", output, "--max-windows", 2)
-    for extra in (["--method", "gptq"], ["--method", "rtn", "--set", "format=gguf"]):
+    calibrated = os.path.join(work, f"{family}-calibrated")
+    llmq(program, "quantize", "--model", source, "--output", calibrated, "--method", "gptq", "--set", "scheme=w4a16_g32_sym",
+         "--set", "calibration.samples=8", "--set", "calibration.sequence_length=64")
+    expect(llmq(program, "verify", calibrated)["ok"], f"{family}, gptq: the output is what its manifest says")
+    mixtures = json.load(open(os.path.join(calibrated, "report.json")))["mixtures"]
+    expect(all(sum(m["tokens"]) % 512 == 0 and len(m["tokens"]) == m["experts"] for m in mixtures),
+           f"{family}, gptq: every token of {len(mixtures)} blocks went to as many experts as the router asks for")
+    llmq(program, "eval-ppl", calibrated, "--max-windows", 2)
+    for extra in (["--method", "awq"], ["--method", "rtn", "--set", "format=gguf"]):
         refused = subprocess.run([program, "quantize", "--model", source, "--output", os.path.join(work, "refused"), *extra],
                                  capture_output=True, text=True)
         expect(refused.returncode == 2 and ("mixture of experts" in refused.stderr or f"family {family}" in refused.stderr),

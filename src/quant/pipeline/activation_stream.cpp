@@ -191,7 +191,7 @@ void ActivationStream::finish(std::size_t part, int block, const DeviceWeights& 
   each_chunk(1, [&](DeviceSamples& lane, const SampleChunk& chunk, const Turn&) {
     const NamedRange range(lane.backend(), fmt::format("{} forward", last.name));
     const BlockWeights& own = weights[chunk.lane];
-    if (sublayer.beside) return lane.finish(part, block, own, chunk);
+    if (sublayer.beside || sublayer.outputs().empty()) return lane.finish(part, block, own, chunk);
     lane.finish(part, block, own, chunk,
                 kept_ == site ? lane.last_input(last, chunk) : lane.run_to(site, block, own, chunk));
   });

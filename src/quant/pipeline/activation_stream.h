@@ -49,6 +49,14 @@ class DeviceWeights {
   std::span<const BlockWeights> on_;
 };
 
+// An expert of a mixture and the rows of which statistics are taken: those that the router sends to it, or
+// all.
+struct SeenExpert {
+  const ExpertSpec* expert = nullptr;
+  std::optional<std::size_t> routed;  // its place among the router's; none: all rows
+};
+enum class ExpertInput : std::uint8_t { kOfGateAndUp, kOfOutput };
+
 // Where samples lie.
 struct SamplePlace {
   // What statistics over all samples saw at a sublayer's last site stays until finish().
@@ -76,6 +84,13 @@ class ActivationStream {
                   const std::function<void(const TensorView& x)>& see);
   InputStats statistics(SiteId site, int block, const DeviceWeights& weights, Samples samples,
                         RowSample* rows = nullptr, std::int64_t gram_tokens = kAllTokens);
+  // How many rows the router of the block's mixture sends to each expert.
+  std::vector<std::int64_t> routed_rows(int block, const DeviceWeights& weights);
+  // Statistics of what these experts read, of one width; rows are summed in their own order, so that an
+  // expert's do not depend on who is asked for beside it. One pass over the samples, and a Gram sum for each
+  // expert; on one device.
+  std::vector<InputStats> expert_statistics(int block, const DeviceWeights& weights,
+                                            std::span<const SeenExpert> experts, ExpertInput input);
   // residual += the output of sublayer `part` of the block. Kept inputs are taken as they are: no weight
   // before them may have changed since their statistics.
   void finish(std::size_t part, int block, const DeviceWeights& weights);

@@ -8,6 +8,7 @@
 #include "device/named_range.h"
 #include "quant/pipeline/block_state.h"
 #include "quant/pipeline/block_weights.h"
+#include "quant/pipeline/experts/mixture_quantizer.h"
 #include "quant/pipeline/linear_judgement.h"
 #include "quant/pipeline/scale_folding.h"
 #include "quant/pipeline/weight_checks.h"
@@ -25,8 +26,12 @@ class StagedBlock {
   void run() {
     for (std::size_t part = 0; part < block_.spec.sublayers.size(); ++part) {
       const SublayerSpec& sublayer = block_.spec.sublayers[part];
-      load(sublayer);
-      for (const SiteId site : sublayer.sites) pass(site, part, sublayer);
+      if (const auto* const mixture = std::get_if<MixtureSpec>(&sublayer.mixer)) {
+        pass_mixture(*mixture, part, sublayer);
+      } else {
+        load(sublayer);
+        for (const SiteId site : sublayer.sites) pass(site, part, sublayer);
+      }
       stream_.finish(part, block_.number, block_.weights);
       if (run_.plan.kv_cache && sublayer.has_pages()) write_kv_scales();
       block_.release(sublayer);
@@ -44,6 +49,16 @@ class StagedBlock {
         block_.load_output(id);
       else
         block_.load(id);
+  }
+
+  // No planned linear of an expert runs before it is quantized.
+  void pass_mixture(const MixtureSpec& mixture, std::size_t part, const SublayerSpec& sublayer) {
+    block_.works.clear();
+    for (const LinearId id : linears_of(block_.spec, sublayer)) block_.load_output(id);
+    advance_original(part);
+    MixtureQuantizer(block_, stream_, judgement_, mixture, [this](LinearId id, InputWithGram& input) {
+      quantize(id, input);
+    }).run();
   }
 
   // What is left to do before the inputs of `site` are final, and then the linears that read them.

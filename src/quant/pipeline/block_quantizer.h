@@ -16,6 +16,8 @@
 // So every linear is quantized on inputs that carry the error of all linears before it; a scale of o or down
 // is chosen on some of the samples, which run twice up to there, and judged once more in the report.
 //
+// The experts of a mixture have an order of their own (quant/pipeline/experts/mixture_quantizer.h).
+//
 // What loses more than rounding to nearest would is rounded to nearest, and the report says so.
 //
 // A fold is taken only when every reader, and a producer that is a linear, is quantized: what the recipe

@@ -45,18 +45,21 @@ ModuleReport read_module(const QuantizeRun& run, const Json& json) {
 }  // namespace
 
 ReportMark mark_report(const QuantizeReport& report) {
-  return {report.modules.size(), report.fallbacks.size(), report.warnings.size()};
+  return {report.modules.size(), report.fallbacks.size(), report.warnings.size(), report.mixtures.size()};
 }
 
 Json block_record_json(const QuantizeReport& report, const ReportMark& since,
                        const std::set<std::string>& changed) {
-  Json modules = Json::array(), dense = Json::array();
+  Json modules = Json::array(), dense = Json::array(), mixtures = Json::array();
   for (std::size_t i = since.modules; i < report.modules.size(); ++i)
     modules.push_back(module_json(report.modules[i]));
+  for (std::size_t i = since.mixtures; i < report.mixtures.size(); ++i)
+    mixtures.push_back(report.mixtures[i]);
   for (const std::string& name : changed) dense.push_back(Json(name));
   return Json::object({{"modules", modules},
                        {"fallbacks", fallbacks_json(std::span(report.fallbacks).subspan(since.fallbacks))},
                        {"warnings", text_list(std::span(report.warnings).subspan(since.warnings))},
+                       {"mixtures", mixtures},
                        {"changed", dense}});
 }
 
@@ -67,6 +70,7 @@ std::set<std::string> take_record(QuantizeRun& run, const Json& findings) {
     run.report.fallbacks.push_back({fallback.at("module").as_string(), fallback.at("reason").as_string()});
   for (const Json& warning : findings.at("warnings").items())
     run.report.warnings.push_back(warning.as_string());
+  for (const Json& mixture : findings.at("mixtures").items()) run.report.mixtures.push_back(mixture);
   std::set<std::string> changed;
   for (const Json& name : findings.at("changed").items()) changed.insert(name.as_string());
   return changed;

@@ -9,7 +9,7 @@ namespace llmq {
 
 // Where the report stood before a block.
 struct ReportMark {
-  std::size_t modules = 0, fallbacks = 0, warnings = 0;
+  std::size_t modules = 0, fallbacks = 0, warnings = 0, mixtures = 0;
 };
 ReportMark mark_report(const QuantizeReport& report);
 

@@ -336,15 +336,20 @@ Json QuantizeReport::to_json() const {
                                  {"input_error", Json(m.input_error)}}));
   }
   for (const auto& [part, time] : seconds_by_part) parts[part] = Json(time);
-  return Json::object({{"seconds", Json(seconds)},
-                       {"resumed_blocks", Json(resumed_blocks)},
-                       {"loss_tokens", Json(loss_tokens)},
-                       {"seconds_by_part", parts},
-                       {"loss", Json(loss)},
-                       {"rtn_loss", Json(rtn)},
-                       {"fallbacks", fallbacks_json(fallbacks)},
-                       {"warnings", text_list(warnings)},
-                       {"modules", list}});
+  Json report = Json::object({{"seconds", Json(seconds)},
+                              {"resumed_blocks", Json(resumed_blocks)},
+                              {"loss_tokens", Json(loss_tokens)},
+                              {"seconds_by_part", parts},
+                              {"loss", Json(loss)},
+                              {"rtn_loss", Json(rtn)},
+                              {"fallbacks", fallbacks_json(fallbacks)},
+                              {"warnings", text_list(warnings)},
+                              {"modules", list}});
+  if (!mixtures.empty()) {
+    Json& blocks = report["mixtures"] = Json::array();
+    for (const Json& mixture : mixtures) blocks.push_back(mixture);
+  }
+  return report;
 }
 
 }  // namespace llmq

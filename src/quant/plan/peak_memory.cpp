@@ -18,9 +18,8 @@
 namespace llmq {
 namespace {
 
-// Measured: the resident pages of the program and its libraries, and their data; and what a run that computes
-// the model touches besides.
-constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20, kComputingBytes = std::uint64_t{1} << 20;
+// Measured: the resident pages of the program and its libraries, and their data.
+constexpr std::uint64_t kProgramBytes = std::uint64_t{14} << 20;
 // Of a calibrated run: what lies between the blocks of the heap (measured: 2 to 7 % of them).
 constexpr std::uint64_t kHeapGaps = 25, kMostGaps = std::uint64_t{24} << 20;
 // Measured on five vocabularies, per token: the tokenizer (140 to 180), and the tree of tokenizer.json while
@@ -51,6 +50,7 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       device_scratch_(has_own_memory_ ? plan.device_room->scratch_bytes : 0),
       lanes_(has_own_memory_ ? std::max<std::uint64_t>(1, plan.devices.size()) : 1),
       compute_(plan.compute),
+      experts_at_once_(positive(plan.experts_at_once)),
       element_(plan.compute == Compute::kBFloat16 ? 2 : 4),
       threads_(positive(threads)),
       length_(positive(plan.calibration.sequence_length)),
@@ -291,6 +291,8 @@ std::uint64_t PeakMemory::waiting(const BlockSpec& block, const SublayerSpec& pa
 
 void PeakMemory::add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                               std::vector<std::vector<MemoryItem>>& moments) const {
+  if (const auto* const mixture = std::get_if<MixtureSpec>(&part.mixer))
+    return add_mixture(block, *mixture, moments);
   for (const LinearId output : part.outputs()) add_output(block, part, output, moments);
 }
 

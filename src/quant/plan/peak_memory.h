@@ -44,6 +44,8 @@ class PeakMemory {
   std::vector<std::vector<MemoryItem>> measuring(std::int64_t measured) const;
 
  private:
+  // Measured: what a run that computes the model touches of the program besides.
+  static constexpr std::uint64_t kComputingBytes = std::uint64_t{1} << 20;
   // Whether scales are searched by the losses of rows, on the device where there is one.
   bool searches() const { return folds_ && !samples_rows_; }
   // Nothing of the host's where it lies on a device.
@@ -124,6 +126,13 @@ class PeakMemory {
   // reads what the producer feeds (quant/pipeline/block_quantizer.cpp); and so for each output that there is.
   void add_sublayer(const BlockSpec& block, const SublayerSpec& part,
                     std::vector<std::vector<MemoryItem>>& moments) const;
+  // What is held while the experts of a mixture are calibrated (quant/plan/mixture_memory.cpp).
+  void add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
+                   std::vector<std::vector<MemoryItem>>& moments) const;
+  std::vector<std::vector<MemoryItem>> device_mixture(const BlockSpec& block,
+                                                      const MixtureSpec& mixture) const;
+  // Rows of one expert and what it makes of them, of one chunk.
+  std::uint64_t expert_rows(const MixtureSpec& mixture) const;
   void add_output(const BlockSpec& block, const SublayerSpec& part, LinearId output,
                   std::vector<std::vector<MemoryItem>>& moments) const;
   // The linear whose rows take part in the fold of this linear's input; null where nothing does.
@@ -137,6 +146,7 @@ class PeakMemory {
       has_own_memory_;
   std::uint64_t device_scratch_, lanes_;  // lanes: devices that share the samples
   Compute compute_;
+  std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,
                                                               slab_ = 0;
   std::map<std::string, QuantScheme> planned_;

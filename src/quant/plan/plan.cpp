@@ -173,21 +173,36 @@ void check_float8(const Plan& plan, const std::string& source) {
                                      source, "method", "write rtn or smoothquant"});
 }
 
-// Calibration takes statistics of all rows; those of an expert are some of them.
-void refuse_mixture(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
-  const auto block = std::find_if(spec.blocks.begin(), spec.blocks.end(),
-                                  [](const BlockSpec& own) { return own.mixture() != nullptr; });
-  if (block == spec.blocks.end()) return;
-  const bool by_method = plan.traits->calibrates;
-  fail(ErrorKind::kUnsupported,
-       {fmt::format("{} has a mixture of experts, which this version does not calibrate, and {} needs it",
-                    block->prefix,
-                    by_method          ? "method " + plan.method
-                    : plan.kv_cache    ? std::string("a quantized KV cache")
-                    : plan.target_bits ? std::string("a budget of bits")
-                                       : std::string("a scale of the inputs")),
-        recipe.source, by_method ? "method" : "scheme",
-        "method rtn with 16-bit or dynamic 8-bit inputs needs none"});
+// What a mixture of experts asks for that is not calibrated; empty: nothing does.
+std::string uncalibrated_in_mixtures(const Plan& plan) {
+  if (plan.traits->calibrates && !(plan.traits->factorizes && !plan.traits->folds))
+    return "method " + plan.method;
+  if (plan.kv_cache) return "a quantized KV cache";
+  if (plan.target_bits) return "a budget of bits";
+  if (std::any_of(plan.modules.begin(), plan.modules.end(),
+                  [](const PlannedModule& m) { return m.scheme.activation_bits != 16; }))
+    return "a method that sees 8-bit inputs";
+  return plan.devices.empty() ? "" : "a run on several devices";
+}
+
+// How many experts' sums are collected at once, if memory has room for all; 0: there is no mixture.
+std::int64_t experts_to_calibrate(const Recipe& recipe, const ModelSpec& spec, const Plan& plan) {
+  std::int64_t most = 0;
+  for (const BlockSpec& block : spec.blocks) {
+    const MixtureSpec* const mixture = block.mixture();
+    if (mixture == nullptr) continue;
+    if (const std::string asked = uncalibrated_in_mixtures(plan); !asked.empty())
+      fail(ErrorKind::kUnsupported,
+           {fmt::format(
+                "{} has a mixture of experts, which this version calibrates for gptq alone, and {} needs "
+                "it",
+                block.prefix, asked),
+            recipe.source, plan.traits->calibrates && plan.traits->folds ? "method" : "scheme",
+            "method gptq with 16-bit inputs on one device does, and rtn with 16-bit or dynamic 8-bit inputs "
+            "needs none"});
+    most = std::max(most, static_cast<std::int64_t>(mixture->experts.size()));
+  }
+  return most;
 }
 
 void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
@@ -197,7 +212,7 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
                              return m.scheme.activation_scale == ActivationScale::kTensor;
                            });
   if (!plan.needs_calibration && !plan.target_bits) return;
-  refuse_mixture(recipe, spec, plan);
+  plan.experts_at_once = experts_to_calibrate(recipe, spec, plan);
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 

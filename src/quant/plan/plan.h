@@ -51,7 +51,9 @@ struct Plan : MethodOptions {
   std::int64_t measured_samples = 16;
   std::optional<MixedPrecision> mixed;  // once chosen
   std::int64_t chunk_tokens = 0;        // rows of activations processed at a time
-  bool keep_inputs = true;              // inputs of o and down stay in memory instead of being computed again
+  std::int64_t experts_at_once =
+      0;                    // of a mixture, whose Gram matrices are summed in one pass; 0: no mixture
+  bool keep_inputs = true;  // inputs of o and down stay in memory instead of being computed again
   // the residual stream, but for a chunk, is not on the device, which has no room for it
   bool activations_on_host = false;
   bool activations_in_file = false;       // the residual stream of all samples, which is in memory otherwise

@@ -23,6 +23,7 @@ Json plan_json(const Plan& plan, const PlanCosts& costs) {
                        {"reads", named_bytes_json(costs.reads)},
                        {"flops", Json(costs.flops)},
                        {"chunk_tokens", Json(plan.chunk_tokens)},
+                       {"experts_at_once", Json(plan.experts_at_once)},
                        {"keep_inputs", Json(plan.keep_inputs)},
                        {"activations_in_file", Json(plan.activations_in_file)},
                        {"activations_on_host", Json(plan.activations_on_host)},

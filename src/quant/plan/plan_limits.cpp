@@ -61,6 +61,12 @@ void keep_within_limits(Plan& plan, const std::string& source, const Checkpoint&
                         const ModelSpec& spec, int threads, std::uint64_t memory_limit) {
   const auto estimate = [&] { return estimate_costs(plan, checkpoint, spec, threads); };
   PlanCosts costs = estimate();
+  // Fewer experts' sums at a time are the same bytes, for one more pass over what their block reads.
+  while (plan.experts_at_once > 1 &&
+         !(fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs))) {
+    plan.experts_at_once = (plan.experts_at_once + 1) / 2;
+    costs = estimate();
+  }
   if (!(fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs)) &&
       plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them

@@ -252,8 +252,8 @@ TEST(BlockForms, NothingIsTakenBackThroughANorm) {
   EXPECT_THAT(asked.warnings.back(), ::testing::HasSubstr("gptq.upstream_share: every output passes a norm"));
 }
 
-// Statistics of some of the rows are nobody's yet: what needs any is refused, by the block that has experts.
-TEST(BlockForms, MixturesAreRoundedToNearestAlone) {
+// What no expert is calibrated for is refused, by the block that has experts.
+TEST(BlockForms, MixturesAreRoundedToNearestOrByGptqAlone) {
   const ScratchMixture model;
   const Checkpoint checkpoint = model.open();
   const ModelSpec spec = ModelSpec::read(checkpoint);
@@ -262,8 +262,12 @@ TEST(BlockForms, MixturesAreRoundedToNearestAlone) {
     for (const LinearSpec& linear : block.linears)
       EXPECT_EQ(job.output.quantized.count(linear.module), linear.quantizable ? 1u : 0u) << linear.module;
   for (const auto& [recipe, asked] :
-       {std::pair{"method: gptq\n", "method gptq needs it"},
-        {"method: awq\n", "method awq needs it"},
+       {std::pair{"method: awq\n", "method awq needs it"},
+        {"method: [awq, gptq]\n", "method awq+gptq needs it"},
+        {"method: smoothquant\n", "method smoothquant needs it"},
+        {"method: gptq\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs it"},
+        {"method: gptq\ntarget_bits: 4.5\n", "a budget of bits needs it"},
+        {"method: gptq\noverrides: [{match: 're:.*', scheme: w4a8_g8}]\n", "8-bit inputs needs it"},
         {"method: rtn\nkv_cache: {dtype: fp8}\n", "a quantized KV cache needs it"},
         {"method: rtn\ntarget_bits: 4.5\n", "a budget of bits needs it"}}) {
     const std::string text =

@@ -8,6 +8,7 @@
 #include "model/open_checkpoint.h"
 #include "small_job.h"
 #include "tests/support/killing_io.h"
+#include "tests/unit/model/scratch_mixture.h"
 
 namespace llmq::testing {
 namespace {
@@ -100,6 +101,25 @@ TEST(Resume, GoesOnUnderEveryMethodAndFormat) {
       before.erase(history), after.erase(history);
     EXPECT_EQ(before, after) << "the report is that of one run";
   }
+}
+
+// A mixture's experts: the report of those of the first block, and the samples through it once more.
+TEST(Resume, GoesOnBehindCalibratedExperts) {
+  ScratchMixture model;
+  model.config["vocab_size"] = 96;
+  for (const char* table : {"model.embed_tokens.weight", "lm_head.weight"})
+    model.tensors[table] = noise_tensor({96, ScratchMixture::kHidden}, 7);
+  const Checkpoint checkpoint = model.open();
+  const TemporaryDirectory disk;
+  const std::string recipe = "method: gptq\nscheme: w4a16_g8_sym\n";
+  const SmallJob whole{recipe, {disk / "whole", false}}, parts{recipe, {disk / "parts", false}, 3};
+  const SmallJob::Result once = whole.run(system_io(), checkpoint);
+  interrupt_after_first_block(parts, checkpoint);
+  const SmallJob::Result resumed = parts.run(system_io(), checkpoint);
+  EXPECT_EQ(resumed.report.resumed_blocks, 1);
+  EXPECT_EQ(resumed.digest, once.digest);
+  ASSERT_EQ(once.report.mixtures.size(), 2u);
+  EXPECT_EQ(resumed.report.mixtures, once.report.mixtures);
 }
 
 // What a fold makes of a reader that stays dense is read from the files, too.

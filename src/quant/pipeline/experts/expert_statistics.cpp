@@ -1,0 +1,78 @@
+// What the experts of a mixture see of the calibration samples.
+//
+// Every pass makes the mixture's input again from the residual stream and asks the router again: neither is
+// changed while the experts are quantized, so every pass sends the same rows to the same experts. A chunk's
+// rows of one expert are gathered in their order and summed behind those of the chunks before.
+#include <array>
+
+#include "base/error.h"
+#include "model/mixers/mixture.h"
+#include "quant/pipeline/activation_stream.h"
+
+namespace llmq {
+namespace {
+
+const MixtureSpec& mixture_of_block(const BlockSpec& block) {
+  const MixtureSpec* const mixture = block.mixture();
+  if (mixture == nullptr) fail(ErrorKind::kInternal, "{} has no mixture of experts", block.prefix);
+  return *mixture;
+}
+
+}  // namespace
+
+std::vector<std::int64_t> ActivationStream::routed_rows(int block, const DeviceWeights& weights) {
+  const MixtureSpec& mixture = mixture_of_block(spec(block));
+  std::vector<std::int64_t> counts(mixture.experts.size());
+  see_inputs(mixture.input, block, weights, Samples::kAll,
+             [&](const DeviceSamples& lane, const TensorView& x, const Turn& turn) {
+               turn.wait();
+               const RoutedRows routed = route_rows(lane.backend(), weights[0], mixture, x);
+               for (std::size_t e = 0; e < counts.size(); ++e)
+                 counts[e] += static_cast<std::int64_t>(routed.first[e + 1] - routed.first[e]);
+               turn.pass();
+             });
+  return counts;
+}
+
+std::vector<InputStats> ActivationStream::expert_statistics(int block, const DeviceWeights& weights,
+                                                            std::span<const SeenExpert> experts,
+                                                            ExpertInput input) {
+  if (lanes_.size() != 1)
+    fail(ErrorKind::kInternal, "statistics of experts are taken on one device, and there are {}",
+         lanes_.size());
+  const MixtureSpec& mixture = mixture_of_block(spec(block));
+  Backend& backend = lanes_.front().backend();
+  std::vector<InputStats> stats;
+  for (const SeenExpert& seen : experts)
+    stats.emplace_back(input == ExpertInput::kOfGateAndUp ? mixture.hidden
+                                                          : spec(block).at(seen.expert->inner).channels);
+  std::vector<std::unique_ptr<StatsCollector>> collectors;
+  for (InputStats& into : stats)
+    collectors.push_back(std::make_unique<StatsCollector>(backend, into, kAllTokens, true));
+  const auto add = [&](std::size_t i, const TensorView& x) {
+    if (input == ExpertInput::kOfGateAndUp) return collectors[i]->add(x);
+    const std::array<std::size_t, 2> first = {0, static_cast<std::size_t>(x.rows())};
+    collectors[i]->add(
+        inner_rows(backend, weights[0], {experts[i].expert, 1}, first, mixture.activation, x).view);
+  };
+  see_inputs(mixture.input, block, weights, Samples::kAll,
+             [&](const DeviceSamples&, const TensorView& x, const Turn& turn) {
+               turn.wait();
+               const RoutedRows routed = route_rows(backend, weights[0], mixture, x);
+               for (std::size_t i = 0; i < experts.size(); ++i) {
+                 if (!experts[i].routed) {
+                   add(i, x);
+                   continue;
+                 }
+                 const std::size_t first = routed.first[*experts[i].routed],
+                                   end = routed.first[*experts[i].routed + 1];
+                 if (first == end) continue;
+                 add(i, rows_of(backend, x, std::span(routed.rows).subspan(first, end - first)).view);
+               }
+               turn.pass();
+             });
+  for (const auto& collector : collectors) collector->finish();
+  return stats;
+}
+
+}  // namespace llmq

@@ -1,0 +1,139 @@
+#include "quant/pipeline/experts/mixture_quantizer.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/error.h"
+#include "device/named_range.h"
+
+namespace llmq {
+namespace {
+
+std::vector<LinearId> readers_of(const ExpertSpec& expert, ExpertInput input) {
+  if (input == ExpertInput::kOfOutput) return {expert.output};
+  return {expert.gate.linear, expert.up.linear};
+}
+
+}  // namespace
+
+MixtureQuantizer::MixtureQuantizer(BlockState& block, ActivationStream& stream, LinearJudgement& judgement,
+                                   const MixtureSpec& mixture, Quantize quantize)
+    : block_(block),
+      stream_(stream),
+      judgement_(judgement),
+      mixture_(mixture),
+      quantize_(std::move(quantize)) {}
+
+void MixtureQuantizer::run() {
+  const std::size_t first_module = block_.run.report.modules.size();
+  if (!any_planned(ExpertInput::kOfGateAndUp) && !any_planned(ExpertInput::kOfOutput)) return;
+  const NamedRange range(block_.run.backend, "experts");
+  counts_ = stream_.routed_rows(block_.number, block_.weights);
+  for (const ExpertInput input : {ExpertInput::kOfGateAndUp, ExpertInput::kOfOutput}) {
+    if (!any_planned(input)) continue;
+    if (input == ExpertInput::kOfGateAndUp) {
+      all_ = stream_.statistics(mixture_.input, block_.number, block_.weights, Samples::kAll);
+      check_finite(all_, block_.spec, mixture_.input, block_.run.source.checkpoint().path(),
+                   block_.run.plan.compute);
+    }
+    pass_experts(input);
+    pass_shared(input);
+    all_ = InputStats(1);
+  }
+  report(first_module);
+}
+
+bool MixtureQuantizer::any_planned(ExpertInput input) const {
+  const auto planned = [&](const ExpertSpec& expert) {
+    const std::vector<LinearId> readers = readers_of(expert, input);
+    return std::any_of(readers.begin(), readers.end(), [&](LinearId id) { return block_.is_planned(id); });
+  };
+  return std::any_of(mixture_.experts.begin(), mixture_.experts.end(), planned) ||
+         (mixture_.shared && planned(*mixture_.shared));
+}
+
+bool MixtureQuantizer::is_starved(std::size_t expert) const {
+  return counts_[expert] < starved_below(mixture_);
+}
+
+void MixtureQuantizer::pass_experts(ExpertInput input) {
+  const auto at_once = static_cast<std::size_t>(std::max<std::int64_t>(1, block_.run.plan.experts_at_once));
+  for (std::size_t first = 0; first < mixture_.experts.size(); first += at_once) {
+    const std::size_t count = std::min(at_once, mixture_.experts.size() - first);
+    std::vector<SeenExpert> seen;
+    for (std::size_t e = first; e < first + count; ++e) {
+      const bool every = input == ExpertInput::kOfOutput && is_starved(e);
+      seen.push_back({&mixture_.experts[e], every ? std::nullopt : std::optional(e)});
+    }
+    std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, seen, input);
+    block_.run.clock.charge("forward and statistics");
+    for (std::size_t i = 0; i < count; ++i) {
+      if (input == ExpertInput::kOfGateAndUp) stats[i].add_prior(all_, prior_tokens(mixture_));
+      quantize_readers(*seen[i].expert, input, std::exchange(stats[i], InputStats(1)));
+    }
+  }
+}
+
+void MixtureQuantizer::pass_shared(ExpertInput input) {
+  if (!mixture_.shared) return;
+  if (input == ExpertInput::kOfGateAndUp)
+    return quantize_readers(*mixture_.shared, input, std::exchange(all_, InputStats(1)));
+  const SeenExpert seen{&*mixture_.shared, std::nullopt};
+  std::vector<InputStats> stats = stream_.expert_statistics(block_.number, block_.weights, {&seen, 1}, input);
+  block_.run.clock.charge("forward and statistics");
+  quantize_readers(*mixture_.shared, input, std::move(stats.front()));
+}
+
+void MixtureQuantizer::quantize_readers(const ExpertSpec& expert, ExpertInput input, InputStats stats) {
+  std::vector<LinearId> opened;
+  for (const LinearId id : readers_of(expert, input))
+    if (block_.open(id)) opened.push_back(id);
+  if (opened.empty()) return;
+  const SiteId site = input == ExpertInput::kOfOutput ? expert.inner : mixture_.input;
+  check_finite(stats, block_.spec, site, block_.run.source.checkpoint().path(), block_.run.plan.compute);
+  InputWithGram with_gram({std::move(stats), {}}, block_.run);
+  judgement_.measure_rounding(with_gram, opened);
+  for (const LinearId id : opened) quantize_(id, with_gram);
+}
+
+// Of each expert: its rows, and the worst relative error of its linears on what they were calibrated on.
+void MixtureQuantizer::report(std::size_t first_module) const {
+  QuantizeReport& report = block_.run.report;
+  std::map<std::string, double> errors;
+  for (std::size_t i = first_module; i < report.modules.size(); ++i)
+    errors[report.modules[i].module] = report.modules[i].relative_error;
+  Json tokens = Json::array(), worst = Json::array(), starved = Json::array(), unreached = Json::array();
+  for (std::size_t e = 0; e < counts_.size(); ++e) {
+    tokens.push_back(counts_[e]);
+    double error = 0;
+    for (const ExpertInput input : {ExpertInput::kOfGateAndUp, ExpertInput::kOfOutput})
+      for (const LinearId id : readers_of(mixture_.experts[e], input))
+        if (const auto found = errors.find(block_.spec.at(id).module); found != errors.end())
+          error = std::max(error, found->second);
+    worst.push_back(error);
+    if (is_starved(e)) starved.push_back(static_cast<std::int64_t>(e));
+    if (counts_[e] == 0) unreached.push_back(static_cast<std::int64_t>(e));
+  }
+  std::vector<std::int64_t> sorted = counts_;
+  std::sort(sorted.begin(), sorted.end());
+  if (starved.items().size() != 0)
+    report.warnings.push_back(fmt::format(
+        "{}: {} of {} experts had fewer than {} calibration tokens, {} of them none: all {} tokens went "
+        "through their output linears",
+        block_.spec.prefix, starved.items().size(), counts_.size(), starved_below(mixture_),
+        unreached.items().size(), stream_.tokens()));
+  report.mixtures.push_back(Json::object({{"block", block_.spec.prefix},
+                                          {"experts", static_cast<std::int64_t>(counts_.size())},
+                                          {"tokens_min", sorted.front()},
+                                          {"tokens_median", sorted[sorted.size() / 2]},
+                                          {"tokens_max", sorted.back()},
+                                          {"tokens", std::move(tokens)},
+                                          {"prior_tokens", prior_tokens(mixture_)},
+                                          {"starved_below", starved_below(mixture_)},
+                                          {"starved", std::move(starved)},
+                                          {"unreached", std::move(unreached)},
+                                          {"relative_error", std::move(worst)}}));
+}
+
+}  // namespace llmq

@@ -1,0 +1,99 @@
+// What is held while the experts of a mixture are calibrated: the sums of as many as go at once, then their
+// Gram matrices while one expert after another is rounded (quant/pipeline/experts/mixture_quantizer.h).
+#include "quant/methods/gptq/device_rows.h"
+#include "quant/methods/gram_loss.h"
+#include "quant/plan/peak_memory.h"
+
+namespace llmq {
+namespace {
+
+// The inputs that the linears of a mixture have, and of how many of them sums are collected at once.
+struct ExpertInputs {
+  std::uint64_t channels = 0, rows = 0, linears = 0, at_once = 0;
+};
+
+std::vector<ExpertInputs> inputs_of(const MixtureSpec& mixture, std::uint64_t at_once) {
+  const auto hidden = static_cast<std::uint64_t>(mixture.hidden),
+             width = static_cast<std::uint64_t>(mixture.width),
+             shared = static_cast<std::uint64_t>(mixture.shared_width);
+  std::vector<ExpertInputs> inputs = {{hidden, width, 2, at_once}, {width, hidden, 1, at_once}};
+  if (shared != 0) {
+    inputs.push_back({hidden, shared, 2, 1});
+    inputs.push_back({shared, hidden, 1, 1});
+  }
+  return inputs;
+}
+
+}  // namespace
+
+std::uint64_t PeakMemory::expert_rows(const MixtureSpec& mixture) const {
+  const std::uint64_t width = positive(std::max(mixture.width, mixture.shared_width));
+  return chunk_ * (positive(mixture.hidden) * (4 + element_) + width * (4 + 4 + element_) +
+                   mixture.experts.size() * (4 + 4));
+}
+
+void PeakMemory::add_mixture(const BlockSpec& block, const MixtureSpec& mixture,
+                             std::vector<std::vector<MemoryItem>>& moments) const {
+  std::uint64_t prepared = 0, planned = 0;
+  for (const LinearId id : mixture.linears()) {
+    prepared += weights_of(block.at(id)) * element_;
+    planned += is_planned(block.at(id)) ? 1 : 0;
+  }
+  const std::uint64_t h = positive(mixture.hidden);
+  const auto add = [&](const char* what, std::uint64_t bytes, std::uint64_t grams) {
+    moments.push_back(with_base(
+        {{"program while it computes", kComputingBytes},
+         {"activations of all samples and of one chunk", has_own_memory_ ? held(tokens_) : stream()},
+         {"the original model's samples", has_own_memory_ ? held(original_tokens_) : original()},
+         {"experts as prepared", unless_on_device(prepared * (original_tokens_ != 0 ? 2 : 1))},
+         {"stage and search buffers",
+          has_own_memory_ ? 2 * static_cast<std::uint64_t>(GramLoss::kHostBytes) : scratch(block)},
+         {"one expert's rows of a chunk", unless_on_device(expert_rows(mixture))},
+         {"Gram triangles of experts and of all rows (FP64)", grams},
+         {what, bytes}}));
+  };
+  add("nothing beside what the samples pass", 0, 0);
+  if (planned == 0) return;
+  for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
+    const std::uint64_t k = input.channels, n = k * input.rows, grams = (input.at_once * k * k + h * h) * 4;
+    add("experts' sums of a chunk (FP32)", unless_on_device(input.at_once * k * k * 4), grams);
+    // The square beside its triangle; then linears in FP32, codes, twice where two are compared, and what is
+    // dequantized and prepared again, or factors.
+    const std::uint64_t linears = input.linears * n * 4;
+    add("a Gram square, prepared, and an expert that is rounded",
+        4 * k * k + unless_on_device(element_ * k * k) + linears + n +
+            std::max(n + factors(k), n * (4 + element_)),
+        grams);
+  }
+}
+
+std::vector<std::vector<MemoryItem>> PeakMemory::device_mixture(const BlockSpec& block,
+                                                                const MixtureSpec& mixture) const {
+  std::uint64_t prepared = 0;
+  for (const LinearId id : mixture.linears()) prepared += weights_of(block.at(id)) * element_;
+  std::vector<std::vector<MemoryItem>> moments;
+  const auto add = [&](const char* what, std::uint64_t bytes) {
+    moments.push_back(
+        {{"activations of the samples and of one chunk", device_samples(tokens_, keeps_inputs_)},
+         {"the original model's samples", device_samples(original_tokens_, false)},
+         {"experts as prepared", prepared * (original_tokens_ != 0 ? 2 : 1)},
+         {"stage buffers and one expert's rows of a chunk", stages() + attention() + expert_rows(mixture)},
+         {what, bytes}});
+  };
+  for (const ExpertInputs& input : inputs_of(mixture, experts_at_once_)) {
+    const std::uint64_t k = input.channels, n = k * input.rows;
+    // The sum in FP32 and that of all chunks in FP64.
+    add("experts' sums", input.at_once * (k * k * 4 + k * (k + 1) * 4));
+    const std::uint64_t judged =
+        (k * 4 + k * 4 + k * 2) *
+        std::min(positive(GramLoss::rows_at_once(static_cast<std::int64_t>(k), device_scratch_)), input.rows);
+    add("a prepared Gram square, and a rounded linear or what rounds it",
+        element_ * k * k + judged +
+            std::max({2 * n * element_, 8 * k * k,
+                      gptq_device_bytes(static_cast<std::int64_t>(input.rows), static_cast<std::int64_t>(k),
+                                        device_scratch_)}));
+  }
+  return moments;
+}
+
+}  // namespace llmq
