@@ -109,6 +109,7 @@ struct SiteSpec {
   std::int64_t channels = 0;
   std::vector<LinearId> readers;  // all of them, whether they are quantized or not
   Producer producer;
+  bool searched = true;  // else no scale is moved that a search by the readers' own error would choose
 };
 
 // What turns queries and keys by their position: a table of the model (ModelSpec::ropes).

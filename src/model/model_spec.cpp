@@ -13,6 +13,7 @@
 #include "model/decoder_config.h"
 #include "model/families/wrapper.h"
 #include "model/tensor_check.h"
+#include "tensor/stored_float.h"
 
 namespace llmq {
 namespace {
@@ -55,6 +56,8 @@ ModelSpec ModelSpec::read(const Checkpoint& checkpoint) {
   }
   resolve_head(checkpoint, tied, spec);
   check_tensors(checkpoint, file, spec);
+  if (EmbeddingSpec& table = spec.embedding; table.scale_in_table_type)
+    table.scale = stored_float(table.scale, checkpoint.at(table.tensor).view.dtype);
   return spec;
 }
 

@@ -39,6 +39,7 @@ struct EmbeddingSpec {
   std::string positions;  // [max_position + offset, hidden_size]; empty: positions enter by rope
   std::int64_t offset = 0;
   float scale = 1;
+  bool scale_in_table_type = false;  // `scale` is rounded to the type of the stored table
 };
 
 // Of a vision-language checkpoint: where its decoder's tensors lie, and what lies beside them

@@ -1,5 +1,5 @@
 """Families of another structure, whole: Phi-3 as tinystories stored with fused linears, which computes what tinystories
-does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
+does; OPT, OLMo 2, StarCoder2 and Granite, GLM-4, Gemma 3, Cohere 2 and Falcon with random weights. Every method runs; what it writes loads in Transformers with equal perplexity (5e-5).
 Mixtures of experts with random weights: rounded to nearest, their experts are Transformers' to the bit; GPTQ runs on them, and
 other methods are refused by name.
 
@@ -13,7 +13,7 @@ import sys
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
+from transformers import (AutoModelForCausalLM, Cohere2Config, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, MixtralConfig, Olmo2Config, OlmoeConfig, OPTConfig, Qwen2MoeConfig,
                           Qwen3MoeConfig, Starcoder2Config)
 
 from peer import TINYSTORIES, expect, finish, llmq, perplexity
@@ -70,6 +70,9 @@ STARCODER2 = Starcoder2Config(vocab_size=2048, hidden_size=96, intermediate_size
 GRANITE = dict(embedding_multiplier=6.0, attention_multiplier=0.11, residual_multiplier=0.45, logits_scaling=1.7)
 DENSE_GRANITE = GraniteConfig(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
                               num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, **GRANITE)
+GEMMA3 = Gemma3TextConfig(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
+                          num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0, sliding_window=100,
+                          layer_types=["sliding_attention", "full_attention"], query_pre_attn_scalar=24)
 GLM4 = Glm4Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6, head_dim=16,
                   num_key_value_heads=3, max_position_embeddings=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 COHERE2 = Cohere2Config(vocab_size=2048, hidden_size=96, intermediate_size=192, num_hidden_layers=2, num_attention_heads=6,
@@ -215,6 +218,7 @@ def main():
     expect(refused.returncode == 2 and "family opt" in refused.stderr,
            f"opt: a GGUF is refused by name: {refused.stderr.strip()}")
     check_family(program, "granite", random_model(DENSE_GRANITE, os.path.join(work, "granite")), work)
+    check_family(program, "gemma3", random_model(GEMMA3, os.path.join(work, "gemma3")), work)
     check_family(program, "glm4", random_model(GLM4, os.path.join(work, "glm4")), work)
     check_family(program, "cohere2", random_model(COHERE2, os.path.join(work, "cohere2")), work)
     check_family(program, "falcon", random_model(FALCON, os.path.join(work, "falcon")), work, packed=False)

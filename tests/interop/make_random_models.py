@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from safetensors.numpy import save_file as save_numpy
 from safetensors.torch import load_file, save_file
-from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
+from transformers import (AutoModelForCausalLM, Cohere2Config, CohereConfig, FalconConfig, Gemma3TextConfig, Glm4Config, GraniteConfig, GraniteMoeConfig, LlamaConfig, Ministral3Config, MistralConfig, MixtralConfig, Olmo2Config, Olmo3Config, OlmoeConfig, OPTConfig,
                           Phi3Config, Qwen2Config, Qwen2MoeConfig, Qwen3Config, Qwen3MoeConfig, SeedOssConfig, SmolLM3Config, Starcoder2Config)
 
 from wrapper_models import WRAPPERS, AutoModelForImageTextToText, make_wrapper_config, save_wrapper
@@ -220,6 +220,21 @@ MODELS = {
     ),
     "falcon": (FalconConfig, dict(), "float32", []),
     "falcon-biases": (FalconConfig, dict(bias=True, ffn_hidden_size=48, tie_word_embeddings=True), "bfloat16", ["transformers4"]),
+    # Rope of full attention is stretched, that of the window is not and has another base.
+    "gemma3_text": (
+        Gemma3TextConfig,
+        dict(head_dim=12, query_pre_attn_scalar=20, sliding_window=7, layer_types="alternate", tie_word_embeddings=True,
+             rope_parameters={"full_attention": rope("linear", theta=1000000.0, factor=8.0), "sliding_attention": rope(theta=10000.0)}),
+        "float32",
+        [],
+    ),
+    "gemma3_text-biases": (
+        Gemma3TextConfig,
+        dict(head_dim=16, query_pre_attn_scalar=8, sliding_window=5, layer_types="alternate", attention_bias=True,
+             rope_parameters={"full_attention": rope("linear", theta=50000.0, factor=2.5), "sliding_attention": rope(theta=500.0)}),
+        "bfloat16",
+        ["transformers4"],
+    ),
     "opt": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None, tie_word_embeddings=True), "float32", []),
     "opt-untied": (OPTConfig, dict(ffn_dim=40, word_embed_proj_dim=None), "bfloat16", []),
 }
@@ -265,6 +280,8 @@ def fill(model, seed):
             shape = tuple(parameter.shape)
             if name.endswith("bias"):
                 values = 0.3 * random.standard_normal(shape)
+            elif "norm" in name and model.config.model_type == "gemma3_text":  # 1 + w, of few bits: a fold by powers of two is exact
+                values = np.round(64 * 0.2 * random.standard_normal(shape)) / 64
             elif "norm" in name:
                 values = 1 + 0.2 * random.standard_normal(shape)
             elif "embed_" in name or "lm_head" in name:
@@ -279,6 +296,10 @@ def as_transformers_4(path, older_type_key):
     """config.json as Transformers 4 writes it: rope_theta and rope_scaling, torch_dtype, no layer_types."""
     config = json.loads(path.read_text())
     parameters = config.pop("rope_parameters")
+    if "sliding_attention" in parameters:  # Gemma 3
+        config["rope_local_base_freq"] = parameters["sliding_attention"]["rope_theta"]
+        config["sliding_window_pattern"] = len(config["layer_types"])
+        parameters = parameters["full_attention"]
     config["rope_theta"] = parameters.pop("rope_theta")
     kind = parameters.pop("rope_type")
     config["rope_scaling"] = None if kind == "default" else {("type" if older_type_key else "rope_type"): kind, **parameters}
@@ -317,6 +338,9 @@ def write_model(name, out, hidden, layers):
         save_file(tensors, shard, metadata={"format": "pt"})
 
     loaded = auto_class(name).from_pretrained(folder / "model", dtype=torch.float32, attn_implementation="eager").eval()
+    if hasattr(loaded.get_input_embeddings(), "embed_scale"):  # rounded to the type of the weights, which here are loaded as float32
+        scale = loaded.get_input_embeddings().embed_scale
+        scale.copy_(scale.to(getattr(torch, dtype)))
     ids = np.random.default_rng(seed + 1).integers(3, VOCAB, TOKENS, dtype=np.int32)
     with torch.no_grad():
         logits = loaded(torch.from_numpy(ids.astype(np.int64))[None]).logits[0].float().numpy()

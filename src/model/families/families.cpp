@@ -8,7 +8,7 @@ namespace llmq {
 extern const Family kLlamaFamily, kMistralFamily, kQwen2Family, kQwen3Family, kPhi3Family, kOptFamily,
     kOlmo2Family, kOlmo3Family, kSmolLm3Family, kSeedOssFamily, kStarcoder2Family, kQwen3MoeFamily,
     kQwen2MoeFamily, kMixtralFamily, kOlmoeFamily, kGraniteFamily, kGraniteMoeFamily, kMinistral3Family,
-    kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily;
+    kGlm4Family, kCohereFamily, kCohere2Family, kFalconFamily, kGemma3Family;
 
 std::span<const Family* const> families() {
   static constexpr const Family* kAll[] = {
@@ -16,7 +16,7 @@ std::span<const Family* const> families() {
       &kOptFamily,        &kOlmo2Family,      &kOlmo3Family,      &kSmolLm3Family, &kSeedOssFamily,
       &kStarcoder2Family, &kQwen3MoeFamily,   &kQwen2MoeFamily,   &kMixtralFamily, &kOlmoeFamily,
       &kGraniteFamily,    &kGraniteMoeFamily, &kMinistral3Family, &kGlm4Family,    &kCohereFamily,
-      &kCohere2Family,    &kFalconFamily};
+      &kCohere2Family,    &kFalconFamily,     &kGemma3Family};
   return kAll;
 }
 

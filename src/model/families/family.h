@@ -5,6 +5,7 @@
 // Defaults are those of Transformers' configuration classes.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -52,10 +53,16 @@ struct RopeDefaults {
 RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t head_dim,
                    const RopeDefaults& defaults = {});
 
+// The window's base, where a family has a key of its own for it.
+struct WindowTheta {
+  const char* key;
+  double absent;
+};
 // The tables of a family that turns blocks with a window by another one than blocks without: first that of
 // full attention, then that of the window. rope_parameters of Transformers 5 has an object for each kind;
 // rope_scaling of Transformers 4 is full attention's alone.
 std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
-                                              std::int64_t head_dim, double theta);
+                                              std::int64_t head_dim, double theta,
+                                              const std::optional<WindowTheta>& of_window = {});
 
 }  // namespace llmq

@@ -116,7 +116,7 @@ LlamaSizes read_llama_sizes(ConfigFields& config, std::int64_t layers, const Lla
 
 void fill_llama(const LlamaSizes& sizes, const LlamaTraits& traits, ModelSpec& spec) {
   NormSpec norm;
-  norm.eps = sizes.eps;
+  norm.eps = sizes.eps, norm.offset = traits.norm_offset;
   spec.embedding.tensor = "model.embed_tokens.weight";
   spec.embedding.scale = traits.embedding_scale;
   spec.final_norm = norm;

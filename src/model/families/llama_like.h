@@ -42,6 +42,7 @@ struct LlamaTraits {
   bool query_key_norm = false;           // over each head of q and k
   bool query_key_norm_over_all = false;  // over all heads of q at once, and over all of k
   LlamaNorms norms;
+  float norm_offset = 0;                          // of every norm, those over heads too
   bool fused_qkv = false, fused_gate_up = false;  // are stored as one linear
   std::vector<std::int64_t> windows;  // per block, 0: full attention; none: full attention in each
   std::vector<RopeUse> turns;         // per block; none: every block turns whole heads by the first table

@@ -195,16 +195,19 @@ RopeSpec read_rope(ConfigFields& config, std::int64_t max_position, std::int64_t
 }
 
 std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t max_position,
-                                              std::int64_t head_dim, double default_theta) {
+                                              std::int64_t head_dim, double default_theta,
+                                              const std::optional<WindowTheta>& of_window) {
   constexpr const char* kKinds[] = {"full_attention", "sliding_attention"};
   const Json* parameters = config.find("rope_parameters");
   const bool by_kind = parameters != nullptr && parameters->is_object() &&
                        std::any_of(std::begin(kKinds), std::end(kKinds),
                                    [&](const char* kind) { return parameters->find(kind) != nullptr; });
   std::vector<RopeSpec> ropes;
+  std::optional<double> window_theta;
+  if (of_window) window_theta = config.number(of_window->key, kThetaRange, of_window->absent);
   if (!by_kind) {
     ropes.push_back(read_rope(config, max_position, head_dim, {.theta = default_theta}));
-    ropes.push_back(plain_rope(head_dim, ropes.front().theta, max_position));
+    ropes.push_back(plain_rope(head_dim, window_theta.value_or(ropes.front().theta), max_position));
     return ropes;
   }
   const double theta = config.number("rope_theta", kThetaRange, default_theta);
@@ -217,7 +220,8 @@ std::vector<RopeSpec> read_ropes_by_attention(ConfigFields& config, std::int64_t
     ConfigFields rope(of_kind != nullptr ? *of_kind : none, config.file(),
                       fmt::format("rope_parameters.{}", kind));
     rope.require_neutral("partial_rotary_factor", 1);
-    const double own = rope.number("rope_theta", kThetaRange, theta);
+    const double absent = ropes.empty() ? theta : window_theta.value_or(theta);
+    const double own = rope.number("rope_theta", kThetaRange, absent);
     ropes.push_back(read_table(rope, config, own, max_position, head_dim));
   }
   kinds.refuse_unread({});

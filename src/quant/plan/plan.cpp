@@ -216,13 +216,15 @@ void resolve_calibration(const Recipe& recipe, const ModelSpec& spec, Plan& plan
   plan.chunk_tokens = calibration_chunk(recipe, spec);
 }
 
-// Names of sites, each once: those that nothing makes which could be divided by a scale.
-std::vector<std::string> fixed_sites(const ModelSpec& spec) {
+bool is_fixed(const SiteSpec& site) { return std::holds_alternative<std::monostate>(site.producer); }
+bool is_unsearched(const SiteSpec& site) { return !site.searched; }
+
+// Names of such sites, each once.
+std::vector<std::string> sites_that(bool (*are)(const SiteSpec&), const ModelSpec& spec) {
   std::vector<std::string> names;
   for (const BlockSpec& block : spec.blocks)
     for (const SiteSpec& site : block.sites)
-      if (std::holds_alternative<std::monostate>(site.producer) &&
-          std::find(names.begin(), names.end(), site.name) == names.end())
+      if (are(site) && std::find(names.begin(), names.end(), site.name) == names.end())
         names.push_back(site.name);
   return names;
 }
@@ -230,10 +232,14 @@ std::vector<std::string> fixed_sites(const ModelSpec& spec) {
 // What the blocks leave for the method to do. Where every output passes a norm before it is added, or is
 // added beside another, no output makes up for what the residual stream lost before it.
 void suit_to_blocks(const Recipe& recipe, const ModelSpec& spec, Plan& plan) {
-  if (const std::vector<std::string> fixed = fixed_sites(spec); plan.traits->folds && !fixed.empty())
+  if (const std::vector<std::string> fixed = sites_that(is_fixed, spec); plan.traits->folds && !fixed.empty())
     plan.warnings.push_back(fmt::format("{} moves no scale out of {}: nothing makes {} that could be divided",
                                         plan.method, fmt::join(fixed, " and "),
                                         fixed.size() == 1 ? "it" : "them"));
+  if (const std::vector<std::string> left = sites_that(is_unsearched, spec);
+      plan.traits->searches_by_gram && !left.empty())
+    plan.warnings.push_back(fmt::format("{} moves no scale out of {}: it was measured to lose in family {}",
+                                        plan.method, fmt::join(left, " and "), spec.family));
   const bool none_alone = std::all_of(spec.blocks.begin(), spec.blocks.end(), [](const BlockSpec& block) {
     return std::all_of(block.sublayers.begin(), block.sublayers.end(), [](const SublayerSpec& part) {
       return part.after.has_value() || part.beside.has_value();

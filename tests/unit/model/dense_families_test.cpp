@@ -206,5 +206,65 @@ TEST(Falcon, OtherFormsAreRefusedByName) {
   }
 }
 
+TEST(Gemma3, EveryNormIsOfOnePlusWhatIsStored) {
+  const ScratchGemma3 model;
+  const ModelSpec spec = ModelSpec::read(model.open());
+  EXPECT_EQ(spec.final_norm.offset, 1);
+  const BlockSpec& block = spec.blocks[1];
+  ASSERT_EQ(block.norms.size(), 6u);
+  for (const NormSpec& norm : block.norms) EXPECT_EQ(norm.offset, 1) << norm.gain.tensor;
+  const auto named = [&](const std::optional<NormId>& norm) { return block.at(norm.value()).gain.tensor; };
+  EXPECT_EQ(named(block.sublayers[0].after), "model.layers.1.post_attention_layernorm.weight");
+  EXPECT_EQ(named(block.sublayers[1].before), "model.layers.1.pre_feedforward_layernorm.weight");
+  EXPECT_EQ(named(block.sublayers[1].after), "model.layers.1.post_feedforward_layernorm.weight");
+  EXPECT_EQ(block.attention()->scale, 0.25f);
+  EXPECT_EQ(block.mlp()->activation, Activation::kGeluTanh);
+  EXPECT_EQ(spec.embedding.scale, 4);
+}
+
+TEST(Gemma3, WindowsTurnByATableOfTheirOwn) {
+  ScratchGemma3 model;
+  EXPECT_THAT(windows_of(ModelSpec::read(model.open())), ElementsAre(5, 5)) << "every sixth has none";
+  model.config["sliding_window_pattern"] = 2;
+  model.config["rope_theta"] = nullptr;
+  model.config["rope_local_base_freq"] = 300;
+  model.config["rope_scaling"] = Json::object({{"rope_type", "linear"}, {"factor", 8.0}});
+  const ModelSpec older = ModelSpec::read(model.open());
+  EXPECT_THAT(windows_of(older), ElementsAre(5, 0));
+  EXPECT_EQ(older.blocks[0].attention()->rope.table, 1u);
+  EXPECT_EQ(older.blocks[1].attention()->rope.table, 0u);
+  model.config["rope_scaling"] = nullptr;
+  model.config["rope_local_base_freq"] = nullptr;
+  model.config["rope_parameters"] =
+      Json::object({{"full_attention", Json::object({{"rope_type", "linear"}, {"factor", 8.0}})},
+                    {"sliding_attention", Json::object({{"rope_theta", 300}})}});
+  const ModelSpec newer = ModelSpec::read(model.open());
+  for (const ModelSpec* spec : {&older, &newer}) {
+    ASSERT_EQ(spec->ropes.size(), 2u);
+    EXPECT_EQ(spec->ropes[0].theta, 1e6) << "where it is absent";
+    EXPECT_EQ(spec->ropes[0].factor, 8);
+    EXPECT_EQ(spec->ropes[1].theta, 300);
+    EXPECT_EQ(spec->ropes[1].kind, RopeKind::kDefault);
+  }
+  model.config["rope_parameters"] = nullptr;
+  EXPECT_EQ(ModelSpec::read(model.open()).ropes[1].theta, 1e4) << "where it is absent";
+}
+
+TEST(Gemma3, OtherFormsAreRefusedByName) {
+  for (const auto& [key, value] : {std::pair<const char*, Json>{"attn_logit_softcapping", 50.0},
+                                   {"final_logit_softcapping", 30.0},
+                                   {"use_bidirectional_attention", true},
+                                   {"hidden_activation", "silu"},
+                                   {"hidden_act", "silu"},
+                                   {"query_pre_attn_scalar", 0},
+                                   {"sliding_window", nullptr}}) {
+    ScratchGemma3 model;
+    model.config[key] = value;
+    EXPECT_THAT(sentence_of(model), HasSubstr(key));
+  }
+  const ScratchModel older("gemma2", "Gemma2ForCausalLM");
+  EXPECT_THAT(sentence_of(older), HasSubstr("the family \"gemma2\" is not known here"));
+}
+
 }  // namespace
 }  // namespace llmq

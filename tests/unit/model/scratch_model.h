@@ -152,6 +152,21 @@ class ScratchCohere2 : public ScratchModel {
   }
 };
 
+// The same as a Gemma 3: norms of 1 + w before and behind each mixer, and over heads.
+class ScratchGemma3 : public ScratchModel {
+ public:
+  ScratchGemma3() : ScratchModel("gemma3_text", "Gemma3ForCausalLM") {
+    for (const char* norm : {"pre_feedforward_layernorm", "post_feedforward_layernorm"})
+      add_to_blocks(norm + std::string(".weight"), scratch_ramp({16}));
+    for (const char* norm : {"self_attn.q_norm", "self_attn.k_norm"})
+      add_to_blocks(norm + std::string(".weight"), scratch_ramp({4}));
+    config["head_dim"] = 4;
+    config["hidden_act"] = nullptr;
+    config["query_pre_attn_scalar"] = 16;
+    config["sliding_window"] = 5;
+  }
+};
+
 // Of each block.
 inline std::vector<std::int64_t> windows_of(const ModelSpec& spec) {
   std::vector<std::int64_t> found;

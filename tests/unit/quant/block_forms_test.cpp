@@ -163,11 +163,13 @@ struct Moved {
 
 Moved moved(const Job& job, const Checkpoint& checkpoint, const BlockSpec& block,
             const char* norm = "post_attention_layernorm") {
-  const std::string gain = block.at(norm_named(block, norm)).gain.tensor,
-                    gate = linear_named(block, "gate_proj").weight.tensor;
-  const std::vector<float> old_gain = checkpoint.read_float32(checkpoint.at(gain)),
-                           old_gate = checkpoint.read_float32(checkpoint.at(gate)),
-                           new_gain = job.dense(gain), new_gate = job.dense(gate);
+  const NormSpec& of = block.at(norm_named(block, norm));
+  const std::string gain = of.gain.tensor, gate = linear_named(block, "gate_proj").weight.tensor;
+  std::vector<float> old_gain = checkpoint.read_float32(checkpoint.at(gain)), new_gain = job.dense(gain);
+  for (std::vector<float>* const gains : {&old_gain, &new_gain})
+    for (float& value : *gains) value = of.multiplier(value);
+  const std::vector<float> old_gate = checkpoint.read_float32(checkpoint.at(gate)),
+                           new_gate = job.dense(gate);
   Moved result;
   for (std::size_t i = 0; i < old_gate.size(); ++i) {
     const std::size_t c = i % old_gain.size();
@@ -350,6 +352,44 @@ TEST(BlockForms, MixersSideBySideAreCalibratedByEveryMethod) {
     EXPECT_FALSE(takes_back_upstream(
         make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0)));
   }
+}
+
+constexpr const char* kSmoothInForms =
+    "method: smoothquant\nscheme: w8a8_channel_sym\nsmoothquant: {alpha: 0.5}\n"
+    "calibration: {sequence_length: 24}\n";
+
+// A scale leaves a norm of 1 + w as 1 + w' = (1 + w) / s. AWQ leaves the norm of q, k and v as it is.
+TEST(BlockForms, ScalesLeaveNormsOfOnePlusWhatIsStored) {
+  ScratchGemma3 model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = with_router(checkpoint);
+  for (const char* recipe : {kAwqInForms, kSmoothInForms}) {
+    SCOPED_TRACE(recipe);
+    const Job job(recipe, checkpoint, spec);
+    for (const BlockSpec& block : spec.blocks) {
+      const Moved found = moved(job, checkpoint, block, "pre_feedforward_layernorm");
+      EXPECT_GT(found.gain, 0.1) << "without a fold there is nothing to see";
+      EXPECT_LT(found.product, 8 * 0x1p-24) << "a sum, a division and two products, of 24 bits";
+      const std::string before_attention = block.at(norm_named(block, "input_layernorm")).gain.tensor;
+      EXPECT_EQ(job.output.dense.contains(before_attention) &&
+                    job.dense(before_attention) != checkpoint.read_float32(checkpoint.at(before_attention)),
+                recipe == kSmoothInForms);
+    }
+  }
+}
+
+TEST(BlockForms, ThePlanSaysWhatAwqLeaves) {
+  ScratchGemma3 model;
+  make_noisy(model);
+  const Checkpoint checkpoint = model.open();
+  const ModelSpec spec = ModelSpec::read(checkpoint);
+  const auto warnings = [&](const char* recipe) {
+    return make_plan(Recipe::parse(recipe, "r.yaml"), checkpoint, spec, Compute::kFloat32, 1, 0).warnings;
+  };
+  EXPECT_THAT(warnings(kAwqInForms),
+              ::testing::Contains(::testing::HasSubstr("moves no scale out of x_attn")));
+  EXPECT_THAT(warnings(kSmoothInForms), ::testing::Not(::testing::Contains(::testing::HasSubstr("x_attn"))));
 }
 
 }  // namespace

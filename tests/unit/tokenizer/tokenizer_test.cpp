@@ -198,6 +198,35 @@ TEST(Bpe, MergesStandInsForUnknownCharactersAndBytes) {
   EXPECT_EQ(Tokenizer::parse(json, "fallback").encode("xaxa"), (std::vector<std::int32_t>{1, 1}));
 }
 
+// Merges that pass over spaces and line ends, with a pre-tokenizer that finds no space any more or none; ids
+// of tokenizers 0.23 for the same file.
+TEST(Bpe, MergesWholeTextsAsGemmaDoes) {
+  Json json = Json::parse(
+      R"({"normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+          "decoder": {"type": "Sequence", "decoders": [
+            {"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, {"type": "ByteFallback"}, {"type": "Fuse"}]},
+          "added_tokens": [{"id": 1, "content": "<turn>", "single_word": false, "lstrip": false, "rstrip": false,
+                            "normalized": false, "special": true}],
+          "model": {"type": "BPE", "byte_fallback": true, "fuse_unk": true, "unk_token": "<unk>",
+            "vocab": {"<unk>": 0, "<turn>": 1, "\n": 2, "\n\n": 3, "▁": 4, "▁▁": 5, "a": 6, "b": 7, "▁a": 8, "ab": 9,
+                      "▁ab": 10},
+            "merges": [["\n", "\n"], ["▁", "▁"], ["a", "b"], ["▁", "a"], ["▁", "ab"]]}})",
+      "whole");
+  for (int byte = 0; byte < 256; ++byte)
+    json["model"]["vocab"][fmt::format("<0x{:02X}>", byte)] = std::int64_t{11} + byte;
+  const std::string text = "a ab  b\n\n\né<turn> ab";
+  const std::vector<std::int32_t> ids{6, 10, 5, 7, 3, 2, 11 + 0xC3, 11 + 0xA9, 1, 10};
+  for (const bool splits : {false, true}) {
+    if (splits)
+      json["pre_tokenizer"] = Json::parse(
+          R"({"type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": false})",
+          "split");
+    const Tokenizer tokenizer = Tokenizer::parse(json, "whole");
+    EXPECT_EQ(tokenizer.encode(text), ids);
+    EXPECT_EQ(tokenizer.decode(ids), text);
+  }
+}
+
 TEST(Tokenizer, LeavesCharactersWithoutTokenOut) {
   const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
   EXPECT_EQ(tokenizer.encode("xaybc"),
