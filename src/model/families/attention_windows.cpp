@@ -23,6 +23,20 @@ std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec) 
   return sliding;
 }
 
+std::vector<std::int64_t> read_periodic_windows(ConfigFields& config, const ModelSpec& spec,
+                                                std::int64_t period) {
+  const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
+  const std::vector<bool> types = read_layer_types(config, spec);
+  std::vector<std::int64_t> windows;
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
+    const bool sliding = types.empty() ? (static_cast<std::int64_t>(i) + 1) % period != 0 : types[i];
+    if (sliding && config.is_null("sliding_window"))
+      config.bad("sliding_window", fmt::format("is null, and block {} is sliding_attention", i));
+    windows.push_back(sliding ? size : 0);
+  }
+  return windows;
+}
+
 std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec,
                                             std::int64_t first_absent) {
   const bool use = config.flag("use_sliding_window", false);

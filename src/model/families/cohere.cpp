@@ -85,15 +85,10 @@ void read_cohere2(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
                                                like.sizes.head_dim));
   const std::int64_t period = config.integer("sliding_window_pattern", {1, kLayersRange.most}, 4);
   require_command_r7b(config, period);
-  const std::int64_t window = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
-  const std::vector<bool> types = read_layer_types(config, spec);
-  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-    const bool sliding = types.empty() ? (static_cast<std::int64_t>(i) + 1) % period != 0 : types[i];
-    if (sliding && config.is_null("sliding_window"))
-      config.bad("sliding_window", fmt::format("is null, and block {} is sliding_attention", i));
-    spec.blocks[i] = cohere_block(fmt::format("model.layers.{}", i), like, sliding ? window : 0,
-                                  sliding ? spec.ropes.front().dims : 0);
-  }
+  const std::vector<std::int64_t> windows = read_periodic_windows(config, spec, period);
+  for (std::size_t i = 0; i < spec.blocks.size(); ++i)
+    spec.blocks[i] = cohere_block(fmt::format("model.layers.{}", i), like, windows[i],
+                                  windows[i] != 0 ? spec.ropes.front().dims : 0);
 }
 
 }  // namespace

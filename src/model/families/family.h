@@ -37,6 +37,10 @@ void read_common_sizes(ConfigFields& config, std::int64_t layers, ModelSpec& spe
 // Qwen2 and Qwen3 define them; `first` where max_window_layers is absent.
 std::vector<std::int64_t> read_qwen_windows(ConfigFields& config, const ModelSpec& spec,
                                             std::int64_t first = 28);
+// Windows per block from layer_types, or, where that is absent, of all blocks but each `period`-th;
+// sliding_window is 4096 where it is absent, and must not be null where a block has one.
+std::vector<std::int64_t> read_periodic_windows(ConfigFields& config, const ModelSpec& spec,
+                                                std::int64_t period);
 // layer_types as a list of "is this a sliding_attention block", empty when the key is absent. Unknown kinds
 // are refused by name.
 std::vector<bool> read_layer_types(ConfigFields& config, const ModelSpec& spec);

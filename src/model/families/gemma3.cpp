@@ -3,8 +3,6 @@
 // window, whose rope has a base of its own. Source: Transformers' configuration_gemma3 and modeling_gemma3.
 //
 // Transformers rounds the embedding's factor to the type of the table before it multiplies.
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "model/families/llama_like.h"
@@ -26,17 +24,11 @@ void require_gemma3(ConfigFields& config) {
 
 void read_gemma3_windows(ConfigFields& config, const LlamaSizes& sizes, const ModelSpec& spec,
                          LlamaTraits& traits) {
-  const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
   const std::int64_t period = config.integer("sliding_window_pattern", {1, kLayersRange.most}, 6);
   config.find("_sliding_window_pattern");  // written by Transformers and not read again
-  const std::vector<bool> types = read_layer_types(config, spec);
-  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-    const bool sliding = types.empty() ? (static_cast<std::int64_t>(i) + 1) % period != 0 : types[i];
-    if (sliding && config.is_null("sliding_window"))
-      config.bad("sliding_window", fmt::format("is null, and block {} is sliding_attention", i));
-    traits.windows.push_back(sliding ? size : 0);
-    traits.turns.push_back({sliding ? 1u : 0u, sizes.head_dim});
-  }
+  traits.windows = read_periodic_windows(config, spec, period);
+  for (const std::int64_t window : traits.windows)
+    traits.turns.push_back({window != 0 ? 1u : 0u, sizes.head_dim});
 }
 
 void read_gemma3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {

@@ -1,14 +1,12 @@
 // OLMo 3: OLMo 2 of which three blocks of four have a window; only those without one stretch their rope.
 // Source: Transformers' configuration_olmo3 and modeling_olmo3.
-#include <fmt/format.h>
-
 #include "model/families/llama_like.h"
 
 namespace llmq {
 namespace {
 
 constexpr double kOlmo3Theta = 5e5;  // where rope_theta is absent
-constexpr std::size_t kOlmo3Period = 4;
+constexpr std::int64_t kOlmo3Period = 4;
 
 void read_olmo3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   const LlamaSizes sizes = read_llama_sizes(config, layers, {2048, 0, 0, 1e-5}, spec);
@@ -17,15 +15,9 @@ void read_olmo3(ConfigFields& config, std::int64_t layers, ModelSpec& spec) {
   traits.qkv_bias = traits.o_bias = config.flag("attention_bias", false);
   traits.norms = {nullptr, "post_attention_layernorm", nullptr, "post_feedforward_layernorm"};
   traits.query_key_norm_over_all = true;
-  const std::int64_t size = config.integer("sliding_window", {1, kPositionsRange.most}, 4096);
-  const std::vector<bool> types = read_layer_types(config, spec);
-  for (std::size_t i = 0; i < spec.blocks.size(); ++i) {
-    const bool sliding = types.empty() ? (i + 1) % kOlmo3Period != 0 : types[i];
-    if (sliding && config.is_null("sliding_window"))
-      config.bad("sliding_window", fmt::format("is null, and block {} is sliding_attention", i));
-    traits.windows.push_back(sliding ? size : 0);
-    traits.turns.push_back({sliding ? 1u : 0u, sizes.head_dim});
-  }
+  traits.windows = read_periodic_windows(config, spec, kOlmo3Period);
+  for (const std::int64_t window : traits.windows)
+    traits.turns.push_back({window != 0 ? 1u : 0u, sizes.head_dim});
   fill_llama(sizes, traits, spec);
 }
 
