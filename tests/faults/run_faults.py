@@ -76,7 +76,7 @@ class Build:
         command[command.index("-o") + 1] = str(output)
         command[command.index("-c") + 1] = str(text)
         command[1:1] = [f"-I{overlay}/src", f"-I{overlay}"]
-        command.append("-O0")  # the last one counts: no result depends on it, and it compiles sooner
+        command += ["-O0", "-Wno-invalid-pch"]  # no result depends on -O0, and it compiles sooner; headers compiled ahead for -O2 are then read as text
         return self.run(command, log).returncode == 0
 
     def link(self, target, objects, output, log):
