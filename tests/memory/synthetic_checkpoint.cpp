@@ -112,14 +112,19 @@ std::vector<Tensor> tensors_of(const SyntheticShape& s) {
     if (s.family == "qwen2")
       for (const char* name : {"q", "k", "v"})
         add(fmt::format("{}self_attn.{}_proj.bias", block, name), {*name == 'q' ? q : kv}, Kind::kBias, 0.1);
-    if (s.family == "qwen3")
+    if (s.family.starts_with("qwen3"))
       for (const char* name : {"q", "k"})
         add(fmt::format("{}self_attn.{}_norm.weight", block, name), {s.head_dim}, Kind::kGain);
     linear("self_attn.o_proj", s.hidden, q, into_residual);
     add(block + "post_attention_layernorm.weight", {s.hidden}, Kind::kGain);
-    linear("mlp.gate_proj", s.intermediate, s.hidden);
-    linear("mlp.up_proj", s.intermediate, s.hidden);
-    linear("mlp.down_proj", s.hidden, s.intermediate, into_residual);
+    const auto mlp = [&](const std::string& name) {
+      linear(name + "gate_proj", s.intermediate, s.hidden);
+      linear(name + "up_proj", s.intermediate, s.hidden);
+      linear(name + "down_proj", s.hidden, s.intermediate, into_residual);
+    };
+    if (s.experts == 0) mlp("mlp.");
+    if (s.experts > 0) linear("mlp.gate", s.experts, s.hidden);
+    for (std::int64_t e = 0; e < s.experts; ++e) mlp(fmt::format("mlp.experts.{}.", e));
   }
   add("model.norm.weight", {s.hidden}, Kind::kGain);
   if (!s.tied_head) add("lm_head.weight", {s.vocabulary, s.hidden}, Kind::kEmbedding, 0.02);
@@ -142,10 +147,12 @@ void write_tensor(SafetensorsWriter& writer, const Tensor& tensor, std::uint64_t
 }
 
 Json config_of(const SyntheticShape& s) {
-  constexpr std::array<std::array<const char*, 2>, 4> kArchitectures = {{{"llama", "LlamaForCausalLM"},
-                                                                         {"mistral", "MistralForCausalLM"},
-                                                                         {"qwen2", "Qwen2ForCausalLM"},
-                                                                         {"qwen3", "Qwen3ForCausalLM"}}};
+  constexpr std::array<std::array<const char*, 2>, 5> kArchitectures = {
+      {{"llama", "LlamaForCausalLM"},
+       {"mistral", "MistralForCausalLM"},
+       {"qwen2", "Qwen2ForCausalLM"},
+       {"qwen3", "Qwen3ForCausalLM"},
+       {"qwen3_moe", "Qwen3MoeForCausalLM"}}};
   std::string architecture;
   for (const auto& [family, name] : kArchitectures)
     if (s.family == family) architecture = name;
@@ -165,6 +172,11 @@ Json config_of(const SyntheticShape& s) {
                               {"torch_dtype", "bfloat16"},
                               {"eos_token_id", s.vocabulary - 1}});
   if (s.family != "qwen2") config["head_dim"] = s.head_dim;
+  if (s.experts == 0) return config;
+  config["moe_intermediate_size"] = s.intermediate;
+  config["num_experts"] = s.experts;
+  config["num_experts_per_tok"] = s.experts_of_a_token;
+  config["norm_topk_prob"] = true;
   return config;
 }
 
@@ -248,10 +260,13 @@ const std::vector<SyntheticShape>& synthetic_shapes() {
       {"qwen2-1.5b", "qwen2", 1536, 8960, 28, 12, 2, 128, 151936, true},
       {"llama-3.2-1b", "llama", 2048, 8192, 16, 32, 8, 64, 128256, true},
       {"mistral-7b", "mistral", 4096, 14336, 32, 32, 8, 128, 32768, false},
+      {"qwen3-30b-a3b", "qwen3_moe", 2048, 768, 48, 32, 4, 128, 151936, false, 128, 8},
+      {"256-experts", "qwen3_moe", 2048, 512, 40, 16, 2, 256, 248320, false, 256, 8},
       {"medium-qwen3", "qwen3", 1024, 3072, 2, 8, 4, 128, 16384, false},
       {"small-llama", "llama", 256, 768, 2, 8, 4, 32, 2048, true},
       {"small-qwen2", "qwen2", 256, 1024, 2, 4, 2, 64, 4096, true},
       {"small-qwen3", "qwen3", 256, 1536, 3, 4, 2, 64, 4096, false},
+      {"small-qwen3-moe", "qwen3_moe", 256, 128, 2, 4, 2, 64, 4096, false, 16, 4},
       {"small-mistral", "mistral", 256, 896, 2, 8, 2, 32, 2048, false},
       {"wide-llama", "llama", 1536, 6144, 2, 12, 2, 128, 8192, true},
   };

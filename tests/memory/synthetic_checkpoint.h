@@ -21,14 +21,16 @@
 namespace llmq::testing {
 
 struct SyntheticShape {
-  std::string name, family;  // "llama", "mistral", "qwen2", "qwen3"
+  std::string name, family;  // "llama", "mistral", "qwen2", "qwen3", "qwen3_moe"
   std::int64_t hidden = 0, intermediate = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0,
                vocabulary = 0;
   bool tied_head = false;
+  std::int64_t experts = 0, experts_of_a_token = 0;  // qwen3_moe: `intermediate` is an expert's
 };
 
-// "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b" with their published
-// sizes, and small ones for tests.
+// "qwen3-32b", "llama-3-8b", "qwen3-8b", "qwen2-1.5b", "llama-3.2-1b", "mistral-7b", "qwen3-30b-a3b" with
+// their published sizes, "256-experts" with the experts of Qwen3.6-35B-A3B behind Qwen3's attention, and small
+// ones for tests.
 const std::vector<SyntheticShape>& synthetic_shapes();
 // Throws std::runtime_error naming the known ones.
 SyntheticShape synthetic_shape(const std::string& name);

@@ -38,7 +38,8 @@ TEST_P(Synthetic, IsAModelOfItsFamily) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Synthetic,
-                         ::testing::Values("small-llama", "small-mistral", "small-qwen2", "small-qwen3"));
+                         ::testing::Values("small-llama", "small-mistral", "small-qwen2", "small-qwen3",
+                                           "small-qwen3-moe"));
 
 TEST(Synthetic, TheSeedAndNothingElseDecidesTheValues) {
   const TemporaryDirectory directory;

@@ -57,6 +57,9 @@ PeakMemory::PeakMemory(const Plan& plan, const Checkpoint& checkpoint, const Mod
       tokens_(positive(plan.calibration.samples) * positive(plan.calibration.sequence_length)),
       chunk_(std::min(tokens_, positive(plan.chunk_tokens))) {
   for (const PlannedModule& m : plan.modules) planned_.emplace(m.module, m.scheme);
+  for (const BlockSpec& block : spec.blocks)
+    for (const LinearSpec& linear : block.linears)
+      if (is_planned(linear)) largest_planned_ = std::max(largest_planned_, weights_of(linear));
   for (const StoredTensor& tensor : checkpoint.tensors()) {
     largest_band_ = std::max(largest_band_, copied_band_bytes(tensor));
     slab_ = std::max(slab_, positive(std::min(tensor.view.shape.elements(), Checkpoint::kBandElements)));
@@ -190,12 +193,8 @@ std::vector<MemoryItem> PeakMemory::with_base(const std::vector<MemoryItem>& mor
 }
 
 MemoryItem PeakMemory::written_meanwhile() const {
-  std::uint64_t largest = 0;
-  for (const BlockSpec& block : spec_.blocks)
-    for (const LinearSpec& linear : block.linears)
-      if (is_planned(linear)) largest = std::max(largest, weights_of(linear));
   return {"codes of the linear before, while it is packed",
-          largest * (1 + packed_format(format_).packing_bytes)};
+          largest_planned_ * (1 + packed_format(format_).packing_bytes)};
 }
 
 std::uint64_t PeakMemory::wide() const { return positive(spec_.widest_inner()); }

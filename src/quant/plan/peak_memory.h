@@ -148,7 +148,7 @@ class PeakMemory {
   Compute compute_;
   std::uint64_t experts_at_once_;
   std::uint64_t element_, threads_, length_, tokens_, chunk_, original_tokens_ = 0, largest_band_ = 0,
-                                                              slab_ = 0;
+                                                              slab_ = 0, largest_planned_ = 0;
   std::map<std::string, QuantScheme> planned_;
 };
 

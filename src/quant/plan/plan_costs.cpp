@@ -46,16 +46,33 @@ void estimate_memory(const Plan& plan, const Checkpoint& checkpoint, const Model
   costs.device_bytes = total_bytes(costs.device_memory);
 }
 
+// Of the samples' rows, which share an expert's linears see: that of a router which spreads them evenly.
+std::map<LinearId, double> shares_of_rows(const BlockSpec& block) {
+  std::map<LinearId, double> shares;
+  const MixtureSpec* const mixture = block.mixture();
+  if (mixture == nullptr) return shares;
+  const double share = mixture->top_k / static_cast<double>(mixture->experts.size());
+  for (const ExpertSpec& expert : mixture->experts)
+    for (const LinearId id : {expert.gate.linear, expert.up.linear, expert.output}) shares[id] = share;
+  return shares;
+}
+
 double estimate_flops(const Plan& plan, const ModelSpec& spec) {
   if (!plan.needs_calibration) return 0;
-  const double tokens =
+  const double all_tokens =
       static_cast<double>(plan.calibration.samples) * static_cast<double>(plan.calibration.sequence_length);
   const double candidates =
       static_cast<double>(plan.awq.grid) * (plan.awq.duo_scaling == AwqOptions::Duo::kBoth ? 2 : 1);
   double flops = 0;
   for (const BlockSpec& block : spec.blocks) {
     std::map<SiteId, double> rows;
+    const std::map<LinearId, double> shares = shares_of_rows(block);
+    const auto tokens_of = [&](const LinearSpec& linear) {
+      const auto found = shares.find(linear.id);
+      return all_tokens * (found == shares.end() ? 1 : found->second);
+    };
     for (const LinearSpec& linear : block.linears) {
+      const double tokens = tokens_of(linear);
       const double n = static_cast<double>(linear.out_features), k = static_cast<double>(linear.in_features);
       const bool last = block.sublayer_of(linear.site).is_output(linear.id);
       flops += 2 * n * k * tokens * (last ? 1 : 2);  // once for the inner input's statistics, once quantized
@@ -65,11 +82,13 @@ double estimate_flops(const Plan& plan, const ModelSpec& spec) {
     for (const LinearSpec& linear : block.linears) {
       if (rows.count(linear.site) == 0) continue;
       const double k = static_cast<double>(linear.in_features);
-      flops += k * k * tokens;  // one triangle
+      flops += k * k * tokens_of(linear);  // one triangle
       flops += (candidates * std::min(rows[linear.site], 256.0) + 4 * rows[linear.site]) * 2 * k *
                k;  // scale search
       rows.erase(linear.site);
     }
+    if (const MixtureSpec* const mixture = block.mixture(); mixture != nullptr)  // of each expert's own rows
+      flops += mixture->top_k * all_tokens * static_cast<double>(mixture->hidden * mixture->hidden);
   }
   return flops;
 }

@@ -11,6 +11,8 @@
 namespace llmq {
 namespace {
 
+constexpr std::int64_t kFewPasses = 8;
+
 bool fits_on_device(const Plan& plan, const PlanCosts& costs) {
   return !plan.device_room || fits_in_memory(costs.device_bytes, plan.device_room->free_bytes);
 }
@@ -59,28 +61,38 @@ PlannedDevices planned_devices(std::span<const std::shared_ptr<Backend>> devices
 
 void keep_within_limits(Plan& plan, const std::string& source, const Checkpoint& checkpoint,
                         const ModelSpec& spec, int threads, std::uint64_t memory_limit) {
-  const auto estimate = [&] { return estimate_costs(plan, checkpoint, spec, threads); };
-  PlanCosts costs = estimate();
+  PlanCosts costs;
+  const auto fits = [&] {
+    return fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs);
+  };
+  const std::int64_t all = plan.experts_at_once;
   // Fewer experts' sums at a time are the same bytes, for one more pass over what their block reads.
-  while (plan.experts_at_once > 1 &&
-         !(fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs))) {
-    plan.experts_at_once = (plan.experts_at_once + 1) / 2;
-    costs = estimate();
-  }
-  if (!(fits_in_limit(costs.peak_bytes, memory_limit) && fits_on_device(plan, costs)) &&
-      plan.needs_calibration) {
+  const auto fewer_experts = [&](std::int64_t from, std::int64_t least) {
+    plan.experts_at_once = from;
+    costs = estimate_costs(plan, checkpoint, spec, threads);
+    while (plan.experts_at_once > least && !fits()) {
+      plan.experts_at_once = (plan.experts_at_once + 1) / 2;
+      costs = estimate_costs(plan, checkpoint, spec, threads);
+    }
+  };
+  // Each further pass costs a run of the block up to its experts, and what follows costs one altogether or
+  // goes through the disk: so a few passes come before it, and many after it.
+  const std::int64_t few = (all + kFewPasses - 1) / kFewPasses;
+  fewer_experts(all, few);
+  if (!fits() && plan.needs_calibration) {
     plan.keep_inputs = false;  // the same bytes, for one more run of each block up to them
-    costs = estimate();
+    fewer_experts(all, few);
   }
   if (!fits_on_device(plan, costs)) {
     plan.activations_on_host = true;
-    costs = estimate();
+    fewer_experts(all, few);
   }
   const bool held = !plan.device_room || plan.activations_on_host;  // by the host
   if (!fits_in_limit(costs.peak_bytes, memory_limit) && plan.needs_calibration && held) {
     plan.activations_in_file = true;
-    costs = estimate();
+    fewer_experts(all, few);
   }
+  fewer_experts(plan.experts_at_once, 1);
   check_memory_limit(costs.peak_bytes, memory_limit, source);
   if (!fits_on_device(plan, costs)) refuse_device(plan, costs, source, checkpoint, spec, threads);
 }
