@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Writes tests/fixtures/shapes/: config and every tensor's name, type and shape of models that people download most.   make_shapes.py
+
+The configurations are the published ones, written down here; names and shapes are those of the model that Transformers makes of them (on the `meta`
+device, nothing is allocated), put back into the layout of the published files where Transformers keeps experts stacked. A name stands once with {N} where
+N layers or experts have one each. Needs torch and transformers (tests/interop).
+"""
+import json
+import re
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+OUT = Path(__file__).resolve().parents[1] / "fixtures/shapes"
+
+QWEN3_30B_A3B = {
+    "architectures": ["Qwen3MoeForCausalLM"], "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643, "decoder_sparse_step": 1,
+    "eos_token_id": 151645, "head_dim": 128, "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144,
+    "max_position_embeddings": 40960, "max_window_layers": 48, "mlp_only_layers": [], "model_type": "qwen3_moe", "moe_intermediate_size": 768,
+    "norm_topk_prob": True, "num_attention_heads": 32, "num_experts": 128, "num_experts_per_tok": 8, "num_hidden_layers": 48, "num_key_value_heads": 4,
+    "output_router_logits": False, "rms_norm_eps": 1e-06, "rope_scaling": None, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.001,
+    "sliding_window": None, "tie_word_embeddings": False, "torch_dtype": "bfloat16", "use_cache": True, "use_sliding_window": False, "vocab_size": 151936}
+
+MIXTRAL_8X7B = {
+    "architectures": ["MixtralForCausalLM"], "attention_dropout": 0.0, "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu", "hidden_size": 4096,
+    "initializer_range": 0.02, "intermediate_size": 14336, "max_position_embeddings": 32768, "model_type": "mixtral", "num_attention_heads": 32,
+    "num_experts_per_tok": 2, "num_hidden_layers": 32, "num_key_value_heads": 8, "num_local_experts": 8, "output_router_logits": False,
+    "rms_norm_eps": 1e-05, "rope_theta": 1000000.0, "router_aux_loss_coef": 0.02, "sliding_window": None, "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16", "use_cache": True, "vocab_size": 32000}
+
+QWEN3_VL_2B = {
+    "architectures": ["Qwen3VLForConditionalGeneration"], "image_token_id": 151655, "model_type": "qwen3_vl",
+    "text_config": {
+        "attention_bias": False, "attention_dropout": 0.0, "bos_token_id": 151643, "dtype": "bfloat16", "eos_token_id": 151645, "head_dim": 128,
+        "hidden_act": "silu", "hidden_size": 2048, "initializer_range": 0.02, "intermediate_size": 6144, "max_position_embeddings": 262144,
+        "model_type": "qwen3_vl_text", "num_attention_heads": 16, "num_hidden_layers": 28, "num_key_value_heads": 8, "rms_norm_eps": 1e-06,
+        "rope_scaling": {"mrope_interleaved": True, "mrope_section": [24, 20, 20], "rope_type": "default"}, "rope_theta": 5000000,
+        "tie_word_embeddings": True, "use_cache": True, "vocab_size": 151936},
+    "tie_word_embeddings": True, "video_token_id": 151656,
+    "vision_config": {
+        "deepstack_visual_indexes": [5, 11, 17], "depth": 24, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 1024, "in_channels": 3,
+        "initializer_range": 0.02, "intermediate_size": 4096, "model_type": "qwen3_vl", "num_heads": 16, "num_position_embeddings": 2304,
+        "out_hidden_size": 2048, "patch_size": 16, "spatial_merge_size": 2, "temporal_patch_size": 2},
+    "vision_end_token_id": 151653, "vision_start_token_id": 151652}
+
+
+def experts_apart(gate, up, down):
+    """From the stacked experts of Transformers to a tensor for each matrix of each expert."""
+    def part(name, shape):
+        prefix = name[:name.rfind("experts.") + len("experts.")]
+        if name.endswith("experts.gate_up_proj"):
+            return [(f"{prefix}{e}.{which}.weight", [shape[1] // 2, shape[2]]) for e in range(shape[0]) for which in (gate, up)]
+        if name.endswith("experts.down_proj"):
+            return [(f"{prefix}{e}.{down}.weight", list(shape[1:])) for e in range(shape[0])]
+        return [(name, list(shape))]
+    return part
+
+
+def mixtral(name, shape):
+    return [(n.replace(".mlp.", ".block_sparse_moe."), s) for n, s in experts_apart("w1", "w3", "w2")(name, shape)]
+
+
+MODELS = {
+    "qwen3-30b-a3b": (QWEN3_30B_A3B, AutoModelForCausalLM, experts_apart("gate_proj", "up_proj", "down_proj")),
+    "mixtral-8x7b": (MIXTRAL_8X7B, AutoModelForCausalLM, mixtral),
+    "qwen3-vl-2b": (QWEN3_VL_2B, AutoModelForImageTextToText, lambda name, shape: [(name, list(shape))]),
+}
+
+
+def collapsed(tensors):
+    """{name with {N} for the numbers 0..N-1: [type, shape]}"""
+    seen = {}
+    for name, shape in tensors:
+        numbers = [int(n) for n in re.findall(r"(?<=\.)\d+(?=\.)", name)]
+        seen.setdefault((re.sub(r"(?<=\.)\d+(?=\.)", "{}", name), tuple(shape)), []).append(numbers)
+    result = {}
+    for (pattern, shape), numbers in seen.items():
+        counts = [max(n[i] for n in numbers) + 1 for i in range(len(numbers[0]))]
+        places = 1
+        for count in counts:
+            places *= count
+        if places != len(numbers):
+            raise SystemExit(f"{pattern}: {len(numbers)} of {places}")
+        result[pattern.format(*("{%d}" % c for c in counts))] = ["BF16", list(shape)]
+    return result
+
+
+def main():
+    for name, (config, loader, layout) in MODELS.items():
+        read = AutoConfig.for_model(**config)
+        with torch.device("meta"):
+            model = loader.from_config(read, dtype=torch.bfloat16)
+        tied = set(getattr(model, "all_tied_weights_keys", None) or ())
+        tensors = [part for n, t in model.state_dict().items() if n not in tied for part in layout(n, t.shape)]
+        lines = [f"    {json.dumps(n)}: {json.dumps(value)}" for n, value in collapsed(tensors).items()]
+        text = json.dumps(config, indent=1)
+        (OUT / f"{name}.json").write_text('{\n"config": %s,\n"tensors": {\n%s\n}\n}\n' % (text, ",\n".join(lines)))
+        print(name, len(tensors))
+
+
+main()
